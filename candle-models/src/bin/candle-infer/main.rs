@@ -1,0 +1,4 @@
+//! The command.
+fn main() {
+    println!("hi");
+}

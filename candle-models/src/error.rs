@@ -1,0 +1,74 @@
+//! What can go wrong, in one type: every message names the file, field or tensor at fault.
+
+use std::path::{Path, PathBuf};
+
+/// The result of every fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// An error of this crate. The text is one line and says what was expected and what was found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Reading or writing a file failed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// A file was read but does not hold what it should: a damaged replay, a bundle with a wrong tensor.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A configuration value is out of range or contradicts another.
+    #[error("config: {field}: {reason}")]
+    Config {
+        /// The field, dotted from the top (`backbone.state`).
+        field: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A tensor has the wrong name, dtype or shape.
+    #[error("tensor {name}: expected {expected}, found {found}")]
+    Tensor {
+        /// The tensor.
+        name: String,
+        /// What the signature or the model asks for.
+        expected: String,
+        /// What came.
+        found: String,
+    },
+    /// An input value outside the range that its field allows.
+    #[error("{0}")]
+    Input(String),
+    /// An error inside Candle.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
+
+impl Error {
+    /// An I/O error with the path it happened on: `map_err(Error::io(path))`.
+    pub fn io(path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Io { path: path.as_ref().to_owned(), source }
+    }
+
+    /// A file whose content is wrong.
+    pub fn file(path: impl AsRef<Path>, reason: impl ToString) -> Self {
+        Self::File { path: path.as_ref().to_owned(), reason: reason.to_string() }
+    }
+
+    /// A configuration field at fault.
+    pub fn config(field: impl ToString, reason: impl ToString) -> Self {
+        Self::Config { field: field.to_string(), reason: reason.to_string() }
+    }
+
+    /// A tensor that is not what was asked for.
+    pub fn tensor(name: impl ToString, expected: impl ToString, found: impl ToString) -> Self {
+        Self::Tensor { name: name.to_string(), expected: expected.to_string(), found: found.to_string() }
+    }
+}

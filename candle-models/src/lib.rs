@@ -1,0 +1,8 @@
+//! Small networks for agents and radio on Candle.
+
+mod error;
+pub mod policy;
+pub mod recurrent;
+pub mod tensors;
+
+pub use error::{Error, Result};
