@@ -1,1 +1,5 @@
-//! candle-train.
+//! Training for `candle-models`.
+pub mod checkpoint;
+pub mod gradients;
+pub mod optim;
+pub mod schedule;
