@@ -1,5 +1,8 @@
 //! Training for `candle-models`.
 pub mod checkpoint;
 pub mod gradients;
+pub mod metrics;
 pub mod optim;
 pub mod schedule;
+pub mod stop;
+pub mod trainer;
