@@ -366,7 +366,7 @@ mod tests {
     }
 
     fn trainer(w: &Var) -> Trainer {
-        Trainer::new(config(), [("w".to_owned(), w.clone())].into(), 200, serde_json::json!({"seed": 1})).unwrap()
+        Trainer::new(config(), [("w".to_owned(), w.clone())].into(), 60, serde_json::json!({"seed": 1})).unwrap()
     }
 
     fn var() -> Var {
