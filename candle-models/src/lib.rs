@@ -1,6 +1,7 @@
 //! Small networks for agents and radio on Candle.
 
 mod error;
+pub mod ops;
 pub mod policy;
 pub mod recurrent;
 pub mod tensors;
