@@ -3,6 +3,7 @@
 mod error;
 pub mod ops;
 pub mod policy;
+pub mod random;
 pub mod recurrent;
 pub mod tensors;
 
