@@ -2,3 +2,5 @@
 pub mod game;
 
 pub mod actions;
+pub mod baselines;
+pub mod embedding;
