@@ -1,2 +1,5 @@
 //! The game policy: imitation of human players of Super Smash Bros. Melee, 60 frames a second.
 pub mod game;
+#[cfg(feature = "slippi")]
+pub mod replay;
+pub mod simulation;
