@@ -1,0 +1,152 @@
+//! Run-time dispatch and the scalar maths that the compiler vectorises.
+//!
+//! [`kernel!`] wraps a function over slices so that its body is compiled once per instruction set (AVX-512, AVX2, NEON,
+//! portable) and chosen at run time. Bodies are plain loops without branches; the type parameter tells whether a fused
+//! multiply-add exists, because without one `mul_add` is a library call.
+
+use pulp::Simd;
+
+/// Defines a function whose body is compiled for every instruction set and chosen at run time.
+macro_rules! kernel {
+    ($(#[$attr:meta])* $vis:vis fn $name:ident<$simd:ident $(, const $c:ident: $ct:ty)*>($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
+        $(#[$attr])*
+        #[allow(clippy::too_many_arguments)]
+        $vis fn $name<'a $(, const $c: $ct)*>($($arg: $ty),*) {
+            struct Args<'a $(, const $c: $ct)*>($($ty,)* std::marker::PhantomData<&'a ()>);
+            impl<'a $(, const $c: $ct)*> pulp::WithSimd for Args<'a $(, $c)*> {
+                type Output = ();
+                #[inline(always)]
+                fn with_simd<$simd: pulp::Simd>(self, _: $simd) {
+                    let Args($($arg,)* _) = self;
+                    $body
+                }
+            }
+            pulp::Arch::new().dispatch(Args::<'a $(, $c)*>($($arg,)* std::marker::PhantomData))
+        }
+    };
+}
+pub(crate) use kernel;
+
+/// `a * b + c`, fused where the instruction set has it.
+#[inline(always)]
+pub fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
+    if S::F32_LANES > 1 { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// `e^x`, relative error below 2e-7; saturates near 1e-38 and 1e38 instead of reaching 0 and infinity.
+#[inline(always)]
+pub fn exp<S: Simd>(x: f32) -> f32 {
+    // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    let x = if x > -87.0 { x } else { -87.0 };
+    let x = if x < 88.0 { x } else { 88.0 };
+    let t = fma::<S>(x, std::f32::consts::LOG2_E, ROUND);
+    let n = t - ROUND;
+    let r = fma::<S>(n, -0.693_359_4, x);
+    let r = fma::<S>(n, 2.121_944_4e-4, r);
+    let p = fma::<S>(1.987_569_1e-4, r, 1.398_199_9e-3);
+    let p = fma::<S>(p, r, 8.333_452e-3);
+    let p = fma::<S>(p, r, 4.166_579_6e-2);
+    let p = fma::<S>(p, r, 1.666_666_5e-1);
+    let p = fma::<S>(p, r, 5.000_000_1e-1);
+    let p = fma::<S>(p, r * r, r) + 1.0;
+    let scale = f32::from_bits((t.to_bits() << 23).wrapping_add(0x3f80_0000));
+    p * scale
+}
+
+/// The logistic function.
+#[inline(always)]
+pub fn sigmoid<S: Simd>(x: f32) -> f32 {
+    1.0 / (1.0 + exp::<S>(-x))
+}
+
+/// Hyperbolic tangent, absolute error below 2e-7.
+#[inline(always)]
+pub fn tanh<S: Simd>(x: f32) -> f32 {
+    1.0 - 2.0 / (1.0 + exp::<S>(2.0 * x))
+}
+
+/// `ln(1 + e^x)` without overflow; absolute error below 2e-7.
+#[inline(always)]
+pub fn softplus<S: Simd>(x: f32) -> f32 {
+    let e = exp::<S>(-x.abs());
+    // ln(1 + e) = 2 atanh(s), s = e / (2 + e) in (0, 1/3]
+    let s = e / (2.0 + e);
+    let q = s * s;
+    let p = fma::<S>(1.0 / 13.0, q, 1.0 / 11.0);
+    let p = fma::<S>(p, q, 1.0 / 9.0);
+    let p = fma::<S>(p, q, 1.0 / 7.0);
+    let p = fma::<S>(p, q, 0.2);
+    let p = fma::<S>(p, q, 1.0 / 3.0);
+    let p = fma::<S>(p, q, 1.0);
+    let x = if x > 0.0 { x } else { 0.0 };
+    fma::<S>(2.0 * s, p, x)
+}
+
+/// The error function (Abramowitz and Stegun 7.1.26), absolute error below 3e-7.
+#[inline(always)]
+pub fn erf<S: Simd>(x: f32) -> f32 {
+    let a = x.abs();
+    let t = 1.0 / fma::<S>(0.327_591_1, a, 1.0);
+    let p = fma::<S>(1.061_405_4, t, -1.453_152);
+    let p = fma::<S>(p, t, 1.421_413_8);
+    let p = fma::<S>(p, t, -0.284_496_74);
+    let p = fma::<S>(p, t, 0.254_829_6);
+    let y = 1.0 - p * t * exp::<S>(-a * a);
+    y.copysign(x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    kernel! {
+        fn evaluate<S>(x: &'a [f32], out: &'a mut [[f32; 5]]) {
+            for (&x, o) in x.iter().zip(out) {
+                *o = [exp::<S>(x), sigmoid::<S>(x), tanh::<S>(x), softplus::<S>(x), erf::<S>(x)];
+            }
+        }
+    }
+
+    fn check(x: f32, got: [f32; 5]) {
+        let y = f64::from(x);
+        let series = |x: f64| {
+            // erf by its Taylor series: exact to f64 rounding for |x| < 4.
+            let (mut sum, mut term) = (x, x);
+            for n in 1..80 {
+                term *= -x * x / f64::from(n);
+                sum += term / f64::from(2 * n + 1);
+            }
+            sum * 2.0 / std::f64::consts::PI.sqrt()
+        };
+        let erf = if y.abs() < 4.0 { series(y) } else { y.signum() };
+        let want = [y.exp(), 1.0 / (1.0 + (-y).exp()), y.tanh(), y.exp().ln_1p(), erf];
+        for (i, (g, w)) in got.into_iter().zip(want).enumerate() {
+            let tolerance = if i == 0 { 4e-7 * w } else { 4e-7 * w.abs().max(1.0) };
+            assert!((f64::from(g) - w).abs() <= tolerance, "function {i} at {x}: {g} instead of {w}");
+        }
+    }
+
+    #[test]
+    fn functions_match_f64_on_the_widest_and_on_the_portable_path() {
+        let x: Vec<f32> = (-8000..8000).map(|i| i as f32 * 0.01).collect();
+        let mut out = vec![[0.0; 5]; x.len()];
+        evaluate(&x, &mut out);
+        for (&x, o) in x.iter().zip(out) {
+            check(x, o);
+            type P = pulp::Scalar;
+            check(x, [exp::<P>(x), sigmoid::<P>(x), tanh::<P>(x), softplus::<P>(x), erf::<P>(x)]);
+        }
+    }
+
+    #[test]
+    fn far_arguments_stay_finite() {
+        type P = pulp::Scalar;
+        for x in [-1e30f32, -200.0, 200.0, 1e30, f32::MAX, f32::MIN] {
+            for y in [exp::<P>(x), sigmoid::<P>(x), tanh::<P>(x), erf::<P>(x)] {
+                assert!(y.is_finite(), "{x} gives {y}");
+            }
+        }
+        assert_eq!(softplus::<P>(1e30), 1e30);
+    }
+}
