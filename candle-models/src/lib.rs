@@ -1,10 +1,14 @@
 //! Small networks for agents and radio on Candle.
 
+pub mod bundle;
+pub mod device;
 mod error;
+pub mod files;
 pub mod ops;
 pub mod policy;
 pub mod random;
 pub mod recurrent;
+mod stored;
 pub mod tensors;
 
 pub use error::{Error, Result};

@@ -1,0 +1,287 @@
+//! A model is a directory: `config.json`, `model.safetensors`, `README.md` (the model card) and, where a family needs
+//! them, further files such as `tokenizer.json` and `baselines.safetensors`.
+//!
+//! This module knows no family. It checks a directory against what the family says its parameters are, before memory is
+//! taken for them, and replaces a directory only by a complete one. Every failure is one line with file, tensor, what
+//! was expected and what was found.
+//!
+//! ```no_run
+//! # fn main() -> candle_models::Result<()> {
+//! use candle_models::bundle::{Bundle, ParameterSpec};
+//!
+//! let bundle = Bundle::open("weights/policy-mlp")?;
+//! bundle.require_family(&["policy"])?;
+//! let config: serde_json::Map<_, _> = bundle.config()?;
+//! let tensors = bundle.read_tensors(&[ParameterSpec::new("trunk.0.weight", &[288, 512])])?;
+//! # Ok(())
+//! # }
+//! ```
+
+use crate::files::{read_limited, write_atomic, write_directory};
+use crate::stored::{self, Stored, one_line};
+use crate::tensors::NamedTensors;
+use crate::{Error, Result};
+use candle_core::{DType, Tensor};
+use safetensors::tensor::Dtype;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Architecture: [`Manifest`] as JSON.
+pub const CONFIG: &str = "config.json";
+/// Parameters.
+pub const MODEL: &str = "model.safetensors";
+/// Model card: data, command, seed, metrics.
+pub const CARD: &str = "README.md";
+/// Action vocabulary of a policy.
+pub const TOKENIZER: &str = "tokenizer.json";
+/// Likelihood baselines of a policy, as named tensors.
+pub const BASELINES: &str = "baselines.safetensors";
+/// The version of the layout above that this crate writes and reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+const CONFIG_LIMIT: u64 = 1 << 20;
+const EXTRA_LIMIT: u64 = 64 << 20;
+
+/// The content of `config.json`. Unknown keys are refused.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// Which kind of model it is: `policy`, `beam`.
+    pub family: String,
+    /// [`FORMAT_VERSION`].
+    pub format_version: u32,
+    /// The family's own configuration.
+    pub model: serde_json::Value,
+}
+
+impl Manifest {
+    /// A manifest of this crate's format version.
+    ///
+    /// # Errors
+    /// If the configuration has no JSON form.
+    pub fn new(family: impl Into<String>, config: &impl Serialize) -> Result<Self> {
+        let model = serde_json::to_value(config).map_err(|e| Error::config("model", e))?;
+        Ok(Self { family: family.into(), format_version: FORMAT_VERSION, model })
+    }
+}
+
+/// A parameter that a model has: what `model.safetensors` must hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParameterSpec {
+    /// The name, dotted: `backbone.0.in.weight`.
+    pub name: String,
+    /// The whole shape.
+    pub shape: Vec<usize>,
+}
+
+impl ParameterSpec {
+    /// A parameter by name and shape.
+    pub fn new(name: impl Into<String>, shape: &[usize]) -> Self {
+        Self { name: name.into(), shape: shape.to_vec() }
+    }
+}
+
+/// A parameter as it lies in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredParameter {
+    /// The name.
+    pub name: String,
+    /// The shape.
+    pub shape: Vec<usize>,
+    /// The dtype as safetensors writes it: `F32`, `F16`, `BF16`.
+    pub dtype: String,
+    /// Bytes in the file.
+    pub bytes: usize,
+}
+
+/// A model directory whose configuration has been read and checked.
+#[derive(Debug, Clone)]
+pub struct Bundle {
+    dir: PathBuf,
+    manifest: Manifest,
+}
+
+impl Bundle {
+    /// Reads `config.json`.
+    ///
+    /// # Errors
+    /// If `dir` is not a directory, or its `config.json` is missing, not JSON, of another format version, or has
+    /// missing or unknown keys.
+    pub fn open(dir: impl Into<PathBuf>) -> Result<Self> {
+        let dir = dir.into();
+        let found = std::fs::metadata(&dir).map_err(Error::io(&dir))?;
+        if !found.is_dir() {
+            return Err(Error::file(&dir, format!("expected a model directory with {CONFIG} and {MODEL}, found a file")));
+        }
+        let path = dir.join(CONFIG);
+        let bytes = read_limited(&path, CONFIG_LIMIT)?;
+        let value: serde_json::Value = parse(&path, serde_json::from_slice(&bytes))?;
+        // The version first: a later version may well have other keys.
+        match value.get("format_version") {
+            Some(version) if *version != FORMAT_VERSION => {
+                let found = one_line(&version.to_string());
+                return Err(Error::file(&path, format!("format_version: expected {FORMAT_VERSION}, found {found}")));
+            }
+            _ => {}
+        }
+        let manifest = parse(&path, serde_json::from_value(value))?;
+        Ok(Self { dir, manifest })
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The content of `config.json`.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Checks that the family is one of `known`.
+    pub fn require_family(&self, known: &[&str]) -> Result<()> {
+        if known.contains(&self.manifest.family.as_str()) {
+            return Ok(());
+        }
+        let reason = format!("family: expected one of [{}], found {}", known.join(", "), one_line(&self.manifest.family));
+        Err(Error::file(self.dir.join(CONFIG), reason))
+    }
+
+    /// The family's configuration, from the key `model`. The family's own `validate` comes after this.
+    ///
+    /// # Errors
+    /// If a key is unknown, missing or of the wrong type.
+    pub fn config<C: DeserializeOwned>(&self) -> Result<C> {
+        let parsed = serde_json::from_value(self.manifest.model.clone());
+        parsed.map_err(|e| Error::file(self.dir.join(CONFIG), format!("model: {}", one_line(&e.to_string()))))
+    }
+
+    /// What `model.safetensors` holds, in name order, from its header alone.
+    pub fn parameters(&self) -> Result<Vec<StoredParameter>> {
+        let stored = Stored::open(&self.dir.join(MODEL))?;
+        let parameter = |(name, info): (String, &safetensors::tensor::TensorInfo)| StoredParameter {
+            name,
+            shape: info.shape.clone(),
+            dtype: info.dtype.to_string(),
+            bytes: info.data_offsets.1 - info.data_offsets.0,
+        };
+        Ok(stored.tensors().into_iter().map(parameter).collect())
+    }
+
+    /// The metadata in `model.safetensors`: how the weights came about. Null if there is none.
+    pub fn metadata(&self) -> Result<serde_json::Value> {
+        Stored::open(&self.dir.join(MODEL))?.metadata()
+    }
+
+    /// The parameters as f32 tensors on the CPU, if the file holds exactly `expected`, in F32, F16 or BF16, and nothing
+    /// but finite numbers.
+    ///
+    /// Names, dtypes, shapes and sizes are checked before the first tensor is read.
+    pub fn read_tensors(&self, expected: &[ParameterSpec]) -> Result<BTreeMap<String, Tensor>> {
+        let mut stored = Stored::open(&self.dir.join(MODEL))?;
+        check(&stored, expected)?;
+        let infos: Vec<_> = stored.tensors().into_iter().map(|(name, info)| (name, info.clone())).collect();
+        infos.into_iter().map(|(name, info)| Ok((name.clone(), stored.read(&name, &info)?))).collect()
+    }
+
+    /// Another file of the bundle as bytes, if it is there (at most 64 MiB).
+    pub fn read_file(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let path = self.dir.join(check_name(name)?);
+        if !path.try_exists().map_err(Error::io(&path))? {
+            return Ok(None);
+        }
+        read_limited(&path, EXTRA_LIMIT).map(Some)
+    }
+
+    /// Another safetensors file of the bundle, if it is there.
+    pub fn read_named(&self, name: &str) -> Result<Option<NamedTensors>> {
+        let path = self.dir.join(check_name(name)?);
+        if !path.try_exists().map_err(Error::io(&path))? {
+            return Ok(None);
+        }
+        NamedTensors::load_safetensors(path).map(Some)
+    }
+}
+
+/// Writes a bundle, complete or not at all. An existing bundle at `dir` stays until the new one is complete; a directory
+/// that holds anything but a bundle is refused.
+///
+/// `metadata` says how the weights came about; `files` are further files by name ([`CARD`], [`TOKENIZER`]).
+///
+/// # Errors
+/// If a tensor is not F32, F16 or BF16 or not finite, or if writing fails: then nothing has changed.
+pub fn save(
+    dir: impl AsRef<Path>,
+    manifest: &Manifest,
+    tensors: &BTreeMap<String, Tensor>,
+    metadata: serde_json::Value,
+    files: &[(&str, Vec<u8>)],
+) -> Result<()> {
+    for (name, tensor) in tensors {
+        check_finite(name, tensor)?;
+    }
+    let mut own = vec![CONFIG, MODEL, CARD, TOKENIZER, BASELINES];
+    for (name, _) in files {
+        if [CONFIG, MODEL].contains(&check_name(name)?) {
+            return Err(Error::Input(format!("{name} is written from the manifest and the tensors, not as a further file")));
+        }
+        own.push(name);
+    }
+    let mut config = serde_json::to_string_pretty(manifest).map_err(|e| Error::config("model", e))?;
+    config.push('\n');
+    write_directory(dir, &own, |dir| {
+        write_atomic(dir.join(CONFIG), config.as_bytes())?;
+        stored::write(&dir.join(MODEL), tensors.iter().map(|(n, t)| (n.as_str(), t)), &metadata)?;
+        files.iter().try_for_each(|(name, bytes)| write_atomic(dir.join(name), bytes))
+    })
+}
+
+/// Compares what a file holds with what a model has, without reading a tensor.
+fn check(stored: &Stored, expected: &[ParameterSpec]) -> Result<()> {
+    let found = stored.tensors();
+    for spec in expected {
+        let Some(info) = found.get(&spec.name) else {
+            return Err(stored.wrong(&spec.name, format!("{:?}", spec.shape), "no tensor of that name"));
+        };
+        if info.shape != spec.shape {
+            let shape = one_line(&format!("{:?}", info.shape));
+            return Err(stored.wrong(&spec.name, format!("{:?}", spec.shape), shape));
+        }
+        if !matches!(info.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+            return Err(stored.wrong(&spec.name, "F32, F16 or BF16", info.dtype));
+        }
+    }
+    let names: std::collections::BTreeSet<&str> = expected.iter().map(|s| s.name.as_str()).collect();
+    match found.into_iter().find(|(name, _)| !names.contains(name.as_str())) {
+        Some((extra, info)) => {
+            let found = one_line(&format!("{} {:?}", info.dtype, info.shape));
+            Err(stored.wrong(&extra, "no tensor of that name in this model", found))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_finite(name: &str, tensor: &Tensor) -> Result<()> {
+    if !matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16) {
+        return Err(Error::tensor(name, "F32, F16 or BF16", format!("{:?}", tensor.dtype())));
+    }
+    let values = tensor.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?;
+    match values.iter().position(|v| !v.is_finite()) {
+        Some(i) => Err(Error::tensor(name, "finite numbers", format!("{} at index {i}", values[i]))),
+        None => Ok(()),
+    }
+}
+
+/// A further file is directly in the bundle.
+fn check_name(name: &str) -> Result<&str> {
+    if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', ':', '\0']) {
+        return Err(Error::Input(format!("{}: expected the plain name of a file in the bundle", one_line(name))));
+    }
+    Ok(name)
+}
+
+fn parse<T>(path: &Path, parsed: serde_json::Result<T>) -> Result<T> {
+    parsed.map_err(|e| Error::file(path, one_line(&e.to_string())))
+}

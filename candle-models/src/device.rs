@@ -1,0 +1,226 @@
+//! Where and how to compute: device, dtype and threads, chosen in one place.
+//!
+//! A choice is made from what was typed, then from the environment, then from the machine, and says why it fell out as
+//! it did, so that a program can print the reason instead of silently being slow.
+
+use crate::{Error, Result};
+use candle_core::{DType, Device};
+use std::fmt;
+use std::str::FromStr;
+
+/// The variable that chooses the device where the command line does not: `auto`, `cpu`, `cuda`, `cuda:1`.
+pub const DEVICE_VARIABLE: &str = "CANDLE_DEVICE";
+/// The variable that chooses the number of threads where the command line does not.
+pub const THREADS_VARIABLE: &str = "CANDLE_THREADS";
+
+/// More threads than this are a slip of the pen: the pool would start them all.
+const MAX_THREADS: usize = 1024;
+
+/// The device that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceChoice {
+    /// The first CUDA device if this build and this machine have one, or else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The CUDA device of that number; an error where there is none.
+    Cuda(usize),
+}
+
+/// The device that is used.
+#[derive(Debug, Clone)]
+pub struct ChosenDevice {
+    /// The device.
+    pub device: Device,
+    /// Why it is not the one that was hoped for: to be shown as a warning. `None` if it is.
+    pub fallback: Option<String>,
+}
+
+impl DeviceChoice {
+    /// What was typed, or else what [`DEVICE_VARIABLE`] says, or else [`DeviceChoice::Auto`].
+    ///
+    /// # Errors
+    /// If the variable holds something else than a device.
+    pub fn or_environment(typed: Option<Self>) -> Result<Self> {
+        match (typed, std::env::var_os(DEVICE_VARIABLE)) {
+            (Some(choice), _) => Ok(choice),
+            (None, Some(value)) => {
+                value.to_string_lossy().parse().map_err(|e: Error| Error::Input(format!("{DEVICE_VARIABLE}: {e}")))
+            }
+            (None, None) => Ok(Self::Auto),
+        }
+    }
+
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// If a CUDA device was asked for by name and cannot be used: never the CPU instead.
+    pub fn open(self) -> Result<ChosenDevice> {
+        match self {
+            Self::Cpu => Ok(ChosenDevice { device: Device::Cpu, fallback: None }),
+            Self::Cuda(ordinal) => {
+                let device = open_cuda(ordinal).map_err(|reason| Error::Input(format!("device {self}: {reason}")))?;
+                Ok(ChosenDevice { device, fallback: None })
+            }
+            // A build without CUDA means the CPU: nothing to warn about.
+            Self::Auto if !candle_core::utils::cuda_is_available() => Ok(ChosenDevice { device: Device::Cpu, fallback: None }),
+            Self::Auto => Ok(match open_cuda(0) {
+                Ok(device) => ChosenDevice { device, fallback: None },
+                Err(reason) => ChosenDevice { device: Device::Cpu, fallback: Some(format!("computing on the CPU: {reason}")) },
+            }),
+        }
+    }
+}
+
+impl FromStr for DeviceChoice {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let cuda = |number: &str| number.parse().ok().map(Self::Cuda);
+        match text {
+            "auto" => Some(Self::Auto),
+            "cpu" => Some(Self::Cpu),
+            "cuda" => Some(Self::Cuda(0)),
+            other => other.strip_prefix("cuda:").and_then(cuda),
+        }
+        .ok_or_else(|| Error::Input(format!("expected auto, cpu, cuda or cuda:NUMBER, found {text:?}")))
+    }
+}
+
+impl fmt::Display for DeviceChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+/// On a stream of its own: the per-thread default stream that `Device::new_cuda` takes races across host threads. What
+/// must be set before the first tensor (event tracking, memory pool) belongs here.
+fn open_cuda(ordinal: usize) -> std::result::Result<Device, String> {
+    if !candle_core::utils::cuda_is_available() {
+        return Err("this program was built without CUDA".to_owned());
+    }
+    // Only the first line: below it there may be a backtrace.
+    Device::new_cuda_with_stream(ordinal).map_err(|e| e.to_string().lines().next().unwrap_or_default().to_owned())
+}
+
+/// A float dtype by its name: `f32`, `f16` or `bf16`.
+pub fn float_dtype(name: &str) -> Result<DType> {
+    match name {
+        "f32" => Ok(DType::F32),
+        "f16" => Ok(DType::F16),
+        "bf16" => Ok(DType::BF16),
+        _ => Err(Error::Input(format!("expected f32, f16 or bf16, found {name:?}"))),
+    }
+}
+
+/// The dtype to compute in: `requested`, or f32.
+///
+/// # Errors
+/// If a narrow one is asked for on the CPU, which would widen it for every product and accumulate sums in it.
+pub fn compute_dtype(requested: Option<DType>, device: &Device) -> Result<DType> {
+    match requested.unwrap_or(DType::F32) {
+        DType::F32 => Ok(DType::F32),
+        narrow @ (DType::F16 | DType::BF16) if device.is_cuda() => Ok(narrow),
+        other => Err(Error::config("dtype", format!("expected f32 on this device, found {}", other.as_str()))),
+    }
+}
+
+/// How many threads to compute with: `requested`, or [`THREADS_VARIABLE`], or the processors that this process may use
+/// (its affinity mask and its control group's quota counted in).
+///
+/// # Errors
+/// If the number is not from 1 to 1024.
+pub fn threads(requested: Option<usize>) -> Result<usize> {
+    let check = |n: Option<usize>, found: &dyn fmt::Display, from: &str| {
+        n.filter(|n| (1..=MAX_THREADS).contains(n))
+            .ok_or_else(|| Error::Input(format!("{from}: expected a number from 1 to {MAX_THREADS}, found {found}")))
+    };
+    if let Some(n) = requested {
+        return check(Some(n), &n, "threads");
+    }
+    match std::env::var_os(THREADS_VARIABLE) {
+        Some(value) => {
+            let value = value.to_string_lossy();
+            check(value.parse().ok(), &format!("{value:?}"), THREADS_VARIABLE)
+        }
+        None => Ok(std::thread::available_parallelism().map_or(1, |n| n.get().min(MAX_THREADS))),
+    }
+}
+
+/// Makes Candle, `gemm` and Rayon use `threads` threads. The first thing a program does after reading its arguments:
+///
+/// ```
+/// # fn main() -> candle_models::Result<()> {
+/// use candle_models::device;
+///
+/// let threads = device::threads(None)?;
+/// // SAFETY: no other thread has been started yet.
+/// unsafe { device::configure_threads(threads) };
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Candle asks the environment for the number of threads at every matrix product, and without an answer counts the
+/// physical cores in `/proc/cpuinfo`, 61 us a time; it also ignores the control group's quota. Rayon's global pool and
+/// Candle's own pools take the same number when they are first used, so a later call changes only part of them.
+///
+/// # Safety
+/// It changes the process's environment: no other thread may be running.
+pub unsafe fn configure_threads(threads: usize) {
+    let threads = threads.clamp(1, MAX_THREADS).to_string();
+    // SAFETY: the caller promises that there is no other thread.
+    unsafe {
+        std::env::set_var("RAYON_NUM_THREADS", &threads);
+        std::env::set_var("CANDLE_NUM_THREADS", &threads);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_read_as_they_are_written() {
+        for (text, choice) in [("auto", DeviceChoice::Auto), ("cpu", DeviceChoice::Cpu), ("cuda:3", DeviceChoice::Cuda(3))] {
+            assert_eq!(text.parse::<DeviceChoice>().unwrap(), choice);
+            assert_eq!(choice.to_string(), text);
+        }
+        assert_eq!("cuda".parse::<DeviceChoice>().unwrap(), DeviceChoice::Cuda(0));
+        for text in ["", "gpu", "CPU", "cuda:", "cuda:x", "cuda:-1", "cuda:99999999999999999999"] {
+            let error = text.parse::<DeviceChoice>().unwrap_err().to_string();
+            assert_eq!(error, format!("expected auto, cpu, cuda or cuda:NUMBER, found {text:?}"));
+        }
+    }
+
+    #[test]
+    fn a_missing_device_is_an_error_and_never_the_cpu() {
+        assert!(DeviceChoice::Cpu.open().unwrap().device.is_cpu());
+        if !candle_core::utils::cuda_is_available() {
+            let error = DeviceChoice::Cuda(0).open().unwrap_err().to_string();
+            assert_eq!(error, "device cuda:0: this program was built without CUDA");
+        }
+        DeviceChoice::Auto.open().unwrap();
+        assert!(DeviceChoice::Cuda(10_000).open().unwrap_err().to_string().starts_with("device cuda:10000: "));
+    }
+
+    #[test]
+    fn narrow_dtypes_stay_off_the_cpu() {
+        assert_eq!(compute_dtype(None, &Device::Cpu).unwrap(), DType::F32);
+        let error = compute_dtype(Some(float_dtype("bf16").unwrap()), &Device::Cpu).unwrap_err().to_string();
+        assert_eq!(error, "config: dtype: expected f32 on this device, found bf16");
+        assert!(float_dtype("f8").is_err());
+    }
+
+    #[test]
+    fn thread_numbers_are_bounded() {
+        assert_eq!(threads(Some(3)).unwrap(), 3);
+        for n in [0, 1025, usize::MAX] {
+            assert_eq!(threads(Some(n)).unwrap_err().to_string(), format!("threads: expected a number from 1 to 1024, found {n}"));
+        }
+    }
+}

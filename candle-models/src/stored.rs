@@ -1,0 +1,182 @@
+//! Reading and writing safetensors files strictly: everything the header says is checked against the file's length
+//! before memory is taken for it, and every failure is one line that names the file.
+
+use crate::files::{AtomicFile, open_limited};
+use crate::{Error, Result};
+use candle_core::{DType, Device, Tensor};
+use half::{bf16, f16};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// The largest file that is read: 1 GiB, far above the small networks of this crate.
+pub(crate) const FILE_LIMIT: u64 = 1 << 30;
+/// The largest header, some 40 000 tensors. A parsed header takes up to 16 times its length.
+const HEADER_LIMIT: u64 = 4 << 20;
+/// The header's key for the one JSON string of metadata. One key, because the format keeps them in no order, and two
+/// files of the same content should be equal.
+const METADATA_KEY: &str = "metadata";
+
+/// A safetensors file whose header has been read and checked.
+pub(crate) struct Stored {
+    path: PathBuf,
+    file: File,
+    data_start: u64,
+    header: Metadata,
+}
+
+impl Stored {
+    /// Reads the header: offsets without gap or overlap, sizes that agree with shape and dtype, and a file exactly as
+    /// long as they say.
+    pub fn open(path: &Path) -> Result<Self> {
+        let (mut file, length) = open_limited(path, FILE_LIMIT)?;
+        let wrong = |reason: String| Error::file(path, reason);
+        if length < 8 {
+            return Err(wrong(format!("expected a safetensors file, found {length} bytes")));
+        }
+        let mut prefix = [0; 8];
+        file.read_exact(&mut prefix).map_err(Error::io(path))?;
+        let header_length = u64::from_le_bytes(prefix);
+        let limit = HEADER_LIMIT.min(length - 8);
+        if header_length > limit {
+            return Err(wrong(format!("expected a header of at most {limit} bytes, found {header_length}: truncated, or not safetensors")));
+        }
+        let mut text = vec![0; header_length as usize];
+        file.read_exact(&mut text).map_err(Error::io(path))?;
+        let header: Metadata = serde_json::from_slice(&text).map_err(|e| wrong(format!("header: {}", one_line(&e.to_string()))))?;
+        let (data, expected) = (length - 8 - header_length, header.data_len() as u64);
+        if data != expected {
+            let state = if data < expected { "truncated" } else { "too long" };
+            return Err(wrong(format!("expected {expected} bytes of tensors, found {data}: {state}")));
+        }
+        Ok(Self { path: path.to_owned(), file, data_start: 8 + header_length, header })
+    }
+
+    /// What the file holds, in name order.
+    pub fn tensors(&self) -> BTreeMap<String, &TensorInfo> {
+        self.header.tensors().into_iter().collect()
+    }
+
+    /// The metadata; null if the file has none.
+    pub fn metadata(&self) -> Result<serde_json::Value> {
+        let Some(text) = self.header.metadata().as_ref().and_then(|m| m.get(METADATA_KEY)) else {
+            return Ok(serde_json::Value::Null);
+        };
+        serde_json::from_str(text).map_err(|e| Error::file(&self.path, format!("metadata: {}", one_line(&e.to_string()))))
+    }
+
+    /// One tensor: floats as f32, integers as u32. Numbers must be finite and indices in range.
+    pub fn read(&mut self, name: &str, info: &TensorInfo) -> Result<Tensor> {
+        let (start, end) = info.data_offsets;
+        self.file.seek(SeekFrom::Start(self.data_start + start as u64)).map_err(Error::io(&self.path))?;
+        let mut bytes = vec![0; end - start];
+        self.file.read_exact(&mut bytes).map_err(Error::io(&self.path))?;
+        match info.dtype {
+            Dtype::F32 => self.floats(name, info, decode(&bytes, f32::from_le_bytes)),
+            Dtype::F16 => self.floats(name, info, decode(&bytes, |b| f16::from_le_bytes(b).to_f32())),
+            Dtype::BF16 => self.floats(name, info, decode(&bytes, |b| bf16::from_le_bytes(b).to_f32())),
+            Dtype::U8 => self.indices(name, info, decode(&bytes, |[b]| i64::from(b))),
+            Dtype::U32 => self.indices(name, info, decode(&bytes, |b| i64::from(u32::from_le_bytes(b)))),
+            Dtype::I32 => self.indices(name, info, decode(&bytes, |b| i64::from(i32::from_le_bytes(b)))),
+            Dtype::I64 => self.indices(name, info, decode(&bytes, i64::from_le_bytes)),
+            other => Err(self.wrong(name, "F32, F16, BF16, U8, U32, I32 or I64", other)),
+        }
+    }
+
+    /// A tensor of this file is not what it should be.
+    pub fn wrong(&self, name: &str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> Error {
+        Error::file(&self.path, format!("tensor {}: expected {expected}, found {found}", one_line(name)))
+    }
+
+    fn floats(&self, name: &str, info: &TensorInfo, values: Vec<f32>) -> Result<Tensor> {
+        if let Some(i) = values.iter().position(|v| !v.is_finite()) {
+            return Err(self.wrong(name, "finite numbers", format!("{} at index {i}", values[i])));
+        }
+        Ok(Tensor::from_vec(values, info.shape.as_slice(), &Device::Cpu)?)
+    }
+
+    fn indices(&self, name: &str, info: &TensorInfo, values: Vec<i64>) -> Result<Tensor> {
+        if let Some(i) = values.iter().position(|v| u32::try_from(*v).is_err()) {
+            return Err(self.wrong(name, "integers from 0 to 2^32 - 1", format!("{} at index {i}", values[i])));
+        }
+        let values: Vec<u32> = values.into_iter().map(|v| v as u32).collect();
+        Ok(Tensor::from_vec(values, info.shape.as_slice(), &Device::Cpu)?)
+    }
+}
+
+/// Writes a file that [`Stored`] reads: F32, F16, BF16, U8, U32 and I64 tensors in their own dtype, and the metadata
+/// unless it is null. Complete or absent.
+pub(crate) fn write<'a>(
+    path: &Path,
+    tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
+    metadata: &serde_json::Value,
+) -> Result<()> {
+    let mut tensors: Vec<(&str, &Tensor, Dtype)> = tensors.map(|(n, t)| Ok((n, t, stored_dtype(n, t)?))).collect::<Result<_>>()?;
+    // Wide elements first, as the format recommends, so that every tensor is aligned.
+    tensors.sort_by_key(|(name, _, dtype)| (std::cmp::Reverse(dtype.bitsize()), *name));
+    let mut offset = 0;
+    let infos = tensors.iter().map(|(name, tensor, dtype)| {
+        let start = offset;
+        offset += tensor.elem_count() * dtype.bitsize() / 8;
+        ((*name).to_owned(), TensorInfo { dtype: *dtype, shape: tensor.dims().to_vec(), data_offsets: (start, offset) })
+    });
+    let text = (!metadata.is_null()).then(|| [(METADATA_KEY.to_owned(), metadata.to_string())].into());
+    let header = Metadata::new(text, infos.collect()).map_err(|e| Error::file(path, e))?;
+    let mut header = serde_json::to_vec(&header).map_err(|e| Error::file(path, e))?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    if header.len() as u64 > HEADER_LIMIT || (offset + header.len()) as u64 + 8 > FILE_LIMIT {
+        let reason = format!("{} bytes of header and {offset} of tensors exceed the limits of {HEADER_LIMIT} and {FILE_LIMIT}", header.len());
+        return Err(Error::file(path, reason));
+    }
+    let mut file = AtomicFile::create(path)?;
+    file.write_all(&(header.len() as u64).to_le_bytes()).map_err(Error::io(path))?;
+    file.write_all(&header).map_err(Error::io(path))?;
+    for (_, tensor, _) in tensors {
+        file.write_all(&encode(tensor)?).map_err(Error::io(path))?;
+    }
+    file.commit()
+}
+
+fn stored_dtype(name: &str, tensor: &Tensor) -> Result<Dtype> {
+    Ok(match tensor.dtype() {
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::U8 => Dtype::U8,
+        DType::U32 => Dtype::U32,
+        DType::I64 => Dtype::I64,
+        other => return Err(Error::tensor(name, "F32, F16, BF16, U8, U32 or I64", format!("{other:?}"))),
+    })
+}
+
+fn encode(tensor: &Tensor) -> Result<Vec<u8>> {
+    let flat = tensor.flatten_all()?;
+    Ok(match tensor.dtype() {
+        DType::F32 => flat.to_vec1::<f32>()?.into_iter().flat_map(f32::to_le_bytes).collect(),
+        DType::F16 => flat.to_vec1::<f16>()?.into_iter().flat_map(f16::to_le_bytes).collect(),
+        DType::BF16 => flat.to_vec1::<bf16>()?.into_iter().flat_map(bf16::to_le_bytes).collect(),
+        DType::U8 => flat.to_vec1()?,
+        DType::U32 => flat.to_vec1::<u32>()?.into_iter().flat_map(u32::to_le_bytes).collect(),
+        _ => flat.to_vec1::<i64>()?.into_iter().flat_map(i64::to_le_bytes).collect(),
+    })
+}
+
+fn decode<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {
+    let (values, _) = bytes.as_chunks();
+    values.iter().map(|b| value(*b)).collect()
+}
+
+/// Text from a file on its way into an error: on one line, and not longer than one can read.
+pub(crate) fn one_line(text: &str) -> String {
+    const LIMIT: usize = 200;
+    let mut line = String::new();
+    for c in text.chars().take(LIMIT) {
+        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    if text.chars().nth(LIMIT).is_some() {
+        line.push_str("...");
+    }
+    line
+}
