@@ -1,6 +1,80 @@
 //! Fused operations: written only where a measurement says that it matters.
 //!
 //! Each has a kernel over slices (the CPU executor calls it directly), a Candle custom op around it with a backward, and a
-//! `reference` in plain tensor operations that the tests hold both against.
+//! `reference` in plain tensor operations that the tests hold both against. The fused forms serve f32 on the CPU; another
+//! dtype or device takes the plain operations, and with them the gradients that finite differences in f64 check.
 
+mod activation;
+mod attention;
+mod conv;
+mod gru;
+mod matmul;
+mod norm;
+mod scan;
 pub(crate) mod simd;
+
+pub use activation::{Activation, activation, gate, gate_reference};
+pub(crate) use activation::{activate, gate_row};
+pub(crate) use attention::{Timeline, attend_row, availability};
+pub use attention::{Attention, AttentionState, attention};
+pub use conv::{causal_conv, causal_conv_reference};
+pub(crate) use conv::{ConvShape, conv_sequence};
+pub(crate) use gru::gru_row;
+pub use gru::{gru_gates};
+pub(crate) use matmul::{OutPointer, PackedMatrix, linear_block};
+pub use norm::{NormKind, norm, norm_reference};
+pub(crate) use norm::norm_row;
+pub(crate) use scan::{ScanInput, ScanShape, scan_sequence};
+pub use scan::{selective_scan, selective_scan_reference};
+
+use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, bail};
+
+/// Whether the fused form of an operation serves this tensor.
+fn is_fused(x: &Tensor) -> bool {
+    x.dtype() == DType::F32 && x.device().is_cpu()
+}
+
+/// A matrix over borrowed memory: `rows` rows of `width` values, `stride` apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub data: &'a [f32],
+    pub rows: usize,
+    pub width: usize,
+    pub stride: usize,
+}
+
+impl<'a> Rows<'a> {
+    pub fn row(&self, r: usize) -> &'a [f32] {
+        &self.data[r * self.stride..][..self.width]
+    }
+}
+
+/// The values of a contiguous f32 tensor inside a custom op.
+fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    match (storage, layout.contiguous_offsets()) {
+        (CpuStorage::F32(v), Some((start, end))) => Ok(&v[start..end]),
+        (CpuStorage::F32(_), None) => bail!("a fused operation asks for a contiguous tensor, got {layout:?}"),
+        _ => bail!("a fused operation asks for f32"),
+    }
+}
+
+/// A matrix whose rows may lie apart (a column slice of a wider one) inside a custom op.
+fn rows_of<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<Rows<'a>> {
+    let (CpuStorage::F32(v), [rows, width], [stride, 1]) = (storage, layout.dims(), layout.stride()) else {
+        bail!("a fused operation asks for f32 rows, got {layout:?}");
+    };
+    Ok(Rows { data: &v[layout.start_offset()..], rows: *rows, width: *width, stride: *stride })
+}
+
+/// Runs `f` over the rows of several tensors, as a backward does.
+fn with_rows<R>(tensors: &[&Tensor], f: impl FnOnce(&[Rows]) -> Result<R>) -> Result<R> {
+    let guards: Vec<_> = tensors.iter().map(|t| t.storage_and_layout()).collect();
+    let rows: Vec<Rows> = guards
+        .iter()
+        .map(|(storage, layout)| match &**storage {
+            Storage::Cpu(s) => rows_of(s, layout),
+            _ => bail!("a fused operation asks for a tensor on the CPU"),
+        })
+        .collect::<Result<_>>()?;
+    f(&rows)
+}

@@ -1,0 +1,108 @@
+//! Executors: a model is written once over [`Executor`], and two executors run it.
+//!
+//! [`tensors::TensorExecutor`] works on Candle tensors: gradients, f64 for tests, later CUDA and graph capture.
+//! [`slices::SliceExecutor`] works on prepared weights and one arena: CPU inference without allocation.
+//!
+//! Every value is a matrix with one row per frame: row `b * steps + t` is frame t of sequence b. A streaming step is a pass
+//! with one frame. Operations with memory take the number of their state in the signature's order; the executor
+//! replaces that state by the one behind the pass.
+
+pub(crate) mod pool;
+pub mod slices;
+pub mod tensors;
+
+use crate::Result;
+use crate::nn::{Linear, Norm};
+use crate::ops::{Activation, Attention};
+use candle_core::Tensor;
+
+/// Columns of an index matrix and the table row that index 0 of each column means.
+pub type IndexColumns = [(usize, usize)];
+
+/// How a component of an action is chosen.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice {
+    /// First column of the component among the action's columns.
+    pub column: usize,
+    /// How many columns it has: one class each.
+    pub columns: usize,
+    /// Classes of a column; 2 means one Bernoulli logit.
+    pub classes: usize,
+}
+
+/// The operations that models are made of.
+pub trait Executor {
+    /// A matrix of floats `[rows, width]`.
+    type V: Clone;
+    /// A matrix of indices `[rows, columns]`.
+    type I: Clone;
+
+    /// An input of floats by its name in the signature.
+    fn input(&mut self, name: &str) -> Result<Self::V>;
+    /// An input of indices by its name in the signature.
+    fn indices(&mut self, name: &str) -> Result<Self::I>;
+
+    /// `act(x W + b)`.
+    fn linear(&mut self, x: &Self::V, layer: &Linear, act: Activation) -> Result<Self::V>;
+    /// `act((x joined with tables[ids]) W + b)`: column i of `ids` looks into `tables[i]`.
+    fn lookup_linear(&mut self, x: &Self::V, ids: &Self::I, tables: &[&Tensor], layer: &Linear) -> Result<Self::V>;
+    /// Normalises every group of the norm's width, then applies `act`.
+    fn norm(&mut self, x: &Self::V, norm: &Norm, act: Activation) -> Result<Self::V>;
+    /// `x` plus the table rows that the index columns name, then `act`.
+    fn add_rows(&mut self, x: &Self::V, table: &Tensor, ids: &Self::I, columns: &IndexColumns, act: Activation) -> Result<Self::V>;
+    /// `a + b`.
+    fn add(&mut self, a: &Self::V, b: &Self::V) -> Result<Self::V>;
+    /// `a * silu(z)`.
+    fn gate(&mut self, a: &Self::V, z: &Self::V) -> Result<Self::V>;
+    /// Some columns of `x`.
+    fn columns(&mut self, x: &Self::V, start: usize, len: usize) -> Result<Self::V>;
+    /// Matrices side by side.
+    fn join(&mut self, parts: &[Self::V]) -> Result<Self::V>;
+    /// Index matrices side by side.
+    fn join_indices(&mut self, parts: &[Self::I]) -> Result<Self::I>;
+    /// Drops values in training; otherwise the identity.
+    fn dropout(&mut self, x: &Self::V) -> Result<Self::V>;
+    /// Drops indices in training, replacing them by `absent`; otherwise the identity.
+    fn drop_indices(&mut self, ids: &Self::I, columns: usize, absent: u32) -> Result<Self::I>;
+    /// Stops the gradient; otherwise the identity.
+    fn detach(&mut self, x: &Self::V) -> Result<Self::V>;
+
+    /// Causal depthwise convolution and SiLU: `weight` `[taps, width]`, state `[taps - 1, width]`.
+    fn causal_conv(&mut self, x: &Self::V, weight: &Tensor, bias: &Tensor, state: usize) -> Result<Self::V>;
+    /// Selective scan: `dt` raw, `bc` `[rows, 2 N]`, `a_log` `[width, N]`, `skip` `[width]`, state `[N, width]`.
+    fn selective_scan(&mut self, x: [&Self::V; 3], a_log: &Tensor, skip: &Tensor, state: usize) -> Result<Self::V>;
+    /// Gated recurrent unit over the input product `x` `[rows, 3 width]`, state `[width]`.
+    fn gru(&mut self, x: &Self::V, hidden: &Linear, state: usize) -> Result<Self::V>;
+    /// Sliding-window attention; states `[window - 1, width]` (keys, then values) and `[1]` from number `state` on.
+    fn attention(&mut self, shape: Attention, qkv: [&Self::V; 3], bias: &Tensor, state: usize) -> Result<Self::V>;
+
+    /// The classes of a component: those of `wanted`, and where they say [`SAMPLE`] the class that `uniform` picks from
+    /// the logits (the most likely one where it is negative).
+    fn choose(&mut self, logits: &Self::V, wanted: &Self::I, uniform: &Self::V, choice: Choice) -> Result<Self::I>;
+}
+
+/// In place of a class: "choose one".
+pub const SAMPLE: u32 = u32::MAX;
+
+/// The class of a column from its logits: inverse of the cumulative distribution at `uniform`, or the most likely class
+/// where `uniform` is negative. One logit is that of class 1 against class 0.
+pub(crate) fn pick(logits: &[f32], uniform: f32) -> u32 {
+    if let [logit] = logits {
+        let up = 1.0 / (1.0 + (-logit).exp());
+        return u32::from(if uniform < 0.0 { *logit > 0.0 } else { uniform >= 1.0 - up });
+    }
+    let (best, most) = logits.iter().enumerate().fold((0, f32::NEG_INFINITY), |m, (i, &l)| if l > m.1 { (i, l) } else { m });
+    if uniform < 0.0 {
+        return best as u32;
+    }
+    let total: f32 = logits.iter().map(|l| (l - most).exp()).sum();
+    let mut left = uniform * total;
+    for (i, l) in logits.iter().enumerate() {
+        left -= (l - most).exp();
+        if left < 0.0 {
+            return i as u32;
+        }
+    }
+    // Rounding can leave a sliver behind the last class: the most likely class takes it, so that no class of probability 0 is drawn.
+    best as u32
+}

@@ -1,0 +1,57 @@
+//! Sliding-window attention block, pre-norm and residual, with normalised queries and keys (Henry et al. 2020).
+
+use super::{Init, Linear, Norm, Params};
+use crate::Result;
+use crate::exec::Executor;
+use crate::ops::{Activation, Attention};
+use crate::tensors::TensorSpec;
+use candle_core::Tensor;
+
+/// `x + W_o attention(rms_norm(x))`; positions enter as a learned bias per head and distance.
+#[derive(Debug, Clone)]
+pub struct SlidingAttention {
+    shape: Attention,
+    norm: Norm,
+    qkv: Linear,
+    query_norm: Norm,
+    key_norm: Norm,
+    bias: Tensor,
+    out: Linear,
+    width: usize,
+    state: usize,
+}
+
+impl SlidingAttention {
+    /// Over `width` values, a multiple of the heads. Registers keys, values and their count in `states`.
+    pub fn new(width: usize, shape: Attention, params: &Params, states: &mut Vec<TensorSpec>) -> Result<Self> {
+        let state = states.len();
+        states.push(TensorSpec::f32(format!("{state:02}.keys"), &[shape.window - 1, width]));
+        states.push(TensorSpec::f32(format!("{:02}.values", state + 1), &[shape.window - 1, width]));
+        states.push(TensorSpec::f32(format!("{:02}.count", state + 2), &[1]));
+        let head = width / shape.heads;
+        Ok(Self {
+            shape,
+            norm: Norm::rms(width, &params.pp("norm"))?,
+            qkv: Linear::without_bias(width, 3 * width, &params.pp("qkv"))?,
+            query_norm: Norm::rms(head, &params.pp("query_norm"))?,
+            key_norm: Norm::rms(head, &params.pp("key_norm"))?,
+            bias: params.get("bias", &[shape.heads, shape.window], Init::Normal(0.02))?,
+            out: Linear::without_bias(width, width, &params.pp("out"))?,
+            width,
+            state,
+        })
+    }
+
+    /// `x` `[rows, width]` to the same shape.
+    pub fn forward<E: Executor>(&self, e: &mut E, x: &E::V) -> Result<E::V> {
+        let w = self.width;
+        let y = e.norm(x, &self.norm, Activation::None)?;
+        let qkv = e.linear(&y, &self.qkv, Activation::None)?;
+        let (q, k, v) = (e.columns(&qkv, 0, w)?, e.columns(&qkv, w, w)?, e.columns(&qkv, 2 * w, w)?);
+        let (q, k) = (e.norm(&q, &self.query_norm, Activation::None)?, e.norm(&k, &self.key_norm, Activation::None)?);
+        let y = e.attention(self.shape, [&q, &k, &v], &self.bias, self.state)?;
+        let y = e.linear(&y, &self.out, Activation::None)?;
+        let y = e.dropout(&y)?;
+        e.add(x, &y)
+    }
+}

@@ -1,0 +1,17 @@
+//! Layers: each a few lines over [`Executor`](crate::exec::Executor), so that training and inference run the same code.
+
+mod attention;
+mod gru;
+mod linear;
+mod mamba;
+mod mlp;
+mod norm;
+mod params;
+
+pub use attention::SlidingAttention;
+pub use gru::Gru;
+pub use linear::Linear;
+pub use mamba::{Mamba, MambaConfig};
+pub use mlp::{Dense, FeedForward};
+pub use norm::Norm;
+pub use params::{Init, ParameterSpec, Params};

@@ -1,0 +1,147 @@
+//! Where a model's parameters come from: made from addressed random numbers, read from a bundle, or only described.
+
+use crate::random::Random;
+use crate::{Error, Result};
+use candle_core::{DType, Device, Tensor, Var};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Name and shape of a parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParameterSpec {
+    /// Dotted name.
+    pub name: String,
+    /// Shape.
+    pub shape: Vec<usize>,
+}
+
+/// How a parameter starts.
+pub enum Init<'a> {
+    /// All the same.
+    Constant(f32),
+    /// Uniform in `[-bound, bound)`.
+    Uniform(f32),
+    /// Normal with mean 0.
+    Normal(f32),
+    /// A function of the value's place and of a uniform number in [0, 1).
+    Values(&'a dyn Fn(usize, f32) -> f32),
+}
+
+enum Source {
+    Fresh { random: Random, vars: BTreeMap<String, Var> },
+    Given(BTreeMap<String, Tensor>),
+    Description(Vec<ParameterSpec>),
+}
+
+/// Hands out parameters by dotted name. Cheap to clone; a clone names into the same set.
+#[derive(Clone)]
+pub struct Params {
+    source: Rc<RefCell<Source>>,
+    prefix: String,
+    dtype: DType,
+    device: Device,
+}
+
+impl Params {
+    fn new(source: Source, dtype: DType, device: &Device) -> Self {
+        Self { source: Rc::new(RefCell::new(source)), prefix: String::new(), dtype, device: device.clone() }
+    }
+
+    /// New variables in f32. A value depends on the seed and the parameter's name only, not on the order of creation.
+    pub fn init(random: Random, device: &Device) -> Self {
+        Self::init_dtype(random, DType::F32, device)
+    }
+
+    /// New variables of another dtype: f64 for finite differences.
+    pub fn init_dtype(random: Random, dtype: DType, device: &Device) -> Self {
+        Self::new(Source::Fresh { random, vars: BTreeMap::new() }, dtype, device)
+    }
+
+    /// Parameters that were read; every name that the model asks for must be there with its shape.
+    pub fn given(tensors: BTreeMap<String, Tensor>, device: &Device) -> Self {
+        Self::new(Source::Given(tensors), DType::F32, device)
+    }
+
+    /// Records names and shapes and hands out tensors without memory behind them.
+    pub fn description() -> Self {
+        Self::new(Source::Description(Vec::new()), DType::F32, &Device::Cpu)
+    }
+
+    /// A group: names inside are `prefix.name`.
+    pub fn pp(&self, name: impl std::fmt::Display) -> Self {
+        let prefix = if self.prefix.is_empty() { name.to_string() } else { format!("{}.{name}", self.prefix) };
+        Self { prefix, ..self.clone() }
+    }
+
+    /// The device that parameters lie on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The parameter of that name and shape.
+    pub fn get(&self, name: &str, shape: &[usize], init: Init) -> Result<Tensor> {
+        let name = self.pp(name).prefix;
+        match &mut *self.source.borrow_mut() {
+            Source::Fresh { random, vars } => {
+                if let Some(var) = vars.get(&name) {
+                    return Err(Error::tensor(name, "a parameter asked for once", format!("one of shape {:?} already", var.dims())));
+                }
+                let var = Var::from_tensor(&start(*random, &name, shape, init, &self.device)?.to_dtype(self.dtype)?)?;
+                let tensor = var.as_tensor().clone();
+                vars.insert(name, var);
+                Ok(tensor)
+            }
+            Source::Given(tensors) => {
+                let tensor = tensors.get(&name).ok_or_else(|| Error::tensor(&name, format!("shape {shape:?}"), "nothing"))?;
+                if tensor.dims() != shape {
+                    return Err(Error::tensor(name, format!("shape {shape:?}"), format!("{:?}", tensor.dims())));
+                }
+                Ok(tensor.clone())
+            }
+            Source::Description(specs) => {
+                specs.push(ParameterSpec { name, shape: shape.to_vec() });
+                Ok(Tensor::zeros((), self.dtype, &self.device)?.broadcast_as(shape)?)
+            }
+        }
+    }
+
+    /// The variables made so far, in name order.
+    pub fn vars(&self) -> BTreeMap<String, Var> {
+        match &*self.source.borrow() {
+            Source::Fresh { vars, .. } => vars.clone(),
+            _ => BTreeMap::new(),
+        }
+    }
+
+    /// The parameters described so far, in name order.
+    pub fn specs(&self) -> Vec<ParameterSpec> {
+        let mut specs = match &*self.source.borrow() {
+            Source::Description(specs) => specs.clone(),
+            _ => Vec::new(),
+        };
+        specs.sort_by(|a, b| a.name.cmp(&b.name));
+        specs
+    }
+}
+
+fn start(random: Random, name: &str, shape: &[usize], init: Init, device: &Device) -> Result<Tensor> {
+    let random = random.stream(name);
+    let mut values = vec![0.0f32; shape.iter().product()];
+    match init {
+        Init::Constant(c) => values.fill(c),
+        Init::Uniform(bound) => {
+            random.fill_uniform(0, &mut values);
+            values.iter_mut().for_each(|v| *v = (2.0 * *v - 1.0) * bound);
+        }
+        Init::Normal(deviation) => {
+            random.fill_normal(0, &mut values);
+            values.iter_mut().for_each(|v| *v *= deviation);
+        }
+        Init::Values(f) => {
+            random.fill_uniform(0, &mut values);
+            values.iter_mut().enumerate().for_each(|(i, v)| *v = f(i, *v));
+        }
+    }
+    Ok(Tensor::from_vec(values, shape, device)?)
+}

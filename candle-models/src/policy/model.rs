@@ -1,0 +1,190 @@
+//! The policy network: observation to trunk, trunk to action and value.
+
+use super::actions::{ACTION, LOGITS};
+use super::backbone::Backbone;
+use super::config::PolicyConfig;
+use super::heads::ActionHeads;
+use crate::engine::{Model, Output};
+use crate::exec::Executor;
+use crate::exec::slices::SliceExecutor;
+use crate::exec::tensors::{Regularisation, TensorExecutor};
+use crate::nn::{Init, Linear, Norm, Params};
+use crate::ops::Activation;
+use crate::recurrent::Recurrent;
+use crate::tensors::{NamedTensors, Signature, TensorSpec};
+use crate::{Error, Result};
+use candle_core::{Device, Tensor};
+
+/// Floats of an observation: 287 of the schema and one of padding.
+pub const FEATURES: usize = 288;
+/// Ids of an observation: action states (own, opponent's, both Nanas'), then characters (own, opponent's).
+pub const IDS: usize = 6;
+/// Rows of the action-state table; the last one means absent.
+pub const ACTION_STATES: usize = 399;
+/// Rows of the character table; the last one means unknown.
+pub const CHARACTERS: usize = 33;
+/// Action states among the ids; they come first.
+const ACTION_STATE_IDS: usize = 4;
+/// Width of the layer inside the value head.
+const VALUE: usize = 128;
+
+/// Observation to action: tables and floats into one layer with layer norm and GELU, the backbone, the heads.
+pub struct Policy {
+    config: PolicyConfig,
+    signature: Signature,
+    device: Device,
+    action_states: Tensor,
+    characters: Tensor,
+    input: Linear,
+    input_norm: Norm,
+    backbone: Backbone,
+    heads: ActionHeads,
+    value: [Linear; 2],
+}
+
+/// What a pass gives.
+struct Pass<E: Executor> {
+    logits: E::V,
+    value: E::V,
+    action: E::I,
+}
+
+impl Policy {
+    /// The network with parameters from `params`.
+    pub fn new(config: &PolicyConfig, params: &Params) -> Result<Self> {
+        config.validate()?;
+        let (first, trunk, embedding) = (Backbone::inputs(config), config.trunk(), config.embedding);
+        let mut state = Vec::new();
+        let backbone = Backbone::new(config, params, &mut state)?;
+        let signature = Signature {
+            inputs: vec![
+                TensorSpec::f32("features", &[FEATURES]),
+                TensorSpec::u32("ids", &[IDS]),
+                TensorSpec::u32("previous_action", &[ACTION]),
+                TensorSpec::u32("action", &[ACTION]),
+                TensorSpec::f32("uniform", &[ACTION]),
+            ],
+            outputs: vec![TensorSpec::f32("logits", &[LOGITS]), TensorSpec::f32("value", &[1]), TensorSpec::u32("action", &[ACTION])],
+            state,
+        };
+        let table = |name: &str, rows: usize| params.get(name, &[rows, embedding], Init::Normal(0.1));
+        Ok(Self {
+            action_states: table("action_states", ACTION_STATES)?,
+            characters: table("characters", CHARACTERS)?,
+            input: Linear::new(FEATURES + IDS * embedding, first, &params.pp("input"))?,
+            input_norm: Norm::layer(first, &params.pp("input_norm"))?,
+            backbone,
+            heads: ActionHeads::new(config.heads, trunk, &params.pp("heads"))?,
+            value: [Linear::new(trunk, VALUE, &params.pp("value.0"))?, Linear::new(VALUE, 1, &params.pp("value.1"))?],
+            device: params.device().clone(),
+            config: config.clone(),
+            signature,
+        })
+    }
+
+    /// The configuration that it was made from.
+    pub fn config(&self) -> &PolicyConfig {
+        &self.config
+    }
+
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Pass<E>> {
+        let (features, ids) = (e.input("features")?, e.indices("ids")?);
+        let ids = e.drop_indices(&ids, ACTION_STATE_IDS, ACTION_STATES as u32 - 1)?;
+        let (states, characters) = (&self.action_states, &self.characters);
+        let tables = [states, states, states, states, characters, characters];
+        let x = e.lookup_linear(&features, &ids, &tables, &self.input)?;
+        let x = e.norm(&x, &self.input_norm, Activation::Gelu)?;
+        let x = e.dropout(&x)?;
+        let trunk = self.backbone.forward(e, &x)?;
+        // The value is a by-product of imitation: it must not bend the trunk.
+        let critic = e.detach(&trunk)?;
+        let critic = e.linear(&critic, &self.value[0], Activation::Relu)?;
+        let value = e.linear(&critic, &self.value[1], Activation::None)?;
+        let trunk = e.dropout(&trunk)?;
+        let chosen = self.heads.forward(e, &trunk)?;
+        Ok(Pass { logits: chosen.logits, value, action: chosen.action })
+    }
+
+    /// [`Recurrent::unroll`] with training noise.
+    pub fn train_unroll(
+        &self,
+        inputs: &NamedTensors,
+        resets: &[bool],
+        state: &NamedTensors,
+        noise: &Regularisation,
+    ) -> Result<(NamedTensors, NamedTensors)> {
+        self.unroll_with(inputs, resets, state, Some(*noise))
+    }
+
+    fn unroll_with(
+        &self,
+        inputs: &NamedTensors,
+        resets: &[bool],
+        state: &NamedTensors,
+        noise: Option<Regularisation>,
+    ) -> Result<(NamedTensors, NamedTensors)> {
+        let dims = inputs.get("features")?.dims().to_vec();
+        let [batch, steps, _] = dims[..] else {
+            return Err(Error::tensor("features", format!("[batch, steps, {FEATURES}]"), format!("{dims:?}")));
+        };
+        inputs.check(&self.signature.inputs, &[batch, steps])?;
+        state.check(&self.signature.state, &[batch])?;
+        if resets.len() != batch * steps {
+            return Err(Error::Input(format!("{} resets for {batch} sequences of {steps} frames", resets.len())));
+        }
+        self.check_ids(inputs)?;
+        let states = self.signature.state.iter().map(|s| state.get(&s.name).cloned()).collect::<Result<_>>()?;
+        let mut executor = TensorExecutor::new(inputs, resets, states, batch, &self.device);
+        if let Some(noise) = noise {
+            executor = executor.with_noise(noise);
+        }
+        let pass = self.pass(&mut executor)?;
+        let mut outputs = NamedTensors::new();
+        for (name, tensor) in [("logits", pass.logits), ("value", pass.value), ("action", pass.action)] {
+            outputs.insert(name, tensor.reshape((batch, steps, ()))?);
+        }
+        let names = self.signature.state.iter().map(|s| s.name.clone());
+        Ok((outputs, names.zip(executor.into_states()).collect()))
+    }
+
+    /// An index outside its table kills the context on a GPU: ids are checked on the host.
+    fn check_ids(&self, inputs: &NamedTensors) -> Result<()> {
+        let limits = |column: usize| if column < ACTION_STATE_IDS { ACTION_STATES } else { CHARACTERS };
+        for (i, &id) in inputs.get("ids")?.flatten_all()?.to_vec1::<u32>()?.iter().enumerate() {
+            if id as usize >= limits(i % IDS) {
+                return Err(Error::Input(format!("ids column {}: {id} in a table of {} rows", i % IDS, limits(i % IDS))));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Recurrent for Policy {
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
+        self.unroll_with(inputs, resets, state, None)
+    }
+}
+
+impl Model for Policy {
+    fn family(&self) -> &'static str {
+        super::FAMILY
+    }
+
+    fn config(&self) -> serde_json::Value {
+        // A struct of numbers and strings always has a JSON form.
+        serde_json::to_value(&self.config).unwrap_or_default()
+    }
+
+    fn run(&self, executor: &mut SliceExecutor) -> Result<Vec<Output>> {
+        let pass = self.pass(executor)?;
+        Ok(vec![Output::Floats(pass.logits), Output::Floats(pass.value), Output::Indices(pass.action)])
+    }
+}
