@@ -6,3 +6,4 @@ pub mod optim;
 pub mod schedule;
 pub mod stop;
 pub mod trainer;
+pub mod policy;
