@@ -52,9 +52,10 @@ kernel! {
     /// Frame `t` of a sequence: `q` and `out` `[width]`, `bias` `[heads, window]`, `scores` scratch of `available + 1`;
     /// `available` earlier frames are valid.
     pub(crate) fn attend_row<S>(
-        shape: Attention, t: usize, available: usize, q: &'a [f32], (keys, values): (Timeline<'a>, Timeline<'a>),
+        shape: Attention, t: usize, available: usize, q: &'a [f32], memory: (Timeline<'a>, Timeline<'a>),
         bias: &'a [f32], scores: &'a mut [f32], out: &'a mut [f32],
     ) {
+        let (keys, values) = memory;
         let width = q.len() / shape.heads;
         let scale = 1.0 / (width as f32).sqrt();
         let scores = &mut scores[..=available];

@@ -1,7 +1,9 @@
 //! One game as the policy sees it: unique frames in order, two players, plain numbers in the game's units.
 //!
 //! Values are as recorded; clamping and scaling belong to the embedding. Fields that a replay's format version does not
-//! have are zero. Coordinates are game units, percent is damage, times are frames of 1/60 s.
+//! have are zero, and so are numbers that are not finite. Coordinates are game units, percent is damage, times are frames of 1/60 s.
+
+use crate::{Error, Result};
 
 /// Buttons of the physical controller, as bits of [`Controller::buttons`].
 pub mod buttons {
@@ -113,6 +115,94 @@ pub struct Player {
     pub name: String,
 }
 
+/// Fighters by internal id, as far as a player can choose them (11 is the follower of 10).
+const CHARACTERS: [&str; 27] = [
+    "Mario",
+    "Fox",
+    "Captain Falcon",
+    "Donkey Kong",
+    "Kirby",
+    "Bowser",
+    "Link",
+    "Sheik",
+    "Ness",
+    "Peach",
+    "Popo",
+    "Nana",
+    "Pikachu",
+    "Samus",
+    "Yoshi",
+    "Jigglypuff",
+    "Mewtwo",
+    "Luigi",
+    "Marth",
+    "Zelda",
+    "Young Link",
+    "Dr. Mario",
+    "Falco",
+    "Pichu",
+    "Mr. Game & Watch",
+    "Ganondorf",
+    "Roy",
+];
+
+/// Internal ids beyond the playable fighters.
+const OTHER_CHARACTERS: [&str; 6] = ["Master Hand", "Crazy Hand", "Male Wireframe", "Female Wireframe", "Giga Bowser", "Sandbag"];
+
+/// The internal id of each external one (the order of the selection screen).
+const INTERNAL: [u8; 26] = [2, 3, 1, 24, 4, 5, 6, 17, 0, 18, 16, 8, 9, 12, 10, 15, 13, 14, 19, 7, 22, 20, 21, 26, 23, 25];
+
+/// The six stages of tournament play, with half the width of their main floor in game units.
+pub const STAGES: [(u16, &str, f32); 6] = [
+    (2, "Fountain of Dreams", 63.3475),
+    (3, "Pokemon Stadium", 87.75),
+    (8, "Yoshi's Story", 56.0),
+    (28, "Dream Land", 77.2713),
+    (31, "Battlefield", 68.4),
+    (32, "Final Destination", 85.5657),
+];
+
+/// The name of a playable fighter by internal id, `None` for other ids.
+pub fn character_name(internal: u8) -> Option<&'static str> {
+    CHARACTERS.get(usize::from(internal)).copied()
+}
+
+/// The internal id (as in [`Fighter::character`]) of an external one (as in [`Player::character`]).
+pub fn internal_character(external: u8) -> Option<u8> {
+    INTERNAL.get(usize::from(external)).copied()
+}
+
+/// Refuses a stage that is not one of [`STAGES`]; [`Error::Input`] names it.
+pub fn check_stage(stage: u16) -> Result<()> {
+    if STAGES.iter().any(|(id, ..)| *id == stage) {
+        return Ok(());
+    }
+    let legal: Vec<_> = STAGES.iter().map(|(id, name, _)| format!("{id} {name}")).collect();
+    Err(Error::Input(format!("stage {stage} is not supported (supported: {})", legal.join(", "))))
+}
+
+/// Refuses a fighter that no player can choose, by internal id; [`Error::Input`] names it.
+pub fn check_character(internal: u8) -> Result<()> {
+    if character_name(internal).is_some() {
+        return Ok(());
+    }
+    let name = OTHER_CHARACTERS.get(usize::from(internal).wrapping_sub(CHARACTERS.len())).unwrap_or(&"unknown");
+    Err(Error::Input(format!("character {internal} ({name}) is not supported (supported: internal ids 0 to {})", CHARACTERS.len() - 1)))
+}
+
+impl Frame {
+    /// Refuses a frame with a fighter that the policy does not know.
+    pub fn check(&self) -> Result<()> {
+        for player in &self.players {
+            check_character(player.fighter.character)?;
+            if let Some(nana) = &player.nana {
+                check_character(nana.character)?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A whole game between two players.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Game {
@@ -128,4 +218,43 @@ pub struct Game {
     pub raw_frames: usize,
     /// Whether the recording has its end; `Some(reason)` when frames were recovered from a damaged or unfinished file.
     pub incomplete: Option<String>,
+}
+
+impl Game {
+    /// Refuses a game on another stage or with another fighter than the policy knows.
+    ///
+    /// # Errors
+    /// [`Error::Input`] naming the stage, or the character and the frame.
+    pub fn check(&self) -> Result<()> {
+        check_stage(self.stage)?;
+        self.frames.iter().try_for_each(|frame| frame.check().map_err(|error| Error::Input(format!("frame {}: {error}", frame.id))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn external_ids_cover_every_fighter_but_the_follower() {
+        let mut internal: Vec<u8> = (0..26).filter_map(internal_character).collect();
+        internal.sort_unstable();
+        assert_eq!(internal, (0..27).filter(|id| *id != 11).collect::<Vec<_>>());
+        assert_eq!(internal_character(26), None);
+        assert_eq!(internal_character(2).and_then(character_name), Some("Fox"));
+        assert_eq!(internal_character(20).and_then(character_name), Some("Falco"));
+    }
+
+    #[test]
+    fn an_unsupported_stage_or_character_is_named() {
+        let mut game = Game { stage: 32, frames: vec![Frame::default()], ..Game::default() };
+        game.check().unwrap();
+        game.frames[0].players[1].fighter.character = 31;
+        assert_eq!(
+            game.check().unwrap_err().to_string(),
+            "frame 0: character 31 (Giga Bowser) is not supported (supported: internal ids 0 to 26)"
+        );
+        game.stage = 4;
+        assert!(game.check().unwrap_err().to_string().starts_with("stage 4 is not supported (supported: 2 Fountain of Dreams, "));
+    }
 }

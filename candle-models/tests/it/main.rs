@@ -1,0 +1,3 @@
+//! Integration tests, one binary: each links all of Candle.
+#[cfg(feature = "slippi")]
+mod replay;
