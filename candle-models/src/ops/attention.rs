@@ -105,7 +105,13 @@ pub type AttentionState = (Tensor, Tensor, Tensor);
 
 /// Attention over `B` sequences of `T` frames: `q`, `k`, `v` `[B * T, width]`, `bias` `[heads, window]`, state `([B, window - 1,
 /// width], the same, [B, 1])`. Returns `[B * T, width]` and the state behind the sequence, which carries no gradient.
-pub fn attention(shape: Attention, [q, k, v]: [&Tensor; 3], bias: &Tensor, state: &AttentionState, resets: &[bool]) -> Result<(Tensor, AttentionState)> {
+pub fn attention(
+    shape: Attention,
+    [q, k, v]: [&Tensor; 3],
+    bias: &Tensor,
+    state: &AttentionState,
+    resets: &[bool],
+) -> Result<(Tensor, AttentionState)> {
     let Attention { heads, window } = shape;
     let (batch, keep, width) = state.0.dims3()?;
     let (steps, device) = (q.dim(0)? / batch, q.device());

@@ -15,9 +15,7 @@ pub mod replay;
 pub mod simulation;
 
 pub use config::{BackboneConfig, Heads, PolicyConfig};
-pub use model::{ACTION_STATES, CHARACTERS, FEATURES, IDS, Policy};
+pub use model::Policy;
 
 /// The family's name in a bundle's `config.json`.
 pub const FAMILY: &str = "policy";
-/// Player tags that a policy can be conditioned on.
-pub const NAMES: usize = 112;
