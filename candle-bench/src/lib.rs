@@ -1,1 +1,7 @@
-//! candle-bench.
+//! Measures the models of this workspace: latency by batch and backbone, and comparisons with PyTorch and ONNX Runtime
+//! on the same weights and inputs.
+
+pub mod harness;
+pub mod host;
+pub mod stats;
+pub mod table;

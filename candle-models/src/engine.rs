@@ -1,5 +1,6 @@
 //! The CPU engine: a model at a fixed batch, with prepared weights and memory that is allocated once.
 
+use crate::bundle::Bundle;
 use crate::exec::slices::{IndexSlot, SliceExecutor, Slot};
 use crate::recurrent::Recurrent;
 use crate::{Error, Result};
@@ -24,6 +25,12 @@ pub trait Model: Recurrent + Send + Sync {
 
     /// One pass on slices; the outputs in the signature's order.
     fn run(&self, executor: &mut SliceExecutor) -> Result<Vec<Output>>;
+}
+
+/// The model of a bundle, whatever its family: a new family is one line here.
+pub fn load(bundle: &Bundle) -> Result<Arc<dyn Model>> {
+    bundle.require_family(&[crate::policy::FAMILY])?;
+    Ok(Arc::new(crate::policy::Policy::load(bundle)?))
 }
 
 /// Runs a model at a fixed number of rows and frames, keeping its state between calls.

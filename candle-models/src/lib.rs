@@ -2,8 +2,11 @@
 
 pub mod bundle;
 pub mod device;
+pub mod engine;
 mod error;
+pub mod exec;
 pub mod files;
+pub mod nn;
 pub mod ops;
 pub mod policy;
 pub mod random;

@@ -191,7 +191,14 @@ impl SliceExecutor {
             Prepared::Values(_) => unreachable!("a weight is prepared by the operation that uses it"),
         };
         let (inputs, outputs) = self.arena.split_at_mut(out.at);
-        run_product(&mut self.pool, matrix, act, (&inputs[x.at..], x.stride), rows, OutPointer { data: outputs.as_mut_ptr(), stride: out.stride });
+        run_product(
+            &mut self.pool,
+            matrix,
+            act,
+            (&inputs[x.at..], x.stride),
+            rows,
+            OutPointer { data: outputs.as_mut_ptr(), stride: out.stride },
+        );
     }
 }
 

@@ -14,4 +14,4 @@ pub use linear::Linear;
 pub use mamba::{Mamba, MambaConfig};
 pub use mlp::{Dense, FeedForward};
 pub use norm::Norm;
-pub use params::{Init, ParameterSpec, Params};
+pub use params::{Init, Params};

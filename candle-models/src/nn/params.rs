@@ -1,20 +1,12 @@
 //! Where a model's parameters come from: made from addressed random numbers, read from a bundle, or only described.
 
+use crate::bundle::ParameterSpec;
 use crate::random::Random;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor, Var};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-
-/// Name and shape of a parameter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ParameterSpec {
-    /// Dotted name.
-    pub name: String,
-    /// Shape.
-    pub shape: Vec<usize>,
-}
 
 /// How a parameter starts.
 pub enum Init<'a> {
@@ -100,7 +92,7 @@ impl Params {
                 Ok(tensor.clone())
             }
             Source::Description(specs) => {
-                specs.push(ParameterSpec { name, shape: shape.to_vec() });
+                specs.push(ParameterSpec::new(name, shape));
                 Ok(Tensor::zeros((), self.dtype, &self.device)?.broadcast_as(shape)?)
             }
         }

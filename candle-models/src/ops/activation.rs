@@ -156,9 +156,11 @@ impl CustomOp2 for GateOp {
         let (mut da, mut dz) = (vec![0.0; rows * width], vec![0.0; rows * width]);
         let grad = grad.contiguous()?;
         super::with_rows(&[a, z, &grad], |inputs| {
-            da.par_chunks_mut(width).zip(dz.par_chunks_mut(width)).enumerate().with_min_len(32).for_each(|(r, (da, dz))| {
-                gate_row_backward(inputs[0].row(r), inputs[1].row(r), inputs[2].row(r), da, dz)
-            });
+            da.par_chunks_mut(width)
+                .zip(dz.par_chunks_mut(width))
+                .enumerate()
+                .with_min_len(32)
+                .for_each(|(r, (da, dz))| gate_row_backward(inputs[0].row(r), inputs[1].row(r), inputs[2].row(r), da, dz));
             Ok(())
         })?;
         let shape = (rows, width);

@@ -52,9 +52,10 @@ kernel! {
     /// Frame `t` of a sequence: `q` and `out` `[width]`, `bias` `[heads, window]`, `scores` scratch of `available + 1`;
     /// `available` earlier frames are valid.
     pub(crate) fn attend_row<S>(
-        shape: Attention, t: usize, available: usize, q: &'a [f32], (keys, values): (Timeline<'a>, Timeline<'a>),
+        shape: Attention, t: usize, available: usize, q: &'a [f32], memory: (Timeline<'a>, Timeline<'a>),
         bias: &'a [f32], scores: &'a mut [f32], out: &'a mut [f32],
     ) {
+        let (keys, values) = memory;
         let width = q.len() / shape.heads;
         let scale = 1.0 / (width as f32).sqrt();
         let scores = &mut scores[..=available];
@@ -104,7 +105,13 @@ pub type AttentionState = (Tensor, Tensor, Tensor);
 
 /// Attention over `B` sequences of `T` frames: `q`, `k`, `v` `[B * T, width]`, `bias` `[heads, window]`, state `([B, window - 1,
 /// width], the same, [B, 1])`. Returns `[B * T, width]` and the state behind the sequence, which carries no gradient.
-pub fn attention(shape: Attention, [q, k, v]: [&Tensor; 3], bias: &Tensor, state: &AttentionState, resets: &[bool]) -> Result<(Tensor, AttentionState)> {
+pub fn attention(
+    shape: Attention,
+    [q, k, v]: [&Tensor; 3],
+    bias: &Tensor,
+    state: &AttentionState,
+    resets: &[bool],
+) -> Result<(Tensor, AttentionState)> {
     let Attention { heads, window } = shape;
     let (batch, keep, width) = state.0.dims3()?;
     let (steps, device) = (q.dim(0)? / batch, q.device());

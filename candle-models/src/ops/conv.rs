@@ -138,7 +138,15 @@ impl CustomOp3 for ConvOp {
         "causal-conv"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout, b: &CpuStorage, bl: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        xl: &Layout,
+        w: &CpuStorage,
+        wl: &Layout,
+        b: &CpuStorage,
+        bl: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
         let ConvShape { steps, width, taps } = self.shape;
         let (x, w, b) = (rows_of(x, xl)?, contiguous(w, wl)?, contiguous(b, bl)?);
         let mut state = self.before.flatten_all()?.to_vec1::<f32>()?;
@@ -152,7 +160,14 @@ impl CustomOp3 for ConvOp {
         Ok((CpuStorage::F32(out), xl.shape().clone()))
     }
 
-    fn bwd(&self, x: &Tensor, w: &Tensor, b: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        b: &Tensor,
+        _: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let ConvShape { steps, width, taps } = self.shape;
         let state = self.before.flatten_all()?.to_vec1::<f32>()?;
         let grad = grad.contiguous()?;

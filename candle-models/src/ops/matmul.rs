@@ -236,7 +236,10 @@ mod tests {
                 for c in 0..n {
                     let want: f64 = (0..k).map(|i| f64::from(x[r * (k + 3) + i]) * f64::from(w[i * n + c])).sum::<f64>() + f64::from(b[c]);
                     let got = f64::from(out[r * stride + c]);
-                    assert!((got - want.max(0.0)).abs() < 1e-5 * (1.0 + want.abs()) * (k as f64).sqrt(), "{rows}x{k}x{n} at {r},{c}: {got} {want}");
+                    assert!(
+                        (got - want.max(0.0)).abs() < 1e-5 * (1.0 + want.abs()) * (k as f64).sqrt(),
+                        "{rows}x{k}x{n} at {r},{c}: {got} {want}"
+                    );
                 }
                 assert!(out[r * stride + n].is_nan(), "wrote behind the row");
             }

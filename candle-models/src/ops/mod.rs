@@ -15,15 +15,15 @@ pub(crate) mod simd;
 
 pub use activation::{Activation, activation, gate, gate_reference};
 pub(crate) use activation::{activate, gate_row};
-pub(crate) use attention::{Timeline, attend_row, availability};
 pub use attention::{Attention, AttentionState, attention};
-pub use conv::{causal_conv, causal_conv_reference};
+pub(crate) use attention::{Timeline, attend_row};
 pub(crate) use conv::{ConvShape, conv_sequence};
+pub use conv::{causal_conv, causal_conv_reference};
+pub use gru::gru_gates;
 pub(crate) use gru::gru_row;
-pub use gru::{gru_gates};
 pub(crate) use matmul::{OutPointer, PackedMatrix, linear_block};
-pub use norm::{NormKind, norm, norm_reference};
 pub(crate) use norm::norm_row;
+pub use norm::{NormKind, norm, norm_reference};
 pub(crate) use scan::{ScanInput, ScanShape, scan_sequence};
 pub use scan::{selective_scan, selective_scan_reference};
 

@@ -208,7 +208,12 @@ impl ScanOp {
     /// The part of the packed inputs that belongs to one sequence.
     fn input<'a>(&self, u: Rows<'a>, packed: Rows<'a>, params: &'a [f32], row: usize) -> ScanInput<'a> {
         let ScanShape { steps, width, states } = self.shape;
-        let columns = |start: usize, len: usize| Rows { data: &packed.data[row * steps * packed.stride + start..], rows: steps, width: len, ..packed };
+        let columns = |start: usize, len: usize| Rows {
+            data: &packed.data[row * steps * packed.stride + start..],
+            rows: steps,
+            width: len,
+            ..packed
+        };
         ScanInput {
             u: Rows { data: &u.data[row * steps * u.stride..], rows: steps, ..u },
             dt: columns(0, width),
@@ -225,7 +230,15 @@ impl CustomOp3 for ScanOp {
         "selective-scan"
     }
 
-    fn cpu_fwd(&self, u: &CpuStorage, ul: &Layout, x: &CpuStorage, xl: &Layout, p: &CpuStorage, pl: &Layout) -> Result<(CpuStorage, Shape)> {
+    fn cpu_fwd(
+        &self,
+        u: &CpuStorage,
+        ul: &Layout,
+        x: &CpuStorage,
+        xl: &Layout,
+        p: &CpuStorage,
+        pl: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
         let ScanShape { steps, width, states } = self.shape;
         let (u, packed, params) = (rows_of(u, ul)?, rows_of(x, xl)?, contiguous(p, pl)?);
         let mut state = self.before.flatten_all()?.to_vec1::<f32>()?;
@@ -239,7 +252,14 @@ impl CustomOp3 for ScanOp {
         Ok((CpuStorage::F32(out), ul.shape().clone()))
     }
 
-    fn bwd(&self, u: &Tensor, x: &Tensor, p: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+    fn bwd(
+        &self,
+        u: &Tensor,
+        x: &Tensor,
+        p: &Tensor,
+        _: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let ScanShape { steps, width, states } = self.shape;
         let (packed_width, all) = (width + 2 * states, steps * states * LANES);
         let before = self.before.flatten_all()?.to_vec1::<f32>()?;
@@ -263,7 +283,12 @@ impl CustomOp3 for ScanOp {
                         let grad = Rows { data: &grad.data[row * steps * grad.stride..], rows: steps, ..grad };
                         let before = &before[row * states * width..][..states * width];
                         let mut g = Backward { grad, before, du, dpacked, dparams: &mut dparams, decay, history, db, dc };
-                        backward_sequence(self.shape, &self.resets[row * steps..][..steps], self.input(u, packed, params.data, row), &mut g);
+                        backward_sequence(
+                            self.shape,
+                            &self.resets[row * steps..][..steps],
+                            self.input(u, packed, params.data, row),
+                            &mut g,
+                        );
                         dparams
                     },
                 )

@@ -26,8 +26,7 @@ pub const TOKENS: usize = 89;
 pub const GROUPS: usize = 6;
 /// The names of the reported components, for tables.
 pub const GROUP_NAMES: [&str; GROUPS] = ["buttons", "main x", "main y", "c x", "c y", "shoulder"];
-/// In a model's input `action`: choose this component.
-pub const SAMPLE: u32 = u32::MAX;
+pub use crate::exec::SAMPLE;
 
 const UNKNOWN: &str = "<unk>";
 const STICK: u8 = 17;

@@ -1,6 +1,6 @@
 //! What a policy is made of, as plain data.
 
-use super::NAMES;
+use super::embedding::NAMES;
 use crate::nn::MambaConfig;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};

@@ -117,9 +117,33 @@ pub struct Player {
 
 /// Fighters by internal id, as far as a player can choose them (11 is the follower of 10).
 const CHARACTERS: [&str; 27] = [
-    "Mario", "Fox", "Captain Falcon", "Donkey Kong", "Kirby", "Bowser", "Link", "Sheik", "Ness", "Peach", "Popo", "Nana", "Pikachu",
-    "Samus", "Yoshi", "Jigglypuff", "Mewtwo", "Luigi", "Marth", "Zelda", "Young Link", "Dr. Mario", "Falco", "Pichu", "Mr. Game & Watch",
-    "Ganondorf", "Roy",
+    "Mario",
+    "Fox",
+    "Captain Falcon",
+    "Donkey Kong",
+    "Kirby",
+    "Bowser",
+    "Link",
+    "Sheik",
+    "Ness",
+    "Peach",
+    "Popo",
+    "Nana",
+    "Pikachu",
+    "Samus",
+    "Yoshi",
+    "Jigglypuff",
+    "Mewtwo",
+    "Luigi",
+    "Marth",
+    "Zelda",
+    "Young Link",
+    "Dr. Mario",
+    "Falco",
+    "Pichu",
+    "Mr. Game & Watch",
+    "Ganondorf",
+    "Roy",
 ];
 
 /// Internal ids beyond the playable fighters.

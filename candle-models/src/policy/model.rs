@@ -3,7 +3,9 @@
 use super::actions::{ACTION, LOGITS};
 use super::backbone::Backbone;
 use super::config::PolicyConfig;
+use super::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH};
 use super::heads::ActionHeads;
+use crate::bundle::{Bundle, ParameterSpec};
 use crate::engine::{Model, Output};
 use crate::exec::Executor;
 use crate::exec::slices::SliceExecutor;
@@ -15,14 +17,6 @@ use crate::tensors::{NamedTensors, Signature, TensorSpec};
 use crate::{Error, Result};
 use candle_core::{Device, Tensor};
 
-/// Floats of an observation: 287 of the schema and one of padding.
-pub const FEATURES: usize = 288;
-/// Ids of an observation: action states (own, opponent's, both Nanas'), then characters (own, opponent's).
-pub const IDS: usize = 6;
-/// Rows of the action-state table; the last one means absent.
-pub const ACTION_STATES: usize = 399;
-/// Rows of the character table; the last one means unknown.
-pub const CHARACTERS: usize = 33;
 /// Action states among the ids; they come first.
 const ACTION_STATE_IDS: usize = 4;
 /// Width of the layer inside the value head.
@@ -58,7 +52,7 @@ impl Policy {
         let backbone = Backbone::new(config, params, &mut state)?;
         let signature = Signature {
             inputs: vec![
-                TensorSpec::f32("features", &[FEATURES]),
+                TensorSpec::f32("features", &[WIDTH]),
                 TensorSpec::u32("ids", &[IDS]),
                 TensorSpec::u32("previous_action", &[ACTION]),
                 TensorSpec::u32("action", &[ACTION]),
@@ -67,11 +61,11 @@ impl Policy {
             outputs: vec![TensorSpec::f32("logits", &[LOGITS]), TensorSpec::f32("value", &[1]), TensorSpec::u32("action", &[ACTION])],
             state,
         };
-        let table = |name: &str, rows: usize| params.get(name, &[rows, embedding], Init::Normal(0.1));
+        let table = |name: &str, rows: u32| params.get(name, &[rows as usize, embedding], Init::Normal(0.1));
         Ok(Self {
             action_states: table("action_states", ACTION_STATES)?,
             characters: table("characters", CHARACTERS)?,
-            input: Linear::new(FEATURES + IDS * embedding, first, &params.pp("input"))?,
+            input: Linear::new(WIDTH + IDS * embedding, first, &params.pp("input"))?,
             input_norm: Norm::layer(first, &params.pp("input_norm"))?,
             backbone,
             heads: ActionHeads::new(config.heads, trunk, &params.pp("heads"))?,
@@ -82,6 +76,21 @@ impl Policy {
         })
     }
 
+    /// Names and shapes of the parameters of a policy of that configuration, without memory for them.
+    pub fn parameters(config: &PolicyConfig) -> Result<Vec<ParameterSpec>> {
+        let params = Params::description();
+        Self::new(config, &params)?;
+        Ok(params.specs())
+    }
+
+    /// The policy of a bundle, every tensor checked before memory is taken for it.
+    pub fn load(bundle: &Bundle) -> Result<Self> {
+        bundle.require_family(&[super::FAMILY])?;
+        let config: PolicyConfig = bundle.config()?;
+        let tensors = bundle.read_tensors(&Self::parameters(&config)?)?;
+        Self::new(&config, &Params::given(tensors, &Device::Cpu))
+    }
+
     /// The configuration that it was made from.
     pub fn config(&self) -> &PolicyConfig {
         &self.config
@@ -89,7 +98,7 @@ impl Policy {
 
     fn pass<E: Executor>(&self, e: &mut E) -> Result<Pass<E>> {
         let (features, ids) = (e.input("features")?, e.indices("ids")?);
-        let ids = e.drop_indices(&ids, ACTION_STATE_IDS, ACTION_STATES as u32 - 1)?;
+        let ids = e.drop_indices(&ids, ACTION_STATE_IDS, ACTION_STATES - 1)?;
         let (states, characters) = (&self.action_states, &self.characters);
         let tables = [states, states, states, states, characters, characters];
         let x = e.lookup_linear(&features, &ids, &tables, &self.input)?;
@@ -125,7 +134,7 @@ impl Policy {
     ) -> Result<(NamedTensors, NamedTensors)> {
         let dims = inputs.get("features")?.dims().to_vec();
         let [batch, steps, _] = dims[..] else {
-            return Err(Error::tensor("features", format!("[batch, steps, {FEATURES}]"), format!("{dims:?}")));
+            return Err(Error::tensor("features", format!("[batch, steps, {WIDTH}]"), format!("{dims:?}")));
         };
         inputs.check(&self.signature.inputs, &[batch, steps])?;
         state.check(&self.signature.state, &[batch])?;
@@ -151,7 +160,7 @@ impl Policy {
     fn check_ids(&self, inputs: &NamedTensors) -> Result<()> {
         let limits = |column: usize| if column < ACTION_STATE_IDS { ACTION_STATES } else { CHARACTERS };
         for (i, &id) in inputs.get("ids")?.flatten_all()?.to_vec1::<u32>()?.iter().enumerate() {
-            if id as usize >= limits(i % IDS) {
+            if id >= limits(i % IDS) {
                 return Err(Error::Input(format!("ids column {}: {id} in a table of {} rows", i % IDS, limits(i % IDS))));
             }
         }

@@ -496,7 +496,8 @@ fn read_metadata<R: Read + Seek>(input: &mut Counted<R>, declared: u64, parser: 
         return names;
     }
     for (port, name) in names.iter_mut().enumerate() {
-        let found = parser.state.metadata().as_ref().and_then(|map| map.get("players")?.get(port.to_string())?.get("names")?.get("netplay"));
+        let found =
+            parser.state.metadata().as_ref().and_then(|map| map.get("players")?.get(port.to_string())?.get("names")?.get("netplay"));
         *name = found.and_then(|value| value.as_str()).unwrap_or_default().to_owned();
     }
     names

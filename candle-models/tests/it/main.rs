@@ -1,3 +1,4 @@
 //! Integration tests, one binary: each links all of Candle.
+mod policy;
 #[cfg(feature = "slippi")]
 mod replay;

@@ -68,7 +68,8 @@ pub fn to_bytes(game: &Game) -> Result<Vec<u8>> {
         start,
     };
     let mut bytes = Vec::new();
-    super::guarded(|| slippi::write(&mut bytes, &replay.into())).map_err(|reason| Error::Input(format!("cannot be written as a replay: {reason}")))?;
+    super::guarded(|| slippi::write(&mut bytes, &replay.into()))
+        .map_err(|reason| Error::Input(format!("cannot be written as a replay: {reason}")))?;
     Ok(bytes)
 }
 

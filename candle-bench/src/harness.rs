@@ -1,0 +1,316 @@
+//! How a timing is taken: warm up, measure windows until they agree, compare by interleaving.
+
+use crate::stats::{self, Interval, Summary};
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use std::time::Instant;
+
+/// Something whose calls are timed. One call does all the work of one answer and ends when the answer is there.
+pub trait Subject {
+    /// One call.
+    fn run(&mut self) -> Result<()>;
+}
+
+/// The timings of consecutive calls.
+#[derive(Debug, Clone, Default)]
+pub struct Round {
+    /// Of each call, in microseconds.
+    pub latencies_us: Vec<f64>,
+    /// From before the first call to after the last, in seconds.
+    pub seconds: f64,
+}
+
+/// A source of rounds: a subject in this process, a peer in another, or made-up numbers in a test.
+pub trait Rounds {
+    /// Times `calls` consecutive calls.
+    fn round(&mut self, calls: usize) -> Result<Round>;
+}
+
+/// Times a [`Subject`] in this process with the monotonic clock.
+pub struct Timed<S>(pub S);
+
+impl<S: Subject> Rounds for Timed<S> {
+    fn round(&mut self, calls: usize) -> Result<Round> {
+        let mut latencies_us = Vec::with_capacity(calls);
+        let start = Instant::now();
+        let mut last = start;
+        // One clock reading a call: the end of a call is the start of the next.
+        for _ in 0..calls {
+            self.0.run()?;
+            let now = Instant::now();
+            latencies_us.push((now - last).as_secs_f64() * 1e6);
+            last = now;
+        }
+        Ok(Round { latencies_us, seconds: (last - start).as_secs_f64() })
+    }
+}
+
+/// Lengths and limits of a measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Least time spent before anything counts, in seconds.
+    pub warm_up_s: f64,
+    /// Length of a window or of one side's round in a comparison, in seconds; at least one call.
+    pub window_s: f64,
+    /// Windows after which an unsteady measurement is given up and reported as such; at least 3.
+    pub max_windows: usize,
+    /// Largest relative difference, in throughput and in median latency, among three windows that agree.
+    pub tolerance: f64,
+    /// Rounds of each side in a comparison; even, so that each side goes first equally often.
+    pub rounds: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { warm_up_s: 0.3, window_s: 0.5, max_windows: 10, tolerance: 0.1, rounds: 12 }
+    }
+}
+
+impl Settings {
+    /// Names the field at fault.
+    pub fn validate(&self) -> Result<()> {
+        ensure!(self.warm_up_s.is_finite() && self.warm_up_s >= 0.0, "warm-up: {} s is not a time", self.warm_up_s);
+        ensure!(self.window_s.is_finite() && self.window_s > 0.0, "window: {} s is not a length", self.window_s);
+        ensure!(self.max_windows >= STEADY, "windows: at least {STEADY} are needed to agree, found {}", self.max_windows);
+        ensure!(self.tolerance > 0.0 && self.tolerance < 1.0, "tolerance: {} is not between 0 and 1", self.tolerance);
+        ensure!(self.rounds >= 4 && self.rounds % 2 == 0, "rounds: an even number from 4 up is needed, found {}", self.rounds);
+        Ok(())
+    }
+
+    /// The method in words, for the report.
+    pub fn describe(&self) -> String {
+        format!(
+            "Closed loop, one request in flight, monotonic clock read once a call. Warm-up {} s, then windows of {} s until the last {STEADY} agree within {:.0}% \
+             in throughput and median latency, at most {}; the numbers are those of the last {STEADY} windows together. Percentiles are nearest-rank and left empty \
+             where no sample lies beyond; the interval of the mean is a 95% block bootstrap.",
+            self.warm_up_s,
+            self.window_s,
+            100.0 * self.tolerance,
+            self.max_windows
+        )
+    }
+}
+
+/// How many windows in a row have to agree.
+const STEADY: usize = 3;
+/// Calls in one window at most: keeps the samples of a sub-microsecond call in a few megabytes.
+const MAX_CALLS: usize = 200_000;
+
+/// One subject, measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// Latency of a call in microseconds, over the last three windows.
+    pub latency_us: Summary,
+    /// Calls a second over the same windows.
+    pub calls_per_s: f64,
+    /// Windows measured.
+    pub windows: usize,
+    /// Whether the last three agreed.
+    pub steady: bool,
+}
+
+/// Warms up and measures windows until the last three agree, or says that they never did.
+pub fn measure(subject: &mut dyn Rounds, settings: &Settings) -> Result<Measurement> {
+    settings.validate()?;
+    let calls = warm_up(subject, settings)?;
+    let mut windows: Vec<Round> = Vec::new();
+    let mut steady = false;
+    while !steady && windows.len() < settings.max_windows {
+        windows.push(subject.round(calls)?);
+        steady = windows.len() >= STEADY && agree(&windows[windows.len() - STEADY..], settings.tolerance);
+    }
+    let last = &windows[windows.len() - STEADY..];
+    let samples: Vec<f64> = last.iter().flat_map(|w| w.latencies_us.iter().copied()).collect();
+    let seconds: f64 = last.iter().map(|w| w.seconds).sum();
+    Ok(Measurement { calls_per_s: samples.len() as f64 / seconds, latency_us: summary(&samples)?, windows: windows.len(), steady })
+}
+
+/// Runs for the warm-up time and says how many calls fill a window.
+fn warm_up(subject: &mut dyn Rounds, settings: &Settings) -> Result<usize> {
+    let (mut spent, mut calls, mut per_call) = (0.0, 1, f64::INFINITY);
+    loop {
+        let round = subject.round(calls)?;
+        ensure!(round.latencies_us.len() == calls, "asked for {calls} calls, {} were timed", round.latencies_us.len());
+        spent += round.seconds;
+        // The fastest round so far: the first calls are the slow ones.
+        per_call = f64::min(per_call, round.seconds / calls as f64);
+        if spent >= settings.warm_up_s {
+            return Ok(((settings.window_s / per_call).round() as usize).clamp(1, MAX_CALLS));
+        }
+        calls = (2 * calls).min(((settings.warm_up_s - spent) / per_call).ceil() as usize).clamp(1, MAX_CALLS);
+    }
+}
+
+/// Whether throughput and median latency of all windows lie within `tolerance` of each other.
+fn agree(windows: &[Round], tolerance: f64) -> bool {
+    let within = |values: Vec<f64>| {
+        let (low, high) = values.iter().fold((f64::INFINITY, 0.0_f64), |(l, h), &v| (l.min(v), h.max(v)));
+        high <= low * (1.0 + tolerance)
+    };
+    within(windows.iter().map(|w| w.latencies_us.len() as f64 / w.seconds).collect())
+        && within(windows.iter().map(|w| stats::median(&stats::sorted(&w.latencies_us))).collect())
+}
+
+/// Two subjects on the same work.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Latency of ours in microseconds, all rounds together.
+    pub ours_us: Summary,
+    /// Latency of theirs.
+    pub theirs_us: Summary,
+    /// Median over the rounds of (their median / our median): above one, ours is faster.
+    pub ratio: f64,
+    /// 95% bootstrap interval of it.
+    pub ratio_ci: Interval,
+    /// The smallest and the largest ratio of a round.
+    pub ratio_range: Interval,
+    /// Rounds of each side.
+    pub rounds: usize,
+}
+
+/// Interleaves rounds of both, changing who goes first, and compares each pair of neighbours: what disturbs the machine
+/// for longer than a round disturbs both sides.
+pub fn compare(ours: &mut dyn Rounds, theirs: &mut dyn Rounds, settings: &Settings) -> Result<Comparison> {
+    settings.validate()?;
+    let calls = (warm_up(ours, settings)?, warm_up(theirs, settings)?);
+    let (mut our_samples, mut their_samples, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..settings.rounds {
+        let (a, b) = if round % 2 == 0 {
+            let a = ours.round(calls.0)?;
+            (a, theirs.round(calls.1)?)
+        } else {
+            let b = theirs.round(calls.1)?;
+            (ours.round(calls.0)?, b)
+        };
+        ratios.push(stats::median(&stats::sorted(&b.latencies_us)) / stats::median(&stats::sorted(&a.latencies_us)));
+        our_samples.extend(a.latencies_us);
+        their_samples.extend(b.latencies_us);
+    }
+    let sorted = stats::sorted(&ratios);
+    Ok(Comparison {
+        ours_us: summary(&our_samples)?,
+        theirs_us: summary(&their_samples)?,
+        ratio: stats::median(&sorted),
+        ratio_ci: stats::median_interval(&ratios),
+        ratio_range: Interval { low: sorted[0], high: sorted[sorted.len() - 1] },
+        rounds: settings.rounds,
+    })
+}
+
+fn summary(samples: &[f64]) -> Result<Summary> {
+    Summary::of(samples).ok_or_else(|| anyhow::anyhow!("a round gave no timings, or one that is not a number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls whose latency follows a function of the call's number.
+    struct Synthetic<F> {
+        call: usize,
+        latency_us: F,
+    }
+
+    impl<F: FnMut(usize) -> f64> Rounds for Synthetic<F> {
+        fn round(&mut self, calls: usize) -> Result<Round> {
+            let latencies_us: Vec<f64> = (0..calls).map(|i| (self.latency_us)(self.call + i)).collect();
+            self.call += calls;
+            Ok(Round { seconds: latencies_us.iter().sum::<f64>() * 1e-6, latencies_us })
+        }
+    }
+
+    fn synthetic(latency_us: impl FnMut(usize) -> f64) -> Synthetic<impl FnMut(usize) -> f64> {
+        Synthetic { call: 0, latency_us }
+    }
+
+    #[test]
+    fn steady_timings_stop_after_three_windows() {
+        // 1% of the calls take ten times as long.
+        let found = measure(&mut synthetic(|i| if i % 100 == 7 { 1000.0 } else { 100.0 }), &Settings::default()).unwrap();
+        assert!(found.steady);
+        assert_eq!(found.windows, 3);
+        let latency = &found.latency_us;
+        assert_eq!((latency.p50, latency.p90, latency.max), (100.0, Some(100.0), 1000.0));
+        assert_eq!(latency.p99_9, Some(1000.0));
+        assert!((latency.mean - 109.0).abs() < 1.0, "{}", latency.mean);
+        assert!((found.calls_per_s - 1e6 / 109.0).abs() < 100.0, "{}", found.calls_per_s);
+        // Three windows of half a second.
+        assert!((latency.n as f64 * latency.mean * 1e-6 - 1.5).abs() < 0.2, "{}", latency.n);
+    }
+
+    #[test]
+    fn a_slow_start_is_left_out() {
+        let found = measure(&mut synthetic(|i| if i < 1000 { 500.0 } else { 50.0 }), &Settings::default()).unwrap();
+        assert!(found.steady);
+        assert_eq!(found.latency_us.max, 50.0);
+    }
+
+    #[test]
+    fn timings_that_never_settle_are_reported_so() {
+        let settings = Settings { max_windows: 6, ..Settings::default() };
+        let found = measure(&mut synthetic(|i| 100.0 + 0.05 * i as f64), &settings).unwrap();
+        assert!(!found.steady);
+        assert_eq!(found.windows, 6);
+    }
+
+    #[test]
+    fn the_median_alone_does_not_make_windows_agree() {
+        // The median stays at 100 while rare stalls halve the throughput of every second window.
+        let stalled = |stall_us: f64| Round { latencies_us: vec![100.0; 99], seconds: 99.0 * 100e-6 + stall_us * 1e-6 };
+        assert!(agree(&[stalled(0.0), stalled(500.0), stalled(0.0)], 0.1));
+        assert!(!agree(&[stalled(0.0), stalled(9900.0), stalled(0.0)], 0.1));
+    }
+
+    #[test]
+    fn a_long_call_still_gets_windows() {
+        let settings = Settings { warm_up_s: 0.1, ..Settings::default() };
+        let found = measure(&mut synthetic(|_| 5e6), &settings).unwrap();
+        assert_eq!((found.latency_us.n, found.latency_us.p50, found.latency_us.p90), (3, 5e6, None));
+    }
+
+    #[test]
+    fn interleaving_cancels_a_drift_that_both_sides_share() {
+        // The machine slows down threefold over the run; theirs takes twice as long as ours at any moment.
+        let clock = std::cell::Cell::new(0.0);
+        let at = |factor: f64| {
+            let us = factor * (100.0 + 1e-5 * clock.get());
+            clock.set(clock.get() + us);
+            us
+        };
+        let found = compare(&mut synthetic(|_| at(1.0)), &mut synthetic(|_| at(2.0)), &Settings::default()).unwrap();
+        assert!((found.ratio - 2.0).abs() < 0.02, "{found:?}");
+        assert!(found.ratio_ci.low <= found.ratio && found.ratio <= found.ratio_ci.high);
+        assert!(found.ratio_range.low > 1.7 && found.ratio_range.high < 2.3, "{found:?}");
+        assert_eq!(found.rounds, 12);
+    }
+
+    #[test]
+    fn a_ratio_above_one_means_ours_is_faster() {
+        let found = compare(&mut synthetic(|_| 300.0), &mut synthetic(|_| 100.0), &Settings::default()).unwrap();
+        assert_eq!(found.ratio, 100.0 / 300.0);
+    }
+
+    #[test]
+    fn the_clock_sees_a_sleep() {
+        struct Sleep;
+        impl Subject for Sleep {
+            fn run(&mut self) -> Result<()> {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+                Ok(())
+            }
+        }
+        let round = Timed(Sleep).round(5).unwrap();
+        assert_eq!(round.latencies_us.len(), 5);
+        assert!(round.latencies_us.iter().all(|&us| us >= 2000.0), "{round:?}");
+        assert!((round.latencies_us.iter().sum::<f64>() * 1e-6 - round.seconds).abs() < 1e-6);
+    }
+
+    #[test]
+    fn impossible_settings_are_named() {
+        let error = Settings { max_windows: 2, ..Settings::default() }.validate().unwrap_err().to_string();
+        assert!(error.starts_with("windows:"), "{error}");
+        let error = Settings { window_s: f64::NAN, ..Settings::default() }.validate().unwrap_err().to_string();
+        assert!(error.starts_with("window:"), "{error}");
+    }
+}

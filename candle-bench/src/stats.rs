@@ -1,0 +1,202 @@
+//! Percentiles, means and confidence intervals of timings. Units are the caller's.
+
+use serde::{Deserialize, Serialize};
+
+/// Resamples of a bootstrap.
+const RESAMPLES: usize = 1000;
+/// Blocks that consecutive samples are put into before resampling: neighbouring timings are not independent.
+const BLOCKS: usize = 100;
+
+/// A 95% confidence interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// The 2.5% point.
+    pub low: f64,
+    /// The 97.5% point.
+    pub high: f64,
+}
+
+/// What is reported of a set of timings, in the samples' unit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Samples.
+    pub n: usize,
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// 95% interval of the mean, bootstrapped over blocks of consecutive samples.
+    pub mean_ci: Interval,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile; empty, as every percentile below, when no sample lies beyond it.
+    pub p90: Option<f64>,
+    /// 95th percentile.
+    pub p95: Option<f64>,
+    /// 99th percentile.
+    pub p99: Option<f64>,
+    /// 99.9th percentile.
+    pub p99_9: Option<f64>,
+    /// Largest sample.
+    pub max: f64,
+}
+
+impl Summary {
+    /// Summarises `samples` in the order they were taken. `None` when there are none or one is not finite.
+    pub fn of(samples: &[f64]) -> Option<Self> {
+        if samples.is_empty() || samples.iter().any(|s| !s.is_finite()) {
+            return None;
+        }
+        let sorted = sorted(samples);
+        Some(Self {
+            n: samples.len(),
+            mean: mean(samples),
+            mean_ci: mean_interval(samples),
+            p50: median(&sorted),
+            p90: percentile(&sorted, 0.9),
+            p95: percentile(&sorted, 0.95),
+            p99: percentile(&sorted, 0.99),
+            p99_9: percentile(&sorted, 0.999),
+            max: sorted[sorted.len() - 1],
+        })
+    }
+}
+
+/// A sorted copy.
+pub fn sorted(samples: &[f64]) -> Vec<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+/// The arithmetic mean; NaN without samples.
+pub fn mean(samples: &[f64]) -> f64 {
+    samples.iter().sum::<f64>() / samples.len() as f64
+}
+
+/// The median of sorted samples, the mean of the middle two for an even count; NaN without samples.
+pub fn median(sorted: &[f64]) -> f64 {
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]),
+    }
+}
+
+/// The nearest-rank percentile of sorted samples: the smallest with at least `q` of all samples at or below it.
+/// `None` when fewer than one sample is expected beyond it: that would be the maximum under another name.
+pub fn percentile(sorted: &[f64], q: f64) -> Option<f64> {
+    let n = sorted.len() as f64;
+    // The slack keeps 1000 * (1 - 0.999) from falling below one by rounding.
+    if n * (1.0 - q) < 1.0 - 1e-9 {
+        return None;
+    }
+    let rank = (n * q - 1e-9).ceil().max(1.0) as usize;
+    Some(sorted[rank - 1])
+}
+
+/// The 95% bootstrap interval of the mean of consecutive samples, resampling whole blocks.
+fn mean_interval(samples: &[f64]) -> Interval {
+    let length = samples.len().div_ceil(BLOCKS);
+    let blocks: Vec<(f64, usize)> = samples.chunks(length).map(|c| (c.iter().sum(), c.len())).collect();
+    bootstrap(blocks.len(), |picks| {
+        let (sum, count) = picks.iter().fold((0.0, 0), |(s, n), &i| (s + blocks[i].0, n + blocks[i].1));
+        sum / count as f64
+    })
+}
+
+/// The 95% bootstrap interval of the median of independent values.
+pub fn median_interval(values: &[f64]) -> Interval {
+    bootstrap(values.len(), |picks| median(&sorted(&picks.iter().map(|&i| values[i]).collect::<Vec<_>>())))
+}
+
+/// The 2.5% and 97.5% points of `statistic` over resamples of `0..n`. The draws are the same in every run.
+fn bootstrap(n: usize, mut statistic: impl FnMut(&[usize]) -> f64) -> Interval {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut picks = vec![0; n];
+    let mut values: Vec<f64> = Vec::with_capacity(RESAMPLES);
+    for _ in 0..RESAMPLES {
+        for pick in &mut picks {
+            *pick = (split_mix(&mut state) % n as u64) as usize;
+        }
+        values.push(statistic(&picks));
+    }
+    values.sort_by(f64::total_cmp);
+    Interval { low: values[RESAMPLES * 25 / 1000], high: values[RESAMPLES * 975 / 1000 - 1] }
+}
+
+/// SplitMix64 (Steele et al. 2014).
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_ranks() {
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(percentile(&hundred, 0.5), Some(50.0));
+        assert_eq!(percentile(&hundred, 0.9), Some(90.0));
+        assert_eq!(percentile(&hundred, 0.99), Some(99.0));
+        assert_eq!(median(&hundred), 50.5);
+        let thousand: Vec<f64> = (1..=1000).map(f64::from).collect();
+        assert_eq!(percentile(&thousand, 0.999), Some(999.0));
+    }
+
+    #[test]
+    fn a_tail_without_samples_is_not_invented() {
+        let few: Vec<f64> = (1..=99).map(f64::from).collect();
+        let summary = Summary::of(&few).unwrap();
+        assert_eq!((summary.p90, summary.p99, summary.p99_9), (Some(90.0), None, None));
+        assert_eq!(summary.max, 99.0);
+    }
+
+    #[test]
+    fn nothing_and_nan_have_no_summary() {
+        assert!(Summary::of(&[]).is_none());
+        assert!(Summary::of(&[1.0, f64::NAN]).is_none());
+    }
+
+    #[test]
+    fn exponential_timings_give_the_known_percentiles() {
+        // Inverse transform of evenly spread uniforms, shuffled: mean 100, p(q) = -100 ln(1 - q).
+        let n = 20_000;
+        let mut state = 7;
+        let mut samples: Vec<f64> = (0..n).map(|i| -100.0 * (1.0 - (f64::from(i) + 0.5) / f64::from(n)).ln()).collect();
+        for i in (1..samples.len()).rev() {
+            samples.swap(i, (split_mix(&mut state) % (i as u64 + 1)) as usize);
+        }
+        let summary = Summary::of(&samples).unwrap();
+        for (q, found) in [(0.5, Some(summary.p50)), (0.9, summary.p90), (0.95, summary.p95), (0.99, summary.p99), (0.999, summary.p99_9)] {
+            let expected = -100.0 * (1.0_f64 - q).ln();
+            assert!((found.unwrap() - expected).abs() < 0.01 * expected, "p{q}: {found:?}, expected {expected}");
+        }
+        assert!((summary.mean - 100.0).abs() < 0.5, "{}", summary.mean);
+        // The standard error of the mean is 100 / sqrt(n): the interval is about 1.96 of them on either side.
+        let half = 0.5 * (summary.mean_ci.high - summary.mean_ci.low);
+        let expected = 1.96 * 100.0 / f64::from(n).sqrt();
+        assert!((half / expected - 1.0).abs() < 0.3, "half width {half}, expected {expected}");
+        assert!(summary.mean_ci.low < 100.0 && 100.0 < summary.mean_ci.high);
+    }
+
+    #[test]
+    fn bursts_widen_the_interval() {
+        // The same values, once alternating and once in two long phases: only blocks see the difference.
+        let alternating: Vec<f64> = (0..2000).map(|i| f64::from(i % 2)).collect();
+        let phases: Vec<f64> = (0..2000).map(|i| f64::from(i / 1000)).collect();
+        let width = |s: &[f64]| mean_interval(s).high - mean_interval(s).low;
+        assert!(width(&phases) > 5.0 * width(&alternating), "{} {}", width(&phases), width(&alternating));
+    }
+
+    #[test]
+    fn the_interval_of_a_median_holds_it() {
+        let values: Vec<f64> = (0..21).map(|i| 2.0 + 0.01 * f64::from(i)).collect();
+        let interval = median_interval(&values);
+        assert!(interval.low >= 2.0 && interval.low < 2.1 && 2.1 < interval.high && interval.high <= 2.2, "{interval:?}");
+        assert_eq!(median_interval(&[3.0]), Interval { low: 3.0, high: 3.0 });
+    }
+}

@@ -1,0 +1,453 @@
+//! Results as typed rows, and the same rows as Markdown, CSV and JSON.
+
+use crate::harness::{Comparison, Measurement};
+use crate::host::Host;
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// What was called.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// The network, `mamba 2x256, autoregressive heads`.
+    pub model: String,
+    /// Backbone alone, `mamba`.
+    pub backbone: String,
+    /// What one call does.
+    pub pass: Pass,
+    /// Rows that one call answers.
+    pub batch: usize,
+    /// Frames of every row in one call; 1 for a step.
+    pub frames: usize,
+    /// Threads that one call may use.
+    pub threads: usize,
+    /// `cpu`.
+    pub device: String,
+    /// `f32`.
+    pub dtype: String,
+}
+
+/// The kind of call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pass {
+    /// One frame with the state of the frame before.
+    Step,
+    /// A window of frames from the initial state.
+    Window,
+    /// Forward, backward and optimiser step over a window.
+    Train,
+}
+
+impl Case {
+    /// `step`, `window 60`, `train 60`.
+    pub fn pass_name(&self) -> String {
+        match self.pass {
+            Pass::Step => "step".to_owned(),
+            Pass::Window => format!("window {}", self.frames),
+            Pass::Train => format!("train {}", self.frames),
+        }
+    }
+}
+
+/// One point of the latency table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LatencyRow {
+    /// Where.
+    #[serde(flatten)]
+    pub host: Host,
+    /// What.
+    #[serde(flatten)]
+    pub case: Case,
+    /// How long.
+    #[serde(flatten)]
+    pub measurement: Measurement,
+}
+
+/// One comparison with a peer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PeerRow {
+    /// Where.
+    #[serde(flatten)]
+    pub host: Host,
+    /// What.
+    #[serde(flatten)]
+    pub case: Case,
+    /// Whom with, `onnxruntime 1.25.1`.
+    pub peer: String,
+    /// How far the outputs are apart.
+    pub agreement: Agreement,
+    /// How long; nothing when the outputs disagree, for then the two did not do the same work.
+    pub comparison: Option<Comparison>,
+}
+
+/// How far two answers to the same input are apart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Agreement {
+    /// The output that differs most.
+    pub output: String,
+    /// Its largest difference, relative to one plus the magnitude of theirs.
+    pub worst: f64,
+    /// The largest difference allowed.
+    pub tolerance: f64,
+}
+
+impl Agreement {
+    /// Whether the outputs agree.
+    pub fn holds(&self) -> bool {
+        self.worst <= self.tolerance
+    }
+}
+
+/// A row that can be printed.
+pub trait Record: Serialize {
+    /// Column names and whether the column is left out of the Markdown table.
+    const COLUMNS: &'static [(&'static str, Shown)];
+    /// The cells, as many as there are columns.
+    fn cells(&self) -> Vec<String>;
+}
+
+/// Where a column appears.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// In Markdown and CSV.
+    Everywhere,
+    /// In CSV alone.
+    Csv,
+}
+use Shown::{Csv, Everywhere};
+
+impl Record for LatencyRow {
+    // Names as in perf_analyzer's CSV where the meaning is the same; latencies are microseconds there as here.
+    const COLUMNS: &'static [(&'static str, Shown)] = &[
+        ("Model", Csv),
+        ("Backbone", Everywhere),
+        ("Pass", Everywhere),
+        ("Batch", Everywhere),
+        ("Threads", Everywhere),
+        ("Concurrency", Csv),
+        ("Inferences/Second", Everywhere),
+        ("Frames/Second", Csv),
+        ("p50 latency", Everywhere),
+        ("p90 latency", Everywhere),
+        ("p95 latency", Csv),
+        ("p99 latency", Everywhere),
+        ("p99.9 latency", Everywhere),
+        ("Max latency", Everywhere),
+        ("Avg latency", Everywhere),
+        ("Avg latency low", Csv),
+        ("Avg latency high", Csv),
+        ("Requests", Csv),
+        ("Windows", Csv),
+        ("Steady", Everywhere),
+        ("Device", Csv),
+        ("Dtype", Csv),
+        ("Host", Csv),
+        ("CPU", Csv),
+        ("CPUs", Csv),
+        ("Features", Csv),
+        ("Commit", Csv),
+        ("Profile", Csv),
+        ("Date", Csv),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let (case, found, latency) = (&self.case, &self.measurement, &self.measurement.latency_us);
+        let rows_per_s = found.calls_per_s * case.batch as f64;
+        let mut cells = vec![
+            case.model.clone(),
+            case.backbone.clone(),
+            case.pass_name(),
+            case.batch.to_string(),
+            case.threads.to_string(),
+            "1".to_owned(),
+            format!("{rows_per_s:.0}"),
+            format!("{:.0}", rows_per_s * case.frames as f64),
+            micros(latency.p50),
+            optional(latency.p90),
+            optional(latency.p95),
+            optional(latency.p99),
+            optional(latency.p99_9),
+            micros(latency.max),
+            micros(latency.mean),
+            micros(latency.mean_ci.low),
+            micros(latency.mean_ci.high),
+            latency.n.to_string(),
+            found.windows.to_string(),
+            yes_no(found.steady),
+        ];
+        cells.extend(where_cells(case, &self.host));
+        cells
+    }
+}
+
+impl Record for PeerRow {
+    const COLUMNS: &'static [(&'static str, Shown)] = &[
+        ("Model", Csv),
+        ("Backbone", Everywhere),
+        ("Pass", Everywhere),
+        ("Batch", Everywhere),
+        ("Threads", Everywhere),
+        ("Peer", Everywhere),
+        ("Worst difference", Everywhere),
+        ("Tolerance", Csv),
+        ("Our p50 latency", Everywhere),
+        ("Their p50 latency", Everywhere),
+        ("Our p99 latency", Everywhere),
+        ("Their p99 latency", Everywhere),
+        ("Times faster", Everywhere),
+        ("Ratio low", Csv),
+        ("Ratio high", Csv),
+        ("95% of the ratio", Everywhere),
+        ("Smallest ratio", Csv),
+        ("Largest ratio", Csv),
+        ("Rounds", Everywhere),
+        ("Our requests", Csv),
+        ("Their requests", Csv),
+        ("Device", Csv),
+        ("Dtype", Csv),
+        ("Host", Csv),
+        ("CPU", Csv),
+        ("CPUs", Csv),
+        ("Features", Csv),
+        ("Commit", Csv),
+        ("Profile", Csv),
+        ("Date", Csv),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let case = &self.case;
+        let mut cells = vec![
+            case.model.clone(),
+            case.backbone.clone(),
+            case.pass_name(),
+            case.batch.to_string(),
+            case.threads.to_string(),
+            self.peer.clone(),
+            format!("{:.1e}", self.agreement.worst),
+            format!("{:.1e}", self.agreement.tolerance),
+        ];
+        match &self.comparison {
+            Some(c) => cells.extend([
+                micros(c.ours_us.p50),
+                micros(c.theirs_us.p50),
+                optional(c.ours_us.p99),
+                optional(c.theirs_us.p99),
+                format!("{:.2}", c.ratio),
+                format!("{:.2}", c.ratio_ci.low),
+                format!("{:.2}", c.ratio_ci.high),
+                format!("{:.2} to {:.2}", c.ratio_ci.low, c.ratio_ci.high),
+                format!("{:.2}", c.ratio_range.low),
+                format!("{:.2}", c.ratio_range.high),
+                c.rounds.to_string(),
+                c.ours_us.n.to_string(),
+                c.theirs_us.n.to_string(),
+            ]),
+            None => {
+                cells.extend(std::iter::repeat_n(String::new(), 4));
+                cells.push(format!("outputs disagree ({})", self.agreement.output));
+                cells.extend(std::iter::repeat_n(String::new(), 8));
+            }
+        }
+        cells.extend(where_cells(case, &self.host));
+        cells
+    }
+}
+
+fn where_cells(case: &Case, host: &Host) -> [String; 9] {
+    [
+        case.device.clone(),
+        case.dtype.clone(),
+        host.host.clone(),
+        host.cpu.clone(),
+        host.cpus.to_string(),
+        host.features.clone(),
+        host.commit.clone(),
+        host.profile.clone(),
+        host.date.clone(),
+    ]
+}
+
+/// Microseconds with about three significant digits.
+fn micros(us: f64) -> String {
+    match us {
+        us if us < 10.0 => format!("{us:.2}"),
+        us if us < 100.0 => format!("{us:.1}"),
+        us => format!("{us:.0}"),
+    }
+}
+
+fn optional(us: Option<f64>) -> String {
+    us.map_or_else(String::new, micros)
+}
+
+fn yes_no(yes: bool) -> String {
+    if yes { "yes" } else { "no" }.to_owned()
+}
+
+/// A Markdown table of the columns that are shown there.
+pub fn markdown<R: Record>(rows: &[R]) -> String {
+    let shown: Vec<usize> = (0..R::COLUMNS.len()).filter(|&i| R::COLUMNS[i].1 == Everywhere).collect();
+    let mut text = String::new();
+    let mut line = |cells: Vec<String>| {
+        let picked: Vec<String> = shown.iter().map(|&i| cells[i].replace('|', "\\|")).collect();
+        let _ = writeln!(text, "| {} |", picked.join(" | "));
+    };
+    line(R::COLUMNS.iter().map(|(name, _)| (*name).to_owned()).collect());
+    line(R::COLUMNS.iter().map(|_| "---".to_owned()).collect());
+    rows.iter().for_each(|row| line(row.cells()));
+    text
+}
+
+/// All columns as CSV (RFC 4180, line feeds).
+pub fn csv<R: Record>(rows: &[R]) -> String {
+    let quoted = |cell: &str| match cell.contains([',', '"', '\n']) {
+        true => format!("\"{}\"", cell.replace('"', "\"\"")),
+        false => cell.to_owned(),
+    };
+    let line = |cells: Vec<String>| cells.iter().map(|c| quoted(c)).collect::<Vec<_>>().join(",") + "\n";
+    let header = line(R::COLUMNS.iter().map(|(name, _)| (*name).to_owned()).collect());
+    rows.iter().fold(header, |text, row| text + &line(row.cells()))
+}
+
+/// A suite's rows with what is needed to read and repeat them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report<R> {
+    /// The command line.
+    pub command: String,
+    /// How it was measured, in words.
+    pub method: String,
+    /// The results.
+    pub rows: Vec<R>,
+}
+
+impl<R: Record> Report<R> {
+    /// Writes `<name>.md`, `<name>.csv` and `<name>.json` into `directory`, which is made if it is missing.
+    pub fn write(&self, directory: &Path, name: &str) -> Result<()> {
+        std::fs::create_dir_all(directory).with_context(|| format!("{}: cannot be made", directory.display()))?;
+        let json = serde_json::to_string_pretty(self)? + "\n";
+        for (extension, text) in [("md", self.markdown()), ("csv", csv(&self.rows)), ("json", json)] {
+            write(&directory.join(format!("{name}.{extension}")), &text)?;
+        }
+        Ok(())
+    }
+
+    /// The table with command and method above it.
+    pub fn markdown(&self) -> String {
+        format!("Command: `{}`\n\n{} Latencies in microseconds.\n\n{}", self.command, self.method, markdown(&self.rows))
+    }
+}
+
+/// Writes beside the target and renames, so that a failure leaves no half of a file.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let part = path.with_extension("tmp");
+    let written = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, path));
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = std::fs::remove_file(&part);
+    }
+    written.with_context(|| format!("{}: cannot be written", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::{Interval, Summary};
+
+    fn case() -> Case {
+        Case {
+            model: "mlp 512-512, independent heads".to_owned(),
+            backbone: "mlp".to_owned(),
+            pass: Pass::Window,
+            batch: 8,
+            frames: 60,
+            threads: 2,
+            device: "cpu".to_owned(),
+            dtype: "f32".to_owned(),
+        }
+    }
+
+    fn row() -> LatencyRow {
+        let samples: Vec<f64> = (1..=100).map(f64::from).collect();
+        let measurement = Measurement { latency_us: Summary::of(&samples).unwrap(), calls_per_s: 1000.0, windows: 3, steady: true };
+        LatencyRow { host: Host::detect(Some("a \"quoted\" host".to_owned())), case: case(), measurement }
+    }
+
+    fn peer(comparison: Option<Comparison>) -> PeerRow {
+        let agreement = Agreement { output: "logits".to_owned(), worst: 0.5, tolerance: 1e-4 };
+        PeerRow { host: Host::detect(None), case: case(), peer: "onnxruntime 1.25.1".to_owned(), agreement, comparison }
+    }
+
+    /// Splits one CSV line as RFC 4180 says.
+    fn fields(line: &str) -> Vec<String> {
+        let (mut fields, mut quoted, mut chars) = (vec![String::new()], false, line.chars().peekable());
+        while let Some(c) = chars.next() {
+            let last = fields.last_mut().unwrap();
+            match c {
+                '"' if quoted && chars.peek() == Some(&'"') => last.push(chars.next().unwrap()),
+                '"' => quoted = !quoted,
+                ',' if !quoted => fields.push(String::new()),
+                c => last.push(c),
+            }
+        }
+        fields
+    }
+
+    #[test]
+    fn csv_has_a_cell_for_every_column() {
+        let text = csv(&[row()]);
+        let lines: Vec<Vec<String>> = text.lines().map(fields).collect();
+        let cell = |name: &str| &lines[1][lines[0].iter().position(|c| c == name).unwrap()];
+        assert_eq!(lines[0].len(), lines[1].len());
+        assert_eq!(cell("Host"), "a \"quoted\" host");
+        assert_eq!(cell("Model"), "mlp 512-512, independent heads");
+        assert_eq!(cell("p90 latency"), "90.0");
+        assert_eq!(cell("p99.9 latency"), "");
+        assert_eq!(cell("Inferences/Second"), "8000");
+        assert_eq!(cell("Frames/Second"), "480000");
+    }
+
+    #[test]
+    fn markdown_shows_the_chosen_columns() {
+        let text = markdown(&[row()]);
+        let columns = LatencyRow::COLUMNS.iter().filter(|c| c.1 == Everywhere).count();
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.lines().all(|l| l.matches('|').count() == columns + 1), "{text}");
+        assert!(text.contains("| mlp | window 60 | 8 | 2 |"), "{text}");
+    }
+
+    #[test]
+    fn a_disagreement_prints_no_ratio() {
+        let columns = PeerRow::COLUMNS.len();
+        assert_eq!(peer(None).cells().len(), columns);
+        assert!(markdown(&[peer(None)]).contains("outputs disagree (logits)"));
+        let summary = Summary::of(&[1.0, 2.0]).unwrap();
+        let interval = Interval { low: 1.5, high: 2.5 };
+        let comparison =
+            Comparison { ours_us: summary.clone(), theirs_us: summary, ratio: 2.0, ratio_ci: interval, ratio_range: interval, rounds: 11 };
+        assert_eq!(peer(Some(comparison.clone())).cells().len(), columns);
+        assert!(markdown(&[peer(Some(comparison))]).contains("| 2.00 | 1.50 to 2.50 | 11 |"));
+    }
+
+    #[test]
+    fn a_report_survives_the_round_trip() {
+        let report = Report { command: "candle-bench latency".to_owned(), method: "as said.".to_owned(), rows: vec![row()] };
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("runs/2026-01-31-host");
+        report.write(&target, "latency").unwrap();
+        let back: Report<LatencyRow> = serde_json::from_str(&std::fs::read_to_string(target.join("latency.json")).unwrap()).unwrap();
+        assert_eq!(back, report);
+        let mut names: Vec<_> = std::fs::read_dir(&target).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        assert_eq!(names, ["latency.csv", "latency.json", "latency.md"]);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_named() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let report = Report { command: String::new(), method: String::new(), rows: vec![row()] };
+        let error = report.write(file.path(), "latency").unwrap_err().to_string();
+        assert!(error.contains(&file.path().display().to_string()), "{error}");
+    }
+}

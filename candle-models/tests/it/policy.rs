@@ -1,0 +1,255 @@
+//! One property suite over every backbone and both kinds of heads.
+
+use candle_core::{DType, Device, Tensor};
+use candle_models::engine::Runner;
+use candle_models::exec::{SAMPLE, tensors::Regularisation};
+use candle_models::nn::{MambaConfig, Params};
+use candle_models::policy::embedding::{ACTION_STATES, CHARACTERS, WIDTH};
+use candle_models::policy::{BackboneConfig, Heads, Policy, PolicyConfig};
+use candle_models::random::Random;
+use candle_models::recurrent::Recurrent;
+use candle_models::tensors::NamedTensors;
+use std::sync::Arc;
+
+const CLASSES: [u32; 13] = [2, 2, 2, 2, 2, 2, 2, 2, 17, 17, 17, 17, 5];
+
+/// Every backbone with both heads, small but with odd sizes where the architecture allows.
+fn configs() -> Vec<PolicyConfig> {
+    let block = MambaConfig { state: 5, expand: 2, conv: 4 };
+    let backbones = [
+        BackboneConfig::Mlp { layers: vec![40, 36] },
+        BackboneConfig::Mamba { layers: 2, block: block.clone() },
+        BackboneConfig::Gru { layers: 2 },
+        BackboneConfig::Attention { layers: 2, heads: 3, window: 4 },
+        BackboneConfig::Hybrid { layers: 3, block, heads: 3, window: 5 },
+    ];
+    let heads = [Heads::Independent, Heads::Autoregressive];
+    let config = |backbone: &BackboneConfig, heads| PolicyConfig {
+        hidden: 36,
+        backbone: backbone.clone(),
+        heads,
+        embedding: 6,
+        ..Default::default()
+    };
+    backbones.iter().flat_map(|b| heads.map(|h| config(b, h))).collect()
+}
+
+/// A policy whose zero-initialised parameters are moved too, so that nothing hides behind a zero.
+fn policy(config: &PolicyConfig) -> (Arc<Policy>, Params) {
+    let params = Params::init(Random::new(7), &Device::Cpu);
+    let policy = Policy::new(config, &params).unwrap();
+    for (name, var) in params.vars() {
+        if name.ends_with("chosen") {
+            let mut noise = vec![0.0; var.elem_count()];
+            Random::new(8).stream(&name).fill_normal(0, &mut noise);
+            var.set(&Tensor::from_vec(noise, var.shape(), &Device::Cpu).unwrap().affine(0.3, 0.0).unwrap()).unwrap();
+        }
+    }
+    (Arc::new(policy), params)
+}
+
+/// Random inputs `[batch, steps, ...]`; the actions are given (`sampled` = false) or to be chosen.
+fn inputs(batch: usize, steps: usize, sampled: bool) -> NamedTensors {
+    let (rows, random) = (batch * steps, Random::new(3));
+    let mut features = vec![0.0; rows * WIDTH];
+    random.stream("features").fill_normal(0, &mut features);
+    let classes = |name: &str| -> Vec<u32> { (0..rows * 13).map(|i| random.stream(name).below(i as u64, CLASSES[i % 13])).collect() };
+    let ids: Vec<u32> =
+        (0..rows * 6).map(|i| random.stream("ids").below(i as u64, if i % 6 < 4 { ACTION_STATES } else { CHARACTERS })).collect();
+    let mut uniform = vec![0.0; rows * 13];
+    random.stream("uniform").fill_uniform(0, &mut uniform);
+    uniform.iter_mut().step_by(5).for_each(|u| *u = -1.0);
+    let action = if sampled { vec![SAMPLE; rows * 13] } else { classes("action") };
+    let float = |v: Vec<f32>, w: usize| Tensor::from_vec(v, (batch, steps, w), &Device::Cpu).unwrap();
+    let index = |v: Vec<u32>, w: usize| Tensor::from_vec(v, (batch, steps, w), &Device::Cpu).unwrap();
+    [
+        ("features".to_string(), float(features, WIDTH)),
+        ("ids".to_string(), index(ids, 6)),
+        ("previous_action".to_string(), index(classes("previous"), 13)),
+        ("action".to_string(), index(action, 13)),
+        ("uniform".to_string(), float(uniform, 13)),
+    ]
+    .into_iter()
+    .collect()
+}
+
+fn resets(batch: usize, steps: usize) -> Vec<bool> {
+    (0..batch * steps).map(|i| Random::new(11).stream("resets").uniform(i as u64) < 0.15).collect()
+}
+
+fn frame(inputs: &NamedTensors, t: usize) -> NamedTensors {
+    inputs.map(|_, x| Ok(x.narrow(1, t, 1)?.squeeze(1)?.contiguous()?)).unwrap()
+}
+
+fn assert_close(what: &str, a: &Tensor, b: &Tensor, tolerance: f32) {
+    assert_eq!(a.dims(), b.dims(), "{what}");
+    let flat = |t: &Tensor| t.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    for (i, (x, y)) in flat(a).into_iter().zip(flat(b)).enumerate() {
+        assert!((x - y).abs() <= tolerance * (1.0 + x.abs().max(y.abs())), "{what} at {i}: {x} and {y}");
+    }
+}
+
+#[test]
+fn unroll_equals_folded_steps_for_random_resets() {
+    let (batch, steps) = (3, 11);
+    for config in configs() {
+        for sampled in [false, true] {
+            let (policy, _) = policy(&config);
+            let (inputs, resets) = (inputs(batch, steps, sampled), resets(batch, steps));
+            let start = policy.initial_state(batch).unwrap();
+            let (whole, after) = policy.unroll(&inputs, &resets, &start).unwrap();
+            let mut state = start;
+            for t in 0..steps {
+                let now: Vec<bool> = (0..batch).map(|b| resets[b * steps + t]).collect();
+                let (outputs, next) = policy.step(&frame(&inputs, t), &now, &state).unwrap();
+                for (name, tensor) in outputs.iter() {
+                    let want = frame(&whole, t);
+                    assert_close(&format!("{:?} {name} frame {t}", config.backbone), tensor, want.get(name).unwrap(), 2e-5);
+                }
+                state = next;
+            }
+            for (name, tensor) in state.iter() {
+                assert_close(&format!("{:?} state {name}", config.backbone), tensor, after.get(name).unwrap(), 2e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn slices_equal_tensors_streaming_and_in_a_window() {
+    let (batch, steps) = (3, 11);
+    for config in configs() {
+        let (policy, _) = policy(&config);
+        let (inputs, resets) = (inputs(batch, steps, true), resets(batch, steps));
+        let (want, _) = policy.unroll(&inputs, &resets, &policy.initial_state(batch).unwrap()).unwrap();
+        for threads in [1, 2] {
+            let mut window = Runner::windowed(policy.clone(), batch, steps, threads).unwrap();
+            fill(&mut window, &inputs);
+            window.step(&resets).unwrap();
+            let mut stream = Runner::new(policy.clone(), batch, threads).unwrap();
+            for t in 0..steps {
+                let now: Vec<bool> = (0..batch).map(|b| resets[b * steps + t]).collect();
+                fill(&mut stream, &frame(&inputs, t));
+                stream.step(&now).unwrap();
+                for b in 0..batch {
+                    let want = |name: &str| want.get(name).unwrap().get(b).unwrap().get(t).unwrap();
+                    for (runner, row) in [(&window, b * steps + t), (&stream, b)] {
+                        for name in ["logits", "value"] {
+                            let got = Tensor::new(runner.floats(name, row).unwrap(), &Device::Cpu).unwrap();
+                            assert_close(&format!("{:?} {name} row {b} frame {t}", config.backbone), &got, &want(name), 3e-5);
+                        }
+                        assert_eq!(runner.indices("action", row).unwrap(), want("action").to_vec1::<u32>().unwrap());
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn fill(runner: &mut Runner, inputs: &NamedTensors) {
+    for (name, tensor) in inputs.iter() {
+        match tensor.dtype() {
+            DType::U32 => runner.set_u32(name, &tensor.flatten_all().unwrap().to_vec1().unwrap()).unwrap(),
+            _ => runner.set_f32(name, &tensor.flatten_all().unwrap().to_vec1().unwrap()).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn a_batch_row_equals_the_row_alone() {
+    let (batch, steps) = (4, 6);
+    for config in configs() {
+        let (policy, _) = policy(&config);
+        let (inputs, resets) = (inputs(batch, steps, true), resets(batch, steps));
+        let (all, _) = policy.unroll(&inputs, &resets, &policy.initial_state(batch).unwrap()).unwrap();
+        for row in 0..batch {
+            let alone = inputs.gather_rows(&[row as u32]).unwrap();
+            let (one, _) = policy.unroll(&alone, &resets[row * steps..][..steps], &policy.initial_state(1).unwrap()).unwrap();
+            for (name, tensor) in one.iter() {
+                let want = all.get(name).unwrap().narrow(0, row, 1).unwrap();
+                assert_close(&format!("{:?} {name} row {row}", config.backbone), tensor, &want, 2e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_variable_has_a_finite_gradient_that_is_not_zero() {
+    let (batch, steps) = (3, 7);
+    for config in configs() {
+        let (policy, params) = policy(&config);
+        let noise = Regularisation { dropout: 0.1, drop_ids: 0.1, random: Random::new(5) };
+        let state = policy.initial_state(batch).unwrap();
+        let (outputs, _) = policy.train_unroll(&inputs(batch, steps, false), &resets(batch, steps), &state, &noise).unwrap();
+        let part = |name: &str| outputs.get(name).unwrap().sqr().unwrap().sum_all().unwrap();
+        let gradients = (part("logits") + part("value")).unwrap().backward().unwrap();
+        for (name, var) in params.vars() {
+            let gradient = gradients.get(&var).unwrap_or_else(|| panic!("{:?}: {name} has no gradient", config.backbone));
+            let size = gradient.abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
+            assert!(size.is_finite() && size > 0.0, "{:?}: gradient of {name} sums to {size}", config.backbone);
+        }
+    }
+}
+
+#[test]
+fn a_sampled_button_changes_the_logits_behind_it() {
+    let config = PolicyConfig { hidden: 36, heads: Heads::Autoregressive, embedding: 6, ..Default::default() };
+    let (policy, _) = policy(&config);
+    let base = inputs(1, 1, false);
+    let mut flipped = base.clone();
+    let mut action = base.get("action").unwrap().flatten_all().unwrap().to_vec1::<u32>().unwrap();
+    action[0] = 1 - action[0];
+    flipped.insert("action", Tensor::from_vec(action, (1, 1, 13), &Device::Cpu).unwrap());
+    let run = |x: &NamedTensors| -> Vec<f32> {
+        let (outputs, _) = policy.unroll(x, &[false], &policy.initial_state(1).unwrap()).unwrap();
+        outputs.get("logits").unwrap().flatten_all().unwrap().to_vec1().unwrap()
+    };
+    let (a, b) = (run(&base), run(&flipped));
+    assert_eq!(a[..8], b[..8], "buttons do not see themselves");
+    assert!((8..13).all(|_| true) && a[8..].iter().zip(&b[8..]).all(|(x, y)| x != y), "every later logit sees the button");
+}
+
+#[test]
+fn teacher_forcing_scores_a_sampled_action_with_the_logits_it_was_sampled_from() {
+    for config in configs() {
+        let (policy, _) = policy(&config);
+        let sampled = inputs(4, 3, true);
+        let state = policy.initial_state(4).unwrap();
+        let resets = vec![false; 12];
+        let (drawn, _) = policy.unroll(&sampled, &resets, &state).unwrap();
+        let mut forced = sampled.clone();
+        forced.insert("action", drawn.get("action").unwrap().clone());
+        let (scored, _) = policy.unroll(&forced, &resets, &state).unwrap();
+        assert_close("logits", drawn.get("logits").unwrap(), scored.get("logits").unwrap(), 0.0);
+    }
+}
+
+#[test]
+fn ids_and_classes_outside_their_tables_are_errors_that_name_them() {
+    let (policy, _) = policy(&configs()[3]);
+    let state = policy.initial_state(1).unwrap();
+    let with = |name: &str, values: Vec<u32>, width: usize| {
+        let mut x = inputs(1, 1, false);
+        x.insert(name, Tensor::from_vec(values, (1, 1, width), &Device::Cpu).unwrap());
+        policy.unroll(&x, &[false], &state).map(|_| ()).unwrap_err().to_string()
+    };
+    assert_eq!(with("ids", vec![0, 399, 0, 0, 0, 0], 6), "ids column 1: 399 in a table of 399 rows");
+    assert!(with("action", vec![0, 0, 0, 0, 0, 0, 0, 0, 17, 0, 0, 0, 0], 13).contains("class 17 of 17"));
+    let mut runner = Runner::new(policy.clone(), 1, 1).unwrap();
+    runner.indices_mut("ids").unwrap()[4] = 33;
+    assert!(runner.step(&[false]).is_err());
+    assert!(runner.set_f32("features", &[0.0; 3]).unwrap_err().to_string().contains("expected 288 values"));
+    assert!(runner.step(&[false, true]).is_err());
+}
+
+#[test]
+fn a_config_survives_json_and_refuses_unknown_keys_and_absurd_sizes() {
+    for config in configs() {
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<PolicyConfig>(&text).unwrap(), config);
+    }
+    let unknown = r#"{"hidden":64,"backbone":{"kind":"mamba","layers":1,"layer":2}}"#;
+    assert!(serde_json::from_str::<PolicyConfig>(unknown).unwrap_err().to_string().contains("layer"));
+    let absurd = PolicyConfig { hidden: 1 << 40, ..Default::default() };
+    assert_eq!(absurd.validate().unwrap_err().to_string(), format!("config: hidden: {} is outside 8..=4096", 1u64 << 40));
+}
