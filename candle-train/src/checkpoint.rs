@@ -145,7 +145,8 @@ impl Store {
         self.retention.delete(&saved).into_iter().try_for_each(|step| remove(&self.directory.join(name_of(step))))
     }
 
-    fn latest_name(&self) -> Option<String> {
+    /// The name of the newest one, if there is any.
+    pub fn latest_name(&self) -> Option<String> {
         let name = fs::read_to_string(self.directory.join(LATEST)).ok()?;
         self.directory.join(&name).join(MANIFEST).exists().then_some(name)
     }

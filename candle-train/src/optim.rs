@@ -124,16 +124,6 @@ impl Optimiser {
         Ok(updates.collect::<candle_core::Result<()>>()?)
     }
 
-    /// Exchanges the parameters and their moving average, in place; calling it twice changes nothing.
-    pub fn swap_average(&mut self) -> Result<()> {
-        for slot in &mut self.slots {
-            let parameters = slot.var.flatten_all()?.to_vec1::<f32>()?;
-            let average = std::mem::replace(&mut slot.ema, parameters);
-            slot.var.set(&Tensor::from_vec(average, slot.var.shape(), slot.var.device())?)?;
-        }
-        Ok(())
-    }
-
     /// The moving average of the parameters.
     pub fn average(&self) -> Result<NamedTensors> {
         self.tensors("", |s| &s.ema)
@@ -312,21 +302,6 @@ mod tests {
             (read(&vars["w"]), average)
         };
         assert_eq!(run(None), run(Some(3)));
-    }
-
-    #[test]
-    fn swapping_the_average_twice_changes_nothing() {
-        let vars = one("w", &[0.3, -0.7], &[1, 2]);
-        let mut optimiser = Optimiser::new(AdamW::default(), &vars).unwrap();
-        for _ in 0..3 {
-            optimiser.step(&gradients(&vars, &[1.0, -1.0]), 1.0, 0.01).unwrap();
-        }
-        let before = read(&vars["w"]);
-        optimiser.swap_average().unwrap();
-        let average = read(&vars["w"]);
-        assert_ne!(before, average);
-        optimiser.swap_average().unwrap();
-        assert_eq!(before, read(&vars["w"]));
     }
 
     #[test]

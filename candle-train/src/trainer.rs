@@ -42,8 +42,9 @@ pub trait Task {
     /// Drops what it carries between batches, after a step that was not finite.
     fn forget(&mut self) -> Result<()>;
 
-    /// Results on held-out data with the parameters as they are now; `score` among them decides which checkpoint is best.
-    fn evaluate(&mut self) -> Result<BTreeMap<String, f64>>;
+    /// Results of these parameters (the moving average) on held-out data, none without such data; `score` among them decides
+    /// which checkpoint is best.
+    fn evaluate(&mut self, parameters: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, f64>>;
 
     /// Carried tensors, and the place in the data.
     fn save(&self) -> Result<(NamedTensors, serde_json::Value)>;
@@ -154,14 +155,19 @@ impl Trainer {
         Ok(())
     }
 
+    /// Whether there is a checkpoint to continue from.
+    pub fn has_checkpoint(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.latest_name().is_some())
+    }
+
     /// Steps done.
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// The optimiser.
-    pub fn optimiser(&self) -> &Optimiser {
-        &self.optimiser
+    /// The moving average of the parameters: what is evaluated and shipped.
+    pub fn average(&self) -> Result<BTreeMap<String, Tensor>> {
+        Ok(self.optimiser.average()?.into_iter().collect())
     }
 
     /// Continues from the newest complete checkpoint. Returns the warnings about damaged ones, or `None` when there is
@@ -208,14 +214,6 @@ impl Trainer {
         Ok(Outcome::Finished)
     }
 
-    /// Runs `task` with the averaged parameters in place of the current ones.
-    pub fn with_average<T>(&mut self, f: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.optimiser.swap_average()?;
-        let result = f();
-        self.optimiser.swap_average()?;
-        result
-    }
-
     fn train_step(&mut self, task: &mut impl Task) -> Result<StepFigures> {
         let start = Instant::now();
         let learning_rate = self.config.schedule.at(self.step, self.total);
@@ -258,7 +256,7 @@ impl Trainer {
     }
 
     fn evaluate(&mut self, task: &mut impl Task, reporter: &mut Reporter) -> Result<Option<f64>> {
-        let results = self.with_average(|| task.evaluate())?;
+        let results = task.evaluate(self.average()?)?;
         if results.is_empty() {
             return Ok(None);
         }
@@ -345,8 +343,8 @@ mod tests {
             self.forgotten += 1;
             Ok(())
         }
-        fn evaluate(&mut self) -> Result<BTreeMap<String, f64>> {
-            let w = self.w.to_vec1::<f32>()?[0];
+        fn evaluate(&mut self, parameters: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, f64>> {
+            let w = parameters["w"].to_vec1::<f32>()?[0];
             Ok([("score".to_owned(), f64::from((w - 2.0).abs()))].into())
         }
         fn save(&self) -> Result<(NamedTensors, serde_json::Value)> {
@@ -374,7 +372,7 @@ mod tests {
     }
 
     fn run(trainer: &mut Trainer, task: &mut Line) -> Result<Outcome> {
-        let mut reporter = Reporter::new(None, 0, 200, "samples").unwrap();
+        let mut reporter = Reporter::new(None, 0, 60, "samples").unwrap();
         trainer.run(task, &mut reporter, &Stop::after(None))
     }
 
@@ -383,7 +381,7 @@ mod tests {
         let w = var();
         assert_eq!(run(&mut trainer(&w), &mut Line::new(&w)).unwrap(), Outcome::Finished);
         let found = w.to_vec1::<f32>().unwrap()[0];
-        assert!((found - 2.0).abs() < 1e-2, "expected 2, found {found}");
+        assert!((found - 2.0).abs() < 5e-2, "expected 2, found {found}");
     }
 
     #[test]
@@ -398,14 +396,14 @@ mod tests {
             t.save_to(dir.path()).unwrap();
             t.resume(&mut task).unwrap();
             assert_eq!(t.step(), steps, "one more step than the run before");
-            let mut reporter = Reporter::new(None, 0, 200, "samples").unwrap();
+            let mut reporter = Reporter::new(None, 0, 60, "samples").unwrap();
             let outcome = t.run(&mut task, &mut reporter, &Stop::after(Some(Duration::ZERO))).unwrap();
             steps += 1;
             if outcome == Outcome::Finished {
                 break w;
             }
         };
-        assert_eq!(steps, 200);
+        assert_eq!(steps, 60);
         assert_eq!(whole.to_vec1::<f32>().unwrap(), parts.to_vec1::<f32>().unwrap());
     }
 
@@ -416,7 +414,7 @@ mod tests {
         let mut first = trainer(&w);
         first.save_to(dir.path()).unwrap();
         run(&mut first, &mut Line::new(&w)).unwrap();
-        let mut other = Trainer::new(config(), [("w".to_owned(), w.clone())].into(), 200, serde_json::json!({"seed": 2})).unwrap();
+        let mut other = Trainer::new(config(), [("w".to_owned(), w.clone())].into(), 60, serde_json::json!({"seed": 2})).unwrap();
         other.save_to(dir.path()).unwrap();
         let error = other.resume(&mut Line::new(&w)).unwrap_err().to_string();
         assert!(error.ends_with("seed: 1 in the checkpoint, 2 now"), "{error}");

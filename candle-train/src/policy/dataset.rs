@@ -72,8 +72,12 @@ impl Dataset {
 
     /// The action that row `row` of a pass asks for.
     pub fn action(&self, pass: Pass, row: usize) -> Result<Action> {
-        let action = Action::new(self.shards[pass.game].action(pass.player, row + self.delay + 1))?;
-        Ok(if pass.mirror { action.mirror() } else { action })
+        self.frame_action(pass, row + self.delay + 1)
+    }
+
+    /// The action before the one that the first row of a pass asks for.
+    pub fn action_before(&self, pass: Pass) -> Result<Action> {
+        self.frame_action(pass, self.delay)
     }
 
     /// Writes rows of a pass.
@@ -88,7 +92,7 @@ impl Dataset {
             embedding::mirror(out.features, out.ids);
         }
         // The action before the first row's is the one of frame `start + delay`: row `start - 1` would ask for it.
-        let mut previous = self.frame_action(pass, rows.start + self.delay)?;
+        let mut previous = self.frame_action(pass, rows.start + self.delay)?.to_ids();
         let targets = out.previous.chunks_exact_mut(ACTION).zip(out.action.chunks_exact_mut(ACTION));
         for (row, (before, target)) in rows.zip(targets) {
             let action = self.action(pass, row)?.to_ids();
@@ -99,9 +103,9 @@ impl Dataset {
         Ok(())
     }
 
-    fn frame_action(&self, pass: Pass, frame: usize) -> Result<[u32; ACTION]> {
+    fn frame_action(&self, pass: Pass, frame: usize) -> Result<Action> {
         let action = Action::new(self.shards[pass.game].action(pass.player, frame))?;
-        Ok(if pass.mirror { action.mirror().to_ids() } else { action.to_ids() })
+        Ok(if pass.mirror { action.mirror() } else { action })
     }
 }
 
@@ -163,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_action_follows_the_state_by_the_delay() {
-        let (_dir, shards) = testing::shards(&[50]);
+        let shards = testing::shards(&[50]);
         let game = testing::game(0, 50);
         for delay in [0, 1, 18] {
             let data = Dataset::new(&shards, &[], delay).unwrap();
@@ -184,7 +188,7 @@ mod tests {
 
     #[test]
     fn any_range_of_rows_equals_the_whole() {
-        let (_dir, shards) = testing::shards(&[50]);
+        let shards = testing::shards(&[50]);
         let data = Dataset::new(&shards, &[], 3).unwrap();
         let pass = Pass { game: 0, player: 1, mirror: true };
         let whole = read(&data, pass);
@@ -198,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_mirrored_pass_is_the_mirrored_game() {
-        let (_dir, shards) = testing::shards(&[40]);
+        let shards = testing::shards(&[40]);
         let game = testing::game(0, 40);
         let data = Dataset::new(&shards, &[], 0).unwrap();
         let (plain, mirrored) = (Pass { game: 0, player: 0, mirror: false }, Pass { game: 0, player: 0, mirror: true });
@@ -215,7 +219,7 @@ mod tests {
 
     #[test]
     fn names_are_set_for_known_players() {
-        let (_dir, shards) = testing::shards(&[20, 20, 20, 20]);
+        let shards = testing::shards(&[20, 20, 20, 20]);
         // Games 0 and 3 are played by P0.
         assert_eq!(frequent_names(&shards, 2), ["P0", "P1"]);
         let data = Dataset::new(&shards, &["P2".to_owned(), "P0".to_owned()], 0).unwrap();
@@ -233,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_game_shorter_than_the_delay_is_left_out() {
-        let (_dir, shards) = testing::shards(&[10, 30]);
+        let shards = testing::shards(&[10, 30]);
         let data = Dataset::new(&shards, &[], 18).unwrap();
         assert_eq!(data.shards().len(), 1);
         assert_eq!(data.rows(0), 11);

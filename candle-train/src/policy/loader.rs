@@ -98,6 +98,11 @@ impl Loader {
         self.cursor
     }
 
+    /// Whether the same batch comes again and again.
+    pub fn repeats(&self) -> bool {
+        self.config.order == Order::FirstBatch
+    }
+
     /// Goes to another batch.
     pub fn seek(&mut self, cursor: Cursor) -> Result<()> {
         if cursor.step >= self.steps {
@@ -214,10 +219,8 @@ mod tests {
         Loader::new(data.clone(), config, &Device::Cpu).unwrap()
     }
 
-    fn data() -> (tempfile::TempDir, Arc<Dataset>) {
-        let (dir, shards) = testing::shards(&[40, 75, 33]);
-        let data = Dataset::new(&shards, &[], 2).unwrap();
-        (dir, Arc::new(data))
+    fn data() -> Arc<Dataset> {
+        Arc::new(Dataset::new(&testing::shards(&[40, 75, 33]), &[], 2).unwrap())
     }
 
     /// Everything of a batch as bits.
@@ -235,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_batch_depends_on_seed_and_place_only() {
-        let (_dir, data) = data();
+        let data = data();
         let mut first = loader(&data, 1);
         let steps = first.steps_per_epoch();
         // 2 players x (40 + 75 + 33 frames, 1 + 2 fewer rows each).
@@ -256,7 +259,7 @@ mod tests {
 
     #[test]
     fn every_row_comes_at_most_once_per_epoch_and_in_order() {
-        let (_dir, data) = data();
+        let data = data();
         for number in 0..20 {
             let plan = Epoch::new(&data, StepShape { lanes: 3, unroll: 10 }, 0.5, Random::new(5).at(number)).unwrap();
             let mut seen: HashMap<(usize, usize, usize), usize> = HashMap::new();
@@ -284,7 +287,7 @@ mod tests {
 
     #[test]
     fn resets_and_burn_in_mark_the_starts() {
-        let (_dir, data) = data();
+        let data = data();
         let mut loader = loader(&data, 9);
         for step in 0..loader.steps_per_epoch() {
             let plan = Epoch::new(&data, StepShape { lanes: 3, unroll: 10 }, 0.5, Random::new(9).stream("epoch").at(0)).unwrap();
@@ -306,7 +309,7 @@ mod tests {
 
     #[test]
     fn the_first_batch_can_come_again_and_again() {
-        let (_dir, data) = data();
+        let data = data();
         let mut loader = loader(&data, 1);
         loader.config.order = Order::FirstBatch;
         let first = bits(&loader.next().unwrap().0);
@@ -315,7 +318,7 @@ mod tests {
 
     #[test]
     fn too_little_data_is_an_error() {
-        let (_dir, shards) = testing::shards(&[12]);
+        let shards = testing::shards(&[12]);
         let data = Arc::new(Dataset::new(&shards, &[], 0).unwrap());
         let shape = StepShape { lanes: 3, unroll: 10 };
         let config = LoaderConfig { shape, mirror: 0.0, burn_in: 0, order: Order::Epochs, random: Random::new(1) };

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 
 /// Raised when the encoding of the same schema changes.
@@ -62,13 +62,30 @@ impl Info {
     }
 }
 
-/// One game, mapped into memory.
+/// One game.
 #[derive(Debug)]
 pub struct Shard {
-    map: Mmap,
+    bytes: Bytes,
     info: Info,
     rows: usize,
     views: [View; 2],
+}
+
+/// A shard's file, mapped or in memory.
+#[derive(Debug)]
+enum Bytes {
+    Mapped(Mmap),
+    Owned(Vec<u8>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Owned(bytes) => bytes,
+        }
+    }
 }
 
 /// Where a player's tensors lie in the file.
@@ -265,15 +282,31 @@ fn content<'a>(tensors: impl Iterator<Item = &'a [u8]>) -> String {
 impl Shard {
     /// Maps a shard and checks that it is what was written.
     fn open(path: &Path) -> Result<Self> {
-        let damaged = |reason: &dyn std::fmt::Display| Error::file(path, format!("damaged shard: {reason}"));
         let file = File::open(path).map_err(Error::io(path))?;
         // SAFETY: the cache's files are replaced by renames and never changed in place; a foreign process that does so anyway
         // can change values under us, which reading tolerates: every byte pattern is a valid number.
         let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
-        let (_, header) = SafeTensors::read_metadata(&map).map_err(|e| damaged(&e))?;
+        Self::parse(Bytes::Mapped(map), path)
+    }
+
+    /// A game in memory, without a file. `source` stands for the replay's name.
+    ///
+    /// # Errors
+    /// If the game has fewer than two frames.
+    pub fn from_game(game: &Game, source: &str) -> Result<Self> {
+        if game.frames.len() < 2 {
+            return Err(Error::Input(format!("{source}: expected at least 2 frames, found {}", game.frames.len())));
+        }
+        Self::parse(Bytes::Owned(encode(game, source, &hex(Sha256::digest(source)))?), Path::new(source))
+    }
+
+    fn parse(bytes: Bytes, path: &Path) -> Result<Self> {
+        let map: &[u8] = &bytes;
+        let damaged = |reason: &dyn std::fmt::Display| Error::file(path, format!("damaged shard: {reason}"));
+        let (_, header) = SafeTensors::read_metadata(map).map_err(|e| damaged(&e))?;
         let info = header.metadata().as_ref().and_then(|m| m.get(INFO)).ok_or_else(|| damaged(&"no description"))?;
         let info: Info = serde_json::from_str(info).map_err(|e| damaged(&e))?;
-        let tensors = SafeTensors::deserialize(&map).map_err(|e| damaged(&e))?;
+        let tensors = SafeTensors::deserialize(map).map_err(|e| damaged(&e))?;
         let mut names = tensors.names();
         names.sort_unstable();
         let data = names.iter().map(|n| tensors.tensor(n).map(|t| t.data())).collect::<Result<Vec<_>, _>>().map_err(|e| damaged(&e))?;
@@ -298,8 +331,7 @@ impl Shard {
             })
         };
         let views = [view(0)?, view(1)?];
-        drop(tensors);
-        Ok(Self { map, info, rows, views })
+        Ok(Self { info, rows, views, bytes })
     }
 
     /// What is known of the game.
@@ -314,32 +346,32 @@ impl Shard {
 
     /// Size of the file in bytes.
     pub fn bytes(&self) -> usize {
-        self.map.len()
+        self.bytes.len()
     }
 
     /// The actions of a player, frame by frame: row r's action is the one of frame r + 1.
     pub fn action(&self, player: usize, frame: usize) -> [u8; ACTION] {
-        let bytes = &self.map[self.views[player].actions.clone()][frame * ACTION..(frame + 1) * ACTION];
+        let bytes = &self.bytes[self.views[player].actions.clone()][frame * ACTION..(frame + 1) * ACTION];
         std::array::from_fn(|i| bytes[i])
     }
 
     /// Writes the features `[n, 288]` and ids `[n, 6]` of some rows.
     pub fn observations(&self, player: usize, rows: Range<usize>, features: &mut [f32], ids: &mut [u32]) {
         let view = &self.views[player];
-        let bytes = &self.map[view.features.clone()][rows.start * WIDTH * 2..rows.end * WIDTH * 2];
+        let bytes = &self.bytes[view.features.clone()][rows.start * WIDTH * 2..rows.end * WIDTH * 2];
         // Widening by hand keeps the bytes free of alignment; the compiler turns the loop into vector conversions.
         let mut block = [f16::ZERO; WIDTH];
         for (row, bytes) in features.chunks_exact_mut(WIDTH).zip(bytes.chunks_exact(WIDTH * 2)) {
             block.iter_mut().zip(bytes.chunks_exact(2)).for_each(|(h, b)| *h = f16::from_le_bytes([b[0], b[1]]));
             block.convert_to_f32_slice(row);
         }
-        let bytes = &self.map[view.ids.clone()][rows.start * IDS * 2..rows.end * IDS * 2];
+        let bytes = &self.bytes[view.ids.clone()][rows.start * IDS * 2..rows.end * IDS * 2];
         ids.iter_mut().zip(bytes.chunks_exact(2)).for_each(|(id, b)| *id = u16::from_le_bytes([b[0], b[1]]).into());
     }
 
     /// Writes the returns of some rows.
     pub fn returns(&self, player: usize, rows: Range<usize>, out: &mut [f32]) {
-        let bytes = &self.map[self.views[player].returns.clone()][rows.start * 4..rows.end * 4];
+        let bytes = &self.bytes[self.views[player].returns.clone()][rows.start * 4..rows.end * 4];
         out.iter_mut().zip(bytes.chunks_exact(4)).for_each(|(r, b)| *r = f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     }
 }
@@ -385,15 +417,9 @@ pub(crate) mod testing {
     }
 
     /// A shard per length.
-    pub fn shards(lengths: &[usize]) -> (tempfile::TempDir, Vec<Arc<Shard>>) {
-        let dir = tempfile::tempdir().unwrap();
-        let shard = |(i, &frames): (usize, &usize)| {
-            let path = dir.path().join(format!("{i}.safetensors"));
-            fs::write(&path, encode(&game(i as u64, frames), &format!("game{i}.slp"), &format!("{i:016x}")).unwrap()).unwrap();
-            Arc::new(Shard::open(&path).unwrap())
-        };
-        let shards = lengths.iter().enumerate().map(shard).collect();
-        (dir, shards)
+    pub fn shards(lengths: &[usize]) -> Vec<Arc<Shard>> {
+        let shard = |(i, &frames): (usize, &usize)| Arc::new(Shard::from_game(&game(i as u64, frames), &format!("game{i}")).unwrap());
+        lengths.iter().enumerate().map(shard).collect()
     }
 }
 
@@ -413,10 +439,7 @@ mod tests {
     #[test]
     fn rows_are_what_the_encoder_gives() {
         let game = testing::game(1, BLOCK + 100);
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        fs::write(&path, encode(&game, "g.slp", "00").unwrap()).unwrap();
-        let shard = Shard::open(&path).unwrap();
+        let shard = Shard::from_game(&game, "g").unwrap();
         assert_eq!(shard.rows(), BLOCK + 99);
         for player in 0..2 {
             let rows = BLOCK - 5..BLOCK + 99; // Across the border of two blocks.
