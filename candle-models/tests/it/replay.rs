@@ -380,6 +380,21 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut impl FnMut(usize) -> usize) {
     }
 }
 
+/// A frame's inputs that name another frame: the library asserts, and the reader reports without a panic message.
+#[test]
+fn an_assertion_of_the_parser_is_a_reason() {
+    let game = simulate(6, 300);
+    let mut bytes = replay::to_bytes(&game).unwrap();
+    let mut event = vec![0x37];
+    event.extend(77_i32.to_be_bytes());
+    let at = bytes.windows(5).position(|window| window == event).unwrap();
+    bytes[at + 4] += 1;
+    let read = replay::read_bytes(&bytes, "asserting").unwrap();
+    assert_eq!(read.frames[..], game.frames[..200]);
+    let reason = read.incomplete.unwrap();
+    assert!(reason.starts_with("malformed event: assertion") && !reason.contains('\n'), "{reason}");
+}
+
 /// Maps within maps in the metadata: reading them by recursion would exhaust the stack.
 #[test]
 fn deep_metadata_costs_only_the_names() {
@@ -417,4 +432,18 @@ fn the_shipped_sample_is_what_the_simulation_gives() {
 #[ignore = "writes examples/data/simulated.slp"]
 fn write_the_sample() {
     std::fs::write(SAMPLE, sample()).unwrap();
+}
+
+#[test]
+#[ignore = "measures: --release -- --ignored --nocapture reading_speed"]
+fn reading_speed() {
+    let Some(folder) = data("slippi") else { return };
+    let files: Vec<_> = replay::collect([folder]).unwrap().iter().map(|path| std::fs::read(path).unwrap()).collect();
+    for _ in 0..5 {
+        let start = std::time::Instant::now();
+        let frames: usize = files.iter().map(|bytes| replay::read_bytes(bytes, "memory").unwrap().raw_frames).sum();
+        let seconds = start.elapsed().as_secs_f64();
+        let rate = frames as f64 / seconds;
+        println!("{frames} raw frames in {seconds:.3} s: {rate:.0} frames/s on one thread");
+    }
 }

@@ -399,6 +399,10 @@ impl Body {
         let stick = controller.main_stick[0];
         let wanted = (self.speed[0] + stick * self.traits.air_acceleration).clamp(-self.traits.air_speed, self.traits.air_speed);
         self.speed[0] = wanted;
+        // A fast fall: the stick down on the way down.
+        if controller.main_stick[1] < -0.6 && self.speed[1] < 0.0 {
+            self.speed[1] = -self.traits.fall;
+        }
         if attack(self.state).is_some_and(|attack| self.age <= attack.length) {
             return;
         }
