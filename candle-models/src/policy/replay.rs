@@ -235,6 +235,8 @@ impl<R: Read + Seek> Iterator for Reader<R> {
     }
 }
 
+/// What an event brought.
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack: a box would be an allocation per frame")]
 enum Progress {
     Event,
     Frame(Frame),

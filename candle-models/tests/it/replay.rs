@@ -415,7 +415,7 @@ fn deep_metadata_costs_only_the_names() {
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/data/simulated.slp");
 
 fn sample() -> Vec<u8> {
-    replay::to_bytes(&simulate(11, 1200)).unwrap()
+    replay::to_bytes(&simulate(2, 1200)).unwrap()
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! What a simulated player does: a plan of some frames, chosen by what it sees, and the inputs that carry it out.
 
 use super::fighter::{EDGE, state};
-use super::noise;
 use crate::policy::game::{Controller, Fighter, buttons};
+use crate::random::Random;
 
 /// A plan is followed until its time is over or something more urgent happens.
 #[derive(Clone, Copy, PartialEq)]
@@ -25,7 +25,7 @@ const CLOSE: f32 = 18.0;
 const FAR: f32 = 45.0;
 
 /// Plans with their chances in sixteenths.
-type Options = &'static [(Plan, u64)];
+type Options = &'static [(Plan, u32)];
 
 const ALONE: Options = &[(Plan::Wait, 4), (Plan::Walk, 4), (Plan::Jump, 4), (Plan::Retreat, 4)];
 const PUNISH: Options = &[(Plan::Smash, 8), (Plan::Tilt, 4), (Plan::JumpAttack, 4)];
@@ -50,7 +50,7 @@ fn options(own: &Fighter, other: &Fighter) -> Options {
     }
 }
 
-fn pick(options: Options, mut die: u64) -> Plan {
+fn pick(options: Options, mut die: u32) -> Plan {
     for (plan, chance) in options {
         if die < *chance {
             return *plan;
@@ -62,19 +62,20 @@ fn pick(options: Options, mut die: u64) -> Plan {
 
 /// One player's mind.
 pub struct Script {
-    seed: u64,
-    stream: u64,
+    plans: Random,
+    reactions: Random,
     plan: Plan,
     /// Frames since the plan was made.
     age: u32,
     length: u32,
-    plans: u64,
+    plans_made: u64,
     stick: f32,
 }
 
 impl Script {
-    pub fn new(seed: u64, player: u64) -> Self {
-        Self { seed, stream: player, plan: Plan::Wait, age: 0, length: 20, plans: 0, stick: 0.0 }
+    pub fn new(random: Random) -> Self {
+        let (plans, reactions) = (random.stream("plans"), random.stream("reactions"));
+        Self { plans, reactions, plan: Plan::Wait, age: 0, length: 20, plans_made: 0, stick: 0.0 }
     }
 
     /// The inputs of the coming frame, from both fighters as they are.
@@ -84,7 +85,7 @@ impl Script {
         let threatened = threat(own, other) && self.plan != Plan::Shield && own.on_ground;
         if offstage && self.plan != Plan::Recover {
             self.make(Plan::Recover, 200);
-        } else if threatened && noise(self.seed, self.stream + 2, id as u64) % 5 == 0 {
+        } else if threatened && self.reactions.below(id as u64, 5) == 0 {
             self.make(Plan::Shield, 14);
         } else if self.age > self.length || (self.plan == Plan::Recover && !offstage) {
             self.choose(own, other);
@@ -99,10 +100,9 @@ impl Script {
     }
 
     fn choose(&mut self, own: &Fighter, other: &Fighter) {
-        self.plans += 1;
-        let roll = noise(self.seed, self.stream, self.plans);
-        let plan = pick(options(own, other), roll % 16);
-        let time = 6 + ((roll >> 8) % 24) as u32;
+        self.plans_made += 1;
+        let plan = pick(options(own, other), self.plans.below(2 * self.plans_made, 16));
+        let time = 6 + self.plans.below(2 * self.plans_made + 1, 24);
         let length = match plan {
             Plan::Jab => 8,
             Plan::Tilt | Plan::Smash => 12,
@@ -142,7 +142,7 @@ impl Script {
             Plan::JumpAttack => self.jump_attack(&mut controller, own, other),
             Plan::Recover => {
                 let falling = own.velocity[2] < 0.0 && own.position[1] < 10.0;
-                press(&mut controller, buttons::X, falling && self.age % 4 == 0);
+                press(&mut controller, buttons::X, falling && self.age.is_multiple_of(4));
             }
             _ => {}
         }
@@ -153,7 +153,7 @@ impl Script {
     fn jump_attack(&self, controller: &mut Controller, own: &Fighter, other: &Fighter) {
         press(controller, buttons::X, own.on_ground && (2..4).contains(&self.age));
         let near = (other.position[0] - own.position[0]).abs() < CLOSE + 4.0;
-        press(controller, buttons::A, !own.on_ground && near && self.age % 3 == 0);
+        press(controller, buttons::A, !own.on_ground && near && self.age.is_multiple_of(3));
     }
 }
 
