@@ -12,7 +12,7 @@ pub trait Subject {
 }
 
 /// The timings of consecutive calls.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Round {
     /// Of each call, in microseconds.
     pub latencies_us: Vec<f64>,

@@ -3,5 +3,6 @@
 
 pub mod harness;
 pub mod host;
+pub mod peer;
 pub mod stats;
 pub mod table;
