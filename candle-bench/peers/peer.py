@@ -15,6 +15,7 @@ A window or a training step takes them whole. A training step's output is `loss`
 import gc
 import io
 import json
+import os
 import sys
 import time
 import warnings
@@ -50,8 +51,8 @@ class Streaming:
         return t
 
     def first_outputs(self):
-        outputs = [self.call() for _ in range(self.count)]
-        return {name: numpy.stack([numpy.array(o[i]) for o in outputs], 1) for i, name in enumerate(OUTPUTS)}
+        outputs = [[o.numpy().copy() for o in self.call()] for _ in range(self.count)]
+        return {name: numpy.stack([o[i] for o in outputs], 1) for i, name in enumerate(OUTPUTS)}
 
 
 class PytorchStep(Streaming):
@@ -104,7 +105,7 @@ class PytorchTrain:
 def export(policy, inputs, state):
     """The network as ONNX bytes with fixed shapes. A step's state tensors become further inputs and outputs."""
     states = [f"state.{i}" for i in range(len(state))]
-    names = [*OUTPUTS, *(f"after.{i}" for i in range(len(state)))]
+    names = [*(f"out.{name}" for name in OUTPUTS), *(f"after.{i}" for i in range(len(state)))]
     model = io.BytesIO()
     arguments = (*(torch.from_numpy(a) for a in inputs), *state)
     with torch.inference_mode(), warnings.catch_warnings():
@@ -137,16 +138,20 @@ class Bound:
 
     def run(self):
         self.session.run_with_iobinding(self.binding)
-        return [self.outputs[name].numpy() for name in OUTPUTS]
+        return [self.outputs[f"out.{name}"] for name in OUTPUTS]
 
 
-def ort_values(arrays):
-    return [onnxruntime.OrtValue.ortvalue_from_numpy(a) for a in arrays]
+def ort_value(array):
+    """A copy in memory of its own: `ortvalue_from_numpy` borrows the array's without keeping it alive."""
+    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, "cpu")
+    value.update_inplace(numpy.ascontiguousarray(array))
+    return value
 
 
 def output_values(batch, leading):
     shapes = {"logits": (81, numpy.float32), "value": (1, numpy.float32), "action": (13, numpy.int64)}
-    return {n: onnxruntime.OrtValue.ortvalue_from_numpy(numpy.zeros((batch, *leading, w), d)) for n, (w, d) in shapes.items()}
+    arrays = {f"out.{name}": numpy.zeros((batch, *leading, width), dtype) for name, (width, dtype) in shapes.items()}
+    return {name: ort_value(array) for name, array in arrays.items()}
 
 
 class OnnxStep(Streaming):
@@ -156,11 +161,11 @@ class OnnxStep(Streaming):
         state = policy.initial_state(batch)
         running = session(export(policy, self.frames[0], state), case["threads"])
         # The state goes back and forth between two sets of buffers.
-        sets = [ort_values(s.numpy().copy() for s in state) for _ in range(2)]
+        sets = [[ort_value(s.numpy()) for s in state] for _ in range(2)]
         outputs = output_values(batch, ())
         self.turn, self.bound = 0, []
         for frame in self.frames:
-            inputs = dict(zip(INPUTS, ort_values(frame)))
+            inputs = {name: ort_value(a) for name, a in zip(INPUTS, frame)}
             for a, b in (sets, sets[::-1]):
                 before = {f"state.{i}": v for i, v in enumerate(a)}
                 after = {f"after.{i}": v for i, v in enumerate(b)}
@@ -174,13 +179,13 @@ class OnnxStep(Streaming):
 class OnnxWindow:
     def __init__(self, case, inputs):
         running = session(export(Policy(case["bundle"], streaming=False), inputs, ()), case["threads"])
-        self.bound = Bound(running, dict(zip(INPUTS, ort_values(inputs))), output_values(case["batch"], (case["frames"],)))
+        self.bound = Bound(running, {n: ort_value(a) for n, a in zip(INPUTS, inputs)}, output_values(case["batch"], (case["frames"],)))
 
     def call(self):
         return self.bound.run()
 
     def first_outputs(self):
-        return dict(zip(OUTPUTS, self.call()))
+        return {name: value.numpy() for name, value in zip(OUTPUTS, self.call())}
 
 
 SUBJECTS = {
@@ -224,7 +229,9 @@ def time_round(subject, calls):
 
 
 def main():
-    answers, sys.stdout = sys.stdout, sys.stderr  # a library that prints must not speak into the protocol
+    # A library that prints must not speak into the protocol, C++ code neither: descriptor 1 becomes the error stream.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     torch.set_num_interop_threads(1)
     subject = None
     for line in sys.stdin:
@@ -244,7 +251,7 @@ def main():
                     raise ValueError(f"no such request: {op}")
             answer = {"ok": ok}
         except Exception as error:  # whatever it is, the other side reports it and decides
-            answer = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
+            answer = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
         print(json.dumps(answer), file=answers, flush=True)
 
 

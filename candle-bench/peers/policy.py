@@ -40,6 +40,8 @@ class Policy(torch.nn.Module):
         tensors = safetensors.torch.load_file(directory / "model.safetensors")
         self.p = {name: self.stored(name, value.float()) for name, value in tensors.items()}
         self.streaming, self.teacher_forced = streaming, training
+        # First table row of each of a component's columns.
+        self.first_rows = [torch.arange(columns) * classes for _, _, columns, classes in COMPONENTS]
         if not training:
             self.fold_tables()
 
@@ -74,6 +76,8 @@ class Policy(torch.nn.Module):
         return F.gelu(F.layer_norm(x, x.shape[-1:], self.p[f"{name}.weight"], self.p[f"{name}.bias"], EPS))
 
     def rms_norm(self, x, name):
+        if torch.onnx.is_in_onnx_export():  # the exporter does not know the operator
+            return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * self.p[f"{name}.weight"]
         return F.rms_norm(x, x.shape[-1:], self.p[f"{name}.weight"], EPS)
 
     def backbone(self, x, state):
@@ -114,7 +118,7 @@ class Policy(torch.nn.Module):
         """x [B, T, D], from zero state; the scan is a loop over frames."""
         u, z = self.linear(self.rms_norm(x, f"{name}.norm"), f"{name}.in_proj").chunk(2, -1)
         taps = self.p[f"{name}.conv.weight"]
-        u = F.conv1d(F.pad(u.mT, (len(taps) - 1, 0)), taps.T[:, None], self.p[f"{name}.conv.bias"], groups=u.shape[-1]).mT
+        u = F.conv1d(F.pad(u.transpose(1, 2), (len(taps) - 1, 0)), taps.t()[:, None], self.p[f"{name}.conv.bias"], groups=u.shape[-1]).transpose(1, 2)
         u = F.silu(u)
         decay, drive, c = self.selection(u, name)
         h, states = torch.zeros_like(drive[:, 0]), []
@@ -124,11 +128,11 @@ class Policy(torch.nn.Module):
         y = (torch.stack(states, 1) @ c[..., None])[..., 0] + self.p[f"{name}.d"] * u
         return self.linear(y * F.silu(z), f"{name}.out_proj")
 
-    def rows(self, table, classes_of, classes):
+    def rows(self, table, chosen, first_rows):
         """The sum of the table rows that the classes of a component's columns name."""
-        if classes_of.shape[-1] == 1:
-            return F.embedding(classes_of[..., 0], table)
-        return F.embedding(classes_of + torch.arange(classes_of.shape[-1]) * classes, table).sum(-2)
+        if len(first_rows) == 1:
+            return F.embedding(chosen[..., 0], table)
+        return F.embedding(chosen + first_rows, table).sum(-2)
 
     def choose(self, logits, wanted, uniform, classes):
         if self.teacher_forced:
@@ -151,13 +155,13 @@ class Policy(torch.nn.Module):
             own = slice(start, start + columns)
             if autoregressive:
                 h = self.linear(stream, f"heads.{key}.hidden")
-                h = F.relu(h + self.rows(self.p[f"heads.{key}.previous"], previous[..., own], classes))
+                h = F.relu(h + self.rows(self.p[f"heads.{key}.previous"], previous[..., own], self.first_rows[i]))
                 logits = self.linear(h, f"heads.{key}.out")
             else:
                 logits = self.linear(hidden[i], f"heads.{key}")
             picked = self.choose(logits, wanted[..., own], uniform[..., own], classes)
             if autoregressive and i + 1 < len(COMPONENTS):
-                stream = stream + self.rows(self.p[f"heads.{key}.chosen"], picked, classes)
+                stream = stream + self.rows(self.p[f"heads.{key}.chosen"], picked, self.first_rows[i])
             all_logits.append(logits)
             chosen.append(picked)
         return torch.cat(all_logits, -1), torch.cat(chosen, -1)
