@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// Which library runs the network over there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Library {
     /// PyTorch, eager.
@@ -127,7 +127,9 @@ impl Peer {
             bail!("{}: ended without an answer to {}", self.name, line.trim_end());
         }
         match serde_json::from_str(&reply) {
-            Ok(Reply::Ok(value)) => serde_json::from_value(value).with_context(|| format!("{}: unexpected answer {}", self.name, reply.trim_end())),
+            Ok(Reply::Ok(value)) => {
+                serde_json::from_value(value).with_context(|| format!("{}: unexpected answer {}", self.name, reply.trim_end()))
+            }
             Ok(Reply::Error(error)) => bail!("{}: {error}", self.name),
             Err(_) => bail!("{}: not an answer: {}", self.name, reply.trim_end()),
         }
