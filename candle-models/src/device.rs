@@ -45,9 +45,7 @@ impl DeviceChoice {
     pub fn or_environment(typed: Option<Self>) -> Result<Self> {
         match (typed, std::env::var_os(DEVICE_VARIABLE)) {
             (Some(choice), _) => Ok(choice),
-            (None, Some(value)) => {
-                value.to_string_lossy().parse().map_err(|e: Error| Error::Input(format!("{DEVICE_VARIABLE}: {e}")))
-            }
+            (None, Some(value)) => value.to_string_lossy().parse().map_err(|e: Error| Error::Input(format!("{DEVICE_VARIABLE}: {e}"))),
             (None, None) => Ok(Self::Auto),
         }
     }

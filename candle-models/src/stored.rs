@@ -108,11 +108,7 @@ impl Stored {
 
 /// Writes a file that [`Stored`] reads: F32, F16, BF16, U8, U32 and I64 tensors in their own dtype, and the metadata
 /// unless it is null. Complete or absent.
-pub(crate) fn write<'a>(
-    path: &Path,
-    tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
-    metadata: &serde_json::Value,
-) -> Result<()> {
+pub(crate) fn write<'a>(path: &Path, tensors: impl Iterator<Item = (&'a str, &'a Tensor)>, metadata: &serde_json::Value) -> Result<()> {
     let mut tensors: Vec<(&str, &Tensor, Dtype)> = tensors.map(|(n, t)| Ok((n, t, stored_dtype(n, t)?))).collect::<Result<_>>()?;
     // Wide elements first, as the format recommends, so that every tensor is aligned.
     tensors.sort_by_key(|(name, _, dtype)| (std::cmp::Reverse(dtype.bitsize()), *name));
@@ -127,7 +123,8 @@ pub(crate) fn write<'a>(
     let mut header = serde_json::to_vec(&header).map_err(|e| Error::file(path, e))?;
     header.resize(header.len().next_multiple_of(8), b' ');
     if header.len() as u64 > HEADER_LIMIT || (offset + header.len()) as u64 + 8 > FILE_LIMIT {
-        let reason = format!("{} bytes of header and {offset} of tensors exceed the limits of {HEADER_LIMIT} and {FILE_LIMIT}", header.len());
+        let reason =
+            format!("{} bytes of header and {offset} of tensors exceed the limits of {HEADER_LIMIT} and {FILE_LIMIT}", header.len());
         return Err(Error::file(path, reason));
     }
     let mut file = AtomicFile::create(path)?;

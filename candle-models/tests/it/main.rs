@@ -1,3 +1,4 @@
 //! Integration tests, one binary: each links all of Candle.
+mod bundle;
 #[cfg(feature = "slippi")]
 mod replay;
