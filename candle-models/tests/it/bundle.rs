@@ -1,4 +1,6 @@
 //! Bundles: what is saved comes back, what is damaged is refused in one line, and nothing partial is left behind.
+// The lint allows it in tests, but not in what they share.
+#![allow(clippy::unwrap_used)]
 
 use candle_core::{DType, Device, Tensor};
 use candle_models::Result;
