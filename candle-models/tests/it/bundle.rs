@@ -318,10 +318,10 @@ fn saving_replaces_bundles_and_nothing_else() {
     assert!(error.contains("notes.txt"), "{error}");
     assert_eq!(Bundle::open(&dir).unwrap().metadata().unwrap(), json!({"seed": 2}));
     assert!(save(root.path(), 3).is_err() && save(&root.path().join("no/such"), 3).is_err());
-    let own = bundle::save(&root.path().join("x"), &manifest(), &tensors(DType::F32), Value::Null, &[(bundle::MODEL, vec![])]);
+    let own = bundle::save(root.path().join("x"), &manifest(), &tensors(DType::F32), Value::Null, &[(bundle::MODEL, vec![])]);
     assert!(own.unwrap_err().to_string().starts_with("model.safetensors is written from"));
     for name in ["../x", "a/b", "", ".hidden", "C:x", "a\\b"] {
-        let saved = bundle::save(&root.path().join("x"), &manifest(), &tensors(DType::F32), Value::Null, &[(name, vec![])]);
+        let saved = bundle::save(root.path().join("x"), &manifest(), &tensors(DType::F32), Value::Null, &[(name, vec![])]);
         assert!(saved.is_err() && Bundle::open(&dir).unwrap().read_file(name).is_err(), "{name:?}");
     }
     assert_eq!(names(root.path()), ["model"]);
