@@ -2,6 +2,7 @@
 // Helpers of tests may unwrap as tests do; the setting in clippy.toml sees `#[test]` functions only.
 #![allow(clippy::unwrap_used)]
 
+mod bundle;
 mod policy;
 #[cfg(feature = "slippi")]
 mod replay;
