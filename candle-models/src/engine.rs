@@ -23,6 +23,9 @@ pub trait Model: Recurrent + Send + Sync {
     /// The architecture as it stands in `config.json`.
     fn config(&self) -> serde_json::Value;
 
+    /// How many values each column of an input of indices can take: an index lies below that. Empty for other inputs.
+    fn index_limits(&self, input: &str) -> Vec<u32>;
+
     /// One pass on slices; the outputs in the signature's order.
     fn run(&self, executor: &mut SliceExecutor) -> Result<Vec<Output>>;
 }

@@ -5,7 +5,7 @@
 
 use crate::{Error, Result};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Writes `bytes` to `path`: afterwards the file holds all of them, or an error is returned and nothing has changed.
@@ -62,6 +62,13 @@ impl Write for AtomicFile {
 
     fn flush(&mut self) -> io::Result<()> {
         self.writer.flush()
+    }
+}
+
+/// For formats whose parts become known in another order than they lie in the file.
+impl Seek for AtomicFile {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        self.writer.seek(position)
     }
 }
 
@@ -211,7 +218,7 @@ mod tests {
     fn errors_name_the_target() {
         let dir = tempfile::tempdir().unwrap();
         let error = write_atomic(dir.path().join("no/such"), b"").unwrap_err().to_string();
-        assert!(error.contains("no/such: ") && !error.contains(".tmp"), "{error}");
+        assert!(error.contains("no/such: ") && !error.contains(".tmp-"), "{error}");
         let error = write_atomic(dir.path(), b"").unwrap_err().to_string();
         assert!(error.contains("directory"), "{error}");
         assert!(write_atomic("..", b"").is_err());

@@ -1,6 +1,8 @@
 //! Small networks for agents and radio on Candle.
 
 pub mod bundle;
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod device;
 pub mod engine;
 mod error;

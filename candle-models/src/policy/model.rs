@@ -1,6 +1,6 @@
 //! The policy network: observation to trunk, trunk to action and value.
 
-use super::actions::{ACTION, LOGITS};
+use super::actions::{ACTION, COMPONENTS, LOGITS};
 use super::backbone::Backbone;
 use super::config::PolicyConfig;
 use super::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH};
@@ -158,14 +158,18 @@ impl Policy {
 
     /// An index outside its table kills the context on a GPU: ids are checked on the host.
     fn check_ids(&self, inputs: &NamedTensors) -> Result<()> {
-        let limits = |column: usize| if column < ACTION_STATE_IDS { ACTION_STATES } else { CHARACTERS };
         for (i, &id) in inputs.get("ids")?.flatten_all()?.to_vec1::<u32>()?.iter().enumerate() {
-            if id >= limits(i % IDS) {
-                return Err(Error::Input(format!("ids column {}: {id} in a table of {} rows", i % IDS, limits(i % IDS))));
+            if id >= id_limit(i % IDS) {
+                return Err(Error::Input(format!("ids column {}: {id} in a table of {} rows", i % IDS, id_limit(i % IDS))));
             }
         }
         Ok(())
     }
+}
+
+/// Rows of the table that a column of ids looks into.
+fn id_limit(column: usize) -> u32 {
+    if column < ACTION_STATE_IDS { ACTION_STATES } else { CHARACTERS }
 }
 
 impl Recurrent for Policy {
@@ -190,6 +194,14 @@ impl Model for Policy {
     fn config(&self) -> serde_json::Value {
         // A struct of numbers and strings always has a JSON form.
         serde_json::to_value(&self.config).unwrap_or_default()
+    }
+
+    fn index_limits(&self, input: &str) -> Vec<u32> {
+        match input {
+            "ids" => (0..IDS).map(id_limit).collect(),
+            "previous_action" | "action" => COMPONENTS.iter().map(|c| u32::from(c.classes)).collect(),
+            _ => Vec::new(),
+        }
     }
 
     fn run(&self, executor: &mut SliceExecutor) -> Result<Vec<Output>> {

@@ -1,4 +1,8 @@
 //! Integration tests, one binary: each links all of Candle.
+// Helpers of tests may unwrap as tests do; the setting in clippy.toml sees `#[test]` functions only.
+#![allow(clippy::unwrap_used)]
+
+mod bundle;
 mod policy;
 #[cfg(feature = "slippi")]
 mod replay;

@@ -1,0 +1,119 @@
+//! `candle-infer inspect`: what a bundle is, what it eats and gives, and what it costs.
+
+use crate::output::line;
+use anyhow::{Context, Result};
+use candle_models::bundle::{Bundle, CARD, StoredParameter};
+use candle_models::cli;
+use candle_models::engine::{self, Model};
+use candle_models::tensors::TensorSpec;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Lines of the model card that are shown.
+const CARD_LINES: usize = 12;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Model directory.
+    bundle: PathBuf,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let report = Report::new(&arguments.bundle)?;
+    if arguments.json { Ok(line(report.json())?) } else { report.print() }
+}
+
+struct Report {
+    bundle: Bundle,
+    model: Arc<dyn Model>,
+    parameters: Vec<StoredParameter>,
+    metadata: Value,
+    card: Vec<String>,
+}
+
+impl Report {
+    fn new(dir: &PathBuf) -> Result<Self> {
+        let bundle = Bundle::open(dir)?;
+        let model = engine::load(&bundle).with_context(|| dir.display().to_string())?;
+        let card = bundle.read_file(CARD)?.unwrap_or_default();
+        let card = String::from_utf8_lossy(&card).lines().take(CARD_LINES).map(str::to_owned).collect();
+        Ok(Self { parameters: bundle.parameters()?, metadata: bundle.metadata()?, card, model, bundle })
+    }
+
+    fn values(&self) -> usize {
+        self.parameters.iter().map(elements).sum()
+    }
+
+    fn bytes(&self) -> usize {
+        self.parameters.iter().map(|p| p.bytes).sum()
+    }
+
+    /// Multiply-adds of one row in one frame: inputs times outputs of every linear layer. Lookups, norms, convolutions,
+    /// the scan and attention over the window are left out.
+    fn operations(&self) -> usize {
+        self.parameters.iter().filter(|p| p.name.ends_with("weight") && p.shape.len() == 2).map(elements).sum()
+    }
+
+    fn state_values(&self) -> usize {
+        self.model.signature().state.iter().map(TensorSpec::width).sum()
+    }
+
+    fn print(&self) -> Result<()> {
+        let manifest = self.bundle.manifest();
+        line(format_args!("{}: {}, format version {}", self.bundle.dir().display(), manifest.family, manifest.format_version))?;
+        line(format_args!("config: {}", manifest.model))?;
+        let signature = self.model.signature();
+        for (title, specs) in [("inputs", &signature.inputs), ("outputs", &signature.outputs), ("state", &signature.state)] {
+            line(format_args!("{title} per row and frame:{}", if specs.is_empty() { " none" } else { "" }))?;
+            for spec in specs {
+                line(format_args!("  {:<40} {:<5} {:?}", spec.name, format!("{:?}", spec.dtype), spec.shape))?;
+            }
+        }
+        line("parameters:")?;
+        for p in &self.parameters {
+            line(format_args!("  {:<40} {:<5} {:<14} {:>9}", p.name, p.dtype, format!("{:?}", p.shape), elements(p)))?;
+        }
+        let (values, bytes, state) = (cli::count(self.values() as u64), cli::bytes(self.bytes() as u64), cli::bytes(4 * self.state_values() as u64));
+        line(format_args!("size: {} tensors, {values} values, {bytes}; {state} of state per row", self.parameters.len()))?;
+        let operations = cli::count(self.operations() as u64);
+        line(format_args!("work: {operations} multiply-adds per row and frame (inputs x outputs of every linear layer; lookups, norms, convolution, scan and attention not counted)"))?;
+        if !self.metadata.is_null() {
+            line(format_args!("metadata: {}", self.metadata))?;
+        }
+        if !self.card.is_empty() {
+            line(format_args!("{CARD}:"))?;
+            self.card.iter().try_for_each(|text| line(format_args!("  {text}")))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let specs = |specs: &[TensorSpec]| -> Vec<Value> {
+            specs.iter().map(|s| json!({ "name": s.name, "dtype": format!("{:?}", s.dtype), "shape": s.shape })).collect()
+        };
+        let parameter = |p: &StoredParameter| json!({ "name": p.name, "dtype": p.dtype, "shape": p.shape, "values": elements(p) });
+        let (manifest, signature) = (self.bundle.manifest(), self.model.signature());
+        json!({
+            "bundle": self.bundle.dir().display().to_string(),
+            "family": manifest.family,
+            "format_version": manifest.format_version,
+            "config": manifest.model,
+            "signature": { "inputs": specs(&signature.inputs), "outputs": specs(&signature.outputs), "state": specs(&signature.state) },
+            "parameters": self.parameters.iter().map(parameter).collect::<Vec<_>>(),
+            "values": self.values(),
+            "bytes": self.bytes(),
+            "state_values": self.state_values(),
+            "multiply_adds": self.operations(),
+            "metadata": self.metadata,
+            "card": self.card.join("\n"),
+        })
+    }
+}
+
+fn elements(p: &StoredParameter) -> usize {
+    p.shape.iter().product()
+}

@@ -1,0 +1,221 @@
+//! `candle-infer run`: plan first, then frame by frame through every input.
+
+use crate::output::{self, Output, line};
+use crate::replays::Replays;
+use crate::times::Times;
+use crate::{demo, tensors};
+use anyhow::{Context, Result, bail};
+use candle_models::bundle::Bundle;
+use candle_models::cli::{self, Usage};
+use candle_models::engine::{self, Model};
+use candle_models::policy::replay;
+use candle_models::device;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Frames between two printed ones.
+const EVERY: usize = 60;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Model directory; the shipped policy if left out.
+    bundle: Option<PathBuf>,
+    /// Replays (.slp), folders (their .slp files at any depth) or named tensors (.safetensors, `[frames, ...]` or
+    /// `[sequences, frames, ...]` of the model's inputs); the shipped simulated game if left out.
+    inputs: Vec<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+}
+
+impl Arguments {
+    /// The shipped policy on the shipped game.
+    pub fn demo(options: Options) -> Self {
+        Self { bundle: None, inputs: Vec::new(), options }
+    }
+}
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// Controller port of the player to watch, 1 to 4; both players if left out.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=4))]
+    pub port: Option<u8>,
+    /// Write every frame to FILE.jsonl (one JSON object per line) or FILE.safetensors (one input), complete or not at all.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print every N-th frame [default: 60 for a single input, none for several].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    every: Option<u64>,
+    /// Threads, 1 to 1024 [default: CANDLE_THREADS, or else 1: a step is over before a second thread has woken up].
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Draw the actions from the policy's distribution instead of taking the most likely class of each component.
+    #[arg(long)]
+    pub sample: bool,
+    /// Seed of the drawn actions; the same seed draws the same for the same file.
+    #[arg(long, default_value_t = 0, requires = "sample")]
+    pub seed: u64,
+    /// Play like the player of this tag, one that the policy was trained with [default: the recorded player's own].
+    #[arg(long, value_name = "TAG")]
+    pub name: Option<String>,
+}
+
+/// An input, by what reads it.
+enum Input {
+    Replay(PathBuf),
+    Tensors(PathBuf),
+}
+
+impl Input {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Replay(path) | Self::Tensors(path) => path,
+        }
+    }
+}
+
+/// Everything that can be wrong before the first frame has been looked at.
+struct Plan {
+    name: String,
+    bundle: Bundle,
+    model: Arc<dyn Model>,
+    inputs: Vec<Input>,
+    threads: usize,
+    /// The input is the shipped game.
+    simulated: bool,
+}
+
+pub fn run(arguments: Arguments) -> Result<()> {
+    let Arguments { bundle, inputs, options } = arguments;
+    let plan = Plan::new(bundle, inputs, &options)?;
+    let mut output = Output::open(options.out.as_deref())?;
+    if matches!(output, Output::Tensors(..)) && plan.inputs.len() > 1 {
+        let n = plan.inputs.len();
+        return Err(Usage::error(format!("--out in .safetensors holds one input, found {n}: use .jsonl, or a call for each")));
+    }
+    Run { every: plan.every(&options), plan, replays: None, times: Times::default(), frames: 0, failed: 0 }.all(&options, &mut output)?;
+    output.commit().map_err(Into::into)
+}
+
+impl Plan {
+    fn new(bundle: Option<PathBuf>, inputs: Vec<PathBuf>, options: &Options) -> Result<Self> {
+        let threads = cli::stream_threads(options.threads)?;
+        // SAFETY: the program has started no thread yet.
+        unsafe { device::configure_threads(threads) };
+        let dir = bundle.map_or_else(demo::bundle, Ok)?;
+        let bundle = Bundle::open(&dir)?;
+        let simulated = inputs.is_empty();
+        let inputs = if simulated { vec![demo::game()?] } else { inputs };
+        let inputs = Self::inputs(inputs)?;
+        let model = engine::load(&bundle).with_context(|| dir.display().to_string())?;
+        let name = dir.file_name().map_or_else(|| dir.display().to_string(), |name| name.to_string_lossy().into_owned());
+        Ok(Self { name, bundle, model, inputs, threads, simulated })
+    }
+
+    fn inputs(paths: Vec<PathBuf>) -> Result<Vec<Input>> {
+        let (mut inputs, tensors) = (Vec::new(), |path: &Path| path.extension().is_some_and(|e| e.eq_ignore_ascii_case("safetensors")));
+        for path in paths {
+            if tensors(&path) && !path.is_dir() {
+                inputs.push(Input::Tensors(path));
+            } else {
+                inputs.extend(replay::collect([path])?.into_iter().map(Input::Replay));
+            }
+        }
+        Ok(inputs)
+    }
+
+    /// A table for every file of a folder would be read by nobody.
+    fn every(&self, options: &Options) -> Option<usize> {
+        match (options.every, &options.out) {
+            (_, Some(_)) => None,
+            (Some(every), _) => Some(usize::try_from(every).unwrap_or(usize::MAX)),
+            (None, None) => (self.inputs.len() == 1).then_some(EVERY),
+        }
+    }
+}
+
+struct Run {
+    plan: Plan,
+    every: Option<usize>,
+    replays: Option<Replays>,
+    /// Of the tensor inputs; replays keep their own.
+    times: Times,
+    frames: u64,
+    failed: usize,
+}
+
+impl Run {
+    fn all(mut self, options: &Options, output: &mut Output) -> Result<()> {
+        let start = Instant::now();
+        let inputs = std::mem::take(&mut self.plan.inputs);
+        if self.plan.simulated && matches!(output, Output::Table) {
+            line("A simulated game of two scripted fighters, not a recording of Melee.")?;
+        }
+        let bar = (inputs.len() > 1).then(|| cli::progress(inputs.len() as u64, "inputs"));
+        for input in &inputs {
+            let done = self.one(input, options, output);
+            if let Some(bar) = &bar {
+                bar.inc(1);
+            }
+            match done {
+                Ok(()) => {}
+                // Alone, or with nowhere to write to: the end.
+                Err(error) if inputs.len() == 1 || error.is::<output::Failed>() => return Err(error),
+                Err(error) => {
+                    self.failed += 1;
+                    let report = || cli::report("error", &error);
+                    bar.as_ref().map_or_else(report, |bar| bar.suspend(report));
+                    output.json(&json!({ "file": input.path().display().to_string(), "error": cli::one_line_of(&error) }))?;
+                }
+            }
+        }
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        if self.failed < inputs.len() {
+            self.summary(inputs.len() - self.failed, start.elapsed())?;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, input: &Input, options: &Options, output: &mut Output) -> Result<()> {
+        match input {
+            Input::Tensors(path) => {
+                let (times, every) = (&mut self.times, self.every);
+                self.frames += tensors::run(&self.plan.model, path, (self.plan.threads, every), output, times)?;
+                Ok(())
+            }
+            Input::Replay(path) => {
+                if self.replays.is_none() {
+                    let mut replays = Replays::new(&self.plan.bundle, &self.plan.model, options, self.plan.threads)?;
+                    replays.show(self.every);
+                    self.replays = Some(replays);
+                }
+                let Some(replays) = &mut self.replays else { bail!("no model for {}", path.display()) };
+                replays.watch(path, output)
+            }
+        }
+    }
+
+    fn summary(&self, inputs: usize, elapsed: Duration) -> Result<()> {
+        let threads = format!("{} thread{}", self.plan.threads, if self.plan.threads == 1 { "" } else { "s" });
+        let us = |time: Duration| time.as_secs_f64() * 1e6;
+        let percentiles = |times: &Times| format!("p50 {:.1} us, p99 {:.1} us", us(times.percentile(0.5)), us(times.percentile(0.99)));
+        let mut frames = self.frames;
+        if let Some(replays) = &self.replays {
+            line(replays.summary(&self.plan.name))?;
+            let (players, rows) = (replays.players(), 2 * replays.players());
+            let time = percentiles(&replays.times);
+            line(format_args!(
+                "time per frame: {time} ({players} player(s): observation and one pass of {rows} rows, each player's recorded and chosen action; {threads})"
+            ))?;
+            frames += replays.frames;
+        }
+        if self.frames > 0 {
+            line(format_args!("time per frame of tensors: {} (one pass of all sequences; {threads})", percentiles(&self.times)))?;
+        }
+        line(format_args!("{frames} frames of {inputs} input(s) in {:.3} s", elapsed.as_secs_f64()))?;
+        Ok(())
+    }
+}

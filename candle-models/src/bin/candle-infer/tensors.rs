@@ -1,0 +1,169 @@
+//! Named tensors as input: whatever the model's signature asks for, one file of sequences.
+
+use crate::output::{Column, Output, line};
+use crate::times::Times;
+use anyhow::Result;
+use candle_core::DType;
+use candle_models::engine::{Model, Runner};
+use candle_models::tensors::{NamedTensors, TensorSpec};
+use candle_models::{Error, cli};
+use safetensors::tensor::Dtype;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Sequences that run together: enough to use the caches, and a bound on memory whatever the file asks for.
+const ROWS: usize = 64;
+/// Values of an output that a printed line shows.
+const SHOWN: usize = 6;
+
+/// An input's values, `[sequences, frames, width]`.
+enum Values {
+    Floats(Vec<f32>),
+    Indices(Vec<u32>),
+}
+
+struct Sequences {
+    sequences: usize,
+    frames: usize,
+    inputs: Vec<(TensorSpec, Values)>,
+}
+
+/// Runs a file's sequences, each from the initial state; tells how many frames that were.
+pub fn run(
+    model: &Arc<dyn Model>,
+    path: &Path,
+    (threads, every): (usize, Option<usize>),
+    output: &mut Output,
+    times: &mut Times,
+) -> Result<u64> {
+    let data = Sequences::load(model, path)?;
+    let column = |spec: &TensorSpec| Column::new(&spec.name, if spec.dtype == DType::U32 { Dtype::U32 } else { Dtype::F32 }, &spec.shape);
+    let columns: Vec<Column> = model.signature().outputs.iter().map(column).collect();
+    output.start_tensors(&columns, data.sequences, data.frames)?;
+    let mut runner: Option<(usize, Runner)> = None;
+    for first in (0..data.sequences).step_by(ROWS) {
+        let rows = ROWS.min(data.sequences - first);
+        let mut current = match runner.take() {
+            Some((n, runner)) if n == rows => runner,
+            _ => Runner::new(model.clone(), rows, threads)?,
+        };
+        for frame in 0..data.frames {
+            let start = Instant::now();
+            data.fill(&mut current, first, rows, frame)?;
+            current.step(&vec![frame == 0; rows]).map_err(|e| Error::file(path, format!("frame {frame}: {e}")))?;
+            times.add(start.elapsed());
+            for row in 0..rows {
+                let place = Place { path, sequence: first + row, frame };
+                let shown = every.is_some_and(|every| frame.is_multiple_of(every));
+                write_row(model, &current, (row, place), shown, output)?;
+            }
+        }
+        runner = Some((rows, current));
+    }
+    output.json(&json!({ "file": path.display().to_string(), "sequences": data.sequences, "frames": data.frames }))?;
+    Ok((data.sequences * data.frames) as u64)
+}
+
+impl Sequences {
+    fn load(model: &Arc<dyn Model>, path: &Path) -> Result<Self> {
+        let wrong = |e: Error| Error::file(path, e);
+        let tensors = NamedTensors::load_safetensors(path)?;
+        let specs = &model.signature().inputs;
+        let Some(first) = specs.first() else { return Err(Error::file(path, "the model has no inputs").into()) };
+        let dims = tensors.get(&first.name).map_err(wrong)?.dims().to_vec();
+        let leading = dims.len().saturating_sub(first.shape.len());
+        if !(1..=2).contains(&leading) {
+            let shape = format!("[frames, ...] or [sequences, frames, ...] with {:?} behind", first.shape);
+            return Err(wrong(Error::tensor(&first.name, shape, format!("{dims:?}"))).into());
+        }
+        tensors.check(specs, &dims[..leading]).map_err(wrong)?;
+        let (sequences, frames) = if leading == 1 { (1, dims[0]) } else { (dims[0], dims[1]) };
+        if sequences * frames == 0 {
+            return Err(Error::file(path, format!("no frames: {} has the shape {dims:?}", first.name)).into());
+        }
+        let mut inputs = Vec::with_capacity(specs.len());
+        for (name, tensor) in tensors {
+            let spec = specs.iter().find(|s| s.name == name).cloned().ok_or_else(|| Error::Input(format!("{name} is not an input")))?;
+            let flat = tensor.flatten_all()?;
+            let values = if spec.dtype == DType::U32 { Values::Indices(flat.to_vec1()?) } else { Values::Floats(flat.to_vec1()?) };
+            inputs.push((spec, values));
+        }
+        Ok(Self { sequences, frames, inputs })
+    }
+
+    /// Copies one frame of `rows` sequences.
+    fn fill(&self, runner: &mut Runner, first: usize, rows: usize, frame: usize) -> Result<()> {
+        for (spec, values) in &self.inputs {
+            let width = spec.width();
+            let from = |row: usize| ((first + row) * self.frames + frame) * width;
+            match values {
+                Values::Floats(values) => {
+                    let to = runner.floats_mut(&spec.name)?;
+                    (0..rows).for_each(|row| to[row * width..][..width].copy_from_slice(&values[from(row)..][..width]));
+                }
+                Values::Indices(values) => {
+                    let to = runner.indices_mut(&spec.name)?;
+                    (0..rows).for_each(|row| to[row * width..][..width].copy_from_slice(&values[from(row)..][..width]));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Place<'a> {
+    path: &'a Path,
+    sequence: usize,
+    frame: usize,
+}
+
+fn write_row(model: &Arc<dyn Model>, runner: &Runner, (row, place): (usize, Place), shown: bool, output: &mut Output) -> Result<()> {
+    let outputs = &model.signature().outputs;
+    match output {
+        Output::Table if !shown => {}
+        Output::Table => {
+            let texts = outputs.iter().map(|spec| excerpt(runner, spec, row)).collect::<Result<Vec<_>>>()?;
+            line(format_args!("sequence {} frame {}: {}", place.sequence, place.frame, texts.join(", ")))?;
+        }
+        Output::Lines(..) => {
+            let mut object = Map::new();
+            object.insert("file".into(), place.path.display().to_string().into());
+            object.insert("sequence".into(), place.sequence.into());
+            object.insert("frame".into(), place.frame.into());
+            for spec in outputs {
+                let value: Value = if spec.dtype == DType::U32 {
+                    runner.indices(&spec.name, row)?.into()
+                } else {
+                    runner.floats(&spec.name, row)?.into()
+                };
+                object.insert(spec.name.clone(), value);
+            }
+            output.json(&object)?;
+        }
+        Output::Tensors(..) => {
+            for (i, spec) in outputs.iter().enumerate() {
+                if spec.dtype == DType::U32 {
+                    let values = runner.indices(&spec.name, row)?.iter().map(|x| x.to_le_bytes());
+                    output.value(i, place.sequence, place.frame, values)?;
+                } else {
+                    let values = runner.floats(&spec.name, row)?.iter().map(|x| x.to_le_bytes());
+                    output.value(i, place.sequence, place.frame, values)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The first values of an output.
+fn excerpt(runner: &Runner, spec: &TensorSpec, row: usize) -> Result<String> {
+    let values: Vec<String> = if spec.dtype == DType::U32 {
+        runner.indices(&spec.name, row)?.iter().map(u32::to_string).collect()
+    } else {
+        runner.floats(&spec.name, row)?.iter().map(|x| format!("{x:.3}")).collect()
+    };
+    let rest = if values.len() > SHOWN { format!(" and {} more", cli::count((values.len() - SHOWN) as u64)) } else { String::new() };
+    Ok(format!("{} [{}{rest}]", spec.name, values[..values.len().min(SHOWN)].join(" ")))
+}
