@@ -78,6 +78,8 @@ pub struct Trained {
     pub config: RunConfig,
     /// Steps done.
     pub step: u64,
+    /// The last step's training loss, in nats per frame.
+    pub loss: f64,
     /// Wall time of this process's share.
     pub time: Duration,
     /// The moving average of the parameters.
@@ -163,7 +165,8 @@ impl Plan {
             table = tables.into_iter().map(|(name, likelihood)| (name.to_owned(), likelihood)).collect();
             table.push((policy_name(&self.config), evaluate::policy(&policy, &self.held_out)?));
         }
-        Ok(Trained { outcome, step: trainer.step(), time: start.elapsed(), parameters, baselines, table, config: self.config })
+        let (step, loss, time) = (trainer.step(), trainer.loss(), start.elapsed());
+        Ok(Trained { outcome, config: self.config, step, loss, time, parameters, baselines, table })
     }
 }
 
