@@ -56,7 +56,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let sentence = sentence.join(" ");
     let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
     // A call without arguments answers with the help text instead of a sentence.
-    let sentence = if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand { "nothing to do" } else { sentence };
+    let sentence =
+        if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand { "nothing to do" } else { sentence };
     report("error", &Usage::error(one_line(sentence)));
     ExitCode::from(USAGE)
 }
@@ -123,7 +124,13 @@ fn scaled(mut value: f64, units: &[&str]) -> String {
         value /= 1000.0;
         unit += 1;
     }
-    let digits = if unit == 0 || value >= 99.95 { 0 } else if value >= 9.995 { 1 } else { 2 };
+    let digits = if unit == 0 || value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
     format!("{value:.digits$} {}", units[unit]).trim_end().to_owned()
 }
 

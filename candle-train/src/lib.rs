@@ -3,7 +3,7 @@ pub mod checkpoint;
 pub mod gradients;
 pub mod metrics;
 pub mod optim;
+pub mod policy;
 pub mod schedule;
 pub mod stop;
 pub mod trainer;
-pub mod policy;

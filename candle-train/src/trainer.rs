@@ -246,7 +246,8 @@ impl Trainer {
         self.skipped += 1;
         self.skipped_in_row += 1;
         task.forget()?;
-        let culprit = self.gradients.not_finite().map_or(format!("the loss is {loss}"), |name| format!("the gradient of {name} is not finite"));
+        let culprit =
+            self.gradients.not_finite().map_or(format!("the loss is {loss}"), |name| format!("the gradient of {name} is not finite"));
         if self.skipped_in_row >= self.config.patience {
             let (step, n) = (self.step + 1, self.skipped_in_row);
             return Err(Error::Input(format!("training stopped at step {step}: {culprit}, {n} steps in a row")));
@@ -323,7 +324,13 @@ mod tests {
 
     impl Line {
         fn new(w: &Var) -> Self {
-            Self { w: w.clone(), place: 0, carried: Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap(), poison: None, forgotten: 0 }
+            Self {
+                w: w.clone(),
+                place: 0,
+                carried: Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap(),
+                poison: None,
+                forgotten: 0,
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bundle;
+mod ops;
 mod policy;
 #[cfg(feature = "slippi")]
 mod replay;

@@ -182,7 +182,8 @@ fn change_kind(base: &mut Table, kind: &str, path: &str) -> Result<()> {
     }
     let field = format!("{path}.kind");
     let named = BackboneConfig::named(kind);
-    let named = named.ok_or_else(|| Error::config(&field, format!("expected one of {}, found '{kind}'", BackboneConfig::KINDS.join(", "))))?;
+    let named =
+        named.ok_or_else(|| Error::config(&field, format!("expected one of {}, found '{kind}'", BackboneConfig::KINDS.join(", "))))?;
     *base = Table::try_from(named).map_err(|e| Error::config(&field, e))?;
     Ok(())
 }

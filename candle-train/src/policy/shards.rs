@@ -527,8 +527,7 @@ mod tests {
         prepare(&replays, &cache).unwrap();
         let file = fs::read_dir(&cache).unwrap().next().unwrap().unwrap().path();
         let good = fs::read(&file).unwrap();
-        let damage: [&dyn Fn(&mut Vec<u8>); 4] =
-            [&|b| b.truncate(5000), &|b| b.clear(), &|b| b[100_000] ^= 4, &|b| b[20] ^= 1];
+        let damage: [&dyn Fn(&mut Vec<u8>); 4] = [&|b| b.truncate(5000), &|b| b.clear(), &|b| b[100_000] ^= 4, &|b| b[20] ^= 1];
         for (i, damage) in damage.iter().enumerate() {
             let mut bytes = good.clone();
             damage(&mut bytes);

@@ -184,7 +184,8 @@ impl Replays {
         let Some(port) = self.port else { return Ok(vec![0, 1]) };
         let found = game.players.iter().position(|player| player.port + 1 == port);
         let [a, b] = game.players.each_ref().map(|player| player.port + 1);
-        let player = found.ok_or_else(|| Error::file(path, format!("nobody plays on port {port}: the players are on ports {a} and {b}")))?;
+        let player =
+            found.ok_or_else(|| Error::file(path, format!("nobody plays on port {port}: the players are on ports {a} and {b}")))?;
         Ok(vec![player])
     }
 
