@@ -79,7 +79,7 @@ struct Peers {
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "onnxruntime,pytorch")]
     libraries: Vec<Library>,
     /// What to compare.
-    #[arg(long, value_name = "PASS", value_delimiter = ',', default_value = "step,window")]
+    #[arg(long, value_name = "PASS", value_delimiter = ',', default_value = "step,window,train")]
     passes: Vec<Pass>,
     /// Batches of a streaming step.
     #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 8, 32, 256])]

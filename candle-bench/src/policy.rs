@@ -90,14 +90,12 @@ impl Network {
 
     /// The weights of the bundle by name.
     pub fn tensors(&self) -> Result<BTreeMap<String, Tensor>> {
-        let description = Params::description();
-        Policy::new(&self.config, &description)?;
-        Ok(Bundle::open(&self.bundle)?.read_tensors(&description.specs())?)
+        Ok(Bundle::open(&self.bundle)?.read_tensors(&Policy::parameters(&self.config)?)?)
     }
 
     /// The network with its weights, for inference.
     pub fn load(&self) -> Result<Arc<Policy>> {
-        Ok(Arc::new(Policy::new(&self.config, &Params::given(self.tensors()?, &Device::Cpu))?))
+        Ok(Arc::new(Policy::load(&Bundle::open(&self.bundle)?)?))
     }
 }
 
