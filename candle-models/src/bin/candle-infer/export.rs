@@ -50,7 +50,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         differences = compare(&original, &exported)?;
         let tolerance = tolerance(dtype);
         match differences.iter().find(|d| !d.within(tolerance)) {
-            Some(d) => Err(Error::file(out, format!("not exported, {} is off by more than {tolerance} of its range: {d}", arguments.dtype))),
+            Some(d) => {
+                Err(Error::file(out, format!("not exported, {} is off by more than {tolerance} of its range: {d}", arguments.dtype)))
+            }
             None => Ok(()),
         }
     })?;
