@@ -12,7 +12,7 @@ pub trait Subject {
 }
 
 /// The timings of consecutive calls.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Round {
     /// Of each call, in microseconds.
     pub latencies_us: Vec<f64>,
@@ -46,24 +46,31 @@ impl<S: Subject> Rounds for Timed<S> {
 }
 
 /// Lengths and limits of a measurement.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct Settings {
     /// Least time spent before anything counts, in seconds.
+    #[arg(long = "warm-up", value_name = "SECONDS", default_value_t = Self::default().warm_up_s)]
     pub warm_up_s: f64,
-    /// Length of a window or of one side's round in a comparison, in seconds; at least one call.
+    /// Length of a window, or of one side's round in a comparison, in seconds; at least one call.
+    #[arg(long = "window-length", value_name = "SECONDS", default_value_t = Self::default().window_s)]
     pub window_s: f64,
     /// Windows after which an unsteady measurement is given up and reported as such; at least 3.
+    #[arg(long, value_name = "N", default_value_t = Self::default().max_windows)]
     pub max_windows: usize,
     /// Largest relative difference, in throughput and in median latency, among three windows that agree.
+    #[arg(long, value_name = "SHARE", default_value_t = Self::default().tolerance)]
     pub tolerance: f64,
     /// Rounds of each side in a comparison; even, so that each side goes first equally often.
+    #[arg(long, value_name = "N", default_value_t = Self::default().rounds)]
     pub rounds: usize,
+    /// Time after which a comparison of slow calls ends, in seconds, but not before four rounds.
+    #[arg(long = "limit", value_name = "SECONDS", default_value_t = Self::default().limit_s)]
+    pub limit_s: f64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { warm_up_s: 0.3, window_s: 0.5, max_windows: 10, tolerance: 0.1, rounds: 12 }
+        Self { warm_up_s: 0.3, window_s: 0.5, max_windows: 10, tolerance: 0.1, rounds: 12, limit_s: 60.0 }
     }
 }
 
@@ -74,11 +81,26 @@ impl Settings {
         ensure!(self.window_s.is_finite() && self.window_s > 0.0, "window: {} s is not a length", self.window_s);
         ensure!(self.max_windows >= STEADY, "windows: at least {STEADY} are needed to agree, found {}", self.max_windows);
         ensure!(self.tolerance > 0.0 && self.tolerance < 1.0, "tolerance: {} is not between 0 and 1", self.tolerance);
-        ensure!(self.rounds >= 4 && self.rounds % 2 == 0, "rounds: an even number from 4 up is needed, found {}", self.rounds);
+        ensure!(self.limit_s >= 0.0, "limit: {} s is not a time", self.limit_s);
+        ensure!(
+            self.rounds >= LEAST_ROUNDS && self.rounds % 2 == 0,
+            "rounds: an even number from {LEAST_ROUNDS} up is needed, found {}",
+            self.rounds
+        );
         Ok(())
     }
 
-    /// The method in words, for the report.
+    /// The method of [`compare`] in words, for the report.
+    pub fn describe_comparison(&self) -> String {
+        format!(
+            "Same weights and inputs on both sides, outputs compared before timing. Warm-up {} s each, then {} rounds of {} s of either side in turn, the first \
+             mover changing, at least {LEAST_ROUNDS} and no more after {} s. A round's ratio is their median latency over ours; printed is the median ratio with its 95% \
+             bootstrap interval: above one, ours is faster. The peer makes up to three uncounted calls at the start of a round.",
+            self.warm_up_s, self.rounds, self.window_s, self.limit_s
+        )
+    }
+
+    /// The method of [`measure`] in words, for the report.
     pub fn describe(&self) -> String {
         format!(
             "Closed loop, one request in flight, monotonic clock read once a call. Warm-up {} s, then windows of {} s until the last {STEADY} agree within {:.0}% \
@@ -92,6 +114,8 @@ impl Settings {
     }
 }
 
+/// Rounds of each side that a comparison has at least.
+const LEAST_ROUNDS: usize = 4;
 /// How many windows in a row have to agree.
 const STEADY: usize = 3;
 /// Calls in one window at most: keeps the samples of a sub-microsecond call in a few megabytes.
@@ -175,7 +199,12 @@ pub fn compare(ours: &mut dyn Rounds, theirs: &mut dyn Rounds, settings: &Settin
     settings.validate()?;
     let calls = (warm_up(ours, settings)?, warm_up(theirs, settings)?);
     let (mut our_samples, mut their_samples, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let mut spent = 0.0;
     for round in 0..settings.rounds {
+        // Stopping after an even number only: each side went first equally often.
+        if round >= LEAST_ROUNDS && round % 2 == 0 && spent >= settings.limit_s {
+            break;
+        }
         let (a, b) = if round % 2 == 0 {
             let a = ours.round(calls.0)?;
             (a, theirs.round(calls.1)?)
@@ -184,6 +213,7 @@ pub fn compare(ours: &mut dyn Rounds, theirs: &mut dyn Rounds, settings: &Settin
             (ours.round(calls.0)?, b)
         };
         ratios.push(stats::median(&stats::sorted(&b.latencies_us)) / stats::median(&stats::sorted(&a.latencies_us)));
+        spent += a.seconds + b.seconds;
         our_samples.extend(a.latencies_us);
         their_samples.extend(b.latencies_us);
     }
@@ -194,7 +224,7 @@ pub fn compare(ours: &mut dyn Rounds, theirs: &mut dyn Rounds, settings: &Settin
         ratio: stats::median(&sorted),
         ratio_ci: stats::median_interval(&ratios),
         ratio_range: Interval { low: sorted[0], high: sorted[sorted.len() - 1] },
-        rounds: settings.rounds,
+        rounds: ratios.len(),
     })
 }
 
@@ -289,6 +319,13 @@ mod tests {
     fn a_ratio_above_one_means_ours_is_faster() {
         let found = compare(&mut synthetic(|_| 300.0), &mut synthetic(|_| 100.0), &Settings::default()).unwrap();
         assert_eq!(found.ratio, 100.0 / 300.0);
+    }
+
+    #[test]
+    fn slow_calls_get_four_rounds() {
+        let settings = Settings { limit_s: 1.0, ..Settings::default() };
+        let found = compare(&mut synthetic(|_| 1e6), &mut synthetic(|_| 5e6), &settings).unwrap();
+        assert_eq!((found.rounds, found.ratio, found.ours_us.n), (4, 5.0, 4));
     }
 
     #[test]

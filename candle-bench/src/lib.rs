@@ -3,5 +3,8 @@
 
 pub mod harness;
 pub mod host;
+pub mod peer;
+pub mod policy;
 pub mod stats;
+pub mod suites;
 pub mod table;

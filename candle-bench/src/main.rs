@@ -1,2 +1,239 @@
-//! The command.
-fn main() {}
+//! Measures the game policy on this machine and compares it with PyTorch and ONNX Runtime.
+
+use anyhow::{Context, Result, ensure};
+use candle_bench::harness::Settings;
+use candle_bench::host::Host;
+use candle_bench::peer::{Library, Peer};
+use candle_bench::policy::Network;
+use candle_bench::suites::{LatencySuite, PeerSuite};
+use candle_bench::table::{Pass, Record, Report};
+use candle_models::device;
+use candle_models::policy::{BackboneConfig, Heads};
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Latency and batch tables of the game policy, and comparisons with other libraries.
+#[derive(Parser)]
+#[command(name = "candle-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    suite: Suite,
+}
+
+#[derive(Subcommand)]
+enum Suite {
+    /// Latency percentiles and throughput by backbone, batch and threads: streaming step and window pass.
+    Latency(Latency),
+    /// Ratios to PyTorch and ONNX Runtime on the same weights and inputs, in interleaved rounds.
+    Peers(Peers),
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// Backbones to measure with random weights, at their usual sizes.
+    #[arg(long, value_name = "KIND", value_delimiter = ',', conflicts_with = "bundles")]
+    backbones: Option<Vec<String>>,
+    /// Heads of the random networks: autoregressive or independent.
+    #[arg(long, default_value = "autoregressive", value_parser = parse_heads)]
+    heads: Heads,
+    /// Policy bundles to measure instead of random networks.
+    #[arg(long, value_name = "DIR")]
+    bundles: Vec<PathBuf>,
+    /// Frames of a window pass (60 frames are one second).
+    #[arg(long, value_name = "FRAMES", default_value_t = 60)]
+    window: usize,
+    /// Numbers of threads that a call may use.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2])]
+    threads: Vec<usize>,
+    /// Directory for the results [default: candle-bench/runs/<date>-<host>].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Name of this machine in the results [default: its host name].
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+#[derive(clap::Args)]
+struct Latency {
+    #[command(flatten)]
+    common: Common,
+    /// Batches of a streaming step.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256])]
+    batches: Vec<usize>,
+    /// Batches of a window pass.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 8, 32])]
+    window_batches: Vec<usize>,
+}
+
+#[derive(clap::Args)]
+struct Peers {
+    #[command(flatten)]
+    common: Common,
+    /// Whom to compare with.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "onnxruntime,pytorch")]
+    libraries: Vec<Library>,
+    /// What to compare.
+    #[arg(long, value_name = "PASS", value_delimiter = ',', default_value = "step,window")]
+    passes: Vec<Pass>,
+    /// Batches of a streaming step.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 8, 32, 256])]
+    batches: Vec<usize>,
+    /// Batches of a window pass.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1])]
+    window_batches: Vec<usize>,
+    /// Batch of a training step.
+    #[arg(long, value_name = "B", default_value_t = 32)]
+    train_batch: usize,
+    /// Python interpreter with the peers' libraries (candle-bench/peers/setup.sh makes one).
+    #[arg(long, value_name = "FILE", default_value = "candle-bench/peers/.venv/bin/python")]
+    python: PathBuf,
+    /// The peer's program.
+    #[arg(long, value_name = "FILE", default_value = "candle-bench/peers/peer.py")]
+    script: PathBuf,
+}
+
+fn parse_heads(text: &str) -> Result<Heads, String> {
+    match text {
+        "autoregressive" => Ok(Heads::Autoregressive),
+        "independent" => Ok(Heads::Independent),
+        other => Err(format!("{other} is neither autoregressive nor independent")),
+    }
+}
+
+impl Common {
+    /// The networks; random ones are written below `scratch`, of `kinds` where none were named.
+    fn networks(&self, kinds: &[&str], scratch: &Path) -> Result<Vec<Network>> {
+        if !self.bundles.is_empty() {
+            return self.bundles.iter().map(|b| Network::open(b)).collect();
+        }
+        let named: Vec<&str> = self.backbones.iter().flatten().map(String::as_str).collect();
+        let kinds = if named.is_empty() { kinds } else { &named };
+        kinds.iter().map(|kind| Network::random(kind, self.heads, scratch)).collect()
+    }
+
+    fn validate(&self, batches: &[&[usize]]) -> Result<()> {
+        self.settings.validate()?;
+        ensure!(self.window > 0, "window: a pass has at least one frame");
+        ensure!(batches.iter().all(|b| !b.contains(&0)), "batches: a call has at least one row");
+        self.threads.iter().try_for_each(|&n| device::threads(Some(n)).map(drop)).map_err(Into::into)
+    }
+
+    fn directory(&self, host: &Host) -> PathBuf {
+        self.out.clone().unwrap_or_else(|| PathBuf::from(format!("candle-bench/runs/{}-{}", host.date, host.host)))
+    }
+
+    fn report<R: Record>(&self, name: &str, method: String, rows: Vec<R>, host: &Host) -> Result<()> {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let machine = format!(
+            "Host {}: {}, {} CPUs, {}. Commit {}, {}, {} build.",
+            host.host, host.cpu, host.cpus, host.features, host.commit, host.date, host.profile
+        );
+        let report = Report { command: format!("candle-bench {}", arguments.join(" ")), method: format!("{machine} {method}"), rows };
+        let directory = self.directory(host);
+        report.write(&directory, name)?;
+        println!("{}", report.markdown());
+        eprintln!("written: {}/{name}.{{md,csv,json}}", directory.display());
+        Ok(())
+    }
+}
+
+fn latency(arguments: &Latency) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&arguments.batches, &arguments.window_batches])?;
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let suite = LatencySuite {
+        networks: common.networks(&BackboneConfig::KINDS, scratch.path())?,
+        step_batches: arguments.batches.clone(),
+        window_batches: arguments.window_batches.clone(),
+        window: common.window,
+        threads: common.threads.clone(),
+    };
+    let count = suite.cases().len();
+    let mut done = 0;
+    let rows = suite.run(&common.settings, &host, |row| {
+        done += 1;
+        let steady = if row.measurement.steady { "" } else { ", not steady" };
+        eprintln!(
+            "{done}/{count} | {} {} batch {} threads {} | p50 {:.1} us{steady}",
+            row.case.backbone,
+            row.case.pass_name(),
+            row.case.batch,
+            row.case.threads,
+            row.measurement.latency_us.p50
+        );
+    })?;
+    common.report("latency", common.settings.describe(), rows, &host)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn peers(arguments: &Peers) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&arguments.batches, &arguments.window_batches, &[arguments.train_batch]])?;
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let suite = PeerSuite {
+        // The peer has these two.
+        networks: common.networks(&["mlp", "mamba"], scratch.path())?,
+        libraries: arguments.libraries.clone(),
+        passes: arguments.passes.clone(),
+        step_batches: arguments.batches.clone(),
+        window_batches: arguments.window_batches.clone(),
+        train_batch: arguments.train_batch,
+        window: common.window,
+        threads: common.threads.clone(),
+    };
+    let mut peer = Peer::start(&arguments.python, &arguments.script)?;
+    let count = suite.cases().len();
+    let mut done = 0;
+    let rows = suite.run(&mut peer, &common.settings, &host, |row| {
+        done += 1;
+        let found = match &row.comparison {
+            Some(c) => format!(
+                "ours {:.1} us, theirs {:.1} us, {:.2} times faster ({:.2} to {:.2})",
+                c.ours_us.p50, c.theirs_us.p50, c.ratio, c.ratio_ci.low, c.ratio_ci.high
+            ),
+            None => format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst),
+        };
+        eprintln!(
+            "{done}/{count} | {} {} batch {} threads {} | {} | {found}",
+            row.case.backbone,
+            row.case.pass_name(),
+            row.case.batch,
+            row.case.threads,
+            row.peer
+        );
+    })?;
+    let disagreeing = rows.iter().filter(|row| !row.agreement.holds()).count();
+    common.report("peers", common.settings.describe_comparison(), rows, &host)?;
+    if disagreeing > 0 {
+        eprintln!("error: outputs disagree in {disagreeing} of {count} cases");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let common = match &arguments.suite {
+        Suite::Latency(a) => &a.common,
+        Suite::Peers(a) => &a.common,
+    };
+    let threads = common.threads.iter().copied().max().unwrap_or(1);
+    // SAFETY: no other thread has been started yet.
+    unsafe { device::configure_threads(threads) };
+    let result = match &arguments.suite {
+        Suite::Latency(a) => latency(a),
+        Suite::Peers(a) => peers(a),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

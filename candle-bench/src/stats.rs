@@ -1,5 +1,6 @@
 //! Percentiles, means and confidence intervals of timings. Units are the caller's.
 
+use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
 
 /// Resamples of a bootstrap.
@@ -110,26 +111,17 @@ pub fn median_interval(values: &[f64]) -> Interval {
 
 /// The 2.5% and 97.5% points of `statistic` over resamples of `0..n`. The draws are the same in every run.
 fn bootstrap(n: usize, mut statistic: impl FnMut(&[usize]) -> f64) -> Interval {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let random = Random::new(0).stream("bootstrap");
     let mut picks = vec![0; n];
     let mut values: Vec<f64> = Vec::with_capacity(RESAMPLES);
-    for _ in 0..RESAMPLES {
-        for pick in &mut picks {
-            *pick = (split_mix(&mut state) % n as u64) as usize;
+    for resample in 0..RESAMPLES as u64 {
+        for (i, pick) in picks.iter_mut().enumerate() {
+            *pick = random.at(resample).below(i as u64, n as u32) as usize;
         }
         values.push(statistic(&picks));
     }
     values.sort_by(f64::total_cmp);
     Interval { low: values[RESAMPLES * 25 / 1000], high: values[RESAMPLES * 975 / 1000 - 1] }
-}
-
-/// SplitMix64 (Steele et al. 2014).
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -165,11 +157,8 @@ mod tests {
     fn exponential_timings_give_the_known_percentiles() {
         // Inverse transform of evenly spread uniforms, shuffled: mean 100, p(q) = -100 ln(1 - q).
         let n = 20_000;
-        let mut state = 7;
-        let mut samples: Vec<f64> = (0..n).map(|i| -100.0 * (1.0 - (f64::from(i) + 0.5) / f64::from(n)).ln()).collect();
-        for i in (1..samples.len()).rev() {
-            samples.swap(i, (split_mix(&mut state) % (i as u64 + 1)) as usize);
-        }
+        let exponential = |i: u32| -100.0 * (1.0 - (f64::from(i) + 0.5) / f64::from(n)).ln();
+        let samples: Vec<f64> = Random::new(7).permutation(n as usize).into_iter().map(exponential).collect();
         let summary = Summary::of(&samples).unwrap();
         for (q, found) in [(0.5, Some(summary.p50)), (0.9, summary.p90), (0.95, summary.p95), (0.99, summary.p99), (0.999, summary.p99_9)] {
             let expected = -100.0 * (1.0_f64 - q).ln();

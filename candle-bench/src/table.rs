@@ -29,7 +29,7 @@ pub struct Case {
 }
 
 /// The kind of call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Pass {
     /// One frame with the state of the frame before.

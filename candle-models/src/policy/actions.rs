@@ -6,6 +6,7 @@
 //! The (component, class) pairs are also the 89 tokens of a WordLevel tokenizer, so that any tool can read logged actions.
 
 use super::game::{Controller, buttons};
+use crate::files::{read_limited, write_atomic};
 use crate::{Error, Result};
 use std::fmt;
 use std::path::Path;
@@ -251,21 +252,20 @@ pub fn tokenizer() -> Result<Tokenizer> {
     Ok(tokenizer)
 }
 
-/// Writes the vocabulary as `tokenizer.json`.
+/// The content of a bundle's `tokenizer.json`.
+pub fn tokenizer_json() -> Result<String> {
+    tokenizer()?.to_string(true).map_err(|e| Error::Input(format!("action tokenizer: {e}")))
+}
+
+/// Writes the vocabulary as `tokenizer.json`, complete or not at all.
 pub fn save_tokenizer(path: impl AsRef<Path>) -> Result<()> {
-    let path = path.as_ref();
-    let text = tokenizer()?.to_string(true).map_err(|e| Error::file(path, e))?;
-    std::fs::write(path, text).map_err(Error::io(path))
+    write_atomic(path, tokenizer_json()?.as_bytes())
 }
 
 /// Reads a `tokenizer.json` and checks that it is exactly this vocabulary: anything else would give actions another meaning.
 pub fn load_tokenizer(path: impl AsRef<Path>) -> Result<Tokenizer> {
     let path = path.as_ref();
-    let size = std::fs::metadata(path).map_err(Error::io(path))?.len();
-    if size > TOKENIZER_BYTES {
-        return Err(Error::file(path, format!("expected a tokenizer of at most {TOKENIZER_BYTES} bytes, found {size}")));
-    }
-    let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    let bytes = read_limited(path, TOKENIZER_BYTES)?;
     let found = Tokenizer::from_bytes(&bytes).map_err(|e| Error::file(path, format!("not a tokenizer: {e}")))?;
     let expected = tokenizer()?;
     let (expected_words, found_words) = (expected.get_vocab(true), found.get_vocab(true));

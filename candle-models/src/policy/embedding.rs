@@ -27,6 +27,7 @@ pub const CHARACTERS: u32 = 33;
 pub const NAMES: usize = 112;
 /// Categories of a Nana's action state, [`ACTION_CATEGORIES`].
 const CATEGORIES: usize = 25;
+const OTHER_STATE: u32 = ACTION_STATES - 1;
 
 /// One field of a frame.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -382,7 +383,7 @@ impl Embedding {
         gather(observation, name, features);
         scale(features);
         let [own, opponent] = &observation.players;
-        let state = |fighter: Option<&Fighter>| fighter.map_or(ACTION_STATES - 1, |f| u32::from(f.action_state).min(ACTION_STATES - 1));
+        let state = |fighter: Option<&Fighter>| fighter.map_or(OTHER_STATE, |f| u32::from(f.action_state).min(OTHER_STATE));
         let character = |fighter: &Fighter| u32::from(fighter.character).min(CHARACTERS - 1);
         ids.copy_from_slice(&[
             state(Some(&own.fighter)),

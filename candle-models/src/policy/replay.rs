@@ -235,6 +235,8 @@ impl<R: Read + Seek> Iterator for Reader<R> {
     }
 }
 
+/// What an event brought.
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack: a box would be an allocation per frame")]
 enum Progress {
     Event,
     Frame(Frame),
@@ -286,8 +288,7 @@ impl Parser {
         let humans = self.state.start().players.iter().filter(|player| player.r#type == PlayerType::Human).count();
         let others = self.state.start().players.len() - humans;
         if (humans, others) != (2, 0) {
-            let others = if others > 0 { format!(" and {others} computer-controlled") } else { String::new() };
-            return Err(format!("a game of two human players is needed, found {humans} human{others}"));
+            return Err(format!("a game of two human players is needed, found {humans} human and {others} computer players"));
         }
         let names = names(self);
         let mut players = self.state.start().players.iter().map(|player| {

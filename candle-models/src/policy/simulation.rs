@@ -7,6 +7,7 @@
 //! Everything follows from the seed by additions, multiplications and comparisons of `f32`: the same on every machine.
 
 use super::game::{Controller, Frame, Game, Player, PlayerFrame};
+use crate::random::Random;
 
 mod fighter;
 mod script;
@@ -23,8 +24,9 @@ const FIRST_FRAME: i32 = -123;
 /// Simulates a game of at most `frames` frames (from -123, like every replay). It ends early when a player has lost all
 /// stocks. The same seed gives the same game, and a shorter one is its beginning.
 pub fn simulate(seed: u64, frames: usize) -> Game {
+    let random = Random::new(seed).stream("simulated game");
     let mut bodies = [Body::new(0), Body::new(1)];
-    let mut scripts = [Script::new(seed, 0), Script::new(seed, 1)];
+    let mut scripts = [0, 1].map(|player| Script::new(random.at(player)));
     let mut game = Game {
         stage: STAGE,
         version: (3, 9, 0),
@@ -59,16 +61,6 @@ pub fn simulate(seed: u64, frames: usize) -> Game {
     }
     game.raw_frames = game.frames.len();
     game
-}
-
-/// A random number that is a function of its address, evenly spread over 64 bits (SplitMix64's finaliser, twice).
-fn noise(seed: u64, stream: u64, index: u64) -> u64 {
-    let mix = |mut x: u64| {
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    };
-    mix(mix(seed.wrapping_add(stream.wrapping_mul(0x9E37_79B9_7F4A_7C15))).wrapping_add(index.wrapping_mul(0xD1B5_4A32_D192_ED03)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,11 @@
 //! Integration tests, one binary: each links all of Candle.
+// Helpers of tests may unwrap as tests do; the setting in clippy.toml sees `#[test]` functions only.
+#![allow(clippy::unwrap_used)]
+
+mod bundle;
 #[cfg(feature = "cli")]
 mod infer;
+mod ops;
 mod policy;
 #[cfg(feature = "slippi")]
 mod replay;

@@ -1,7 +1,5 @@
 //! Writing a game as a replay. What is written was not recorded by the game, and says so: `playedOn` is "simulated".
 
-use std::fs;
-use std::io::Write as _;
 use std::path::Path;
 
 use peppi::frame::PortOccupancy;
@@ -12,7 +10,7 @@ use peppi::io::slippi::{self, Slippi, Version};
 use serde_json::json;
 
 use crate::policy::game::{Controller, Fighter, Frame, Game, Player, Projectile};
-use crate::{Error, Result};
+use crate::{Error, Result, files};
 
 /// The format version that [`write`] gives: the first with netplay names, which has every value of a [`Frame`].
 pub const FORMAT: (u8, u8, u8) = (3, 9, 0);
@@ -36,22 +34,7 @@ const ICE_CLIMBERS: u8 = game::ICE_CLIMBERS;
 /// [`Error::Input`] for a game that the format cannot hold (ports, names longer than 30 bytes, a follower without Ice
 /// Climbers); [`Error::Io`] when writing fails.
 pub fn write(game: &Game, path: impl AsRef<Path>) -> Result<()> {
-    let path = path.as_ref();
-    let bytes = to_bytes(game)?;
-    let mut name = path.as_os_str().to_owned();
-    name.push(".tmp");
-    let partial = Path::new(&name);
-    let store = || -> std::io::Result<()> {
-        let mut file = fs::File::create(partial)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(partial, path)
-    };
-    store().map_err(|error| {
-        // The first error is the one to report.
-        let _ = fs::remove_file(partial);
-        Error::io(path)(error)
-    })
+    files::write_atomic(path, &to_bytes(game)?)
 }
 
 /// The bytes that [`write`] stores.

@@ -1,5 +1,7 @@
 //! One simulated fighter: states, physics, attacks. Speeds are game units a frame.
 
+use std::ops::RangeInclusive;
+
 use crate::policy::game::{Controller, Fighter, STAGES, buttons};
 
 /// Melee's action state ids, as far as the simulation uses them.
@@ -38,7 +40,7 @@ pub const EDGE: f32 = STAGES[5].2;
 /// How far below the stage the fall still ends on its wall.
 const WALL_DEPTH: f32 = -40.0;
 const BLAST_X: f32 = 246.0;
-const BLAST_Y: [f32; 2] = [-140.0, 188.0];
+const BLAST_Y: RangeInclusive<f32> = -140.0..=188.0;
 
 const FULL_SHIELD: f32 = 60.0;
 const SHIELD_LOSS: f32 = 0.28;
@@ -399,6 +401,10 @@ impl Body {
         let stick = controller.main_stick[0];
         let wanted = (self.speed[0] + stick * self.traits.air_acceleration).clamp(-self.traits.air_speed, self.traits.air_speed);
         self.speed[0] = wanted;
+        // A fast fall: the stick down on the way down.
+        if controller.main_stick[1] < -0.6 && self.speed[1] < 0.0 {
+            self.speed[1] = -self.traits.fall;
+        }
         if attack(self.state).is_some_and(|attack| self.age <= attack.length) {
             return;
         }
@@ -430,7 +436,7 @@ impl Body {
             self.meet_stage(before);
         }
         let [x, y] = self.position;
-        if x.abs() > BLAST_X || y < BLAST_Y[0] || y > BLAST_Y[1] {
+        if x.abs() > BLAST_X || !BLAST_Y.contains(&y) {
             self.die();
         }
     }
@@ -479,7 +485,7 @@ impl Body {
 
     fn die(&mut self) {
         self.stocks = self.stocks.saturating_sub(1);
-        self.position = [self.position[0].clamp(-BLAST_X, BLAST_X), self.position[1].clamp(BLAST_Y[0], BLAST_Y[1])];
+        self.position = [self.position[0].clamp(-BLAST_X, BLAST_X), self.position[1].clamp(*BLAST_Y.start(), *BLAST_Y.end())];
         self.speed = [0.0; 2];
         self.knockback = [0.0; 2];
         self.hitstun = 0;

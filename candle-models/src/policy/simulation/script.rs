@@ -1,8 +1,8 @@
 //! What a simulated player does: a plan of some frames, chosen by what it sees, and the inputs that carry it out.
 
 use super::fighter::{EDGE, state};
-use super::noise;
 use crate::policy::game::{Controller, Fighter, buttons};
+use crate::random::Random;
 
 /// A plan is followed until its time is over or something more urgent happens.
 #[derive(Clone, Copy, PartialEq)]
@@ -24,21 +24,58 @@ enum Plan {
 const CLOSE: f32 = 18.0;
 const FAR: f32 = 45.0;
 
+/// Plans with their chances in sixteenths.
+type Options = &'static [(Plan, u32)];
+
+const ALONE: Options = &[(Plan::Wait, 4), (Plan::Walk, 4), (Plan::Jump, 4), (Plan::Retreat, 4)];
+const PUNISH: Options = &[(Plan::Smash, 8), (Plan::Tilt, 4), (Plan::JumpAttack, 4)];
+const TRADE: Options = &[(Plan::Jab, 5), (Plan::Tilt, 3), (Plan::Smash, 2), (Plan::Shield, 2), (Plan::Retreat, 2), (Plan::JumpAttack, 2)];
+const APPROACH: Options =
+    &[(Plan::JumpAttack, 5), (Plan::Dash, 4), (Plan::Walk, 3), (Plan::Retreat, 2), (Plan::Shield, 1), (Plan::Wait, 1)];
+const CROSS: Options = &[(Plan::Dash, 8), (Plan::Walk, 4), (Plan::Jump, 2), (Plan::Wait, 2)];
+const AIR_CLOSE: Options = &[(Plan::JumpAttack, 10), (Plan::Walk, 6)];
+const AIR_FAR: Options = &[(Plan::Walk, 16)];
+
+/// What the situation offers.
+fn options(own: &Fighter, other: &Fighter) -> Options {
+    let distance = (other.position[0] - own.position[0]).abs();
+    match (own.on_ground, distance) {
+        _ if matches!(other.action_state, state::DEAD | state::REBIRTH | state::REBIRTH_WAIT) => ALONE,
+        (true, ..CLOSE) if other.hitstun > 6.0 => PUNISH,
+        (true, ..CLOSE) => TRADE,
+        (true, CLOSE..FAR) => APPROACH,
+        (true, _) => CROSS,
+        (false, ..CLOSE) => AIR_CLOSE,
+        (false, _) => AIR_FAR,
+    }
+}
+
+fn pick(options: Options, mut die: u32) -> Plan {
+    for (plan, chance) in options {
+        if die < *chance {
+            return *plan;
+        }
+        die -= chance;
+    }
+    Plan::Wait
+}
+
 /// One player's mind.
 pub struct Script {
-    seed: u64,
-    stream: u64,
+    plans: Random,
+    reactions: Random,
     plan: Plan,
     /// Frames since the plan was made.
     age: u32,
     length: u32,
-    plans: u64,
+    plans_made: u64,
     stick: f32,
 }
 
 impl Script {
-    pub fn new(seed: u64, player: u64) -> Self {
-        Self { seed, stream: player, plan: Plan::Wait, age: 0, length: 20, plans: 0, stick: 0.0 }
+    pub fn new(random: Random) -> Self {
+        let (plans, reactions) = (random.stream("plans"), random.stream("reactions"));
+        Self { plans, reactions, plan: Plan::Wait, age: 0, length: 20, plans_made: 0, stick: 0.0 }
     }
 
     /// The inputs of the coming frame, from both fighters as they are.
@@ -48,7 +85,7 @@ impl Script {
         let threatened = threat(own, other) && self.plan != Plan::Shield && own.on_ground;
         if offstage && self.plan != Plan::Recover {
             self.make(Plan::Recover, 200);
-        } else if threatened && noise(self.seed, self.stream + 2, id as u64) % 5 == 0 {
+        } else if threatened && self.reactions.below(id as u64, 5) == 0 {
             self.make(Plan::Shield, 14);
         } else if self.age > self.length || (self.plan == Plan::Recover && !offstage) {
             self.choose(own, other);
@@ -63,45 +100,9 @@ impl Script {
     }
 
     fn choose(&mut self, own: &Fighter, other: &Fighter) {
-        self.plans += 1;
-        let roll = noise(self.seed, self.stream, self.plans);
-        let die = roll % 16;
-        let time = 6 + ((roll >> 8) % 24) as u32;
-        let distance = (other.position[0] - own.position[0]).abs();
-        let away = matches!(other.action_state, state::DEAD | state::REBIRTH | state::REBIRTH_WAIT);
-        let plan = match (own.on_ground, distance) {
-            _ if away => [Plan::Wait, Plan::Walk, Plan::Jump, Plan::Retreat][(die % 4) as usize],
-            (true, ..CLOSE) if other.hitstun > 6.0 => [Plan::Smash, Plan::Tilt, Plan::JumpAttack, Plan::Smash][(die % 4) as usize],
-            (true, ..CLOSE) => match die {
-                0..=4 => Plan::Jab,
-                5..=7 => Plan::Tilt,
-                8..=9 => Plan::Smash,
-                10..=11 => Plan::Shield,
-                12..=13 => Plan::Retreat,
-                _ => Plan::JumpAttack,
-            },
-            (true, CLOSE..FAR) => match die {
-                0..=4 => Plan::JumpAttack,
-                5..=8 => Plan::Dash,
-                9..=11 => Plan::Walk,
-                12..=13 => Plan::Retreat,
-                14 => Plan::Shield,
-                _ => Plan::Wait,
-            },
-            (true, _) => match die {
-                0..=7 => Plan::Dash,
-                8..=11 => Plan::Walk,
-                12..=13 => Plan::Jump,
-                _ => Plan::Wait,
-            },
-            (false, _) => {
-                if distance < CLOSE && die < 10 {
-                    Plan::JumpAttack
-                } else {
-                    Plan::Walk
-                }
-            }
-        };
+        self.plans_made += 1;
+        let plan = pick(options(own, other), self.plans.below(2 * self.plans_made, 16));
+        let time = 6 + self.plans.below(2 * self.plans_made + 1, 24);
         let length = match plan {
             Plan::Jab => 8,
             Plan::Tilt | Plan::Smash => 12,
@@ -125,6 +126,10 @@ impl Script {
         let careful = own.on_ground && own.position[0] * target > 0.0 && own.position[0].abs() > EDGE - 8.0;
         self.stick = travel(self.stick, if careful { 0.0 } else { target });
         controller.main_stick[0] = self.stick;
+        let landing = !own.on_ground && own.velocity[2] < 0.0 && matches!(self.plan, Plan::Jump | Plan::JumpAttack);
+        if landing && own.position[1] > 4.0 {
+            controller.main_stick[1] = -1.0;
+        }
         match self.plan {
             Plan::Jab => press(&mut controller, buttons::A, self.age == 2),
             Plan::Tilt => press(&mut controller, buttons::A, self.age == 3),
@@ -137,7 +142,7 @@ impl Script {
             Plan::JumpAttack => self.jump_attack(&mut controller, own, other),
             Plan::Recover => {
                 let falling = own.velocity[2] < 0.0 && own.position[1] < 10.0;
-                press(&mut controller, buttons::X, falling && self.age % 4 == 0);
+                press(&mut controller, buttons::X, falling && self.age.is_multiple_of(4));
             }
             _ => {}
         }
@@ -148,7 +153,7 @@ impl Script {
     fn jump_attack(&self, controller: &mut Controller, own: &Fighter, other: &Fighter) {
         press(controller, buttons::X, own.on_ground && (2..4).contains(&self.age));
         let near = (other.position[0] - own.position[0]).abs() < CLOSE + 4.0;
-        press(controller, buttons::A, !own.on_ground && near && self.age % 3 == 0);
+        press(controller, buttons::A, !own.on_ground && near && self.age.is_multiple_of(3));
     }
 }
 

@@ -1,0 +1,215 @@
+//! The other side of a comparison: a Python process that holds the same network and answers one JSON line per request.
+//!
+//! Requests are `{"op": "hello"}`, `{"op": "prepare", ...}` with the fields of [`PeerCase`], and `{"op": "round", "calls": n}`;
+//! an answer is `{"ok": {...}}` or `{"error": "one line"}`. The process lives as long as the comparison, so rounds can
+//! be interleaved without starting an interpreter in between.
+
+use crate::harness::{Round, Rounds};
+use crate::table::Pass;
+use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Which library runs the network over there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Library {
+    /// PyTorch, eager.
+    Pytorch,
+    /// ONNX Runtime on the network that PyTorch exported.
+    Onnxruntime,
+}
+
+/// The work that the peer is to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PeerCase {
+    /// The library.
+    pub library: Library,
+    /// Directory with `config.json` and `model.safetensors`.
+    pub bundle: PathBuf,
+    /// What one call does.
+    pub pass: Pass,
+    /// Rows of a call.
+    pub batch: usize,
+    /// Frames of a row.
+    pub frames: usize,
+    /// Threads of a call.
+    pub threads: usize,
+    /// The inputs by name, `[B, T, ...]`, as safetensors.
+    pub inputs: PathBuf,
+    /// Where the peer writes the outputs of its first call, by name, as safetensors.
+    pub outputs: PathBuf,
+}
+
+/// Names and versions of the peer's libraries.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Versions {
+    /// `2.11.0`.
+    pub pytorch: String,
+    /// `1.25.1`.
+    pub onnxruntime: String,
+}
+
+impl Versions {
+    /// `onnxruntime 1.25.1`.
+    pub fn of(&self, library: Library) -> String {
+        match library {
+            Library::Pytorch => format!("pytorch {}", self.pytorch),
+            Library::Onnxruntime => format!("onnxruntime {}", self.onnxruntime),
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+enum Request<'a> {
+    Hello,
+    Prepare(&'a PeerCase),
+    Round { calls: usize },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Reply {
+    Ok(serde_json::Value),
+    Error(String),
+}
+
+/// The running process. It is ended when this value is dropped.
+pub struct Peer {
+    child: Child,
+    requests: Option<ChildStdin>,
+    replies: BufReader<ChildStdout>,
+    name: String,
+    versions: Versions,
+}
+
+impl Peer {
+    /// Starts `python script` and waits until it has imported its libraries.
+    pub fn start(python: &Path, script: &Path) -> Result<Self> {
+        let name = format!("{} {}", python.display(), script.display());
+        let mut child = Command::new(python)
+            .arg(script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("{name}: cannot be started (candle-bench/peers/setup.sh makes the environment)"))?;
+        let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
+            bail!("{name}: has no pipes");
+        };
+        let versions = Versions { pytorch: String::new(), onnxruntime: String::new() };
+        let mut peer = Self { child, requests: Some(requests), replies: BufReader::new(replies), name, versions };
+        peer.versions = peer.ask(&Request::Hello)?;
+        Ok(peer)
+    }
+
+    /// What the peer runs on.
+    pub fn versions(&self) -> &Versions {
+        &self.versions
+    }
+
+    /// Sets up the work of the rounds to come and has its outputs written to `case.outputs`.
+    pub fn prepare(&mut self, case: &PeerCase) -> Result<()> {
+        let _: serde_json::Value = self.ask(&Request::Prepare(case))?;
+        Ok(())
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T> {
+        let line = serde_json::to_string(request)? + "\n";
+        let requests = self.requests.as_mut().context("the peer is being ended")?;
+        let sent = requests.write_all(line.as_bytes()).and_then(|()| requests.flush());
+        let mut reply = String::new();
+        let received = self.replies.read_line(&mut reply);
+        if sent.is_err() || !matches!(received, Ok(n) if n > 0) {
+            bail!("{}: ended without an answer to {}", self.name, line.trim_end());
+        }
+        match serde_json::from_str(&reply) {
+            Ok(Reply::Ok(value)) => {
+                serde_json::from_value(value).with_context(|| format!("{}: unexpected answer {}", self.name, reply.trim_end()))
+            }
+            Ok(Reply::Error(error)) => bail!("{}: {error}", self.name),
+            Err(_) => bail!("{}: not an answer: {}", self.name, reply.trim_end()),
+        }
+    }
+}
+
+impl Rounds for Peer {
+    fn round(&mut self, calls: usize) -> Result<Round> {
+        self.ask(&Request::Round { calls })
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // The end of its input ends the peer's loop; a peer that hangs is killed. Neither failure can be acted upon.
+        drop(self.requests.take());
+        let patience = std::time::Instant::now();
+        while patience.elapsed().as_secs() < 2 {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn script(body: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(body.as_bytes()).unwrap();
+        file
+    }
+
+    fn start(body: &str) -> Result<Peer> {
+        Peer::start(Path::new("sh"), script(body).path())
+    }
+
+    const HELLO: &str = r#"read -r line; [ "$line" = '{"op":"hello"}' ] || exit 1
+echo '{"ok":{"pytorch":"2.11.0","onnxruntime":"1.25.1"}}'
+"#;
+
+    #[test]
+    fn rounds_come_back_in_order() {
+        let mut peer = start(&format!(
+            r#"{HELLO}
+while read -r line; do case "$line" in
+  '{{"op":"round","calls":2}}') echo '{{"ok":{{"latencies_us":[3.0,4.0],"seconds":7e-6}}}}';;
+  *) echo '{{"error":"no such request"}}';;
+esac; done"#
+        ))
+        .unwrap();
+        assert_eq!(peer.versions().of(Library::Onnxruntime), "onnxruntime 1.25.1");
+        let round = peer.round(2).unwrap();
+        assert_eq!((round.latencies_us, round.seconds), (vec![3.0, 4.0], 7e-6));
+        let error = peer.round(3).unwrap_err().to_string();
+        assert!(error.ends_with("no such request"), "{error}");
+    }
+
+    #[test]
+    fn a_peer_that_dies_is_an_error() {
+        let error = start("exit 3").err().unwrap().to_string();
+        assert!(error.contains("ended without an answer"), "{error}");
+        let mut peer = start(HELLO).unwrap();
+        assert!(peer.round(1).unwrap_err().to_string().contains("ended without an answer"));
+    }
+
+    #[test]
+    fn noise_on_the_line_is_an_error() {
+        let error = start("read -r line; echo 'Warning: something'").err().unwrap().to_string();
+        assert!(error.contains("not an answer: Warning: something"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_interpreter_says_how_to_get_one() {
+        let error = Peer::start(Path::new("/nowhere/python"), Path::new("peer.py")).err().unwrap().to_string();
+        assert!(error.contains("/nowhere/python") && error.contains("setup.sh"), "{error}");
+    }
+}

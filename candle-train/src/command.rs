@@ -1,0 +1,263 @@
+//! Arguments, first as typed, then resolved; then the run.
+
+use anyhow::{Context, Result};
+use candle_models::bundle::{BASELINES, Bundle};
+use candle_models::files::write_atomic;
+use candle_models::policy::baselines::Baselines;
+use candle_models::policy::{Policy, replay, simulation};
+use candle_train::policy::config::RunConfig;
+use candle_train::policy::dataset::Dataset;
+use candle_train::policy::loader::Order;
+use candle_train::policy::run::{Games, Place, Plan};
+use candle_train::policy::shards::{self, Shard};
+use candle_train::policy::split::{HoldOut, split};
+use candle_train::policy::{evaluate, export};
+use candle_train::stop::{Reason, Stop};
+use candle_train::trainer::{Outcome, with_large_stack};
+use clap::{Args, Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Trains the models of candle-models.
+#[derive(Debug, Parser)]
+#[command(name = "candle-train", version)]
+pub struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Trains a game policy by imitation of replays, or measures one.
+    Policy(PolicyArguments),
+}
+
+impl Arguments {
+    /// How many threads were asked for.
+    pub fn threads(&self) -> Option<usize> {
+        let Task::Policy(arguments) = &self.task;
+        arguments.threads
+    }
+}
+
+#[derive(Debug, Args)]
+struct PolicyArguments {
+    /// Replays (.slp), or folders of them. Without any, games are simulated.
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    replays: Vec<PathBuf>,
+    /// Directory of the run: config.toml, metrics.jsonl, checkpoints/, and at the end the model in bundle/.
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["eval_only", "dry_run"])]
+    out: Option<PathBuf>,
+    /// quick (an MLP, five games, one epoch), standard (an MLP, all games) or mamba.
+    #[arg(long, default_value = "quick")]
+    preset: String,
+    /// TOML file whose keys replace those of the preset.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A key of the configuration, as in `--set trainer.schedule.peak=5e-4`; comes over --config. May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Replays to hold out, by name (`t02`) and separated by commas. Default: a share chosen by content, `data.held_out`.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    hold_out: Vec<String>,
+    /// Continues the run in --out, if there is one.
+    #[arg(long)]
+    resume: bool,
+    /// Stops after this time with a checkpoint, as in 90s, 30m or 2h.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    max_time: Option<Duration>,
+    /// Checks and prints everything, trains nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Trains on the first batch again and again, without regularisation: its loss must fall towards zero.
+    #[arg(long)]
+    overfit_batch: bool,
+    /// Measures --model on the replays (those of --hold-out, if given) and prints the likelihood table.
+    #[arg(long, requires = "model")]
+    eval_only: bool,
+    /// Model directory for --eval-only.
+    #[arg(long, value_name = "BUNDLE")]
+    model: Option<PathBuf>,
+    /// Directory of encoded replays, to share between runs. Default: OUT/shards.
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+    /// Processors to compute with. Default: CANDLE_THREADS, or all that this process may use.
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+/// Games and frames of each that are simulated where no replays are given.
+const SIMULATED_GAMES: u64 = 12;
+const SIMULATED_FRAMES: usize = 3600;
+
+/// Runs the command.
+pub fn run(arguments: Arguments) -> Result<()> {
+    let Task::Policy(arguments) = arguments.task;
+    if arguments.eval_only { measure(&arguments) } else { train(&arguments) }
+}
+
+fn train(arguments: &PolicyArguments) -> Result<()> {
+    let file = match &arguments.config {
+        Some(path) => Some(std::fs::read_to_string(path).with_context(|| path.display().to_string())?),
+        None => None,
+    };
+    let config = RunConfig::resolve(&arguments.preset, file.as_deref(), &arguments.sets)?;
+    let shards = load(arguments)?;
+    let games = hold_out(arguments, shards, config.data.held_out)?;
+    let order = if arguments.overfit_batch { Order::FirstBatch } else { Order::Epochs };
+    let plan = Plan::new(config, &games, order)?;
+    let resolved = plan.config.to_toml()?;
+    let [(train, rows), (held, held_rows)] = plan.games();
+    println!("{resolved}");
+    println!("{train} games ({rows} rows) to train on, {held} ({held_rows} rows) held out");
+    println!("{} parameters, {} steps, {} an epoch", plan.parameters, plan.steps, plan.steps_per_epoch);
+    let Some(out) = arguments.out.as_ref().filter(|_| !arguments.dry_run) else { return Ok(()) };
+    std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
+
+    let stop = Stop::after(arguments.max_time).on_signals()?;
+    let place = if arguments.resume { Place::Resume(out.clone()) } else { Place::New(out.clone()) };
+    let provenance = provenance(arguments, &games, plan.config.data.files);
+    with_large_stack(|| {
+        let trained = plan.train(&place, &stop)?;
+        write_atomic(out.join("config.toml"), resolved.as_bytes())?;
+        if let Outcome::Stopped(reason) = trained.outcome {
+            let why = if reason == Reason::Signal { "a signal" } else { "the time limit" };
+            println!("stopped by {why} at step {}; --resume continues", trained.step);
+            return Ok(());
+        }
+        export::save(&out.join("bundle"), &trained, &provenance)?;
+        if !trained.table.is_empty() {
+            println!("\n{}", export::table(&trained.table));
+        }
+        println!("{} steps in {:.1} s; model in {}", trained.step, trained.time.as_secs_f64(), out.join("bundle").display());
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn measure(arguments: &PolicyArguments) -> Result<()> {
+    let directory = arguments.model.as_deref().context("--eval-only needs --model")?;
+    let bundle = Bundle::open(directory)?;
+    let policy = Policy::load(&bundle)?;
+    let tables = bundle.read_file(BASELINES)?.map(|bytes| Baselines::from_bytes(&bytes)).transpose()?;
+    let mut shards = load(arguments)?;
+    if !arguments.hold_out.is_empty() {
+        shards = split_shards(&shards, &HoldOut::Named(arguments.hold_out.clone()))?.held_out;
+    }
+    let data = Dataset::new(&shards, &policy.config().names, policy.config().delay)?;
+    let start = Instant::now();
+    let mut rows = Vec::new();
+    match tables {
+        Some(tables) => rows.extend(evaluate::tables(&tables, &data)?.into_iter().map(|(name, l)| (name.to_owned(), l))),
+        None => eprintln!("warning: {}: no {BASELINES}, so there is nothing to compare with", directory.display()),
+    }
+    rows.push(("this policy".to_owned(), evaluate::policy(&policy, &data)?));
+    println!("{} games, {:.1} s\n\n{}", data.shards().len(), start.elapsed().as_secs_f64(), export::table(&rows));
+    Ok(())
+}
+
+/// The shards of the replays that were named, or of simulated ones.
+fn load(arguments: &PolicyArguments) -> Result<Vec<Arc<Shard>>> {
+    let start = Instant::now();
+    let temporary;
+    let cache = match (&arguments.cache, &arguments.out) {
+        (Some(cache), _) => cache.clone(),
+        (None, Some(out)) => out.join("shards"),
+        (None, None) => {
+            temporary = std::env::temp_dir().join("candle-train-shards");
+            temporary
+        }
+    };
+    let replays = if arguments.replays.is_empty() { simulate(&cache)? } else { replay::collect(&arguments.replays)? };
+    let prepared = shards::prepare(&replays, &cache)?;
+    prepared.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    let bytes: usize = prepared.shards.iter().map(Shard::bytes).sum();
+    let (games, encoded, seconds) = (prepared.shards.len(), prepared.encoded, start.elapsed().as_secs_f64());
+    eprintln!("{games} games ({:.0} MB), {encoded} encoded now, {seconds:.1} s", bytes as f64 / 1e6);
+    Ok(prepared.shards.into_iter().map(Arc::new).collect())
+}
+
+fn simulate(cache: &Path) -> Result<Vec<PathBuf>> {
+    let directory = cache.join("simulated");
+    std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    eprintln!("no --replays: training on {SIMULATED_GAMES} simulated games");
+    let write = |seed: u64| -> Result<PathBuf> {
+        let path = directory.join(format!("simulated{seed:02}.slp"));
+        // Always written: an older version's simulation must not be mistaken for this one's.
+        replay::write(&simulation::simulate(seed, SIMULATED_FRAMES), &path)?;
+        Ok(path)
+    };
+    (0..SIMULATED_GAMES).map(write).collect()
+}
+
+fn hold_out(arguments: &PolicyArguments, shards: Vec<Arc<Shard>>, share: f64) -> Result<Games> {
+    let named = !arguments.hold_out.is_empty();
+    let hold_out = if named { HoldOut::Named(arguments.hold_out.clone()) } else { HoldOut::Share(share) };
+    split_shards(&shards, &hold_out)
+}
+
+fn split_shards(shards: &[Arc<Shard>], hold_out: &HoldOut) -> Result<Games> {
+    let infos: Vec<_> = shards.iter().map(|shard| shard.info()).collect();
+    let (train, held_out) = split(&infos, hold_out)?;
+    let pick = |indices: Vec<usize>| indices.into_iter().map(|i| shards[i].clone()).collect();
+    Ok(Games { train: pick(train), held_out: pick(held_out) })
+}
+
+fn provenance(arguments: &PolicyArguments, games: &Games, files: usize) -> export::Provenance {
+    let line = |shard: &Arc<Shard>| {
+        let info = shard.info();
+        format!("{} ({} frames, SHA-256 {})", info.source, shard.rows() + 1, &info.replay[..16])
+    };
+    let used = if files == 0 { games.train.len() } else { files.min(games.train.len()) };
+    export::Provenance {
+        command: command_line(std::env::args().skip(1)),
+        train: games.train[..used].iter().map(line).collect(),
+        held_out: games.held_out.iter().map(line).collect(),
+        simulated: arguments.replays.is_empty(),
+    }
+}
+
+/// The command as it goes into a model card: absolute paths, which mean nothing elsewhere, by their last part.
+fn command_line(arguments: impl Iterator<Item = String>) -> String {
+    let word = |argument: String| {
+        let path = Path::new(&argument);
+        let name = path.file_name().filter(|_| path.is_absolute()).map(|name| name.to_string_lossy().into_owned());
+        let word = name.unwrap_or(argument);
+        if word.contains([' ', '\'', '"', '$']) { format!("'{}'", word.replace('\'', "'\\''")) } else { word }
+    };
+    std::iter::once("candle-train".to_owned()).chain(arguments.map(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// `90s`, `30m`, `2h`, or seconds.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.char_indices().last() {
+        Some((i, 's')) => (&text[..i], 1.0),
+        Some((i, 'm')) => (&text[..i], 60.0),
+        Some((i, 'h')) => (&text[..i], 3600.0),
+        _ => (text, 1.0),
+    };
+    let seconds = number.parse::<f64>().ok().filter(|x| (0.0..=1e9).contains(x));
+    seconds.map(|x| Duration::from_secs_f64(x * unit)).ok_or_else(|| format!("expected a time such as 90s, 30m or 2h, found '{text}'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_as_they_are_written() {
+        for (text, seconds) in [("90s", 90), ("1.5m", 90), ("2h", 7200), ("7", 7), ("0", 0)] {
+            assert_eq!(parse_time(text), Ok(Duration::from_secs(seconds)));
+        }
+        for text in ["", "m", "-1s", "1e99h", "soon", "nan"] {
+            assert!(parse_time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_card_shows_no_private_paths() {
+        let arguments = ["policy", "--replays", "/home/me/slippi", "--set", "a.b=c d"].map(str::to_owned);
+        assert_eq!(command_line(arguments.into_iter()), "candle-train policy --replays slippi --set 'a.b=c d'");
+    }
+}

@@ -1,0 +1,78 @@
+//! Likelihood of recorded games: of a policy that reads them from the first frame to the last, and of the count tables.
+
+use super::dataset::{Buffers, Dataset, Pass};
+use super::loader::inputs;
+use candle_models::Result;
+use candle_models::policy::Policy;
+use candle_models::policy::actions::{ACTION, Action, LOGITS, most_likely, nll};
+use candle_models::policy::baselines::{Baselines, Likelihood, TABLE_NAMES};
+use candle_models::recurrent::Recurrent;
+
+/// Games side by side, and frames of each in one pass: few enough rows to stay in the cache and to keep memory small.
+const LANES: usize = 8;
+const FRAMES: usize = 120;
+
+/// How likely the policy finds the recorded actions of all games, both players, with state carried through each game.
+pub fn policy(policy: &Policy, data: &Dataset) -> Result<Likelihood> {
+    let mut passes = data.passes();
+    // Games of like length side by side: the shorter ones of a group wait for the longest.
+    passes.sort_by_key(|pass| std::cmp::Reverse(data.rows(pass.game)));
+    let mut all = Likelihood::default();
+    for group in passes.chunks(LANES) {
+        all.merge(&evaluate_group(policy, data, group)?);
+    }
+    Ok(all)
+}
+
+fn evaluate_group(policy: &Policy, data: &Dataset, group: &[Pass]) -> Result<Likelihood> {
+    let longest = group.iter().map(|pass| data.rows(pass.game)).max().unwrap_or(0);
+    let mut state = policy.initial_state(group.len())?;
+    let mut likelihood = Likelihood::default();
+    for start in (0..longest).step_by(FRAMES) {
+        let frames = FRAMES.min(longest - start);
+        let mut rows = Buffers::zeros(group.len() * frames);
+        for (lane, pass) in group.iter().enumerate() {
+            let end = data.rows(pass.game).clamp(start, start + frames);
+            data.read(*pass, start..end, rows.rows(lane * frames..lane * frames + end - start))?;
+        }
+        let (previous, action) = (rows.previous.clone(), rows.action.clone());
+        let resets: Vec<bool> = (0..group.len() * frames).map(|i| start == 0 && i % frames == 0).collect();
+        let (outputs, next) = policy.unroll(&inputs(rows, group.len(), frames, policy.device())?, &resets, &state)?;
+        state = next.map(|_, t| Ok(t.detach()))?;
+        let logits = outputs.get("logits")?.flatten_all()?.to_vec1::<f32>()?;
+        for (lane, pass) in group.iter().enumerate() {
+            for t in 0..data.rows(pass.game).clamp(start, start + frames) - start {
+                let row = lane * frames + t;
+                let at = |ids: &[u32]| Action::from_ids(&ids[row * ACTION..(row + 1) * ACTION]);
+                let mut frame = [0f32; LOGITS];
+                frame.copy_from_slice(&logits[row * LOGITS..(row + 1) * LOGITS]);
+                let action = at(&action)?;
+                likelihood.add(&at(&previous)?, &action, &nll(&frame, &action), &most_likely(&frame));
+            }
+        }
+    }
+    Ok(likelihood)
+}
+
+/// The count tables of some games.
+pub fn fit_tables(data: &Dataset) -> Result<Baselines> {
+    Ok(Baselines::fit(sequences(data)?))
+}
+
+/// How likely the count tables find the same frames as [`policy`], by the tables' names.
+pub fn tables(baselines: &Baselines, data: &Dataset) -> Result<Vec<(&'static str, Likelihood)>> {
+    let mut all: Vec<_> = TABLE_NAMES.iter().map(|name| (*name, Likelihood::default())).collect();
+    for sequence in sequences(data)? {
+        all.iter_mut().zip(baselines.evaluate(&sequence)).for_each(|(sum, one)| sum.1.merge(&one));
+    }
+    Ok(all)
+}
+
+/// A sequence of actions per game and player; all but its first are those that the rows ask for.
+fn sequences(data: &Dataset) -> Result<Vec<Vec<Action>>> {
+    let sequence = |pass: Pass| {
+        let first = data.action_before(pass)?;
+        std::iter::once(Ok(first)).chain((0..data.rows(pass.game)).map(|row| data.action(pass, row))).collect()
+    };
+    data.passes().into_iter().map(sequence).collect()
+}

@@ -1,0 +1,72 @@
+//! The result of a run as a model bundle with its card.
+
+use super::run::Trained;
+use candle_models::bundle::{self, BASELINES, CARD, Manifest, TOKENIZER};
+use candle_models::policy::{FAMILY, actions, baselines};
+use candle_models::{Error, Result};
+use std::fmt::Write;
+use std::path::Path;
+
+/// What a model card says beside the run's own figures.
+#[derive(Debug, Clone, Default)]
+pub struct Provenance {
+    /// The command line.
+    pub command: String,
+    /// One line per training replay.
+    pub train: Vec<String>,
+    /// One line per held-out replay.
+    pub held_out: Vec<String>,
+    /// Whether the games are simulated ones.
+    pub simulated: bool,
+}
+
+/// Writes the averaged parameters, the action vocabulary, the count tables and the card to `directory`.
+pub fn save(directory: &Path, trained: &Trained, from: &Provenance) -> Result<()> {
+    let manifest = Manifest::new(FAMILY, &trained.config.model)?;
+    let tokenizer = actions::tokenizer()?.to_string(true).map_err(|e| Error::file(directory, e))?;
+    let metadata = serde_json::json!({
+        "steps": trained.step, "epochs": trained.config.epochs, "seed": trained.config.seed, "command": from.command,
+        "trained_with": concat!("candle-train ", env!("CARGO_PKG_VERSION")),
+    });
+    let files =
+        [(CARD, card(trained, from)?.into_bytes()), (TOKENIZER, tokenizer.into_bytes()), (BASELINES, trained.baselines.to_bytes()?)];
+    bundle::save(directory, &manifest, &trained.parameters, metadata, &files)
+}
+
+/// The likelihood table of a run, as Markdown.
+pub fn table(rows: &[(String, baselines::Likelihood)]) -> String {
+    let rows: Vec<_> = rows.iter().map(|(name, likelihood)| (name.as_str(), *likelihood)).collect();
+    baselines::table(&rows)
+}
+
+fn card(trained: &Trained, from: &Provenance) -> Result<String> {
+    let config = &trained.config;
+    let parameters: usize = trained.parameters.values().map(|t| t.elem_count()).sum();
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "# Game policy: {}\n", super::run::policy_name(config));
+    let _ = writeln!(text, "Imitates players of Super Smash Bros. Melee, one action per frame of 1/60 s. {parameters} parameters.\n");
+    if from.simulated {
+        let _ = writeln!(text, "**Trained on simulated games, not on recordings of people.**\n");
+    }
+    let _ = writeln!(text, "## Training\n");
+    let minutes = trained.time.as_secs_f64() / 60.0;
+    let _ = writeln!(text, "{} steps, {} epochs, seed {}, {minutes:.1} minutes.\n", trained.step, config.epochs, config.seed);
+    let _ = writeln!(text, "```sh\n{}\n```\n", from.command);
+    let _ = writeln!(text, "```toml\n{}```\n", config.to_toml()?);
+    let _ = writeln!(text, "## Data\n");
+    for (title, games) in [("Trained on", &from.train), ("Held out", &from.held_out)] {
+        let _ = writeln!(text, "{title} ({}):\n", games.len());
+        games.iter().for_each(|game| {
+            let _ = writeln!(text, "- {game}");
+        });
+        text.push('\n');
+    }
+    if !trained.table.is_empty() {
+        let _ = writeln!(text, "## Likelihood of the held-out games\n");
+        let _ = writeln!(text, "Nats per frame; the count tables are fitted on the training games. `change` are frames whose action");
+        let _ = writeln!(text, "differs from the one before, `hold` the others.\n");
+        text.push_str(&table(&trained.table));
+    }
+    Ok(text)
+}

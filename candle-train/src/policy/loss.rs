@@ -1,0 +1,147 @@
+//! The loss of imitation: how unlikely the recorded action was.
+//!
+//! Per frame, the negative log-likelihood of the eight buttons (Bernoulli), four stick axes and the shoulder (categorical), in
+//! nats. Written in stable forms: ln(1 + e^z) = max(z, 0) + ln(1 + e^-|z|), and softmax after subtracting the maximum.
+
+use candle_core::{D, DType, Tensor};
+use candle_models::Result;
+use candle_models::policy::actions::{ACTION, BUTTONS, GROUPS, LOGITS};
+
+/// Stick axes, and classes of each.
+const AXES: usize = 4;
+const STICK: usize = 17;
+const SHOULDER: usize = 5;
+const _: () = assert!(BUTTONS + AXES * STICK + SHOULDER == LOGITS && BUTTONS + AXES + 1 == ACTION);
+
+/// Negative log-likelihood in nats, `[n, 6]` in the order of the reported components, from `logits` `[n, 81]` and the
+/// actions' classes `[n, 13]`. `smoothing` moves that much probability from the recorded class to all classes alike; it acts
+/// on the categorical components only, because on a Bernoulli it would move the optimum.
+pub fn components(logits: &Tensor, actions: &Tensor, smoothing: f64) -> Result<Tensor> {
+    let n = logits.dim(0)?;
+    let buttons = logits.narrow(1, 0, BUTTONS)?;
+    let pressed = actions.narrow(1, 0, BUTTONS)?.to_dtype(DType::F32)?;
+    // -ln p = ln(1 + e^z) with z = logit where the button is up and -logit where it is down.
+    let z = (buttons * pressed.affine(-2.0, 1.0)?)?;
+    let buttons = (z.relu()? + (z.abs()?.neg()?.exp()? + 1.0)?.log()?)?.sum_keepdim(1)?;
+
+    let sticks = logits.narrow(1, BUTTONS, AXES * STICK)?.contiguous()?.reshape((n, AXES, STICK))?;
+    let sticks = categorical(&sticks, &actions.narrow(1, BUTTONS, AXES)?.contiguous()?, smoothing)?;
+    let shoulder = logits.narrow(1, LOGITS - SHOULDER, SHOULDER)?.contiguous()?.reshape((n, 1, SHOULDER))?;
+    let shoulder = categorical(&shoulder, &actions.narrow(1, ACTION - 1, 1)?.contiguous()?, smoothing)?;
+    let parts = Tensor::cat(&[buttons, sticks, shoulder], 1)?;
+    debug_assert_eq!(parts.dims(), [n, GROUPS]);
+    Ok(parts)
+}
+
+/// `[n, k]` from logits `[n, k, classes]` and classes `[n, k]`.
+fn categorical(logits: &Tensor, classes: &Tensor, smoothing: f64) -> Result<Tensor> {
+    // The maximum only shifts: without its gradient the result is the same and the graph smaller.
+    let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
+    let log_sum = shifted.exp()?.sum(D::Minus1)?.log()?;
+    let chosen = shifted.gather(&classes.unsqueeze(D::Minus1)?, D::Minus1)?.squeeze(D::Minus1)?;
+    if smoothing == 0.0 {
+        return Ok((log_sum - chosen)?);
+    }
+    let mean = shifted.mean(D::Minus1)?;
+    Ok((log_sum - ((chosen * (1.0 - smoothing))? + (mean * smoothing)?)?)?)
+}
+
+/// The mean over rows with their weights, `[n, k]` to `[k]`; zero if all weights are.
+pub fn weighted_mean(values: &Tensor, weights: &Tensor) -> Result<Tensor> {
+    let total = weights.sum_all()?.to_scalar::<f32>()?.max(f32::MIN_POSITIVE);
+    Ok(values.broadcast_mul(&weights.unsqueeze(1)?)?.sum(0)?.affine(1.0 / f64::from(total), 0.0)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::{Device, Var};
+    use candle_models::policy::actions::{Action, COMPONENTS, nll};
+    use candle_models::random::Random;
+
+    fn case(n: usize, scale: f32) -> (Vec<f32>, Vec<u32>) {
+        let random = Random::new(3);
+        let logits = (0..n * LOGITS).map(|i| random.stream("logits").normal(i as u64) * scale).collect();
+        let class = |i: usize| random.stream("class").below(i as u64, COMPONENTS[i % ACTION].classes.into());
+        (logits, (0..n * ACTION).map(class).collect())
+    }
+
+    fn tensors(logits: &[f32], actions: &[u32]) -> (Var, Tensor) {
+        let n = logits.len() / LOGITS;
+        let logits = Var::from_slice(logits, (n, LOGITS), &Device::Cpu).unwrap();
+        (logits, Tensor::from_slice(actions, (n, ACTION), &Device::Cpu).unwrap())
+    }
+
+    #[test]
+    fn equals_the_likelihood_of_the_action_space() {
+        for scale in [1.0, 200.0] {
+            let (logits, actions) = case(16, scale);
+            let (l, a) = tensors(&logits, &actions);
+            let found = components(&l, &a, 0.0).unwrap().to_vec2::<f32>().unwrap();
+            for (i, found) in found.iter().enumerate() {
+                let row: &[f32; LOGITS] = logits[i * LOGITS..(i + 1) * LOGITS].try_into().unwrap();
+                let expected = nll(row, &Action::from_ids(&actions[i * ACTION..(i + 1) * ACTION]).unwrap());
+                for (found, expected) in found.iter().zip(expected) {
+                    assert!((found - expected).abs() <= 1e-5 * (1.0 + expected.abs()), "row {i}: expected {expected}, found {found}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_gradient_is_probability_minus_target() {
+        let (mut logits, actions) = case(4, 2.0);
+        logits[0] = 0.0; // Where max(z, 0) and |z| have a corner, the sum has none.
+        let (l, a) = tensors(&logits, &actions);
+        let grads = components(&l, &a, 0.0).unwrap().sum_all().unwrap().backward().unwrap();
+        let found: Vec<f32> = grads.get(&l).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        for row in 0..4 {
+            let x = &logits[row * LOGITS..(row + 1) * LOGITS];
+            for (i, c) in COMPONENTS.iter().enumerate() {
+                let class = actions[row * ACTION + i] as usize;
+                let slot = &x[c.logit..c.logit + c.logits()];
+                for k in 0..c.logits() {
+                    let (p, target) = match c.logits() {
+                        1 => (1.0 / (1.0 + (-slot[0]).exp()), class == 1),
+                        _ => (slot[k].exp() / slot.iter().map(|v| v.exp()).sum::<f32>(), class == k),
+                    };
+                    let expected = p - f32::from(u8::from(target));
+                    let found = found[row * LOGITS + c.logit + k];
+                    assert!((found - expected).abs() < 1e-5, "{} class {k}: expected {expected}, found {found}", c.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn smoothing_spares_the_buttons() {
+        let (logits, actions) = case(8, 2.0);
+        let (l, a) = tensors(&logits, &actions);
+        let plain = components(&l, &a, 0.0).unwrap().to_vec2::<f32>().unwrap();
+        let smooth = components(&l, &a, 0.1).unwrap().to_vec2::<f32>().unwrap();
+        for (plain, smooth) in plain.iter().zip(&smooth) {
+            assert_eq!(plain[0], smooth[0]);
+            assert_ne!(plain[1], smooth[1]);
+        }
+        // By the definition: (1 - e) of the class's loss and e of the mean over all classes.
+        let all: f32 = (0..5)
+            .map(|class| {
+                let mut actions = actions.clone();
+                actions[ACTION - 1] = class;
+                let (l, a) = tensors(&logits, &actions);
+                components(&l, &a, 0.0).unwrap().to_vec2::<f32>().unwrap()[0][GROUPS - 1] / 5.0
+            })
+            .sum();
+        let expected = 0.9 * plain[0][GROUPS - 1] + 0.1 * all;
+        assert!((smooth[0][GROUPS - 1] - expected).abs() < 1e-5);
+    }
+
+    #[test]
+    fn rows_without_weight_do_not_count() {
+        let values = Tensor::new(&[[1f32, 2.0], [5.0, 6.0], [9.0, 9.0]], &Device::Cpu).unwrap();
+        let weights = Tensor::new(&[1f32, 1.0, 0.0], &Device::Cpu).unwrap();
+        assert_eq!(weighted_mean(&values, &weights).unwrap().to_vec1::<f32>().unwrap(), [3.0, 4.0]);
+        let none = Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap();
+        assert_eq!(weighted_mean(&values, &none).unwrap().to_vec1::<f32>().unwrap(), [0.0, 0.0]);
+    }
+}

@@ -1,0 +1,188 @@
+//! A training run from games to a model bundle.
+
+use super::config::RunConfig;
+use super::dataset::{Dataset, frequent_names};
+use super::evaluate;
+use super::imitation::{HeldOut, Imitation};
+use super::loader::{Loader, LoaderConfig, Order};
+use super::plan::StepShape;
+use super::shards::Shard;
+use crate::metrics::Reporter;
+use crate::stop::Stop;
+use crate::trainer::{Outcome, Trainer};
+use candle_core::{Device, Tensor};
+use candle_models::nn::Params;
+use candle_models::policy::Policy;
+use candle_models::policy::baselines::{Baselines, FIRST_ORDER, Likelihood};
+use candle_models::random::Random;
+use candle_models::{Error, Result};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The games of a run.
+#[derive(Debug, Clone, Default)]
+pub struct Games {
+    /// To train on.
+    pub train: Vec<Arc<Shard>>,
+    /// To measure on; may be empty.
+    pub held_out: Vec<Arc<Shard>>,
+}
+
+/// Where a run keeps its files, and where it starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// Nothing is written.
+    Memory,
+    /// Metrics and checkpoints go here; the directory must not hold a run.
+    New(PathBuf),
+    /// The same, and a run that is there is continued.
+    Resume(PathBuf),
+}
+
+impl Place {
+    fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::Memory => None,
+            Self::New(path) | Self::Resume(path) => Some(path),
+        }
+    }
+}
+
+/// A run that is ready to start: everything that can be wrong with it has been checked.
+#[derive(Debug)]
+pub struct Plan {
+    /// The configuration, names filled in.
+    pub config: RunConfig,
+    train: Arc<Dataset>,
+    held_out: Arc<Dataset>,
+    order: Order,
+    /// Steps of an epoch.
+    pub steps_per_epoch: u64,
+    /// Steps of the run.
+    pub steps: u64,
+    /// Values to train.
+    pub parameters: usize,
+    /// Hash of the training games' content, in hexadecimal.
+    pub data: String,
+}
+
+/// What a run gave.
+#[derive(Debug)]
+pub struct Trained {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The configuration, names filled in.
+    pub config: RunConfig,
+    /// Steps done.
+    pub step: u64,
+    /// Wall time of this process's share.
+    pub time: Duration,
+    /// The moving average of the parameters.
+    pub parameters: BTreeMap<String, Tensor>,
+    /// Count tables of the training games.
+    pub baselines: Baselines,
+    /// Held-out games: the count tables, then the policy. Empty without such games, or when the run was stopped.
+    pub table: Vec<(String, Likelihood)>,
+}
+
+impl Plan {
+    /// Checks a configuration against its games. `order` other than epochs is for trying whether a batch can be learnt.
+    ///
+    /// # Errors
+    /// If a field is out of range, or the games do not fill a step.
+    pub fn new(mut config: RunConfig, games: &Games, order: Order) -> Result<Self> {
+        if config.data.files > 0 && config.data.files < games.train.len() {
+            return Self::new(config.clone(), &Games { train: games.train[..config.data.files].to_vec(), ..games.clone() }, order);
+        }
+        if config.model.names.is_empty() {
+            config.model.names = frequent_names(&games.train, config.data.names);
+        }
+        config.validate()?;
+        if order == Order::FirstBatch {
+            (config.noise.dropout, config.noise.drop_ids, config.loss.value) = (0.0, 0.0, 0.0);
+            config.trainer.optimiser.weight_decay = 0.0;
+        }
+        let data = |shards: &[Arc<Shard>]| Ok::<_, Error>(Arc::new(Dataset::new(shards, &config.model.names, config.model.delay)?));
+        let (train, held_out) = (data(&games.train)?, data(&games.held_out)?);
+        let parameters = Policy::parameters(&config.model)?.iter().map(|p| p.shape.iter().product::<usize>()).sum();
+        let mut hash = Sha256::new();
+        games.train.iter().for_each(|shard| hash.update(&shard.info().replay));
+        let data = hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect();
+        let (steps_per_epoch, steps) = (0, 0);
+        let mut plan = Self { config, train, held_out, order, steps_per_epoch, steps, parameters, data };
+        let micro = plan.loader(&Device::Cpu)?.steps_per_epoch();
+        plan.steps_per_epoch = micro / plan.config.trainer.accumulate as u64;
+        plan.steps = (micro * plan.config.epochs / plan.config.trainer.accumulate as u64).max(1);
+        Ok(plan)
+    }
+
+    /// What is held out, for the log: games and rows, trained on and held out.
+    pub fn games(&self) -> [(usize, usize); 2] {
+        [&self.train, &self.held_out].map(|d| (d.shards().len(), d.passes().iter().map(|p| d.rows(p.game)).sum()))
+    }
+
+    fn loader(&self, device: &Device) -> Result<Loader> {
+        let data = &self.config.data;
+        let shape = StepShape { lanes: data.batch, unroll: data.unroll };
+        let random = Random::new(self.config.seed).stream("data");
+        let (mirror, burn_in, order) = (data.mirror as f32, data.burn_in, self.order);
+        Loader::new(self.train.clone(), LoaderConfig { shape, mirror, burn_in, order, random }, device)
+    }
+
+    /// Trains until the last step, or until `stop` says so. Deep graphs need a large stack: see
+    /// [`with_large_stack`](crate::trainer::with_large_stack).
+    ///
+    /// # Errors
+    /// If the place already holds a run, or one of another configuration; if gradients stay non-finite; if the disk is full.
+    pub fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
+        let start = Instant::now();
+        let device = Device::Cpu;
+        let baselines = evaluate::fit_tables(&self.train)?;
+        let tables = evaluate::tables(&baselines, &self.held_out)?;
+        let measured = !self.held_out.shards().is_empty();
+        let markov = tables[FIRST_ORDER].1.all().total();
+        let held_out = (measured && self.order == Order::Epochs).then(|| HeldOut { data: self.held_out.clone(), markov });
+
+        let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
+        let policy = Policy::new(&self.config.model, &params)?;
+        let mut task = Imitation::new(&self.config, policy, self.loader(&device)?, held_out)?;
+        let identity = serde_json::json!({ "config": self.config, "data": self.data });
+        let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity)?;
+        begin(&mut trainer, &mut task, place)?;
+        let mut reporter = Reporter::new(place.directory(), trainer.step(), self.steps, "frames")?;
+        let outcome = trainer.run(&mut task, &mut reporter, stop)?;
+        drop(reporter);
+
+        let parameters = trainer.average()?;
+        let mut table = Vec::new();
+        if measured && outcome == Outcome::Finished {
+            let policy = Policy::new(&self.config.model, &Params::given(parameters.clone(), &device))?;
+            table = tables.into_iter().map(|(name, likelihood)| (name.to_owned(), likelihood)).collect();
+            table.push((policy_name(&self.config), evaluate::policy(&policy, &self.held_out)?));
+        }
+        Ok(Trained { outcome, step: trainer.step(), time: start.elapsed(), parameters, baselines, table, config: self.config })
+    }
+}
+
+fn begin(trainer: &mut Trainer, task: &mut Imitation, place: &Place) -> Result<()> {
+    let Some(directory) = place.directory() else { return Ok(()) };
+    trainer.save_to(directory)?;
+    if trainer.has_checkpoint() && matches!(place, Place::New(_)) {
+        return Err(Error::file(directory, "holds a run already; --resume continues it"));
+    }
+    if let Some(warnings) = trainer.resume(task)? {
+        warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        eprintln!("continued from step {}", trainer.step());
+    }
+    Ok(())
+}
+
+/// The policy's row in a table: `mamba, autoregressive`.
+pub fn policy_name(config: &RunConfig) -> String {
+    let heads = serde_json::to_value(config.model.heads).ok();
+    let heads = heads.as_ref().and_then(|v| v.as_str()).unwrap_or_default();
+    format!("{}, {heads} heads", config.model.backbone.kind())
+}
