@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn numbers_have_three_digits_and_a_unit() {
         let cases = [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (4_096_000, "4.10 MB"), (99_960, "100 kB"), (999_499_999, "999 MB")];
-        cases.map(|(n, text)| assert_eq!(bytes(n), text));
+        cases.into_iter().for_each(|(n, text)| assert_eq!(bytes(n), text));
         assert_eq!((bytes(999_999), count(12), count(1_320_000)), ("1.00 MB".to_owned(), "12".to_owned(), "1.32 M".to_owned()));
         assert!(bytes(u64::MAX).ends_with(" TB"));
     }
