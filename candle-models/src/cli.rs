@@ -56,7 +56,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let sentence = sentence.join(" ");
     let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
     // A call without arguments answers with the help text instead of a sentence.
-    let sentence = if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand { "nothing to do" } else { sentence };
+    let sentence =
+        if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand { "nothing to do" } else { sentence };
     report("error", &Usage::error(one_line(sentence)));
     ExitCode::from(USAGE)
 }
@@ -123,7 +124,13 @@ fn scaled(mut value: f64, units: &[&str]) -> String {
         value /= 1000.0;
         unit += 1;
     }
-    let digits = if unit == 0 || value >= 99.95 { 0 } else if value >= 9.995 { 1 } else { 2 };
+    let digits = if unit == 0 || value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
     format!("{value:.digits$} {}", units[unit]).trim_end().to_owned()
 }
 
@@ -134,7 +141,7 @@ mod tests {
     #[test]
     fn numbers_have_three_digits_and_a_unit() {
         let cases = [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (4_096_000, "4.10 MB"), (99_960, "100 kB"), (999_499_999, "999 MB")];
-        cases.map(|(n, text)| assert_eq!(bytes(n), text));
+        cases.into_iter().for_each(|(n, text)| assert_eq!(bytes(n), text));
         assert_eq!((bytes(999_999), count(12), count(1_320_000)), ("1.00 MB".to_owned(), "12".to_owned(), "1.32 M".to_owned()));
         assert!(bytes(u64::MAX).ends_with(" TB"));
     }

@@ -164,8 +164,11 @@ pub fn threads(requested: Option<usize>) -> Result<usize> {
 /// ```
 ///
 /// Candle asks the environment for the number of threads at every matrix product, and without an answer counts the
-/// physical cores in `/proc/cpuinfo`, 61 us a time; it also ignores the control group's quota. Rayon's global pool and
-/// Candle's own pools take the same number when they are first used, so a later call changes only part of them.
+/// physical cores in `/proc/cpuinfo`, 61 us a time; it also ignores the control group's quota. Rayon's global pool takes
+/// the number when it is first used, so a later call changes nothing.
+///
+/// Candle's second pool, for elementwise operations, gets one thread: its barriers spin, and on a machine that other
+/// work shares a training step took 2 to 4 times as long with two.
 ///
 /// # Safety
 /// It changes the process's environment: no other thread may be running.
@@ -174,7 +177,7 @@ pub unsafe fn configure_threads(threads: usize) {
     // SAFETY: the caller promises that there is no other thread.
     unsafe {
         std::env::set_var("RAYON_NUM_THREADS", &threads);
-        std::env::set_var("CANDLE_NUM_THREADS", &threads);
+        std::env::set_var("CANDLE_NUM_THREADS", "1");
     }
 }
 

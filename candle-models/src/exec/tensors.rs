@@ -85,11 +85,10 @@ impl Executor for TensorExecutor<'_> {
     fn linear(&mut self, x: &Tensor, layer: &Linear, act: Activation) -> Result<Tensor> {
         // Column slices come in strided; the product wants rows one behind the other.
         let y = x.contiguous()?.matmul(&layer.weight)?;
-        let y = match &layer.bias {
-            Some(bias) => y.broadcast_add(bias)?,
-            None => y,
-        };
-        Ok(ops::activation(&y, act)?)
+        Ok(match &layer.bias {
+            Some(bias) => ops::bias_activation(&y, bias, act)?,
+            None => ops::activation(&y, act)?,
+        })
     }
 
     fn lookup_linear(&mut self, x: &Tensor, ids: &Tensor, tables: &[&Tensor], layer: &Linear) -> Result<Tensor> {

@@ -5,7 +5,7 @@
 //! kernels and a grouped one is a launch per channel.
 
 use super::simd::{self, kernel};
-use super::{Rows, contiguous, is_fused, rows_of, with_rows};
+use super::{Rows, contiguous, is_fused, rows_of, sum_in_order, with_rows};
 use candle_core::{CpuStorage, CustomOp3, IndexOp, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 use std::sync::{Arc, Mutex};
@@ -189,12 +189,8 @@ impl CustomOp3 for ConvOp {
                     back.run(sequence(grad, row, steps), dx)
                 })
                 .collect();
-            Ok(partial.into_iter().reduce(|mut a, b| {
-                a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
-                a
-            }))
-        })?
-        .unwrap_or_default();
+            Ok(sum_in_order(partial))
+        })?;
         let device = x.device();
         let dw = Tensor::from_slice(&sums[..taps * width], (taps, width), device)?;
         let db = Tensor::new(&sums[taps * width..], device)?;

@@ -13,7 +13,7 @@ mod norm;
 mod scan;
 pub(crate) mod simd;
 
-pub use activation::{Activation, activation, gate, gate_reference};
+pub use activation::{Activation, activation, bias_activation, gate, gate_reference};
 pub(crate) use activation::{activate, gate_row};
 pub use attention::{Attention, AttentionState, attention};
 pub(crate) use attention::{Timeline, attend_row};
@@ -77,4 +77,13 @@ fn with_rows<R>(tensors: &[&Tensor], f: impl FnOnce(&[Rows]) -> Result<R>) -> Re
         })
         .collect::<Result<_>>()?;
     f(&rows)
+}
+
+/// Adds up partial sums in their order, so that the result does not depend on the number of threads.
+fn sum_in_order(partial: Vec<Vec<f32>>) -> Vec<f32> {
+    let sum = partial.into_iter().reduce(|mut a, b| {
+        a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+        a
+    });
+    sum.unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! Layer normalisation and RMS normalisation over the last axis, with the gain, the offset and their gradients in one pass.
 
 use super::simd::kernel;
-use super::{Activation, Rows, rows_of, with_rows};
+use super::{Activation, Rows, rows_of, sum_in_order, with_rows};
 use candle_core::{CpuStorage, CustomOp3, D, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
@@ -150,12 +150,8 @@ impl CustomOp3 for NormOp {
                     sums
                 })
                 .collect();
-            Ok(partial.into_iter().reduce(|mut a, b| {
-                a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
-                a
-            }))
-        })?
-        .unwrap_or_else(|| vec![0.0; 2 * width]);
+            Ok(sum_in_order(partial))
+        })?;
         let dx = Tensor::from_vec(dx, (rows, width), x.device())?;
         let dw = Tensor::new(&sums[..width], x.device())?;
         let db = (self.kind == NormKind::Layer).then(|| Tensor::new(&sums[width..], x.device())).transpose()?;

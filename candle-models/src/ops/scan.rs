@@ -6,7 +6,7 @@
 //! lanes. The backward recomputes the states of one group of 16 channels at a time into scratch that stays in the cache.
 
 use super::simd::{self, kernel};
-use super::{Rows, contiguous, is_fused, rows_of, with_rows};
+use super::{Rows, contiguous, is_fused, rows_of, sum_in_order, with_rows};
 use candle_core::{CpuStorage, CustomOp3, D, IndexOp, Layout, Result, Shape, Tensor};
 use pulp::Simd;
 use rayon::prelude::*;
@@ -293,12 +293,8 @@ impl CustomOp3 for ScanOp {
                     },
                 )
                 .collect();
-            Ok(partial.into_iter().reduce(|mut a, b| {
-                a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
-                a
-            }))
-        })?
-        .unwrap_or_default();
+            Ok(sum_in_order(partial))
+        })?;
         let device = u.device();
         let dparams = Tensor::from_vec(dparams, p.shape(), device)?;
         Ok((Some(Tensor::from_vec(du, u.shape(), device)?), Some(Tensor::from_vec(dpacked, x.shape(), device)?), Some(dparams)))

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod bundle;
+#[cfg(feature = "cli")]
+mod infer;
+mod ops;
 mod policy;
 #[cfg(feature = "slippi")]
 mod replay;

@@ -2,13 +2,14 @@
 
 use crate::output::line;
 use anyhow::{Context, Result};
-use candle_core::DType;
+use candle_core::{DType, Tensor};
 use candle_models::bundle::{self, BASELINES, Bundle, CARD, CONFIG, MODEL, Manifest, ParameterSpec, TOKENIZER};
 use candle_models::cli::{self, Usage};
 use candle_models::engine::{self, Model, Runner};
 use candle_models::files::write_directory;
 use candle_models::random::Random;
 use candle_models::{Error, device};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,16 +42,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return Err(Usage::error(format!("{}: a bundle cannot be exported onto itself", out.display())));
     }
     let original = engine::load(&bundle).with_context(|| from.display().to_string())?;
+    let (manifest, tensors, files) = content(&bundle, dtype)?;
     let mut differences = Vec::new();
     write_directory(out, &[CONFIG, MODEL, CARD, TOKENIZER, BASELINES], |dir| {
-        // The user knows the target, not the temporary directory.
-        let named = |e: Error| Error::Input(e.to_string().replace(&dir.display().to_string(), &out.display().to_string()));
-        write(&bundle, dir, dtype).map_err(named)?;
-        let exported = Bundle::open(dir).and_then(|bundle| engine::load(&bundle)).map_err(named)?;
+        bundle::save(dir, &manifest, &tensors, serde_json::Value::Null, &files).map_err(|e| named(e, out))?;
+        let exported = engine::load(&Bundle::open(dir)?)?;
         differences = compare(&original, &exported)?;
         let tolerance = tolerance(dtype);
         match differences.iter().find(|d| !d.within(tolerance)) {
-            Some(d) => Err(Error::file(out, format!("not exported, {} is off by more than {tolerance} of its range: {d}", arguments.dtype))),
+            Some(d) => {
+                Err(Error::file(out, format!("not exported, {} is off by more than {tolerance} of its range: {d}", arguments.dtype)))
+            }
             None => Ok(()),
         }
     })?;
@@ -77,17 +79,28 @@ fn tolerance(dtype: DType) -> f32 {
     }
 }
 
+/// A bundle's manifest, parameters and further files.
+type Content = (Manifest, BTreeMap<String, Tensor>, Vec<(&'static str, Vec<u8>)>);
+
 /// Parameters in `dtype` and the files that inference wants; what training has noted beside the weights stays behind.
-fn write(bundle: &Bundle, dir: &Path, dtype: DType) -> candle_models::Result<()> {
+fn content(bundle: &Bundle, dtype: DType) -> candle_models::Result<Content> {
     let specs: Vec<ParameterSpec> = bundle.parameters()?.into_iter().map(|p| ParameterSpec::new(p.name, &p.shape)).collect();
-    let tensors = bundle.read_tensors(&specs)?;
-    let cast = tensors.into_iter().map(|(name, tensor)| Ok((name, tensor.to_dtype(dtype)?))).collect::<candle_models::Result<_>>()?;
+    let tensors = bundle.read_tensors(&specs)?.into_iter();
+    let tensors = tensors.map(|(name, tensor)| Ok((name, tensor.to_dtype(dtype)?))).collect::<candle_models::Result<_>>()?;
     let mut files = Vec::new();
     for name in [CARD, TOKENIZER, BASELINES] {
         files.extend(bundle.read_file(name)?.map(|bytes| (name, bytes)));
     }
     let Manifest { family, model, .. } = bundle.manifest();
-    bundle::save(dir, &Manifest::new(family.as_str(), model)?, &cast, serde_json::Value::Null, &files)
+    Ok((Manifest::new(family.as_str(), model)?, tensors, files))
+}
+
+/// The user knows the target, not the temporary directory that could not be written.
+fn named(error: Error, out: &Path) -> Error {
+    match error {
+        Error::Io { path, source } => Error::io(out.join(path.file_name().unwrap_or_default()))(source),
+        other => other,
+    }
 }
 
 /// How far an output is from the original's.

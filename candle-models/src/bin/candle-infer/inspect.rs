@@ -77,10 +77,13 @@ impl Report {
         for p in &self.parameters {
             line(format_args!("  {:<40} {:<5} {:<14} {:>9}", p.name, p.dtype, format!("{:?}", p.shape), elements(p)))?;
         }
-        let (values, bytes, state) = (cli::count(self.values() as u64), cli::bytes(self.bytes() as u64), cli::bytes(4 * self.state_values() as u64));
+        let (values, bytes, state) =
+            (cli::count(self.values() as u64), cli::bytes(self.bytes() as u64), cli::bytes(4 * self.state_values() as u64));
         line(format_args!("size: {} tensors, {values} values, {bytes}; {state} of state per row", self.parameters.len()))?;
         let operations = cli::count(self.operations() as u64);
-        line(format_args!("work: {operations} multiply-adds per row and frame (inputs x outputs of every linear layer; lookups, norms, convolution, scan and attention not counted)"))?;
+        line(format_args!(
+            "work: {operations} multiply-adds per row and frame (inputs x outputs of every linear layer; lookups, norms, convolution, scan and attention not counted)"
+        ))?;
         if !self.metadata.is_null() {
             line(format_args!("metadata: {}", self.metadata))?;
         }

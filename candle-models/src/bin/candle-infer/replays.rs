@@ -143,6 +143,11 @@ impl Replays {
         if self.port.is_some() { 1 } else { 2 }
     }
 
+    /// Rows of a pass.
+    pub fn rows(&self) -> usize {
+        self.players() * ROWS
+    }
+
     /// Watches one replay.
     pub fn watch(&mut self, path: &Path, output: &mut Output) -> Result<()> {
         let mut reader = Reader::open(path)?;
@@ -184,7 +189,8 @@ impl Replays {
         let Some(port) = self.port else { return Ok(vec![0, 1]) };
         let found = game.players.iter().position(|player| player.port + 1 == port);
         let [a, b] = game.players.each_ref().map(|player| player.port + 1);
-        let player = found.ok_or_else(|| Error::file(path, format!("nobody plays on port {port}: the players are on ports {a} and {b}")))?;
+        let player =
+            found.ok_or_else(|| Error::file(path, format!("nobody plays on port {port}: the players are on ports {a} and {b}")))?;
         Ok(vec![player])
     }
 
@@ -199,8 +205,8 @@ impl Replays {
                 };
                 line(format_args!("{}: {stage}, {}, {}", path.display(), player(&game.players[0]), player(&game.players[1])))?;
                 line(format_args!(
-                    "{:>7} {:>4}  {:<34} {:<34} {:>7} {:>7} {:>6}",
-                    "frame", "port", "recorded", "chosen", "nats", "value", "us"
+                    "{:>7} {:>4}  {:<36} {:<36} {:>7} {:>5}",
+                    "frame", "port", "recorded", "chosen (= the same)", "nats", "us"
                 ))?;
             }
             Output::Tensors(..) => {
@@ -220,7 +226,7 @@ impl Replays {
         for (sequence, &player) in players.iter().enumerate() {
             self.observe(path, view, (sequence, player), now)?;
         }
-        self.runner.step(&[step == 0; 2 * ROWS][..players.len() * ROWS])?;
+        self.runner.step(&[step == 0; 2 * ROWS][..self.rows()])?;
         let time = start.elapsed();
         self.times.add(time);
         self.frames += 1;
@@ -338,8 +344,8 @@ impl Decision<'_> {
     fn print(&self) -> Result<()> {
         let chosen = if self.chosen == self.recorded { "=".to_owned() } else { short(&self.chosen) };
         let (nats, us) = (self.nll.iter().sum::<f32>(), self.time.as_secs_f64() * 1e6);
-        let (id, port, recorded, value) = (self.id, self.port, short(&self.recorded), self.value);
-        Ok(line(format_args!("{id:>7} {port:>4}  {recorded:<34} {chosen:<34} {nats:>7.3} {value:>7.2} {us:>6.0}"))?)
+        let (id, port, recorded) = (self.id, self.port, short(&self.recorded));
+        Ok(line(format_args!("{id:>7} {port:>4}  {recorded:<36} {chosen:<36} {nats:>7.3} {us:>5.0}"))?)
     }
 
     /// In the order of [`columns`].

@@ -7,9 +7,9 @@ use crate::{demo, tensors};
 use anyhow::{Context, Result, bail};
 use candle_models::bundle::Bundle;
 use candle_models::cli::{self, Usage};
+use candle_models::device;
 use candle_models::engine::{self, Model};
 use candle_models::policy::replay;
-use candle_models::device;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -94,8 +94,15 @@ pub fn run(arguments: Arguments) -> Result<()> {
         let n = plan.inputs.len();
         return Err(Usage::error(format!("--out in .safetensors holds one input, found {n}: use .jsonl, or a call for each")));
     }
-    Run { every: plan.every(&options), plan, replays: None, times: Times::default(), frames: 0, failed: 0 }.all(&options, &mut output)?;
-    output.commit().map_err(Into::into)
+    let run = Run { every: plan.every(&options), plan, replays: None, times: Times::default(), frames: 0, failed: 0 };
+    let (failed, inputs) = run.all(&options, &mut output)?;
+    if failed < inputs {
+        output.commit()?;
+    }
+    if failed > 0 {
+        bail!("{failed} of {inputs} inputs failed");
+    }
+    Ok(())
 }
 
 impl Plan {
@@ -146,11 +153,15 @@ struct Run {
 }
 
 impl Run {
-    fn all(mut self, options: &Options, output: &mut Output) -> Result<()> {
+    /// Tells how many inputs failed, and of how many.
+    fn all(mut self, options: &Options, output: &mut Output) -> Result<(usize, usize)> {
         let start = Instant::now();
         let inputs = std::mem::take(&mut self.plan.inputs);
         if self.plan.simulated && matches!(output, Output::Table) {
-            line("A simulated game of two scripted fighters, not a recording of Melee.")?;
+            line(format_args!(
+                "{} on a SIMULATED game of two scripted fighters (not a recording of Melee)",
+                self.plan.bundle.dir().display()
+            ))?;
         }
         let bar = (inputs.len() > 1).then(|| cli::progress(inputs.len() as u64, "inputs"));
         for input in &inputs {
@@ -176,7 +187,7 @@ impl Run {
         if self.failed < inputs.len() {
             self.summary(inputs.len() - self.failed, start.elapsed())?;
         }
-        Ok(())
+        Ok((self.failed, inputs.len()))
     }
 
     fn one(&mut self, input: &Input, options: &Options, output: &mut Output) -> Result<()> {
@@ -205,17 +216,17 @@ impl Run {
         let mut frames = self.frames;
         if let Some(replays) = &self.replays {
             line(replays.summary(&self.plan.name))?;
-            let (players, rows) = (replays.players(), 2 * replays.players());
-            let time = percentiles(&replays.times);
+            let players = if replays.players() == 1 { "one player's" } else { "both players'" };
+            let (time, rows) = (percentiles(&replays.times), replays.rows());
             line(format_args!(
-                "time per frame: {time} ({players} player(s): observation and one pass of {rows} rows, each player's recorded and chosen action; {threads})"
+                "time per frame: {time} ({players} observation and one pass of {rows} rows, the recorded and the chosen action; {threads})"
             ))?;
             frames += replays.frames;
         }
         if self.frames > 0 {
             line(format_args!("time per frame of tensors: {} (one pass of all sequences; {threads})", percentiles(&self.times)))?;
         }
-        line(format_args!("{frames} frames of {inputs} input(s) in {:.3} s", elapsed.as_secs_f64()))?;
+        line(format_args!("{frames} frames, {inputs} of {} inputs, in {:.3} s", inputs + self.failed, elapsed.as_secs_f64()))?;
         Ok(())
     }
 }

@@ -133,11 +133,8 @@ fn write_row(model: &Arc<dyn Model>, runner: &Runner, (row, place): (usize, Plac
             object.insert("sequence".into(), place.sequence.into());
             object.insert("frame".into(), place.frame.into());
             for spec in outputs {
-                let value: Value = if spec.dtype == DType::U32 {
-                    runner.indices(&spec.name, row)?.into()
-                } else {
-                    runner.floats(&spec.name, row)?.into()
-                };
+                let value: Value =
+                    if spec.dtype == DType::U32 { runner.indices(&spec.name, row)?.into() } else { runner.floats(&spec.name, row)?.into() };
                 object.insert(spec.name.clone(), value);
             }
             output.json(&object)?;

@@ -1,0 +1,701 @@
+//! The command `candle-infer`, run as a user runs it.
+
+use candle_core::{Device, Tensor};
+use candle_models::bundle::{self, Bundle, Manifest};
+use candle_models::nn::{MambaConfig, Params};
+use candle_models::policy::actions::{self, ACTION, Action, GROUP_NAMES, LOGITS, SAMPLE};
+use candle_models::policy::baselines::Baselines;
+use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
+use candle_models::policy::game::Game;
+use candle_models::policy::simulation::simulate;
+use candle_models::policy::{BackboneConfig, FAMILY, Policy, PolicyConfig, replay};
+use candle_models::random::Random;
+use candle_models::recurrent::Recurrent;
+use candle_models::tensors::NamedTensors;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_candle-infer");
+
+struct Answer {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn answer(command: &mut Command) -> Answer {
+    let output = command.env_remove("CANDLE_THREADS").stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Answer { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+fn infer<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Answer {
+    answer(Command::new(PROGRAM).args(arguments))
+}
+
+/// Runs and expects success without a word on standard error.
+fn done<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> String {
+    let found = infer(arguments);
+    assert_eq!((found.code, found.stderr.as_str()), (Some(0), ""), "{}", found.stdout);
+    found.stdout
+}
+
+/// Runs and expects that exit code and one line that names all `parts`.
+fn refused<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>, code: i32, parts: &[&str]) {
+    check_refusal(&infer(arguments), code, parts);
+}
+
+fn check_refusal(found: &Answer, code: i32, parts: &[&str]) {
+    let text = &found.stderr;
+    assert_eq!(found.code, Some(code), "{text}");
+    assert!(text.starts_with("error: ") && text.lines().count() == 1 && !text.contains("panicked"), "{text}");
+    parts.iter().for_each(|part| assert!(text.contains(part), "{part:?} is not in: {text}"));
+}
+
+fn small() -> PolicyConfig {
+    let block = MambaConfig { state: 4, expand: 2, conv: 4 };
+    let backbone = BackboneConfig::Mamba { layers: 1, block };
+    PolicyConfig { hidden: 16, backbone, embedding: 4, names: vec!["Simulated 2".to_owned(), "Other".to_owned()], ..Default::default() }
+}
+
+fn actions_of(game: &Game, player: usize) -> Vec<Action> {
+    game.frames.iter().map(|frame| Action::from_controller(&frame.players[player].controller)).collect()
+}
+
+/// A bundle as training would leave it, with random parameters.
+fn save(dir: &Path, config: &PolicyConfig) -> Policy {
+    let params = Params::init(Random::new(5), &Device::Cpu);
+    let policy = Policy::new(config, &params).unwrap();
+    let tensors: BTreeMap<_, _> = params.vars().into_iter().map(|(name, var)| (name, var.as_tensor().clone())).collect();
+    let game = simulate(2, 2000);
+    let baselines = Baselines::fit([actions_of(&game, 0), actions_of(&game, 1)]).to_bytes().unwrap();
+    let files = [(bundle::BASELINES, baselines), (bundle::CARD, b"# A policy\nRandom parameters.\n".to_vec())];
+    bundle::save(dir, &Manifest::new(FAMILY, config).unwrap(), &tensors, json!({ "training": { "step": 7 } }), &files).unwrap();
+    policy
+}
+
+/// A folder with a small bundle `policy` and a simulated replay `game.slp`.
+struct Place {
+    root: TempDir,
+    policy: Policy,
+    game: Game,
+}
+
+impl Place {
+    fn new(config: &PolicyConfig, frames: usize) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let policy = save(&root.path().join("policy"), config);
+        let game = simulate(11, frames);
+        replay::write(&game, root.path().join("game.slp")).unwrap();
+        Self { root, policy, game }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    fn run(&self, more: &[&str]) -> Vec<String> {
+        self.run_on("game.slp", more)
+    }
+
+    fn run_on(&self, input: &str, more: &[&str]) -> Vec<String> {
+        let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+        let start = ["run".to_owned(), text(self.path("policy")), text(self.path(input))];
+        start.into_iter().chain(more.iter().map(|s| (*s).to_owned())).collect()
+    }
+
+    fn out(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// Names in the folder, to see that nothing partial was left.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(self.root.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    fs::read_to_string(path).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Inputs of one player's whole game for an unrolled pass.
+fn unrolled(policy: &Policy, game: &Game, player: usize, choose: bool) -> NamedTensors {
+    let delay = policy.config().delay;
+    let steps = game.frames.len() - 1 - delay;
+    let (mut features, mut ids) = (vec![0.0; steps * WIDTH], vec![0; steps * IDS]);
+    let embedding = Embedding::new(&policy.config().names).unwrap();
+    let name = embedding.name_index(&game.players[player].name);
+    embedding.encode_game(game, 1..steps + 1, player, name, &mut features, &mut ids).unwrap();
+    let actions: Vec<u32> = actions_of(game, player).iter().flat_map(Action::to_ids).collect();
+    let at = |frame: usize| actions[frame * ACTION..][..steps * ACTION].to_vec();
+    let action = if choose { vec![SAMPLE; steps * ACTION] } else { at(1 + delay) };
+    let classes = |values: Vec<u32>, width: usize| Tensor::from_vec(values, (1, steps, width), &Device::Cpu).unwrap();
+    let inputs: NamedTensors = [
+        ("features".to_owned(), Tensor::from_vec(features, (1, steps, WIDTH), &Device::Cpu).unwrap()),
+        ("ids".to_owned(), classes(ids, IDS)),
+        ("previous_action".to_owned(), classes(at(delay), ACTION)),
+        ("action".to_owned(), classes(action, ACTION)),
+        ("uniform".to_owned(), Tensor::full(-1f32, (1, steps, ACTION), &Device::Cpu).unwrap()),
+    ]
+    .into_iter()
+    .collect();
+    let resets: Vec<bool> = (0..steps).map(|t| t == 0).collect();
+    policy.unroll(&inputs, &resets, &policy.initial_state(1).unwrap()).unwrap().0
+}
+
+fn values(outputs: &NamedTensors, name: &str) -> Vec<f32> {
+    outputs.get(name).unwrap().to_dtype(candle_core::DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn assert_close(what: &str, found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (i, (a, b)) in found.iter().zip(expected).enumerate() {
+        assert!((a - b).abs() <= 1e-4 * (1.0 + b.abs()), "{what} at {i}: found {a}, expected {b}");
+    }
+}
+
+#[test]
+fn every_frame_is_scored_as_by_an_unrolled_pass_over_the_game() {
+    for delay in [0, 1, 5] {
+        let place = Place::new(&PolicyConfig { delay, ..small() }, 300);
+        let (json, tensors) = (place.out("all.jsonl"), place.out("all.safetensors"));
+        done(place.run(&["--out", &json]));
+        done(place.run(&["--out", &tensors]));
+        let (found, stored) = (lines(&place.path("all.jsonl")), NamedTensors::load_safetensors(&tensors).unwrap());
+        let steps = 299 - delay;
+        assert_eq!(found.len(), 2 * steps + 1);
+        assert_eq!((found[2 * steps]["frames"].as_u64(), &found[2 * steps]["incomplete"]), (Some(300), &Value::Null));
+        for player in 0..2 {
+            let recorded = actions_of(&place.game, player);
+            let (forced, chosen) =
+                (unrolled(&place.policy, &place.game, player, false), unrolled(&place.policy, &place.game, player, true));
+            let (logits, chosen) = (values(&forced, "logits"), values(&chosen, "action"));
+            let row = |name: &str| {
+                let tensor = stored.get(name).unwrap().get(player).unwrap();
+                tensor.to_dtype(candle_core::DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap()
+            };
+            assert_close("logits", &row("logits"), &logits);
+            assert_close("value", &row("value"), &values(&forced, "value"));
+            assert_eq!(row("action"), chosen);
+            let own: Vec<&Value> = found.iter().filter(|line| line["port"] == player + 1).collect();
+            assert_eq!(own.len(), steps);
+            for (t, line) in own.iter().enumerate() {
+                let frame = t + 1 + delay;
+                assert_eq!(line["frame"].as_i64(), Some(i64::from(place.game.frames[frame].id)));
+                assert_eq!(line["recorded"].as_str().unwrap(), recorded[frame].to_string());
+                let action: Vec<u32> = chosen[t * ACTION..][..ACTION].iter().map(|x| *x as u32).collect();
+                assert_eq!(line["chosen"].as_str().unwrap(), Action::from_ids(&action).unwrap().to_string());
+                let expected = actions::nll(logits[t * LOGITS..][..LOGITS].try_into().unwrap(), &recorded[frame]);
+                let nll = GROUP_NAMES.map(|name| line["nll"][name].as_f64().unwrap() as f32);
+                assert_close(&format!("delay {delay} player {player} frame {frame}"), &nll, &expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_summary_shows_the_model_beside_its_baselines() {
+    let place = Place::new(&small(), 400);
+    let text = done(place.run(&["--every", "100"]));
+    let game = &place.game;
+    let baselines = Baselines::from_bytes(&fs::read(place.path("policy/baselines.safetensors")).unwrap()).unwrap();
+    let mut markov = [0, 1].map(|player| baselines.evaluate(&actions_of(game, player))[1]);
+    let other = markov[1];
+    markov[0].merge(&other);
+    let row = |name: &str| text.lines().find(|line| line.starts_with(&format!("| {name}"))).unwrap_or_else(|| panic!("{name}: {text}"));
+    assert!(row("first-order Markov").contains(&format!("{:.3} |       1.000", markov[0].all().total())), "{text}");
+    assert!(row("policy").split('|').count() == 14 && text.contains("p50") && text.contains("p99"), "{text}");
+    assert!(text.contains("798 recorded actions") && text.contains("\"Simulated 1\"") && text.contains("399 frames"), "{text}");
+    // Frames -122, -22, 78 and 178 of two players, each once.
+    for frame in ["   -122", "    -22", "     78", "    178"] {
+        assert_eq!(text.lines().filter(|line| line.starts_with(&format!("{frame}    "))).count(), 2, "{frame}: {text}");
+    }
+}
+
+#[test]
+fn one_port_names_and_draws() {
+    let place = Place::new(&small(), 200);
+    let run = |name: &str, more: &[&str]| {
+        let out = place.out(name);
+        done(place.run(&[&["--out", &out], more].concat()));
+        lines(Path::new(&out))
+            .into_iter()
+            .map(|mut line| {
+                line.as_object_mut().unwrap().remove("microseconds");
+                line
+            })
+            .collect::<Vec<_>>()
+    };
+    let both = run("both.jsonl", &[]);
+    let second = run("second.jsonl", &["--port", "2"]);
+    assert!(second[..199].iter().eq(both.iter().filter(|line| line["port"] == 2)), "a port alone differs from both together");
+    let chosen = |lines: &[Value]| lines.iter().filter_map(|line| line["chosen"].as_str().map(str::to_owned)).collect::<Vec<_>>();
+    let drawn = run("a.jsonl", &["--port", "2", "--sample"]);
+    assert_eq!(drawn, run("b.jsonl", &["--port", "2", "--sample", "--seed", "0"]));
+    assert_ne!(chosen(&drawn), chosen(&second));
+    assert_ne!(chosen(&drawn), chosen(&run("c.jsonl", &["--port", "2", "--sample", "--seed", "1"])));
+    let drawn_together = run("d.jsonl", &["--sample"]);
+    assert!(drawn[..199].iter().eq(drawn_together.iter().filter(|line| line["port"] == 2)), "draws depend on who else is watched");
+    // Player 2's own name is known to the policy, so it is what is used by default.
+    assert_eq!(second, run("e.jsonl", &["--port", "2", "--name", "Simulated 2"]));
+    assert_ne!(second, run("f.jsonl", &["--port", "2", "--name", "Other"]));
+    refused(place.run(&["--name", "Nobody"]), 1, &["Nobody", "Simulated 2, Other"]);
+    refused(place.run(&["--port", "3"]), 1, &["game.slp", "port 3", "ports 1 and 2"]);
+}
+
+/// Random inputs `[batch, steps, ...]` as the signature asks for.
+fn random_inputs(batch: usize, steps: usize) -> NamedTensors {
+    let (rows, random) = (batch * steps, Random::new(3));
+    let floats = |name: &str, width: usize| {
+        let mut values = vec![0.0; rows * width];
+        random.stream(name).fill_uniform(0, &mut values);
+        Tensor::from_vec(values, (batch, steps, width), &Device::Cpu).unwrap()
+    };
+    let classes = |name: &str, width: usize| {
+        let values: Vec<u32> = (0..rows * width).map(|i| random.stream(name).below(i as u64, 2)).collect();
+        Tensor::from_vec(values, (batch, steps, width), &Device::Cpu).unwrap()
+    };
+    let named = [
+        ("features", floats("features", WIDTH)),
+        ("ids", classes("ids", IDS)),
+        ("previous_action", classes("previous", ACTION)),
+        ("action", Tensor::full(SAMPLE, (batch, steps, ACTION), &Device::Cpu).unwrap()),
+        ("uniform", floats("uniform", ACTION)),
+    ];
+    named.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect()
+}
+
+#[test]
+fn named_tensors_run_from_the_signature_alone() {
+    // More sequences than run together, and a last group that is not full.
+    let (batch, steps) = (70, 3);
+    let place = Place::new(&small(), 10);
+    let inputs = random_inputs(batch, steps);
+    inputs.save_safetensors(place.path("in.safetensors")).unwrap();
+    let resets: Vec<bool> = (0..batch * steps).map(|i| i % steps == 0).collect();
+    let (expected, _) = place.policy.unroll(&inputs, &resets, &place.policy.initial_state(batch).unwrap()).unwrap();
+    done(place.run_on("in.safetensors", &["--out", &place.out("out.safetensors")]));
+    let found = NamedTensors::load_safetensors(place.path("out.safetensors")).unwrap();
+    assert_eq!(found.len(), 3);
+    for (name, tensor) in expected.iter() {
+        assert_eq!(found.get(name).unwrap().dims(), tensor.dims());
+        assert_close(name, &values(&found, name), &values(&expected, name));
+    }
+    // One sequence without the leading axis.
+    let one = inputs.map(|_, x| Ok(x.get(69)?)).unwrap();
+    one.save_safetensors(place.path("one.safetensors")).unwrap();
+    done(place.run_on("one.safetensors", &["--out", &place.out("one.jsonl"), "--threads", "2"]));
+    let found = lines(&place.path("one.jsonl"));
+    assert_eq!(found.len(), steps + 1);
+    let logits: Vec<f32> =
+        found[..steps].iter().flat_map(|l| l["logits"].as_array().unwrap()).map(|x| x.as_f64().unwrap() as f32).collect();
+    assert_close("one sequence", &logits, &values(&expected, "logits")[69 * steps * LOGITS..]);
+    assert!(done(place.run_on("one.safetensors", &["--every", "2"])).contains("sequence 0 frame 2: logits ["));
+}
+
+#[test]
+fn wrong_tensors_are_refused_by_name() {
+    let place = Place::new(&small(), 10);
+    let good = random_inputs(2, 3);
+    let with = |name: &str, tensor: Tensor, parts: &[&str]| {
+        let mut inputs = good.clone();
+        inputs.insert(name, tensor);
+        inputs.save_safetensors(place.path("in.safetensors")).unwrap();
+        refused(place.run_on("in.safetensors", &["--out", &place.out("out.jsonl")]), 1, &[&["in.safetensors"], parts].concat());
+        assert!(!place.path("out.jsonl").exists());
+    };
+    let floats = |shape: &[usize]| Tensor::zeros(shape, candle_core::DType::F32, &Device::Cpu).unwrap();
+    with("features", floats(&[2, 3, 287]), &["features", "288", "287"]);
+    with("features", floats(&[288]), &["features", "[sequences, frames, ...]", "[288]"]);
+    with("ids", floats(&[2, 3, 6]), &["ids", "U32", "F32"]);
+    with("uniform", floats(&[2, 4, 13]), &["uniform", "[2, 3, 13]"]);
+    with("extra", floats(&[2, 3]), &["extra"]);
+    with("ids", Tensor::full(500u32, (2, 3, 6), &Device::Cpu).unwrap(), &["frame 0", "500"]);
+    for (name, tensor) in good.iter().map(|(n, t)| (n.to_owned(), t.narrow(1, 0, 0).unwrap())).take(1) {
+        with(&name, tensor, &["action"]);
+    }
+    fs::write(place.path("cut.safetensors"), &fs::read(place.path("in.safetensors")).unwrap()[..1000]).unwrap();
+    refused(place.run_on("cut.safetensors", &[]), 1, &["cut.safetensors"]);
+}
+
+#[test]
+fn inspect_says_what_a_bundle_is() {
+    let place = Place::new(&small(), 10);
+    let bundle = place.out("policy");
+    let text = done(["inspect", &bundle]);
+    for part in ["policy, format version 1", "features", "[288]", "logits", "# A policy", "multiply-adds", "\"step\":7"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    let value: Value = serde_json::from_str(&done(["inspect", &bundle, "--json"])).unwrap();
+    let stored = Bundle::open(&bundle).unwrap().parameters().unwrap();
+    assert_eq!(value["parameters"].as_array().unwrap().len(), stored.len());
+    assert_eq!(value["bytes"].as_u64().unwrap() as usize, stored.iter().map(|p| p.bytes).sum::<usize>());
+    assert_eq!(value["values"].as_u64().unwrap() * 4, value["bytes"].as_u64().unwrap());
+    let input = (WIDTH + IDS * 4) * 16;
+    let operations = value["multiply_adds"].as_u64().unwrap() as usize;
+    assert!(operations > input && operations < stored.iter().map(|p| p.shape.iter().product::<usize>()).sum());
+}
+
+#[test]
+fn an_export_answers_like_the_original() {
+    let place = Place::new(&small(), 60);
+    let (bundle, original) = (place.out("policy"), done(place.run(&["--out", &place.out("original.safetensors")])));
+    assert!(original.contains("118 recorded actions"));
+    let original = NamedTensors::load_safetensors(place.path("original.safetensors")).unwrap();
+    for (dtype, tolerance, width) in [("f32", 0.0, 4), ("f16", 5e-3, 2), ("bf16", 4e-2, 2)] {
+        let out = place.out(dtype);
+        let text = done(["export", &bundle, &out, "--dtype", dtype]);
+        assert!(text.contains("logits differs by at most") && text.contains("action differs by at most 0.000e0"), "{text}");
+        assert_eq!(text.contains("logits differs by at most 0.000e0"), dtype == "f32", "{text}");
+        let exported = Bundle::open(&out).unwrap();
+        assert!(exported.metadata().unwrap().is_null(), "training notes stay behind");
+        for p in exported.parameters().unwrap() {
+            assert_eq!(p.bytes, width * p.shape.iter().product::<usize>(), "{}", p.name);
+        }
+        let result = place.out("exported.safetensors");
+        done(["run", &out, &place.out("game.slp"), "--out", &result]);
+        let found = NamedTensors::load_safetensors(&result).unwrap();
+        for (a, b) in values(&found, "logits").into_iter().zip(values(&original, "logits")) {
+            assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "{dtype}: {a} and {b}");
+        }
+    }
+    // Once more over what is there.
+    done(["export", &bundle, &place.out("f16"), "--dtype", "f16"]);
+}
+
+#[test]
+fn an_export_that_cannot_answer_like_the_original_leaves_nothing() {
+    let place = Place::new(&small(), 10);
+    let bundle = place.out("policy");
+    let stored = Bundle::open(&bundle).unwrap();
+    let specs: Vec<_> = stored.parameters().unwrap().into_iter().map(|p| bundle::ParameterSpec::new(p.name, &p.shape)).collect();
+    let mut tensors = stored.read_tensors(&specs).unwrap();
+    let save = |tensors: &BTreeMap<String, Tensor>| {
+        bundle::save(&bundle, stored.manifest(), tensors, Value::Null, &[]).unwrap();
+    };
+    let name = "input.weight";
+    let weight = tensors[name].clone();
+    tensors.insert(name.to_owned(), weight.affine(1e9, 0.0).unwrap());
+    save(&tensors);
+    refused(["export", &bundle, &place.out("out"), "--dtype", "f16"], 1, &[name, "inf"]);
+    // Weights that differ by less than a step of bf16 stand out behind a large factor.
+    let noise = Tensor::from_vec((0..weight.elem_count()).map(|i| 1.0 + i as f32 * 1e-7).collect::<Vec<_>>(), weight.dims(), &Device::Cpu);
+    tensors.insert(name.to_owned(), noise.unwrap().affine(1e3, 0.0).unwrap());
+    let out = tensors["heads.stream.weight"].affine(1e3, 0.0).unwrap();
+    tensors.insert("heads.stream.weight".to_owned(), out);
+    save(&tensors);
+    refused(["export", &bundle, &place.out("out"), "--dtype", "bf16"], 1, &["out", "logits differs", "0.08"]);
+    refused(["export", &bundle, &bundle], 2, &["onto itself"]);
+    refused(["export", &bundle, &place.out("out"), "--dtype", "f8"], 2, &["--dtype", "f8"]);
+    refused(["export", &bundle, &place.out("no/such/folder")], 1, &["no/such/folder"]);
+    assert_eq!(place.names(), ["game.slp", "policy"]);
+}
+
+#[test]
+fn the_demo_finds_what_is_shipped_and_says_that_it_is_simulated() {
+    let root = tempfile::tempdir().unwrap();
+    let nested = root.path().join("a/b");
+    for folder in [&nested, &root.path().join("weights"), &root.path().join("examples/data")] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    let demo = |arguments: &[&str]| answer(Command::new(PROGRAM).args(arguments).current_dir(&nested));
+    // The program itself lies in a folder below which nothing is shipped, or below the repository: only its own bundle may be found.
+    let shipped = Path::new(PROGRAM).ancestors().any(|folder| folder.join("weights/policy-mamba").exists());
+    if !shipped {
+        check_refusal(&demo(&["demo"]), 1, &["weights/policy-mamba", "name one"]);
+    }
+    save(&root.path().join("weights/policy-mamba"), &small());
+    replay::write(&simulate(11, 200), root.path().join("examples/data/simulated.slp")).unwrap();
+    for arguments in [&["demo"][..], &["run"], &["demo", "--port", "1"]] {
+        let found = demo(arguments);
+        assert_eq!((found.code, found.stderr.as_str()), (Some(0), ""));
+        assert!(found.stdout.contains("SIMULATED") && found.stdout.contains("| policy-mamba "), "{}", found.stdout);
+    }
+}
+
+#[test]
+fn wrong_calls_end_with_code_2() {
+    let place = Place::new(&small(), 10);
+    refused([""; 0], 2, &["--help"]);
+    refused(["play"], 2, &["play"]);
+    refused(["inspect"], 2, &["BUNDLE"]);
+    for (arguments, parts) in [
+        (&["--port", "0"][..], &["--port", "1..=4"][..]),
+        (&["--port", "5"], &["--port"]),
+        (&["--every", "0"], &["--every"]),
+        (&["--threads", "0"], &["threads", "1024"]),
+        (&["--seed", "3"], &["--sample"]),
+        (&["--out", "table.csv"], &["table.csv", ".jsonl", ".safetensors"]),
+        (&["--no-such-flag"], &["--no-such-flag"]),
+    ] {
+        refused(place.run(arguments), 2, parts);
+    }
+    let two = [place.run(&[]), vec![place.out("game.slp"), "--out".to_owned(), place.out("x.safetensors")]].concat();
+    refused(two, 2, &[".safetensors", "found 2"]);
+    assert!(
+        done(["--help"]).contains("Usage") && done(["run", "--help"]).contains("--port") && done(["--version"]).starts_with("candle-infer")
+    );
+}
+
+#[test]
+fn inputs_that_are_no_replays_are_one_line_and_leave_nothing() {
+    let place = Place::new(&small(), 40);
+    let out = place.out("out.jsonl");
+    let refuse = |input: &str, parts: &[&str]| refused(place.run_on(input, &["--out", &out]), 1, &[&[input], parts].concat());
+    refuse("missing.slp", &["No such file"]);
+    fs::write(place.path("empty.slp"), "").unwrap();
+    refuse("empty.slp", &["too short"]);
+    fs::write(place.path("text.slp"), "not a replay, but long enough to look at").unwrap();
+    refuse("text.slp", &["signature"]);
+    fs::create_dir(place.path("folder")).unwrap();
+    refuse("folder", &["no .slp file"]);
+    fs::create_dir(place.path("folder.slp")).unwrap();
+    refuse("folder.slp", &["no .slp file"]);
+    // The format stores a stage and fighters that the policy does not know.
+    let game = Game { stage: 4, ..place.game.clone() };
+    replay::write(&game, place.path("stage.slp")).unwrap();
+    refuse("stage.slp", &["stage 4 is not supported"]);
+    let mut game = place.game.clone();
+    game.frames.iter_mut().for_each(|frame| frame.players[1].fighter.character = 31);
+    replay::write(&game, place.path("boss.slp")).unwrap();
+    refuse("boss.slp", &["character 31", "Giga Bowser"]);
+    let mut game = place.game.clone();
+    game.frames.truncate(1);
+    replay::write(&game, place.path("short.slp")).unwrap();
+    refuse("short.slp", &["1 frames"]);
+    assert!(!place.path("out.jsonl").exists() && !place.names().iter().any(|name| name.contains("tmp")), "{:?}", place.names());
+}
+
+#[test]
+fn a_truncated_replay_is_watched_as_far_as_it_goes() {
+    let place = Place::new(&small(), 200);
+    let bytes = fs::read(place.path("game.slp")).unwrap();
+    fs::write(place.path("cut.slp"), &bytes[..bytes.len() / 2]).unwrap();
+    let found = infer(place.run_on("cut.slp", &["--out", &place.out("out.jsonl")]));
+    assert_eq!(found.code, Some(0), "{}", found.stderr);
+    assert!(found.stderr.starts_with("warning: ") && found.stderr.lines().count() == 1, "{}", found.stderr);
+    assert!(found.stderr.contains("cut.slp") && found.stderr.contains("frames recovered"), "{}", found.stderr);
+    let last = lines(&place.path("out.jsonl")).pop().unwrap();
+    let frames = last["frames"].as_u64().unwrap();
+    assert!((50..150).contains(&frames) && last["incomplete"].is_string(), "{last}");
+    assert!(found.stderr.contains(&format!("{frames} frames recovered")), "{}", found.stderr);
+}
+
+#[test]
+fn a_broken_replay_in_a_folder_is_reported_and_skipped() {
+    let place = Place::new(&small(), 100);
+    fs::create_dir_all(place.path("games/deeper")).unwrap();
+    for name in ["games/b.slp", "games/deeper/c.slp", "games/z.SLP"] {
+        fs::copy(place.path("game.slp"), place.path(name)).unwrap();
+    }
+    fs::write(place.path("games/a.slp"), "broken").unwrap();
+    fs::write(place.path("games/notes.txt"), "not looked at").unwrap();
+    let found = infer(place.run_on("games", &["--out", &place.out("out.jsonl")]));
+    assert_eq!(found.code, Some(1));
+    let errors: Vec<&str> = found.stderr.lines().collect();
+    assert_eq!(errors.len(), 2, "{}", found.stderr);
+    assert!(errors[0].starts_with("error: ") && errors[0].contains("games/a.slp"), "{}", found.stderr);
+    assert_eq!(errors[1], "error: 1 of 4 inputs failed");
+    let lines = lines(&place.path("out.jsonl"));
+    assert_eq!(lines.len(), 1 + 3 * (2 * 99 + 1));
+    assert!(lines[0]["error"].as_str().unwrap().contains("a.slp"));
+    assert!(found.stdout.contains("594 recorded actions"), "{}", found.stdout);
+    // Nothing at all: no output.
+    fs::remove_dir_all(place.path("games/deeper")).unwrap();
+    ["b.slp", "z.SLP"].iter().for_each(|name| fs::write(place.path("games").join(name), "broken").unwrap());
+    fs::remove_file(place.path("out.jsonl")).unwrap();
+    assert_eq!(infer(place.run_on("games", &["--out", &place.out("out.jsonl")])).code, Some(1));
+    assert!(!place.path("out.jsonl").exists());
+}
+
+#[test]
+fn wrong_bundles_are_one_line_that_names_file_and_tensor() {
+    let place = Place::new(&small(), 10);
+    let dir = place.path("policy");
+    let good = Bundle::open(&dir).unwrap();
+    let specs: Vec<_> = good.parameters().unwrap().into_iter().map(|p| bundle::ParameterSpec::new(p.name, &p.shape)).collect();
+    let tensors = good.read_tensors(&specs).unwrap();
+    let refuse = |parts: &[&str]| {
+        refused(place.run(&["--out", &place.out("out.jsonl")]), 1, parts);
+        refused([OsStr::new("inspect"), dir.as_os_str()], 1, parts);
+        refused([OsStr::new("export"), dir.as_os_str(), place.path("out").as_os_str()], 1, parts);
+        assert_eq!(place.names(), ["game.slp", "policy"]);
+    };
+    let store = |tensors: &BTreeMap<String, Tensor>| {
+        let tensors: NamedTensors = tensors.iter().map(|(n, t)| (n.clone(), t.clone())).collect();
+        tensors.save_safetensors(dir.join(bundle::MODEL)).unwrap();
+    };
+    let change = |change: &dyn Fn(&mut BTreeMap<String, Tensor>), parts: &[&str]| {
+        let mut changed = tensors.clone();
+        change(&mut changed);
+        store(&changed);
+        refuse(&[&["model.safetensors"], parts].concat());
+    };
+    let name = "input.weight";
+    change(&|t| drop(t.remove(name)), &[name, "no tensor of that name"]);
+    change(&|t| drop(t.insert("extra".into(), t[name].clone())), &["extra"]);
+    change(&|t| drop(t.insert(name.into(), t[name].t().unwrap().contiguous().unwrap())), &[name, "expected [312, 16], found [16, 312]"]);
+    change(&|t| drop(t.insert(name.into(), t[name].affine(f64::NAN, 0.0).unwrap())), &[name, "NaN at index 0"]);
+    store(&tensors);
+    let bytes = fs::read(dir.join(bundle::MODEL)).unwrap();
+    fs::write(dir.join(bundle::MODEL), &bytes[..bytes.len() - 4]).unwrap();
+    refuse(&["model.safetensors", "truncated"]);
+    fs::write(dir.join(bundle::MODEL), &bytes).unwrap();
+    let config = fs::read_to_string(dir.join(bundle::CONFIG)).unwrap();
+    let configure = |from: &str, to: &str, parts: &[&str]| {
+        assert!(config.contains(from), "{config}");
+        fs::write(dir.join(bundle::CONFIG), config.replacen(from, to, 1)).unwrap();
+        refuse(parts);
+    };
+    configure("\"hidden\"", "\"hiden\"", &["config.json", "hiden"]);
+    configure("\"hidden\": 16", "\"hidden\": 1099511627776", &["policy", "hidden", "1099511627776", "8..=4096"]);
+    configure("\"policy\"", "\"poker\"", &["config.json", "poker"]);
+    configure("\"format_version\": 1", "\"format_version\": 9", &["config.json", "format_version"]);
+    fs::remove_file(dir.join(bundle::CONFIG)).unwrap();
+    refuse(&["config.json", "No such file"]);
+    refused(["inspect", &place.out("game.slp")], 1, &["game.slp", "directory"]);
+}
+
+#[test]
+fn a_wrong_baselines_file_is_named() {
+    let place = Place::new(&small(), 10);
+    fs::write(place.path("policy/baselines.safetensors"), "{}").unwrap();
+    refused(place.run(&[]), 1, &["baselines.safetensors"]);
+    fs::remove_file(place.path("policy/baselines.safetensors")).unwrap();
+    assert!(done(place.run(&[])).contains("no baselines"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_and_an_unwritable_place_leave_no_partial_output() {
+    let place = Place::new(&small(), 500);
+    // A limit on file sizes stands for the disk; without the trap its signal would end the program.
+    let limited = |arguments: &[String]| {
+        let script = "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"";
+        answer(Command::new("sh").args(["-c", script, PROGRAM]).args(arguments))
+    };
+    for name in ["out.jsonl", "out.safetensors"] {
+        check_refusal(&limited(&place.run(&["--out", &place.out(name)])), 1, &[name, "too large"]);
+    }
+    let export = ["export".to_owned(), place.out("policy"), place.out("exported")];
+    check_refusal(&limited(&export), 1, &["exported/model.safetensors", "too large"]);
+    assert_eq!(place.names(), ["game.slp", "policy"]);
+    std::os::unix::fs::symlink("/dev/full", place.path("full.jsonl")).unwrap();
+    refused(place.run(&["--out", &place.out("full.jsonl")]), 1, &["full.jsonl", "No space left"]);
+    refused(place.run(&["--out", &place.out("no/such.jsonl")]), 1, &["no/such.jsonl", "No such file"]);
+    fs::create_dir(place.path("folder.jsonl")).unwrap();
+    refused(place.run(&["--out", &place.out("folder.jsonl")]), 1, &["folder.jsonl", "directory"]);
+    // What was there before a failure is still there.
+    fs::write(place.path("old.jsonl"), "old").unwrap();
+    check_refusal(&limited(&place.run(&["--out", &place.out("old.jsonl")])), 1, &["old.jsonl"]);
+    assert_eq!(fs::read(place.path("old.jsonl")).unwrap(), b"old");
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let place = Place::new(&small(), 2000);
+    let mut child = Command::new(PROGRAM).args(place.run(&["--every", "1"])).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+/// The highest resident memory of a run in bytes, as last seen before it ended.
+#[cfg(target_os = "linux")]
+fn peak_memory(arguments: &[String]) -> u64 {
+    let mut child = Command::new(PROGRAM).args(arguments).stdout(Stdio::null()).spawn().unwrap();
+    let mut peak = 0;
+    while child.try_wait().unwrap().is_none() {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        peak = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(peak, |kb| kb * 1000).max(peak);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    peak
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_stays_small_and_does_not_grow_with_the_replay() {
+    let place = Place::new(&PolicyConfig::default(), 1500);
+    // The players take many stocks from each other before this many frames are over: several games behind one another.
+    let mut long = place.game.clone();
+    while long.frames.len() < 15_000 {
+        let next = long.frames.len() as i32 - 123;
+        long.frames.extend(place.game.frames.iter().zip(next..).map(|(frame, id)| candle_models::policy::game::Frame { id, ..*frame }));
+    }
+    replay::write(&long, place.path("long.slp")).unwrap();
+    let short = peak_memory(&place.run(&["--out", &place.out("a.safetensors")]));
+    let long = peak_memory(&place.run_on("long.slp", &["--out", &place.out("b.safetensors")]));
+    eprintln!("peak memory: {:.1} MB for 1500 frames, {:.1} MB for 15000", short as f64 / 1e6, long as f64 / 1e6);
+    assert!(long < 60_000_000, "{long} bytes");
+    assert!(long < short + 4_000_000, "{short} bytes for 1500 frames, {long} for 15000");
+}
+
+/// A folder of the real data, or `None` with a loud remark.
+fn data(folder: &str) -> Option<PathBuf> {
+    let Some(root) = std::env::var_os("CANDLE_DATA") else {
+        eprintln!("SKIPPED the command on real replays: CANDLE_DATA is not set");
+        return None;
+    };
+    Some(Path::new(&root).join(folder))
+}
+
+#[test]
+fn every_real_replay_is_watched_to_its_end() {
+    let Some(folder) = data("slippi") else { return };
+    let place = Place::new(&PolicyConfig { backbone: BackboneConfig::Mlp { layers: vec![16] }, ..small() }, 10);
+    let out = place.out("out.jsonl");
+    let policy = place.out("policy");
+    done([OsStr::new("run"), OsStr::new(&policy), folder.as_os_str(), OsStr::new("--out"), OsStr::new(&out)]);
+    let truth: Vec<Value> = serde_json::from_slice(&fs::read(folder.join("truth.json")).unwrap()).unwrap();
+    let (mut games, mut rows) = (BTreeMap::new(), BTreeMap::<String, u64>::new());
+    for line in lines(Path::new(&out)) {
+        let file = Path::new(line["file"].as_str().unwrap()).file_name().unwrap().to_str().unwrap().to_owned();
+        match line.get("frames") {
+            Some(frames) => drop(games.insert(file, (frames.as_u64().unwrap(), line["nll"].as_f64().unwrap()))),
+            None => *rows.entry(file).or_default() += 1,
+        }
+    }
+    assert_eq!(games.len(), truth.len());
+    for expected in &truth {
+        let name = expected["file"].as_str().unwrap();
+        let frames = expected["frames_unique"].as_u64().unwrap();
+        assert_eq!((games[name].0, rows[name]), (frames, 2 * (frames - 1)), "{name}");
+        assert!(games[name].1.is_finite(), "{name}");
+    }
+}
+
+#[test]
+fn every_odd_replay_is_a_result_or_one_line() {
+    let Some(folder) = data("slippi_edge") else { return };
+    let place = Place::new(&small(), 10);
+    let files = replay::collect([&folder]).unwrap();
+    assert_eq!(files.len(), 14);
+    let mut failed = 0;
+    for (number, file) in files.iter().enumerate() {
+        let out = place.path(&format!("{number}.jsonl"));
+        let policy = place.path("policy");
+        let found = infer([OsStr::new("run"), policy.as_os_str(), file.as_os_str(), OsStr::new("--out"), out.as_os_str()]);
+        let name = file.file_name().unwrap().to_str().unwrap();
+        eprintln!("{name}: {:?} {}", found.code, found.stderr);
+        if found.code == Some(0) {
+            assert!(found.stderr.lines().all(|line| line.starts_with("warning: ") && line.contains(name)), "{name}: {}", found.stderr);
+            assert_eq!(lines(&out).last().unwrap()["incomplete"].is_string(), !found.stderr.is_empty(), "{name}");
+        } else {
+            check_refusal(&found, 1, &[name]);
+            assert!(!out.exists());
+            failed += 1;
+        }
+    }
+    let all = infer([OsStr::new("run"), place.path("policy").as_os_str(), folder.as_os_str()]);
+    assert_eq!(all.code, Some(i32::from(failed > 0)));
+    assert_eq!(all.stderr.lines().filter(|line| line.starts_with("error: ") && line.contains(".slp")).count(), failed, "{}", all.stderr);
+}
