@@ -33,7 +33,9 @@ fn a_run_leaves_a_bundle_that_can_be_measured() {
     assert_eq!(code, 0, "{stderr}");
     // The same games and the same parameters give the same row.
     let row = |text: &str, name: &str| {
-        text.lines().find(|l| l.starts_with("| ") && l.contains(name)).map(|l| l.split('|').skip(2).map(str::trim).collect::<Vec<_>>().join(" "))
+        text.lines()
+            .find(|l| l.starts_with("| ") && l.contains(name))
+            .map(|l| l.split('|').skip(2).map(str::trim).collect::<Vec<_>>().join(" "))
     };
     assert_eq!(row(&stdout, "this policy"), row(&card, "mamba, autoregressive heads"));
     assert_eq!(row(&stdout, "second-order, conditioned"), row(&card, "second-order, conditioned"));

@@ -1,5 +1,7 @@
 //! The command as a user runs it, on simulated games.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
 mod command;
 mod learning;
 mod resume;
