@@ -41,8 +41,9 @@ fn a_run_leaves_a_bundle_that_can_be_measured() {
     assert_eq!(row(&stdout, "second-order, conditioned"), row(&card, "second-order, conditioned"));
 
     // A second run must not touch the first one's files.
-    let (code, _, stderr) = train(&["--replays", &replays, "--out", &out.to_string_lossy()]);
-    assert_eq!(code, 1);
+    let again = run(&mut small(replays.as_ref(), &out));
+    let stderr = text(&again.stderr);
+    assert_eq!(again.status.code(), Some(1));
     assert!(stderr.contains("holds a run already; --resume continues it"), "{stderr}");
 }
 
