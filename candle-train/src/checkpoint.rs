@@ -153,7 +153,7 @@ impl Store {
 
     /// The newest complete checkpoint, and why newer ones were passed over, if any.
     pub fn latest(&self) -> Result<(Option<Checkpoint>, Vec<Error>)> {
-        self.first_complete(|saved| saved.sort_unstable_by(|a, b| b.0.cmp(&a.0)))
+        self.first_complete(|saved| saved.sort_unstable_by_key(|s| std::cmp::Reverse(s.0)))
     }
 
     /// The complete checkpoint with the lowest score.

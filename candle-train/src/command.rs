@@ -2,7 +2,6 @@
 
 use anyhow::{Context, Result};
 use candle_models::bundle::{BASELINES, Bundle};
-use candle_models::files::write_atomic;
 use candle_models::policy::baselines::Baselines;
 use candle_models::policy::{Policy, replay, simulation};
 use candle_train::policy::config::RunConfig;
@@ -107,9 +106,8 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
     let games = hold_out(arguments, shards, config.data.held_out)?;
     let order = if arguments.overfit_batch { Order::FirstBatch } else { Order::Epochs };
     let plan = Plan::new(config, &games, order)?;
-    let resolved = plan.config.to_toml()?;
     let [(train, rows), (held, held_rows)] = plan.games();
-    println!("{resolved}");
+    println!("{}", plan.config.to_toml()?);
     println!("{train} games ({rows} rows) to train on, {held} ({held_rows} rows) held out");
     println!("{} parameters, {} steps, {} an epoch", plan.parameters, plan.steps, plan.steps_per_epoch);
     let Some(out) = arguments.out.as_ref().filter(|_| !arguments.dry_run) else { return Ok(()) };
@@ -120,7 +118,6 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
     let provenance = provenance(arguments, &games, plan.config.data.files);
     with_large_stack(|| {
         let trained = plan.train(&place, &stop)?;
-        write_atomic(out.join("config.toml"), resolved.as_bytes())?;
         if let Outcome::Stopped(reason) = trained.outcome {
             let why = if reason == Reason::Signal { "a signal" } else { "the time limit" };
             println!("stopped by {why} at step {}; --resume continues", trained.step);

@@ -1,4 +1,31 @@
-//! Training for `candle-models`.
+//! Training for `candle-models`: one loop, and beside it the parts that it is made of.
+//!
+//! [`trainer`] is the loop over a [`Task`](trainer::Task); [`schedule`], [`gradients`] and [`optim`] are a step's parts,
+//! [`checkpoint`], [`metrics`] and [`stop`] what stands around it. [`policy`] trains the game policy.
+//!
+//! ```
+//! use candle_models::policy::{BackboneConfig, simulation::simulate};
+//! use candle_train::policy::{config::RunConfig, loader::Order, run::{Games, Place, Plan}, shards::Shard};
+//! use candle_train::{stop::Stop, trainer::with_large_stack};
+//! use std::sync::Arc;
+//!
+//! # fn main() -> candle_models::Result<()> {
+//! let game = |seed| Ok::<_, candle_models::Error>(Arc::new(Shard::from_game(&simulate(seed, 600), "simulated")?));
+//! let games = Games { train: vec![game(1)?, game(2)?], held_out: vec![game(3)?] };
+//! let mut config = RunConfig::preset("quick")?;
+//! config.model.backbone = BackboneConfig::Mlp { layers: vec![32] };
+//! (config.data.batch, config.data.unroll) = (4, 32);
+//! let trained = with_large_stack(|| Plan::new(config, &games, Order::Epochs)?.train(&Place::Memory, &Stop::after(None)))?;
+//! for (name, likelihood) in &trained.table {
+//!     println!("{name}: {:.3} nats a frame", likelihood.all().total());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Everything random is addressed by (seed, purpose, index), so a resumed run gives the parameters of an uninterrupted one
+//! bit for bit, on any number of threads.
+
 pub mod checkpoint;
 pub mod gradients;
 pub mod metrics;

@@ -123,6 +123,7 @@ pub struct Trainer {
     step: u64,
     skipped: u64,
     skipped_in_row: u64,
+    loss: f64,
     store: Option<Store>,
     /// What the checkpoint must agree on to be resumed.
     identity: serde_json::Value,
@@ -145,8 +146,8 @@ impl Trainer {
         config.validate()?;
         let optimiser = Optimiser::new(config.optimiser.clone(), &vars)?;
         let gradients = Gradients::zeros(&vars);
-        let (step, skipped, skipped_in_row, store) = (0, 0, 0, None);
-        Ok(Self { config, vars, optimiser, gradients, total, step, skipped, skipped_in_row, store, identity })
+        let (step, skipped, skipped_in_row, loss, store) = (0, 0, 0, f64::NAN, None);
+        Ok(Self { config, vars, optimiser, gradients, total, step, skipped, skipped_in_row, loss, store, identity })
     }
 
     /// Saves checkpoints below `directory`.
@@ -163,6 +164,11 @@ impl Trainer {
     /// Steps done.
     pub fn step(&self) -> u64 {
         self.step
+    }
+
+    /// The loss of the last step; not a number before the first.
+    pub fn loss(&self) -> f64 {
+        self.loss
     }
 
     /// The moving average of the parameters: what is evaluated and shipped.
@@ -235,6 +241,7 @@ impl Trainer {
             self.skip(task, figures.loss)?;
         }
         self.step += 1;
+        self.loss = figures.loss;
         figures.skipped = self.skipped;
         figures.time = start.elapsed();
         Ok(figures)

@@ -77,3 +77,50 @@ fn sequences(data: &Dataset) -> Result<Vec<Vec<Action>>> {
     };
     data.passes().into_iter().map(sequence).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::shards::testing;
+    use candle_core::Device;
+    use candle_models::nn::Params;
+    use candle_models::policy::{BackboneConfig, PolicyConfig};
+    use candle_models::random::Random;
+
+    #[test]
+    fn games_side_by_side_are_measured_like_each_alone() {
+        let backbone = BackboneConfig::Gru { layers: 1 };
+        let config = PolicyConfig { hidden: 16, embedding: 4, backbone, delay: 2, ..PolicyConfig::default() };
+        let policy_ = Policy::new(&config, &Params::init(Random::new(1), &Device::Cpu)).unwrap();
+        let lengths = [FRAMES + 50, 40, 2 * FRAMES + 3, FRAMES + 1, 90];
+        let data = Dataset::new(&testing::shards(&lengths), &[], 2).unwrap();
+        let found = policy(&policy_, &data).unwrap();
+
+        let mut expected = Likelihood::default();
+        for pass in data.passes() {
+            let n = data.rows(pass.game);
+            let mut rows = Buffers::zeros(n);
+            data.read(pass, 0..n, rows.rows(0..n)).unwrap();
+            let (previous, action) = (rows.previous.clone(), rows.action.clone());
+            let state = policy_.initial_state(1).unwrap();
+            let (outputs, _) = policy_.unroll(&inputs(rows, 1, n, &Device::Cpu).unwrap(), &vec![false; n], &state).unwrap();
+            let logits = outputs.get("logits").unwrap().squeeze(0).unwrap().to_vec2::<f32>().unwrap();
+            for (t, logits) in logits.iter().enumerate() {
+                let at = |ids: &[u32]| Action::from_ids(&ids[t * ACTION..(t + 1) * ACTION]).unwrap();
+                let logits: &[f32; LOGITS] = logits.as_slice().try_into().unwrap();
+                expected.add(&at(&previous), &at(&action), &nll(logits, &at(&action)), &most_likely(logits));
+            }
+        }
+        assert_eq!(found.all().frames, 2 * lengths.iter().map(|&n| n as u64 - 3).sum::<u64>());
+        assert_eq!((found.all().frames, found.changed.frames), (expected.all().frames, expected.changed.frames));
+        for (found, expected) in found.all().nll.iter().zip(expected.all().nll) {
+            assert!((found - expected).abs() < 1e-4 * expected, "expected {expected}, found {found}");
+        }
+        // The tables are asked about the same frames.
+        let tables = tables(&fit_tables(&data).unwrap(), &data).unwrap();
+        for (name, likelihood) in tables {
+            assert_eq!(likelihood.all().frames, expected.all().frames, "{name}");
+            assert_eq!(likelihood.changed.frames, expected.changed.frames, "{name}");
+        }
+    }
+}

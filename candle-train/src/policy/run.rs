@@ -11,6 +11,7 @@ use crate::metrics::Reporter;
 use crate::stop::Stop;
 use crate::trainer::{Outcome, Trainer};
 use candle_core::{Device, Tensor};
+use candle_models::files::write_atomic;
 use candle_models::nn::Params;
 use candle_models::policy::Policy;
 use candle_models::policy::baselines::{Baselines, FIRST_ORDER, Likelihood};
@@ -36,7 +37,7 @@ pub struct Games {
 pub enum Place {
     /// Nothing is written.
     Memory,
-    /// Metrics and checkpoints go here; the directory must not hold a run.
+    /// `config.toml`, metrics and checkpoints go here; the directory must not hold a run.
     New(PathBuf),
     /// The same, and a run that is there is continued.
     Resume(PathBuf),
@@ -78,6 +79,8 @@ pub struct Trained {
     pub config: RunConfig,
     /// Steps done.
     pub step: u64,
+    /// The last step's training loss, in nats per frame.
+    pub loss: f64,
     /// Wall time of this process's share.
     pub time: Duration,
     /// The moving average of the parameters.
@@ -151,7 +154,7 @@ impl Plan {
         let mut task = Imitation::new(&self.config, policy, self.loader(&device)?, held_out)?;
         let identity = serde_json::json!({ "config": self.config, "data": self.data });
         let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity)?;
-        begin(&mut trainer, &mut task, place)?;
+        begin(&mut trainer, &mut task, place, &self.config)?;
         let mut reporter = Reporter::new(place.directory(), trainer.step(), self.steps, self.config.trainer.log_every, "frames")?;
         let outcome = trainer.run(&mut task, &mut reporter, stop)?;
         drop(reporter);
@@ -163,11 +166,12 @@ impl Plan {
             table = tables.into_iter().map(|(name, likelihood)| (name.to_owned(), likelihood)).collect();
             table.push((policy_name(&self.config), evaluate::policy(&policy, &self.held_out)?));
         }
-        Ok(Trained { outcome, step: trainer.step(), time: start.elapsed(), parameters, baselines, table, config: self.config })
+        let (step, loss, time) = (trainer.step(), trainer.loss(), start.elapsed());
+        Ok(Trained { outcome, config: self.config, step, loss, time, parameters, baselines, table })
     }
 }
 
-fn begin(trainer: &mut Trainer, task: &mut Imitation, place: &Place) -> Result<()> {
+fn begin(trainer: &mut Trainer, task: &mut Imitation, place: &Place, config: &RunConfig) -> Result<()> {
     let Some(directory) = place.directory() else { return Ok(()) };
     trainer.save_to(directory)?;
     if trainer.has_checkpoint() && matches!(place, Place::New(_)) {
@@ -177,7 +181,7 @@ fn begin(trainer: &mut Trainer, task: &mut Imitation, place: &Place) -> Result<(
         warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
         eprintln!("continued from step {}", trainer.step());
     }
-    Ok(())
+    write_atomic(directory.join("config.toml"), config.to_toml()?.as_bytes())
 }
 
 /// The policy's row in a table: `mamba, autoregressive`.

@@ -466,7 +466,7 @@ mod tests {
                 assert!(limit.abs() <= 10.0 && f16::from_f32(limit).to_f32() == limit, "{}: {limit}", field.name);
             }
         }
-        assert!(ACTION_STATES < 1 << 16 && CHARACTERS < 1 << 16);
+        const { assert!(ACTION_STATES < 1 << 16 && CHARACTERS < 1 << 16) };
     }
 
     #[test]
@@ -527,7 +527,7 @@ mod tests {
         prepare(&replays, &cache).unwrap();
         let file = fs::read_dir(&cache).unwrap().next().unwrap().unwrap().path();
         let good = fs::read(&file).unwrap();
-        let damage: [&dyn Fn(&mut Vec<u8>); 4] = [&|b| b.truncate(5000), &|b| b.clear(), &|b| b[100_000] ^= 4, &|b| b[20] ^= 1];
+        let damage: [fn(&mut Vec<u8>); 4] = [|b| b.truncate(5000), |b| b.clear(), |b| b[100_000] ^= 4, |b| b[20] ^= 1];
         for (i, damage) in damage.iter().enumerate() {
             let mut bytes = good.clone();
             damage(&mut bytes);

@@ -1,0 +1,119 @@
+//! A run that is killed and resumed ends with the parameters of one that was not, bit for bit.
+
+use crate::{replays, run, small, text};
+use candle_models::random::Random;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Games of 700 frames, two of them trained on.
+const FRAMES: usize = 700;
+
+/// The last checkpoint's files, without the manifest: parameters, moments, average, carried state, cursor.
+fn last_checkpoint(out: &Path) -> BTreeMap<String, Vec<u8>> {
+    let checkpoints = out.join("checkpoints");
+    let latest = checkpoints.join(fs::read_to_string(checkpoints.join("latest")).unwrap());
+    let file = |e: std::io::Result<fs::DirEntry>| {
+        let e = e.unwrap();
+        (e.file_name().to_string_lossy().into_owned(), fs::read(e.path()).unwrap())
+    };
+    fs::read_dir(latest).unwrap().map(file).collect()
+}
+
+fn latest(out: &Path) -> String {
+    fs::read_to_string(out.join("checkpoints/latest")).unwrap_or_default()
+}
+
+/// Starts the command and waits until it has saved a checkpoint that was not there before.
+fn start_until_saved(command: &mut Command, out: &Path) -> Child {
+    let before = latest(out);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let start = Instant::now();
+    while latest(out) == before && child.try_wait().unwrap().is_none() {
+        assert!(start.elapsed() < Duration::from_secs(120), "no checkpoint after two minutes");
+        sleep(Duration::from_millis(1));
+    }
+    child
+}
+
+fn assert_equal_runs(found: &Path, expected: &Path) {
+    let (found, expected) = (last_checkpoint(found), last_checkpoint(expected));
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    for (name, bytes) in &expected {
+        assert!(found[name] == *bytes, "{name} differs from the uninterrupted run's");
+    }
+}
+
+#[test]
+fn killed_at_random_moments_and_resumed_it_is_the_same_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let replays = replays(dir.path(), 3, FRAMES);
+    let (whole, killed) = (dir.path().join("whole"), dir.path().join("killed"));
+    let done = run(&mut small(&replays, &whole));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+
+    let mut killed_at = Vec::new();
+    for i in 0..6 {
+        let mut child = start_until_saved(small(&replays, &killed).arg("--resume"), &killed);
+        sleep(Duration::from_micros(u64::from(Random::new(1).below(i, 60_000))));
+        if child.try_wait().unwrap().is_some() {
+            break; // A fast machine may be done before the sixth kill.
+        }
+        child.kill().unwrap(); // SIGKILL.
+        child.wait().unwrap();
+        killed_at.push(latest(&killed));
+    }
+    assert!(killed_at.len() >= 3, "the run is too short for this machine: killed at {killed_at:?}");
+    let done = run(small(&replays, &killed).arg("--resume"));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("continued from step"), "{}", text(&done.stderr));
+    assert_equal_runs(&killed, &whole);
+    let model = |out: &Path| candle_core::safetensors::load(out.join("bundle/model.safetensors"), &candle_core::Device::Cpu).unwrap();
+    let (a, b) = (model(&whole), model(&killed));
+    for (name, tensor) in &a {
+        let bits = |t: &candle_core::Tensor| -> Vec<u32> {
+            t.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
+        };
+        assert_eq!(bits(tensor), bits(&b[name]), "{name}");
+    }
+    let steps = |out: &Path| -> Vec<u64> {
+        let lines = fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+        lines.lines().map(|l| serde_json::from_str::<serde_json::Value>(l).unwrap()["step"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(steps(&killed), steps(&whole), "the metrics have every step once");
+}
+
+#[test]
+fn a_signal_saves_and_ends_with_success() {
+    let dir = tempfile::tempdir().unwrap();
+    let replays = replays(dir.path(), 3, FRAMES);
+    let (whole, stopped) = (dir.path().join("whole"), dir.path().join("stopped"));
+    assert!(run(&mut small(&replays, &whole)).status.success());
+    for signal in ["-TERM", "-INT"] {
+        let mut command = small(&replays, &stopped);
+        let mut child = start_until_saved(command.arg("--resume"), &stopped);
+        assert!(child.try_wait().unwrap().is_none(), "the run is too short for this machine");
+        assert!(Command::new("kill").arg(signal).arg(child.id().to_string()).status().unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{signal}");
+        assert!(!stopped.join("bundle").exists(), "{signal} came before the end");
+    }
+    let done = run(small(&replays, &stopped).arg("--resume"));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert_equal_runs(&stopped, &whole);
+}
+
+#[test]
+fn the_number_of_threads_does_not_change_the_result() {
+    let dir = tempfile::tempdir().unwrap();
+    let replays = replays(dir.path(), 3, FRAMES);
+    let (two, one) = (dir.path().join("two"), dir.path().join("one"));
+    assert!(run(&mut small(&replays, &two)).status.success());
+    let mut single = small(&replays, &one);
+    let arguments: Vec<_> = single.get_args().map(|a| if a == "2" { "1".into() } else { a.to_owned() }).collect();
+    single = Command::new(env!("CARGO_BIN_EXE_candle-train"));
+    assert!(run(single.args(arguments)).status.success());
+    assert_equal_runs(&one, &two);
+}
