@@ -16,12 +16,7 @@ fn main() -> ExitCode {
         Err(error) => return failure(&error.into()),
     };
     // SAFETY: the first thing after reading the arguments; no other thread has been started.
-    unsafe {
-        candle_models::device::configure_threads(threads);
-        // Candle's own pool, for elementwise operations, waits for its workers in a loop that never sleeps. Beside other work
-        // on the machine a Mamba step took 1.1 s of processor time with it and 0.5 s without.
-        std::env::set_var("CANDLE_NUM_THREADS", "1");
-    }
+    unsafe { candle_models::device::configure_threads(threads) };
     match command::run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure(&error),
