@@ -10,6 +10,7 @@
 //! A crash at any moment leaves the older checkpoints and `latest` as they were.
 
 use candle_core::{Device, safetensors::load_buffer};
+use candle_models::files::write_atomic;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -120,6 +121,14 @@ impl Store {
         })?;
         self.prune()?;
         Ok(path)
+    }
+
+    /// Notes the evaluation's result of a saved step, and deletes the checkpoints that need not be kept.
+    pub fn set_score(&self, step: u64, score: f64) -> Result<()> {
+        let path = self.directory.join(name_of(step));
+        let manifest = Manifest { score: Some(score), ..read_manifest(&path)? };
+        write_atomic(path.join(MANIFEST), &json(&path, &manifest)?)?;
+        self.prune()
     }
 
     fn publish(&self, partial: &Path, step: u64) -> Result<PathBuf> {
@@ -347,6 +356,20 @@ mod tests {
         let store = Store::open(dir.path(), Retention::default()).unwrap();
         assert!(entries(dir.path()).unwrap().is_empty());
         assert!(store.latest().unwrap().0.is_none());
+    }
+
+    #[test]
+    fn a_score_comes_after_the_save() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Retention { last: 1, best: 1 }).unwrap();
+        for (step, score) in [(1, 2.0), (2, 1.0), (3, 3.0)] {
+            store.save(&checkpoint(step, None)).unwrap();
+            store.set_score(step, score).unwrap();
+        }
+        assert_eq!(steps(&store), [2, 3]);
+        assert_eq!(store.best().unwrap().unwrap().score, Some(1.0));
+        assert!(store.latest().unwrap().1.is_empty(), "the manifest is whole");
+        assert!(store.set_score(9, 1.0).is_err());
     }
 
     #[test]

@@ -124,6 +124,8 @@ pub struct Trainer {
     skipped: u64,
     skipped_in_row: u64,
     loss: f64,
+    /// Whether the checkpoint that was resumed still lacks its evaluation.
+    owes_evaluation: bool,
     store: Option<Store>,
     /// What the checkpoint must agree on to be resumed.
     identity: serde_json::Value,
@@ -147,7 +149,8 @@ impl Trainer {
         let optimiser = Optimiser::new(config.optimiser.clone(), &vars)?;
         let gradients = Gradients::zeros(&vars);
         let (step, skipped, skipped_in_row, loss, store) = (0, 0, 0, f64::NAN, None);
-        Ok(Self { config, vars, optimiser, gradients, total, step, skipped, skipped_in_row, loss, store, identity })
+        let owes_evaluation = false;
+        Ok(Self { config, vars, optimiser, gradients, total, step, skipped, skipped_in_row, loss, owes_evaluation, store, identity })
     }
 
     /// Saves checkpoints below `directory`.
@@ -195,27 +198,37 @@ impl Trainer {
         self.optimiser.restore(counters.updates, checkpoint.group("moments")?, checkpoint.group("average")?)?;
         task.restore(checkpoint.group("carried")?, &counters.cursor)?;
         (self.step, self.skipped, self.skipped_in_row) = (checkpoint.step, counters.skipped, counters.skipped_in_row);
+        self.owes_evaluation = checkpoint.score.is_none() && self.due(self.config.evaluate_every);
         Ok(Some(warnings))
     }
 
     /// Trains until the last step, or until `stop` says so.
     pub fn run(&mut self, task: &mut impl Task, reporter: &mut Reporter, stop: &Stop) -> Result<Outcome> {
+        if std::mem::take(&mut self.owes_evaluation) {
+            self.evaluate(task, reporter)?;
+        }
         while self.step < self.total {
             let figures = self.train_step(task)?;
             let last = self.step == self.total;
             reporter.step(&figures)?;
             let stopped = stop.now();
-            let due = |every: u64| last || (every > 0 && self.step.is_multiple_of(every));
-            let (evaluate, save) = (due(self.config.evaluate_every) && stopped.is_none(), due(self.config.save_every));
-            let score = if evaluate { self.evaluate(task, reporter)? } else { None };
+            let (evaluate, save) = (self.due(self.config.evaluate_every) && stopped.is_none(), self.due(self.config.save_every));
             if save || evaluate || stopped.is_some() {
-                self.save(task, score)?;
+                self.save(task)?;
+            }
+            if evaluate {
+                self.evaluate(task, reporter)?;
             }
             if let Some(reason) = stopped.filter(|_| !last) {
                 return Ok(Outcome::Stopped(reason));
             }
         }
         Ok(Outcome::Finished)
+    }
+
+    /// Whether something that happens every so many steps, and at the end, happens after this one.
+    fn due(&self, every: u64) -> bool {
+        self.step == self.total || (every > 0 && self.step.is_multiple_of(every))
     }
 
     fn train_step(&mut self, task: &mut impl Task) -> Result<StepFigures> {
@@ -261,16 +274,20 @@ impl Trainer {
         Ok(())
     }
 
-    fn evaluate(&mut self, task: &mut impl Task, reporter: &mut Reporter) -> Result<Option<f64>> {
+    /// After the step is saved: whatever happens here, no training is lost.
+    fn evaluate(&self, task: &mut impl Task, reporter: &mut Reporter) -> Result<()> {
         let results = task.evaluate(self.average()?)?;
         if results.is_empty() {
-            return Ok(None);
+            return Ok(());
         }
         reporter.evaluation(self.step, &results)?;
-        Ok(results.get("score").copied())
+        match (&self.store, results.get("score")) {
+            (Some(store), Some(score)) => store.set_score(self.step, *score),
+            _ => Ok(()),
+        }
     }
 
-    fn save(&self, task: &impl Task, score: Option<f64>) -> Result<()> {
+    fn save(&self, task: &impl Task) -> Result<()> {
         let Some(store) = &self.store else { return Ok(()) };
         let (carried, cursor) = task.save()?;
         let parameters = self.vars.iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect();
@@ -285,7 +302,7 @@ impl Trainer {
         };
         let state = serde_json::to_value(counters).map_err(|e| Error::Input(format!("checkpoint: {e}")))?;
         let tensors = groups.into_iter().map(|(name, group)| (name.to_owned(), group)).collect();
-        store.save(&Checkpoint { step: self.step, tensors, state, score })?;
+        store.save(&Checkpoint { step: self.step, tensors, state, score: None })?;
         Ok(())
     }
 }
