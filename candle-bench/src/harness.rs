@@ -83,7 +83,7 @@ impl Settings {
         ensure!(self.tolerance > 0.0 && self.tolerance < 1.0, "tolerance: {} is not between 0 and 1", self.tolerance);
         ensure!(self.limit_s >= 0.0, "limit: {} s is not a time", self.limit_s);
         ensure!(
-            self.rounds >= LEAST_ROUNDS && self.rounds % 2 == 0,
+            self.rounds >= LEAST_ROUNDS && self.rounds.is_multiple_of(2),
             "rounds: an even number from {LEAST_ROUNDS} up is needed, found {}",
             self.rounds
         );

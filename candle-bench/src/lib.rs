@@ -8,3 +8,4 @@ pub mod policy;
 pub mod stats;
 pub mod suites;
 pub mod table;
+pub mod train;

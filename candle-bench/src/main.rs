@@ -79,7 +79,7 @@ struct Peers {
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "onnxruntime,pytorch")]
     libraries: Vec<Library>,
     /// What to compare.
-    #[arg(long, value_name = "PASS", value_delimiter = ',', default_value = "step,window")]
+    #[arg(long, value_name = "PASS", value_delimiter = ',', default_value = "step,window,train")]
     passes: Vec<Pass>,
     /// Batches of a streaming step.
     #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 8, 32, 256])]
@@ -196,7 +196,7 @@ fn peers(arguments: &Peers) -> Result<ExitCode> {
         done += 1;
         let found = match &row.comparison {
             Some(c) => format!(
-                "ours {:.1} us, theirs {:.1} us, {:.2} times faster ({:.2} to {:.2})",
+                "ours {:.1} us, theirs {:.1} us, ratio {:.2} ({:.2} to {:.2})",
                 c.ours_us.p50, c.theirs_us.p50, c.ratio, c.ratio_ci.low, c.ratio_ci.high
             ),
             None => format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst),
@@ -225,6 +225,9 @@ fn main() -> ExitCode {
         Suite::Latency(a) => &a.common,
         Suite::Peers(a) => &a.common,
     };
+    if cfg!(debug_assertions) {
+        eprintln!("warning: this is not a release build (cargo run --release -p candle-bench): the times are not worth keeping");
+    }
     let threads = common.threads.iter().copied().max().unwrap_or(1);
     // SAFETY: no other thread has been started yet.
     unsafe { device::configure_threads(threads) };

@@ -90,14 +90,12 @@ impl Network {
 
     /// The weights of the bundle by name.
     pub fn tensors(&self) -> Result<BTreeMap<String, Tensor>> {
-        let description = Params::description();
-        Policy::new(&self.config, &description)?;
-        Ok(Bundle::open(&self.bundle)?.read_tensors(&description.specs())?)
+        Ok(Bundle::open(&self.bundle)?.read_tensors(&Policy::parameters(&self.config)?)?)
     }
 
     /// The network with its weights, for inference.
     pub fn load(&self) -> Result<Arc<Policy>> {
-        Ok(Arc::new(Policy::new(&self.config, &Params::given(self.tensors()?, &Device::Cpu))?))
+        Ok(Arc::new(Policy::load(&Bundle::open(&self.bundle)?)?))
     }
 }
 
@@ -265,15 +263,15 @@ pub fn agreement(ours: &Answers, theirs: &Answers) -> Result<Agreement> {
     for (name, a) in ours {
         let b = theirs.get(name).with_context(|| format!("{name}: the peer gave no such output"))?;
         ensure!(a.len() == b.len(), "{name}: {} values of ours, {} of theirs", a.len(), b.len());
-        let width = if rows == 0 { a.len() } else { a.len() / rows };
+        let width = a.len() / rows.max(1);
         for (i, (a, b)) in a.iter().zip(b).enumerate() {
             if drawn_apart.get(i / width.max(1)) == Some(&true) {
                 continue;
             }
             let difference = (a - b).abs() / (1.0 + b.abs());
-            // Written so that a NaN counts as the worst.
-            if !(difference <= found.worst) {
-                found.worst = if difference.is_nan() { f64::INFINITY } else { difference };
+            let difference = if difference.is_nan() { f64::INFINITY } else { difference };
+            if difference > found.worst {
+                found.worst = difference;
                 found.output.clone_from(name);
             }
         }

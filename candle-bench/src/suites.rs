@@ -1,11 +1,12 @@
 //! The suites: which cases are measured, and in what order.
 
-use crate::harness::{self, Settings, Timed};
+use crate::harness::{self, Rounds, Settings, Timed};
 use crate::host::Host;
 use crate::peer::{Library, Peer, PeerCase};
 use crate::policy::{EngineCalls, Inputs, Network, agreement, read_answers};
 use crate::table::{Case, LatencyRow, Pass, PeerRow};
-use anyhow::{Context, Result, ensure};
+use crate::train::TrainCalls;
+use anyhow::{Context, Result};
 use std::path::Path;
 
 /// Latency by backbone, pass, batch and threads.
@@ -115,7 +116,6 @@ struct Bench<'a> {
 }
 
 fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, bench: &Bench) -> Result<PeerRow> {
-    ensure!(case.pass != Pass::Train, "{}: training is not compared yet", describe(&case));
     let inputs = Inputs::random(&case);
     let theirs = PeerCase {
         library,
@@ -129,10 +129,22 @@ fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, ben
     };
     inputs.tensors()?.save_safetensors(&theirs.inputs)?;
     peer.prepare(&theirs).with_context(|| describe(&case))?;
-    let mut ours = EngineCalls::new(network.load()?, &case, &inputs)?;
-    let agreement = agreement(&ours.answers()?, &read_answers(&theirs.outputs)?).with_context(|| describe(&case))?;
+    let theirs = read_answers(&theirs.outputs)?;
+    let (mut ours, answers): (Box<dyn Rounds>, _) = match case.pass {
+        Pass::Train => {
+            let mut calls = TrainCalls::new(network, &case, &inputs)?;
+            let answers = calls.answers()?;
+            (Box::new(Timed(calls)), answers)
+        }
+        Pass::Step | Pass::Window => {
+            let mut calls = EngineCalls::new(network.load()?, &case, &inputs)?;
+            let answers = calls.answers()?;
+            (Box::new(Timed(calls)), answers)
+        }
+    };
+    let agreement = agreement(&answers, &theirs).with_context(|| describe(&case))?;
     let comparison = match agreement.holds() {
-        true => Some(harness::compare(&mut Timed(ours), peer, bench.settings).with_context(|| describe(&case))?),
+        true => Some(harness::compare(ours.as_mut(), peer, bench.settings).with_context(|| describe(&case))?),
         false => None,
     };
     Ok(PeerRow { host: bench.host.clone(), peer: peer.versions().of(library), case, agreement, comparison })

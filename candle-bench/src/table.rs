@@ -196,7 +196,7 @@ impl Record for PeerRow {
         ("Their p50 latency", Everywhere),
         ("Our p99 latency", Everywhere),
         ("Their p99 latency", Everywhere),
-        ("Times faster", Everywhere),
+        ("Ratio", Everywhere),
         ("Ratio low", Csv),
         ("Ratio high", Csv),
         ("95% of the ratio", Everywhere),

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `step` | optimiser steps done, skipped ones counted |
 //! | `loss` | training loss of this step, in the task's unit (the policy: nats per frame) |
-//! | `loss_z`, `norm_z` | distance from the mean of the last 100 logged values, in standard deviations |
+//! | `loss_z`, `norm_z` | distance from the mean of the last 100 steps, in standard deviations |
 //! | `norm` | Euclidean norm of all gradients before clipping |
 //! | `learning_rate` | of this step |
 //! | `ms` | wall time of this step |
@@ -77,15 +77,17 @@ pub struct Reporter {
     file: Option<(PathBuf, File)>,
     bar: Option<ProgressBar>,
     total: u64,
+    every: u64,
     unit: &'static str,
     loss: Window,
     norm: Window,
 }
 
 impl Reporter {
-    /// A reporter of a run of `total` steps over samples called `unit`. With a directory it appends to `metrics.jsonl`
-    /// there, after cutting what was logged beyond `step` by a run that was then stopped.
-    pub fn new(directory: Option<&Path>, step: u64, total: u64, unit: &'static str) -> Result<Self> {
+    /// A reporter of a run of `total` steps over samples called `unit` that shows the first step, the last and every
+    /// `every`th. With a directory it appends to `metrics.jsonl` there, after cutting what was logged beyond `step` by a run
+    /// that was then stopped.
+    pub fn new(directory: Option<&Path>, step: u64, total: u64, every: u64, unit: &'static str) -> Result<Self> {
         let open = |directory: &Path| {
             let path = directory.join("metrics.jsonl");
             cut_after(&path, step)?;
@@ -96,12 +98,15 @@ impl Reporter {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}<{eta}] {wide_msg}");
             ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_position(step)
         });
-        Ok(Self { file: directory.map(open).transpose()?, bar, total, unit, loss: Window::default(), norm: Window::default() })
+        Ok(Self { file: directory.map(open).transpose()?, bar, total, every, unit, loss: Window::default(), norm: Window::default() })
     }
 
-    /// Reports a step.
+    /// Takes in a step, and reports it if it is its turn.
     pub fn step(&mut self, f: &StepFigures) -> Result<()> {
         let (loss_z, norm_z) = (self.loss.z_score(f.loss), self.norm.z_score(f.norm));
+        if f.step != 1 && f.step != self.total && !f.step.is_multiple_of(self.every.max(1)) {
+            return Ok(());
+        }
         let ms = f.time.as_secs_f64() * 1e3;
         let rate = f.samples as f64 / f.time.as_secs_f64().max(1e-9);
         let wait = f.waited.as_secs_f64() / f.time.as_secs_f64().max(1e-9);
@@ -201,7 +206,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
         fs::write(&path, "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n{\"step\":2,\"eva").unwrap();
-        let mut reporter = Reporter::new(Some(dir.path()), 2, 10, "frames").unwrap();
+        let mut reporter = Reporter::new(Some(dir.path()), 2, 10, 1, "frames").unwrap();
         reporter.step(&StepFigures { step: 3, loss: 1.0, ..StepFigures::default() }).unwrap();
         drop(reporter);
         let steps: Vec<u64> = fs::read_to_string(&path)

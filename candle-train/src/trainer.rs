@@ -197,9 +197,7 @@ impl Trainer {
         while self.step < self.total {
             let figures = self.train_step(task)?;
             let last = self.step == self.total;
-            if self.step.is_multiple_of(self.config.log_every) || last || self.step == 1 {
-                reporter.step(&figures)?;
-            }
+            reporter.step(&figures)?;
             let stopped = stop.now();
             let due = |every: u64| last || (every > 0 && self.step.is_multiple_of(every));
             let (evaluate, save) = (due(self.config.evaluate_every) && stopped.is_none(), due(self.config.save_every));
@@ -379,7 +377,7 @@ mod tests {
     }
 
     fn run(trainer: &mut Trainer, task: &mut Line) -> Result<Outcome> {
-        let mut reporter = Reporter::new(None, 0, 60, "samples").unwrap();
+        let mut reporter = Reporter::new(None, 0, 60, 10, "samples").unwrap();
         trainer.run(task, &mut reporter, &Stop::after(None))
     }
 
@@ -403,7 +401,7 @@ mod tests {
             t.save_to(dir.path()).unwrap();
             t.resume(&mut task).unwrap();
             assert_eq!(t.step(), steps, "one more step than the run before");
-            let mut reporter = Reporter::new(None, 0, 60, "samples").unwrap();
+            let mut reporter = Reporter::new(None, 0, 60, 10, "samples").unwrap();
             let outcome = t.run(&mut task, &mut reporter, &Stop::after(Some(Duration::ZERO))).unwrap();
             steps += 1;
             if outcome == Outcome::Finished {

@@ -21,6 +21,7 @@ Names in `gru` and `mamba` (`{p}` a parameter, `{s}` a state tensor):
     grad.input.x, grad.state.{s}, grad.param.{p}
     adamw.param.{p}, adamw.loss [10]            after ten steps on the same batch; loss[i] is taken before step i
 
+State of Mamba: `layers.{i}.conv` [B, K - 1, E], oldest frame first, and `layers.{i}.ssm` [B, E, N]; of the GRU: `gru` [B, H].
 Linear weights are stored [in, out], the convolution's [K, E] with the newest frame last.
 """
 

@@ -31,17 +31,18 @@ fn evaluate_group(policy: &Policy, data: &Dataset, group: &[Pass]) -> Result<Lik
     for start in (0..longest).step_by(FRAMES) {
         let frames = FRAMES.min(longest - start);
         let mut rows = Buffers::zeros(group.len() * frames);
-        for (lane, pass) in group.iter().enumerate() {
-            let end = data.rows(pass.game).clamp(start, start + frames);
-            data.read(*pass, start..end, rows.rows(lane * frames..lane * frames + end - start))?;
+        // Rows of each lane in this pass; a game that is over has none.
+        let counts: Vec<usize> = group.iter().map(|pass| data.rows(pass.game).saturating_sub(start).min(frames)).collect();
+        for (lane, (pass, &n)) in group.iter().zip(&counts).enumerate().filter(|(_, (_, n))| **n > 0) {
+            data.read(*pass, start..start + n, rows.rows(lane * frames..lane * frames + n))?;
         }
         let (previous, action) = (rows.previous.clone(), rows.action.clone());
         let resets: Vec<bool> = (0..group.len() * frames).map(|i| start == 0 && i % frames == 0).collect();
         let (outputs, next) = policy.unroll(&inputs(rows, group.len(), frames, policy.device())?, &resets, &state)?;
         state = next.map(|_, t| Ok(t.detach()))?;
         let logits = outputs.get("logits")?.flatten_all()?.to_vec1::<f32>()?;
-        for (lane, pass) in group.iter().enumerate() {
-            for t in 0..data.rows(pass.game).clamp(start, start + frames) - start {
+        for (lane, n) in counts.into_iter().enumerate() {
+            for t in 0..n {
                 let row = lane * frames + t;
                 let at = |ids: &[u32]| Action::from_ids(&ids[row * ACTION..(row + 1) * ACTION]);
                 let mut frame = [0f32; LOGITS];

@@ -152,7 +152,7 @@ impl Plan {
         let identity = serde_json::json!({ "config": self.config, "data": self.data });
         let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity)?;
         begin(&mut trainer, &mut task, place)?;
-        let mut reporter = Reporter::new(place.directory(), trainer.step(), self.steps, "frames")?;
+        let mut reporter = Reporter::new(place.directory(), trainer.step(), self.steps, self.config.trainer.log_every, "frames")?;
         let outcome = trainer.run(&mut task, &mut reporter, stop)?;
         drop(reporter);
 
