@@ -615,7 +615,7 @@ fn peak_memory(arguments: &[String]) -> u64 {
     while child.try_wait().unwrap().is_none() {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        peak = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(peak, |kb| kb * 1000).max(peak);
+        peak = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).map_or(peak, |kib| kib * 1024).max(peak);
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     peak
