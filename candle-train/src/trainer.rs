@@ -123,6 +123,7 @@ pub struct Trainer {
     step: u64,
     skipped: u64,
     skipped_in_row: u64,
+    time: Duration,
     loss: f64,
     /// Whether the checkpoint that was resumed still lacks its evaluation.
     owes_evaluation: bool,
@@ -137,6 +138,8 @@ struct Counters {
     updates: u64,
     skipped: u64,
     skipped_in_row: u64,
+    /// Seconds that the steps took, in all sessions.
+    seconds: f64,
     cursor: serde_json::Value,
     identity: serde_json::Value,
 }
@@ -148,9 +151,9 @@ impl Trainer {
         config.validate()?;
         let optimiser = Optimiser::new(config.optimiser.clone(), &vars)?;
         let gradients = Gradients::zeros(&vars);
-        let (step, skipped, skipped_in_row, loss, store) = (0, 0, 0, f64::NAN, None);
+        let (step, skipped, skipped_in_row, time, loss, store) = (0, 0, 0, Duration::ZERO, f64::NAN, None);
         let owes_evaluation = false;
-        Ok(Self { config, vars, optimiser, gradients, total, step, skipped, skipped_in_row, loss, owes_evaluation, store, identity })
+        Ok(Self { config, vars, optimiser, gradients, total, step, skipped, skipped_in_row, time, loss, owes_evaluation, store, identity })
     }
 
     /// Saves checkpoints below `directory`.
@@ -162,6 +165,11 @@ impl Trainer {
     /// Whether there is a checkpoint to continue from.
     pub fn has_checkpoint(&self) -> bool {
         self.store.as_ref().is_some_and(|store| store.latest_name().is_some())
+    }
+
+    /// Time that the steps took, those before a resume counted in.
+    pub fn time(&self) -> Duration {
+        self.time
     }
 
     /// Steps done.
@@ -198,6 +206,7 @@ impl Trainer {
         self.optimiser.restore(counters.updates, checkpoint.group("moments")?, checkpoint.group("average")?)?;
         task.restore(checkpoint.group("carried")?, &counters.cursor)?;
         (self.step, self.skipped, self.skipped_in_row) = (checkpoint.step, counters.skipped, counters.skipped_in_row);
+        self.time = Duration::try_from_secs_f64(counters.seconds).unwrap_or_default();
         self.owes_evaluation = checkpoint.score.is_none() && self.due(self.config.evaluate_every);
         Ok(Some(warnings))
     }
@@ -257,6 +266,7 @@ impl Trainer {
         self.loss = figures.loss;
         figures.skipped = self.skipped;
         figures.time = start.elapsed();
+        self.time += figures.time;
         Ok(figures)
     }
 
@@ -297,6 +307,7 @@ impl Trainer {
             updates: self.optimiser.updates(),
             skipped: self.skipped,
             skipped_in_row: self.skipped_in_row,
+            seconds: self.time.as_secs_f64(),
             cursor,
             identity: self.identity.clone(),
         };

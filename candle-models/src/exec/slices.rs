@@ -463,8 +463,8 @@ impl Executor for SliceExecutor {
             let mut count = counts[b] as usize;
             let key_rows = Timeline { cache: cache_rows(keys, b, keep, width), new: sequence(inputs, *k, b, steps) };
             let value_rows = Timeline { cache: cache_rows(values, b, keep, width), new: sequence(inputs, *v, b, steps) };
-            for t in 0..steps {
-                count = if resets[t] { 0 } else { count.min(keep) };
+            for (t, &reset) in resets.iter().enumerate() {
+                count = if reset { 0 } else { count.min(keep) };
                 let frame = b * steps + t;
                 let query = &inputs[q.at + frame * q.stride..][..width];
                 ops::attend_row(shape, t, count, query, (key_rows, value_rows), bias, scores, &mut outputs[frame * width..][..width]);

@@ -54,8 +54,8 @@ fn group_mut<const L: usize>(x: &mut [f32], at: usize) -> &mut [f32; L] {
 fn forward_group<S: Simd, const L: usize>(shape: ScanShape, resets: &[bool], x: ScanInput, d: usize, state: &mut [f32], out: &mut [f32]) {
     let ScanShape { steps, width, states } = shape;
     let skip = *group::<L>(x.skip, d);
-    for t in 0..steps {
-        if resets[t] {
+    for (t, &reset) in resets.iter().enumerate().take(steps) {
+        if reset {
             (0..states).for_each(|n| group_mut::<L>(state, n * width + d).fill(0.0));
         }
         let (u, raw) = (group::<L>(x.u.row(t), d), group::<L>(x.dt.row(t), d));
@@ -110,7 +110,7 @@ struct Backward<'a> {
 fn backward_group<S: Simd, const L: usize>(shape: ScanShape, resets: &[bool], x: ScanInput, d: usize, g: &mut Backward) {
     let ScanShape { steps, width, states } = shape;
     let at = |t: usize, n: usize| (t * states + n) * LANES;
-    for t in 0..steps {
+    for (t, &reset) in resets.iter().enumerate().take(steps) {
         let (u, raw) = (group::<L>(x.u.row(t), d), group::<L>(x.dt.row(t), d));
         let (mut dt, mut du) = ([0.0; L], [0.0; L]);
         for l in 0..L {
@@ -120,7 +120,7 @@ fn backward_group<S: Simd, const L: usize>(shape: ScanShape, resets: &[bool], x:
         for n in 0..states {
             let a = group::<L>(x.a, n * width + d);
             let previous = match t {
-                _ if resets[t] => [0.0; L],
+                _ if reset => [0.0; L],
                 0 => *group::<L>(g.before, n * width + d),
                 _ => *group::<L>(g.history, at(t - 1, n)),
             };

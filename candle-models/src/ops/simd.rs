@@ -48,7 +48,7 @@ pub fn exp<S: Simd>(x: f32) -> f32 {
     let p = fma::<S>(p, r, 8.333_452e-3);
     let p = fma::<S>(p, r, 4.166_579_6e-2);
     let p = fma::<S>(p, r, 1.666_666_5e-1);
-    let p = fma::<S>(p, r, 5.000_000_1e-1);
+    let p = fma::<S>(p, r, 0.5);
     let p = fma::<S>(p, r * r, r) + 1.0;
     let scale = f32::from_bits((t.to_bits() << 23).wrapping_add(0x3f80_0000));
     p * scale

@@ -158,7 +158,7 @@ impl PolicyConfig {
     fn validate_attention(&self, heads: usize, window: usize) -> Result<()> {
         within("backbone.heads", heads, 1..=64)?;
         within("backbone.window", window, 2..=4096)?;
-        if self.hidden % heads != 0 {
+        if !self.hidden.is_multiple_of(heads) {
             return Err(Error::config("backbone.heads", format!("{heads} does not divide hidden {}", self.hidden)));
         }
         Ok(())

@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The games of a run.
 #[derive(Debug, Clone, Default)]
@@ -141,7 +141,6 @@ impl Plan {
     /// # Errors
     /// If the place already holds a run, or one of another configuration; if gradients stay non-finite; if the disk is full.
     pub fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
-        let start = Instant::now();
         let device = Device::Cpu;
         let baselines = evaluate::fit_tables(&self.train)?;
         let tables = evaluate::tables(&baselines, &self.held_out)?;
@@ -166,7 +165,7 @@ impl Plan {
             table = tables.into_iter().map(|(name, likelihood)| (name.to_owned(), likelihood)).collect();
             table.push((policy_name(&self.config), evaluate::policy(&policy, &self.held_out)?));
         }
-        let (step, loss, time) = (trainer.step(), trainer.loss(), start.elapsed());
+        let (step, loss, time) = (trainer.step(), trainer.loss(), trainer.time());
         Ok(Trained { outcome, config: self.config, step, loss, time, parameters, baselines, table })
     }
 }
