@@ -33,7 +33,7 @@ struct Golden {
 
 impl Golden {
     fn load(name: &str, dtype: DType) -> Self {
-        let (suffix, tolerance) = if dtype == DType::F32 { ("f32", 1e-5) } else { ("f64", 1e-10) };
+        let (suffix, tolerance) = if dtype == DType::F32 { ("f32", 1e-5) } else { ("f64", 1e-12) };
         let file = format!("{name}.{suffix}.safetensors");
         let tensors = candle_core::safetensors::load(path(&file), &Device::Cpu).unwrap();
         Self { file, tolerance, tensors }
