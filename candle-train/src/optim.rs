@@ -109,6 +109,8 @@ impl Optimiser {
             scale,
             beta1: c.beta1 as f32,
             beta2: c.beta2 as f32,
+            fresh1: (1.0 - c.beta1) as f32,
+            fresh2: (1.0 - c.beta2) as f32,
             eps: c.eps as f32,
             keep: (1.0 - learning_rate * c.weight_decay) as f32,
             rate: (learning_rate / (1.0 - c.beta1.powf(t))) as f32,
@@ -165,6 +167,9 @@ struct Factors {
     scale: f32,
     beta1: f32,
     beta2: f32,
+    /// 1 - beta1 and 1 - beta2, subtracted in f64: 1 - 0.999 in f32 is off by 1.3e-5 of itself.
+    fresh1: f32,
+    fresh2: f32,
     eps: f32,
     /// 1 - lr * decay.
     keep: f32,
@@ -199,8 +204,8 @@ impl InplaceOp1 for Update<'_> {
         let memory = mean.iter_mut().zip(square.iter_mut()).zip(ema.iter_mut());
         for ((p, g), ((m, v), e)) in values[start..end].iter_mut().zip(self.gradient).zip(memory) {
             let g = g * f.scale;
-            *m = f.beta1 * *m + (1.0 - f.beta1) * g;
-            *v = f.beta2 * *v + (1.0 - f.beta2) * g * g;
+            *m = f.beta1 * *m + f.fresh1 * g;
+            *v = f.beta2 * *v + f.fresh2 * g * g;
             *p = *p * f.keep - f.rate * *m / (v.sqrt() * f.unbias + f.eps);
             *e += f.follow * (*p - *e);
         }

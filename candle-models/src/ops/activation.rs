@@ -28,7 +28,8 @@ impl Activation {
         match self {
             Self::None => Ok(x.clone()),
             Self::Relu => x.relu(),
-            Self::Gelu => x.gelu_erf(),
+            // Not `gelu_erf`: its gradient in Candle has six digits of 1 / sqrt(2 pi).
+            Self::Gelu => (x * ((x * std::f64::consts::FRAC_1_SQRT_2)?.erf()? + 1.0)?)? * 0.5,
             Self::Silu => x.silu(),
         }
     }

@@ -6,7 +6,7 @@
 
 writes, beside this file and once in f32 and once in f64:
 
-    layers.{f32,f64}.safetensors   layer norm, RMS norm, GELU, SiLU, softplus
+    layers.{f32,f64}.safetensors   layer norm, RMS norm, GELU, SiLU
     gru.{f32,f64}.safetensors      torch.nn.GRU, one layer
     mamba.{f32,f64}.safetensors    two Mamba blocks
 
@@ -40,11 +40,11 @@ ADAMW = dict(lr=1e-2, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
 ADAMW_STEPS = 10
 
 B, T = 2, 7  # batch, frames
-D = 8  # model width
+D = 17  # model width: the smallest with R = ceil(D / 16) = 2, and no whole number of vector registers
 E = 2 * D  # inner width
 N = 4  # state size per channel
 K = 4  # convolution taps
-R = 2  # rank of the step size
+R = -(-D // 16)  # rank of the step size
 H = 8  # GRU hidden size
 GRU_IN = 6
 MAMBA_LAYERS = 2
@@ -207,7 +207,6 @@ def layer_goldens(dtype):
         "rms_norm": (rms_norm, {"x": rows, "weight": weight}),
         "gelu": (lambda x: F.gelu(x), {"x": wide}),
         "silu": (lambda x: F.silu(x), {"x": wide}),
-        "softplus": (lambda x: F.softplus(x), {"x": wide}),
     }
     out = {}
     for name, (op, arguments) in ops.items():
@@ -252,7 +251,7 @@ def check_precisions_agree(single, double, name):
             # AdamW divides by the root of the squared gradient, so small gradients amplify rounding.
             tolerance = 2e-3 if key.startswith("adamw.param") else 2e-5
             torch.testing.assert_close(value.double(), double[key], rtol=tolerance, atol=tolerance, msg=lambda m: f"{name} {key}: {m}")
-            assert key.startswith("softplus") or value.abs().max() > 0, f"{name} {key} is all zero"
+            assert value.abs().max() > 0, f"{name} {key} is all zero"
 
 
 def main():

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod bundle;
+#[cfg(feature = "slippi")]
+mod encoding;
+mod golden;
 #[cfg(feature = "cli")]
 mod infer;
 mod ops;

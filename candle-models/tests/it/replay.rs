@@ -9,7 +9,7 @@ use candle_models::policy::{replay, simulation::simulate};
 use serde_json::Value;
 
 /// A folder of the real data, or `None` with a loud remark.
-fn data(folder: &str) -> Option<PathBuf> {
+pub(super) fn data(folder: &str) -> Option<PathBuf> {
     let Some(root) = std::env::var_os("CANDLE_DATA") else {
         eprintln!("SKIPPED the tests on real replays: CANDLE_DATA is not set");
         return None;

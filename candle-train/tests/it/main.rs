@@ -1,8 +1,9 @@
-//! The command as a user runs it, on simulated games.
+//! The command as a user runs it, on simulated games; and the optimiser against PyTorch.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod command;
+mod golden;
 mod learning;
 mod resume;
 
