@@ -138,8 +138,6 @@ struct Counters {
     updates: u64,
     skipped: u64,
     skipped_in_row: u64,
-    /// Seconds that the steps took, in all sessions.
-    seconds: f64,
     cursor: serde_json::Value,
     identity: serde_json::Value,
 }
@@ -167,7 +165,7 @@ impl Trainer {
         self.store.as_ref().is_some_and(|store| store.latest_name().is_some())
     }
 
-    /// Time that the steps took, those before a resume counted in.
+    /// Time that the steps took since the trainer was made or resumed: a checkpoint holds nothing that two equal runs would differ in.
     pub fn time(&self) -> Duration {
         self.time
     }
@@ -206,7 +204,6 @@ impl Trainer {
         self.optimiser.restore(counters.updates, checkpoint.group("moments")?, checkpoint.group("average")?)?;
         task.restore(checkpoint.group("carried")?, &counters.cursor)?;
         (self.step, self.skipped, self.skipped_in_row) = (checkpoint.step, counters.skipped, counters.skipped_in_row);
-        self.time = Duration::try_from_secs_f64(counters.seconds).unwrap_or_default();
         self.owes_evaluation = checkpoint.score.is_none() && self.due(self.config.evaluate_every);
         Ok(Some(warnings))
     }
@@ -307,7 +304,6 @@ impl Trainer {
             updates: self.optimiser.updates(),
             skipped: self.skipped,
             skipped_in_row: self.skipped_in_row,
-            seconds: self.time.as_secs_f64(),
             cursor,
             identity: self.identity.clone(),
         };

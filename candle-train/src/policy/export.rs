@@ -51,7 +51,11 @@ fn card(trained: &Trained, from: &Provenance) -> Result<String> {
     }
     let _ = writeln!(text, "## Training\n");
     let minutes = trained.time.as_secs_f64() / 60.0;
-    let _ = writeln!(text, "{} steps, {} epochs, seed {}, {minutes:.1} minutes.\n", trained.step, config.epochs, config.seed);
+    let _ = writeln!(
+        text,
+        "{} steps, {} epochs, seed {}; {minutes:.1} minutes of steps since the last start.\n",
+        trained.step, config.epochs, config.seed
+    );
     let _ = writeln!(text, "```sh\n{}\n```\n", from.command);
     let _ = writeln!(text, "```toml\n{}```\n", config.to_toml()?);
     let _ = writeln!(text, "## Data\n");
