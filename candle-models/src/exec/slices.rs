@@ -34,8 +34,13 @@ enum Prepared {
     Values(Vec<f32>),
 }
 
-/// Multiply-adds below which a product is not worth a second thread: about 2 us of one core.
-const PARALLEL_WORK: usize = 48 * 1024;
+/// Time in microseconds below which an operation stays on one thread: handing out a part and waiting for it takes about one.
+const WORTH_SHARING: f32 = 4.0;
+
+/// Rough time of a product: a few rows wait for the weights to come from memory (60 GB/s), many for the multiply-adds (100 G/s).
+fn product_micros(rows: usize, weights: usize) -> f32 {
+    weights as f32 * (4.0 / 60e3f32).max(rows as f32 / 100e3)
+}
 
 /// Runs a model on slices. It prepares weights at their first use: give it a model whose weights stay as they are.
 pub struct SliceExecutor {
@@ -191,28 +196,46 @@ impl SliceExecutor {
             Prepared::Values(_) => unreachable!("a weight is prepared by the operation that uses it"),
         };
         let (inputs, outputs) = self.arena.split_at_mut(out.at);
-        run_product(
-            &mut self.pool,
-            matrix,
-            act,
-            (&inputs[x.at..], x.stride),
-            rows,
-            OutPointer { data: outputs.as_mut_ptr(), stride: out.stride },
-        );
+        run_product(&mut self.pool, matrix, act, (&inputs[x.at..], x.stride), rows, outputs);
     }
 }
 
-fn run_product(pool: &mut Pool, matrix: &PackedMatrix, act: Activation, x: (&[f32], usize), rows: usize, out: OutPointer) {
-    let panels = matrix.panel_count();
-    let threads = if rows * matrix.inputs * matrix.outputs < PARALLEL_WORK { 1 } else { pool.threads() };
-    let share = |n: usize, part: usize| n * part / threads..n * (part + 1) / threads;
+/// `out = act(x W + b)` for `rows` rows, `out` one row behind the other; shared by rows where there are many, by panels otherwise.
+fn run_product(pool: &mut Pool, matrix: &PackedMatrix, act: Activation, x: (&[f32], usize), rows: usize, out: &mut [f32]) {
+    let (panels, weights) = (matrix.panel_count(), matrix.inputs * matrix.outputs);
+    assert!(out.len() >= rows * matrix.outputs, "{rows} rows of {} do not fit", matrix.outputs);
+    let threads = if product_micros(rows, weights) < WORTH_SHARING { 1 } else { pool.threads() };
     let by_rows = rows >= 24 * threads;
+    let out = OutPointer { data: out.as_mut_ptr(), stride: matrix.outputs };
     let task = |part: usize| {
-        let (r, p) = if by_rows { (share(rows, part), 0..panels) } else { (0..rows, share(panels, part)) };
-        // SAFETY: `out` points at rows x outputs values behind the inputs; the parts are disjoint in rows or in panels.
+        let (r, p) = if by_rows { (share(rows, part, threads), 0..panels) } else { (0..rows, share(panels, part, threads)) };
+        // SAFETY: `out` has room for rows x outputs values (asserted above); the parts are disjoint in rows or in panels.
         unsafe { ops::linear_block(matrix, act, x, r, p, out) };
     };
     if threads == 1 { task(0) } else { pool.run(&task) }
+}
+
+/// Part `part` of `parts` of `n` things.
+fn share(n: usize, part: usize, parts: usize) -> std::ops::Range<usize> {
+    n * part / parts..n * (part + 1) / parts
+}
+
+/// Runs `f(row, out)` for every row of `width` values of `out`, shared among the threads where there are many values.
+fn for_rows(pool: &mut Pool, rows: usize, width: usize, out: &mut [f32], f: impl Fn(usize, &mut [f32]) + Sync) {
+    // An activation takes about a nanosecond for two values.
+    let threads = if (rows * width) as f32 * 5e-4 < WORTH_SHARING { 1 } else { pool.threads() };
+    let out = &mut out[..rows * width];
+    if threads == 1 {
+        return out.chunks_mut(width).enumerate().for_each(|(r, out)| f(r, out));
+    }
+    let to = OutPointer { data: out.as_mut_ptr(), stride: width };
+    pool.run(&|part: usize| {
+        let to = &to;
+        for r in share(rows, part, threads) {
+            // SAFETY: `out` holds rows x width values, and every row belongs to one part.
+            f(r, unsafe { std::slice::from_raw_parts_mut(to.data.add(r * to.stride), width) });
+        }
+    });
 }
 
 /// The values of a weight on the host as f32.
@@ -264,6 +287,7 @@ impl Executor for SliceExecutor {
     }
 
     fn linear(&mut self, x: &Slot, layer: &Linear, act: Activation) -> Result<Slot> {
+        same_width("linear", x.width, layer.weight.dim(0)?)?;
         let matrix = self.prepare(layer.weight.id(), || Ok(Prepared::Matrix(pack(layer)?)))?;
         let out = self.allocate(layer.weight.dim(1)?);
         self.product(matrix, *x, out, act);
@@ -294,12 +318,12 @@ impl Executor for SliceExecutor {
         let (rows, eps) = (self.rows(), norm.eps as f32);
         let (weight, bias) = (value(&self.prepared, weight), bias.map_or(&[][..], |b| value(&self.prepared, b)));
         let (inputs, outputs) = self.arena.split_at_mut(out.at);
-        for r in 0..rows {
-            let (x, out) = (view(inputs, *x, rows).row(r), &mut outputs[r * out.stride..][..out.width]);
-            for (x, out) in x.chunks(weight.len()).zip(out.chunks_mut(weight.len())) {
+        let x = view(inputs, *x, rows);
+        for_rows(&mut self.pool, rows, out.width, outputs, |r, out| {
+            for (x, out) in x.row(r).chunks(weight.len()).zip(out.chunks_mut(weight.len())) {
                 ops::norm_row(norm.kind, eps, act, x, weight, bias, out);
             }
-        }
+        });
         Ok(out)
     }
 
@@ -324,6 +348,7 @@ impl Executor for SliceExecutor {
     }
 
     fn add(&mut self, a: &Slot, b: &Slot) -> Result<Slot> {
+        same_width("add", a.width, b.width)?;
         let (out, rows) = (self.allocate(a.width), self.rows());
         let (inputs, outputs) = self.arena.split_at_mut(out.at);
         for r in 0..rows {
@@ -335,11 +360,11 @@ impl Executor for SliceExecutor {
     }
 
     fn gate(&mut self, a: &Slot, z: &Slot) -> Result<Slot> {
+        same_width("gate", a.width, z.width)?;
         let (out, rows) = (self.allocate(a.width), self.rows());
         let (inputs, outputs) = self.arena.split_at_mut(out.at);
-        for r in 0..rows {
-            ops::gate_row(view(inputs, *a, rows).row(r), view(inputs, *z, rows).row(r), &mut outputs[r * out.stride..][..out.width]);
-        }
+        let (a, z) = (view(inputs, *a, rows), view(inputs, *z, rows));
+        for_rows(&mut self.pool, rows, out.width, outputs, |r, out| ops::gate_row(a.row(r), z.row(r), out));
         Ok(out)
     }
 
@@ -439,8 +464,7 @@ impl Executor for SliceExecutor {
                     h.fill(0.0);
                 }
             }
-            let to = OutPointer { data: products.as_mut_ptr(), stride: 3 * width };
-            run_product(&mut self.pool, matrix, Activation::None, (state, width), batch, to);
+            run_product(&mut self.pool, matrix, Activation::None, (state, width), batch, products);
             for (b, h) in state.chunks_mut(width).enumerate() {
                 let frame = b * steps + t;
                 ops::gru_row(&inputs[x.at + frame * x.stride..][..3 * width], &products[b * 3 * width..][..3 * width], h);
@@ -497,6 +521,10 @@ impl Executor for SliceExecutor {
         }
         Ok(out)
     }
+}
+
+fn same_width(operation: &str, a: usize, b: usize) -> Result<()> {
+    if a == b { Ok(()) } else { Err(Error::Input(format!("{operation}: {a} and {b} values a row"))) }
 }
 
 /// A prepared vector or table.

@@ -187,8 +187,10 @@ impl Executor for TensorExecutor<'_> {
         let mut outputs = Vec::with_capacity(steps);
         for t in 0..steps {
             if (0..batch).any(|row| self.resets[row * steps + t]) {
-                let keep: Vec<f32> = (0..batch).map(|row| if self.resets[row * steps + t] { 0.0 } else { 1.0 }).collect();
-                h = h.broadcast_mul(&Tensor::from_vec(keep, (batch, 1), &self.device)?.to_dtype(h.dtype())?)?;
+                // A selection, not a product with zero: a reset also clears what is not finite.
+                let reset: Vec<u8> = (0..batch).map(|row| u8::from(self.resets[row * steps + t])).collect();
+                let reset = Tensor::from_vec(reset, (batch, 1), &self.device)?.broadcast_as(h.shape())?;
+                h = reset.where_cond(&h.zeros_like()?, &h)?;
             }
             let product = self.linear(&h, hidden, Activation::None)?;
             h = ops::gru_gates(&x.narrow(1, t, 1)?.squeeze(1)?, &product, &h)?;

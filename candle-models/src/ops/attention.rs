@@ -113,6 +113,7 @@ pub fn attention(
     resets: &[bool],
 ) -> Result<(Tensor, AttentionState)> {
     let Attention { heads, window } = shape;
+    super::check_sequence(q, &state.0, resets)?;
     let (batch, keep, width) = state.0.dims3()?;
     let (steps, device) = (q.dim(0)? / batch, q.device());
     let (available, after) = availability(window, &state.2.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?, resets);

@@ -262,6 +262,7 @@ kernel! {
 /// Convolves `x` `[B * T, width]` (rows of a sequence one behind the other) with `weight` `[taps, width]` and ends with SiLU.
 /// `state` `[B, taps - 1, width]`; returns the output and the state behind the sequence, which carries no gradient.
 pub fn causal_conv(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor, resets: &[bool]) -> Result<(Tensor, Tensor)> {
+    super::check_sequence(x, state, resets)?;
     if !is_fused(x) {
         return causal_conv_reference(x, weight, bias, state, resets);
     }

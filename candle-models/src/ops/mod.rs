@@ -34,6 +34,15 @@ fn is_fused(x: &Tensor) -> bool {
     x.dtype() == DType::F32 && x.device().is_cpu()
 }
 
+/// Checks that the rows of `x` are whole sequences of the batch of `state`, with one reset each.
+fn check_sequence(x: &Tensor, state: &Tensor, resets: &[bool]) -> Result<()> {
+    let (rows, batch) = (x.dim(0)?, state.dim(0)?);
+    if rows == 0 || batch == 0 || rows % batch != 0 || resets.len() != rows {
+        bail!("{rows} rows with {} resets for a state of {batch} sequences", resets.len());
+    }
+    Ok(())
+}
+
 /// A matrix over borrowed memory: `rows` rows of `width` values, `stride` apart.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a> {

@@ -307,6 +307,7 @@ impl CustomOp3 for ScanOp {
 /// (negative) and, as its last row, D; `state` `[B, N, width]`. Returns y `[B * T, width]` and the state behind the
 /// sequence, which carries no gradient.
 pub fn selective_scan(u: &Tensor, packed: &Tensor, params: &Tensor, state: &Tensor, resets: &[bool]) -> Result<(Tensor, Tensor)> {
+    super::check_sequence(u, state, resets)?;
     if !is_fused(u) {
         return selective_scan_reference(u, packed, params, state, resets);
     }

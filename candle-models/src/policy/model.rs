@@ -136,6 +136,9 @@ impl Policy {
         let [batch, steps, _] = dims[..] else {
             return Err(Error::tensor("features", format!("[batch, steps, {WIDTH}]"), format!("{dims:?}")));
         };
+        if batch == 0 || steps == 0 {
+            return Err(Error::Input(format!("a pass over {batch} sequences of {steps} frames")));
+        }
         inputs.check(&self.signature.inputs, &[batch, steps])?;
         state.check(&self.signature.state, &[batch])?;
         if resets.len() != batch * steps {

@@ -243,6 +243,30 @@ fn ids_and_classes_outside_their_tables_are_errors_that_name_them() {
 }
 
 #[test]
+fn an_empty_batch_or_window_is_an_error() {
+    for config in configs() {
+        let (policy, _) = policy(&config);
+        for (batch, steps) in [(0, 3), (2, 0)] {
+            let state = NamedTensors::zeros(&policy.signature().state, batch, &Device::Cpu).unwrap();
+            let error = policy.unroll(&inputs(batch, steps, false), &vec![false; batch * steps], &state).unwrap_err();
+            assert_eq!(error.to_string(), format!("a pass over {batch} sequences of {steps} frames"));
+        }
+    }
+}
+
+#[test]
+fn a_reset_clears_a_state_that_is_not_finite() {
+    let config = PolicyConfig { hidden: 36, backbone: BackboneConfig::Gru { layers: 1 }, embedding: 6, ..Default::default() };
+    let (policy, _) = policy(&config);
+    let fresh = policy.initial_state(1).unwrap();
+    let broken = fresh.map(|_, t| Ok(t.affine(0.0, f64::NAN)?)).unwrap();
+    let run = |state: &NamedTensors| policy.unroll(&inputs(1, 2, false), &[true, false], state).unwrap();
+    let ((outputs, state), (want, want_state)) = (run(&broken), run(&fresh));
+    assert_close("logits", outputs.get("logits").unwrap(), want.get("logits").unwrap(), 0.0);
+    state.iter().for_each(|(name, t)| assert_close(name, t, want_state.get(name).unwrap(), 0.0));
+}
+
+#[test]
 fn a_config_survives_json_and_refuses_unknown_keys_and_absurd_sizes() {
     for config in configs() {
         let text = serde_json::to_string(&config).unwrap();
