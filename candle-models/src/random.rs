@@ -238,6 +238,13 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// Uniform numbers one after the other, for tests that want a stream.
+#[cfg(test)]
+pub(crate) fn numbers(seed: u64) -> impl FnMut() -> f32 {
+    let mut index = 0..;
+    move || Random::new(seed).uniform(index.next().unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

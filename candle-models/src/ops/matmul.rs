@@ -212,14 +212,12 @@ impl Block<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     fn values(n: usize, seed: u64) -> Vec<f32> {
-        (0..n as u64)
-            .map(|i| {
-                let x = (i + 1).wrapping_mul(seed | 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-                (x >> 40) as f32 / (1 << 23) as f32 - 1.0
-            })
-            .collect()
+        let mut values = vec![0.0; n];
+        Random::new(seed).fill_normal(0, &mut values);
+        values
     }
 
     #[test]

@@ -331,15 +331,7 @@ pub fn most_likely(logits: &[f32; LOGITS]) -> Action {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Numbers in [0, 1) from a multiplicative generator: enough for test inputs.
-    fn numbers(seed: u64) -> impl FnMut() -> f32 {
-        let mut state = seed;
-        move || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 40) as f32 / (1u64 << 24) as f32
-        }
-    }
+    use crate::random::numbers;
 
     fn random_action(next: &mut impl FnMut() -> f32) -> Action {
         Action::new(std::array::from_fn(|i| (next() * f32::from(COMPONENTS[i].classes)) as u8)).unwrap()

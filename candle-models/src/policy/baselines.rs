@@ -376,15 +376,7 @@ pub fn table(rows: &[(&str, Likelihood)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Numbers in [0, 1): enough for test inputs.
-    fn numbers(seed: u64) -> impl FnMut() -> f32 {
-        let mut state = seed;
-        move || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 40) as f32 / (1u64 << 24) as f32
-        }
-    }
+    use crate::random::numbers;
 
     /// Sticks that go round a circle of 16 points, mostly onwards in the direction of the last step, with a press of L and the
     /// shoulder together now and then: each table's context holds something that the one before it lacks.

@@ -521,15 +521,7 @@ fn flag(on: bool) -> f32 {
 mod tests {
     use super::super::game::{Frame, Player};
     use super::*;
-
-    /// Numbers in [0, 1): enough for test inputs.
-    fn numbers(seed: u64) -> impl FnMut() -> f32 {
-        let mut state = seed;
-        move || {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 40) as f32 / (1u64 << 24) as f32
-        }
-    }
+    use crate::random::numbers;
 
     fn fighter(next: &mut impl FnMut() -> f32) -> Fighter {
         let mut signed = |range: f32| (next() - 0.5) * 2.0 * range;

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::policy::game::{Controller, Fighter, Frame, Game, Player, Projectile};
 use crate::{Error, Result, files};
 
-/// The format version that [`write`] gives: the first with netplay names, which has every value of a [`Frame`].
+/// The format version that [`write()`] gives: the first with netplay names, which has every value of a [`Frame`].
 pub const FORMAT: (u8, u8, u8) = (3, 9, 0);
 
 const VERSION: Version = Version(FORMAT.0, FORMAT.1, FORMAT.2);
@@ -37,7 +37,7 @@ pub fn write(game: &Game, path: impl AsRef<Path>) -> Result<()> {
     files::write_atomic(path, &to_bytes(game)?)
 }
 
-/// The bytes that [`write`] stores.
+/// The bytes that [`write()`] stores.
 pub fn to_bytes(game: &Game) -> Result<Vec<u8>> {
     check(game)?;
     let start = start(game)?;
