@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_card_shows_no_private_paths() {
-        let arguments = ["policy", "--replays", "/home/me/slippi", "--set", "a.b=c d"].map(str::to_owned);
+        let arguments = ["policy", "--replays", "/games/slippi", "--set", "a.b=c d"].map(str::to_owned);
         assert_eq!(command_line(arguments.into_iter()), "candle-train policy --replays slippi --set 'a.b=c d'");
     }
 }
