@@ -27,9 +27,4 @@ impl Linear {
         let bound = 1.0 / (inputs as f32).sqrt();
         Ok(Self { weight: params.get("weight", &[inputs, outputs], Init::Uniform(bound))?, bias: None })
     }
-
-    /// Multiply-adds for one row.
-    pub fn operations(&self) -> usize {
-        self.weight.elem_count()
-    }
 }
