@@ -12,9 +12,9 @@
 //! let model = engine::load(&Bundle::open("../weights/policy-mlp")?)?;
 //! // One agent, one thread. An agent with a game at hand fills `features` and `ids` through `policy::embedding`.
 //! let mut runner = Runner::new(model, 1, 1)?;
-//! runner.floats_mut("features")?.fill(0.1);
-//! runner.indices_mut("action")?.fill(SAMPLE);
-//! runner.floats_mut("uniform")?.fill(-1.0); // greedy
+//! runner.floats_mut("features", 0)?.fill(0.1);
+//! runner.indices_mut("action", 0)?.fill(SAMPLE);
+//! runner.floats_mut("uniform", 0)?.fill(-1.0); // greedy
 //! for frame in 0..60 {
 //!     runner.step(&[frame == 0])?; // a reset at the first frame of a game
 //!     let action = runner.indices("action", 0)?;

@@ -59,8 +59,8 @@ fn main() -> Result<()> {
     runner.set_f32("features", &features)?;
     runner.set_u32("ids", &ids)?;
     runner.set_u32("previous_action", &Action::default().to_ids())?;
-    runner.indices_mut("action")?.fill(SAMPLE);
-    runner.floats_mut("uniform")?.fill(-1.0);
+    runner.indices_mut("action", 0)?.fill(SAMPLE);
+    runner.floats_mut("uniform", 0)?.fill(-1.0);
     runner.step(&[true])?;
     println!("it opens a new game with: {}", Action::from_ids(runner.indices("action", 0)?)?);
     Ok(())

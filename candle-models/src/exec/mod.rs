@@ -1,14 +1,17 @@
 //! Executors: a model is written once over [`Executor`], and two executors run it.
 //!
 //! [`tensors::TensorExecutor`] works on Candle tensors: gradients, f64 for tests, later CUDA and graph capture.
-//! [`slices::SliceExecutor`] works on prepared weights and one arena: CPU inference without allocation.
+//! [`program::Recorder`] writes the operations down once, with packed weights; [`cpu::CpuExecutor`] runs such a
+//! [`program::Program`] on any batch: CPU inference without allocation.
 //!
 //! Every value is a matrix with one row per frame: row `b * steps + t` is frame t of sequence b. A streaming step is a pass
 //! with one frame. Operations with memory take the number of their state in the signature's order; the executor
 //! replaces that state by the one behind the pass.
 
+pub(crate) mod cpu;
 pub(crate) mod pool;
-pub mod slices;
+pub mod program;
+mod record;
 pub mod tensors;
 
 use crate::Result;

@@ -6,9 +6,9 @@ use super::config::PolicyConfig;
 use super::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH};
 use super::heads::ActionHeads;
 use crate::bundle::{Bundle, ParameterSpec};
-use crate::engine::{Model, Output};
+use crate::engine::Model;
 use crate::exec::Executor;
-use crate::exec::slices::SliceExecutor;
+use crate::exec::program::{Output, Recorder};
 use crate::exec::tensors::{Regularisation, TensorExecutor};
 use crate::nn::{Init, Linear, Norm, Params};
 use crate::ops::Activation;
@@ -207,8 +207,8 @@ impl Model for Policy {
         }
     }
 
-    fn run(&self, executor: &mut SliceExecutor) -> Result<Vec<Output>> {
-        let pass = self.pass(executor)?;
+    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
+        let pass = self.pass(recorder)?;
         Ok(vec![Output::Floats(pass.logits), Output::Floats(pass.value), Output::Indices(pass.action)])
     }
 }

@@ -135,11 +135,13 @@ fn compare(a: &Arc<dyn Model>, b: &Arc<dyn Model>) -> candle_models::Result<Vec<
             let random = random.stream(&spec.name);
             if spec.dtype == DType::U32 {
                 let limits = model.index_limits(&spec.name);
-                let values = runner.indices_mut(&spec.name)?;
                 let limit = |i: usize| limits.get(i % spec.width()).copied().unwrap_or(1);
-                values.iter_mut().enumerate().for_each(|(i, value)| *value = random.below(i as u64, limit(i)));
+                let values: Vec<u32> = (0..SEQUENCES * FRAMES * spec.width()).map(|i| random.below(i as u64, limit(i))).collect();
+                runner.set_u32(&spec.name, &values)?;
             } else {
-                random.fill_normal(0, runner.floats_mut(&spec.name)?);
+                let mut values = vec![0.0; SEQUENCES * FRAMES * spec.width()];
+                random.fill_normal(0, &mut values);
+                runner.set_f32(&spec.name, &values)?;
             }
         }
         runner.step(&resets)?;

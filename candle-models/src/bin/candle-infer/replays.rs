@@ -269,11 +269,11 @@ impl Replays {
             stream.fill_uniform((now.frame * ACTION) as u64, &mut uniform);
         }
         for (row, action, uniform) in [(sequence * ROWS, recorded, GREEDY), (sequence * ROWS + 1, [SAMPLE; ACTION], uniform)] {
-            self.runner.floats_mut("features")?[row * WIDTH..][..WIDTH].copy_from_slice(&features);
-            self.runner.indices_mut("ids")?[row * IDS..][..IDS].copy_from_slice(&ids);
-            self.runner.indices_mut("previous_action")?[row * ACTION..][..ACTION].copy_from_slice(&last);
-            self.runner.indices_mut("action")?[row * ACTION..][..ACTION].copy_from_slice(&action);
-            self.runner.floats_mut("uniform")?[row * ACTION..][..ACTION].copy_from_slice(&uniform);
+            self.runner.floats_mut("features", row)?.copy_from_slice(&features);
+            self.runner.indices_mut("ids", row)?.copy_from_slice(&ids);
+            self.runner.indices_mut("previous_action", row)?.copy_from_slice(&last);
+            self.runner.indices_mut("action", row)?.copy_from_slice(&action);
+            self.runner.floats_mut("uniform", row)?.copy_from_slice(&uniform);
         }
         Ok(())
     }

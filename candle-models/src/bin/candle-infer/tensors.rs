@@ -100,12 +100,14 @@ impl Sequences {
             let from = |row: usize| ((first + row) * self.frames + frame) * width;
             match values {
                 Values::Floats(values) => {
-                    let to = runner.floats_mut(&spec.name)?;
-                    (0..rows).for_each(|row| to[row * width..][..width].copy_from_slice(&values[from(row)..][..width]));
+                    for row in 0..rows {
+                        runner.floats_mut(&spec.name, row)?.copy_from_slice(&values[from(row)..][..width]);
+                    }
                 }
                 Values::Indices(values) => {
-                    let to = runner.indices_mut(&spec.name)?;
-                    (0..rows).for_each(|row| to[row * width..][..width].copy_from_slice(&values[from(row)..][..width]));
+                    for row in 0..rows {
+                        runner.indices_mut(&spec.name, row)?.copy_from_slice(&values[from(row)..][..width]);
+                    }
                 }
             }
         }

@@ -1,0 +1,115 @@
+//! Runs a recorded program on batches of any size up to a limit, on a fixed set of threads.
+//!
+//! A batch is cut into blocks of a few dozen rows whose values stay in the second-level cache, and threads take whole blocks:
+//! they meet once per batch. A single sequence is one block, whose operations the threads share one by one.
+
+use super::pool::{Pool, Threads};
+use super::program::{Program, Sequence};
+use crate::Result;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+/// Rows of a block: a multiple of the tallest tile of a product (12), few enough for the cache.
+const BLOCK: usize = 48;
+
+/// What one thread works in.
+struct Workspace {
+    arena: Vec<f32>,
+    indices: Vec<u32>,
+}
+
+/// Runs a program on sequences of a fixed length.
+pub(crate) struct CpuExecutor {
+    program: Arc<Program>,
+    pool: Pool,
+    workspaces: Vec<Mutex<Workspace>>,
+    /// Sequences of the largest block.
+    block: usize,
+}
+
+impl CpuExecutor {
+    /// For batches of at most `batch` sequences of `steps` frames each, on `threads` threads, the caller's counted.
+    pub fn new(program: Arc<Program>, (batch, steps): (usize, usize), threads: usize) -> Self {
+        let pool = Pool::new(threads.max(1));
+        let block = (BLOCK / steps.max(1)).clamp(1, batch.max(1));
+        let workspace = |_| {
+            let (floats, indices) = program.arena(block * steps);
+            Mutex::new(Workspace { arena: vec![0.0; floats], indices: vec![0; indices] })
+        };
+        let workspaces = (0..pool.threads()).map(workspace).collect();
+        Self { program, pool, workspaces, block }
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// Bytes that the threads work in.
+    pub fn bytes(&self) -> usize {
+        let bytes = |w: &Mutex<Workspace>| w.lock().map_or(0, |w| 4 * (w.arena.len() + w.indices.len()));
+        self.workspaces.iter().map(bytes).sum()
+    }
+
+    /// One pass: every sequence's inputs to its outputs, its state replaced by the one behind the pass.
+    ///
+    /// # Safety
+    /// The slices of the sequences are as long as the program's signature says, valid, and nobody else uses them.
+    pub unsafe fn execute(&mut self, sequences: &[Sequence]) -> Result<()> {
+        let threads = self.pool.threads();
+        // Every thread gets a block where there are enough sequences.
+        let block = self.block.min(sequences.len().div_ceil(threads)).max(1);
+        let blocks = sequences.len().div_ceil(block);
+        if blocks <= 1 || threads == 1 {
+            let mut shared = Threads((blocks == 1).then_some(&mut self.pool));
+            // SAFETY: the caller's promise.
+            return sequences.chunks(block).try_for_each(|s| unsafe { run(&self.program, &self.workspaces[0], s, &mut shared) });
+        }
+        let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
+        let Self { program, workspaces, pool, .. } = self;
+        pool.run(&|part| {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed) * block;
+                let Some(rest) = sequences.get(at..).filter(|rest| !rest.is_empty()) else { return };
+                // SAFETY: the caller's promise; every block is taken once.
+                let done = unsafe { run(program, &workspaces[part], &rest[..block.min(rest.len())], &mut Threads(None)) };
+                if let (Err(error), Ok(mut failed)) = (done, failed.lock()) {
+                    *failed = Some(error);
+                }
+            }
+        });
+        failed.into_inner().ok().flatten().map_or(Ok(()), Err)
+    }
+
+    /// The time in seconds that every step of the program takes in a pass over one block, by name.
+    ///
+    /// # Safety
+    /// As for [`Self::execute`].
+    #[allow(dead_code)]
+    pub unsafe fn profile(&mut self, sequences: &[Sequence]) -> Result<Vec<(&'static str, f64)>> {
+        let sequences = &sequences[..self.block.min(sequences.len())];
+        let mut times = Vec::with_capacity(self.program.steps().count());
+        let workspace = self.workspaces[0].get_mut().unwrap_or_else(|e| e.into_inner());
+        let mut last = Instant::now();
+        let after = |_| {
+            let now = Instant::now();
+            times.push((now - std::mem::replace(&mut last, now)).as_secs_f64());
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.program.run(sequences, (&mut workspace.arena, &mut workspace.indices), &mut Threads(None), after)? };
+        Ok(self.program.steps().zip(times).collect())
+    }
+}
+
+/// One block in a thread's workspace.
+///
+/// # Safety
+/// As for [`CpuExecutor::execute`].
+unsafe fn run(program: &Program, workspace: &Mutex<Workspace>, sequences: &[Sequence], threads: &mut Threads) -> Result<()> {
+    // A part that panicked leaves nothing behind that a pass reads before it writes it.
+    let mut workspace = workspace.lock().unwrap_or_else(|e| e.into_inner());
+    let Workspace { arena, indices } = &mut *workspace;
+    // SAFETY: the caller's promise.
+    unsafe { program.run(sequences, (arena, indices), threads, |_| {}) }
+}
