@@ -421,14 +421,17 @@ impl Executor for SliceExecutor {
         let shape = ConvShape { steps, width, taps };
         for (b, state) in self.states[state].chunks_mut((taps - 1) * width).enumerate() {
             let (resets, out) = (&self.resets[b * steps..][..steps], &mut outputs[b * steps * width..][..steps * width]);
-            ops::conv_sequence(shape, resets, sequence(inputs, *x, b, steps), weights, state, out);
+            let (x, state, out) = (sequence(inputs, *x, b, steps), OutPointer::rows(state, width), OutPointer::rows(out, width));
+            // SAFETY: state and output of this sequence are borrowed here and have its shape.
+            unsafe { ops::conv_sequence(shape, 0..width, resets, x, weights, state, out) };
         }
         Ok(out)
     }
 
     fn selective_scan(&mut self, [u, dt, bc]: [&Slot; 3], a_log: &Tensor, skip: &Tensor, state: usize) -> Result<Slot> {
         let (width, states) = a_log.dims2()?;
-        let a = self.prepare(a_log.id(), || Ok(Prepared::Values(host(&a_log.t()?.contiguous()?.exp()?.neg()?)?)))?;
+        let a =
+            self.prepare(a_log.id(), || Ok(Prepared::Values(host(&(a_log.t()?.contiguous()?.exp()? * -std::f64::consts::LOG2_E)?)?)))?;
         let skip = self.values(skip)?;
         let (out, steps) = (self.allocate(width), self.steps);
         let (a, skip) = (value(&self.prepared, a), value(&self.prepared, skip));
@@ -444,7 +447,9 @@ impl Executor for SliceExecutor {
                 skip,
             };
             let (resets, out) = (&self.resets[row * steps..][..steps], &mut outputs[row * steps * width..][..steps * width]);
-            ops::scan_sequence(ScanShape { steps, width, states }, resets, input, state, out);
+            let (state, out) = (OutPointer::rows(state, width), OutPointer::rows(out, width));
+            // SAFETY: state and output of this sequence are borrowed here and have its shape.
+            unsafe { ops::scan_sequence(ScanShape { steps, width, states }, 0..width, resets, input, state, out) };
         }
         Ok(out)
     }
