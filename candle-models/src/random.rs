@@ -148,12 +148,12 @@ impl Random {
 /// The weights need not add up to one. A weight that is negative or not finite counts as zero, and a class of weight zero is
 /// never chosen. A number below 0 gives the first class with weight, one of 1 or more (or NaN) the last. Without any weight
 /// the answer is 0.
-pub fn categorical(uniform: f32, weights: &[f32]) -> usize {
+pub fn categorical(uniform: f32, weights: impl Iterator<Item = f32> + Clone) -> usize {
     let weight = |w: f32| if w.is_finite() && w > 0. { f64::from(w) } else { 0. };
-    let target = f64::from(uniform) * weights.iter().map(|w| weight(*w)).sum::<f64>();
+    let target = f64::from(uniform) * weights.clone().map(weight).sum::<f64>();
     let (mut last, mut cumulative) = (0, 0.);
-    for (class, w) in weights.iter().enumerate() {
-        let w = weight(*w);
+    for (class, w) in weights.enumerate() {
+        let w = weight(w);
         if w == 0. {
             continue;
         }
@@ -426,25 +426,25 @@ mod tests {
         let weights = [1., 0., 3., 4.];
         let mut counts = [0f64; 4];
         let r = Random::new(12);
-        (0..80_000).for_each(|i| counts[categorical(r.uniform(i), &weights)] += 1.);
+        (0..80_000).for_each(|i| counts[categorical(r.uniform(i), weights.into_iter())] += 1.);
         assert_eq!(counts[1], 0.);
         for (count, p) in counts.iter().zip([0.125, 0., 0.375, 0.5]) {
             assert!((count - 80_000. * p).abs() < 5. * (80_000f64 * 0.25).sqrt(), "{counts:?}");
         }
-        assert_eq!(categorical(0.124_999, &weights), 0);
-        assert_eq!(categorical(0.125, &weights), 2);
+        assert_eq!(categorical(0.124_999, weights.into_iter()), 0);
+        assert_eq!(categorical(0.125, weights.into_iter()), 2);
     }
 
     #[test]
     fn categorical_at_its_edges() {
-        assert_eq!(categorical(0., &[0., 0., 1., 0.]), 2);
-        assert_eq!(categorical(0.999_999_94, &[1., 1., 0.]), 1);
-        assert_eq!(categorical(-1., &[0., 1., 1.]), 1);
-        assert_eq!(categorical(1., &[1., 1., 0.]), 1);
-        assert_eq!(categorical(f32::NAN, &[1., 1., 0.]), 1);
-        assert_eq!(categorical(0.5, &[f32::NAN, -1., f32::INFINITY, 2.]), 3);
-        assert_eq!(categorical(0.5, &[0., f32::NAN]), 0);
-        assert_eq!(categorical(0.5, &[]), 0);
-        assert_eq!(categorical(0.6, &[f32::MAX, f32::MAX]), 1);
+        assert_eq!(categorical(0., [0., 0., 1., 0.].into_iter()), 2);
+        assert_eq!(categorical(0.999_999_94, [1., 1., 0.].into_iter()), 1);
+        assert_eq!(categorical(-1., [0., 1., 1.].into_iter()), 1);
+        assert_eq!(categorical(1., [1., 1., 0.].into_iter()), 1);
+        assert_eq!(categorical(f32::NAN, [1., 1., 0.].into_iter()), 1);
+        assert_eq!(categorical(0.5, [f32::NAN, -1., f32::INFINITY, 2.].into_iter()), 3);
+        assert_eq!(categorical(0.5, [0., f32::NAN].into_iter()), 0);
+        assert_eq!(categorical(0.5, [].into_iter()), 0);
+        assert_eq!(categorical(0.6, [f32::MAX, f32::MAX].into_iter()), 1);
     }
 }

@@ -86,7 +86,6 @@ impl CpuExecutor {
     ///
     /// # Safety
     /// As for [`Self::execute`].
-    #[allow(dead_code)]
     pub unsafe fn profile(&mut self, sequences: &[Sequence]) -> Result<Vec<(&'static str, f64)>> {
         let sequences = &sequences[..self.block.min(sequences.len())];
         let mut times = Vec::with_capacity(self.program.steps().count());

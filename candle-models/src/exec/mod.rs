@@ -17,6 +17,7 @@ pub mod tensors;
 use crate::Result;
 use crate::nn::{Linear, Norm};
 use crate::ops::{Activation, Attention};
+use crate::random::categorical;
 use candle_core::Tensor;
 
 /// Columns of an index matrix and the table row that index 0 of each column means.
@@ -92,20 +93,8 @@ pub const SAMPLE: u32 = u32::MAX;
 pub(crate) fn pick(logits: &[f32], uniform: f32) -> u32 {
     if let [logit] = logits {
         let up = 1.0 / (1.0 + (-logit).exp());
-        return u32::from(if uniform < 0.0 { *logit > 0.0 } else { uniform >= 1.0 - up });
+        return if uniform < 0.0 { u32::from(*logit > 0.0) } else { categorical(uniform, [1.0 - up, up].into_iter()) as u32 };
     }
     let (best, most) = logits.iter().enumerate().fold((0, f32::NEG_INFINITY), |m, (i, &l)| if l > m.1 { (i, l) } else { m });
-    if uniform < 0.0 {
-        return best as u32;
-    }
-    let total: f32 = logits.iter().map(|l| (l - most).exp()).sum();
-    let mut left = uniform * total;
-    for (i, l) in logits.iter().enumerate() {
-        left -= (l - most).exp();
-        if left < 0.0 {
-            return i as u32;
-        }
-    }
-    // Rounding can leave a sliver behind the last class: the most likely class takes it, so that no class of probability 0 is drawn.
-    best as u32
+    if uniform < 0.0 { best as u32 } else { categorical(uniform, logits.iter().map(|l| (l - most).exp())) as u32 }
 }

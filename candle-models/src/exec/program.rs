@@ -5,7 +5,7 @@
 //! memory and allocates none. A program needs neither the model nor its tensors, and any number of threads can run it.
 
 use crate::exec::pool::Threads;
-use crate::ops::Rows;
+use crate::ops::{OutPointer, Rows};
 use crate::tensors::{Signature, TensorSpec};
 use crate::{Error, Result};
 use candle_core::DType;
@@ -350,6 +350,13 @@ impl Frame<'_> {
         Rows { data: &rows.data[b * self.steps * rows.stride..], rows: self.steps, ..rows }
     }
 
+    /// Where the frames of sequence `b` of an output lie.
+    pub fn sequence_at(&self, slot: Slot, b: usize) -> OutPointer {
+        let (data, stride) = self.output(slot);
+        // SAFETY: the sequence's rows lie inside the buffer.
+        OutPointer { data: unsafe { data.add(b * self.steps * stride) }, stride }
+    }
+
     /// Where an output lies and how far its rows are apart.
     pub fn output(&self, slot: Slot) -> (*mut f32, usize) {
         let (at, stride) = self.place(slot);
@@ -366,17 +373,6 @@ impl Frame<'_> {
         let (data, stride) = self.output(slot);
         // SAFETY: row r lies inside the buffer.
         unsafe { std::slice::from_raw_parts_mut(data.add(r * stride), slot.width) }
-    }
-
-    /// All rows of a whole buffer that the step writes.
-    ///
-    /// # Safety
-    /// The slot is an output of the step that spans its buffer, and no other part of the step uses it.
-    pub unsafe fn all_mut(&self, slot: Slot) -> &mut [f32] {
-        let (data, stride) = self.output(slot);
-        assert_eq!(stride, slot.width);
-        // SAFETY: the buffer lies inside the arena.
-        unsafe { std::slice::from_raw_parts_mut(data, self.rows * stride) }
     }
 
     /// One row of an index matrix.
@@ -415,6 +411,14 @@ impl Frame<'_> {
         // SAFETY: the promises of `Program::run` and of the caller.
         let all = unsafe { &mut *self.sequences[b].state };
         &mut all[at..at + width]
+    }
+
+    /// Where a state of sequence `b` begins.
+    pub fn state_at(&self, b: usize, (at, width): (usize, usize)) -> *mut f32 {
+        let all = self.sequences[b].state;
+        assert!(at + width <= all.len());
+        // SAFETY: the state lies inside the sequence's row of states.
+        unsafe { all.cast::<f32>().add(at) }
     }
 
     /// First value of a slot, and the distance of its rows.

@@ -31,6 +31,15 @@ fn for_rows(threads: &mut Threads, rows: usize, width: usize, f: impl Fn(usize) 
     threads.share((rows * width) as f32 * 5e-4, |part, parts| share(rows, part, parts).for_each(&f));
 }
 
+/// Runs `f(channels)` for all channels in ranges of whole vectors, shared among the threads if `micros` make it worth it.
+fn for_channels(threads: &mut Threads, (width, micros): (usize, f32), f: impl Fn(std::ops::Range<usize>) + Sync) {
+    const VECTOR: usize = 16;
+    threads.share(micros, |part, parts| {
+        let vectors = share(width.div_ceil(VECTOR), part, parts);
+        f(vectors.start * VECTOR..(vectors.end * VECTOR).min(width));
+    });
+}
+
 /// Part `part` of `parts` of `n` things.
 fn share(n: usize, part: usize, parts: usize) -> std::ops::Range<usize> {
     n * part / parts..n * (part + 1) / parts
@@ -270,15 +279,15 @@ impl Executor for Recorder {
         let (taps, width) = weight.dims2()?;
         let (weight, bias) = (self.values(weight)?, self.values(bias)?);
         let out = self.slot(width);
-        self.record("causal-conv", &[x], move |frame, _| {
+        self.record("causal-conv", &[x], move |frame, threads| {
             let shape = ConvShape { steps: frame.steps, width, taps };
-            // SAFETY: this step has one part.
-            let outputs = unsafe { frame.all_mut(out) };
-            for (b, out) in outputs.chunks_mut(frame.steps * width).enumerate() {
-                // SAFETY: as above.
-                let state = unsafe { frame.state(b, state) };
-                ops::conv_sequence(shape, frame.resets(b), frame.sequence(x, b), (&weight, &bias), state, out);
-            }
+            for_channels(threads, (width, (frame.rows * width) as f32 * 3e-4), |channels| {
+                for b in 0..frame.batch() {
+                    let (state, out) = (OutPointer { data: frame.state_at(b, state), stride: width }, frame.sequence_at(out, b));
+                    // SAFETY: every channel of state and output belongs to one part.
+                    unsafe { ops::conv_sequence(shape, channels.clone(), frame.resets(b), frame.sequence(x, b), (&weight, &bias), state, out) };
+                }
+            });
             Ok(())
         });
         Ok(out)
@@ -287,25 +296,26 @@ impl Executor for Recorder {
     fn selective_scan(&mut self, [u, dt, bc]: [&Slot; 3], a_log: &Tensor, skip: &Tensor, state: usize) -> Result<Slot> {
         let (u, dt, bc, state) = (*u, *dt, *bc, self.state(state)?);
         let (width, states) = a_log.dims2()?;
-        let a = self.values(&a_log.t()?.contiguous()?.exp()?.neg()?)?;
+        let a = self.values(&(a_log.t()?.contiguous()?.exp()? * -std::f64::consts::LOG2_E)?)?;
         let skip = self.values(skip)?;
         let out = self.slot(width);
-        self.record("selective-scan", &[u, dt, bc], move |frame, _| {
+        self.record("selective-scan", &[u, dt, bc], move |frame, threads| {
             let shape = ScanShape { steps: frame.steps, width, states };
-            // SAFETY: this step has one part.
-            let outputs = unsafe { frame.all_mut(out) };
-            for (row, out) in outputs.chunks_mut(frame.steps * width).enumerate() {
-                let input = ScanInput {
-                    u: frame.sequence(u, row),
-                    dt: frame.sequence(dt, row),
-                    b: frame.sequence(bc.columns(0, states), row),
-                    c: frame.sequence(bc.columns(states, states), row),
-                    a: &a,
-                    skip: &skip,
-                };
-                // SAFETY: as above.
-                ops::scan_sequence(shape, frame.resets(row), input, unsafe { frame.state(row, state) }, out);
-            }
+            for_channels(threads, (width, (frame.rows * width * states) as f32 * 2e-4), |channels| {
+                for b in 0..frame.batch() {
+                    let input = ScanInput {
+                        u: frame.sequence(u, b),
+                        dt: frame.sequence(dt, b),
+                        b: frame.sequence(bc.columns(0, states), b),
+                        c: frame.sequence(bc.columns(states, states), b),
+                        a: &a,
+                        skip: &skip,
+                    };
+                    let (state, out) = (OutPointer { data: frame.state_at(b, state), stride: width }, frame.sequence_at(out, b));
+                    // SAFETY: every channel of state and output belongs to one part.
+                    unsafe { ops::scan_sequence(shape, channels.clone(), frame.resets(b), input, state, out) };
+                }
+            });
             Ok(())
         });
         Ok(out)

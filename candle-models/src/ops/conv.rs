@@ -5,10 +5,10 @@
 //! kernels and a grouped one is a launch per channel.
 
 use super::simd::{self, kernel};
-use super::{Rows, contiguous, is_fused, rows_of, sum_in_order, with_rows};
+use super::{After, OutPointer, Rows, contiguous, is_fused, rows_of, sum_in_order, with_rows};
 use candle_core::{CpuStorage, CustomOp3, IndexOp, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
-use std::sync::{Arc, Mutex};
+use std::ops::Range;
 
 /// Sizes of one sequence.
 #[derive(Clone, Copy)]
@@ -52,12 +52,9 @@ kernel! {
 
 kernel! {
     /// All four taps of the usual width at once, one pass over the row.
-    fn four_taps<S>(weight: &'a [f32], bias: &'a [f32], x: [&'a [f32]; 4], out: &'a mut [f32]) {
+    fn four_taps<S>(weight: [&'a [f32]; 4], bias: &'a [f32], x: [&'a [f32]; 4], out: &'a mut [f32]) {
         let n = out.len();
-        let (w0, rest) = weight.split_at(n);
-        let (w1, rest) = rest.split_at(n);
-        let (w2, w3) = rest.split_at(n);
-        let [x0, x1, x2, x3] = x.map(|x| &x[..n]);
+        let ([w0, w1, w2, w3], [x0, x1, x2, x3]) = (weight.map(|w| &w[..n]), x.map(|x| &x[..n]));
         for (i, o) in out.iter_mut().enumerate() {
             let y = simd::fma::<S>(w0[i], x0[i], bias[i]);
             let y = simd::fma::<S>(w1[i], x1[i], y);
@@ -68,58 +65,83 @@ kernel! {
     }
 }
 
-/// Pre-activations of one frame.
-fn accumulate(shape: ConvShape, t: usize, start: Option<usize>, x: Rows, state: &[f32], (weight, bias): (&[f32], &[f32]), out: &mut [f32]) {
+/// Pre-activations of one frame; `seen(j)`: the frame that tap j sees, if any.
+fn accumulate<'a>(
+    taps: usize,
+    weight: impl Fn(usize) -> &'a [f32],
+    seen: impl Fn(usize) -> Option<&'a [f32]>,
+    bias: &[f32],
+    out: &mut [f32],
+) {
     set(bias, out);
-    for (j, w) in weight.chunks(shape.width).enumerate() {
-        match source(shape, t, j, start) {
-            Source::Input(i) => tap(w, x.row(i), out),
-            Source::State(i) => tap(w, &state[i * shape.width..][..shape.width], out),
-            Source::Nothing => {}
+    for j in 0..taps {
+        if let Some(x) = seen(j) {
+            tap(weight(j), x, out);
         }
     }
 }
 
-/// One sequence: `x` `[steps, width]`, `weight` `[taps, width]`, `state` `[taps - 1, width]` updated in place, output rows
-/// `width` apart. `resets`: one per step.
-pub(crate) fn conv_sequence(
+/// One sequence through the channels `channels`: `x` `[steps, width]`, `weight` `[taps, width]`, `state` `[taps - 1, width]`
+/// updated in place, `out` `[steps, width]`. `resets`: one per step. Channels do not mix, so threads may share a sequence by
+/// channels.
+///
+/// # Safety
+/// `state` points at `shape.taps - 1` rows and `out` at `shape.steps` rows, each at least `channels.end` values long and its
+/// stride apart from the next; nobody else touches these channels of them meanwhile.
+pub(crate) unsafe fn conv_sequence(
     shape: ConvShape,
+    channels: Range<usize>,
     resets: &[bool],
     x: Rows,
     (weight, bias): (&[f32], &[f32]),
-    state: &mut [f32],
-    out: &mut [f32],
+    state: OutPointer,
+    out: OutPointer,
 ) {
+    assert!(channels.end <= shape.width);
+    let (n, bias) = (channels.len(), &bias[channels.clone()]);
+    let weight = |j: usize| &weight[j * shape.width..][channels.clone()];
+    // SAFETY: the caller's promise; the state is written only behind the last frame.
+    let kept = |i: usize| unsafe { std::slice::from_raw_parts(state.data.add(i * state.stride + channels.start), n) };
     let mut start = None;
-    for (t, out) in out.chunks_mut(shape.width).enumerate() {
-        if resets[t] {
+    for (t, &reset) in resets.iter().enumerate().take(shape.steps) {
+        if reset {
             start = Some(t);
         }
-        let four = shape.taps == 4 && !(0..4).any(|j| matches!(source(shape, t, j, start), Source::Nothing));
-        if four {
-            let taps = std::array::from_fn(|j| match source(shape, t, j, start) {
-                Source::Input(i) => x.row(i),
-                Source::State(i) => &state[i * shape.width..][..shape.width],
-                Source::Nothing => &[],
-            });
-            four_taps(weight, bias, taps, out);
-        } else {
-            accumulate(shape, t, start, x, state, (weight, bias), out);
-            super::activate(super::Activation::Silu, out);
+        let seen = |j: usize| match source(shape, t, j, start) {
+            Source::Input(i) => Some(&x.row(i)[channels.clone()]),
+            Source::State(i) => Some(kept(i)),
+            Source::Nothing => None,
+        };
+        // SAFETY: the caller's promise about the output's rows and channels.
+        let out = unsafe { std::slice::from_raw_parts_mut(out.data.add(t * out.stride + channels.start), n) };
+        match std::array::from_fn(|j| if shape.taps == 4 { seen(j) } else { None }) {
+            [Some(x0), Some(x1), Some(x2), Some(x3)] => four_taps(std::array::from_fn(weight), bias, [x0, x1, x2, x3], out),
+            _ => {
+                accumulate(shape.taps, weight, seen, bias, out);
+                super::activate(super::Activation::Silu, out);
+            }
         }
     }
-    shift_state(shape, start, x, state);
+    // SAFETY: as above.
+    unsafe { shift_state(shape, channels, start, x, state) };
 }
 
-/// Leaves the last `taps - 1` frames in `state`.
-fn shift_state(shape: ConvShape, start: Option<usize>, x: Rows, state: &mut [f32]) {
-    let (keep, width) = (shape.taps - 1, shape.width);
-    for slot in 0..keep {
+/// Leaves the last `taps - 1` frames of the channels in `state`.
+///
+/// # Safety
+/// As [`conv_sequence`].
+unsafe fn shift_state(shape: ConvShape, channels: Range<usize>, start: Option<usize>, x: Rows, state: OutPointer) {
+    // SAFETY: the rows and channels that the caller handed over.
+    let row = |i: usize| unsafe { state.data.add(i * state.stride + channels.start) };
+    for slot in 0..shape.taps - 1 {
         // State slot i is what tap i would see one step after the end; later slots are read before they are written.
-        match source(shape, shape.steps, slot, start) {
-            Source::Input(i) => state[slot * width..][..width].copy_from_slice(x.row(i)),
-            Source::State(i) => state.copy_within(i * width..(i + 1) * width, slot * width),
-            Source::Nothing => state[slot * width..][..width].fill(0.0),
+        // SAFETY: as above; two slots of the state are different rows or the same one, which `copy` allows.
+        unsafe {
+            match source(shape, shape.steps, slot, start) {
+                Source::Input(i) => row(slot).copy_from_nonoverlapping(x.row(i)[channels.clone()].as_ptr(), channels.len()),
+                Source::State(i) => row(slot).copy_from(row(i), channels.len()),
+                Source::Nothing => row(slot).write_bytes(0, channels.len()),
+            }
         }
     }
 }
@@ -129,8 +151,7 @@ struct ConvOp {
     resets: Vec<bool>,
     /// `[B, taps - 1, width]` before the sequence.
     before: Tensor,
-    /// The state behind the sequence; it carries no gradient.
-    after: Arc<Mutex<Vec<f32>>>,
+    after: After,
 }
 
 impl CustomOp3 for ConvOp {
@@ -152,11 +173,12 @@ impl CustomOp3 for ConvOp {
         let mut state = self.before.flatten_all()?.to_vec1::<f32>()?;
         let mut out = vec![0.0; x.rows * width];
         out.par_chunks_mut(steps * width).zip(state.par_chunks_mut((taps - 1) * width)).enumerate().for_each(|(row, (out, state))| {
-            conv_sequence(self.shape, &self.resets[row * steps..], sequence(x, row, steps), (w, b), state, out);
+            let (resets, x) = (&self.resets[row * steps..][..steps], sequence(x, row, steps));
+            let (state, out) = (OutPointer::rows(state, width), OutPointer::rows(out, width));
+            // SAFETY: state and output of this sequence belong to this task and have its shape.
+            unsafe { conv_sequence(self.shape, 0..width, resets, x, (w, b), state, out) };
         });
-        if let Ok(mut after) = self.after.lock() {
-            *after = state;
-        }
+        self.after.put(state);
         Ok((CpuStorage::F32(out), xl.shape().clone()))
     }
 
@@ -223,7 +245,12 @@ impl Backward<'_> {
             if reset {
                 start = Some(t);
             }
-            accumulate(self.shape, t, start, self.x, self.state, (self.weight, self.bias), &mut line);
+            let seen = |j: usize| match source(self.shape, t, j, start) {
+                Source::Input(i) => Some(self.x.row(i)),
+                Source::State(i) => Some(&self.state[i * width..][..width]),
+                Source::Nothing => None,
+            };
+            accumulate(taps, |j| &self.weight[j * width..][..width], seen, self.bias, &mut line);
             silu_gradient(grad.row(t), &mut line);
             tap_add(&line, db);
             for (j, dw) in dw.chunks_mut(width).enumerate() {
@@ -268,11 +295,10 @@ pub fn causal_conv(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor, r
     }
     let (taps, width) = weight.dims2()?;
     let shape = ConvShape { steps: x.dim(0)? / state.dim(0)?, width, taps };
-    let after = Arc::new(Mutex::new(Vec::new()));
+    let after = After::default();
     let op = ConvOp { shape, resets: resets.to_vec(), before: state.detach(), after: after.clone() };
     let y = x.apply_op3(weight, bias, op)?;
-    let after = std::mem::take(&mut *after.lock().map_err(|e| candle_core::Error::Msg(e.to_string()))?);
-    Ok((y, Tensor::from_vec(after, state.shape(), x.device())?))
+    Ok((y, after.take(state)?))
 }
 
 /// [`causal_conv`] in plain tensor operations.
@@ -292,4 +318,44 @@ pub fn causal_conv_reference(x: &Tensor, weight: &Tensor, bias: &Tensor, state: 
         history = window.narrow(1, 1, taps - 1)?;
     }
     Ok((Tensor::stack(&outputs, 1)?.reshape((batch * steps, width))?, history.contiguous()?.detach()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    fn values(name: &str, n: usize) -> Vec<f32> {
+        let mut values = vec![0.0; n];
+        Random::new(6).stream(name).fill_normal(0, &mut values);
+        values
+    }
+
+    /// Runs one sequence in parts; returns output and state.
+    fn run(shape: ConvShape, parts: &[Range<usize>]) -> (Vec<f32>, Vec<f32>) {
+        let ConvShape { steps, width, taps } = shape;
+        let (x, weight, bias) = (values("x", steps * width), values("w", taps * width), values("b", width));
+        let (mut state, mut out) = (values("state", (taps - 1) * width), vec![f32::NAN; steps * width]);
+        let resets: Vec<bool> = (0..steps).map(|t| t % 4 == 2).collect();
+        let x = Rows { data: &x, rows: steps, width, stride: width };
+        for part in parts {
+            let (state, out) = (OutPointer::rows(&mut state, width), OutPointer::rows(&mut out, width));
+            // SAFETY: both vectors outlive the call and have the shape's sizes.
+            unsafe { conv_sequence(shape, part.clone(), &resets, x, (&weight, &bias), state, out) };
+        }
+        (out, state)
+    }
+
+    #[test]
+    fn channels_in_parts_equal_the_whole_bit_for_bit() {
+        for (steps, width, taps) in [(1, 1, 4), (1, 7, 4), (5, 16, 4), (3, 33, 2), (9, 100, 5)] {
+            let shape = ConvShape { steps, width, taps };
+            let (at, after) = (width / 3, width * 3 / 4);
+            assert_eq!(
+                run(shape, &[after..width, 0..at, at..after]),
+                run(shape, std::slice::from_ref(&(0..width))),
+                "{steps} x {width} x {taps}"
+            );
+        }
+    }
 }

@@ -28,6 +28,7 @@ pub(crate) use scan::{ScanInput, ScanShape, scan_sequence};
 pub use scan::{selective_scan, selective_scan_reference};
 
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, bail};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Whether the fused form of an operation serves this tensor.
 fn is_fused(x: &Tensor) -> bool {
@@ -55,6 +56,13 @@ pub(crate) struct Rows<'a> {
 impl<'a> Rows<'a> {
     pub fn row(&self, r: usize) -> &'a [f32] {
         &self.data[r * self.stride..][..self.width]
+    }
+}
+
+impl OutPointer {
+    /// A whole matrix, its rows of `width` values one behind the other.
+    pub fn rows(data: &mut [f32], width: usize) -> Self {
+        Self { data: data.as_mut_ptr(), stride: width }
     }
 }
 
@@ -86,6 +94,22 @@ fn with_rows<R>(tensors: &[&Tensor], f: impl FnOnce(&[Rows]) -> Result<R>) -> Re
         })
         .collect::<Result<_>>()?;
     f(&rows)
+}
+
+/// Where a custom op leaves the state behind its sequence: an op gives one tensor only, and the state carries no gradient.
+#[derive(Clone, Default)]
+struct After(Arc<Mutex<Vec<f32>>>);
+
+impl After {
+    fn put(&self, state: Vec<f32>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    /// The state that the op left, of the shape of the one `before` it.
+    fn take(&self, before: &Tensor) -> Result<Tensor> {
+        let values = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        Tensor::from_vec(values, before.shape(), before.device())
+    }
 }
 
 /// Adds up partial sums in their order, so that the result does not depend on the number of threads.
