@@ -1,0 +1,317 @@
+//! Many agents on one engine: what a step takes in a closed loop, at 60 frames a second, and with random arrivals.
+//!
+//! Every agent is a thread with a session of its own. In an open loop a request has a time at which it is due, whether or not
+//! the one before has been answered, and its latency counts from then: a stall is seen by every request that it delays.
+
+use crate::host::Host;
+use crate::policy::{Inputs, Network, STREAM_FRAMES};
+use crate::stats::{Summary, percentile, sorted};
+use crate::table::{Case, Pass};
+use anyhow::{Context, Result, ensure};
+use candle_models::engine::{Engine, EngineError, Options, Session};
+use candle_models::random::Random;
+use serde::{Deserialize, Serialize};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// A game's frame: an answer that takes longer comes too late.
+pub const FRAME: Duration = Duration::from_nanos(1_000_000_000 / 60);
+
+/// When an agent asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Arrivals {
+    /// As soon as it has its answer.
+    Closed,
+    /// Every sixtieth of a second; agents begin at random moments of a frame.
+    Ticks,
+    /// At random, sixty times a second on average.
+    Poisson,
+}
+
+/// Which loads are put on the engine.
+#[derive(Debug, Clone)]
+pub struct LoadSuite {
+    /// The networks.
+    pub networks: Vec<Network>,
+    /// When agents ask.
+    pub arrivals: Vec<Arrivals>,
+    /// How many agents there are.
+    pub sessions: Vec<usize>,
+    /// Threads of the engine.
+    pub threads: Vec<usize>,
+    /// Seconds of a load behind its warm-up.
+    pub seconds: f64,
+    /// Seconds before anything counts.
+    pub warm_up: f64,
+}
+
+/// What one load showed. Times are microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LoadRow {
+    /// Where.
+    #[serde(flatten)]
+    pub host: Host,
+    /// The network; its batch is the number of sessions.
+    #[serde(flatten)]
+    pub case: Case,
+    /// When agents asked.
+    pub arrivals: Arrivals,
+    /// Seconds that were measured.
+    pub seconds: f64,
+    /// Answers a second.
+    pub answers_per_s: f64,
+    /// Requests of a batch on average.
+    pub mean_batch: f64,
+    /// From the moment a request was due to its answer.
+    #[serde(flatten)]
+    pub latency_us: Summary,
+    /// Where that went: how late the agent woke up, its wait in the queue, its batch, the way back.
+    pub stages: [Stage; 4],
+    /// Requests without an answer within a frame.
+    pub missed: usize,
+    /// Requests refused because too many waited.
+    pub overloaded: usize,
+}
+
+/// A part of the latency, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile, the largest where there are fewer than a hundred.
+    pub p99: f64,
+}
+
+/// One answer, in microseconds: wake, queue, execute, reply, and all together.
+type Sample = [f32; 5];
+
+#[derive(Default)]
+struct Record {
+    samples: Vec<Sample>,
+    missed: usize,
+    overloaded: usize,
+}
+
+impl LoadSuite {
+    /// Names the argument at fault.
+    pub fn validate(&self) -> Result<()> {
+        ensure!(self.sessions.iter().all(|&n| n > 0), "sessions: a load has at least one agent");
+        ensure!(self.seconds.is_finite() && self.seconds > 0.0, "duration: {} s is not a length", self.seconds);
+        ensure!(self.warm_up.is_finite() && self.warm_up >= 0.0, "warm-up: {} s is not a time", self.warm_up);
+        Ok(())
+    }
+
+    /// The method in words, for the report.
+    pub fn describe(&self) -> String {
+        format!(
+            "Every session is a thread of its own that copies an observation in, steps and reads the answer; {} s count after {} s of warm-up. closed: the \
+             next request follows the answer. ticks: 60 requests a second, sessions at random phases. poisson: 60 a second on average, at random. Latency counts \
+             from the moment a request is due; wake is how late the agent's thread ran, queue, execute and reply are the engine's. Missed: no answer within 16.67 ms.",
+            self.seconds, self.warm_up
+        )
+    }
+
+    /// The loads in the order of the table.
+    pub fn cases(&self) -> Vec<(Network, Arrivals, usize, usize)> {
+        let mut cases = Vec::new();
+        for network in &self.networks {
+            for &arrivals in &self.arrivals {
+                for &threads in &self.threads {
+                    cases.extend(self.sessions.iter().map(|&sessions| (network.clone(), arrivals, threads, sessions)));
+                }
+            }
+        }
+        cases
+    }
+
+    /// Measures every load; `seen` is called after each.
+    pub fn run(&self, host: &Host, mut seen: impl FnMut(&LoadRow)) -> Result<Vec<LoadRow>> {
+        let mut rows = Vec::new();
+        for (network, arrivals, threads, sessions) in self.cases() {
+            let case = network.case(Pass::Step, sessions, 1, threads);
+            let row = self.load(&network, case, arrivals, host).with_context(|| format!("{sessions} sessions, {arrivals:?}"))?;
+            seen(&row);
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+
+    fn load(&self, network: &Network, case: Case, arrivals: Arrivals, host: &Host) -> Result<LoadRow> {
+        let count = case.batch;
+        let options = Options { threads: case.threads, sessions: count, queue: count, ..Options::default() };
+        let engine = Engine::start(network.load()?, &options)?;
+        let sessions = (0..count).map(|_| Ok(engine.open()?)).collect::<Result<Vec<_>>>()?;
+        let frames = Inputs::random(&Case { batch: 1, ..case.clone() }).frames();
+        // Threads start before the clock does.
+        let begin = Instant::now() + Duration::from_millis(50 + count as u64);
+        let counted = begin + Duration::from_secs_f64(self.warm_up);
+        let end = counted + Duration::from_secs_f64(self.seconds);
+        let barrier = Barrier::new(count + 1);
+        let (records, batches) = std::thread::scope(|scope| -> Result<_> {
+            let mut agents = Vec::with_capacity(count);
+            for (i, session) in sessions.into_iter().enumerate() {
+                let plan = Plan { arrivals, random: Random::new(1).stream("arrivals").at(i as u64), begin, counted, end };
+                let (frames, barrier) = (&frames, &barrier);
+                let body = move || {
+                    barrier.wait();
+                    plan.play(session, frames)
+                };
+                agents.push(std::thread::Builder::new().name(format!("agent-{i}")).stack_size(1 << 18).spawn_scoped(scope, body)?);
+            }
+            barrier.wait();
+            std::thread::sleep(counted.saturating_duration_since(Instant::now()));
+            let before = engine.stats();
+            std::thread::sleep(end.saturating_duration_since(Instant::now()));
+            let after = engine.stats();
+            let records: Result<Vec<Record>> =
+                agents.into_iter().map(|a| a.join().map_err(|_| anyhow::anyhow!("an agent panicked"))?).collect();
+            Ok((records?, (after.steps - before.steps) as f64 / ((after.batches - before.batches) as f64).max(1.0)))
+        })?;
+        row(host, case, arrivals, self.seconds, batches, records)
+    }
+}
+
+/// What one agent does.
+struct Plan {
+    arrivals: Arrivals,
+    random: Random,
+    begin: Instant,
+    counted: Instant,
+    end: Instant,
+}
+
+impl Plan {
+    /// When the first request is due, and what follows the one that was due at `last`.
+    fn first(&self) -> Instant {
+        match self.arrivals {
+            Arrivals::Closed => self.begin,
+            Arrivals::Ticks => self.begin + FRAME.mul_f32(self.random.uniform(0)),
+            Arrivals::Poisson => self.begin + self.gap(0),
+        }
+    }
+
+    fn next(&self, last: Instant, number: u64) -> Instant {
+        match self.arrivals {
+            Arrivals::Closed => Instant::now(),
+            Arrivals::Ticks => last + FRAME,
+            Arrivals::Poisson => last + self.gap(number),
+        }
+    }
+
+    /// An exponential time with the mean of a frame.
+    fn gap(&self, number: u64) -> Duration {
+        FRAME.mul_f32(-(1.0 - self.random.uniform(number)).ln())
+    }
+
+    fn play(&self, mut session: Session, frames: &[Inputs]) -> Result<Record> {
+        debug_assert_eq!(frames.len(), STREAM_FRAMES);
+        let mut record = Record::default();
+        // A closed loop answers some ten thousand times a second; growing would be measured.
+        record.samples.reserve(if self.arrivals == Arrivals::Closed { 1 << 17 } else { 1 << 10 });
+        let (mut due, mut number) = (self.first(), 0);
+        while due < self.end {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            // In a closed loop there is no deadline that could be missed before the request is made.
+            let asked = Instant::now();
+            let due_at = if self.arrivals == Arrivals::Closed { asked } else { due };
+            frames[number as usize % frames.len()].copy_to(&mut session)?;
+            let result = session.step_before(due_at + FRAME);
+            let total = due_at.elapsed();
+            if due_at >= self.counted {
+                match result {
+                    Ok(()) => {
+                        let timing = session.timing();
+                        record.missed += usize::from(total > FRAME);
+                        let parts = [asked - due_at, timing.queue, timing.execute, timing.reply, total];
+                        record.samples.push(parts.map(|t| t.as_secs_f32() * 1e6));
+                    }
+                    Err(EngineError::DeadlineExceeded) => record.missed += 1,
+                    Err(EngineError::Overloaded { .. }) => record.overloaded += 1,
+                    Err(other) => return Err(other.into()),
+                }
+            }
+            number += 1;
+            due = self.next(due, number);
+        }
+        Ok(record)
+    }
+}
+
+fn row(host: &Host, case: Case, arrivals: Arrivals, seconds: f64, mean_batch: f64, records: Vec<Record>) -> Result<LoadRow> {
+    let samples: Vec<Sample> = records.iter().flat_map(|r| r.samples.iter().copied()).collect();
+    let part = |i: usize| -> Vec<f64> { samples.iter().map(|s| f64::from(s[i])).collect() };
+    let stage = |i: usize| {
+        let sorted = sorted(&part(i));
+        let most = sorted.last().copied().unwrap_or(0.0);
+        Stage { p50: percentile(&sorted, 0.5).unwrap_or(most), p99: percentile(&sorted, 0.99).unwrap_or(most) }
+    };
+    Ok(LoadRow {
+        host: host.clone(),
+        case,
+        arrivals,
+        seconds,
+        answers_per_s: samples.len() as f64 / seconds,
+        mean_batch,
+        latency_us: Summary::of(&part(4)).context("no request was answered")?,
+        stages: [0, 1, 2, 3].map(stage),
+        missed: records.iter().map(|r| r.missed).sum(),
+        overloaded: records.iter().map(|r| r.overloaded).sum(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_models::policy::Heads;
+
+    fn plan(arrivals: Arrivals) -> Plan {
+        let begin = Instant::now();
+        Plan { arrivals, random: Random::new(4), begin, counted: begin, end: begin + Duration::from_secs(60) }
+    }
+
+    #[test]
+    fn open_loops_ask_sixty_times_a_second() {
+        for arrivals in [Arrivals::Ticks, Arrivals::Poisson] {
+            let plan = plan(arrivals);
+            let (mut due, mut number) = (plan.first(), 0u64);
+            let mut gaps = Vec::new();
+            while due < plan.end {
+                number += 1;
+                let next = plan.next(due, number);
+                gaps.push((next - due).as_secs_f64() * 60.0);
+                due = next;
+            }
+            assert!((3400..3800).contains(&gaps.len()), "{arrivals:?}: {} requests a minute", gaps.len());
+            let variance = gaps.iter().map(|g| (g - 1.0).powi(2)).sum::<f64>() / gaps.len() as f64;
+            let expected = if arrivals == Arrivals::Poisson { 1.0 } else { 0.0 };
+            assert!((variance - expected).abs() < 0.15, "{arrivals:?}: variance {variance} of gaps in frames");
+        }
+    }
+
+    #[test]
+    fn every_load_answers_and_its_stages_add_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let network = Network::random("mlp", Heads::Independent, directory.path()).unwrap();
+        let suite = LoadSuite {
+            networks: vec![network],
+            arrivals: vec![Arrivals::Closed, Arrivals::Ticks, Arrivals::Poisson],
+            sessions: vec![1, 3],
+            threads: vec![1],
+            seconds: 0.3,
+            warm_up: 0.1,
+        };
+        suite.validate().unwrap();
+        let rows = suite.run(&Host::detect(Some("test".into())), |_| {}).unwrap();
+        assert_eq!(rows.len(), suite.cases().len());
+        for row in rows {
+            let (case, latency) = (&row.case, &row.latency_us);
+            assert!(latency.n > 0 && row.overloaded == 0, "{case:?} {latency:?}");
+            if row.arrivals != Arrivals::Closed {
+                assert!(row.answers_per_s < 90.0 * case.batch as f64, "{} answers a second from {}", row.answers_per_s, case.batch);
+            }
+            let parts: f64 = row.stages.iter().map(|s| s.p50).sum();
+            assert!(parts < 3.0 * latency.p50 + 100.0, "stages of {parts} us in {} us", latency.p50);
+        }
+    }
+}
