@@ -1,6 +1,6 @@
 //! The CPU engine: a model at a fixed batch, with prepared weights and memory that is allocated once.
 
-use crate::bundle::Bundle;
+use crate::bundle::{Bundle, ParameterSpec};
 use crate::exec::slices::{IndexSlot, SliceExecutor, Slot};
 use crate::recurrent::Recurrent;
 use crate::{Error, Result};
@@ -34,6 +34,12 @@ pub trait Model: Recurrent + Send + Sync {
 pub fn load(bundle: &Bundle) -> Result<Arc<dyn Model>> {
     bundle.require_family(&[crate::policy::FAMILY])?;
     Ok(Arc::new(crate::policy::Policy::load(bundle)?))
+}
+
+/// What the file of a bundle's parameters must hold, whatever its family: one line for a new one here too.
+pub fn parameters(bundle: &Bundle) -> Result<Vec<ParameterSpec>> {
+    bundle.require_family(&[crate::policy::FAMILY])?;
+    crate::policy::Policy::parameters(&bundle.config()?)
 }
 
 /// Runs a model at a fixed number of rows and frames, keeping its state between calls.

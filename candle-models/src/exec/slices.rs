@@ -246,14 +246,14 @@ fn host(tensor: &Tensor) -> Result<Vec<f32>> {
 fn pack(layer: &Linear) -> Result<PackedMatrix> {
     let (inputs, outputs) = layer.weight.dims2()?;
     let bias = layer.bias.as_ref().map(host).transpose()?.unwrap_or_default();
-    Ok(PackedMatrix::new(inputs, outputs, &host(&layer.weight)?, &bias))
+    Ok(PackedMatrix::new(inputs, outputs, &host(&layer.weight)?, &bias, &layer.format))
 }
 
 /// Splits a layer over joined floats and table rows into the product of the floats and one folded table per lookup.
 fn fold(floats: usize, tables: &[&Tensor], layer: &Linear) -> Result<Prepared> {
     let outputs = layer.weight.dim(1)?;
     let bias = layer.bias.as_ref().map(host).transpose()?.unwrap_or_default();
-    let matrix = PackedMatrix::new(floats, outputs, &host(&layer.weight.narrow(0, 0, floats)?)?, &bias);
+    let matrix = PackedMatrix::new(floats, outputs, &host(&layer.weight.narrow(0, 0, floats)?)?, &bias, &layer.format);
     let mut at = floats;
     let mut folded = Vec::with_capacity(tables.len());
     for table in tables {
