@@ -5,6 +5,9 @@
 //! taken for them, and replaces a directory only by a complete one. Every failure is one line with file, tensor, what
 //! was expected and what was found.
 //!
+//! The weight `x.weight` of a linear layer may lie in 8 bits: I8 `[inputs, outputs]` beside the factors of its columns,
+//! `x.weight.scale`, F32 `[outputs]`, finite and not negative.
+//!
 //! ```no_run
 //! # fn main() -> candle_models::Result<()> {
 //! use candle_models::bundle::{Bundle, ParameterSpec};
@@ -18,14 +21,15 @@
 //! ```
 
 use crate::files::{read_limited, write_atomic, write_directory};
-use crate::stored::{self, Stored, one_line};
+use crate::ops::Format;
+use crate::stored::{self, Entry, Stored, one_line};
 use crate::tensors::NamedTensors;
 use crate::{Error, Result};
-use candle_core::{DType, Tensor};
-use safetensors::tensor::Dtype;
+use candle_core::{DType, Device, Tensor};
+use safetensors::tensor::{Dtype, TensorInfo};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Architecture: [`Manifest`] as JSON.
@@ -74,12 +78,28 @@ pub struct ParameterSpec {
     pub name: String,
     /// The whole shape.
     pub shape: Vec<usize>,
+    /// What it is for.
+    pub role: Role,
+}
+
+/// What a parameter is for, which decides how it may be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The weight `[inputs, outputs]` of a linear layer: F32, F16, BF16 or 8 bits.
+    Matrix,
+    /// Anything else: F32, F16 or BF16.
+    Other,
 }
 
 impl ParameterSpec {
     /// A parameter by name and shape.
     pub fn new(name: impl Into<String>, shape: &[usize]) -> Self {
-        Self { name: name.into(), shape: shape.to_vec() }
+        Self { name: name.into(), shape: shape.to_vec(), role: Role::Other }
+    }
+
+    /// The weight of a linear layer.
+    pub fn matrix(name: impl Into<String>, shape: [usize; 2]) -> Self {
+        Self { role: Role::Matrix, ..Self::new(name, &shape) }
     }
 }
 
@@ -90,10 +110,25 @@ pub struct StoredParameter {
     pub name: String,
     /// The shape.
     pub shape: Vec<usize>,
-    /// The dtype as safetensors writes it: `F32`, `F16`, `BF16`.
+    /// The dtype as safetensors writes it: `F32`, `F16`, `BF16`, `I8`.
     pub dtype: String,
-    /// Bytes in the file.
+    /// Bytes in the file, those of an 8-bit weight's factors counted in.
     pub bytes: usize,
+}
+
+/// A parameter as a model gets it.
+#[derive(Debug, Clone)]
+pub struct Parameter {
+    /// The values.
+    pub tensor: Tensor,
+    /// How the file stores them, F16 apart: that is kept as f32 in memory.
+    pub format: Format,
+}
+
+impl From<Tensor> for Parameter {
+    fn from(tensor: Tensor) -> Self {
+        Self { tensor, format: Format::F32 }
+    }
 }
 
 /// A model directory whose configuration has been read and checked.
@@ -161,13 +196,17 @@ impl Bundle {
     /// What `model.safetensors` holds, in name order, from its header alone.
     pub fn parameters(&self) -> Result<Vec<StoredParameter>> {
         let stored = Stored::open(&self.dir.join(MODEL))?;
-        let parameter = |(name, info): (String, &safetensors::tensor::TensorInfo)| StoredParameter {
-            name,
+        let found = stored.tensors();
+        let size = |info: &TensorInfo| info.data_offsets.1 - info.data_offsets.0;
+        let is_8_bit = |info: &TensorInfo| info.dtype == Dtype::I8;
+        let belongs = |name: &str| name.strip_suffix(SCALE).and_then(|weight| found.get(weight)).is_some_and(|w| is_8_bit(w));
+        let parameter = |(name, info): (&String, &&TensorInfo)| StoredParameter {
+            name: name.clone(),
             shape: info.shape.clone(),
             dtype: info.dtype.to_string(),
-            bytes: info.data_offsets.1 - info.data_offsets.0,
+            bytes: size(info) + if is_8_bit(info) { found.get(&scale_of(name)).map_or(0, |scale| size(scale)) } else { 0 },
         };
-        Ok(stored.tensors().into_iter().map(parameter).collect())
+        Ok(found.iter().filter(|(name, _)| !belongs(name)).map(parameter).collect())
     }
 
     /// The metadata in `model.safetensors`: how the weights came about. Null if there is none.
@@ -175,15 +214,32 @@ impl Bundle {
         Stored::open(&self.dir.join(MODEL))?.metadata()
     }
 
-    /// The parameters as f32 tensors on the CPU, if the file holds exactly `expected`, in F32, F16 or BF16, and nothing
-    /// but finite numbers.
+    /// The parameters as f32 tensors on the CPU, if the file holds exactly `expected`, in F32, F16, BF16 or, the weights
+    /// of linear layers, 8 bits, and nothing but finite numbers.
     ///
     /// Names, dtypes, shapes and sizes are checked before the first tensor is read.
     pub fn read_tensors(&self, expected: &[ParameterSpec]) -> Result<BTreeMap<String, Tensor>> {
+        Ok(self.read_parameters(expected)?.into_iter().map(|(name, parameter)| (name, parameter.tensor)).collect())
+    }
+
+    /// [`Bundle::read_tensors`] with the format of each.
+    pub fn read_parameters(&self, expected: &[ParameterSpec]) -> Result<BTreeMap<String, Parameter>> {
         let mut stored = Stored::open(&self.dir.join(MODEL))?;
         check(&stored, expected)?;
-        let infos: Vec<_> = stored.tensors().into_iter().map(|(name, info)| (name, info.clone())).collect();
-        infos.into_iter().map(|(name, info)| Ok((name.clone(), stored.read(&name, &info)?))).collect()
+        let infos: BTreeMap<String, TensorInfo> = stored.tensors().into_iter().map(|(name, info)| (name, info.clone())).collect();
+        let mut read = |spec: &ParameterSpec| {
+            let (name, info) = (&spec.name, &infos[&spec.name]);
+            let (tensor, format) = match info.dtype {
+                Dtype::I8 => {
+                    let scale = scale_of(name);
+                    stored.read_scaled(name, info, (&scale, &infos[&scale]))?
+                }
+                Dtype::BF16 => (stored.read(name, info)?, Format::Bf16),
+                _ => (stored.read(name, info)?, Format::F32),
+            };
+            Ok((name.clone(), Parameter { tensor, format }))
+        };
+        expected.iter().map(&mut read).collect()
     }
 
     /// Another file of the bundle as bytes, if it is there (at most 64 MiB).
@@ -219,9 +275,19 @@ pub fn save(
     metadata: serde_json::Value,
     files: &[(&str, Vec<u8>)],
 ) -> Result<()> {
-    for (name, tensor) in tensors {
-        check_finite(name, tensor)?;
-    }
+    let parameters = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.clone().into())).collect();
+    save_parameters(dir, manifest, &parameters, metadata, files)
+}
+
+/// [`save`], with the weights that have an 8-bit format stored so. The others are stored in their tensor's dtype.
+pub fn save_parameters(
+    dir: impl AsRef<Path>,
+    manifest: &Manifest,
+    parameters: &BTreeMap<String, Parameter>,
+    metadata: serde_json::Value,
+    files: &[(&str, Vec<u8>)],
+) -> Result<()> {
+    parameters.iter().try_for_each(|(name, parameter)| check_finite(name, &parameter.tensor))?;
     let mut own = vec![CONFIG, MODEL, CARD, TOKENIZER, BASELINES];
     for (name, _) in files {
         if [CONFIG, MODEL].contains(&check_name(name)?) {
@@ -231,35 +297,74 @@ pub fn save(
     }
     let mut config = serde_json::to_string_pretty(manifest).map_err(|e| Error::config("model", e))?;
     config.push('\n');
+    let mut entries = Vec::new();
+    for (name, parameter) in parameters {
+        push_entries(name, parameter, &mut entries)?;
+    }
     write_directory(dir, &own, |dir| {
         write_atomic(dir.join(CONFIG), config.as_bytes())?;
-        stored::write(&dir.join(MODEL), tensors.iter().map(|(n, t)| (n.as_str(), t)), &metadata)?;
+        stored::write(&dir.join(MODEL), entries, &metadata)?;
         files.iter().try_for_each(|(name, bytes)| write_atomic(dir.join(name), bytes))
     })
+}
+
+/// A parameter as one tensor of the file, or as integers and factors.
+fn push_entries(name: &str, Parameter { tensor, format }: &Parameter, entries: &mut Vec<Entry>) -> Result<()> {
+    let Format::Q8(scale) = format else {
+        entries.push(Entry::new(name, tensor)?);
+        return Ok(());
+    };
+    if tensor.dims().len() != 2 || tensor.dims()[1] != scale.len() {
+        return Err(Error::tensor(name, format!("[inputs, {}], as many columns as factors", scale.len()), format!("{:?}", tensor.dims())));
+    }
+    let integers = format.integers(&tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?).unwrap_or_default();
+    entries.push(Entry::integers(name, tensor.dims(), integers));
+    entries.push(Entry::new(&scale_of(name), &Tensor::from_slice(scale, scale.len(), &Device::Cpu)?)?);
+    Ok(())
+}
+
+/// What the factors of an 8-bit weight are called, behind the weight's name.
+const SCALE: &str = ".scale";
+
+fn scale_of(weight: &str) -> String {
+    format!("{weight}{SCALE}")
 }
 
 /// Compares what a file holds with what a model has, without reading a tensor.
 fn check(stored: &Stored, expected: &[ParameterSpec]) -> Result<()> {
     let found = stored.tensors();
+    let mut names = BTreeSet::new();
     for spec in expected {
-        let Some(info) = found.get(&spec.name) else {
-            return Err(stored.wrong(&spec.name, format!("{:?}", spec.shape), "no tensor of that name"));
-        };
-        if info.shape != spec.shape {
-            let shape = one_line(&format!("{:?}", info.shape));
-            return Err(stored.wrong(&spec.name, format!("{:?}", spec.shape), shape));
-        }
-        if !matches!(info.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
-            return Err(stored.wrong(&spec.name, "F32, F16 or BF16", info.dtype));
+        let dtype = check_shape(stored, &found, &spec.name, &spec.shape)?;
+        names.insert(spec.name.clone());
+        match (dtype, spec.role) {
+            (Dtype::F32 | Dtype::F16 | Dtype::BF16, _) => {}
+            (Dtype::I8, Role::Matrix) => {
+                let scale = scale_of(&spec.name);
+                match check_shape(stored, &found, &scale, &spec.shape[1..])? {
+                    Dtype::F32 => names.insert(scale),
+                    other => return Err(stored.wrong(&scale, "F32", other)),
+                };
+            }
+            (other, Role::Matrix) => return Err(stored.wrong(&spec.name, "F32, F16, BF16 or I8", other)),
+            (other, Role::Other) => return Err(stored.wrong(&spec.name, "F32, F16 or BF16", other)),
         }
     }
-    let names: std::collections::BTreeSet<&str> = expected.iter().map(|s| s.name.as_str()).collect();
-    match found.into_iter().find(|(name, _)| !names.contains(name.as_str())) {
+    match found.into_iter().find(|(name, _)| !names.contains(name)) {
         Some((extra, info)) => {
             let found = one_line(&format!("{} {:?}", info.dtype, info.shape));
             Err(stored.wrong(&extra, "no tensor of that name in this model", found))
         }
         None => Ok(()),
+    }
+}
+
+/// The dtype of a tensor that must be there with that shape.
+fn check_shape(stored: &Stored, found: &BTreeMap<String, &TensorInfo>, name: &str, shape: &[usize]) -> Result<Dtype> {
+    match found.get(name) {
+        Some(info) if info.shape == shape => Ok(info.dtype),
+        Some(info) => Err(stored.wrong(name, format!("{shape:?}"), one_line(&format!("{:?}", info.shape)))),
+        None => Err(stored.wrong(name, format!("{shape:?}"), "no tensor of that name")),
     }
 }
 

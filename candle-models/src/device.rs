@@ -13,6 +13,10 @@ pub const DEVICE_VARIABLE: &str = "CANDLE_DEVICE";
 /// The variable that chooses the number of threads where the command line does not.
 pub const THREADS_VARIABLE: &str = "CANDLE_THREADS";
 
+/// The variable that lowers the instruction set of the CPU kernels, for tests and diagnosis: `avx512`, `avx2`, `neon` or
+/// `portable`. A name that this machine does not have is reported once on standard error and changes nothing.
+pub const SIMD_VARIABLE: &str = crate::ops::simd::SIMD_VARIABLE;
+
 /// More threads than this are a slip of the pen: the pool would start them all.
 const MAX_THREADS: usize = 1024;
 
@@ -126,6 +130,17 @@ pub fn compute_dtype(requested: Option<DType>, device: &Device) -> Result<DType>
         narrow @ (DType::F16 | DType::BF16) if device.is_cuda() => Ok(narrow),
         other => Err(Error::config("dtype", format!("expected f32 on this device, found {}", other.as_str()))),
     }
+}
+
+/// The instruction set that the CPU kernels use: `avx512vnni`, `avx512`, `avx2`, `neon` or `portable`; the best that the
+/// machine has, unless [`SIMD_VARIABLE`] lowers it. It stays the same for the life of the process.
+pub fn simd() -> &'static str {
+    crate::ops::simd::path().name
+}
+
+/// The instruction sets that this machine has, best first: what [`SIMD_VARIABLE`] may say.
+pub fn simd_available() -> Vec<&'static str> {
+    crate::ops::simd::available()
 }
 
 /// How many threads to compute with: `requested`, or [`THREADS_VARIABLE`], or the processors that this process may use

@@ -1,6 +1,6 @@
 //! The CPU engine: a model recorded once, run on batches without allocation.
 
-use crate::bundle::Bundle;
+use crate::bundle::{Bundle, ParameterSpec};
 use crate::exec::cpu::CpuExecutor;
 use crate::exec::program::{Output, Program, Recorder, Sequence};
 use crate::recurrent::Recurrent;
@@ -28,6 +28,12 @@ pub trait Model: Recurrent + Send + Sync {
 pub fn load(bundle: &Bundle) -> Result<Arc<dyn Model>> {
     bundle.require_family(&[crate::policy::FAMILY])?;
     Ok(Arc::new(crate::policy::Policy::load(bundle)?))
+}
+
+/// What the file of a bundle's parameters must hold, whatever its family: one line for a new one here too.
+pub fn parameters(bundle: &Bundle) -> Result<Vec<ParameterSpec>> {
+    bundle.require_family(&[crate::policy::FAMILY])?;
+    crate::policy::Policy::parameters(&bundle.config()?)
 }
 
 /// Values of one dtype for all sequences: those of a sequence lie together, tensor by tensor, each `[steps, width]`.

@@ -2,6 +2,7 @@
 //! before memory is taken for it, and every failure is one line that names the file.
 
 use crate::files::{AtomicFile, open_limited};
+use crate::ops::Format;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
@@ -67,12 +68,28 @@ impl Stored {
         serde_json::from_str(text).map_err(|e| Error::file(&self.path, format!("metadata: {}", one_line(&e.to_string()))))
     }
 
-    /// One tensor: floats as f32, integers as u32. Numbers must be finite and indices in range.
-    pub fn read(&mut self, name: &str, info: &TensorInfo) -> Result<Tensor> {
+    fn bytes(&mut self, info: &TensorInfo) -> Result<Vec<u8>> {
         let (start, end) = info.data_offsets;
         self.file.seek(SeekFrom::Start(self.data_start + start as u64)).map_err(Error::io(&self.path))?;
         let mut bytes = vec![0; end - start];
         self.file.read_exact(&mut bytes).map_err(Error::io(&self.path))?;
+        Ok(bytes)
+    }
+
+    /// The f32 values of 8-bit integers and the factors of their columns, both checked for dtype and shape by the caller.
+    pub fn read_scaled(&mut self, name: &str, info: &TensorInfo, scale: (&str, &TensorInfo)) -> Result<(Tensor, Format)> {
+        let factors = decode(&self.bytes(scale.1)?, f32::from_le_bytes);
+        if let Some(i) = factors.iter().position(|f| !(f.is_finite() && *f >= 0.0)) {
+            return Err(self.wrong(scale.0, "finite numbers that are not negative", format!("{} at index {i}", factors[i])));
+        }
+        let integers = self.bytes(info)?.into_iter().map(|b| f32::from(b as i8));
+        let values = integers.zip(factors.iter().cycle()).map(|(q, f)| q * f).collect();
+        Ok((self.floats(name, info, values)?, Format::Q8(factors.into())))
+    }
+
+    /// One tensor: floats as f32, integers as u32. Numbers must be finite and indices in range.
+    pub fn read(&mut self, name: &str, info: &TensorInfo) -> Result<Tensor> {
+        let bytes = self.bytes(info)?;
         match info.dtype {
             Dtype::F32 => self.floats(name, info, decode(&bytes, f32::from_le_bytes)),
             Dtype::F16 => self.floats(name, info, decode(&bytes, |b| f16::from_le_bytes(b).to_f32())),
@@ -106,17 +123,46 @@ impl Stored {
     }
 }
 
-/// Writes a file that [`Stored`] reads: F32, F16, BF16, U8, U32 and I64 tensors in their own dtype, and the metadata
-/// unless it is null. Complete or absent.
-pub(crate) fn write<'a>(path: &Path, tensors: impl Iterator<Item = (&'a str, &'a Tensor)>, metadata: &serde_json::Value) -> Result<()> {
-    let mut tensors: Vec<(&str, &Tensor, Dtype)> = tensors.map(|(n, t)| Ok((n, t, stored_dtype(n, t)?))).collect::<Result<_>>()?;
+/// A tensor on its way into a file.
+pub(crate) struct Entry {
+    name: String,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl Entry {
+    /// A F32, F16, BF16, U8, U32 or I64 tensor in its own dtype.
+    pub fn new(name: &str, tensor: &Tensor) -> Result<Self> {
+        let flat = tensor.flatten_all()?;
+        let (dtype, bytes) = match tensor.dtype() {
+            DType::F32 => (Dtype::F32, flat.to_vec1::<f32>()?.into_iter().flat_map(f32::to_le_bytes).collect()),
+            DType::F16 => (Dtype::F16, flat.to_vec1::<f16>()?.into_iter().flat_map(f16::to_le_bytes).collect()),
+            DType::BF16 => (Dtype::BF16, flat.to_vec1::<bf16>()?.into_iter().flat_map(bf16::to_le_bytes).collect()),
+            DType::U8 => (Dtype::U8, flat.to_vec1()?),
+            DType::U32 => (Dtype::U32, flat.to_vec1::<u32>()?.into_iter().flat_map(u32::to_le_bytes).collect()),
+            DType::I64 => (Dtype::I64, flat.to_vec1::<i64>()?.into_iter().flat_map(i64::to_le_bytes).collect()),
+            other => return Err(Error::tensor(name, "F32, F16, BF16, U8, U32 or I64", format!("{other:?}"))),
+        };
+        Ok(Self { name: name.to_owned(), dtype, shape: tensor.dims().to_vec(), bytes })
+    }
+
+    /// 8-bit integers.
+    pub fn integers(name: &str, shape: &[usize], integers: Vec<i8>) -> Self {
+        let bytes = integers.into_iter().map(|q| q as u8).collect();
+        Self { name: name.to_owned(), dtype: Dtype::I8, shape: shape.to_vec(), bytes }
+    }
+}
+
+/// Writes a file that [`Stored`] reads, with the metadata unless it is null. Complete or absent.
+pub(crate) fn write(path: &Path, mut entries: Vec<Entry>, metadata: &serde_json::Value) -> Result<()> {
     // Wide elements first, as the format recommends, so that every tensor is aligned.
-    tensors.sort_by_key(|(name, _, dtype)| (std::cmp::Reverse(dtype.bitsize()), *name));
+    entries.sort_by(|a, b| b.dtype.bitsize().cmp(&a.dtype.bitsize()).then_with(|| a.name.cmp(&b.name)));
     let mut offset = 0;
-    let infos = tensors.iter().map(|(name, tensor, dtype)| {
+    let infos = entries.iter().map(|entry| {
         let start = offset;
-        offset += tensor.elem_count() * dtype.bitsize() / 8;
-        ((*name).to_owned(), TensorInfo { dtype: *dtype, shape: tensor.dims().to_vec(), data_offsets: (start, offset) })
+        offset += entry.bytes.len();
+        (entry.name.clone(), TensorInfo { dtype: entry.dtype, shape: entry.shape.clone(), data_offsets: (start, offset) })
     });
     let text = (!metadata.is_null()).then(|| [(METADATA_KEY.to_owned(), metadata.to_string())].into());
     let header = Metadata::new(text, infos.collect()).map_err(|e| Error::file(path, e))?;
@@ -130,34 +176,10 @@ pub(crate) fn write<'a>(path: &Path, tensors: impl Iterator<Item = (&'a str, &'a
     let mut file = AtomicFile::create(path)?;
     file.write_all(&(header.len() as u64).to_le_bytes()).map_err(Error::io(path))?;
     file.write_all(&header).map_err(Error::io(path))?;
-    for (_, tensor, _) in tensors {
-        file.write_all(&encode(tensor)?).map_err(Error::io(path))?;
+    for entry in entries {
+        file.write_all(&entry.bytes).map_err(Error::io(path))?;
     }
     file.commit()
-}
-
-fn stored_dtype(name: &str, tensor: &Tensor) -> Result<Dtype> {
-    Ok(match tensor.dtype() {
-        DType::F32 => Dtype::F32,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::BF16,
-        DType::U8 => Dtype::U8,
-        DType::U32 => Dtype::U32,
-        DType::I64 => Dtype::I64,
-        other => return Err(Error::tensor(name, "F32, F16, BF16, U8, U32 or I64", format!("{other:?}"))),
-    })
-}
-
-fn encode(tensor: &Tensor) -> Result<Vec<u8>> {
-    let flat = tensor.flatten_all()?;
-    Ok(match tensor.dtype() {
-        DType::F32 => flat.to_vec1::<f32>()?.into_iter().flat_map(f32::to_le_bytes).collect(),
-        DType::F16 => flat.to_vec1::<f16>()?.into_iter().flat_map(f16::to_le_bytes).collect(),
-        DType::BF16 => flat.to_vec1::<bf16>()?.into_iter().flat_map(bf16::to_le_bytes).collect(),
-        DType::U8 => flat.to_vec1()?,
-        DType::U32 => flat.to_vec1::<u32>()?.into_iter().flat_map(u32::to_le_bytes).collect(),
-        _ => flat.to_vec1::<i64>()?.into_iter().flat_map(i64::to_le_bytes).collect(),
-    })
 }
 
 fn decode<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {

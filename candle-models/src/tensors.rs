@@ -1,6 +1,6 @@
 //! Named tensors and signatures: what crosses every boundary of a model.
 
-use crate::stored::{self, Stored};
+use crate::stored::{self, Entry, Stored};
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 use std::collections::BTreeMap;
@@ -177,7 +177,8 @@ impl NamedTensors {
     /// # Errors
     /// If a dtype is not F32, F16, BF16, U8, U32 or I64, or if writing fails: then the old file is unchanged.
     pub fn save_safetensors(&self, path: impl AsRef<Path>) -> Result<()> {
-        stored::write(path.as_ref(), self.iter(), &serde_json::Value::Null)
+        let entries = self.iter().map(|(name, tensor)| Entry::new(name, tensor)).collect::<Result<_>>()?;
+        stored::write(path.as_ref(), entries, &serde_json::Value::Null)
     }
 
     /// Checks that exactly the tensors of `specs` are here, each `[leading..., shape...]` of its dtype.

@@ -79,7 +79,7 @@ impl Recorder {
     /// The first `inputs` rows of a layer's weight, packed.
     fn pack(&mut self, layer: &Linear, inputs: usize) -> Result<PackedMatrix> {
         let bias = layer.bias.as_ref().map(host).transpose()?.unwrap_or_default();
-        let matrix = PackedMatrix::new(inputs, layer.weight.dim(1)?, &host(&layer.weight.narrow(0, 0, inputs)?)?, &bias);
+        let matrix = PackedMatrix::new(inputs, layer.weight.dim(1)?, &host(&layer.weight.narrow(0, 0, inputs)?)?, &bias, &layer.format);
         self.hold(matrix.bytes());
         Ok(matrix)
     }

@@ -2,6 +2,7 @@
 
 use super::{Init, Params};
 use crate::Result;
+use crate::ops::Format;
 use candle_core::Tensor;
 
 /// A linear layer. The weight lies as `[inputs, outputs]`, the order the product reads it in: Candle repacks a transposed
@@ -12,19 +13,28 @@ pub struct Linear {
     pub weight: Tensor,
     /// `[outputs]`.
     pub bias: Option<Tensor>,
+    /// How the weight was stored: the CPU's executor keeps it so.
+    pub format: Format,
 }
 
 impl Linear {
     /// Weight and bias, both uniform within `1 / sqrt(inputs)` as PyTorch starts them.
     pub fn new(inputs: usize, outputs: usize, params: &Params) -> Result<Self> {
         let bound = 1.0 / (inputs as f32).sqrt();
-        let bias = Some(params.get("bias", &[outputs], Init::Uniform(bound))?);
-        Ok(Self { bias, ..Self::without_bias(inputs, outputs, params)? })
+        Self::started(inputs, outputs, [Init::Uniform(bound), Init::Uniform(bound)], params)
+    }
+
+    /// A weight and a bias that start as told.
+    pub fn started(inputs: usize, outputs: usize, [weight, bias]: [Init; 2], params: &Params) -> Result<Self> {
+        let bias = Some(params.get("bias", &[outputs], bias)?);
+        let (weight, format) = params.matrix("weight", [inputs, outputs], weight)?;
+        Ok(Self { weight, bias, format })
     }
 
     /// A weight alone.
     pub fn without_bias(inputs: usize, outputs: usize, params: &Params) -> Result<Self> {
         let bound = 1.0 / (inputs as f32).sqrt();
-        Ok(Self { weight: params.get("weight", &[inputs, outputs], Init::Uniform(bound))?, bias: None })
+        let (weight, format) = params.matrix("weight", [inputs, outputs], Init::Uniform(bound))?;
+        Ok(Self { weight, bias: None, format })
     }
 }

@@ -79,7 +79,8 @@ impl Mamba {
         let state = states.len();
         states.push(TensorSpec::f32(format!("{state:02}.conv"), &[config.conv - 1, inner]));
         states.push(TensorSpec::f32(format!("{:02}.scan", state + 1), &[n, inner]));
-        let (conv, dt) = (params.pp("conv"), params.pp("dt_proj"));
+        let conv = params.pp("conv");
+        let step = [Init::Uniform((rank as f32).powf(-0.5)), Init::Values(&|_, u| inverse_softplus(step_size(u)))];
         let taps = 1.0 / (config.conv as f32).sqrt();
         Ok(Self {
             norm: Norm::rms(width, &params.pp("norm"))?,
@@ -87,10 +88,7 @@ impl Mamba {
             conv_weight: conv.get("weight", &[config.conv, inner], Init::Uniform(taps))?,
             conv_bias: conv.get("bias", &[inner], Init::Uniform(taps))?,
             x_proj: Linear::without_bias(inner, rank + 2 * n, &params.pp("x_proj"))?,
-            dt_proj: Linear {
-                weight: dt.get("weight", &[rank, inner], Init::Uniform((rank as f32).powf(-0.5)))?,
-                bias: Some(dt.get("bias", &[inner], Init::Values(&|_, u| inverse_softplus(step_size(u))))?),
-            },
+            dt_proj: Linear::started(rank, inner, step, &params.pp("dt_proj"))?,
             // Real part of S4D: A = -1, -2 ... -N for every channel.
             a_log: params.get("a_log", &[inner, n], Init::Values(&|i, _| ((i % n + 1) as f32).ln()))?,
             skip: params.get("d", &[inner], Init::Constant(1.0))?,

@@ -1,6 +1,7 @@
 //! Where a model's parameters come from: made from addressed random numbers, read from a bundle, or only described.
 
-use crate::bundle::ParameterSpec;
+use crate::bundle::{Parameter, ParameterSpec};
+use crate::ops::Format;
 use crate::random::Random;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor, Var};
@@ -22,7 +23,7 @@ pub enum Init<'a> {
 
 enum Source {
     Fresh { random: Random, vars: BTreeMap<String, Var> },
-    Given(BTreeMap<String, Tensor>),
+    Given(BTreeMap<String, Parameter>),
     Description(Vec<ParameterSpec>),
 }
 
@@ -52,7 +53,12 @@ impl Params {
 
     /// Parameters that were read; every name that the model asks for must be there with its shape.
     pub fn given(tensors: BTreeMap<String, Tensor>, device: &Device) -> Self {
-        Self::new(Source::Given(tensors), DType::F32, device)
+        Self::stored(tensors.into_iter().map(|(name, tensor)| (name, Parameter::from(tensor))).collect(), device)
+    }
+
+    /// [`Params::given`], with weights in the format in which a bundle stores them.
+    pub fn stored(parameters: BTreeMap<String, Parameter>, device: &Device) -> Self {
+        Self::new(Source::Given(parameters), DType::F32, device)
     }
 
     /// Records names and shapes and hands out tensors without memory behind them.
@@ -73,27 +79,38 @@ impl Params {
 
     /// The parameter of that name and shape.
     pub fn get(&self, name: &str, shape: &[usize], init: Init) -> Result<Tensor> {
-        let name = self.pp(name).prefix;
+        Ok(self.parameter(ParameterSpec::new(self.pp(name).prefix, shape), init)?.tensor)
+    }
+
+    /// The weight `[inputs, outputs]` of a linear layer, which a bundle may hold in 8 bits, and how it was stored.
+    pub fn matrix(&self, name: &str, shape: [usize; 2], init: Init) -> Result<(Tensor, Format)> {
+        let Parameter { tensor, format } = self.parameter(ParameterSpec::matrix(self.pp(name).prefix, shape), init)?;
+        Ok((tensor, format))
+    }
+
+    fn parameter(&self, spec: ParameterSpec, init: Init) -> Result<Parameter> {
+        let (name, shape) = (&spec.name, spec.shape.as_slice());
         match &mut *self.source.borrow_mut() {
             Source::Fresh { random, vars } => {
-                if let Some(var) = vars.get(&name) {
+                if let Some(var) = vars.get(name) {
                     return Err(Error::tensor(name, "a parameter asked for once", format!("one of shape {:?} already", var.dims())));
                 }
-                let var = Var::from_tensor(&start(*random, &name, shape, init, &self.device)?.to_dtype(self.dtype)?)?;
+                let var = Var::from_tensor(&start(*random, name, shape, init, &self.device)?.to_dtype(self.dtype)?)?;
                 let tensor = var.as_tensor().clone();
-                vars.insert(name, var);
-                Ok(tensor)
+                vars.insert(spec.name, var);
+                Ok(tensor.into())
             }
-            Source::Given(tensors) => {
-                let tensor = tensors.get(&name).ok_or_else(|| Error::tensor(&name, format!("shape {shape:?}"), "nothing"))?;
-                if tensor.dims() != shape {
-                    return Err(Error::tensor(name, format!("shape {shape:?}"), format!("{:?}", tensor.dims())));
+            Source::Given(parameters) => {
+                let found = parameters.get(name).ok_or_else(|| Error::tensor(name, format!("shape {shape:?}"), "nothing"))?;
+                if found.tensor.dims() != shape {
+                    return Err(Error::tensor(name, format!("shape {shape:?}"), format!("{:?}", found.tensor.dims())));
                 }
-                Ok(tensor.clone())
+                Ok(found.clone())
             }
             Source::Description(specs) => {
-                specs.push(ParameterSpec::new(name, shape));
-                Ok(Tensor::zeros((), self.dtype, &self.device)?.broadcast_as(shape)?)
+                let tensor = Tensor::zeros((), self.dtype, &self.device)?.broadcast_as(shape)?;
+                specs.push(spec);
+                Ok(tensor.into())
             }
         }
     }

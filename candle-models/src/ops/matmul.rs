@@ -1,50 +1,23 @@
 //! Products with prepared weights: `act(x W + b)` for one row up to many, in blocks that threads share.
 //!
-//! The weight is packed once into panels of 32 columns, each panel contiguous in the order the kernel reads it, so a single
-//! row streams the weights at memory speed and many rows reuse a panel from the second-level cache. Training multiplies
+//! The weight is packed once ([`PackedMatrix`]), each panel contiguous in the order the kernel reads it, so a single row
+//! streams the weights at memory speed and many rows reuse a panel from the second-level cache. Training multiplies
 //! through Candle; these kernels serve inference.
+//!
+//! What bounds a row of its own is bytes and arithmetic instructions per weight. On a core with AVX-512, in the order f32,
+//! bf16, 8 bits: 4, 2 and 1 bytes from the second-level cache (some 45 a cycle), and for 16 weights 1, 2 and 4 (widened) or
+//! half (dot products of integers, [`super::vnni`]) of the two vector instructions a cycle. Measured against f32 at
+//! 512 x 512, bf16 is 1.5 times, 8 bits 4 times as fast. Not kept, slower for many rows: `vdpbf16ps` on bf16 weights, 0.6
+//! of f32's speed with one rounded activation and 0.3 with two; prefetching (f32 is at the cache's limit); and on AVX2
+//! tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for what rows are left over).
 
 use super::Activation;
+use super::packed::{Bf16, Element, F32, Kind, Line, PANEL, PackedMatrix, Q8};
+use super::simd;
 use pulp::{Simd, WithSimd};
+use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::ops::Range;
-
-/// Columns of a panel: two AVX-512 registers, four of AVX2.
-pub(crate) const PANEL: usize = 32;
-
-/// A weight `[inputs, outputs]` and its bias, packed by panels; columns behind the last are zero.
-pub(crate) struct PackedMatrix {
-    pub inputs: usize,
-    pub outputs: usize,
-    panels: Vec<f32>,
-    bias: Vec<f32>,
-}
-
-impl PackedMatrix {
-    /// Packs a row-major weight `[inputs, outputs]`; an empty bias is zero.
-    pub fn new(inputs: usize, outputs: usize, weight: &[f32], bias: &[f32]) -> Self {
-        assert_eq!(weight.len(), inputs * outputs);
-        let count = outputs.div_ceil(PANEL);
-        let mut panels = vec![0.0; count * inputs * PANEL];
-        for (p, panel) in panels.chunks_mut((inputs * PANEL).max(1)).enumerate() {
-            let columns = p * PANEL..(p * PANEL + PANEL).min(outputs);
-            for (row, to) in weight.chunks(outputs).zip(panel.chunks_mut(PANEL)) {
-                to[..columns.len()].copy_from_slice(&row[columns.clone()]);
-            }
-        }
-        let mut padded = vec![0.0; count * PANEL];
-        padded[..bias.len()].copy_from_slice(bias);
-        Self { inputs, outputs, panels, bias: padded }
-    }
-
-    pub fn panel_count(&self) -> usize {
-        self.bias.len() / PANEL
-    }
-
-    /// Bytes that one pass over the weights reads.
-    pub fn bytes(&self) -> usize {
-        4 * (self.panels.len() + self.bias.len())
-    }
-}
 
 /// Where the threads of one product write. Blocks are disjoint, which is why sharing the pointer is sound.
 #[derive(Clone, Copy)]
@@ -58,6 +31,14 @@ pub(crate) struct OutPointer {
 unsafe impl Send for OutPointer {}
 // SAFETY: as above.
 unsafe impl Sync for OutPointer {}
+
+/// From as many rows on, a panel of narrow weights is widened once and then read as f32.
+const WIDEN_FROM: usize = 4;
+
+thread_local! {
+    /// A widened panel, or rows of quantised activations: kept, so that only a thread's first products allocate.
+    static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
 
 /// One block of a product: rows `rows` of `x` by the panels `panels` of `matrix`.
 ///
@@ -76,76 +57,123 @@ pub(crate) unsafe fn linear_block(
         return;
     }
     assert!(x.len() >= x_stride * (rows.end - 1) + matrix.inputs && panels.end <= matrix.panel_count());
-    pulp::Arch::new().dispatch(Block { matrix, act, x, x_stride, rows, panels, out });
+    let block = Block { matrix, act, x, x_stride, rows, panels, out };
+    let arch = simd::arch();
+    match matrix.kind {
+        Kind::F32 => arch.dispatch(Of(block, &mut [], PhantomData::<F32>)),
+        Kind::Bf16 => with_scratch(block.widened(), |scratch| arch.dispatch(Of(block, scratch, PhantomData::<Bf16>))),
+        #[cfg(target_arch = "x86_64")]
+        Kind::Q8 if simd::has_dot_products() && matrix.inputs <= super::vnni::MAX_INPUTS => {
+            with_scratch(super::vnni::scratch(&block), |scratch| {
+                // SAFETY: the path says that the instructions are there.
+                unsafe { super::vnni::run(&block, scratch) }
+            });
+        }
+        Kind::Q8 => with_scratch(block.widened(), |scratch| arch.dispatch(Of(block, scratch, PhantomData::<Q8>))),
+    }
 }
 
-struct Block<'a> {
-    matrix: &'a PackedMatrix,
-    act: Activation,
-    x: &'a [f32],
-    x_stride: usize,
-    rows: Range<usize>,
-    panels: Range<usize>,
-    out: OutPointer,
+fn with_scratch(lines: usize, f: impl FnOnce(&mut [Line])) {
+    SCRATCH.with_borrow_mut(|scratch| {
+        if scratch.len() < lines {
+            scratch.resize(lines, Line::ZERO);
+        }
+        f(&mut scratch[..lines]);
+    });
 }
 
-impl WithSimd for Block<'_> {
+pub(super) struct Block<'a> {
+    pub matrix: &'a PackedMatrix,
+    pub act: Activation,
+    pub x: &'a [f32],
+    pub x_stride: usize,
+    pub rows: Range<usize>,
+    pub panels: Range<usize>,
+    pub out: OutPointer,
+}
+
+/// A block whose matrix is made of `E`, and room for a widened panel.
+struct Of<'a, E>(Block<'a>, &'a mut [Line], PhantomData<E>);
+
+impl<E: Element> WithSimd for Of<'_, E> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
+        let Of(block, scratch, _) = self;
         // Registers decide the tile: 12 rows x 2 vectors fill AVX-512's 32, 2 rows x 4 vectors fit AVX2's 16.
         match S::F32_LANES {
-            16 => self.run::<S, 2, 12>(simd),
-            8 => self.run::<S, 4, 2>(simd),
-            4 => self.run::<S, 8, 2>(simd),
-            2 => self.run::<S, 16, 1>(simd),
-            _ => self.run::<S, 32, 1>(simd),
+            16 => block.run::<S, E, 2, 12>(simd, scratch),
+            8 => block.run::<S, E, 4, 2>(simd, scratch),
+            4 => block.run::<S, E, 8, 2>(simd, scratch),
+            2 => block.run::<S, E, 16, 1>(simd, scratch),
+            _ => block.run::<S, E, 32, 1>(simd, scratch),
         }
     }
 }
 
 impl Block<'_> {
+    /// Lines of a panel widened to f32, if this block wants that.
+    fn widened(&self) -> usize {
+        if self.rows.len() < WIDEN_FROM { 0 } else { self.matrix.inputs }
+    }
+
+    /// Row `r` of `x`.
+    #[inline(always)]
+    pub(super) fn input(&self, r: usize) -> &[f32] {
+        &self.x[r * self.x_stride..][..self.matrix.inputs]
+    }
+
     /// `V` vectors make a panel, `M` rows are the tallest tile.
     #[inline(always)]
-    fn run<S: Simd, const V: usize, const M: usize>(self, simd: S) {
+    fn run<S: Simd, E: Element, const V: usize, const M: usize>(self, simd: S, scratch: &mut [Line]) {
         for p in self.panels.clone() {
-            let mut r = self.rows.start;
-            while r < self.rows.end {
-                let left = self.rows.end - r;
-                // SAFETY: the rows r.. and the panel p lie inside the block that the caller handed over.
-                unsafe {
-                    r += if left >= M && M > 8 {
-                        self.tile::<S, V, M>(simd, p, r)
-                    } else if left >= 8 && M >= 8 {
-                        self.tile::<S, V, 8>(simd, p, r)
-                    } else if left >= 4 && M >= 4 {
-                        self.tile::<S, V, 4>(simd, p, r)
-                    } else if left >= 2 && M >= 2 {
-                        self.tile::<S, V, 2>(simd, p, r)
-                    } else {
-                        self.single_row::<S, V>(simd, p, r)
-                    };
+            let lines = self.matrix.panel(p);
+            if E::ROWS == 1 {
+                self.all_rows::<S, V, M>(simd, p, lines);
+            } else if self.rows.len() < WIDEN_FROM {
+                for r in self.rows.clone() {
+                    // SAFETY: row r and panel p lie inside the block that the caller handed over.
+                    unsafe { self.single_row::<S, E, V>(simd, p, r, lines) };
                 }
+            } else {
+                widen_panel::<S, E, V>(simd, lines, scratch);
+                self.all_rows::<S, V, M>(simd, p, scratch);
             }
         }
     }
 
-    /// `M` rows by one panel; returns `M`.
+    /// All rows by one panel of f32.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const V: usize, const M: usize>(&self, simd: S, p: usize, r: usize) -> usize {
-        let k = self.matrix.inputs;
-        let panel = S::as_simd_f32s(&self.matrix.panels[p * k * PANEL..][..k * PANEL]).0;
-        let bias = S::as_simd_f32s(&self.matrix.bias[p * PANEL..][..PANEL]).0;
-        let mut acc = [[bias[0]; V]; M];
-        for row in &mut acc {
-            row.copy_from_slice(&bias[..V]);
+    fn all_rows<S: Simd, const V: usize, const M: usize>(&self, simd: S, p: usize, lines: &[Line]) {
+        let mut r = self.rows.start;
+        while r < self.rows.end {
+            let left = self.rows.end - r;
+            // SAFETY: the rows r.. and the panel p lie inside the block that the caller handed over.
+            unsafe {
+                r += if left >= M && M > 8 {
+                    self.tile::<S, V, M>(simd, p, r, lines)
+                } else if left >= 8 && M >= 8 {
+                    self.tile::<S, V, 8>(simd, p, r, lines)
+                } else if left >= 4 && M >= 4 {
+                    self.tile::<S, V, 4>(simd, p, r, lines)
+                } else if left >= 2 && M >= 2 {
+                    self.tile::<S, V, 2>(simd, p, r, lines)
+                } else {
+                    self.single_row::<S, F32, V>(simd, p, r, lines)
+                };
+            }
         }
-        // SAFETY: row r + M - 1 is inside x (asserted in `linear_block`).
-        let x = unsafe { self.x.as_ptr().add(r * self.x_stride) };
-        for i in 0..k {
-            // SAFETY: i * V + V <= panel.len() = k * V.
-            let w = unsafe { &*panel.as_ptr().add(i * V).cast::<[S::f32s; V]>() };
+    }
+
+    /// `M` rows by one panel of f32; returns `M`.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const V: usize, const M: usize>(&self, simd: S, p: usize, r: usize, lines: &[Line]) -> usize {
+        let mut acc = [[simd.splat_f32s(0.0); V]; M];
+        let x = self.input(r).as_ptr();
+        // The rows r.. are inside x (asserted in `linear_block`).
+        for (i, line) in lines.iter().enumerate() {
+            let w = floats::<S, V>(line);
             for (m, row) in acc.iter_mut().enumerate() {
                 // SAFETY: m < M and i < inputs.
                 let a = simd.splat_f32s(unsafe { *x.add(m * self.x_stride + i) });
@@ -156,52 +184,62 @@ impl Block<'_> {
         }
         for (m, row) in acc.iter().enumerate() {
             // SAFETY: the caller's promise about rows and columns.
-            unsafe { self.store::<S, V>(p, r + m, row) };
+            unsafe { self.finish::<S, V>(p, r + m, row) };
         }
         M
     }
 
     /// One row by one panel: four partial sums hide the latency of the multiply-add. Returns 1.
     #[inline(always)]
-    unsafe fn single_row<S: Simd, const V: usize>(&self, simd: S, p: usize, r: usize) -> usize {
+    unsafe fn single_row<S: Simd, E: Element, const V: usize>(&self, simd: S, p: usize, r: usize, lines: &[Line]) -> usize {
         const UNROLL: usize = 4;
-        let k = self.matrix.inputs;
-        let panel = S::as_simd_f32s(&self.matrix.panels[p * k * PANEL..][..k * PANEL]).0;
-        let bias = S::as_simd_f32s(&self.matrix.bias[p * PANEL..][..PANEL]).0;
         let mut acc = [[simd.splat_f32s(0.0); V]; UNROLL];
-        let x = &self.x[r * self.x_stride..][..k];
-        let mut i = 0;
-        while i + UNROLL <= k {
+        let (blocks, rest) = self.input(r).as_chunks::<UNROLL>();
+        let (whole, last) = lines.split_at(blocks.len() * (UNROLL / E::ROWS));
+        for (x, lines) in blocks.iter().zip(whole.chunks_exact(UNROLL / E::ROWS)) {
             for (u, row) in acc.iter_mut().enumerate() {
-                // SAFETY: i + u < k, and the panel holds k * V vectors.
-                let (a, w) = unsafe { (*x.get_unchecked(i + u), &*panel.as_ptr().add((i + u) * V).cast::<[S::f32s; V]>()) };
-                let a = simd.splat_f32s(a);
-                for (acc, &w) in row.iter_mut().zip(w) {
-                    *acc = simd.mul_add_e_f32s(a, w, *acc);
+                let a = simd.splat_f32s(x[u]);
+                for (acc, &w) in row.iter_mut().zip(words::<S, V>(&lines[u / E::ROWS])) {
+                    *acc = simd.mul_add_e_f32s(a, E::widen(simd, w, u % E::ROWS), *acc);
                 }
             }
-            i += UNROLL;
         }
-        for (&a, w) in x[i..].iter().zip(panel[i * V..].chunks_exact(V)) {
-            let a = simd.splat_f32s(a);
-            for (acc, &w) in acc[0].iter_mut().zip(w) {
-                *acc = simd.mul_add_e_f32s(a, w, *acc);
+        for (x, line) in rest.chunks(E::ROWS).zip(last) {
+            // Constant bounds, so that `widen` knows the row.
+            for u in 0..E::ROWS {
+                let a = simd.splat_f32s(x.get(u).copied().unwrap_or(0.0));
+                for (acc, &w) in acc[0].iter_mut().zip(words::<S, V>(line)) {
+                    *acc = simd.mul_add_e_f32s(a, E::widen(simd, w, u), *acc);
+                }
             }
         }
         let mut total = acc[0];
         for (v, t) in total.iter_mut().enumerate() {
-            let pair = simd.add_f32s(simd.add_f32s(*t, acc[1][v]), simd.add_f32s(acc[2][v], acc[3][v]));
-            *t = simd.add_f32s(pair, bias[v]);
+            *t = simd.add_f32s(simd.add_f32s(*t, acc[1][v]), simd.add_f32s(acc[2][v], acc[3][v]));
         }
         // SAFETY: the caller's promise about rows and columns.
-        unsafe { self.store::<S, V>(p, r, &total) };
+        unsafe { self.finish::<S, V>(p, r, &total) };
         1
     }
 
     #[inline(always)]
-    unsafe fn store<S: Simd, const V: usize>(&self, p: usize, r: usize, acc: &[S::f32s; V]) {
+    unsafe fn finish<S: Simd, const V: usize>(&self, p: usize, r: usize, sums: &[S::f32s; V]) {
         let mut line = [0.0f32; PANEL];
-        S::as_mut_simd_f32s(&mut line).0[..V].copy_from_slice(acc);
+        S::as_mut_simd_f32s(&mut line).0[..V].copy_from_slice(sums);
+        // SAFETY: the caller's promise about rows and columns.
+        unsafe { self.store::<S>(p, r, line) };
+    }
+
+    /// Factor, bias and activation of row `r` and panel `p`, into the output.
+    ///
+    /// # Safety
+    /// Both lie inside the block.
+    #[inline(always)]
+    pub(super) unsafe fn store<S: Simd>(&self, p: usize, r: usize, mut line: [f32; PANEL]) {
+        let (scale, bias) = self.matrix.columns(p);
+        for ((sum, scale), bias) in line.iter_mut().zip(scale).zip(bias) {
+            *sum = simd::fma::<S>(*sum, *scale, *bias);
+        }
         self.act.apply::<S>(&mut line);
         let width = (self.matrix.outputs - p * PANEL).min(PANEL);
         // SAFETY: columns p * PANEL .. + width of row r belong to this block alone.
@@ -209,10 +247,44 @@ impl Block<'_> {
     }
 }
 
+/// A line as `V` vectors.
+#[inline(always)]
+fn words<S: Simd, const V: usize>(line: &Line) -> &[S::u32s; V] {
+    assert_eq!(V * S::F32_LANES, PANEL);
+    // SAFETY: V vectors are PANEL words (asserted), and a line is aligned for any vector.
+    unsafe { &*line.0.as_ptr().cast() }
+}
+
+/// A line of f32 as `V` vectors.
+#[inline(always)]
+fn floats<S: Simd, const V: usize>(line: &Line) -> &[S::f32s; V] {
+    assert_eq!(V * S::F32_LANES, PANEL);
+    // SAFETY: as above; every pattern of bits is a float.
+    unsafe { &*line.0.as_ptr().cast() }
+}
+
+/// Writes a narrow panel as one of f32 lines, one for each of `to`.
+#[inline(always)]
+fn widen_panel<S: Simd, E: Element, const V: usize>(simd: S, lines: &[Line], to: &mut [Line]) {
+    for (line, to) in lines.iter().zip(to.chunks_mut(E::ROWS)) {
+        // Constant bounds, so that `widen` knows the row; behind the last one there is no line to write to.
+        for row in 0..E::ROWS {
+            let Some(to) = to.get_mut(row) else { break };
+            for (&w, to) in words::<S, V>(line).iter().zip(S::as_mut_simd_u32s(&mut to.0).0) {
+                *to = simd.transmute_u32s_f32s(E::widen(simd, w, row));
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::packed::Format;
     use super::*;
     use crate::random::Random;
+
+    const SHAPES: [(usize, usize, usize); 10] =
+        [(1, 1, 1), (1, 288, 512), (2, 7, 33), (3, 13, 31), (4, 6, 40), (8, 64, 64), (13, 5, 100), (25, 48, 17), (31, 3, 8), (6, 301, 96)];
 
     fn values(n: usize, seed: u64) -> Vec<f32> {
         let mut values = vec![0.0; n];
@@ -220,26 +292,141 @@ mod tests {
         values
     }
 
+    fn formats(weight: &[f32], outputs: usize) -> [Format; 3] {
+        [Format::F32, Format::Bf16, Format::q8(weight, outputs)]
+    }
+
+    /// What a format makes of a weight.
+    fn rounded(weight: &[f32], format: &Format) -> Vec<f32> {
+        match format {
+            Format::F32 => weight.to_vec(),
+            Format::Bf16 => weight.iter().map(|w| half::bf16::from_f32(*w).to_f32()).collect(),
+            Format::Q8(scale) => {
+                let integers = format.integers(weight).unwrap();
+                integers.iter().zip(scale.iter().cycle()).map(|(q, s)| f32::from(*q) * s).collect()
+            }
+        }
+    }
+
+    fn product(matrix: &PackedMatrix, act: Activation, x: (&[f32], usize), rows: usize, out: &mut [f32], stride: usize) {
+        let pointer = OutPointer { data: out.as_mut_ptr(), stride };
+        assert!(out.len() >= rows * stride && stride >= matrix.outputs);
+        // SAFETY: `out` outlives the call and holds rows x stride values.
+        unsafe { linear_block(matrix, act, x, 0..rows, 0..matrix.panel_count(), pointer) };
+    }
+
     #[test]
-    fn every_tile_and_odd_shape_matches_the_sum_written_out() {
-        for (rows, k, n) in [(1, 1, 1), (1, 288, 512), (2, 7, 33), (3, 13, 31), (8, 64, 64), (13, 5, 100), (25, 48, 17), (31, 3, 8)] {
+    fn every_tile_odd_shape_and_format_matches_the_sum_written_out() {
+        for (rows, k, n) in SHAPES {
             let (x, w, b) = (values(rows * (k + 3), 3), values(k * n, 5), values(n, 7));
-            let matrix = PackedMatrix::new(k, n, &w, &b);
-            let stride = n + 2;
-            let mut out = vec![f32::NAN; rows * stride];
-            let pointer = OutPointer { data: out.as_mut_ptr(), stride };
-            // SAFETY: `out` outlives the call and holds rows x stride values.
-            unsafe { linear_block(&matrix, Activation::Relu, (&x, k + 3), 0..rows, 0..matrix.panel_count(), pointer) };
-            for r in 0..rows {
-                for c in 0..n {
-                    let want: f64 = (0..k).map(|i| f64::from(x[r * (k + 3) + i]) * f64::from(w[i * n + c])).sum::<f64>() + f64::from(b[c]);
-                    let got = f64::from(out[r * stride + c]);
-                    assert!(
-                        (got - want.max(0.0)).abs() < 1e-5 * (1.0 + want.abs()) * (k as f64).sqrt(),
-                        "{rows}x{k}x{n} at {r},{c}: {got} {want}"
-                    );
+            for format in formats(&w, n) {
+                let matrix = PackedMatrix::new(k, n, &w, &b, &format);
+                let (w, stride) = (rounded(&w, &format), n + 2);
+                let mut out = vec![f32::NAN; rows * stride];
+                product(&matrix, Activation::Relu, (&x, k + 3), rows, &mut out, stride);
+                for r in 0..rows {
+                    let x = &x[r * (k + 3)..][..k];
+                    let largest = x.iter().fold(0.0, |m: f64, x| m.max(f64::from(x.abs())));
+                    for c in 0..n {
+                        let column = || w.iter().skip(c).step_by(n).map(|w| f64::from(*w));
+                        let want: f64 = x.iter().zip(column()).map(|(x, w)| f64::from(*x) * w).sum::<f64>() + f64::from(b[c]);
+                        let got = f64::from(out[r * stride + c]);
+                        // Half a step of 16-bit activations for every weight, where the path rounds them.
+                        let steps =
+                            if matches!(format, Format::Q8(_)) { column().map(f64::abs).sum::<f64>() * largest / 65_000.0 } else { 0.0 };
+                        let tolerance = 1e-5 * (1.0 + want.abs()) * (k as f64).sqrt() + steps;
+                        assert!((got - want.max(0.0)).abs() < tolerance, "{rows}x{k}x{n} {format:?} at {r},{c}: {got} {want}");
+                    }
+                    assert!(out[r * stride + n].is_nan(), "wrote behind the row");
                 }
-                assert!(out[r * stride + n].is_nan(), "wrote behind the row");
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_of_eight_bit_weights_is_the_same_alone_and_in_a_batch_where_sums_are_integers() {
+        let (rows, k, n) = (23, 77, 45);
+        let (x, w) = (values(rows * k, 1), values(k * n, 2));
+        let matrix = PackedMatrix::new(k, n, &w, &[], &Format::q8(&w, n));
+        let mut all = vec![0.0; rows * n];
+        product(&matrix, Activation::None, (&x, k), rows, &mut all, n);
+        for r in 0..rows {
+            let mut one = vec![0.0; n];
+            product(&matrix, Activation::None, (&x[r * k..], k), 1, &mut one, n);
+            for (a, b) in one.iter().zip(&all[r * n..]) {
+                let tolerance = if crate::device::simd() == "avx512vnni" { 0.0 } else { 1e-5 };
+                assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "row {r}: {a} and {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_sums_of_integers_do_not_overflow() {
+        // One more input than the dot products take, and as many as they do.
+        for k in [1 << 16, (1 << 16) + 1] {
+            for (sign, integer) in [(1.0f32, 127.0f32), (-1.0, 127.0), (1.0, -128.0), (-1.0, -128.0)] {
+                let format = Format::Q8([1.0f32].into());
+                let matrix = PackedMatrix::new(k, 1, &vec![integer; k], &[], &format);
+                let mut out = [0.0; 4];
+                product(&matrix, Activation::None, (&vec![sign * 3.0; 4 * k], k), 4, &mut out, 1);
+                let want = sign * 3.0 * integer * k as f32;
+                // 65 537 equal floats summed one by one are off by a thousandth; a sum that wraps is off by more than itself.
+                assert!(out.iter().all(|y| (y / want - 1.0).abs() < 5e-3), "{out:?} instead of {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_that_are_not_finite_stay_so_and_leave_the_others_alone() {
+        let (rows, k, n) = (7, 40, 33);
+        let w = values(k * n, 2);
+        for format in formats(&w, n) {
+            let matrix = PackedMatrix::new(k, n, &w, &values(n, 3), &format);
+            let mut clean = vec![0.0; rows * n];
+            let mut x = values(rows * k, 1);
+            x[4 * k..5 * k].fill(0.0);
+            x[5 * k..6 * k].fill(1e-38);
+            product(&matrix, Activation::None, (&x, k), rows, &mut clean, n);
+            assert!(clean.iter().all(|y| y.is_finite()));
+            (x[k + 39], x[3 * k]) = (f32::NAN, f32::INFINITY);
+            let mut out = vec![0.0; rows * n];
+            product(&matrix, Activation::None, (&x, k), rows, &mut out, n);
+            for (r, (out, clean)) in out.chunks(n).zip(clean.chunks(n)).enumerate() {
+                let broken = r == 1 || r == 3;
+                // A weight that rounds to zero under infinity is not a number either.
+                assert!(if broken { out.iter().all(|y| !y.is_finite()) } else { out == clean }, "row {r} {format:?}: {out:?}");
+            }
+        }
+    }
+
+    /// Prints what products of the policies' layers cost. Run by hand, in release mode and with the machine to itself:
+    /// `cargo test --release -p candle-models --features cli --lib -- --ignored --nocapture products_cost`.
+    #[test]
+    #[ignore = "a measurement of half a minute"]
+    fn what_products_cost_by_format() {
+        const REPEATS: usize = 31;
+        println!("{}: medians in us; x is f32's time over the format's", crate::device::simd());
+        println!("{:>6} {:>7} {:>5} {:>9} {:>9} {:>6} {:>9} {:>6}", "inputs", "outputs", "rows", "f32", "bf16", "x", "q8", "x");
+        for (k, n) in [(288, 512), (512, 512), (256, 1024), (512, 256), (512, 128), (256, 128), (512, 48), (128, 128), (128, 81), (128, 48)]
+        {
+            let w = values(k * n, 1);
+            let matrices = formats(&w, n).map(|format| PackedMatrix::new(k, n, &w, &[], &format));
+            for rows in [1, 8, 32, 256] {
+                let (x, mut out) = (values(rows * k, 2), vec![0.0; rows * n]);
+                let inner = (4_000_000 / (rows * k * n)).max(1);
+                let mut times = [const { Vec::new() }; 3];
+                for _ in 0..REPEATS {
+                    for (matrix, times) in matrices.iter().zip(&mut times) {
+                        let start = std::time::Instant::now();
+                        (0..inner).for_each(|_| product(matrix, Activation::None, (&x, k), rows, &mut out, n));
+                        times.push(start.elapsed().as_secs_f64() * 1e6 / inner as f64);
+                    }
+                }
+                let [f32, bf16, q8] = times.map(|mut times| {
+                    times.sort_by(f64::total_cmp);
+                    times[REPEATS / 2]
+                });
+                println!("{k:>6} {n:>7} {rows:>5} {f32:>9.2} {bf16:>9.2} {:>6.2} {q8:>9.2} {:>6.2}", f32 / bf16, f32 / q8);
             }
         }
     }

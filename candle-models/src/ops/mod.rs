@@ -10,8 +10,11 @@ mod conv;
 mod gru;
 mod matmul;
 mod norm;
+mod packed;
 mod scan;
 pub(crate) mod simd;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 pub use activation::{Activation, activation, bias_activation, gate, gate_reference};
 pub(crate) use activation::{activate, gate_row};
@@ -21,9 +24,11 @@ pub(crate) use conv::{ConvShape, conv_sequence};
 pub use conv::{causal_conv, causal_conv_reference};
 pub use gru::gru_gates;
 pub(crate) use gru::gru_row;
-pub(crate) use matmul::{OutPointer, PackedMatrix, linear_block};
+pub(crate) use matmul::{OutPointer, linear_block};
 pub(crate) use norm::norm_row;
 pub use norm::{NormKind, norm, norm_reference};
+pub use packed::Format;
+pub(crate) use packed::PackedMatrix;
 pub(crate) use scan::{ScanInput, ScanShape, scan_sequence};
 pub use scan::{selective_scan, selective_scan_reference};
 

@@ -3,8 +3,96 @@
 //! [`kernel!`] wraps a function over slices so that its body is compiled once per instruction set (AVX-512, AVX2, NEON,
 //! portable) and chosen at run time. Bodies are plain loops without branches; the type parameter tells whether a fused
 //! multiply-add exists, because without one `mul_add` is a library call.
+//!
+//! All kernels ask [`arch`], so [`SIMD_VARIABLE`] lowers the whole program: the tests run their properties on every path
+//! that the machine has, and a doubtful result can be compared with another path's.
 
-use pulp::Simd;
+use pulp::{Arch, Simd};
+use std::sync::OnceLock;
+
+/// The variable that lowers the instruction set of the CPU kernels, for tests and diagnosis: a name from [`Path`].
+pub(crate) const SIMD_VARIABLE: &str = "CANDLE_SIMD";
+
+/// An instruction set that the kernels are compiled for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Path {
+    /// `avx512vnni`, `avx512`, `avx2`, `neon` or `portable`.
+    pub name: &'static str,
+    arch: Arch,
+    /// Whether products of 8-bit integers have an instruction of their own.
+    dot_products: bool,
+}
+
+impl Path {
+    /// What this machine has, best first.
+    fn available() -> Vec<Self> {
+        let mut paths = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            use pulp::x86::{V3, V4};
+            if let Some(simd) = V4::try_new() {
+                if std::arch::is_x86_feature_detected!("avx512vnni") {
+                    paths.push(Self { name: "avx512vnni", arch: Arch::V4(simd), dot_products: true });
+                }
+                paths.push(Self { name: "avx512", arch: Arch::V4(simd), dot_products: false });
+            }
+            if let Some(simd) = V3::try_new() {
+                paths.push(Self { name: "avx2", arch: Arch::V3(simd), dot_products: false });
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        if let Some(simd) = pulp::aarch64::Neon::try_new() {
+            paths.push(Self { name: "neon", arch: Arch::Neon(simd), dot_products: false });
+        }
+        paths.push(Self { name: "portable", arch: Arch::Scalar, dot_products: false });
+        paths
+    }
+
+    /// The path of that name, or else the best one and what is wrong with the name.
+    fn choose(wanted: Option<&str>) -> (Self, Option<String>) {
+        let paths = Self::available();
+        let best = paths[0];
+        let Some(wanted) = wanted else { return (best, None) };
+        match paths.iter().find(|p| p.name == wanted) {
+            Some(path) => (*path, None),
+            None => {
+                let names = paths.iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
+                (best, Some(format!("{SIMD_VARIABLE}: expected one of {names} on this machine, found {wanted:?}; using {}", best.name)))
+            }
+        }
+    }
+}
+
+/// The path of this process, decided at the first call; a name that is none here is reported once on standard error.
+pub(crate) fn path() -> &'static Path {
+    static CHOSEN: OnceLock<Path> = OnceLock::new();
+    CHOSEN.get_or_init(|| {
+        let wanted = std::env::var_os(SIMD_VARIABLE).map(|value| value.to_string_lossy().into_owned());
+        let (path, warning) = Path::choose(wanted.as_deref());
+        if let Some(text) = warning {
+            eprintln!("warning: {text}");
+        }
+        path
+    })
+}
+
+/// The names of the paths that this machine has, best first.
+pub(crate) fn available() -> Vec<&'static str> {
+    Path::available().iter().map(|path| path.name).collect()
+}
+
+/// What kernels dispatch on.
+#[inline]
+pub(crate) fn arch() -> Arch {
+    path().arch
+}
+
+/// Whether [`super::vnni`] may run.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) fn has_dot_products() -> bool {
+    path().dot_products
+}
 
 /// Defines a function whose body is compiled for every instruction set and chosen at run time.
 macro_rules! kernel {
@@ -21,7 +109,7 @@ macro_rules! kernel {
                     $body
                 }
             }
-            pulp::Arch::new().dispatch(Args::<'a $(, $c)*>($($arg,)* std::marker::PhantomData))
+            $crate::ops::simd::arch().dispatch(Args::<'a $(, $c)*>($($arg,)* std::marker::PhantomData))
         }
     };
 }
@@ -99,6 +187,33 @@ pub fn erf<S: Simd>(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_chosen_by_name_and_an_unknown_one_is_named() {
+        let all = Path::available();
+        assert_eq!((all[all.len() - 1].name, Path::choose(None).0.name), ("portable", all[0].name));
+        for path in &all {
+            let (found, warning) = Path::choose(Some(path.name));
+            assert_eq!((found.name, warning), (path.name, None));
+        }
+        for wanted in ["", "AVX2", "avx1024"] {
+            let (found, warning) = Path::choose(Some(wanted));
+            let warning = warning.unwrap();
+            assert_eq!(found.name, all[0].name);
+            assert!(warning.starts_with("CANDLE_SIMD: expected one of ") && warning.contains(&format!("found {wanted:?}")), "{warning}");
+        }
+    }
+
+    #[test]
+    fn the_kernels_tests_pass_on_every_lower_path() {
+        for path in Path::available().iter().skip_while(|p| p.name != path().name).skip(1) {
+            let mut tests = std::process::Command::new(std::env::current_exe().unwrap());
+            tests.args(["ops::", "--skip", "lower_path"]).env(SIMD_VARIABLE, path.name);
+            let output = tests.output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && !text.contains(" 0 passed"), "{}: {text}", path.name);
+        }
+    }
 
     kernel! {
         fn evaluate<S>(x: &'a [f32], out: &'a mut [[f32; 5]]) {

@@ -87,8 +87,8 @@ impl Policy {
     pub fn load(bundle: &Bundle) -> Result<Self> {
         bundle.require_family(&[super::FAMILY])?;
         let config: PolicyConfig = bundle.config()?;
-        let tensors = bundle.read_tensors(&Self::parameters(&config)?)?;
-        Self::new(&config, &Params::given(tensors, &Device::Cpu))
+        let parameters = bundle.read_parameters(&Self::parameters(&config)?)?;
+        Self::new(&config, &Params::stored(parameters, &Device::Cpu))
     }
 
     /// The configuration that it was made from.

@@ -12,3 +12,4 @@ mod ops;
 mod policy;
 #[cfg(feature = "slippi")]
 mod replay;
+mod simd;

@@ -1,14 +1,17 @@
 //! `candle-infer export`: a bundle in another dtype, checked against the original before it takes its place.
 
+use crate::agreement::{Agreement, Choices};
+use crate::demo;
 use crate::output::line;
 use anyhow::{Context, Result};
 use candle_core::{DType, Tensor};
-use candle_models::bundle::{self, BASELINES, Bundle, CARD, CONFIG, MODEL, Manifest, ParameterSpec, TOKENIZER};
+use candle_models::bundle::{self, BASELINES, Bundle, CARD, CONFIG, MODEL, Manifest, Parameter, ParameterSpec, Role, TOKENIZER};
 use candle_models::cli::{self, Usage};
 use candle_models::engine::{self, Model, Runner};
 use candle_models::files::write_directory;
+use candle_models::ops::Format;
 use candle_models::random::Random;
-use candle_models::{Error, device};
+use candle_models::{Error, device, policy};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,13 +27,63 @@ pub struct Arguments {
     bundle: PathBuf,
     /// Directory to write: complete or not at all. A bundle that is there already is replaced.
     out: PathBuf,
-    /// The parameters' dtype in the file: f32, f16 or bf16. On the CPU it is computed in f32 all the same.
+    /// How the parameters are stored: f32, f16, bf16, or q8, which stores the weights of linear layers as 8-bit integers
+    /// with one factor per output. On the CPU bf16 and q8 weights stay so in memory; activations and sums are f32.
     #[arg(long, default_value = "f32")]
     dtype: String,
+    /// Replay (.slp) on which to compare the actions and likelihoods of a policy with the original's; may be repeated
+    /// [default: the shipped simulated game].
+    #[arg(long, value_name = "FILE")]
+    replay: Vec<PathBuf>,
+}
+
+/// What parameters are stored as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    /// All in one dtype.
+    Float(DType),
+    /// The weights of linear layers in 8 bits, everything else in f32.
+    Q8,
+}
+
+impl Target {
+    fn new(name: &str) -> Result<Self> {
+        match (name, device::float_dtype(name)) {
+            ("q8", _) => Ok(Self::Q8),
+            (_, Ok(dtype)) => Ok(Self::Float(dtype)),
+            (_, Err(_)) => Err(Usage::error(format!("--dtype: expected f32, f16, bf16 or q8, found {name:?}"))),
+        }
+    }
+
+    /// What rounding the parameters may move, as a share of an output's range; a few dozen layers and frames stand between
+    /// them and the output. The steps of f16 are 2^-11 of a number, those of bf16 2^-8, and those of 8 bits 2^-7 of a
+    /// column's largest: there the agreement on replays says more.
+    fn tolerance(self, from: &[bundle::StoredParameter]) -> f32 {
+        match self {
+            Self::Float(DType::F16) => 0.01,
+            Self::Float(DType::BF16) => 0.08,
+            Self::Q8 => 0.08,
+            // From 8 bits, whose products round activations to 16 bits on some machines.
+            _ if from.iter().any(|p| p.dtype == "I8") => 0.01,
+            // The same numbers in the same order.
+            _ => 0.0,
+        }
+    }
+
+    fn parameter(self, spec: &ParameterSpec, tensor: Tensor) -> candle_models::Result<Parameter> {
+        Ok(match (self, spec.role) {
+            (Self::Float(dtype), _) => tensor.to_dtype(dtype)?.into(),
+            (Self::Q8, Role::Matrix) => {
+                let format = Format::q8(&tensor.flatten_all()?.to_vec1::<f32>()?, tensor.dim(1)?);
+                Parameter { tensor, format }
+            }
+            (Self::Q8, Role::Other) => tensor.into(),
+        })
+    }
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let dtype = device::float_dtype(&arguments.dtype).map_err(|e| Usage(format!("--dtype: {e}")))?;
+    let target = Target::new(&arguments.dtype)?;
     let (from, out) = (&arguments.bundle, &arguments.out);
     // The comparison runs on this thread.
     // SAFETY: the program has started no thread yet.
@@ -42,13 +95,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return Err(Usage::error(format!("{}: a bundle cannot be exported onto itself", out.display())));
     }
     let original = engine::load(&bundle).with_context(|| from.display().to_string())?;
-    let (manifest, tensors, files) = content(&bundle, dtype)?;
+    let replays = replays(&original, &arguments.replay)?;
+    let choices = Choices::new(&bundle, &original, &replays)?;
+    let (manifest, parameters, files) = content(&bundle, target)?;
+    let tolerance = target.tolerance(&bundle.parameters()?);
     let mut differences = Vec::new();
     write_directory(out, &[CONFIG, MODEL, CARD, TOKENIZER, BASELINES], |dir| {
-        bundle::save(dir, &manifest, &tensors, serde_json::Value::Null, &files).map_err(|e| named(e, out))?;
+        bundle::save_parameters(dir, &manifest, &parameters, serde_json::Value::Null, &files).map_err(|e| named(e, out))?;
         let exported = engine::load(&Bundle::open(dir)?)?;
         differences = compare(&original, &exported)?;
-        let tolerance = tolerance(dtype);
         match differences.iter().find(|d| !d.within(tolerance)) {
             Some(d) => {
                 Err(Error::file(out, format!("not exported, {} is off by more than {tolerance} of its range: {d}", arguments.dtype)))
@@ -56,43 +111,51 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             None => Ok(()),
         }
     })?;
+    let exported = Bundle::open(out)?;
     let size = |bundle: &Bundle| -> Result<usize> { Ok(bundle.parameters()?.iter().map(|p| p.bytes).sum()) };
-    let (before, after) = (size(&bundle)?, size(&Bundle::open(out)?)?);
-    line(format_args!("{}: {}, was {}", out.display(), cli::bytes(after as u64), cli::bytes(before as u64)))?;
+    line(format_args!("{}: {}, was {}", out.display(), cli::bytes(size(&exported)? as u64), cli::bytes(size(&bundle)? as u64)))?;
     line(format_args!(
-        "worst differences from {} over {SEQUENCES} random sequences of {FRAMES} frames (tolerance {} of the range):",
+        "worst differences from {} over {SEQUENCES} random sequences of {FRAMES} frames (tolerance {tolerance} of the range):",
         from.display(),
-        tolerance(dtype)
     ))?;
     differences.iter().try_for_each(|d| line(format_args!("  {d}")))?;
+    if !replays.is_empty() {
+        let agreement = Agreement::between(&choices, &Choices::new(&exported, &engine::load(&exported)?, &replays)?);
+        let names: Vec<String> = replays.iter().map(|path| path.display().to_string()).collect();
+        line(format_args!("on {}, with the recorded past in every frame:\n{agreement}", names.join(", ")))?;
+    }
     Ok(())
 }
 
-/// What rounding the parameters may move, as a share of an output's range. The steps of f16 are 2^-11 of a number and those
-/// of bf16 2^-8; a few dozen layers and frames stand between them and the output.
-fn tolerance(dtype: DType) -> f32 {
-    match dtype {
-        DType::F16 => 0.01,
-        DType::BF16 => 0.08,
-        // The same numbers in the same order.
-        _ => 0.0,
+/// The replays to compare on: those named, or the shipped game if it is there. None for a model that watches none.
+fn replays(model: &Arc<dyn Model>, named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    match (model.family() == policy::FAMILY, named) {
+        (true, []) => Ok(demo::game().into_iter().collect()),
+        (true, _) => Ok(named.to_vec()),
+        (false, []) => Ok(Vec::new()),
+        (false, _) => Err(Usage::error(format!("--replay: a {} does not watch replays", model.family()))),
     }
 }
 
 /// A bundle's manifest, parameters and further files.
-type Content = (Manifest, BTreeMap<String, Tensor>, Vec<(&'static str, Vec<u8>)>);
+type Content = (Manifest, BTreeMap<String, Parameter>, Vec<(&'static str, Vec<u8>)>);
 
-/// Parameters in `dtype` and the files that inference wants; what training has noted beside the weights stays behind.
-fn content(bundle: &Bundle, dtype: DType) -> candle_models::Result<Content> {
-    let specs: Vec<ParameterSpec> = bundle.parameters()?.into_iter().map(|p| ParameterSpec::new(p.name, &p.shape)).collect();
-    let tensors = bundle.read_tensors(&specs)?.into_iter();
-    let tensors = tensors.map(|(name, tensor)| Ok((name, tensor.to_dtype(dtype)?))).collect::<candle_models::Result<_>>()?;
+/// The parameters as wanted and the files that inference wants; what training has noted beside the weights stays behind.
+fn content(bundle: &Bundle, target: Target) -> candle_models::Result<Content> {
+    let specs = engine::parameters(bundle)?;
+    let mut tensors = bundle.read_tensors(&specs)?;
+    let mut parameters = BTreeMap::new();
+    for spec in &specs {
+        if let Some(tensor) = tensors.remove(&spec.name) {
+            parameters.insert(spec.name.clone(), target.parameter(spec, tensor)?);
+        }
+    }
     let mut files = Vec::new();
     for name in [CARD, TOKENIZER, BASELINES] {
         files.extend(bundle.read_file(name)?.map(|bytes| (name, bytes)));
     }
     let Manifest { family, model, .. } = bundle.manifest();
-    Ok((Manifest::new(family.as_str(), model)?, tensors, files))
+    Ok((Manifest::new(family.as_str(), model)?, parameters, files))
 }
 
 /// The user knows the target, not the temporary directory that could not be written.

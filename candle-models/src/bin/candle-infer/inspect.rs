@@ -7,6 +7,7 @@ use candle_models::cli;
 use candle_models::engine::{self, Model};
 use candle_models::tensors::TensorSpec;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -58,6 +59,14 @@ impl Report {
         self.parameters.iter().filter(|p| p.name.ends_with("weight") && p.shape.len() == 2).map(elements).sum()
     }
 
+    /// How many values are stored in which dtype.
+    fn formats(&self) -> String {
+        let mut values: BTreeMap<&str, usize> = BTreeMap::new();
+        self.parameters.iter().for_each(|p| *values.entry(&p.dtype).or_default() += elements(p));
+        let name = |dtype: &str| if dtype == "I8" { "I8 with a factor per output".to_owned() } else { dtype.to_owned() };
+        values.into_iter().map(|(dtype, n)| format!("{} values in {}", cli::count(n as u64), name(dtype))).collect::<Vec<_>>().join(", ")
+    }
+
     fn state_values(&self) -> usize {
         self.model.signature().state.iter().map(TensorSpec::width).sum()
     }
@@ -79,6 +88,7 @@ impl Report {
         }
         let (values, bytes, state) =
             (cli::count(self.values() as u64), cli::bytes(self.bytes() as u64), cli::bytes(4 * self.state_values() as u64));
+        line(format_args!("formats: {}", self.formats()))?;
         line(format_args!("size: {} tensors, {values} values, {bytes}; {state} of state per row", self.parameters.len()))?;
         let operations = cli::count(self.operations() as u64);
         line(format_args!(

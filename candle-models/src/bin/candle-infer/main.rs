@@ -1,5 +1,6 @@
 //! `candle-infer`: runs model bundles on replays and tensors, looks into them and exports them.
 
+mod agreement;
 mod demo;
 mod export;
 mod inspect;
@@ -32,7 +33,8 @@ enum Command {
     Demo(run::Options),
     /// Prints a bundle's signature, parameters, size and work per frame.
     Inspect(inspect::Arguments),
-    /// Writes a bundle in another dtype without training data, and checks that it answers like the original.
+    /// Writes a bundle in another dtype or in 8 bits, without what training noted, and reports how far it answers like the
+    /// original.
     Export(export::Arguments),
 }
 

@@ -17,6 +17,7 @@ use candle_models::{Error, cli};
 use safetensors::tensor::Dtype;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
+use std::io::{Read, Seek};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -84,6 +85,9 @@ struct Decision<'a> {
     time: Duration,
 }
 
+/// Where decisions go.
+type Sink<'a> = dyn FnMut(&Decision) -> Result<()> + 'a;
+
 #[derive(Serialize)]
 struct FrameLine<'a> {
     file: String,
@@ -150,12 +154,32 @@ impl Replays {
 
     /// Watches one replay.
     pub fn watch(&mut self, path: &Path, output: &mut Output) -> Result<()> {
-        let mut reader = Reader::open(path)?;
+        let reader = Reader::open(path)?;
+        self.watched(path, reader.game())?;
+        self.start_output(path, reader.game(), output)?;
+        let (before, every) = (self.likelihood, self.every);
+        let (frames, incomplete) = self.decide(path, reader, &mut |decision| decision.write(path, every, output))?;
+        if let Some(reason) = &incomplete {
+            cli::warn(format_args!("{}: incomplete, {frames} frames recovered: {reason}", path.display()));
+        }
+        let nll = difference(&self.likelihood, &before);
+        Ok(output.json(&EndLine { file: path.display().to_string(), frames, nll, incomplete: &incomplete })?)
+    }
+
+    /// The chosen action and the recorded one's nats by component, for every decision of a replay.
+    pub fn choices(&mut self, path: &Path) -> Result<Vec<(Action, [f32; GROUPS])>> {
+        let mut choices = Vec::new();
+        self.decide(path, Reader::open(path)?, &mut |decision| {
+            choices.push((decision.chosen, decision.nll));
+            Ok(())
+        })?;
+        Ok(choices)
+    }
+
+    /// Hands out the decisions of a replay; tells its frames and, of a damaged one, what is wrong with it.
+    fn decide<R: Read + Seek>(&mut self, path: &Path, mut reader: Reader<R>, sink: &mut Sink) -> Result<(usize, Option<String>)> {
         let mut view = Game { frames: vec![Frame::default()], ..reader.game().clone() };
-        game::check_stage(view.stage).map_err(|e| Error::file(path, e))?;
         let players = self.watched(path, &view)?;
-        self.start_output(path, &view, output)?;
-        let before = self.likelihood;
         // From the frame seen over those of the delay to the one acted on.
         let mut window: VecDeque<Frame> = VecDeque::with_capacity(self.delay + 2);
         let mut moment: Option<Moment> = None;
@@ -169,23 +193,19 @@ impl Replays {
             if window.len() == self.delay + 2 {
                 view.frames[0] = window[0];
                 window.pop_front();
-                self.step(path, &view, &players, &now, output)?;
+                self.step(path, &view, &players, &now, sink)?;
             }
         }
-        let incomplete = &reader.game().incomplete;
         if count < self.delay + 2 {
             let reason = format!("{count} frames, of which none can be predicted with a delay of {}", self.delay);
             return Err(Error::file(path, reason).into());
         }
-        if let Some(reason) = incomplete {
-            cli::warn(format_args!("{}: incomplete, {count} frames recovered: {reason}", path.display()));
-        }
-        let nll = difference(&self.likelihood, &before);
-        Ok(output.json(&EndLine { file: path.display().to_string(), frames: count, nll, incomplete })?)
+        Ok((count, reader.game().incomplete.clone()))
     }
 
     /// The players to watch, as places in the game.
     fn watched(&self, path: &Path, game: &Game) -> Result<Vec<usize>> {
+        game::check_stage(game.stage).map_err(|e| Error::file(path, e))?;
         let Some(port) = self.port else { return Ok(vec![0, 1]) };
         let found = game.players.iter().position(|player| player.port + 1 == port);
         let [a, b] = game.players.each_ref().map(|player| player.port + 1);
@@ -220,7 +240,7 @@ impl Replays {
     }
 
     /// One pass: `view` holds the frame seen, `now` is the one acted on.
-    fn step(&mut self, path: &Path, view: &Game, players: &[usize], now: &Moment, output: &mut Output) -> Result<()> {
+    fn step(&mut self, path: &Path, view: &Game, players: &[usize], now: &Moment, sink: &mut Sink) -> Result<()> {
         let step = now.frame - self.delay - 1;
         let start = Instant::now();
         for (sequence, &player) in players.iter().enumerate() {
@@ -251,7 +271,7 @@ impl Replays {
                     likelihood.add(&last, &recorded, &score.nll, &score.likely);
                 }
             }
-            decision.write(path, self.every, output)?;
+            sink(&decision)?;
         }
         Ok(())
     }

@@ -36,7 +36,7 @@ impl Arguments {
     }
 }
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub struct Options {
     /// Controller port of the player to watch, 1 to 4; both players if left out.
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=4))]
