@@ -134,7 +134,7 @@ fn compare(a: &Arc<dyn Model>, b: &Arc<dyn Model>) -> candle_models::Result<Vec<
         for spec in &model.signature().inputs {
             let random = random.stream(&spec.name);
             if spec.dtype == DType::U32 {
-                let limits = model.index_limits(&spec.name);
+                let limits = model.index_limits(&spec.name).below;
                 let values = runner.indices_mut(&spec.name)?;
                 let limit = |i: usize| limits.get(i % spec.width()).copied().unwrap_or(1);
                 values.iter_mut().enumerate().for_each(|(i, value)| *value = random.below(i as u64, limit(i)));

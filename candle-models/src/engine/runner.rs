@@ -1,40 +1,9 @@
-//! The CPU engine: a model at a fixed batch, with prepared weights and memory that is allocated once.
+//! A model at a fixed batch, with prepared weights and memory that is allocated once.
 
-use crate::bundle::Bundle;
-use crate::exec::slices::{IndexSlot, SliceExecutor, Slot};
-use crate::recurrent::Recurrent;
+use super::{Model, Output};
+use crate::exec::slices::SliceExecutor;
 use crate::{Error, Result};
 use std::sync::Arc;
-
-/// An output of a pass on slices.
-#[derive(Debug, Clone, Copy)]
-pub enum Output {
-    /// Floats.
-    Floats(Slot),
-    /// Indices.
-    Indices(IndexSlot),
-}
-
-/// A model that the engine, the exporter, the batch command and the benchmark can run without knowing its family.
-pub trait Model: Recurrent + Send + Sync {
-    /// The family's name in a bundle's `config.json`.
-    fn family(&self) -> &'static str;
-
-    /// The architecture as it stands in `config.json`.
-    fn config(&self) -> serde_json::Value;
-
-    /// How many values each column of an input of indices can take: an index lies below that. Empty for other inputs.
-    fn index_limits(&self, input: &str) -> Vec<u32>;
-
-    /// One pass on slices; the outputs in the signature's order.
-    fn run(&self, executor: &mut SliceExecutor) -> Result<Vec<Output>>;
-}
-
-/// The model of a bundle, whatever its family: a new family is one line here.
-pub fn load(bundle: &Bundle) -> Result<Arc<dyn Model>> {
-    bundle.require_family(&[crate::policy::FAMILY])?;
-    Ok(Arc::new(crate::policy::Policy::load(bundle)?))
-}
 
 /// Runs a model at a fixed number of rows and frames, keeping its state between calls.
 ///
