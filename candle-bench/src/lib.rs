@@ -3,6 +3,7 @@
 
 pub mod harness;
 pub mod host;
+pub mod load;
 pub mod peer;
 pub mod policy;
 pub mod stats;

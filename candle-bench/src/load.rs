@@ -142,7 +142,7 @@ impl LoadSuite {
         let options = Options { threads: case.threads, sessions: count, queue: count, ..Options::default() };
         let engine = Engine::start(network.load()?, &options)?;
         let sessions = (0..count).map(|_| Ok(engine.open()?)).collect::<Result<Vec<_>>>()?;
-        let frames = Inputs::random(&Case { batch: 1, ..case.clone() }).frames();
+        let frames = Inputs::random(&Case { batch: 1, ..case.clone() }).each_frame();
         // Threads start before the clock does.
         let begin = Instant::now() + Duration::from_millis(50 + count as u64);
         let counted = begin + Duration::from_secs_f64(self.warm_up);

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use candle_bench::harness::Settings;
 use candle_bench::host::Host;
+use candle_bench::load::{Arrivals, LoadSuite};
 use candle_bench::peer::{Library, Peer};
 use candle_bench::policy::Network;
 use candle_bench::suites::{LatencySuite, PeerSuite};
@@ -28,6 +29,8 @@ struct Arguments {
 enum Suite {
     /// Latency percentiles and throughput by backbone, batch and threads: streaming step and window pass.
     Latency(Latency),
+    /// Many agents on one engine: latency by stage in a closed loop, at 60 Hz and with random arrivals; missed deadlines.
+    Load(Load),
     /// Ratios to PyTorch and ONNX Runtime on the same weights and inputs, in interleaved rounds.
     Peers(Peers),
 }
@@ -69,6 +72,21 @@ struct Latency {
     /// Batches of a window pass.
     #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 8, 32])]
     window_batches: Vec<usize>,
+}
+
+#[derive(clap::Args)]
+struct Load {
+    #[command(flatten)]
+    common: Common,
+    /// When agents ask.
+    #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "closed,ticks,poisson")]
+    arrivals: Vec<Arrivals>,
+    /// Numbers of agents.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256])]
+    sessions: Vec<usize>,
+    /// Seconds of every load behind its warm-up.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    duration: f64,
 }
 
 #[derive(clap::Args)]
@@ -173,6 +191,33 @@ fn latency(arguments: &Latency) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn load(arguments: &Load) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[])?;
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let suite = LoadSuite {
+        networks: common.networks(&["mlp", "mamba"], scratch.path())?,
+        arrivals: arguments.arrivals.clone(),
+        sessions: arguments.sessions.clone(),
+        threads: common.threads.clone(),
+        seconds: arguments.duration,
+        warm_up: common.settings.warm_up_s,
+    };
+    suite.validate()?;
+    let count = suite.cases().len();
+    let mut done = 0;
+    let rows = suite.run(&host, |row| {
+        done += 1;
+        eprintln!(
+            "{done}/{count} | {} {:?} {} sessions, {} threads | p50 {:.1} us, {:.0} answers a second, {} missed",
+            row.case.backbone, row.arrivals, row.case.batch, row.case.threads, row.latency_us.p50, row.answers_per_s, row.missed
+        );
+    })?;
+    common.report("load", suite.describe(), rows, &host)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn peers(arguments: &Peers) -> Result<ExitCode> {
     let common = &arguments.common;
     common.validate(&[&arguments.batches, &arguments.window_batches, &[arguments.train_batch]])?;
@@ -223,6 +268,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let common = match &arguments.suite {
         Suite::Latency(a) => &a.common,
+        Suite::Load(a) => &a.common,
         Suite::Peers(a) => &a.common,
     };
     if cfg!(debug_assertions) {
@@ -233,6 +279,7 @@ fn main() -> ExitCode {
     unsafe { device::configure_threads(threads) };
     let result = match &arguments.suite {
         Suite::Latency(a) => latency(a),
+        Suite::Load(a) => load(a),
         Suite::Peers(a) => peers(a),
     };
     result.unwrap_or_else(|error| {

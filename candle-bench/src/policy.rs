@@ -5,7 +5,7 @@ use crate::table::{Agreement, Case, Pass};
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_models::bundle::{self, Bundle, Manifest};
-use candle_models::engine::Runner;
+use candle_models::engine::{Runner, Session};
 use candle_models::nn::Params;
 use candle_models::policy::actions::{ACTION, COMPONENTS, LOGITS, SAMPLE};
 use candle_models::policy::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH as FEATURES};
@@ -163,14 +163,43 @@ impl Inputs {
         }
     }
 
-    fn copy_to(&self, runner: &mut Runner) -> Result<()> {
-        for (name, _, values) in &self.floats {
-            runner.set_f32(name, values)?;
-        }
-        for (name, _, values) in &self.indices {
-            runner.set_u32(name, values)?;
-        }
-        Ok(())
+    /// Every frame alone, in order.
+    pub fn each_frame(&self) -> Vec<Self> {
+        (0..self.frames).map(|t| self.frame(t)).collect()
+    }
+
+    /// Copies all inputs.
+    pub fn copy_to(&self, to: &mut impl Feed) -> candle_models::Result<()> {
+        self.floats.iter().try_for_each(|(name, _, values)| to.floats(name, values))?;
+        self.indices.iter().try_for_each(|(name, _, values)| to.indices(name, values))
+    }
+}
+
+/// What takes inputs by name.
+pub trait Feed {
+    /// A whole input of floats.
+    fn floats(&mut self, name: &str, values: &[f32]) -> candle_models::Result<()>;
+    /// A whole input of indices.
+    fn indices(&mut self, name: &str, values: &[u32]) -> candle_models::Result<()>;
+}
+
+impl Feed for Runner {
+    fn floats(&mut self, name: &str, values: &[f32]) -> candle_models::Result<()> {
+        self.set_f32(name, values)
+    }
+
+    fn indices(&mut self, name: &str, values: &[u32]) -> candle_models::Result<()> {
+        self.set_u32(name, values)
+    }
+}
+
+impl Feed for Session {
+    fn floats(&mut self, name: &str, values: &[f32]) -> candle_models::Result<()> {
+        self.set_f32(name, values)
+    }
+
+    fn indices(&mut self, name: &str, values: &[u32]) -> candle_models::Result<()> {
+        self.set_u32(name, values)
     }
 }
 
@@ -197,7 +226,7 @@ impl EngineCalls {
         Ok(match case.pass {
             Pass::Step => Self {
                 runner: Runner::new(model, case.batch, case.threads)?,
-                inputs: (0..inputs.frames).map(|t| inputs.frame(t)).collect(),
+                inputs: inputs.each_frame(),
                 resets: vec![false; rows],
                 next: 0,
             },

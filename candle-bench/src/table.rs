@@ -2,6 +2,7 @@
 
 use crate::harness::{Comparison, Measurement};
 use crate::host::Host;
+use crate::load::LoadRow;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -178,6 +179,63 @@ impl Record for LatencyRow {
             yes_no(found.steady),
         ];
         cells.extend(where_cells(case, &self.host));
+        cells
+    }
+}
+
+impl Record for LoadRow {
+    const COLUMNS: &'static [(&'static str, Shown)] = &[
+        ("Model", Csv),
+        ("Backbone", Everywhere),
+        ("Dtype", Everywhere),
+        ("Arrivals", Everywhere),
+        ("Sessions", Everywhere),
+        ("Threads", Everywhere),
+        ("Inferences/Second", Everywhere),
+        ("Mean batch", Everywhere),
+        ("p50 latency", Everywhere),
+        ("p99 latency", Everywhere),
+        ("p99.9 latency", Everywhere),
+        ("Max latency", Everywhere),
+        ("Wake p50/p99", Everywhere),
+        ("Queue p50/p99", Everywhere),
+        ("Execute p50/p99", Everywhere),
+        ("Reply p50/p99", Everywhere),
+        ("Missed", Everywhere),
+        ("Overloaded", Csv),
+        ("Requests", Everywhere),
+        ("Seconds", Csv),
+        ("Device", Csv),
+        ("Host", Csv),
+        ("CPU", Csv),
+        ("CPUs", Csv),
+        ("Features", Csv),
+        ("Commit", Csv),
+        ("Profile", Csv),
+        ("Date", Csv),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let (case, latency) = (&self.case, &self.latency_us);
+        let mut cells = vec![
+            case.model.clone(),
+            case.backbone.clone(),
+            case.dtype.clone(),
+            format!("{:?}", self.arrivals).to_lowercase(),
+            case.batch.to_string(),
+            case.threads.to_string(),
+            format!("{:.0}", self.answers_per_s),
+            format!("{:.1}", self.mean_batch),
+            micros(latency.p50),
+            optional(latency.p99),
+            optional(latency.p99_9),
+            micros(latency.max),
+        ];
+        cells.extend(self.stages.iter().map(|s| format!("{} / {}", micros(s.p50), micros(s.p99))));
+        cells.extend([self.missed.to_string(), self.overloaded.to_string(), latency.n.to_string(), format!("{}", self.seconds)]);
+        let [device, _, rest @ ..] = where_cells(case, &self.host);
+        cells.push(device);
+        cells.extend(rest);
         cells
     }
 }

@@ -46,6 +46,9 @@ pub enum Error {
     /// An input value outside the range that its field allows.
     #[error("{0}")]
     Input(String),
+    /// The engine could not open a session or make a step.
+    #[error(transparent)]
+    Engine(#[from] crate::engine::EngineError),
     /// An error inside Candle.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),

@@ -6,7 +6,7 @@ use super::config::PolicyConfig;
 use super::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH};
 use super::heads::ActionHeads;
 use crate::bundle::{Bundle, ParameterSpec};
-use crate::engine::Model;
+use crate::engine::{IndexLimits, Model};
 use crate::exec::Executor;
 use crate::exec::program::{Output, Recorder};
 use crate::exec::tensors::{Regularisation, TensorExecutor};
@@ -199,11 +199,13 @@ impl Model for Policy {
         serde_json::to_value(&self.config).unwrap_or_default()
     }
 
-    fn index_limits(&self, input: &str) -> Vec<u32> {
+    fn index_limits(&self, input: &str) -> IndexLimits {
+        let classes = || COMPONENTS.iter().map(|c| u32::from(c.classes)).collect();
         match input {
-            "ids" => (0..IDS).map(id_limit).collect(),
-            "previous_action" | "action" => COMPONENTS.iter().map(|c| u32::from(c.classes)).collect(),
-            _ => Vec::new(),
+            "ids" => IndexLimits { below: (0..IDS).map(id_limit).collect(), sample: false },
+            "previous_action" => IndexLimits { below: classes(), sample: false },
+            "action" => IndexLimits { below: classes(), sample: true },
+            _ => IndexLimits::default(),
         }
     }
 

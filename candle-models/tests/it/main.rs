@@ -5,6 +5,7 @@
 mod bundle;
 #[cfg(feature = "slippi")]
 mod encoding;
+mod engine;
 mod golden;
 #[cfg(feature = "cli")]
 mod infer;

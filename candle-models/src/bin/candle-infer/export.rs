@@ -197,7 +197,7 @@ fn compare(a: &Arc<dyn Model>, b: &Arc<dyn Model>) -> candle_models::Result<Vec<
         for spec in &model.signature().inputs {
             let random = random.stream(&spec.name);
             if spec.dtype == DType::U32 {
-                let limits = model.index_limits(&spec.name);
+                let limits = model.index_limits(&spec.name).below;
                 let limit = |i: usize| limits.get(i % spec.width()).copied().unwrap_or(1);
                 let values: Vec<u32> = (0..SEQUENCES * FRAMES * spec.width()).map(|i| random.below(i as u64, limit(i))).collect();
                 runner.set_u32(&spec.name, &values)?;

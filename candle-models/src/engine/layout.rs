@@ -1,0 +1,124 @@
+//! Where the tensors of a signature lie in the slices of a sequence.
+
+use crate::tensors::{Signature, TensorSpec};
+use crate::{Error, Result};
+use candle_core::DType;
+use std::ops::Range;
+
+/// A tensor's place among those of its kind.
+#[derive(Debug, Clone)]
+pub(crate) struct Field {
+    /// As in the signature.
+    pub spec: TensorSpec,
+    /// Its values, `[frames, width]`.
+    pub range: Range<usize>,
+}
+
+/// Places and sizes for sequences of a number of frames.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    /// Inputs in the signature's order; floats and indices are counted apart.
+    pub inputs: Vec<Field>,
+    /// Outputs, likewise.
+    pub outputs: Vec<Field>,
+    /// States. A state has no frames.
+    pub states: Vec<Field>,
+    /// Values of all inputs of floats.
+    pub floats: usize,
+    /// Values of all inputs of indices.
+    pub indices: usize,
+    /// Values of all states.
+    pub state: usize,
+    /// Values of all outputs of floats.
+    pub out_floats: usize,
+    /// Values of all outputs of indices.
+    pub out_indices: usize,
+}
+
+impl Layout {
+    /// The layout of sequences of `frames` frames.
+    pub fn new(signature: &Signature, frames: usize) -> Self {
+        let (inputs, floats, indices) = place(&signature.inputs, frames);
+        let (outputs, out_floats, out_indices) = place(&signature.outputs, frames);
+        let (states, state, _) = place(&signature.state, 1);
+        Self { inputs, outputs, states, floats, indices, state, out_floats, out_indices }
+    }
+
+    /// The place of an input among those of its dtype.
+    pub fn input(&self, name: &str, dtype: DType) -> Result<Range<usize>> {
+        let found = self.inputs.iter().find(|f| f.spec.name == name && f.spec.dtype == dtype);
+        found.map(|f| f.range.clone()).ok_or_else(|| Error::tensor(name, format!("an input of {dtype:?}"), "none of that name"))
+    }
+
+    /// The place of an output among those of its dtype.
+    pub fn output(&self, name: &str, dtype: DType) -> Result<Range<usize>> {
+        let kind = |dtype| if dtype == DType::U32 { "indices" } else { "floats" };
+        match self.outputs.iter().find(|f| f.spec.name == name) {
+            Some(field) if field.spec.dtype == dtype => Ok(field.range.clone()),
+            Some(field) => Err(Error::tensor(name, kind(dtype), kind(field.spec.dtype))),
+            None => Err(Error::tensor(name, "an output of the model", "none of that name")),
+        }
+    }
+}
+
+/// The fields, and how many floats and indices they hold.
+fn place(specs: &[TensorSpec], frames: usize) -> (Vec<Field>, usize, usize) {
+    let (mut floats, mut indices) = (0, 0);
+    let field = |spec: &TensorSpec| {
+        let top = if spec.dtype == DType::U32 { &mut indices } else { &mut floats };
+        let at = *top;
+        *top += frames * spec.width();
+        Field { spec: spec.clone(), range: at..*top }
+    };
+    (specs.iter().map(field).collect(), floats, indices)
+}
+
+/// Copies the whole of an input.
+pub(super) fn fill<T: Copy>(name: &str, to: &mut [T], values: &[T]) -> Result<()> {
+    if to.len() != values.len() {
+        return Err(Error::tensor(name, format!("{} values", to.len()), values.len()));
+    }
+    to.copy_from_slice(values);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn signature() -> Signature {
+        Signature {
+            inputs: vec![TensorSpec::f32("a", &[3]), TensorSpec::u32("b", &[2]), TensorSpec::f32("c", &[2, 2]), TensorSpec::u32("d", &[1])],
+            outputs: vec![TensorSpec::u32("b", &[1]), TensorSpec::f32("y", &[5])],
+            state: vec![TensorSpec::f32("s", &[2, 3]), TensorSpec::f32("t", &[1])],
+        }
+    }
+
+    #[test]
+    fn tensors_of_a_kind_lie_one_behind_the_other() {
+        for frames in [1, 4] {
+            let layout = Layout::new(&signature(), frames);
+            assert_eq!(layout.input("a", DType::F32).unwrap(), 0..3 * frames);
+            assert_eq!(layout.input("c", DType::F32).unwrap(), 3 * frames..7 * frames);
+            assert_eq!(layout.input("b", DType::U32).unwrap(), 0..2 * frames);
+            assert_eq!(layout.input("d", DType::U32).unwrap(), 2 * frames..3 * frames);
+            assert_eq!(
+                (layout.floats, layout.indices, layout.out_floats, layout.out_indices),
+                (7 * frames, 3 * frames, 5 * frames, frames)
+            );
+            assert_eq!(layout.output("b", DType::U32).unwrap(), 0..frames);
+            let states: Vec<_> = layout.states.iter().map(|f| f.range.clone()).collect();
+            assert_eq!((states, layout.state), (vec![0..6, 6..7], 7), "a state has no frames");
+        }
+    }
+
+    #[test]
+    fn wrong_names_and_dtypes_are_told_as_a_runner_tells_them() {
+        let layout = Layout::new(&signature(), 1);
+        let message = |r: Result<Range<usize>>| r.unwrap_err().to_string();
+        assert_eq!(message(layout.input("b", DType::F32)), "tensor b: expected an input of F32, found none of that name");
+        assert_eq!(message(layout.output("a", DType::F32)), "tensor a: expected an output of the model, found none of that name");
+        assert_eq!(message(layout.output("b", DType::F32)), "tensor b: expected floats, found indices");
+        assert_eq!(message(layout.output("y", DType::U32)), "tensor y: expected indices, found floats");
+    }
+}

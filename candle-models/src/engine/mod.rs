@@ -1,0 +1,102 @@
+//! The CPU engine: one model for many agents.
+//!
+//! An [`Engine`] prepares a model, allocates everything that its sessions will need and hands out [`Session`]s. A session
+//! is one agent: it fills its inputs in place, steps once a frame, reads its outputs and keeps the model's state in between.
+//!
+//! ```
+//! use candle_models::bundle::Bundle;
+//! use candle_models::engine::{self, Engine, Options};
+//! use candle_models::exec::SAMPLE;
+//!
+//! # fn main() -> candle_models::Result<()> {
+//! let model = engine::load(&Bundle::open("../weights/policy-mlp")?)?;
+//! let engine = Engine::start(model, &Options::default())?;
+//! let mut agent = engine.open()?;
+//! agent.indices_mut("action")?.fill(SAMPLE);
+//! agent.floats_mut("uniform")?.fill(-1.0); // greedy
+//! agent.step()?;
+//! assert_eq!(agent.indices("action")?.len(), 13);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How a step runs
+//! A session that is the only one open runs its blocking steps on its own thread. Otherwise requests wait in a queue, in
+//! order of arrival, and the engine's thread runs up to [`Options::max_batch`] of them together: those that wait when it
+//! becomes free, and unless [`Options::max_wait`] says otherwise it never waits for more. A session has at most one request,
+//! so none can starve another.
+//!
+//! # Who owns what
+//! A session's inputs, state and outputs lie in one row of memory that belongs to the engine. The row belongs to the session
+//! except between a request's place in a batch and its answer. Every method of a session that touches the row first takes
+//! back a request that still waits in the queue, or waits for one that is being computed. Such requests are left over from
+//! a dropped future only.
+//!
+//! [`Runner`] is the other way to run a model: many rows in step with each other, on the caller's thread.
+
+mod check;
+mod error;
+mod execute;
+mod layout;
+mod options;
+mod queue;
+mod runner;
+mod server;
+mod session;
+mod slab;
+mod slot;
+mod stats;
+mod step;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+pub use error::EngineError;
+pub use options::Options;
+pub use runner::Runner;
+pub use server::Engine;
+pub use session::{Session, Timing};
+pub use stats::{Histogram, Stats};
+pub use step::Step;
+
+use crate::Result;
+use crate::bundle::{Bundle, ParameterSpec};
+use crate::exec::program::{Output, Recorder};
+use crate::recurrent::Recurrent;
+use std::sync::Arc;
+
+/// Which values an input of indices can take.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct IndexLimits {
+    /// For each column the number of values: an index lies below that. Empty where anything goes.
+    pub below: Vec<u32>,
+    /// Whether [`SAMPLE`](crate::exec::SAMPLE) can stand in place of an index.
+    pub sample: bool,
+}
+
+/// A model that the engine, the exporter, the batch command and the benchmark can run without knowing its family.
+pub trait Model: Recurrent + Send + Sync {
+    /// The family's name in a bundle's `config.json`.
+    fn family(&self) -> &'static str;
+
+    /// The architecture as it stands in `config.json`.
+    fn config(&self) -> serde_json::Value;
+
+    /// Which values the columns of an input of indices can take. The default for other inputs.
+    fn index_limits(&self, input: &str) -> IndexLimits;
+
+    /// Writes one pass down; the outputs in the signature's order.
+    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>>;
+}
+
+/// The model of a bundle, whatever its family: a new family is one line here.
+pub fn load(bundle: &Bundle) -> Result<Arc<dyn Model>> {
+    bundle.require_family(&[crate::policy::FAMILY])?;
+    Ok(Arc::new(crate::policy::Policy::load(bundle)?))
+}
+
+/// What the file of a bundle's parameters must hold, whatever its family: one line for a new one here too.
+pub fn parameters(bundle: &Bundle) -> Result<Vec<ParameterSpec>> {
+    bundle.require_family(&[crate::policy::FAMILY])?;
+    crate::policy::Policy::parameters(&bundle.config()?)
+}

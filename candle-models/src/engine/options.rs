@@ -1,0 +1,70 @@
+//! How an engine is set up.
+
+use crate::{Error, Result};
+use std::time::Duration;
+
+/// Most sessions of an engine: a slip of the pen lies above.
+const MAX_SESSIONS: usize = 1 << 20;
+/// Most threads of a batch, as in [`crate::device::threads`].
+const MAX_THREADS: usize = 1024;
+/// Longest time that a request may be held back for others.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
+/// How an engine is set up. Everything is allocated at the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// Threads that compute a batch, the engine's own counted; 1 to 1024 [1: a step is over before a second has woken up].
+    pub threads: usize,
+    /// Sessions that can be open at the same time; 1 to 2^20 [256]. Memory that no session has used yet is not taken.
+    pub sessions: usize,
+    /// Requests that may wait; more are refused as [`Overloaded`](super::EngineError::Overloaded) [256]. A session has one
+    /// request at most, so a bound of `sessions` refuses none.
+    pub queue: usize,
+    /// Most requests that run together [32].
+    pub max_batch: usize,
+    /// How long the engine may hold back the oldest request for a fuller batch, at most 1 s [none: it runs what waits]. It
+    /// does not wait where every open session has a request, or where a deadline would pass.
+    pub max_wait: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { threads: 1, sessions: 256, queue: 256, max_batch: 32, max_wait: None }
+    }
+}
+
+impl Options {
+    /// Names the field that is out of range.
+    pub fn validate(&self) -> Result<()> {
+        let within = |field: &str, value: usize, most: usize| {
+            let right = (1..=most).contains(&value);
+            if right { Ok(()) } else { Err(Error::config(field, format!("expected from 1 to {most}, found {value}"))) }
+        };
+        within("threads", self.threads, MAX_THREADS)?;
+        within("sessions", self.sessions, MAX_SESSIONS)?;
+        within("queue", self.queue, MAX_SESSIONS)?;
+        within("max_batch", self.max_batch, MAX_SESSIONS)?;
+        match self.max_wait {
+            Some(wait) if wait > MAX_WAIT => Err(Error::config("max_wait", format!("expected at most {MAX_WAIT:?}, found {wait:?}"))),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_out_of_range_name_the_field() {
+        let message = |options: Options| options.validate().unwrap_err().to_string();
+        assert!(Options::default().validate().is_ok());
+        assert_eq!(message(Options { threads: 0, ..Default::default() }), "config: threads: expected from 1 to 1024, found 0");
+        assert_eq!(message(Options { sessions: 0, ..Default::default() }), "config: sessions: expected from 1 to 1048576, found 0");
+        assert_eq!(message(Options { queue: 0, ..Default::default() }), "config: queue: expected from 1 to 1048576, found 0");
+        let most = Options { max_batch: usize::MAX, ..Default::default() };
+        assert!(message(most).starts_with("config: max_batch: expected from 1 to 1048576"));
+        let long = Options { max_wait: Some(Duration::from_secs(2)), ..Default::default() };
+        assert_eq!(message(long), "config: max_wait: expected at most 1s, found 2s");
+    }
+}

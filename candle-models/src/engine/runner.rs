@@ -1,0 +1,148 @@
+//! A model at a fixed batch on the caller's thread: many rows in step with each other, or whole sequences at once.
+
+use super::Model;
+use super::layout::{Layout, fill};
+use super::slab::Slab;
+use crate::exec::cpu::CpuExecutor;
+use crate::exec::program::{Program, Sequence};
+use crate::tensors::Signature;
+use crate::{Error, Result};
+use candle_core::DType;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Runs a model at a fixed number of sequences and frames, keeping its state between calls.
+///
+/// The weights are packed by `new`: a model whose weights change afterwards needs a new runner.
+pub struct Runner {
+    executor: CpuExecutor,
+    layout: Layout,
+    slab: Slab,
+    batch: usize,
+    steps: usize,
+    resets: Vec<bool>,
+    sequences: Vec<Sequence>,
+}
+
+impl Runner {
+    /// A streaming runner: one frame of `batch` rows per call, on `threads` threads (the caller's counted).
+    pub fn new(model: Arc<dyn Model>, batch: usize, threads: usize) -> Result<Self> {
+        Self::windowed(model, batch, 1, threads)
+    }
+
+    /// A runner of `steps` frames of `batch` sequences per call.
+    pub fn windowed(model: Arc<dyn Model>, batch: usize, steps: usize, threads: usize) -> Result<Self> {
+        if batch == 0 || steps == 0 {
+            return Err(Error::Input(format!("a runner of {batch} rows and {steps} frames runs nothing")));
+        }
+        let program = Arc::new(Program::new(model.signature(), |recorder| model.record(recorder))?);
+        let layout = Layout::new(model.signature(), steps);
+        let slab = Slab::new(&layout, batch)?;
+        let resets = vec![false; batch * steps];
+        let sequence = |(b, resets): (usize, &[bool])| Sequence { resets, ..slab.row(b as u32).sequence() };
+        let sequences = resets.chunks_exact(steps).enumerate().map(sequence).collect();
+        Ok(Self { executor: CpuExecutor::new(program, (batch, steps), threads), layout, slab, batch, steps, resets, sequences })
+    }
+
+    /// What the model eats, gives and carries.
+    pub fn signature(&self) -> &Signature {
+        self.executor.program().signature()
+    }
+
+    /// An input of floats of one sequence, `[steps, width]`, to be filled before a pass. It keeps its values.
+    pub fn floats_mut(&mut self, name: &str, sequence: usize) -> Result<&mut [f32]> {
+        let (range, row) = (self.layout.input(name, DType::F32)?, self.row(sequence)?);
+        // SAFETY: the runner owns the slab, and is borrowed for as long as the slice.
+        let floats = unsafe { &mut *self.slab.row(row).floats };
+        Ok(&mut floats[range])
+    }
+
+    /// An input of indices of one sequence, `[steps, columns]`, to be filled before a pass. It keeps its values.
+    pub fn indices_mut(&mut self, name: &str, sequence: usize) -> Result<&mut [u32]> {
+        let (range, row) = (self.layout.input(name, DType::U32)?, self.row(sequence)?);
+        // SAFETY: as for floats.
+        let indices = unsafe { &mut *self.slab.row(row).indices };
+        Ok(&mut indices[range])
+    }
+
+    /// Copies an input of floats of all sequences, `[batch, steps, width]`.
+    pub fn set_f32(&mut self, name: &str, values: &[f32]) -> Result<()> {
+        let len = self.layout.input(name, DType::F32)?.len();
+        self.expect(name, values.len(), len)?;
+        values.chunks_exact(len).enumerate().try_for_each(|(b, values)| fill(name, self.floats_mut(name, b)?, values))
+    }
+
+    /// Copies an input of indices of all sequences, `[batch, steps, columns]`.
+    pub fn set_u32(&mut self, name: &str, values: &[u32]) -> Result<()> {
+        let len = self.layout.input(name, DType::U32)?.len();
+        self.expect(name, values.len(), len)?;
+        values.chunks_exact(len).enumerate().try_for_each(|(b, values)| fill(name, self.indices_mut(name, b)?, values))
+    }
+
+    fn expect(&self, name: &str, found: usize, each: usize) -> Result<()> {
+        let expected = self.batch * each;
+        if found == expected { Ok(()) } else { Err(Error::tensor(name, format!("{expected} values"), found)) }
+    }
+
+    fn row(&self, sequence: usize) -> Result<u32> {
+        let inside = sequence < self.batch;
+        if inside { Ok(sequence as u32) } else { Err(Error::Input(format!("sequence {sequence} of a runner of {}", self.batch))) }
+    }
+
+    fn begin(&mut self, resets: &[bool]) -> Result<()> {
+        if resets.len() != self.resets.len() {
+            return Err(Error::Input(format!("{} resets for {} rows", resets.len(), self.resets.len())));
+        }
+        self.resets.copy_from_slice(resets);
+        Ok(())
+    }
+
+    /// One pass over the inputs; `resets` `[batch * steps]` puts rows back to their initial state before their frame.
+    pub fn step(&mut self, resets: &[bool]) -> Result<()> {
+        self.begin(resets)?;
+        // SAFETY: the sequences point into the slab and the resets of this runner, which nobody else uses.
+        unsafe { self.executor.execute(&self.sequences) }
+    }
+
+    /// One pass like [`Self::step`] over the first rows, on one thread: the seconds that every operation took.
+    pub fn profile(&mut self, resets: &[bool]) -> Result<Vec<(&'static str, f64)>> {
+        self.begin(resets)?;
+        // SAFETY: as in `step`.
+        unsafe { self.executor.profile(&self.sequences) }
+    }
+
+    /// Row `row` of an output of floats of the last pass: frame t of sequence b is row `b * steps + t`.
+    pub fn floats(&self, name: &str, row: usize) -> Result<&[f32]> {
+        let frame = self.frame(self.layout.output(name, DType::F32)?, row);
+        // SAFETY: no pass runs while the runner is borrowed.
+        let floats = unsafe { &*self.slab.row(self.row(row / self.steps)?).out_floats };
+        Ok(&floats[frame])
+    }
+
+    /// Row `row` of an output of indices of the last pass.
+    pub fn indices(&self, name: &str, row: usize) -> Result<&[u32]> {
+        let frame = self.frame(self.layout.output(name, DType::U32)?, row);
+        // SAFETY: as for floats.
+        let indices = unsafe { &*self.slab.row(self.row(row / self.steps)?).out_indices };
+        Ok(&indices[frame])
+    }
+
+    /// The place of a row among the frames of an output.
+    fn frame(&self, all: Range<usize>, row: usize) -> Range<usize> {
+        let width = all.len() / self.steps;
+        let start = all.start + row % self.steps * width;
+        start..start + width
+    }
+
+    /// All states of a sequence, one behind the other in the signature's order: to be saved, restored or copied.
+    pub fn state_mut(&mut self, sequence: usize) -> Result<&mut [f32]> {
+        let row = self.row(sequence)?;
+        // SAFETY: the runner owns the slab, and is borrowed for as long as the slice.
+        Ok(unsafe { &mut *self.slab.row(row).state })
+    }
+
+    /// Bytes held: packed weights, states, inputs, outputs and what a pass works in.
+    pub fn bytes(&self) -> usize {
+        self.executor.program().bytes() + self.executor.bytes() + self.slab.bytes()
+    }
+}

@@ -1,0 +1,316 @@
+//! The engine: its memory, its thread and its counters.
+
+use super::check::Checks;
+use super::execute::{Execute, Sequence};
+use super::layout::Layout;
+use super::queue::{Batch, Queue, Request};
+use super::slab::Slab;
+use super::slot::Answer;
+use super::stats::{Counters, Stats, count};
+use super::{EngineError, Model, Options, Session};
+use crate::exec::cpu::CpuExecutor;
+use crate::exec::program::Program;
+use crate::tensors::Signature;
+use crate::{Error, Result};
+use candle_core::DType;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// One model for many agents: see the [module](super).
+///
+/// An engine can be shared by reference or in an [`Arc`] among threads. Dropping it closes it and waits for its thread.
+pub struct Engine {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Prepares the model and allocates everything that sessions and batches need.
+    ///
+    /// # Errors
+    /// If an option is out of range, the memory is not to be had or the model cannot be run.
+    pub fn start(model: Arc<dyn Model>, options: &Options) -> Result<Self> {
+        options.validate()?;
+        let layout = Layout::new(model.signature(), 1);
+        let checks = Checks::new(&layout, |input| model.index_limits(input))?;
+        let program = Arc::new(Program::new(model.signature(), |recorder| model.record(recorder))?);
+        let executor = CpuExecutor::new(program, (options.max_batch.min(options.sessions), 1), options.threads);
+        Self::with(Box::new(executor), (model.signature().clone(), layout, checks), options)
+    }
+
+    /// An engine on whatever runs batches.
+    pub(super) fn with(executor: Box<dyn Execute>, model: (Signature, Layout, Checks), options: &Options) -> Result<Self> {
+        options.validate()?;
+        let (signature, layout, checks) = model;
+        if let Some(spec) = signature.state.iter().find(|s| s.dtype != DType::F32) {
+            return Err(Error::tensor(&spec.name, "a state of F32", format!("{:?}", spec.dtype)));
+        }
+        let max_batch = options.max_batch.min(options.sessions).max(1);
+        let shared = Arc::new(Shared {
+            slab: Slab::new(&layout, options.sessions)?,
+            queue: Queue::new(options.sessions, options.queue, max_batch, options.max_wait),
+            rows: Mutex::new(Rows { used: 0, free: Vec::with_capacity(options.sessions) }),
+            sessions: options.sessions,
+            open: AtomicUsize::new(0),
+            counters: Counters::new(max_batch),
+            executor: Mutex::new(Some(executor)),
+            signature,
+            layout,
+            checks,
+        });
+        let body = {
+            let shared = shared.clone();
+            move || shared.serve()
+        };
+        let thread = std::thread::Builder::new().name("candle-models-engine".to_owned()).spawn(body);
+        let thread = thread.map_err(|e| Error::Input(format!("the engine's thread could not be started: {e}")))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// A new session in the initial state, its inputs zero.
+    ///
+    /// # Errors
+    /// [`EngineError::Capacity`] if all sessions are open, [`EngineError::Closed`] if the engine is closed.
+    pub fn open(&self) -> Result<Session, EngineError> {
+        Session::open(&self.shared)
+    }
+
+    /// What the engine has done since its start; it goes on meanwhile.
+    pub fn stats(&self) -> Stats {
+        self.shared.counters.read(self.shared.open())
+    }
+
+    /// Closes the engine: requests that wait and steps of sessions from now on get [`EngineError::Closed`]. What is being run
+    /// is finished and answered; the prepared model is freed after it.
+    pub fn close(&self) {
+        self.shared.close();
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
+        if let Some(thread) = self.thread.take()
+            // The last owner can be a task that the engine's own thread has woken.
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of that thread has been reported by the panic hook, and every request has been answered.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Which rows are free.
+struct Rows {
+    /// Rows from here on have never been used: they are zero.
+    used: u32,
+    free: Vec<u32>,
+}
+
+/// What the engine, its thread and its sessions hold together: as long as one of them is there, so is the memory.
+pub(super) struct Shared {
+    pub signature: Signature,
+    pub layout: Layout,
+    pub checks: Checks,
+    pub slab: Slab,
+    pub queue: Queue,
+    pub counters: Counters,
+    rows: Mutex<Rows>,
+    sessions: usize,
+    open: AtomicUsize,
+    /// `None` once the engine is closed and its thread has ended.
+    executor: Mutex<Option<Box<dyn Execute>>>,
+}
+
+/// How a batch went.
+pub(super) struct Pass {
+    pub result: Result<(), Fault>,
+    pub started: Instant,
+    pub finished: Instant,
+}
+
+/// Why a batch failed, for each of its requests.
+#[derive(Debug, Clone)]
+pub(super) enum Fault {
+    Panicked(Arc<str>),
+    Failed(Arc<Error>),
+}
+
+impl From<Fault> for EngineError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Panicked(message) => Self::Panicked(message),
+            Fault::Failed(error) => Self::Failed(error),
+        }
+    }
+}
+
+impl Pass {
+    /// Runs a batch and catches its panic.
+    ///
+    /// # Safety
+    /// As for [`Execute::execute`].
+    unsafe fn run(executor: &mut dyn Execute, sequences: &[Sequence]) -> Self {
+        let started = Instant::now();
+        // An executor promises that its next batch runs as if nothing had happened.
+        // SAFETY: the caller's promise.
+        let run = AssertUnwindSafe(|| unsafe { executor.execute(sequences) });
+        let result = match catch_unwind(run) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Fault::Failed(Arc::new(error))),
+            Err(panic) => {
+                let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+                Err(Fault::Panicked(text.unwrap_or("without a message").into()))
+            }
+        };
+        Self { result, started, finished: Instant::now() }
+    }
+
+    pub fn time(&self) -> Duration {
+        self.finished - self.started
+    }
+}
+
+/// A lone session's way to the model.
+pub(super) enum Alone {
+    Ran(Pass),
+    /// There are others, or the engine's thread is at work.
+    NotAlone,
+    Closed,
+}
+
+impl Shared {
+    /// How many sessions are open.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A row of zeros.
+    pub fn acquire(&self) -> Result<u32, EngineError> {
+        if self.queue.is_closed() {
+            return Err(EngineError::Closed);
+        }
+        let mut rows = self.rows();
+        let (row, reused) = match rows.free.pop() {
+            Some(row) => (row, true),
+            None if (rows.used as usize) < self.sessions => {
+                rows.used += 1;
+                (rows.used - 1, false)
+            }
+            None => return Err(EngineError::Capacity { sessions: self.sessions }),
+        };
+        self.open.fetch_add(1, Ordering::AcqRel);
+        drop(rows);
+        if reused {
+            // SAFETY: nobody else has a free row, and this one has just left their number.
+            unsafe { self.slab.clear(row) };
+        }
+        Ok(row)
+    }
+
+    /// Gives back a row that nobody touches any more.
+    pub fn release(&self, row: u32) {
+        let mut rows = self.rows();
+        rows.free.push(row);
+        self.open.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Runs the step of a session that owns `row` on the caller's thread, if that session is the only one.
+    pub fn run_alone(&self, row: u32) -> Alone {
+        if self.open() != 1 {
+            return Alone::NotAlone;
+        }
+        let mut guard = match self.executor.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Alone::NotAlone,
+        };
+        let Some(executor) = &mut *guard else { return Alone::Closed };
+        // SAFETY: the caller owns the row.
+        Alone::Ran(unsafe { Pass::run(&mut **executor, &[self.slab.row(row).sequence()]) })
+    }
+
+    /// Closes the queue and answers what waited in it.
+    fn close(&self) {
+        let now = Instant::now();
+        for request in self.queue.close() {
+            self.refuse(request, EngineError::Closed, now);
+        }
+    }
+
+    /// Answers a claimed request that is not run.
+    fn refuse(&self, request: Request, error: EngineError, now: Instant) {
+        let queue = now.saturating_duration_since(request.queued);
+        self.answer(request.slot, Answer { result: Err(error), queue, execute: Duration::ZERO, finished: now });
+    }
+
+    fn answer(&self, slot: u32, answer: Answer) {
+        if self.queue.finish(slot, answer) {
+            self.release(slot);
+        }
+    }
+
+    /// The engine's thread.
+    fn serve(&self) {
+        let _exit = Exit(self);
+        let mut batch = self.queue.batch();
+        let mut sequences = Vec::with_capacity(batch.live.capacity());
+        while self.queue.form(&mut batch, || self.open()) {
+            let now = Instant::now();
+            for request in batch.expired.drain(..) {
+                count(&self.counters.expired);
+                self.refuse(request, EngineError::DeadlineExceeded, now);
+            }
+            if !batch.live.is_empty() {
+                self.run(&mut batch, &mut sequences);
+            }
+        }
+    }
+
+    /// Runs and answers the requests of a batch.
+    fn run(&self, batch: &mut Batch, sequences: &mut Vec<Sequence>) {
+        sequences.clear();
+        sequences.extend(batch.live.iter().map(|request| self.slab.row(request.slot).sequence()));
+        let pass = {
+            let mut guard = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: the requests are claimed, so the engine owns their rows, and every session has one.
+            guard.as_mut().map(|executor| unsafe { Pass::run(&mut **executor, sequences) })
+        };
+        // Only this thread takes the executor away, at its end.
+        let Some(pass) = pass else { unreachable!("the engine's thread runs a batch without an executor") };
+        self.tally(batch, &pass);
+        for request in batch.live.drain(..) {
+            let queue = pass.started.saturating_duration_since(request.queued);
+            let result = pass.result.clone().map_err(EngineError::from);
+            self.answer(request.slot, Answer { result, queue, execute: pass.time(), finished: pass.finished });
+        }
+    }
+
+    fn tally(&self, batch: &Batch, pass: &Pass) {
+        let (counters, size) = (&self.counters, batch.live.len());
+        let result = if pass.result.is_ok() { &counters.steps } else { &counters.failed };
+        result.fetch_add(size as u64, Ordering::Relaxed);
+        count(&counters.batches);
+        count(&counters.batch_sizes[size - 1]);
+        counters.execute.record(pass.time());
+        batch.live.iter().for_each(|r| counters.queue.record(pass.started.saturating_duration_since(r.queued)));
+    }
+}
+
+/// However the engine's thread ends, nobody waits for it in vain.
+struct Exit<'a>(&'a Shared);
+
+impl Drop for Exit<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+        let executor = self.0.executor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(executor);
+    }
+}

@@ -1,0 +1,339 @@
+//! A session: one agent's inputs, outputs and state.
+
+use super::layout::fill;
+use super::queue::{Refused, Request};
+use super::server::{Alone, Shared};
+use super::slot::{Answer, State};
+use super::stats::count;
+use super::{EngineError, Step};
+use crate::tensors::NamedTensors;
+use crate::{Error, Result};
+use candle_core::{DType, Device, Tensor};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// Where the time of a step went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Timing {
+    /// From the request to the start of its batch; zero for a step on the caller's own thread.
+    pub queue: Duration,
+    /// The batch.
+    pub execute: Duration,
+    /// From the end of the batch until the caller had the answer; zero for a step on the caller's own thread.
+    pub reply: Duration,
+}
+
+/// One agent: its inputs, outputs and the model's state, which stay from step to step.
+///
+/// A session can move between threads, and outlives the engine (its steps are [`EngineError::Closed`] then). Dropping it
+/// makes room for another one.
+pub struct Session {
+    shared: Arc<Shared>,
+    row: u32,
+    frames: u64,
+    lost: bool,
+    timing: Timing,
+}
+
+impl Session {
+    pub(super) fn open(shared: &Arc<Shared>) -> Result<Self, EngineError> {
+        let row = shared.acquire()?;
+        Ok(Self { shared: shared.clone(), row, frames: 0, lost: false, timing: Timing::default() })
+    }
+
+    /// An input of floats, `[width]`, to be filled before a step. It keeps its values.
+    pub fn floats_mut(&mut self, name: &str) -> Result<&mut [f32]> {
+        self.settle();
+        let range = self.shared.layout.input(name, DType::F32)?;
+        // SAFETY: the session owns its row once it has settled, and it is borrowed for as long as the slice.
+        let floats = unsafe { &mut *self.shared.slab.row(self.row).floats };
+        Ok(&mut floats[range])
+    }
+
+    /// An input of indices, `[columns]`, to be filled before a step. It keeps its values.
+    pub fn indices_mut(&mut self, name: &str) -> Result<&mut [u32]> {
+        self.settle();
+        let range = self.shared.layout.input(name, DType::U32)?;
+        // SAFETY: as for floats.
+        let indices = unsafe { &mut *self.shared.slab.row(self.row).indices };
+        Ok(&mut indices[range])
+    }
+
+    /// Copies a whole input of floats.
+    pub fn set_f32(&mut self, name: &str, values: &[f32]) -> Result<()> {
+        fill(name, self.floats_mut(name)?, values)
+    }
+
+    /// Copies a whole input of indices.
+    pub fn set_u32(&mut self, name: &str, values: &[u32]) -> Result<()> {
+        fill(name, self.indices_mut(name)?, values)
+    }
+
+    /// An output of floats of the last step; zeros before the first, anything after a failed one.
+    pub fn floats(&self, name: &str) -> Result<&[f32]> {
+        let range = self.shared.layout.output(name, DType::F32)?;
+        self.take_back();
+        // SAFETY: the session owns its row, and can make no request while it is borrowed.
+        let floats = unsafe { &*self.shared.slab.row(self.row).out_floats };
+        Ok(&floats[range])
+    }
+
+    /// An output of indices of the last step; zeros before the first, anything after a failed one.
+    pub fn indices(&self, name: &str) -> Result<&[u32]> {
+        let range = self.shared.layout.output(name, DType::U32)?;
+        self.take_back();
+        // SAFETY: as for floats.
+        let indices = unsafe { &*self.shared.slab.row(self.row).out_indices };
+        Ok(&indices[range])
+    }
+
+    /// One frame: the inputs to the outputs, the state to the one behind the frame.
+    ///
+    /// # Errors
+    /// See [`EngineError`]: each says whether the state is lost.
+    pub fn step(&mut self) -> Result<(), EngineError> {
+        self.run(None)
+    }
+
+    /// [`step`](Self::step), unless it would begin after the deadline.
+    ///
+    /// # Errors
+    /// [`EngineError::DeadlineExceeded`], and those of [`step`](Self::step).
+    pub fn step_before(&mut self, deadline: Instant) -> Result<(), EngineError> {
+        self.run(Some(deadline))
+    }
+
+    /// A step that blocks nobody, for any runtime. It runs on the engine's thread, even that of a lone session.
+    ///
+    /// Dropping the future cancels the step. A request that still waits is not computed and the state is untouched. One that
+    /// is being computed is finished in the background, and with it the state moves on: [`frames`](Self::frames) tells. Until
+    /// then every other method that touches inputs, outputs or state blocks, for one batch at most.
+    pub fn step_async(&mut self) -> Step<'_> {
+        Step::new(self, None)
+    }
+
+    /// [`step_async`](Self::step_async), unless it would begin after the deadline.
+    pub fn step_async_before(&mut self, deadline: Instant) -> Step<'_> {
+        Step::new(self, Some(deadline))
+    }
+
+    /// Back to the initial state: the next step is the first of a game. Inputs stay.
+    pub fn reset(&mut self) {
+        self.settle();
+        // SAFETY: the session owns its row once it has settled.
+        unsafe { &mut *self.shared.slab.row(self.row).state }.fill(0.0);
+        (self.frames, self.lost) = (0, false);
+    }
+
+    /// How many frames the state has behind it: steps since the session was opened, reset or restored (a fork goes on from
+    /// where it was made). After a cancelled step it says whether that step was made.
+    ///
+    /// # Errors
+    /// [`EngineError::StateLost`] if a step failed.
+    pub fn frames(&mut self) -> Result<u64, EngineError> {
+        self.intact()?;
+        Ok(self.frames)
+    }
+
+    /// The state as named tensors `[1, ...]`, as [`Recurrent::initial_state`](crate::recurrent::Recurrent::initial_state) has it.
+    ///
+    /// # Errors
+    /// [`EngineError::StateLost`] if a step failed.
+    pub fn save(&mut self) -> Result<NamedTensors, EngineError> {
+        self.intact()?;
+        // SAFETY: the session owns its row once it has settled.
+        let state = unsafe { &*self.shared.slab.row(self.row).state };
+        let tensor = |field: &super::layout::Field| {
+            let shape: Vec<usize> = std::iter::once(1).chain(field.spec.shape.iter().copied()).collect();
+            let tensor = Tensor::from_slice(&state[field.range.clone()], shape, &Device::Cpu).map_err(Error::from)?;
+            Ok((field.spec.name.clone(), tensor))
+        };
+        self.shared.layout.states.iter().map(tensor).collect()
+    }
+
+    /// Goes on from a state that [`save`](Self::save) gave, in this engine or another of the same model.
+    ///
+    /// # Errors
+    /// If names, dtypes or shapes are not the model's, or a value is not finite; the session's own state is untouched then.
+    pub fn restore(&mut self, state: &NamedTensors) -> Result<(), EngineError> {
+        self.settle();
+        state.check(&self.shared.signature.state, &[1])?;
+        let values = |field: &super::layout::Field| {
+            let values = state.get(&field.spec.name)?.flatten_all()?.to_vec1::<f32>()?;
+            match values.iter().find(|x| !x.is_finite()) {
+                Some(found) => Err(Error::tensor(&field.spec.name, "finite numbers", found)),
+                None => Ok(values),
+            }
+        };
+        let all: Vec<Vec<f32>> = self.shared.layout.states.iter().map(values).collect::<Result<_>>()?;
+        // SAFETY: the session owns its row once it has settled.
+        let row = unsafe { &mut *self.shared.slab.row(self.row).state };
+        for (field, values) in self.shared.layout.states.iter().zip(all) {
+            row[field.range.clone()].copy_from_slice(&values);
+        }
+        (self.frames, self.lost) = (0, false);
+        Ok(())
+    }
+
+    /// A new session with the same inputs, outputs and state, which goes its own way from here.
+    ///
+    /// # Errors
+    /// [`EngineError::Capacity`] and [`EngineError::Closed`] as for [`Engine::open`](super::Engine::open),
+    /// [`EngineError::StateLost`] if a step failed.
+    pub fn fork(&mut self) -> Result<Self, EngineError> {
+        self.intact()?;
+        let mut fork = Self::open(&self.shared)?;
+        fork.frames = self.frames;
+        // SAFETY: this session owns its row once it has settled, and the fork owns its own.
+        unsafe { self.shared.slab.copy(self.row, fork.row) };
+        Ok(fork)
+    }
+
+    /// Where the time of the last step that was answered went; zero before the first and for a step that was not tried.
+    pub fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn run(&mut self, deadline: Option<Instant>) -> Result<(), EngineError> {
+        self.prepare()?;
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            count(&self.shared.counters.expired);
+            return Err(EngineError::DeadlineExceeded);
+        }
+        match self.shared.run_alone(self.row) {
+            Alone::Ran(pass) => {
+                self.timing.execute = pass.time();
+                self.shared.counters.lone.record(pass.time());
+                count(if pass.result.is_ok() { &self.shared.counters.steps } else { &self.shared.counters.failed });
+                count(&self.shared.counters.lone_steps);
+                self.note(pass.result.map_err(EngineError::from))
+            }
+            Alone::Closed => Err(EngineError::Closed),
+            Alone::NotAlone => {
+                self.submit(deadline)?;
+                self.shared.queue.wait(self.row);
+                self.collect()
+            }
+        }
+    }
+
+    /// Everything that can be wrong before a request is made.
+    fn prepare(&mut self) -> Result<(), EngineError> {
+        self.timing = Timing::default();
+        self.intact()?;
+        if self.shared.queue.is_closed() {
+            return Err(EngineError::Closed);
+        }
+        let row = self.shared.slab.row(self.row);
+        // SAFETY: the session owns its row once it has settled.
+        let (floats, indices) = unsafe { (&*row.floats, &*row.indices) };
+        Ok(self.shared.checks.check(&self.shared.layout, floats, indices)?)
+    }
+
+    fn intact(&mut self) -> Result<(), EngineError> {
+        self.settle();
+        if self.lost { Err(EngineError::StateLost) } else { Ok(()) }
+    }
+
+    fn submit(&mut self, deadline: Option<Instant>) -> Result<(), EngineError> {
+        let request = Request { slot: self.row, queued: Instant::now(), deadline };
+        self.shared.queue.push(request).map_err(|refused| match refused {
+            Refused::Closed => EngineError::Closed,
+            Refused::Full(queue) => {
+                count(&self.shared.counters.overloaded);
+                EngineError::Overloaded { queue }
+            }
+        })
+    }
+
+    /// The answer to the request that is done.
+    fn collect(&mut self) -> Result<(), EngineError> {
+        let Answer { result, queue, execute, finished } = self.answer();
+        self.timing = Timing { queue, execute, reply: finished.elapsed() };
+        self.shared.counters.reply.record(self.timing.reply);
+        self.note(result)
+    }
+
+    fn answer(&self) -> Answer {
+        let answer = self.shared.queue.take(self.row);
+        let Some(answer) = answer else { unreachable!("a request that is done has an answer") };
+        answer
+    }
+
+    /// Keeps account of the state.
+    fn note(&mut self, result: Result<(), EngineError>) -> Result<(), EngineError> {
+        match &result {
+            Ok(()) => self.frames += 1,
+            Err(EngineError::Panicked(_) | EngineError::Failed(_)) => self.lost = true,
+            Err(_) => {}
+        }
+        result
+    }
+
+    /// Takes the row back from a request that a dropped future has left behind.
+    fn take_back(&self) {
+        if self.shared.queue.state(self.row) == State::Queued {
+            self.shared.queue.withdraw(self.row);
+        }
+        self.shared.queue.wait(self.row);
+    }
+
+    /// Takes the row back and keeps account of what became of the request.
+    fn settle(&mut self) {
+        if self.shared.queue.state(self.row) == State::Idle {
+            return;
+        }
+        self.take_back();
+        self.note_left_behind();
+    }
+
+    /// [`settle`](Self::settle) without blocking.
+    fn poll_settled(&mut self, context: &mut Context<'_>) -> bool {
+        if self.shared.queue.state(self.row) == State::Queued {
+            self.shared.queue.withdraw(self.row);
+        }
+        let done = self.shared.queue.poll(self.row, context);
+        if done {
+            self.note_left_behind();
+        }
+        done
+    }
+
+    fn note_left_behind(&mut self) {
+        if self.shared.queue.state(self.row) == State::Done {
+            let answer = self.answer();
+            // Nobody waits for this answer; what it means for the state has been kept.
+            let _ = self.note(answer.result);
+        }
+    }
+
+    /// Makes a request without blocking: pending while one that was cancelled is still being run.
+    pub(super) fn poll_submit(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
+        if !self.poll_settled(context) {
+            return Poll::Pending;
+        }
+        Poll::Ready(self.prepare().and_then(|()| self.submit(deadline)))
+    }
+
+    /// The answer to the request, if it is there.
+    pub(super) fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Result<(), EngineError>> {
+        if self.shared.queue.poll(self.row, context) { Poll::Ready(self.collect()) } else { Poll::Pending }
+    }
+
+    /// Gives up the request.
+    pub(super) fn cancel(&mut self) {
+        count(&self.shared.counters.cancelled);
+        if !self.shared.queue.withdraw(self.row) {
+            self.shared.queue.forget_waker(self.row);
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.shared.queue.leave(self.row) {
+            self.shared.release(self.row);
+        }
+    }
+}

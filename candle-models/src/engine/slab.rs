@@ -1,0 +1,121 @@
+//! The memory of all sessions: one row each, allocated at once.
+
+use super::layout::Layout;
+use crate::exec::program::Sequence;
+use crate::{Error, Result};
+use std::alloc::{self, alloc_zeroed};
+use std::ptr::{NonNull, slice_from_raw_parts_mut};
+
+/// Values of a cache line: every part of a row begins on one, so that two sessions never share one.
+const LINE: usize = 16;
+const ALIGNMENT: usize = LINE * size_of::<f32>();
+
+/// Rows of [inputs of floats | inputs of indices | state | outputs of floats | outputs of indices], zeros at first.
+///
+/// Floats and indices have the same size and any bits are valid for both, so one block serves.
+#[derive(Debug)]
+pub(super) struct Slab {
+    memory: NonNull<f32>,
+    allocation: alloc::Layout,
+    /// Where the parts of a row begin, and how many values each has.
+    parts: [(usize, usize); 5],
+    stride: usize,
+    rows: usize,
+}
+
+// SAFETY: the slab hands out raw pointers only; who follows them has to own the row.
+unsafe impl Send for Slab {}
+// SAFETY: as above.
+unsafe impl Sync for Slab {}
+
+/// A session's memory. No reference: who makes one has to own the row for as long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Row {
+    pub floats: *mut [f32],
+    pub indices: *mut [u32],
+    pub state: *mut [f32],
+    pub out_floats: *mut [f32],
+    pub out_indices: *mut [u32],
+}
+
+impl Row {
+    /// The row as a sequence of one frame that goes on from its state.
+    pub fn sequence(self) -> Sequence {
+        const GO_ON: &[bool] = &[false];
+        let Self { floats, indices, state, out_floats, out_indices } = self;
+        Sequence { floats, indices, resets: GO_ON, state, out_floats, out_indices }
+    }
+}
+
+impl Slab {
+    /// `rows` rows of that layout. Memory that nobody touches is not taken from the system.
+    pub fn new(layout: &Layout, rows: usize) -> Result<Self> {
+        let mut stride = 0;
+        let parts = [layout.floats, layout.indices, layout.state, layout.out_floats, layout.out_indices].map(|len| {
+            let at = stride;
+            stride += len.next_multiple_of(LINE);
+            (at, len)
+        });
+        let stride = stride.max(LINE);
+        let too_large = || Error::config("sessions", format!("{rows} rows of {} bytes are not to be had", stride * size_of::<f32>()));
+        let bytes = stride.checked_mul(rows).and_then(|n| n.checked_mul(size_of::<f32>())).ok_or_else(too_large)?;
+        let allocation = alloc::Layout::from_size_align(bytes, ALIGNMENT).map_err(|_| too_large())?;
+        // SAFETY: the size is not zero: a stride is at least a line, and an engine has at least one session.
+        let memory = unsafe { alloc_zeroed(allocation) };
+        let memory = NonNull::new(memory.cast::<f32>()).ok_or_else(too_large)?;
+        Ok(Self { memory, allocation, parts, stride, rows })
+    }
+
+    fn part(&self, row: u32, part: usize) -> (*mut f32, usize) {
+        let (row, (at, len)) = (row as usize, self.parts[part]);
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        // SAFETY: row and part lie inside the allocation.
+        (unsafe { self.memory.as_ptr().add(row * self.stride + at) }, len)
+    }
+
+    /// The memory of a row.
+    pub fn row(&self, row: u32) -> Row {
+        let part = |i| self.part(row, i);
+        let floats = |(at, len)| slice_from_raw_parts_mut(at, len);
+        let indices = |(at, len): (*mut f32, usize)| slice_from_raw_parts_mut(at.cast::<u32>(), len);
+        Row {
+            floats: floats(part(0)),
+            indices: indices(part(1)),
+            state: floats(part(2)),
+            out_floats: floats(part(3)),
+            out_indices: indices(part(4)),
+        }
+    }
+
+    /// Bytes of all rows.
+    pub fn bytes(&self) -> usize {
+        self.allocation.size()
+    }
+
+    /// Fills a row with zeros.
+    ///
+    /// # Safety
+    /// The caller owns the row.
+    pub unsafe fn clear(&self, row: u32) {
+        let (at, _) = self.part(row, 0);
+        // SAFETY: a row has `stride` values, and the caller owns it.
+        unsafe { at.write_bytes(0, self.stride) };
+    }
+
+    /// Copies a whole row.
+    ///
+    /// # Safety
+    /// The caller owns both rows.
+    pub unsafe fn copy(&self, from: u32, to: u32) {
+        let (from, to) = (self.part(from, 0).0, self.part(to, 0).0);
+        // SAFETY: rows have `stride` values and do not overlap; the caller owns both.
+        unsafe { from.copy_to(to, self.stride) };
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: allocated with the same layout.
+        unsafe { alloc::dealloc(self.memory.as_ptr().cast(), self.allocation) };
+    }
+}

@@ -1,0 +1,248 @@
+//! Queue, batches, deadlines, cancelling.
+
+use super::*;
+
+#[test]
+fn batches_are_filled_in_order_of_arrival() {
+    within_a_minute(|| {
+        let (engine, control) = engine(&Options { max_batch: 3, ..Default::default() });
+        let mut sessions: Vec<Session> = (0..8).map(|id| session(&engine, id)).collect();
+        control.shut();
+        let mut steps: Vec<_> = sessions.iter_mut().map(Session::step_async).collect();
+        assert!(poll(&mut steps[5]).is_pending());
+        control.wait_for(1);
+        for i in [7, 0, 3, 1, 6, 2, 4] {
+            assert!(poll(&mut steps[i]).is_pending());
+        }
+        control.open();
+        steps.into_iter().for_each(|step| finish(step).unwrap());
+        assert_eq!(control.batches(), [vec![5], vec![7, 0, 3], vec![1, 6, 2], vec![4]]);
+        assert_eq!(engine.stats().batch_sizes, [2, 0, 2]);
+    });
+}
+
+#[test]
+fn a_full_queue_refuses_and_the_step_can_be_tried_again() {
+    within_a_minute(|| {
+        let (engine, control) = engine(&Options { queue: 2, ..Default::default() });
+        let mut sessions: Vec<Session> = (0..4).map(|id| session(&engine, id)).collect();
+        let [a, b, c, d] = &mut sessions[..] else { unreachable!() };
+        control.shut();
+        let mut running = a.step_async();
+        assert!(poll(&mut running).is_pending());
+        control.wait_for(1);
+        let (mut first, mut second) = (b.step_async(), c.step_async());
+        assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
+        assert!(matches!(d.step(), Err(EngineError::Overloaded { queue: 2 })));
+        // A place that is given up is free.
+        drop(second);
+        let mut last = d.step_async();
+        assert!(poll(&mut last).is_pending());
+        control.open();
+        for step in [running, first, last] {
+            finish(step).unwrap();
+        }
+        assert_eq!((d.frames().unwrap(), c.frames().unwrap()), (1, 0));
+        assert_eq!((engine.stats().overloaded, engine.stats().cancelled), (1, 1));
+    });
+}
+
+#[test]
+fn a_request_past_its_deadline_is_not_run() {
+    within_a_minute(|| {
+        let (engine, control) = engine(&Options::default());
+        let (mut a, mut b, mut c) = (session(&engine, 1), session(&engine, 2), session(&engine, 3));
+        control.shut();
+        let mut running = a.step_async();
+        assert!(poll(&mut running).is_pending());
+        control.wait_for(1);
+        let deadline = Instant::now() + Duration::from_millis(5);
+        let (mut late, mut timely) = (b.step_async_before(deadline), c.step_async_before(deadline + Duration::from_secs(100)));
+        assert!(poll(&mut late).is_pending() && poll(&mut timely).is_pending());
+        std::thread::sleep(Duration::from_millis(10));
+        control.open();
+        assert!(matches!(finish(late), Err(EngineError::DeadlineExceeded)));
+        finish(timely).unwrap();
+        finish(running).unwrap();
+        assert_eq!(control.batches(), [[1], [3]]);
+        assert_eq!(b.frames().unwrap(), 0);
+        // Too late at once, beside others and alone.
+        assert!(matches!(b.step_before(Instant::now()), Err(EngineError::DeadlineExceeded)));
+        drop((a, c));
+        assert!(matches!(b.step_before(Instant::now()), Err(EngineError::DeadlineExceeded)));
+        b.step_before(Instant::now() + Duration::from_secs(100)).unwrap();
+        assert_eq!((sums(&b)[2], engine.stats().expired), (1.0, 3));
+    });
+}
+
+#[test]
+fn a_request_that_is_cancelled_in_the_queue_is_not_run() {
+    within_a_minute(|| {
+        let (engine, control) = engine(&Options::default());
+        let (mut a, mut b, mut c) = (session(&engine, 1), session(&engine, 2), session(&engine, 3));
+        control.shut();
+        let mut running = a.step_async();
+        assert!(poll(&mut running).is_pending());
+        control.wait_for(1);
+        let mut cancelled = b.step_async();
+        assert!(poll(&mut cancelled).is_pending());
+        drop(cancelled);
+        let mut forgotten = c.step_async();
+        assert!(poll(&mut forgotten).is_pending());
+        std::mem::forget(forgotten);
+        // Both rows are their sessions' own again although the engine is held up.
+        assert_eq!((b.frames().unwrap(), sums(&c)[2], c.frames().unwrap()), (0, 0.0, 0));
+        c.set_f32("x", &[1.0, 2.0]).unwrap();
+        control.open();
+        finish(running).unwrap();
+        c.step().unwrap();
+        b.step().unwrap();
+        assert_eq!((sums(&c), sums(&b)[2]), ([1.0, 2.0, 1.0], 1.0));
+        assert_eq!(control.batches(), [[1], [3], [2]]);
+        assert_eq!(engine.stats().cancelled, 1);
+    });
+}
+
+#[test]
+fn a_request_that_is_cancelled_while_it_runs_moves_the_state() {
+    within_a_minute(|| {
+        let (engine, control) = engine(&Options::default());
+        let mut a = session(&engine, 1);
+        a.set_f32("x", &[1.0, 2.0]).unwrap();
+        control.shut();
+        let mut running = a.step_async();
+        assert!(poll(&mut running).is_pending());
+        control.wait_for(1);
+        drop(running);
+        // Another step does not block its thread while that one is finished.
+        let mut next = a.step_async();
+        assert!(poll(&mut next).is_pending());
+        control.open();
+        finish(next).unwrap();
+        assert_eq!((sums(&a), a.frames().unwrap()), ([2.0, 4.0, 2.0], 2));
+        // Blocking calls wait for it.
+        control.shut();
+        let mut running = a.step_async();
+        assert!(poll(&mut running).is_pending());
+        control.wait_for(3);
+        drop(running);
+        let opener = std::thread::spawn({
+            let control = control.clone();
+            move || {
+                std::thread::sleep(Duration::from_millis(20));
+                control.open();
+            }
+        });
+        assert_eq!(a.frames().unwrap(), 3);
+        a.step().unwrap();
+        assert_eq!(sums(&a), [4.0, 8.0, 4.0]);
+        opener.join().unwrap();
+        assert_eq!(engine.stats().cancelled, 2);
+    });
+}
+
+#[test]
+fn a_session_can_be_dropped_in_every_state() {
+    within_a_minute(|| {
+        let (engine, control) = engine(&Options { sessions: 3, ..Default::default() });
+        for round in 0..20 {
+            control.shut();
+            let (mut running, mut queued, mut done) = (session(&engine, 1), session(&engine, 2), session(&engine, 3));
+            let begun = control.begun.load(Ordering::SeqCst);
+            let mut step = running.step_async();
+            assert!(poll(&mut step).is_pending());
+            control.wait_for(begun + 1);
+            // A future that is forgotten leaves its request where it is.
+            std::mem::forget(step);
+            let mut step = queued.step_async();
+            assert!(poll(&mut step).is_pending());
+            std::mem::forget(step);
+            drop(queued);
+            assert_eq!(engine.stats().open, 2);
+            drop(running);
+            assert_eq!(engine.stats().open, 2, "the row of a request that runs is not free before it has ended");
+            control.open();
+            until(|| engine.stats().open == 1);
+            control.shut();
+            let mut step = done.step_async();
+            assert!(poll(&mut step).is_pending());
+            std::mem::forget(step);
+            control.open();
+            until(|| engine.stats().steps == 2 * (round + 1));
+            if round % 2 == 0 {
+                done.frames().unwrap();
+            }
+            drop(done);
+            until(|| engine.stats().open == 0);
+        }
+        assert!(control.batches().iter().all(|ids| !ids.contains(&2)));
+    });
+}
+
+#[test]
+fn a_batch_is_held_back_only_as_long_as_it_may() {
+    within_a_minute(|| {
+        let wait = Duration::from_millis(300);
+        let (engine, control) = engine(&Options { max_wait: Some(wait), max_batch: 3, ..Default::default() });
+        let mut sessions: Vec<Session> = (0..4).map(|id| session(&engine, id)).collect();
+        let timed = |sessions: &mut [Session], deadline: Option<Instant>| {
+            let start = Instant::now();
+            let step = |s: &mut Session| match deadline {
+                Some(deadline) => finish(s.step_async_before(deadline)).unwrap(),
+                None => finish(s.step_async()).unwrap(),
+            };
+            std::thread::scope(|scope| {
+                for s in sessions {
+                    scope.spawn(move || step(s));
+                }
+            });
+            start.elapsed()
+        };
+        assert!(timed(&mut sessions[..1], None) >= wait, "one of four waits for the others");
+        assert!(timed(&mut sessions[..3], None) < wait, "a full batch waits for nobody");
+        let soon = Instant::now() + wait / 2;
+        assert!(timed(&mut sessions[..1], Some(soon)) < wait / 2, "a deadline is not waited away");
+        sessions.truncate(2);
+        assert!(timed(&mut sessions[..], None) < wait, "nobody else can come");
+        assert_eq!(control.batches().iter().map(Vec::len).collect::<Vec<_>>(), [1, 3, 1, 2]);
+    });
+}
+
+#[test]
+fn many_tasks_that_are_cancelled_at_random_leave_a_true_count() {
+    use crate::random::Random;
+    within_a_minute(|| {
+        let (engine, _) = engine(&Options { max_batch: 4, ..Default::default() });
+        std::thread::scope(|scope| {
+            for id in 0..6 {
+                let engine = &engine;
+                scope.spawn(move || {
+                    let random = Random::new(u64::from(id));
+                    let mut own = session(engine, id);
+                    own.set_f32("x", &[1.0, 0.0]).unwrap();
+                    for n in 0..400 {
+                        let before = own.frames().unwrap();
+                        let mut step = own.step_async();
+                        if poll(&mut step).is_pending() {
+                            for _ in 0..random.below(n, 40) {
+                                std::hint::spin_loop();
+                            }
+                            if random.stream("drop").uniform(n) < 0.1 {
+                                std::mem::forget(step);
+                                own = session(engine, id);
+                                own.set_f32("x", &[1.0, 0.0]).unwrap();
+                                continue;
+                            }
+                        }
+                        drop(step);
+                        let (now, sum) = (own.frames().unwrap(), sums(&own)[0]);
+                        assert!(now == before || now == before + 1);
+                        // The outputs are those of the last frame that the state has behind it.
+                        assert_eq!(now as f32, sum);
+                    }
+                });
+            }
+        });
+        until(|| engine.stats().open == 0);
+    });
+}

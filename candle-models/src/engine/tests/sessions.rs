@@ -1,0 +1,222 @@
+//! What a session gives, alone and beside others.
+
+use super::*;
+use crate::random::Random;
+
+/// The fold that a session has to equal.
+#[derive(Default)]
+struct Expected([f32; 3]);
+
+impl Expected {
+    fn step(&mut self, x: [f32; 2]) -> [f32; 3] {
+        self.0 = [self.0[0] + x[0], self.0[1] + x[1], self.0[2] + 1.0];
+        self.0
+    }
+}
+
+/// Random steps, blocking and not, with resets; every output is compared.
+fn play(mut session: Session, id: u32, steps: u64) {
+    let random = Random::new(u64::from(id));
+    let mut expected = Expected::default();
+    for n in 0..steps {
+        if random.stream("reset").uniform(n) < 0.1 {
+            session.reset();
+            expected = Expected::default();
+        }
+        let x = [random.stream("x").uniform(n), random.stream("y").uniform(n)];
+        session.set_f32("x", &x).unwrap();
+        if random.stream("async").uniform(n) < 0.5 {
+            session.step().unwrap()
+        } else {
+            block_on(session.step_async()).unwrap()
+        }
+        assert_eq!(sums(&session), expected.step(x), "session {id} step {n}");
+        assert_eq!(session.indices("id").unwrap(), [id]);
+        assert_eq!(session.frames().unwrap(), expected.0[2] as u64);
+    }
+}
+
+#[test]
+fn every_session_has_its_own_state_whoever_else_is_there() {
+    within_a_minute(|| {
+        for max_wait in [None, Some(Duration::from_micros(100))] {
+            let (engine, control) = engine(&Options { max_batch: 3, sessions: 8, max_wait, ..Default::default() });
+            std::thread::scope(|scope| {
+                for id in 0..8 {
+                    let session = session(&engine, id);
+                    scope.spawn(move || play(session, id, 500));
+                }
+            });
+            let stats = engine.stats();
+            assert_eq!((stats.steps, stats.open, stats.failed, stats.overloaded), (4000, 0, 0, 0));
+            let batched: u64 = stats.batch_sizes.iter().zip(1..).map(|(n, size)| n * size).sum();
+            assert_eq!((batched + stats.lone_steps, stats.batch_sizes.len()), (4000, 3));
+            assert_eq!(stats.batches + stats.lone_steps, control.batches().len() as u64);
+            assert_eq!((stats.queue.count(), stats.reply.count()), (batched, batched));
+            assert_eq!((stats.execute.count(), stats.lone.count()), (stats.batches, stats.lone_steps));
+        }
+    });
+}
+
+#[test]
+fn a_lone_session_runs_on_its_own_thread() {
+    within_a_minute(|| {
+        let (engine, _) = engine(&Options::default());
+        let mut first = session(&engine, 1);
+        first.step().unwrap();
+        let timing = first.timing();
+        assert!(timing.execute > Duration::ZERO && timing.queue.is_zero() && timing.reply.is_zero(), "{timing:?}");
+        assert_eq!((engine.stats().lone_steps, engine.stats().batches), (1, 0));
+        let second = session(&engine, 2);
+        first.step().unwrap();
+        assert_eq!((engine.stats().lone_steps, engine.stats().batches), (1, 1));
+        drop(second);
+        first.step().unwrap();
+        assert_eq!((engine.stats().lone_steps, engine.stats().batches, engine.stats().steps), (2, 1, 3));
+        // A future never blocks its thread with the model.
+        block_on(first.step_async()).unwrap();
+        assert_eq!((engine.stats().lone_steps, engine.stats().batches), (2, 2));
+        assert_eq!(sums(&first)[2], 4.0);
+    });
+}
+
+#[test]
+fn a_session_can_be_opened_and_step_while_another_runs_alone() {
+    within_a_minute(|| {
+        let (engine, control) = engine(&Options::default());
+        let mut lone = session(&engine, 1);
+        control.shut();
+        std::thread::scope(|scope| {
+            let lone = scope.spawn(move || {
+                lone.step().unwrap();
+                lone.step().unwrap();
+                sums(&lone)
+            });
+            control.wait_for(1);
+            let mut other = session(&engine, 2);
+            let mut step = other.step_async();
+            assert!(poll(&mut step).is_pending());
+            control.open();
+            finish(step).unwrap();
+            assert_eq!(lone.join().unwrap()[2], 2.0);
+            assert_eq!(sums(&other)[2], 1.0);
+        });
+        assert_eq!(engine.stats().lone_steps, 1);
+    });
+}
+
+#[test]
+fn capacity_is_the_only_limit_to_opening() {
+    within_a_minute(|| {
+        let (engine, _) = engine(&Options { sessions: 1000, ..Default::default() });
+        let opened: Vec<_> = (0..10_000).map(|_| engine.open()).collect();
+        assert!(opened[..1000].iter().all(Result::is_ok));
+        assert!(opened[1000..].iter().all(|r| matches!(r, Err(EngineError::Capacity { sessions: 1000 }))));
+        let mut opened: Vec<Session> = opened.into_iter().flatten().collect();
+        // All at once: more than any batch.
+        let mut steps: Vec<_> = opened.iter_mut().map(Session::step_async).collect();
+        let answers: Vec<_> = steps.iter_mut().map(poll).collect();
+        let refused = answers.iter().filter(|a| matches!(a, Poll::Ready(Err(EngineError::Overloaded { queue: 256 })))).count();
+        assert_eq!(refused as u64, engine.stats().overloaded);
+        for (step, answer) in steps.into_iter().zip(answers) {
+            if answer.is_pending() {
+                finish(step).unwrap();
+            }
+        }
+        assert_eq!(engine.stats().steps, 1000 - refused as u64);
+        drop(opened);
+        assert_eq!(engine.stats().open, 0);
+        assert!((0..1000).map(|_| engine.open()).collect::<Vec<_>>().iter().all(Result::is_ok));
+    });
+}
+
+#[test]
+fn a_row_is_clean_when_it_is_opened_again() {
+    let (engine, _) = engine(&Options { sessions: 1, ..Default::default() });
+    let mut first = session(&engine, 9);
+    first.set_f32("x", &[5.0, 6.0]).unwrap();
+    first.step().unwrap();
+    drop(first);
+    let mut second = engine.open().unwrap();
+    assert_eq!((second.floats_mut("x").unwrap().to_vec(), second.indices_mut("id").unwrap().to_vec()), (vec![0.0; 2], vec![0]));
+    assert_eq!((sums(&second), second.frames().unwrap()), ([0.0; 3], 0));
+    second.step().unwrap();
+    assert_eq!(sums(&second), [0.0, 0.0, 1.0]);
+}
+
+#[test]
+fn saved_restored_and_forked_states_go_on_alike() {
+    let (engine, _) = engine(&Options::default());
+    let (mut a, mut b) = (session(&engine, 1), session(&engine, 2));
+    a.set_f32("x", &[1.0, 10.0]).unwrap();
+    a.step().unwrap();
+    let saved = a.save().unwrap();
+    assert_eq!(saved.get("sum").unwrap().to_vec2::<f32>().unwrap(), [[1.0, 10.0]]);
+    let mut fork = a.fork().unwrap();
+    assert_eq!((sums(&fork), fork.frames().unwrap(), fork.indices("id").unwrap()), ([1.0, 10.0, 1.0], 1, &[1][..]));
+    b.restore(&saved).unwrap();
+    b.set_f32("x", &[1.0, 10.0]).unwrap();
+    for session in [&mut a, &mut b, &mut fork] {
+        session.step().unwrap();
+        assert_eq!(sums(session), [2.0, 20.0, 2.0]);
+    }
+    // They are apart.
+    fork.step().unwrap();
+    fork.step().unwrap();
+    a.step().unwrap();
+    assert_eq!((sums(&a), sums(&b), sums(&fork)), ([3.0, 30.0, 3.0], [2.0, 20.0, 2.0], [4.0, 40.0, 4.0]));
+    a.restore(&saved).unwrap();
+    a.step().unwrap();
+    assert_eq!((sums(&a), a.frames().unwrap()), ([2.0, 20.0, 2.0], 1));
+    a.reset();
+    a.step().unwrap();
+    assert_eq!(sums(&a), [1.0, 10.0, 1.0]);
+}
+
+#[test]
+fn misuse_is_refused_by_name_and_costs_nothing() {
+    let (engine, control) = engine(&Options::default());
+    let mut s = session(&engine, 1);
+    let message = |e: Error| e.to_string();
+    assert_eq!(message(s.floats_mut("z").unwrap_err()), "tensor z: expected an input of F32, found none of that name");
+    assert_eq!(message(s.indices_mut("x").unwrap_err()), "tensor x: expected an input of U32, found none of that name");
+    assert_eq!(message(s.set_f32("x", &[1.0]).unwrap_err()), "tensor x: expected 2 values, found 1");
+    assert_eq!(message(s.floats("id").unwrap_err()), "tensor id: expected floats, found indices");
+    assert_eq!(message(s.indices("x").unwrap_err()), "tensor x: expected an output of the model, found none of that name");
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        s.set_f32("x", &[0.0, bad]).unwrap();
+        let expected = format!("tensor x: expected finite numbers, found {bad} in column 1");
+        assert_eq!(s.step().unwrap_err().to_string(), expected);
+        assert_eq!(finish(s.step_async()).unwrap_err().to_string(), expected);
+    }
+    s.set_f32("x", &[0.0, 1.0]).unwrap();
+    for (bad, found) in [(1_000_000, "1000000"), (u32::MAX, "SAMPLE")] {
+        s.set_u32("id", &[bad]).unwrap();
+        let expected = format!("tensor id: expected an index up to 999999 in column 0, found {found}");
+        assert_eq!(s.step().unwrap_err().to_string(), expected);
+    }
+    s.set_u32("id", &[999_999]).unwrap();
+    s.step().unwrap();
+    assert_eq!((sums(&s), control.batches().len()), ([0.0, 1.0, 1.0], 1));
+    let mut state = s.save().unwrap();
+    let nan = state.map(|_, t| Ok((t * f64::NAN)?)).unwrap();
+    assert_eq!(s.restore(&nan).unwrap_err().to_string(), "tensor sum: expected finite numbers, found NaN");
+    assert!(s.restore(&state.gather_rows(&[0, 0]).unwrap()).unwrap_err().to_string().starts_with("tensor sum: expected F32 [1, 2]"));
+    state.insert("more", state.get("sum").unwrap().clone());
+    assert_eq!(s.restore(&state).unwrap_err().to_string(), "tensor more: expected no such tensor in the signature, found one");
+    s.step().unwrap();
+    assert_eq!(sums(&s), [0.0, 2.0, 2.0], "a state that is refused changes nothing");
+}
+
+#[test]
+fn sample_stands_only_where_the_model_allows_it() {
+    let layout = Layout::new(&signature(), 1);
+    let checks = |sample| Checks::new(&layout, |_| IndexLimits { below: vec![3], sample }).unwrap();
+    let check = |sample, index| checks(sample).check(&layout, &[0.0; 2], &[index]).map_err(|e| e.to_string());
+    assert!(check(true, u32::MAX).is_ok() && check(false, 2).is_ok());
+    assert_eq!(check(false, u32::MAX).unwrap_err(), "tensor id: expected an index up to 2 in column 0, found SAMPLE");
+    assert_eq!(check(true, 3).unwrap_err(), "tensor id: expected an index up to 2 or SAMPLE in column 0, found 3");
+    let limits = |below: Vec<u32>| Checks::new(&layout, |_| IndexLimits { below: below.clone(), sample: false });
+    assert!(limits(vec![]).unwrap().check(&layout, &[0.0; 2], &[u32::MAX]).is_ok());
+    assert!(limits(vec![0]).is_err() && limits(vec![1, 2]).is_err());
+}

@@ -1,0 +1,71 @@
+//! A step on a shipped policy allocates nothing, on no thread of the process.
+#![allow(clippy::unwrap_used)]
+
+use candle_models::bundle::Bundle;
+use candle_models::engine::{self, Engine, Options, Session};
+use candle_models::exec::SAMPLE;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Waker};
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: every call is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations(f: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    f();
+    ALLOCATIONS.load(Ordering::SeqCst) - before
+}
+
+fn blocking(session: &mut Session) {
+    for _ in 0..50 {
+        session.floats_mut("features").unwrap().fill(0.1);
+        session.indices_mut("action").unwrap().fill(SAMPLE);
+        session.step().unwrap();
+        assert_eq!(session.indices("action").unwrap().len(), 13);
+    }
+}
+
+fn task(session: &mut Session) {
+    for _ in 0..50 {
+        let mut step = session.step_async();
+        while std::pin::Pin::new(&mut step).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+// One test in a binary of its own: nothing else may run while it counts.
+#[test]
+fn steps_of_shipped_policies_allocate_nothing() {
+    assert!(allocations(|| drop(std::hint::black_box(Box::new(1)))) > 0, "the counter counts");
+    for bundle in ["../weights/policy-mlp", "../weights/policy-mamba"] {
+        let engine = Engine::start(engine::load(&Bundle::open(bundle).unwrap()).unwrap(), &Options::default()).unwrap();
+        let mut first = engine.open().unwrap();
+        blocking(&mut first);
+        assert_eq!(allocations(|| blocking(&mut first)), 0, "{bundle} alone");
+        let mut second = engine.open().unwrap();
+        blocking(&mut second);
+        task(&mut second);
+        assert_eq!(allocations(|| blocking(&mut second)), 0, "{bundle} through the engine's thread");
+        assert_eq!(allocations(|| task(&mut second)), 0, "{bundle} as a future");
+    }
+}

@@ -1,0 +1,331 @@
+//! The engine on the shipped policies: every session gives what a runner of its own would give.
+
+use candle_models::bundle::Bundle;
+use candle_models::engine::{self, Engine, EngineError, Model, Options, Runner, Session};
+use candle_models::exec::SAMPLE;
+use candle_models::random::Random;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+const BUNDLES: [&str; 2] = ["../weights/policy-mlp", "../weights/policy-mamba"];
+
+fn model(bundle: &str) -> Arc<dyn Model> {
+    engine::load(&Bundle::open(bundle).unwrap()).unwrap()
+}
+
+/// A test that hangs fails.
+fn within_two_minutes(test: impl FnOnce() + Send + 'static) {
+    let (done, over) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    match over.recv_timeout(Duration::from_secs(120)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
+        _ => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+    }
+}
+
+/// The inputs of one frame of one agent.
+struct Frame {
+    floats: Vec<(&'static str, Vec<f32>)>,
+    indices: Vec<(&'static str, Vec<u32>)>,
+}
+
+impl Frame {
+    /// Random, with the action given: what is compared then hangs on no choice.
+    fn random(model: &dyn Model, agent: u64, n: u64) -> Self {
+        let random = Random::new(agent).at(n);
+        let normal = |name: &'static str, width: usize| {
+            let mut values = vec![0.0; width];
+            random.stream(name).fill_normal(0, &mut values);
+            (name, values)
+        };
+        let classes = |name: &'static str| {
+            let limits = model.index_limits(name).below;
+            let indices = limits.iter().zip(0..).map(|(limit, i)| random.stream(name).below(i, *limit)).collect();
+            (name, indices)
+        };
+        Self {
+            floats: vec![normal("features", 288), ("uniform", vec![-1.0; 13])],
+            indices: vec![classes("ids"), classes("previous_action"), classes("action")],
+        }
+    }
+
+    fn fill(&self, session: &mut Session) {
+        self.floats.iter().for_each(|(name, values)| session.set_f32(name, values).unwrap());
+        self.indices.iter().for_each(|(name, values)| session.set_u32(name, values).unwrap());
+    }
+}
+
+/// A runner of one row beside a session.
+struct Oracle(Runner);
+
+impl Oracle {
+    fn new(model: &Arc<dyn Model>) -> Self {
+        Self(Runner::new(model.clone(), 1, 1).unwrap())
+    }
+
+    fn step(&mut self, frame: &Frame, reset: bool) {
+        frame.floats.iter().for_each(|(name, values)| self.0.set_f32(name, values).unwrap());
+        frame.indices.iter().for_each(|(name, values)| self.0.set_u32(name, values).unwrap());
+        self.0.step(&[reset]).unwrap();
+    }
+
+    fn check(&self, session: &Session, what: &str) {
+        for name in ["logits", "value"] {
+            for (i, (x, y)) in session.floats(name).unwrap().iter().zip(self.0.floats(name, 0).unwrap()).enumerate() {
+                assert!((x - y).abs() <= 2e-5 * (1.0 + x.abs().max(y.abs())), "{what}: {name} at {i}: {x} and {y}");
+            }
+        }
+        assert_eq!(session.indices("action").unwrap(), self.0.indices("action", 0).unwrap(), "{what}");
+    }
+}
+
+fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn finish<F: Future + Unpin>(mut future: F) -> F::Output {
+    loop {
+        if let Poll::Ready(output) = poll(&mut future) {
+            return output;
+        }
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn sessions_on_many_threads_equal_runners_of_their_own() {
+    within_two_minutes(|| {
+        for bundle in BUNDLES {
+            let model = model(bundle);
+            let engine = Engine::start(model.clone(), &Options { max_batch: 3, ..Default::default() }).unwrap();
+            std::thread::scope(|scope| {
+                for agent in 0..6 {
+                    let (engine, model) = (&engine, &model);
+                    scope.spawn(move || {
+                        let (mut session, mut oracle) = (engine.open().unwrap(), Oracle::new(model));
+                        for n in 0..40 {
+                            let frame = Frame::random(&**model, agent, n);
+                            let reset = Random::new(agent).stream("reset").uniform(n) < 0.1;
+                            if reset {
+                                session.reset();
+                            }
+                            frame.fill(&mut session);
+                            session.step().unwrap();
+                            oracle.step(&frame, reset);
+                            oracle.check(&session, &format!("{bundle} agent {agent} frame {n}"));
+                        }
+                    });
+                }
+            });
+            let stats = engine.stats();
+            assert_eq!((stats.steps, stats.open), (240, 0), "{bundle}");
+        }
+    });
+}
+
+#[test]
+fn batches_in_random_order_equal_runners() {
+    within_two_minutes(|| {
+        for bundle in BUNDLES {
+            let model = model(bundle);
+            let engine = Engine::start(model.clone(), &Options { max_batch: 8, ..Default::default() }).unwrap();
+            let mut sessions: Vec<Session> = (0..11).map(|_| engine.open().unwrap()).collect();
+            let mut oracles: Vec<Oracle> = (0..11).map(|_| Oracle::new(&model)).collect();
+            let random = Random::new(5);
+            for n in 0..30 {
+                // A random part of the agents, in a random order, all waiting at once.
+                let chosen = &random.at(n).permutation(11)[..1 + random.below(n, 11) as usize];
+                let frames: Vec<Frame> = (0..11).map(|agent| Frame::random(&*model, agent, n)).collect();
+                sessions.iter_mut().zip(&frames).for_each(|(session, frame)| frame.fill(session));
+                let mut steps: Vec<_> = sessions.iter_mut().map(|session| Some(session.step_async())).collect();
+                for &agent in chosen {
+                    // This thread may be put aside long enough for an answer.
+                    if let Poll::Ready(answer) = poll(steps[agent as usize].as_mut().unwrap()) {
+                        answer.unwrap();
+                        steps[agent as usize] = None;
+                    }
+                }
+                chosen.iter().filter_map(|agent| steps[*agent as usize].take()).for_each(|step| finish(step).unwrap());
+                drop(steps);
+                for &agent in chosen {
+                    let agent = agent as usize;
+                    oracles[agent].step(&frames[agent], false);
+                    oracles[agent].check(&sessions[agent], &format!("{bundle} agent {agent} frame {n}"));
+                }
+            }
+            assert!(engine.stats().batch_sizes[1..].iter().sum::<u64>() > 0, "no batch of two or more was formed");
+        }
+    });
+}
+
+#[test]
+fn a_lone_session_plays_as_a_runner_does() {
+    within_two_minutes(|| {
+        for bundle in BUNDLES {
+            let model = model(bundle);
+            let engine = Engine::start(model.clone(), &Options::default()).unwrap();
+            let (mut session, mut oracle) = (engine.open().unwrap(), Oracle::new(&model));
+            for n in 0..60 {
+                let mut frame = Frame::random(&*model, 3, n);
+                // It chooses, greedily and by chance.
+                frame.indices[2].1.fill(SAMPLE);
+                if n % 2 == 0 {
+                    Random::new(9).at(n).fill_uniform(0, &mut frame.floats[1].1);
+                }
+                frame.fill(&mut session);
+                session.step().unwrap();
+                oracle.step(&frame, n == 0);
+                oracle.check(&session, &format!("{bundle} frame {n}"));
+            }
+            assert_eq!(engine.stats().lone_steps, 60);
+        }
+    });
+}
+
+#[test]
+fn states_can_be_saved_restored_and_forked_in_the_middle_of_a_game() {
+    within_two_minutes(|| {
+        let model = model(BUNDLES[1]);
+        let engine = Engine::start(model.clone(), &Options::default()).unwrap();
+        let (mut first, mut oracle) = (engine.open().unwrap(), Oracle::new(&model));
+        let advance = |session: &mut Session, n: u64| {
+            Frame::random(&*model, 1, n).fill(session);
+            session.step().unwrap();
+        };
+        for n in 0..10 {
+            advance(&mut first, n);
+            oracle.step(&Frame::random(&*model, 1, n), false);
+        }
+        let saved = first.save().unwrap();
+        saved.check(&model.signature().state, &[1]).unwrap();
+        let mut fork = first.fork().unwrap();
+        // Another game in the meantime.
+        (0..5).for_each(|n| advance(&mut first, 100 + n));
+        let mut elsewhere = Engine::start(model.clone(), &Options::default()).unwrap().open().unwrap();
+        assert!(matches!(elsewhere.step(), Err(EngineError::Closed)));
+        let other = Engine::start(model.clone(), &Options::default()).unwrap();
+        elsewhere = other.open().unwrap();
+        elsewhere.restore(&saved).unwrap();
+        first.restore(&saved).unwrap();
+        for n in 10..20 {
+            oracle.step(&Frame::random(&*model, 1, n), false);
+            for (session, what) in [(&mut first, "restored"), (&mut fork, "forked"), (&mut elsewhere, "in another engine")] {
+                advance(session, n);
+                oracle.check(session, &format!("{what}, frame {n}"));
+            }
+        }
+        assert_eq!((first.frames().unwrap(), fork.frames().unwrap()), (10, 20));
+    });
+}
+
+#[test]
+fn inputs_out_of_range_are_named_before_they_reach_the_model() {
+    within_two_minutes(|| {
+        let model = model(BUNDLES[0]);
+        let engine = Engine::start(model.clone(), &Options::default()).unwrap();
+        let mut session = engine.open().unwrap();
+        let mut refused = |change: &dyn Fn(&mut Session)| {
+            Frame::random(&*model, 1, 1).fill(&mut session);
+            change(&mut session);
+            session.step().unwrap_err().to_string()
+        };
+        assert_eq!(
+            refused(&|s| s.floats_mut("features").unwrap()[7] = f32::NAN),
+            "tensor features: expected finite numbers, found NaN in column 7"
+        );
+        assert_eq!(
+            refused(&|s| s.floats_mut("uniform").unwrap()[2] = f32::INFINITY),
+            "tensor uniform: expected finite numbers, found inf in column 2"
+        );
+        let ids = model.index_limits("ids").below;
+        let expected = format!("tensor ids: expected an index up to {} in column 5, found {}", ids[5] - 1, ids[5]);
+        assert_eq!(refused(&|s| s.indices_mut("ids").unwrap()[5] = ids[5]), expected);
+        let expected = "tensor previous_action: expected an index up to 16 in column 8, found SAMPLE";
+        assert_eq!(refused(&|s| s.indices_mut("previous_action").unwrap()[8] = SAMPLE), expected);
+        let expected = "tensor action: expected an index up to 4 or SAMPLE in column 12, found 5";
+        assert_eq!(refused(&|s| s.indices_mut("action").unwrap()[12] = 5), expected);
+        assert_eq!(engine.stats().steps, 0);
+        assert!(Engine::start(model, &Options { sessions: 0, ..Default::default() }).is_err());
+    });
+}
+
+#[test]
+fn a_burst_is_answered_or_refused_but_never_lost() {
+    within_two_minutes(|| {
+        let model = model(BUNDLES[1]);
+        let engine = Engine::start(model.clone(), &Options { queue: 2, max_batch: 2, ..Default::default() }).unwrap();
+        let mut sessions: Vec<Session> = (0..64).map(|_| engine.open().unwrap()).collect();
+        let mut steps: Vec<_> = sessions.iter_mut().map(Session::step_async).collect();
+        let first: Vec<_> = steps.iter_mut().map(poll).collect();
+        let refused = first.iter().filter(|answer| matches!(answer, Poll::Ready(Err(EngineError::Overloaded { queue: 2 })))).count();
+        assert!(refused > 0, "64 requests came faster than the model runs");
+        for (step, answer) in steps.into_iter().zip(first) {
+            if answer.is_pending() {
+                finish(step).unwrap();
+            }
+        }
+        let stats = engine.stats();
+        assert_eq!((stats.steps, stats.overloaded), (64 - refused as u64, refused as u64));
+    });
+}
+
+#[test]
+fn cancelled_and_late_steps_leave_states_that_are_accounted_for() {
+    within_two_minutes(|| {
+        let model = model(BUNDLES[1]);
+        let engine = Engine::start(model.clone(), &Options::default()).unwrap();
+        let mut sessions: Vec<Session> = (0..4).map(|_| engine.open().unwrap()).collect();
+        let mut oracles: Vec<Oracle> = (0..4).map(|_| Oracle::new(&model)).collect();
+        for n in 0..50 {
+            let frames: Vec<Frame> = (0..4).map(|agent| Frame::random(&*model, agent, n)).collect();
+            sessions.iter_mut().zip(&frames).for_each(|(session, frame)| frame.fill(session));
+            let before: Vec<u64> = sessions.iter_mut().map(|session| session.frames().unwrap()).collect();
+            let [a, b, c, d] = &mut sessions[..] else { unreachable!() };
+            let late = Instant::now() + Duration::from_micros(30);
+            let (mut first, mut second, mut third) = (a.step_async(), b.step_async(), c.step_async_before(late));
+            let _ = (poll(&mut first), poll(&mut second));
+            let _ = poll(&mut third);
+            d.step().unwrap();
+            drop((first, second));
+            // Whether it was in time or not hangs on the machine; the state tells.
+            let _ = poll(&mut third);
+            drop(third);
+            for (agent, session) in sessions.iter_mut().enumerate() {
+                if session.frames().unwrap() > before[agent] {
+                    oracles[agent].step(&frames[agent], false);
+                    oracles[agent].check(session, &format!("agent {agent} frame {n}"));
+                }
+            }
+        }
+        assert_eq!(sessions[3].frames().unwrap(), 50);
+    });
+}
+
+#[test]
+fn an_engine_that_is_dropped_releases_its_agents() {
+    within_two_minutes(|| {
+        let model = model(BUNDLES[0]);
+        let engine = Engine::start(model, &Options { max_batch: 2, ..Default::default() }).unwrap();
+        let sessions: Vec<Session> = (0..4).map(|_| engine.open().unwrap()).collect();
+        std::thread::scope(|scope| {
+            for mut session in sessions {
+                scope.spawn(move || {
+                    let end = loop {
+                        if let Err(error) = session.step() {
+                            break error;
+                        }
+                    };
+                    assert!(matches!(end, EngineError::Closed));
+                });
+            }
+            while engine.stats().steps < 100 {
+                std::thread::yield_now();
+            }
+            drop(engine);
+        });
+    });
+}
