@@ -15,7 +15,7 @@ mod record;
 pub mod tensors;
 
 use crate::Result;
-use crate::nn::{Linear, Norm};
+use crate::nn::{Linear, Mamba, Norm};
 use crate::ops::{Activation, Attention};
 use crate::random::categorical;
 use candle_core::Tensor;
@@ -77,6 +77,13 @@ pub trait Executor {
     fn selective_scan(&mut self, x: [&Self::V; 3], a_log: &Tensor, skip: &Tensor, state: usize) -> Result<Self::V>;
     /// Gated recurrent unit over the input product `x` `[rows, 3 width]`, state `[width]`.
     fn gru(&mut self, x: &Self::V, hidden: &Linear, state: usize) -> Result<Self::V>;
+    /// A Mamba block over `x` `[rows, D]`, written in the operations above; an executor may run it as one.
+    fn mamba(&mut self, x: &Self::V, block: &Mamba) -> Result<Self::V>
+    where
+        Self: Sized,
+    {
+        block.compose(self, x)
+    }
     /// Sliding-window attention; states `[window - 1, width]` (keys, then values) and `[1]` from number `state` on.
     fn attention(&mut self, shape: Attention, qkv: [&Self::V; 3], bias: &Tensor, state: usize) -> Result<Self::V>;
 

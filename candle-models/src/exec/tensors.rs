@@ -1,12 +1,12 @@
 //! The executor on Candle tensors: gradients, any dtype, training noise from addressed random numbers.
 
 use super::{Choice, Executor, IndexColumns, SAMPLE, pick};
-use crate::nn::{Linear, Norm};
+use crate::nn::{Linear, Mamba, Norm};
 use crate::ops::{self, Activation, Attention};
 use crate::random::Random;
 use crate::tensors::NamedTensors;
 use crate::{Error, Result};
-use candle_core::{D, DType, Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 
 /// Noise that training adds. The random numbers are addressed by the call's place in the pass, so the same pass draws the same noise.
@@ -24,7 +24,6 @@ pub struct Regularisation {
 pub struct TensorExecutor<'a> {
     inputs: &'a NamedTensors,
     resets: &'a [bool],
-    batch: usize,
     states: Vec<Tensor>,
     noise: Option<Regularisation>,
     calls: u64,
@@ -33,8 +32,8 @@ pub struct TensorExecutor<'a> {
 
 impl<'a> TensorExecutor<'a> {
     /// A pass over `inputs` `[B, T, ...]` with the states in the signature's order.
-    pub fn new(inputs: &'a NamedTensors, resets: &'a [bool], states: Vec<Tensor>, batch: usize, device: &Device) -> Self {
-        Self { inputs, resets, batch, states, noise: None, calls: 0, device: device.clone() }
+    pub fn new(inputs: &'a NamedTensors, resets: &'a [bool], states: Vec<Tensor>, device: &Device) -> Self {
+        Self { inputs, resets, states, noise: None, calls: 0, device: device.clone() }
     }
 
     /// Adds training noise.
@@ -48,12 +47,14 @@ impl<'a> TensorExecutor<'a> {
         self.states
     }
 
-    fn steps(&self) -> usize {
-        self.resets.len() / self.batch.max(1)
-    }
-
     fn matrix(&self, name: &str) -> Result<Tensor> {
         Ok(self.inputs.get(name)?.flatten(0, 1)?.flatten_from(1)?)
+    }
+
+    /// The factors of dropout on the next `n` values, if there is any.
+    fn dropout_mask(&mut self, n: usize) -> Option<Vec<f32>> {
+        let Regularisation { dropout, random, .. } = self.noise.filter(|noise| noise.dropout > 0.0)?;
+        Some(self.mask(n, dropout, 1.0 / (1.0 - dropout), random.stream("dropout")))
     }
 
     /// A mask of zeros and `scale`s, one uniform number per value.
@@ -83,37 +84,36 @@ impl Executor for TensorExecutor<'_> {
     }
 
     fn linear(&mut self, x: &Tensor, layer: &Linear, act: Activation) -> Result<Tensor> {
-        // Column slices come in strided; the product wants rows one behind the other.
-        let y = x.contiguous()?.matmul(&layer.weight)?;
-        Ok(match &layer.bias {
-            Some(bias) => ops::bias_activation(&y, bias, act)?,
-            None => ops::activation(&y, act)?,
-        })
+        Ok(ops::linear(x, &layer.weight, layer.bias.as_ref(), act)?)
     }
 
     fn lookup_linear(&mut self, x: &Tensor, ids: &Tensor, tables: &[&Tensor], layer: &Linear) -> Result<Tensor> {
-        let mut parts = vec![x.clone()];
-        for (i, table) in tables.iter().enumerate() {
-            parts.push(table.index_select(&ids.narrow(1, i, 1)?.flatten_all()?.contiguous()?, 0)?);
+        // Tables that several columns share come once, one below the other.
+        let mut distinct: Vec<(&Tensor, usize)> = Vec::new();
+        let (mut columns, mut rows) = (Vec::with_capacity(tables.len()), 0);
+        for (column, table) in tables.iter().enumerate() {
+            let known = distinct.iter().find(|(t, _)| t.id() == table.id()).map(|(_, base)| *base);
+            if known.is_none() {
+                distinct.push((table, rows));
+                rows += table.dim(0)?;
+            }
+            columns.push((column, known.unwrap_or(rows - table.dim(0)?)));
         }
-        let joined = Tensor::cat(&parts, D::Minus1)?;
+        check_ids(ids, tables)?;
+        let table = Tensor::cat(&distinct.iter().map(|(t, _)| *t).collect::<Vec<_>>(), 0)?;
+        let joined = ops::join_rows(x, &table, ops::shifted_indices(ids, &columns)?, columns.len())?;
         self.linear(&joined, layer, Activation::None)
     }
 
     fn norm(&mut self, x: &Tensor, norm: &Norm, act: Activation) -> Result<Tensor> {
         let width = norm.weight.dim(0)?;
         let groups = x.contiguous()?.reshape(((), width))?;
-        let y = ops::norm(&groups, norm.kind, norm.eps, &norm.weight, norm.bias.as_ref())?;
-        Ok(ops::activation(&y, act)?.reshape(x.dims())?)
+        let y = ops::norm(&groups, norm.kind, norm.eps, &norm.weight, norm.bias.as_ref(), act)?;
+        Ok(y.reshape(x.dims())?)
     }
 
     fn add_rows(&mut self, x: &Tensor, table: &Tensor, ids: &Tensor, columns: &IndexColumns, act: Activation) -> Result<Tensor> {
-        let mut sum = x.clone();
-        for &(column, base) in columns {
-            let index = (ids.narrow(1, column, 1)?.flatten_all()?.to_dtype(DType::I64)? + base as f64)?.contiguous()?;
-            sum = (sum + table.index_select(&index, 0)?)?;
-        }
-        Ok(ops::activation(&sum, act)?)
+        Ok(ops::add_rows(x, table, ops::shifted_indices(ids, columns)?, columns.len(), act)?)
     }
 
     fn add(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
@@ -137,12 +137,9 @@ impl Executor for TensorExecutor<'_> {
     }
 
     fn dropout(&mut self, x: &Tensor) -> Result<Tensor> {
-        match self.noise {
-            Some(Regularisation { dropout, random, .. }) if dropout > 0.0 => {
-                let mask = self.mask(x.elem_count(), dropout, 1.0 / (1.0 - dropout), random.stream("dropout"));
-                Ok((x * Tensor::from_vec(mask, x.shape(), &self.device)?.to_dtype(x.dtype())?)?)
-            }
-            _ => Ok(x.clone()),
+        match self.dropout_mask(x.elem_count()) {
+            Some(mask) => Ok(ops::mask(x, mask)?),
+            None => Ok(x.clone()),
         }
     }
 
@@ -181,23 +178,25 @@ impl Executor for TensorExecutor<'_> {
     }
 
     fn gru(&mut self, x: &Tensor, hidden: &Linear, state: usize) -> Result<Tensor> {
-        let (batch, steps) = (self.batch, self.steps());
-        let x = x.reshape((batch, steps, ()))?;
-        let mut h = self.states[state].clone();
-        let mut outputs = Vec::with_capacity(steps);
-        for t in 0..steps {
-            if (0..batch).any(|row| self.resets[row * steps + t]) {
-                // A selection, not a product with zero: a reset also clears what is not finite.
-                let reset: Vec<u8> = (0..batch).map(|row| u8::from(self.resets[row * steps + t])).collect();
-                let reset = Tensor::from_vec(reset, (batch, 1), &self.device)?.broadcast_as(h.shape())?;
-                h = reset.where_cond(&h.zeros_like()?, &h)?;
-            }
-            let product = self.linear(&h, hidden, Activation::None)?;
-            h = ops::gru_gates(&x.narrow(1, t, 1)?.squeeze(1)?, &product, &h)?;
-            outputs.push(h.clone());
+        let bias = match &hidden.bias {
+            Some(bias) => bias.clone(),
+            None => Tensor::zeros(hidden.weight.dim(1)?, x.dtype(), &self.device)?,
+        };
+        let (y, after) = ops::gru(x, &hidden.weight, &bias, &self.states[state], self.resets)?;
+        self.states[state] = after;
+        Ok(y)
+    }
+
+    fn mamba(&mut self, x: &Tensor, block: &Mamba) -> Result<Tensor> {
+        if !ops::is_fused(x) {
+            return block.compose(self, x);
         }
-        self.states[state] = h.detach();
-        Ok(Tensor::stack(&outputs, 1)?.reshape((batch * steps, ()))?)
+        let (weights, eps, state) = block.weights()?;
+        let mask = self.dropout_mask(x.elem_count());
+        let before = [&self.states[state], &self.states[state + 1]];
+        let (y, after) = ops::mamba_block(x, &weights, eps, before, self.resets, mask)?;
+        [self.states[state], self.states[state + 1]] = after;
+        Ok(y)
     }
 
     fn attention(&mut self, shape: Attention, qkv: [&Tensor; 3], bias: &Tensor, state: usize) -> Result<Tensor> {
@@ -226,4 +225,17 @@ impl Executor for TensorExecutor<'_> {
         }
         Ok(Tensor::from_vec(values, wanted.dims(), &self.device)?)
     }
+}
+
+/// Names an id outside its own table: behind the tables' joining it could fall into the next one.
+fn check_ids(ids: &Tensor, tables: &[&Tensor]) -> Result<()> {
+    for row in ids.to_vec2::<u32>()? {
+        for (id, table) in row.iter().zip(tables) {
+            let entries = table.dim(0)?;
+            if *id as usize >= entries {
+                return Err(Error::Input(format!("id {id} in a table of {entries} rows")));
+            }
+        }
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@
 
 use super::{Init, Linear, Norm, Params};
 use crate::exec::Executor;
-use crate::ops::Activation;
+use crate::ops::{Activation, MambaWeights};
 use crate::tensors::TensorSpec;
 use crate::{Error, Result};
 use candle_core::Tensor;
@@ -100,6 +100,11 @@ impl Mamba {
 
     /// `x` `[rows, D]` to the same shape.
     pub fn forward<E: Executor>(&self, e: &mut E, x: &E::V) -> Result<E::V> {
+        e.mamba(x, self)
+    }
+
+    /// The block, operation by operation.
+    pub(crate) fn compose<E: Executor>(&self, e: &mut E, x: &E::V) -> Result<E::V> {
         let Sizes { inner, states, rank } = self.sizes;
         let y = e.norm(x, &self.norm, Activation::None)?;
         let xz = e.linear(&y, &self.in_proj, Activation::None)?;
@@ -113,6 +118,26 @@ impl Mamba {
         let y = e.linear(&y, &self.out_proj, Activation::None)?;
         let y = e.dropout(&y)?;
         e.add(x, &y)
+    }
+}
+
+impl Mamba {
+    /// The parameters, what is added to the norm's mean square, and the number of the first state: for the block as one operation.
+    pub(crate) fn weights(&self) -> Result<(MambaWeights<'_>, f64, usize)> {
+        let Some(dt_bias) = &self.dt_proj.bias else { return Err(Error::tensor("dt_proj.bias", "a parameter", "nothing")) };
+        let weights = MambaWeights {
+            norm: &self.norm.weight,
+            in_proj: &self.in_proj.weight,
+            conv_weight: &self.conv_weight,
+            conv_bias: &self.conv_bias,
+            x_proj: &self.x_proj.weight,
+            dt_weight: &self.dt_proj.weight,
+            dt_bias,
+            a_log: &self.a_log,
+            skip: &self.skip,
+            out_proj: &self.out_proj.weight,
+        };
+        Ok((weights, self.norm.eps, self.state))
     }
 }
 

@@ -60,7 +60,7 @@ kernel! {
 
 kernel! {
     /// `grad *= act'(x)`.
-    fn activate_backward<S>(act: Activation, x: &'a [f32], grad: &'a mut [f32]) {
+    pub(super) fn activate_backward<S>(act: Activation, x: &'a [f32], grad: &'a mut [f32]) {
         match act {
             Activation::None => {}
             Activation::Relu => grad.iter_mut().zip(x).for_each(|(g, &x)| *g = if x > 0.0 { *g } else { 0.0 }),
@@ -87,7 +87,7 @@ kernel! {
 
 kernel! {
     /// Gradients of `a * silu(z)` for one row.
-    fn gate_row_backward<S>(a: &'a [f32], z: &'a [f32], grad: &'a [f32], da: &'a mut [f32], dz: &'a mut [f32]) {
+    pub(super) fn gate_row_backward<S>(a: &'a [f32], z: &'a [f32], grad: &'a [f32], da: &'a mut [f32], dz: &'a mut [f32]) {
         for ((((&a, &z), &g), da), dz) in a.iter().zip(z).zip(grad).zip(da).zip(dz) {
             let s = simd::sigmoid::<S>(z);
             *da = g * z * s;
@@ -129,7 +129,7 @@ pub fn activation(x: &Tensor, act: Activation) -> Result<Tensor> {
 }
 
 kernel! {
-    fn add_bias<S>(bias: &'a [f32], x: &'a mut [f32]) {
+    pub(super) fn add_bias<S>(bias: &'a [f32], x: &'a mut [f32]) {
         x.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
     }
 }

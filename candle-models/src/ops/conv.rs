@@ -173,7 +173,7 @@ impl CustomOp3 for ConvOp {
         let mut state = self.before.flatten_all()?.to_vec1::<f32>()?;
         let mut out = vec![0.0; x.rows * width];
         out.par_chunks_mut(steps * width).zip(state.par_chunks_mut((taps - 1) * width)).enumerate().for_each(|(row, (out, state))| {
-            let (resets, x) = (&self.resets[row * steps..][..steps], sequence(x, row, steps));
+            let (resets, x) = (&self.resets[row * steps..][..steps], x.from_row(row * steps));
             let (state, out) = (OutPointer::rows(state, width), OutPointer::rows(out, width));
             // SAFETY: state and output of this sequence belong to this task and have its shape.
             unsafe { conv_sequence(self.shape, 0..width, resets, x, (w, b), state, out) };
@@ -200,15 +200,18 @@ impl CustomOp3 for ConvOp {
                 .par_chunks_mut(steps * width)
                 .enumerate()
                 .map(|(row, dx)| {
-                    let back = Backward {
+                    let backward = ConvBackward {
                         shape: self.shape,
                         resets: &self.resets[row * steps..][..steps],
-                        x: sequence(x, row, steps),
+                        x: x.from_row(row * steps),
                         state: &state[row * (taps - 1) * width..][..(taps - 1) * width],
                         weight: &w.data[..taps * width],
                         bias: b.row(0),
                     };
-                    back.run(sequence(grad, row, steps), dx)
+                    let mut sums = vec![0.0; (taps + 1) * width];
+                    // SAFETY: this task owns the rows of its sequence.
+                    unsafe { backward.run(grad.from_row(row * steps), OutPointer::rows(dx, width), &mut sums) };
+                    sums
                 })
                 .collect();
             Ok(sum_in_order(partial))
@@ -220,28 +223,29 @@ impl CustomOp3 for ConvOp {
     }
 }
 
-fn sequence(x: Rows, row: usize, steps: usize) -> Rows {
-    Rows { data: &x.data[row * steps * x.stride..], rows: steps, ..x }
+/// What the backward of one sequence reads.
+pub(super) struct ConvBackward<'a> {
+    pub shape: ConvShape,
+    /// One per step.
+    pub resets: &'a [bool],
+    pub x: Rows<'a>,
+    /// Before the sequence.
+    pub state: &'a [f32],
+    pub weight: &'a [f32],
+    pub bias: &'a [f32],
 }
 
-struct Backward<'a> {
-    shape: ConvShape,
-    resets: &'a [bool],
-    x: Rows<'a>,
-    state: &'a [f32],
-    weight: &'a [f32],
-    bias: &'a [f32],
-}
-
-impl Backward<'_> {
-    /// Writes the input gradient and returns those of weight and bias, one behind the other.
-    fn run(&self, grad: Rows, dx: &mut [f32]) -> Vec<f32> {
-        let ConvShape { width, taps, .. } = self.shape;
-        let mut sums = vec![0.0; (taps + 1) * width];
+impl ConvBackward<'_> {
+    /// Adds the gradient of the input to `dx` and those of weight and bias to `sums`, one behind the other.
+    ///
+    /// # Safety
+    /// `dx` points at `steps` rows of `width` initialised values that nobody else touches meanwhile.
+    pub unsafe fn run(self, grad: Rows, dx: OutPointer, sums: &mut [f32]) {
+        let ConvShape { steps, width, taps } = self.shape;
         let (dw, db) = sums.split_at_mut(taps * width);
         let mut line = vec![0.0; width];
         let mut start = None;
-        for (t, &reset) in self.resets.iter().enumerate() {
+        for (t, &reset) in self.resets.iter().enumerate().take(steps) {
             if reset {
                 start = Some(t);
             }
@@ -254,17 +258,16 @@ impl Backward<'_> {
             silu_gradient(grad.row(t), &mut line);
             tap_add(&line, db);
             for (j, dw) in dw.chunks_mut(width).enumerate() {
-                match source(self.shape, t, j, start) {
-                    Source::Input(i) => {
-                        tap(&line, self.x.row(i), dw);
-                        tap(&self.weight[j * width..][..width], &line, &mut dx[i * width..][..width]);
-                    }
-                    Source::State(i) => tap(&line, &self.state[i * width..][..width], dw),
-                    Source::Nothing => {}
+                if let Some(x) = seen(j) {
+                    tap(&line, x, dw);
+                }
+                if let Source::Input(i) = source(self.shape, t, j, start) {
+                    // SAFETY: row i < steps is the caller's promise.
+                    let dx = unsafe { std::slice::from_raw_parts_mut(dx.data.add(i * dx.stride), width) };
+                    tap(&self.weight[j * width..][..width], &line, dx);
                 }
             }
         }
-        sums
     }
 }
 

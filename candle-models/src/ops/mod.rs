@@ -7,11 +7,16 @@
 mod activation;
 mod attention;
 mod conv;
+mod cross_entropy;
 mod gru;
+mod linear;
+mod mamba;
 mod matmul;
 mod norm;
 mod packed;
+mod rows;
 mod scan;
+mod scan_backward;
 pub(crate) mod simd;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
@@ -22,21 +27,27 @@ pub use attention::{Attention, AttentionState, attention};
 pub(crate) use attention::{Timeline, attend_row};
 pub(crate) use conv::{ConvShape, conv_sequence};
 pub use conv::{causal_conv, causal_conv_reference};
-pub use gru::gru_gates;
+pub use cross_entropy::{LossGroup, cross_entropy, cross_entropy_reference};
 pub(crate) use gru::gru_row;
+pub use gru::{gru, gru_gates, gru_reference};
+pub use linear::{linear, linear_reference};
+pub(crate) use mamba::{MambaWeights, mamba_block};
 pub(crate) use matmul::{OutPointer, linear_block};
 pub(crate) use norm::norm_row;
 pub use norm::{NormKind, norm, norm_reference};
 pub use packed::Format;
 pub(crate) use packed::PackedMatrix;
+pub(crate) use rows::shifted_indices;
+pub use rows::{add_rows, add_rows_reference, join_rows, join_rows_reference, mask};
 pub(crate) use scan::{ScanInput, ScanShape, scan_sequence};
 pub use scan::{selective_scan, selective_scan_reference};
 
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, bail};
+use rayon::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Whether the fused form of an operation serves this tensor.
-fn is_fused(x: &Tensor) -> bool {
+pub(crate) fn is_fused(x: &Tensor) -> bool {
     x.dtype() == DType::F32 && x.device().is_cpu()
 }
 
@@ -62,12 +73,27 @@ impl<'a> Rows<'a> {
     pub fn row(&self, r: usize) -> &'a [f32] {
         &self.data[r * self.stride..][..self.width]
     }
+
+    /// The rows from `first` on.
+    fn from_row(self, first: usize) -> Self {
+        Self { data: &self.data[first * self.stride..], rows: self.rows - first, ..self }
+    }
+
+    /// Some columns of every row.
+    fn columns(self, start: usize, width: usize) -> Self {
+        Self { data: &self.data[start..], width, ..self }
+    }
 }
 
 impl OutPointer {
     /// A whole matrix, its rows of `width` values one behind the other.
     pub fn rows(data: &mut [f32], width: usize) -> Self {
         Self { data: data.as_mut_ptr(), stride: width }
+    }
+
+    /// The columns from `start` on.
+    fn columns(self, start: usize) -> Self {
+        Self { data: self.data.wrapping_add(start), ..self }
     }
 }
 
@@ -115,6 +141,37 @@ impl After {
         let values = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         Tensor::from_vec(values, before.shape(), before.device())
     }
+}
+
+/// Runs `f(sequence, parts)` for every sequence of a batch and returns the `N` matrices whose parts it wrote, and what it
+/// returned. A sequence has `rows[i]` rows of `widths[i]` values in matrix i; its parts come as zeros, cleared by the thread
+/// that fills them just before it does, while they are in its cache.
+fn by_sequence<const N: usize, R: Send>(
+    batch: usize,
+    rows: [usize; N],
+    widths: [usize; N],
+    f: impl Fn(usize, [&mut [f32]; N]) -> R + Sync,
+) -> ([Vec<f32>; N], Vec<R>) {
+    let length: [usize; N] = std::array::from_fn(|i| rows[i] * widths[i]);
+    let mut matrices: [Vec<f32>; N] = length.map(|n| Vec::with_capacity(batch * n));
+    let parts: [OutPointer; N] = std::array::from_fn(|i| OutPointer { data: matrices[i].as_mut_ptr(), stride: length[i] });
+    let task = |sequence: usize| {
+        let parts = std::array::from_fn(|i| {
+            // SAFETY: the capacity holds `batch` parts, each belongs to one task, and zeros are valid values.
+            unsafe {
+                let part = parts[i].data.add(sequence * length[i]);
+                part.write_bytes(0, length[i]);
+                std::slice::from_raw_parts_mut(part, length[i])
+            }
+        });
+        f(sequence, parts)
+    };
+    let results = (0..batch).into_par_iter().map(task).collect();
+    for (matrix, n) in matrices.iter_mut().zip(length) {
+        // SAFETY: every task has initialised its part.
+        unsafe { matrix.set_len(batch * n) };
+    }
+    (matrices, results)
 }
 
 /// Adds up partial sums in their order, so that the result does not depend on the number of threads.

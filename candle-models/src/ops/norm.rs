@@ -1,5 +1,6 @@
 //! Layer normalisation and RMS normalisation over the last axis, with the gain, the offset and their gradients in one pass.
 
+use super::activation::activate_backward;
 use super::simd::kernel;
 use super::{Activation, Rows, rows_of, sum_in_order, with_rows};
 use candle_core::{CpuStorage, CustomOp3, D, Layout, Result, Shape, Tensor};
@@ -93,11 +94,56 @@ kernel! {
 }
 
 /// Rows per task. Fixed, so that the sums over rows do not depend on the number of threads.
-const TASK_ROWS: usize = 128;
+const TASK_ROWS: usize = 64;
+
+/// Normalises the rows of a matrix; an empty `bias` is no offset.
+pub(super) fn norm_rows(kind: NormKind, eps: f32, act: Activation, x: Rows, weight: &[f32], bias: &[f32]) -> Vec<f32> {
+    let mut out = vec![0.0; x.rows * x.width];
+    out.par_chunks_mut(TASK_ROWS * x.width).enumerate().for_each(|(task, out)| {
+        for (i, out) in out.chunks_mut(x.width).enumerate() {
+            norm_row(kind, eps, act, x.row(task * TASK_ROWS + i), weight, bias, out);
+        }
+    });
+    out
+}
+
+/// Gradients of the input, of the gain and of the offset.
+pub(super) fn norm_rows_backward(
+    kind: NormKind,
+    eps: f32,
+    act: Activation,
+    x: Rows,
+    (weight, bias): (&[f32], &[f32]),
+    grad: Rows,
+) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    let width = x.width;
+    let mut dx = vec![0.0; x.rows * width];
+    let task = |(task, dx): (usize, &mut [f32])| {
+        let mut sums = vec![0.0; 2 * width];
+        let (dw, db) = sums.split_at_mut(width);
+        let (mut before, mut through) = (vec![0.0; width], vec![0.0; width]);
+        for (i, dx) in dx.chunks_mut(width).enumerate() {
+            let (x, grad) = (x.row(task * TASK_ROWS + i), grad.row(task * TASK_ROWS + i));
+            if act == Activation::None {
+                norm_row_backward(kind, eps, x, weight, grad, dx, dw, db);
+            } else {
+                norm_row(kind, eps, Activation::None, x, weight, bias, &mut before);
+                through.copy_from_slice(grad);
+                activate_backward(act, &before, &mut through);
+                norm_row_backward(kind, eps, x, weight, &through, dx, dw, db);
+            }
+        }
+        sums
+    };
+    let mut dw = sum_in_order(dx.par_chunks_mut(TASK_ROWS * width).enumerate().map(task).collect());
+    let db = dw.split_off(width);
+    (dx, dw, db)
+}
 
 struct NormOp {
     kind: NormKind,
     eps: f32,
+    act: Activation,
 }
 
 impl CustomOp3 for NormOp {
@@ -116,59 +162,37 @@ impl CustomOp3 for NormOp {
     ) -> Result<(CpuStorage, Shape)> {
         let (x, w) = (rows_of(x, xl)?, super::contiguous(w, wl)?);
         let b = if self.kind == NormKind::Layer { super::contiguous(b, bl)? } else { &[] };
-        let mut out = vec![0.0; x.rows * x.width];
-        out.par_chunks_mut(x.width)
-            .enumerate()
-            .with_min_len(32)
-            .for_each(|(r, o)| norm_row(self.kind, self.eps, Activation::None, x.row(r), w, b, o));
-        Ok((CpuStorage::F32(out), xl.shape().clone()))
+        Ok((CpuStorage::F32(norm_rows(self.kind, self.eps, self.act, x, w, b)), xl.shape().clone()))
     }
 
     fn bwd(
         &self,
         x: &Tensor,
         w: &Tensor,
-        _: &Tensor,
+        b: &Tensor,
         _: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (rows, width) = x.dims2()?;
-        let grad = grad.contiguous()?;
-        let mut dx = vec![0.0; rows * width];
-        let sums = with_rows(&[x, &grad, &w.unsqueeze(0)?], |inputs| {
-            let [x, grad, w]: [Rows; 3] = [inputs[0], inputs[1], inputs[2]];
-            let partial: Vec<Vec<f32>> = dx
-                .par_chunks_mut(TASK_ROWS * width)
-                .enumerate()
-                .map(|(task, dx)| {
-                    let mut sums = vec![0.0; 2 * width];
-                    let (dw, db) = sums.split_at_mut(width);
-                    for (i, dx) in dx.chunks_mut(width).enumerate() {
-                        let r = task * TASK_ROWS + i;
-                        norm_row_backward(self.kind, self.eps, x.row(r), w.row(0), grad.row(r), dx, dw, db);
-                    }
-                    sums
-                })
-                .collect();
-            Ok(sum_in_order(partial))
+        let (dx, dw, db) = with_rows(&[x, &grad.contiguous()?, &w.unsqueeze(0)?, &b.unsqueeze(0)?], |inputs| {
+            let b = if self.kind == NormKind::Layer { inputs[3].row(0) } else { &[] };
+            Ok(norm_rows_backward(self.kind, self.eps, self.act, inputs[0], (inputs[2].row(0), b), inputs[1]))
         })?;
-        let dx = Tensor::from_vec(dx, (rows, width), x.device())?;
-        let dw = Tensor::new(&sums[..width], x.device())?;
-        let db = (self.kind == NormKind::Layer).then(|| Tensor::new(&sums[width..], x.device())).transpose()?;
-        Ok((Some(dx), Some(dw), db))
+        let width = dw.len();
+        let db = (self.kind == NormKind::Layer).then(|| Tensor::from_vec(db, width, x.device())).transpose()?;
+        Ok((Some(Tensor::from_vec(dx, x.shape(), x.device())?), Some(Tensor::from_vec(dw, width, x.device())?), db))
     }
 }
 
-/// Normalises the rows of `x` `[rows, width]`; `weight` and `bias` `[width]`. RMS takes no bias.
-pub fn norm(x: &Tensor, kind: NormKind, eps: f64, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+/// Normalises the rows of `x` `[rows, width]`, then applies `act`; `weight` and `bias` `[width]`. RMS takes no bias.
+pub fn norm(x: &Tensor, kind: NormKind, eps: f64, weight: &Tensor, bias: Option<&Tensor>, act: Activation) -> Result<Tensor> {
     if !super::is_fused(x) {
-        return norm_reference(x, kind, eps, weight, bias);
+        return act.reference(&norm_reference(x, kind, eps, weight, bias)?);
     }
     // A custom op takes exactly three tensors; RMS ignores the third and gives it no gradient.
-    x.contiguous()?.apply_op3(weight, bias.unwrap_or(weight), NormOp { kind, eps: eps as f32 })
+    x.contiguous()?.apply_op3(weight, bias.unwrap_or(weight), NormOp { kind, eps: eps as f32, act })
 }
 
-/// [`norm`] in plain tensor operations.
+/// [`norm`] without activation in plain tensor operations.
 pub fn norm_reference(x: &Tensor, kind: NormKind, eps: f64, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     let x = if kind == NormKind::Layer { x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)? } else { x.clone() };
     let deviation = (x.sqr()?.mean_keepdim(D::Minus1)? + eps)?.sqrt()?;

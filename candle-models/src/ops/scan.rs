@@ -5,16 +5,15 @@
 //! Channels are the vector axis: the state lies as `[N, width]`, so 16 channels share one B and one C and no sum crosses
 //! lanes. The backward recomputes the states of one group of 16 channels at a time into scratch that stays in the cache.
 
-use super::simd::{self, kernel};
+use super::scan_backward::ScanBackward;
+use super::simd;
 use super::{After, OutPointer, Rows, contiguous, is_fused, rows_of, sum_in_order, with_rows};
 use candle_core::{CpuStorage, CustomOp3, D, IndexOp, Layout, Result, Shape, Tensor};
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Channels of a group of the backward: one AVX-512 register.
-const LANES: usize = 16;
-/// Channels of the largest group of the forward: two of the widest vectors.
+/// Channels of the largest group: two of the widest vectors.
 const MOST: usize = 32;
 
 /// Sizes of one sequence.
@@ -42,19 +41,9 @@ pub(crate) struct ScanInput<'a> {
     pub skip: &'a [f32],
 }
 
-#[inline(always)]
-fn group<const L: usize>(x: &[f32], at: usize) -> &[f32; L] {
-    x[at..].first_chunk().expect("a group of channels lies inside its row")
-}
-
-#[inline(always)]
-fn group_mut<const L: usize>(x: &mut [f32], at: usize) -> &mut [f32; L] {
-    x[at..].first_chunk_mut().expect("a group of channels lies inside its row")
-}
-
 /// `2^x` for x <= 0, relative error below 2e-7; saturates near 1e-38 instead of reaching 0.
 #[inline(always)]
-fn exp2<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+pub(super) fn exp2<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
     let round = simd.splat_f32s(12_582_912.0);
     let x = simd.max_f32s(x, simd.splat_f32s(-126.0));
@@ -71,7 +60,7 @@ fn exp2<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
 
 /// The first `count` of the next lanes' worth of values, zeros behind them.
 #[inline(always)]
-unsafe fn load<S: Simd>(simd: S, from: *const f32, count: usize) -> S::f32s {
+pub(super) unsafe fn load<S: Simd>(simd: S, from: *const f32, count: usize) -> S::f32s {
     if count >= S::F32_LANES {
         // SAFETY: the caller promises `count` values.
         unsafe { from.cast::<S::f32s>().read_unaligned() }
@@ -83,7 +72,7 @@ unsafe fn load<S: Simd>(simd: S, from: *const f32, count: usize) -> S::f32s {
 
 /// Writes the first `count` lanes.
 #[inline(always)]
-unsafe fn store<S: Simd>(simd: S, to: *mut f32, count: usize, x: S::f32s) {
+pub(super) unsafe fn store<S: Simd>(simd: S, to: *mut f32, count: usize, x: S::f32s) {
     if count >= S::F32_LANES {
         // SAFETY: the caller promises room for `count` values.
         unsafe { to.cast::<S::f32s>().write_unaligned(x) }
@@ -191,114 +180,6 @@ pub(crate) unsafe fn scan_sequence(
     pulp::Arch::new().dispatch(Forward { shape, channels, resets: &resets[..shape.steps], x, state, out });
 }
 
-/// Gradients of one sequence and the scratch of one group.
-struct Backward<'a> {
-    grad: Rows<'a>,
-    /// State before the sequence.
-    before: &'a [f32],
-    /// `[steps, width]`.
-    du: &'a mut [f32],
-    /// `[steps, width + 2 states]`: dt, B, C as they come in.
-    dpacked: &'a mut [f32],
-    /// `[states + 1, width]`: A, then the skip.
-    dparams: &'a mut [f32],
-    /// Decay and state of every step, `[steps, states, LANES]` each.
-    decay: &'a mut [f32],
-    history: &'a mut [f32],
-    /// Sums over channels, still by lane: `[steps, states, LANES]` for B and for C.
-    db: &'a mut [f32],
-    dc: &'a mut [f32],
-}
-
-#[inline(always)]
-fn backward_group<S: Simd, const L: usize>(shape: ScanShape, resets: &[bool], x: ScanInput, d: usize, g: &mut Backward) {
-    let ScanShape { steps, width, states } = shape;
-    let at = |t: usize, n: usize| (t * states + n) * LANES;
-    for (t, &reset) in resets.iter().enumerate().take(steps) {
-        let (u, raw) = (group::<L>(x.u.row(t), d), group::<L>(x.dt.row(t), d));
-        let (mut dt, mut du) = ([0.0; L], [0.0; L]);
-        for l in 0..L {
-            dt[l] = simd::softplus::<S>(raw[l]);
-            du[l] = dt[l] * u[l];
-        }
-        for n in 0..states {
-            let a = group::<L>(x.a, n * width + d);
-            let previous = match t {
-                _ if reset => [0.0; L],
-                0 => *group::<L>(g.before, n * width + d),
-                _ => *group::<L>(g.history, at(t - 1, n)),
-            };
-            let (decay, h, b) = (group_mut::<L>(g.decay, at(t, n)), group_mut::<L>(g.history, at(t, n)), x.b.row(t)[n]);
-            for l in 0..L {
-                decay[l] = simd::exp::<S>(dt[l] * a[l] * std::f32::consts::LN_2);
-                h[l] = simd::fma::<S>(decay[l], previous[l], du[l] * b);
-            }
-        }
-    }
-    // The gradient of the state, carried backwards in time; on the heap-free path it would need a constant N.
-    let mut carry = vec![[0.0f32; L]; states];
-    let skip = *group::<L>(x.skip, d);
-    let mut dskip = [0.0; L];
-    for t in (0..steps).rev() {
-        let (u, raw, gy) = (group::<L>(x.u.row(t), d), group::<L>(x.dt.row(t), d), group::<L>(g.grad.row(t), d));
-        let (mut dt, mut ddt, mut du) = ([0.0; L], [0.0; L], [0.0; L]);
-        for l in 0..L {
-            dt[l] = simd::softplus::<S>(raw[l]);
-            dskip[l] += gy[l] * u[l];
-            du[l] = gy[l] * skip[l];
-        }
-        for n in 0..states {
-            let (a, decay, h) = (group::<L>(x.a, n * width + d), group::<L>(g.decay, at(t, n)), group::<L>(g.history, at(t, n)));
-            let previous = match t {
-                _ if resets[t] => [0.0; L],
-                0 => *group::<L>(g.before, n * width + d),
-                _ => *group::<L>(g.history, at(t - 1, n)),
-            };
-            let (b, c) = (x.b.row(t)[n], x.c.row(t)[n]);
-            let carry = &mut carry[n];
-            let (da, dc) = (group_mut::<L>(g.dparams, n * width + d), group_mut::<L>(g.dc, at(t, n)));
-            let db = group_mut::<L>(g.db, at(t, n));
-            let keep = if resets[t] { 0.0 } else { 1.0 };
-            for l in 0..L {
-                let gh = carry[l] + gy[l] * c;
-                dc[l] += gy[l] * h[l];
-                let gdecay = gh * previous[l] * decay[l];
-                da[l] += gdecay * dt[l];
-                ddt[l] += gdecay * a[l] * std::f32::consts::LN_2 + gh * b * u[l];
-                db[l] += gh * dt[l] * u[l];
-                du[l] += gh * dt[l] * b;
-                carry[l] = keep * gh * decay[l];
-            }
-        }
-        *group_mut::<L>(g.du, t * width + d) = du;
-        let ddt_out = group_mut::<L>(g.dpacked, t * (width + 2 * states) + d);
-        for l in 0..L {
-            ddt_out[l] = ddt[l] * simd::sigmoid::<S>(raw[l]);
-        }
-    }
-    let out = group_mut::<L>(g.dparams, states * width + d);
-    for l in 0..L {
-        out[l] += dskip[l];
-    }
-}
-
-kernel! {
-    fn backward_sequence<S>(shape: ScanShape, resets: &'a [bool], x: ScanInput<'a>, g: &'a mut Backward<'a>) {
-        let ScanShape { steps, width, states } = shape;
-        let whole = width / LANES * LANES;
-        (0..whole).step_by(LANES).for_each(|d| backward_group::<S, LANES>(shape, resets, x, d, g));
-        (whole..width).for_each(|d| backward_group::<S, 1>(shape, resets, x, d, g));
-        for t in 0..steps {
-            let row = &mut g.dpacked[t * (width + 2 * states) + width..][..2 * states];
-            for n in 0..states {
-                let at = (t * states + n) * LANES;
-                row[n] = g.db[at..at + LANES].iter().sum();
-                row[states + n] = g.dc[at..at + LANES].iter().sum();
-            }
-        }
-    }
-}
-
 struct ScanOp {
     shape: ScanShape,
     resets: Vec<bool>,
@@ -311,17 +192,12 @@ impl ScanOp {
     /// The part of the packed inputs that belongs to one sequence.
     fn input<'a>(&self, u: Rows<'a>, packed: Rows<'a>, (a, skip): (&'a [f32], &'a [f32]), row: usize) -> ScanInput<'a> {
         let ScanShape { steps, width, states } = self.shape;
-        let columns = |start: usize, len: usize| Rows {
-            data: &packed.data[row * steps * packed.stride + start..],
-            rows: steps,
-            width: len,
-            ..packed
-        };
+        let packed = packed.from_row(row * steps);
         ScanInput {
-            u: Rows { data: &u.data[row * steps * u.stride..], rows: steps, ..u },
-            dt: columns(0, width),
-            b: columns(width, states),
-            c: columns(width + states, states),
+            u: u.from_row(row * steps),
+            dt: packed.columns(0, width),
+            b: packed.columns(width, states),
+            c: packed.columns(width + states, states),
             a,
             skip,
         }
@@ -372,7 +248,7 @@ impl CustomOp3 for ScanOp {
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let ScanShape { steps, width, states } = self.shape;
-        let (packed_width, all) = (width + 2 * states, steps * states * LANES);
+        let packed_width = width + 2 * states;
         let before = self.before.flatten_all()?.to_vec1::<f32>()?;
         let grad = grad.contiguous()?;
         let mut du = vec![0.0; u.elem_count()];
@@ -380,27 +256,27 @@ impl CustomOp3 for ScanOp {
         let dparams = with_rows(&[u, x, p, &grad], |inputs| {
             let [u, packed, params, grad]: [Rows; 4] = [inputs[0], inputs[1], inputs[2], inputs[3]];
             let (a, skip) = self.scaled(&params.data[..(states + 1) * width]);
-            let partial: Vec<Vec<f32>> = du
-                .par_chunks_mut(steps * width)
-                .zip(dpacked.par_chunks_mut(steps * packed_width))
-                .enumerate()
-                .map_init(
-                    || vec![0.0; 4 * all],
-                    |scratch, (row, (du, dpacked))| {
-                        scratch.fill(0.0);
-                        let (decay, rest) = scratch.split_at_mut(all);
-                        let (history, rest) = rest.split_at_mut(all);
-                        let (db, dc) = rest.split_at_mut(all);
-                        let mut dparams = vec![0.0; (states + 1) * width];
-                        let grad = Rows { data: &grad.data[row * steps * grad.stride..], rows: steps, ..grad };
-                        let before = &before[row * states * width..][..states * width];
-                        let mut g = Backward { grad, before, du, dpacked, dparams: &mut dparams, decay, history, db, dc };
-                        backward_sequence(self.shape, &self.resets[row * steps..][..steps], self.input(u, packed, (&a, skip), row), &mut g);
-                        dparams
-                    },
-                )
-                .collect();
-            Ok(sum_in_order(partial))
+            let task = |scratch: &mut Vec<f32>, (row, (du, dpacked)): (usize, (&mut [f32], &mut [f32]))| {
+                let mut dparams = vec![0.0; (states + 1) * width];
+                let dpacked = OutPointer::rows(dpacked, packed_width);
+                let backward = ScanBackward {
+                    shape: self.shape,
+                    resets: &self.resets[row * steps..][..steps],
+                    x: self.input(u, packed, (&a, skip), row),
+                    grad: grad.from_row(row * steps),
+                    before: &before[row * states * width..][..states * width],
+                    du: OutPointer::rows(du, width),
+                    ddt: dpacked,
+                    dbc: dpacked.columns(width),
+                    dparams: &mut dparams,
+                    scratch,
+                };
+                // SAFETY: this task owns the rows of its sequence.
+                unsafe { backward.run() };
+                dparams
+            };
+            let rows = du.par_chunks_mut(steps * width).zip(dpacked.par_chunks_mut(steps * packed_width));
+            Ok(sum_in_order(rows.enumerate().map_init(Vec::new, task).collect()))
         })?;
         let device = u.device();
         let dparams = Tensor::from_vec(dparams, p.shape(), device)?;

@@ -146,7 +146,7 @@ impl Policy {
         }
         self.check_ids(inputs)?;
         let states = self.signature.state.iter().map(|s| state.get(&s.name).cloned()).collect::<Result<_>>()?;
-        let mut executor = TensorExecutor::new(inputs, resets, states, batch, &self.device);
+        let mut executor = TensorExecutor::new(inputs, resets, states, &self.device);
         if let Some(noise) = noise {
             executor = executor.with_noise(noise);
         }

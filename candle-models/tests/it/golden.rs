@@ -79,8 +79,10 @@ fn check_op(golden: &Golden, name: &str, arguments: &[&str], op: impl Fn(&[Tenso
 fn norms_and_activations_equal_pytorch() {
     for dtype in [DType::F32, DType::F64] {
         let golden = Golden::load("layers", dtype);
-        check_op(&golden, "layer_norm", &["x", "weight", "bias"], |x| ops::norm(&x[0], NormKind::Layer, 1e-5, &x[1], Some(&x[2])));
-        check_op(&golden, "rms_norm", &["x", "weight"], |x| ops::norm(&x[0], NormKind::Rms, 1e-5, &x[1], None));
+        check_op(&golden, "layer_norm", &["x", "weight", "bias"], |x| {
+            ops::norm(&x[0], NormKind::Layer, 1e-5, &x[1], Some(&x[2]), Activation::None)
+        });
+        check_op(&golden, "rms_norm", &["x", "weight"], |x| ops::norm(&x[0], NormKind::Rms, 1e-5, &x[1], None, Activation::None));
         check_op(&golden, "gelu", &["x"], |x| ops::activation(&x[0], Activation::Gelu));
         check_op(&golden, "silu", &["x"], |x| ops::activation(&x[0], Activation::Silu));
     }
@@ -113,7 +115,7 @@ fn check_recurrent(file: &str, states: &[&str], build: fn(&Tensor, &Params, &mut
         let resets: Vec<bool> = flat(golden.get("input.resets")).iter().map(|r| *r == 1.0).collect();
         let before: Vec<Tensor> = states.iter().map(|s| reorder(s, golden.get(&format!("state.{s}")))).collect();
         assert!(before.iter().zip(&specs).all(|(t, spec)| t.dims()[1..] == spec.shape) && before.len() == specs.len());
-        let mut executor = TensorExecutor::new(&inputs, &resets, before, batch, &Device::Cpu);
+        let mut executor = TensorExecutor::new(&inputs, &resets, before, &Device::Cpu);
         let rows = executor.input("x").unwrap();
         let y = forward(&mut executor, &rows).unwrap().reshape((batch, steps, ())).unwrap();
         golden.compare("output.y", &y);

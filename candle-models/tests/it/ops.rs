@@ -87,9 +87,11 @@ fn norms() {
     for width in [1, 16, 31, 70] {
         let (x, w, b) = (normal("x", &[131, width]), normal("w", &[width]), normal("b", &[width]));
         if width > 1 {
-            check("layer norm", &[x.clone(), w.clone(), b], &|x| ops::norm(&x[0], NormKind::Layer, 1e-5, &x[1], Some(&x[2])));
+            check("layer norm", &[x.clone(), w.clone(), b], &|x| {
+                ops::norm(&x[0], NormKind::Layer, 1e-5, &x[1], Some(&x[2]), Activation::None)
+            });
         }
-        check("rms norm", &[x, w], &|x| ops::norm(&x[0], NormKind::Rms, 1e-5, &x[1], None));
+        check("rms norm", &[x, w], &|x| ops::norm(&x[0], NormKind::Rms, 1e-5, &x[1], None, Activation::None));
     }
 }
 

@@ -1,49 +1,32 @@
 //! The loss of imitation: how unlikely the recorded action was.
 //!
 //! Per frame, the negative log-likelihood of the eight buttons (Bernoulli), four stick axes and the shoulder (categorical), in
-//! nats. Written in stable forms: ln(1 + e^z) = max(z, 0) + ln(1 + e^-|z|), and softmax after subtracting the maximum.
+//! nats.
 
-use candle_core::{D, DType, Tensor};
+use candle_core::Tensor;
 use candle_models::Result;
-use candle_models::policy::actions::{ACTION, BUTTONS, GROUPS, LOGITS};
+use candle_models::ops::{self, LossGroup};
+use candle_models::policy::actions::{ACTION, BUTTONS, COMPONENTS, GROUPS};
 
-/// Stick axes, and classes of each.
-const AXES: usize = 4;
-const STICK: usize = 17;
-const SHOULDER: usize = 5;
-const _: () = assert!(BUTTONS + AXES * STICK + SHOULDER == LOGITS && BUTTONS + AXES + 1 == ACTION);
+/// The reported components: the buttons together, then one group for each column.
+const COMPONENT_GROUPS: [LossGroup; GROUPS] = {
+    const BUTTON: LossGroup = LossGroup { logit: 0, column: 0, columns: BUTTONS, classes: 2 };
+    let mut groups = [BUTTON; GROUPS];
+    let mut g = 1;
+    while g < GROUPS {
+        let column = BUTTONS + g - 1;
+        groups[g] = LossGroup { logit: COMPONENTS[column].logit, column, columns: 1, classes: COMPONENTS[column].classes as usize };
+        g += 1;
+    }
+    groups
+};
+const _: () = assert!(BUTTONS + GROUPS - 1 == ACTION);
 
 /// Negative log-likelihood in nats, `[n, 6]` in the order of the reported components, from `logits` `[n, 81]` and the
 /// actions' classes `[n, 13]`. `smoothing` moves that much probability from the recorded class to all classes alike; it acts
 /// on the categorical components only, because on a Bernoulli it would move the optimum.
 pub fn components(logits: &Tensor, actions: &Tensor, smoothing: f64) -> Result<Tensor> {
-    let n = logits.dim(0)?;
-    let buttons = logits.narrow(1, 0, BUTTONS)?;
-    let pressed = actions.narrow(1, 0, BUTTONS)?.to_dtype(DType::F32)?;
-    // -ln p = ln(1 + e^z) with z = logit where the button is up and -logit where it is down.
-    let z = (buttons * pressed.affine(-2.0, 1.0)?)?;
-    let buttons = (z.relu()? + (z.abs()?.neg()?.exp()? + 1.0)?.log()?)?.sum_keepdim(1)?;
-
-    let sticks = logits.narrow(1, BUTTONS, AXES * STICK)?.contiguous()?.reshape((n, AXES, STICK))?;
-    let sticks = categorical(&sticks, &actions.narrow(1, BUTTONS, AXES)?.contiguous()?, smoothing)?;
-    let shoulder = logits.narrow(1, LOGITS - SHOULDER, SHOULDER)?.contiguous()?.reshape((n, 1, SHOULDER))?;
-    let shoulder = categorical(&shoulder, &actions.narrow(1, ACTION - 1, 1)?.contiguous()?, smoothing)?;
-    let parts = Tensor::cat(&[buttons, sticks, shoulder], 1)?;
-    debug_assert_eq!(parts.dims(), [n, GROUPS]);
-    Ok(parts)
-}
-
-/// `[n, k]` from logits `[n, k, classes]` and classes `[n, k]`.
-fn categorical(logits: &Tensor, classes: &Tensor, smoothing: f64) -> Result<Tensor> {
-    // The maximum only shifts: without its gradient the result is the same and the graph smaller.
-    let shifted = logits.broadcast_sub(&logits.detach().max_keepdim(D::Minus1)?)?;
-    let log_sum = shifted.exp()?.sum(D::Minus1)?.log()?;
-    let chosen = shifted.gather(&classes.unsqueeze(D::Minus1)?, D::Minus1)?.squeeze(D::Minus1)?;
-    if smoothing == 0.0 {
-        return Ok((log_sum - chosen)?);
-    }
-    let mean = shifted.mean(D::Minus1)?;
-    Ok((log_sum - ((chosen * (1.0 - smoothing))? + (mean * smoothing)?)?)?)
+    Ok(ops::cross_entropy(logits, actions, &COMPONENT_GROUPS, smoothing)?)
 }
 
 /// The mean over rows with their weights, `[n, k]` to `[k]`; zero if all weights are.
@@ -55,8 +38,8 @@ pub fn weighted_mean(values: &Tensor, weights: &Tensor) -> Result<Tensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::{Device, Var};
-    use candle_models::policy::actions::{Action, COMPONENTS, nll};
+    use candle_core::{DType, Device, Var};
+    use candle_models::policy::actions::{Action, LOGITS, nll};
     use candle_models::random::Random;
 
     fn case(n: usize, scale: f32) -> (Vec<f32>, Vec<u32>) {

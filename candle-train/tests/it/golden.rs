@@ -49,7 +49,7 @@ fn loss(golden: &Golden, states: &[&str], parameters: BTreeMap<String, Tensor>, 
     let inputs: NamedTensors = [("x".to_owned(), x)].into_iter().collect();
     let resets: Vec<bool> = flat(golden.get("input.resets")).iter().map(|r| *r == 1.0).collect();
     let states = states.iter().map(|s| golden.state(s)).collect();
-    let mut executor = TensorExecutor::new(&inputs, &resets, states, batch, &Device::Cpu);
+    let mut executor = TensorExecutor::new(&inputs, &resets, states, &Device::Cpu);
     let rows = executor.input("x").unwrap();
     let y = forward(&Params::given(parameters, &Device::Cpu), &mut executor, &rows);
     y.sqr().unwrap().mean_all().unwrap()

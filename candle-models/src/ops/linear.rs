@@ -1,0 +1,246 @@
+//! `act(x W + b)` with gradients, through `gemm` directly.
+//!
+//! Candle's own product leaves three things on the way: the bias and the activation are passes of their own over memory, every
+//! call asks the environment for the number of threads, and each intermediate result gets a gradient that is first cleared
+//! and then added to. Here one node of the graph holds all of it.
+
+use super::activation::activate_backward;
+use super::{Activation, OutPointer, Rows, activate, is_fused, rows_of, with_rows};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+use gemm::Parallelism;
+use rayon::prelude::*;
+use std::sync::{Arc, OnceLock};
+
+/// A matrix for a product: `rows` and `columns` steps may be exchanged, which transposes it without moving a value.
+#[derive(Clone, Copy)]
+pub(super) struct Operand<'a> {
+    data: &'a [f32],
+    rows: usize,
+    columns: usize,
+    row_step: usize,
+    column_step: usize,
+}
+
+impl<'a> Operand<'a> {
+    /// `[rows, columns]`, one row behind the other.
+    pub fn new(data: &'a [f32], columns: usize) -> Self {
+        Self { data, rows: data.len() / columns, columns, row_step: columns, column_step: 1 }
+    }
+
+    /// The transpose.
+    pub fn t(self) -> Self {
+        Self { rows: self.columns, columns: self.rows, row_step: self.column_step, column_step: self.row_step, ..self }
+    }
+}
+
+impl<'a> From<Rows<'a>> for Operand<'a> {
+    fn from(x: Rows<'a>) -> Self {
+        Self { data: x.data, rows: x.rows, columns: x.width, row_step: x.stride, column_step: 1 }
+    }
+}
+
+/// What a product does with its destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    /// Replaces what is there.
+    Fresh,
+    /// Adds to it.
+    Sum,
+}
+
+/// `out = a b` or `out += a b`, shared by the threads: `out` has `stride` values between the starts of its rows. A value is
+/// one sum in one order, for any number of threads.
+pub(super) fn product(a: Operand, b: Operand, out: &mut [f32], stride: usize, target: Target) {
+    check_room(a, b, out.len(), stride);
+    // SAFETY: `out` has room for the product (asserted above) and is borrowed alone.
+    unsafe { multiply(a, b, OutPointer { data: out.as_mut_ptr(), stride }, target, parallelism()) };
+}
+
+/// [`product`] on this thread alone: inside a task.
+pub(super) fn product_alone(a: Operand, b: Operand, out: &mut [f32], stride: usize, target: Target) {
+    check_room(a, b, out.len(), stride);
+    // SAFETY: as in `product`.
+    unsafe { multiply(a, b, OutPointer { data: out.as_mut_ptr(), stride }, target, Parallelism::None) };
+}
+
+/// `a b` in new memory, which is written once.
+pub(super) fn product_new(a: Operand, b: Operand) -> Vec<f32> {
+    let mut out = Vec::with_capacity(a.rows * b.columns);
+    // SAFETY: the capacity is that of the product; a product that does not read its target writes every value.
+    unsafe {
+        multiply(a, b, OutPointer { data: out.as_mut_ptr(), stride: b.columns }, Target::Fresh, parallelism());
+        out.set_len(a.rows * b.columns);
+    }
+    out
+}
+
+fn parallelism() -> Parallelism {
+    match rayon::current_num_threads() {
+        1 => Parallelism::None,
+        threads => Parallelism::Rayon(threads),
+    }
+}
+
+fn check_room(a: Operand, b: Operand, room: usize, stride: usize) {
+    let (m, n) = (a.rows, b.columns);
+    assert!(m * n == 0 || (stride >= n && room >= (m - 1) * stride + n), "no room for {m} x {n}");
+}
+
+/// # Safety
+/// `out` points at `a.rows` rows of `b.columns` values that nobody else touches; with [`Target::Sum`] they are initialised.
+unsafe fn multiply(a: Operand, b: Operand, out: OutPointer, target: Target, parallelism: Parallelism) {
+    let (m, n, k) = (a.rows, b.columns, a.columns);
+    assert_eq!(k, b.rows, "a product of {m} x {k} by {} x {n}", b.rows);
+    let last = |x: &Operand| if x.rows * x.columns == 0 { 0 } else { (x.rows - 1) * x.row_step + (x.columns - 1) * x.column_step + 1 };
+    assert!(a.data.len() >= last(&a) && b.data.len() >= last(&b), "an operand is shorter than its shape");
+    let steps = |x: &Operand| (x.data.as_ptr(), x.column_step as isize, x.row_step as isize);
+    let ((a, a_columns, a_rows), (b, b_columns, b_rows)) = (steps(&a), steps(&b));
+    let read = target == Target::Sum;
+    // SAFETY: every index that the shapes and steps reach lies inside the operands (asserted above); `out` is the caller's promise.
+    unsafe {
+        let stride = out.stride as isize;
+        let out = out.data;
+        gemm::gemm(m, n, k, out, 1, stride, read, a, a_columns, a_rows, b, b_columns, b_rows, 1.0, 1.0, false, false, false, parallelism);
+    }
+}
+
+/// Rows per task. Fixed, so that the sums over rows do not depend on the number of threads.
+pub(super) const TASK_ROWS: usize = 64;
+
+/// The sum over the rows of `x` `[rows, width]`.
+pub(super) fn column_sums(x: Rows) -> Vec<f32> {
+    let tasks = x.rows.div_ceil(TASK_ROWS);
+    let partial = (0..tasks).into_par_iter().map(|task| {
+        let mut sum = vec![0.0; x.width];
+        (task * TASK_ROWS..x.rows.min((task + 1) * TASK_ROWS)).for_each(|r| super::activation::add_bias(x.row(r), &mut sum));
+        sum
+    });
+    super::sum_in_order(partial.collect())
+}
+
+/// A linear layer with its activation.
+struct LinearOp {
+    act: Activation,
+    /// What the activation was applied to, where its gradient needs that: ReLU's is in the output.
+    before: Arc<OnceLock<Vec<f32>>>,
+}
+
+impl LinearOp {
+    fn forward(&self, x: Rows, w: Rows, bias: &[f32]) -> Vec<f32> {
+        let mut out = product_new(x.into(), w.into());
+        if !bias.is_empty() {
+            out.par_chunks_mut(TASK_ROWS * w.width)
+                .for_each(|block| block.chunks_mut(w.width).for_each(|row| super::activation::add_bias(bias, row)));
+        }
+        if matches!(self.act, Activation::Gelu | Activation::Silu) {
+            self.before.get_or_init(|| out.clone());
+        }
+        if self.act != Activation::None {
+            out.par_chunks_mut(TASK_ROWS * w.width).for_each(|block| activate(self.act, block));
+        }
+        out
+    }
+
+    /// Gradients of the input, if anything asks for it, of the weight and of the bias.
+    fn backward(&self, x: &Tensor, w: &Tensor, out: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Tensor, Tensor)> {
+        let (rows, (inputs, outputs)) = (x.dim(0)?, w.dims2()?);
+        let grad = grad.contiguous()?;
+        let needs_dx = x.track_op();
+        let (dx, dw, db) = with_rows(&[x, w, out, &grad], |matrices| {
+            let [x, w, out, grad]: [Rows; 4] = [matrices[0], matrices[1], matrices[2], matrices[3]];
+            let through = self.through(out, grad);
+            let grad = if self.act == Activation::None { grad } else { Rows { data: &through, ..grad } };
+            let dx = needs_dx.then(|| product_new(grad.into(), Operand::from(w).t()));
+            Ok((dx, product_new(Operand::from(x).t(), grad.into()), column_sums(grad)))
+        })?;
+        let device = x.device();
+        let dx = dx.map(|dx| Tensor::from_vec(dx, (rows, inputs), device)).transpose()?;
+        Ok((dx, Tensor::from_vec(dw, (inputs, outputs), device)?, Tensor::from_vec(db, outputs, device)?))
+    }
+
+    /// The gradient before the activation; nothing where there is none.
+    fn through(&self, out: Rows, grad: Rows) -> Vec<f32> {
+        if self.act == Activation::None {
+            return Vec::new();
+        }
+        let before = self.before.get().map_or(out.data, Vec::as_slice);
+        let mut through = grad.data[..grad.rows * grad.width].to_vec();
+        let chunk = TASK_ROWS * grad.width;
+        through.par_chunks_mut(chunk).zip(before.par_chunks(chunk)).for_each(|(g, x)| activate_backward(self.act, x, g));
+        through
+    }
+}
+
+impl CustomOp2 for LinearOp {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (x, w) = (rows_of(x, xl)?, rows_of(w, wl)?);
+        Ok((CpuStorage::F32(self.forward(x, w, &[])), (x.rows, w.width).into()))
+    }
+
+    fn bwd(&self, x: &Tensor, w: &Tensor, out: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let (dx, dw, _) = self.backward(x, w, out, grad)?;
+        Ok((dx, Some(dw)))
+    }
+}
+
+impl CustomOp3 for LinearOp {
+    fn name(&self) -> &'static str {
+        "linear-bias"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        xl: &Layout,
+        w: &CpuStorage,
+        wl: &Layout,
+        b: &CpuStorage,
+        bl: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (x, w, b) = (rows_of(x, xl)?, rows_of(w, wl)?, super::contiguous(b, bl)?);
+        Ok((CpuStorage::F32(self.forward(x, w, b)), (x.rows, w.width).into()))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        _: &Tensor,
+        out: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let (dx, dw, db) = self.backward(x, w, out, grad)?;
+        Ok((dx, Some(dw), Some(db)))
+    }
+}
+
+/// `act(x W + b)` for `x` `[rows, inputs]` (column slices of a wider matrix too), `weight` `[inputs, outputs]` and `bias`
+/// `[outputs]`, with gradients.
+pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, act: Activation) -> Result<Tensor> {
+    if !is_fused(x) {
+        return linear_reference(x, weight, bias, act);
+    }
+    if x.dim(1)? != weight.dim(0)? {
+        candle_core::bail!("linear: rows of {} values by a weight {:?}", x.dim(1)?, weight.dims());
+    }
+    let (op, weight) = (LinearOp { act, before: Arc::default() }, weight.contiguous()?);
+    // A transposed input has its rows' values apart; the op reads rows.
+    let x = if x.stride()[1] == 1 { x.clone() } else { x.contiguous()? };
+    match bias {
+        Some(bias) => x.apply_op3(&weight, bias, op),
+        None => x.apply_op2(&weight, op),
+    }
+}
+
+/// [`linear`] in plain tensor operations.
+pub fn linear_reference(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, act: Activation) -> Result<Tensor> {
+    let y = x.contiguous()?.matmul(weight)?;
+    act.reference(&match bias {
+        Some(bias) => y.broadcast_add(bias)?,
+        None => y,
+    })
+}

@@ -1,0 +1,346 @@
+//! A whole Mamba block as one node of the graph: norm, input product, convolution, selection, scan, gate, output product,
+//! residual sum (`nn::Mamba` has the equations).
+//!
+//! As separate nodes, each intermediate result gets a gradient that Candle clears, writes and adds to, and the two halves of the
+//! input product's gradient are padded with zeros to its full width and added. Here the sequences run one by one through
+//! everything between the two large products, in the second-level cache, and the backward writes each half where it belongs.
+
+use super::conv::ConvBackward;
+use super::linear::{Operand, Target, column_sums, product, product_alone, product_new};
+use super::norm::{norm_rows, norm_rows_backward};
+use super::scan_backward::ScanBackward;
+use super::{Activation, After, ConvShape, NormKind, OutPointer, Rows, ScanInput, ScanShape, by_sequence, contiguous, rows_of, with_rows};
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use rayon::prelude::*;
+use std::sync::OnceLock;
+
+/// The parameters of a block, in the order in which they are packed.
+pub(crate) struct MambaWeights<'a> {
+    /// Gain of the RMS norm, `[D]`.
+    pub norm: &'a Tensor,
+    /// `[D, 2 E]`.
+    pub in_proj: &'a Tensor,
+    /// `[K, E]`.
+    pub conv_weight: &'a Tensor,
+    /// `[E]`.
+    pub conv_bias: &'a Tensor,
+    /// `[E, R + 2 N]`.
+    pub x_proj: &'a Tensor,
+    /// `[R, E]`.
+    pub dt_weight: &'a Tensor,
+    /// `[E]`.
+    pub dt_bias: &'a Tensor,
+    /// `[E, N]`.
+    pub a_log: &'a Tensor,
+    /// `[E]`.
+    pub skip: &'a Tensor,
+    /// `[E, D]`.
+    pub out_proj: &'a Tensor,
+}
+
+impl MambaWeights<'_> {
+    fn all(&self) -> [&Tensor; 10] {
+        let Self { norm, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, a_log, skip, out_proj } = self;
+        [norm, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, a_log, skip, out_proj]
+    }
+}
+
+/// Sizes: sequences, frames, model width, inner width, states, rank of the step size, taps.
+#[derive(Clone, Copy)]
+struct Sizes {
+    batch: usize,
+    steps: usize,
+    width: usize,
+    inner: usize,
+    states: usize,
+    rank: usize,
+    taps: usize,
+}
+
+impl Sizes {
+    fn selection(self) -> usize {
+        self.rank + 2 * self.states
+    }
+
+    /// Lengths of the packed parameters.
+    fn lengths(self) -> [usize; 10] {
+        let Self { width, inner, states, rank, taps, .. } = self;
+        let in_proj = width * 2 * inner;
+        [width, in_proj, taps * inner, inner, inner * self.selection(), rank * inner, inner, inner * states, inner, inner * width]
+    }
+
+    fn split(self, packed: &[f32]) -> [&[f32]; 10] {
+        let mut rest = packed;
+        self.lengths().map(|n| rest.split_off(..n).unwrap_or_default())
+    }
+
+    fn split_mut(self, packed: &mut [f32]) -> [&mut [f32]; 10] {
+        let mut rest = packed;
+        self.lengths().map(|n| rest.split_off_mut(..n).unwrap_or_default())
+    }
+
+    fn scan(self) -> ScanShape {
+        ScanShape { steps: self.steps, width: self.inner, states: self.states }
+    }
+
+    fn conv(self) -> ConvShape {
+        ConvShape { steps: self.steps, width: self.inner, taps: self.taps }
+    }
+}
+
+/// What the backward reads again.
+struct Kept {
+    /// Product of the input: the convolution's half and the gate's half, `[rows, 2 E]`.
+    xz: Vec<f32>,
+    /// Output of the convolution, `[rows, E]`.
+    u: Vec<f32>,
+    /// `[rows, R + 2 N]`.
+    selection: Vec<f32>,
+    /// Step sizes before softplus, `[rows, E]`.
+    dt: Vec<f32>,
+    /// Output of the scan, `[rows, E]`.
+    y: Vec<f32>,
+    /// The gated output, `[rows, E]`.
+    gated: Vec<f32>,
+}
+
+struct MambaOp {
+    sizes: Sizes,
+    eps: f32,
+    resets: Vec<bool>,
+    /// States before the sequences, `[B, K - 1, E]` and `[B, N, E]`.
+    before: [Vec<f32>; 2],
+    after: [After; 2],
+    /// Factors on the block's output, `[rows, D]`.
+    mask: Option<Vec<f32>>,
+    kept: OnceLock<Kept>,
+}
+
+fn matrix(data: &[f32], width: usize) -> Rows<'_> {
+    Rows { data, rows: data.len() / width, width, stride: width }
+}
+
+impl MambaOp {
+    /// A in the scan's form, `[N, E]` times log2(e), from `a_log` `[E, N]`.
+    fn decay_rates(&self, a_log: &[f32]) -> Vec<f32> {
+        let Sizes { inner, states, .. } = self.sizes;
+        let rate = |i: usize| -a_log[i % inner * states + i / inner].exp() * std::f32::consts::LOG2_E;
+        (0..states * inner).map(rate).collect()
+    }
+
+    fn selection<'a>(&self, selection: &'a [f32]) -> [Rows<'a>; 3] {
+        let Sizes { rank, states, .. } = self.sizes;
+        let all = matrix(selection, self.sizes.selection());
+        [all.columns(0, rank), all.columns(rank, states), all.columns(rank + states, states)]
+    }
+
+    fn forward(&self, x: Rows, packed: &[f32]) -> Vec<f32> {
+        let sizes @ Sizes { batch, steps, width, inner, states, taps, .. } = self.sizes;
+        let [norm, in_proj, conv, conv_bias, x_proj, dt_weight, dt_bias, a_log, skip, out_proj] = sizes.split(packed);
+        let normalised = norm_rows(NormKind::Rms, self.eps, Activation::None, x, norm, &[]);
+        let xz = product_new(Operand::new(&normalised, width), Operand::new(in_proj, 2 * inner));
+        let a = self.decay_rates(a_log);
+        let widths = [inner, sizes.selection(), inner, inner, inner, (taps - 1) * inner, states * inner];
+        let rows = [steps, steps, steps, steps, steps, 1, 1];
+        let (buffers, _) = by_sequence(batch, rows, widths, |b, [u, selection, dt, y, gated, conv_state, state]| {
+            let xz = matrix(&xz[b * steps * 2 * inner..][..steps * 2 * inner], 2 * inner);
+            let resets = &self.resets[b * steps..][..steps];
+            conv_state.copy_from_slice(&self.before[0][b * conv_state.len()..][..conv_state.len()]);
+            state.copy_from_slice(&self.before[1][b * state.len()..][..state.len()]);
+            let pointers = (OutPointer::rows(conv_state, inner), OutPointer::rows(u, inner));
+            // SAFETY: state and output of this sequence belong to this task and have its shape.
+            unsafe {
+                super::conv_sequence(sizes.conv(), 0..inner, resets, xz.columns(0, inner), (conv, conv_bias), pointers.0, pointers.1)
+            };
+            product_alone(Operand::new(u, inner), Operand::new(x_proj, sizes.selection()), selection, sizes.selection(), Target::Fresh);
+            let [low, b, c] = self.selection(selection);
+            dt.chunks_mut(inner).for_each(|row| row.copy_from_slice(dt_bias));
+            product_alone(low.into(), Operand::new(dt_weight, inner), dt, inner, Target::Sum);
+            let input = ScanInput { u: matrix(u, inner), dt: matrix(dt, inner), b, c, a: &a, skip };
+            let pointers = (OutPointer::rows(state, inner), OutPointer::rows(y, inner));
+            // SAFETY: as above.
+            unsafe { super::scan_sequence(sizes.scan(), 0..inner, resets, input, pointers.0, pointers.1) };
+            for (t, (y, gated)) in y.chunks(inner).zip(gated.chunks_mut(inner)).enumerate() {
+                super::gate_row(y, &xz.row(t)[inner..], gated);
+            }
+        });
+        let [u, selection, dt, y, gated, conv_state, state] = buffers;
+        self.after[0].put(conv_state);
+        self.after[1].put(state);
+        let out = self.output(x, &gated, out_proj);
+        self.kept.get_or_init(|| Kept { xz, u, selection, dt, y, gated });
+        out
+    }
+
+    /// `x + mask (gated W_out)`.
+    fn output(&self, x: Rows, gated: &[f32], out_proj: &[f32]) -> Vec<f32> {
+        let Sizes { width, inner, .. } = self.sizes;
+        let product_of = (Operand::new(gated, inner), Operand::new(out_proj, width));
+        let Some(mask) = &self.mask else {
+            let mut out: Vec<f32> = Vec::with_capacity(x.rows * width);
+            (0..x.rows).for_each(|r| out.extend_from_slice(x.row(r)));
+            product(product_of.0, product_of.1, &mut out, width, Target::Sum);
+            return out;
+        };
+        let mut out = product_new(product_of.0, product_of.1);
+        out.par_chunks_mut(width).zip(mask.par_chunks(width)).enumerate().with_min_len(32).for_each(|(r, (out, mask))| {
+            out.iter_mut().zip(mask).zip(x.row(r)).for_each(|((o, m), x)| *o = x + *o * m);
+        });
+        out
+    }
+
+    /// The gradients of the input and of the packed parameters.
+    fn backward(&self, x: Rows, packed: &[f32], kept: &Kept, grad: Rows) -> (Vec<f32>, Vec<f32>) {
+        let sizes @ Sizes { batch, steps, width, inner, .. } = self.sizes;
+        let selected = sizes.selection();
+        let [norm, in_proj, .., out_proj] = sizes.split(packed);
+        let mut dpacked = vec![0.0; packed.len()];
+        let [dnorm, din, dconv, dconv_bias, dx_proj, ddt_weight, ddt_bias, da_log, dskip, dout] = sizes.split_mut(&mut dpacked);
+        let masked: Option<Vec<f32>> =
+            self.mask.as_ref().map(|mask| grad.data[..mask.len()].par_iter().zip(mask).map(|(g, m)| g * m).collect());
+        let projected = masked.as_ref().map_or(grad, |g| matrix(g, width));
+        product(Operand::new(&kept.gated, inner).t(), projected.into(), dout, width, Target::Fresh);
+        let dgated = product_new(projected.into(), Operand::new(out_proj, width).t());
+
+        let ([dxz, dselection, ddt], sums) = by_sequence(batch, [steps; 3], [2 * inner, selected, inner], |b, [dxz, dselection, ddt]| {
+            self.sequence_backward(b, packed, kept, &dgated[b * steps * inner..], dxz, dselection, ddt)
+        });
+        product(Operand::new(&kept.u, inner).t(), Operand::new(&dselection, selected), dx_proj, selected, Target::Fresh);
+        let [low, ..] = self.selection(&kept.selection);
+        product(Operand::from(low).t(), Operand::new(&ddt, inner), ddt_weight, inner, Target::Fresh);
+        ddt_bias.copy_from_slice(&column_sums(matrix(&ddt, inner)));
+        let normalised = norm_rows(NormKind::Rms, self.eps, Activation::None, x, norm, &[]);
+        product(Operand::new(&normalised, width).t(), Operand::new(&dxz, 2 * inner), din, 2 * inner, Target::Fresh);
+
+        let sums = super::sum_in_order(sums);
+        let (conv, scan) = sums.split_at(dconv.len() + inner);
+        dconv.copy_from_slice(&conv[..dconv.len()]);
+        dconv_bias.copy_from_slice(&conv[dconv.len()..]);
+        let (da, ds) = scan.split_at(da_log.len());
+        dskip.copy_from_slice(ds);
+        self.log_gradient(packed, da, da_log);
+
+        let dnormalised = product_new(Operand::new(&dxz, 2 * inner), Operand::new(in_proj, 2 * inner).t());
+        let (mut dx, gain, _) = norm_rows_backward(NormKind::Rms, self.eps, Activation::None, x, (norm, &[]), matrix(&dnormalised, width));
+        dnorm.copy_from_slice(&gain);
+        let block = 64 * width;
+        dx.par_chunks_mut(block).enumerate().for_each(|(i, dx)| {
+            for (r, dx) in dx.chunks_mut(width).enumerate() {
+                super::activation::add_bias(grad.row(i * 64 + r), dx);
+            }
+        });
+        (dx, dpacked)
+    }
+
+    /// The gradient of `a_log` `[E, N]` from that of A `[N, E]`, where A = -exp(a_log).
+    fn log_gradient(&self, packed: &[f32], da: &[f32], da_log: &mut [f32]) {
+        let Sizes { inner, states, .. } = self.sizes;
+        let [.., a_log, _, _] = self.sizes.split(packed);
+        for (i, (to, a)) in da_log.iter_mut().zip(a_log).enumerate() {
+            *to = -a.exp() * da[i % states * inner + i / states];
+        }
+    }
+
+    /// One sequence from the gated output back to the input product; returns the gradients of taps and bias, A and skip.
+    #[allow(clippy::too_many_arguments)]
+    fn sequence_backward(
+        &self,
+        sequence: usize,
+        packed: &[f32],
+        kept: &Kept,
+        dgated: &[f32],
+        dxz: &mut [f32],
+        dselection: &mut [f32],
+        ddt: &mut [f32],
+    ) -> Vec<f32> {
+        let sizes @ Sizes { steps, inner, states, rank, taps, .. } = self.sizes;
+        let [_, _, conv, conv_bias, x_proj, dt_weight, _, a_log, skip, _] = sizes.split(packed);
+        let part = |data, width| Rows { rows: steps, ..matrix(data, width).from_row(sequence * steps) };
+        let (xz, u, dt) = (part(&kept.xz, 2 * inner), part(&kept.u, inner), part(&kept.dt, inner));
+        let (y, selection) = (part(&kept.y, inner), part(&kept.selection, sizes.selection()));
+        let (resets, selected) = (&self.resets[sequence * steps..][..steps], sizes.selection());
+
+        let mut dy = vec![0.0; steps * inner];
+        for (t, dy) in dy.chunks_mut(inner).enumerate() {
+            let dz = &mut dxz[t * 2 * inner + inner..][..inner];
+            super::activation::gate_row_backward(y.row(t), &xz.row(t)[inner..], &dgated[t * inner..][..inner], dy, dz);
+        }
+        let mut sums = vec![0.0; (taps + 1) * inner + (states + 1) * inner];
+        let (conv_sums, scan_sums) = sums.split_at_mut((taps + 1) * inner);
+        let (mut du, a) = (vec![0.0; steps * inner], self.decay_rates(a_log));
+        let dbc = OutPointer::rows(dselection, selected).columns(rank);
+        let backward = ScanBackward {
+            shape: sizes.scan(),
+            resets,
+            x: ScanInput { u, dt, b: selection.columns(rank, states), c: selection.columns(rank + states, states), a: &a, skip },
+            grad: matrix(&dy, inner),
+            before: &self.before[1][sequence * states * inner..][..states * inner],
+            du: OutPointer::rows(&mut du, inner),
+            ddt: OutPointer::rows(ddt, inner),
+            dbc,
+            dparams: scan_sums,
+            scratch: &mut Vec::new(),
+        };
+        // SAFETY: the three outputs are matrices of this sequence that this task alone holds.
+        unsafe { backward.run() };
+        product_alone(Operand::new(ddt, inner), Operand::new(dt_weight, inner).t(), dselection, selected, Target::Fresh);
+        product_alone(Operand::new(dselection, selected), Operand::new(x_proj, selected).t(), &mut du, inner, Target::Sum);
+        let backward = ConvBackward {
+            shape: sizes.conv(),
+            resets,
+            x: xz.columns(0, inner),
+            state: &self.before[0][sequence * (taps - 1) * inner..][..(taps - 1) * inner],
+            weight: conv,
+            bias: conv_bias,
+        };
+        // SAFETY: the left half of this sequence's gradient, which is zero so far.
+        unsafe { backward.run(matrix(&du, inner), OutPointer::rows(dxz, 2 * inner), conv_sums) };
+        sums
+    }
+}
+
+impl CustomOp2 for MambaOp {
+    fn name(&self) -> &'static str {
+        "mamba"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (x, packed) = (rows_of(x, xl)?, contiguous(w, wl)?);
+        Ok((CpuStorage::F32(self.forward(x, packed)), xl.shape().clone()))
+    }
+
+    fn bwd(&self, x: &Tensor, w: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let Some(kept) = self.kept.get() else { candle_core::bail!("mamba: a backward before the forward") };
+        let (dx, dpacked) = with_rows(&[x, &w.unsqueeze(0)?, &grad.contiguous()?], |inputs| {
+            Ok(self.backward(inputs[0], inputs[1].row(0), kept, inputs[2]))
+        })?;
+        Ok((Some(Tensor::from_vec(dx, x.shape(), x.device())?), Some(Tensor::from_vec(dpacked, w.shape(), w.device())?)))
+    }
+}
+
+/// The block over `B` sequences of `T` frames: `x` `[B * T, D]`, states `[B, K - 1, E]` and `[B, N, E]`, `mask` `[B * T, D]` factors
+/// on what is added to `x`. Returns the output and the states behind the sequences, which carry no gradient. f32 on the CPU.
+pub(crate) fn mamba_block(
+    x: &Tensor,
+    weights: &MambaWeights,
+    eps: f64,
+    states: [&Tensor; 2],
+    resets: &[bool],
+    mask: Option<Vec<f32>>,
+) -> Result<(Tensor, [Tensor; 2])> {
+    super::check_sequence(x, states[0], resets)?;
+    let (batch, width) = (states[0].dim(0)?, x.dim(1)?);
+    let ((inner, n), (rank, _)) = (weights.a_log.dims2()?, weights.dt_weight.dims2()?);
+    let taps = weights.conv_weight.dim(0)?;
+    let sizes = Sizes { batch, steps: x.dim(0)? / batch, width, inner, states: n, rank, taps };
+    let flat = weights.all().map(|t| t.flatten_all());
+    let packed = Tensor::cat(&flat.into_iter().collect::<Result<Vec<_>>>()?, 0)?;
+    if packed.elem_count() != sizes.lengths().iter().sum::<usize>() {
+        candle_core::bail!("mamba: {} parameters for {:?}", packed.elem_count(), sizes.lengths());
+    }
+    let before = [states[0].flatten_all()?.to_vec1()?, states[1].flatten_all()?.to_vec1()?];
+    let after = [After::default(), After::default()];
+    let op = MambaOp { sizes, eps: eps as f32, resets: resets.to_vec(), before, after: after.clone(), mask, kept: OnceLock::new() };
+    let y = x.contiguous()?.apply_op2(&packed, op)?;
+    Ok((y, [after[0].take(states[0])?, after[1].take(states[1])?]))
+}
