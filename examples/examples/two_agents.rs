@@ -45,9 +45,9 @@ fn main() -> Result<()> {
     let game = simulate(1, frames + FIRST);
     let sessions = [engine.open()?, engine.open()?];
     std::thread::scope(|scope| {
-        let agents: Vec<_> = sessions.into_iter().enumerate().collect();
-        let agents = agents.into_iter().map(|(player, session)| scope.spawn(|| play(session, player, &game, &embedding)));
-        let agents: Vec<_> = agents.collect();
+        let (game, embedding) = (&game, &embedding);
+        let start = |(player, session)| scope.spawn(move || play(session, player, game, embedding));
+        let agents: Vec<_> = sessions.into_iter().enumerate().map(start).collect();
         agents.into_iter().try_for_each(|agent| agent.join().unwrap_or_else(|_| bail!("an agent panicked")))
     })?;
     let stats = engine.stats();
