@@ -5,19 +5,20 @@
 //!
 //! ```
 //! use candle_models::bundle::Bundle;
-//! use candle_models::engine::{self, Runner};
+//! use candle_models::engine::{self, Engine, Options};
 //! use candle_models::exec::SAMPLE;
 //!
 //! # fn main() -> candle_models::Result<()> {
 //! let model = engine::load(&Bundle::open("../weights/policy-mlp")?)?;
-//! // One agent, one thread. An agent with a game at hand fills `features` and `ids` through `policy::embedding`.
-//! let mut runner = Runner::new(model, 1, 1)?;
-//! runner.floats_mut("features", 0)?.fill(0.1);
-//! runner.indices_mut("action", 0)?.fill(SAMPLE);
-//! runner.floats_mut("uniform", 0)?.fill(-1.0); // greedy
-//! for frame in 0..60 {
-//!     runner.step(&[frame == 0])?; // a reset at the first frame of a game
-//!     let action = runner.indices("action", 0)?;
+//! let engine = Engine::start(model, &Options::default())?;
+//! // One agent; others open sessions of their own. With a game at hand `policy::embedding` fills `features` and `ids`.
+//! let mut agent = engine.open()?;
+//! agent.floats_mut("features")?.fill(0.1);
+//! agent.indices_mut("action")?.fill(SAMPLE);
+//! agent.floats_mut("uniform")?.fill(-1.0); // greedy
+//! for _ in 0..60 {
+//!     agent.step()?; // the state stays in the session; `reset` begins another game
+//!     let action = agent.indices("action")?;
 //!     assert_eq!(action.len(), 13);
 //! }
 //! # Ok(())

@@ -6,6 +6,8 @@
 
 #[path = "../../src/engine/queue.rs"]
 mod queue;
+// The scenes do not look at the times in an answer.
+#[allow(dead_code)]
 #[path = "../../src/engine/slot.rs"]
 mod slot;
 mod sync;
@@ -138,7 +140,7 @@ fn scene(sessions: usize, max_batch: usize, switches: usize, play: impl Fn(&Arc<
 
 #[test]
 fn loom_a_session_gets_every_answer() {
-    scene(1, 1, 3, |scene| {
+    scene(1, 1, 5, |scene| {
         assert!(scene.step(0));
         assert!(scene.step(0));
         scene.close();
@@ -148,7 +150,7 @@ fn loom_a_session_gets_every_answer() {
 
 #[test]
 fn loom_two_sessions_share_the_engine() {
-    scene(2, 2, 2, |scene| {
+    scene(2, 2, 3, |scene| {
         let other = thread::spawn({
             let scene = scene.clone();
             move || assert!(scene.step(1))
@@ -162,7 +164,7 @@ fn loom_two_sessions_share_the_engine() {
 
 #[test]
 fn loom_a_task_is_woken() {
-    scene(1, 1, 3, |scene| {
+    scene(1, 1, 5, |scene| {
         for _ in 0..2 {
             scene.push(0).unwrap();
             loom::future::block_on(std::future::poll_fn(|context| {
@@ -177,7 +179,7 @@ fn loom_a_task_is_woken() {
 
 #[test]
 fn loom_a_cancelled_request_is_run_or_taken_back() {
-    scene(1, 1, 3, |scene| {
+    scene(1, 1, 5, |scene| {
         scene.push(0).unwrap();
         let made = scene.take_back(0);
         assert_eq!(scene.steps.load(Ordering::Relaxed), usize::from(made));
@@ -189,7 +191,7 @@ fn loom_a_cancelled_request_is_run_or_taken_back() {
 
 #[test]
 fn loom_a_cancelled_task_leaves_the_next_step_alone() {
-    scene(1, 1, 3, |scene| {
+    scene(1, 1, 5, |scene| {
         scene.push(0).unwrap();
         let mut context = Context::from_waker(Waker::noop());
         if !scene.queue.poll(0, &mut context) && !scene.queue.withdraw(0) {
@@ -219,7 +221,7 @@ fn loom_a_row_is_freed_once_whenever_its_session_goes() {
 
 #[test]
 fn loom_closing_answers_whatever_waits() {
-    scene(2, 1, 2, |scene| {
+    scene(2, 1, 3, |scene| {
         let closer = thread::spawn({
             let scene = scene.clone();
             move || scene.close()

@@ -1,5 +1,7 @@
 //! The library's `engine::sync` on the model checker's types.
 
+// The name of the library's own wrapper.
+#[allow(clippy::unsafe_removed_from_name)]
 pub use loom::cell::UnsafeCell as Cell;
 pub use loom::sync::{Condvar, Mutex, MutexGuard, atomic};
 

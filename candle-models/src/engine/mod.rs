@@ -6,16 +6,20 @@
 //! ```
 //! use candle_models::bundle::Bundle;
 //! use candle_models::engine::{self, Engine, Options};
-//! use candle_models::exec::SAMPLE;
+//! use std::time::{Duration, Instant};
 //!
 //! # fn main() -> candle_models::Result<()> {
-//! let model = engine::load(&Bundle::open("../weights/policy-mlp")?)?;
-//! let engine = Engine::start(model, &Options::default())?;
-//! let mut agent = engine.open()?;
-//! agent.indices_mut("action")?.fill(SAMPLE);
-//! agent.floats_mut("uniform")?.fill(-1.0); // greedy
-//! agent.step()?;
-//! assert_eq!(agent.indices("action")?.len(), 13);
+//! let model = engine::load(&Bundle::open("../weights/policy-mamba")?)?;
+//! let engine = Engine::start(model, &Options { sessions: 2, ..Options::default() })?;
+//! let (mut a, mut b) = (engine.open()?, engine.open()?);
+//! std::thread::scope(|scope| {
+//!     let other = scope.spawn(|| a.step());
+//!     b.step_before(Instant::now() + Duration::from_millis(500))?;
+//!     other.join().expect("no panic")
+//! })?;
+//! let mut what_if = { drop(b); a.fork()? };
+//! what_if.step()?;
+//! assert_eq!((a.frames()?, what_if.frames()?), (1, 2));
 //! # Ok(())
 //! # }
 //! ```

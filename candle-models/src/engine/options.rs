@@ -13,16 +13,17 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 /// How an engine is set up. Everything is allocated at the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Threads that compute a batch, the engine's own counted; 1 to 1024 [1: a step is over before a second has woken up].
+    /// Threads that compute a batch, the engine's own counted; 1 to 1024. By default 1: a step is over before a second thread
+    /// has woken up.
     pub threads: usize,
-    /// Sessions that can be open at the same time; 1 to 2^20 [256]. Memory that no session has used yet is not taken.
+    /// Sessions that can be open at the same time; 1 to 2^20, by default 256. Memory that no session has used yet is not taken.
     pub sessions: usize,
-    /// Requests that may wait; more are refused as [`Overloaded`](super::EngineError::Overloaded) [256]. A session has one
-    /// request at most, so a bound of `sessions` refuses none.
+    /// Requests that may wait; more are refused as [`Overloaded`](super::EngineError::Overloaded). By default 256. A session
+    /// has one request at most, so a bound of `sessions` refuses none.
     pub queue: usize,
-    /// Most requests that run together [32].
+    /// Most requests that run together; by default 32.
     pub max_batch: usize,
-    /// How long the engine may hold back the oldest request for a fuller batch, at most 1 s [none: it runs what waits]. It
+    /// How long the engine may hold back the oldest request for a fuller batch, at most 1 s; by default it runs what waits. It
     /// does not wait where every open session has a request, or where a deadline would pass.
     pub max_wait: Option<Duration>,
 }

@@ -178,7 +178,7 @@ impl Pass {
 pub(super) enum Alone {
     Ran(Pass),
     /// There are others, or the engine's thread is at work.
-    NotAlone,
+    Others,
     Closed,
 }
 
@@ -225,12 +225,12 @@ impl Shared {
     /// Runs the step of a session that owns `row` on the caller's thread, if that session is the only one.
     pub fn run_alone(&self, row: u32) -> Alone {
         if self.open() != 1 {
-            return Alone::NotAlone;
+            return Alone::Others;
         }
         let mut guard = match self.executor.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Alone::NotAlone,
+            Err(TryLockError::WouldBlock) => return Alone::Others,
         };
         let Some(executor) = &mut *guard else { return Alone::Closed };
         // SAFETY: the caller owns the row.

@@ -210,7 +210,7 @@ impl Session {
                 self.note(pass.result.map_err(EngineError::from))
             }
             Alone::Closed => Err(EngineError::Closed),
-            Alone::NotAlone => {
+            Alone::Others => {
                 self.submit(deadline)?;
                 self.shared.queue.wait(self.row);
                 self.collect()

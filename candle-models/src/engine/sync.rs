@@ -5,7 +5,7 @@ pub(super) use std::sync::{Condvar, Mutex, MutexGuard, atomic};
 
 use std::cell::UnsafeCell;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// The guard, whether or not a thread panicked while it held the lock: nothing in this module is left half done by a panic.
@@ -37,25 +37,32 @@ impl<T> Cell<T> {
     }
 }
 
-/// How long to look before going to sleep: waking up costs some tens of microseconds.
-const LOOK: Duration = Duration::from_micros(50);
+/// How long to look before going to sleep. Waking up costs some tens of microseconds where the core has gone to sleep too.
+const LOOK: Duration = Duration::from_micros(60);
 /// Looks between two glances at the clock.
 const TURNS: u32 = 32;
-/// Turns given to others where there is no core to look on.
-const YIELDS: u32 = 8;
+/// Successes that are remembered: so many failures end the looking.
+const CREDIT: u32 = 4;
+/// Without credit every so many waits are tried nevertheless.
+const TRIAL: u32 = 256;
 
-/// Looks for a while whether something is ready before its caller goes to sleep.
+/// Looks for a while whether something is ready before its caller goes to sleep, as long as that pays.
+///
+/// It does not where the thread that is waited for shares the core (always on a machine of one, often on a busy one: each
+/// side looked for its whole time while the other could not run, 103 us a step instead of 2), or where answers take longer.
 #[derive(Debug)]
 pub(super) struct Patience {
-    /// Threads that may look at the same time and leave a core to the one that works; 0 on a machine of one core.
+    /// Threads that may look at the same time and leave a core to the one that works.
     spare: usize,
     looking: AtomicUsize,
+    credit: AtomicU32,
+    waits: AtomicU32,
 }
 
 impl Patience {
     pub fn new() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { spare: cores - 1, looking: AtomicUsize::new(0) }
+        Self { spare: cores - 1, looking: AtomicUsize::new(0), credit: AtomicU32::new(CREDIT), waits: AtomicU32::new(0) }
     }
 
     /// Whether it became ready.
@@ -63,25 +70,30 @@ impl Patience {
         if ready() {
             return true;
         }
-        if self.spare == 0 {
-            return (0..YIELDS).any(|_| {
-                std::thread::yield_now();
-                ready()
-            });
-        }
-        if self.looking.fetch_add(1, Relaxed) >= self.spare {
-            self.looking.fetch_sub(1, Relaxed);
+        // Lost updates of the two numbers by threads that race for them cost a look more or less.
+        let credit = self.credit.load(Relaxed);
+        if self.spare == 0 || (credit == 0 && !self.waits.fetch_add(1, Relaxed).is_multiple_of(TRIAL)) {
             return false;
         }
-        let start = Instant::now();
-        let mut found = false;
-        while !found && start.elapsed() < LOOK {
-            found = (0..TURNS).any(|_| {
-                std::hint::spin_loop();
-                ready()
-            });
-        }
+        let found = self.looking.fetch_add(1, Relaxed) < self.spare && {
+            let found = spin(ready);
+            self.credit.store(if found { CREDIT.min(credit + 1) } else { credit.saturating_sub(1) }, Relaxed);
+            found
+        };
         self.looking.fetch_sub(1, Relaxed);
         found
     }
+}
+
+fn spin(ready: impl Fn() -> bool) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < LOOK {
+        for _ in 0..TURNS {
+            std::hint::spin_loop();
+            if ready() {
+                return true;
+            }
+        }
+    }
+    false
 }

@@ -8,7 +8,6 @@ mod output;
 mod replays;
 mod run;
 mod tensors;
-mod times;
 
 use candle_models::cli;
 use clap::{Parser, Subcommand};

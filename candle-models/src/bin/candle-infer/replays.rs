@@ -2,10 +2,9 @@
 
 use crate::output::{Column, Output, line};
 use crate::run::Options;
-use crate::times::Times;
 use anyhow::{Result, anyhow, bail};
 use candle_models::bundle::{BASELINES, Bundle};
-use candle_models::engine::{Model, Runner};
+use candle_models::engine::{Histogram, Model, Runner};
 use candle_models::policy::actions::{self, ACTION, Action, COMPONENTS, GROUP_NAMES, GROUPS, LOGITS, SAMPLE};
 use candle_models::policy::baselines::{Baselines, Likelihood, TABLE_NAMES, TABLES, table};
 use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
@@ -39,7 +38,7 @@ pub struct Replays {
     every: Option<usize>,
     likelihoods: [Likelihood; TABLES],
     likelihood: Likelihood,
-    pub times: Times,
+    pub times: Histogram,
     pub frames: u64,
 }
 
@@ -132,7 +131,7 @@ impl Replays {
             every: None,
             likelihoods: [Likelihood::default(); TABLES],
             likelihood: Likelihood::default(),
-            times: Times::default(),
+            times: Histogram::default(),
             frames: 0,
         })
     }
@@ -248,7 +247,7 @@ impl Replays {
         }
         self.runner.step(&[step == 0; 2 * ROWS][..self.rows()])?;
         let time = start.elapsed();
-        self.times.add(time);
+        self.times.record(time);
         self.frames += 1;
         for (sequence, &player) in players.iter().enumerate() {
             let [recorded, last, earlier] = now.actions.each_ref().map(|actions| actions[player]);

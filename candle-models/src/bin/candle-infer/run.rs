@@ -2,13 +2,12 @@
 
 use crate::output::{self, Output, line};
 use crate::replays::Replays;
-use crate::times::Times;
 use crate::{demo, tensors};
 use anyhow::{Context, Result, bail};
 use candle_models::bundle::Bundle;
 use candle_models::cli::{self, Usage};
 use candle_models::device;
-use candle_models::engine::{self, Model};
+use candle_models::engine::{self, Histogram, Model};
 use candle_models::policy::replay;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -94,7 +93,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         let n = plan.inputs.len();
         return Err(Usage::error(format!("--out in .safetensors holds one input, found {n}: use .jsonl, or a call for each")));
     }
-    let run = Run { every: plan.every(&options), plan, replays: None, times: Times::default(), frames: 0, failed: 0 };
+    let run = Run { every: plan.every(&options), plan, replays: None, times: Histogram::default(), frames: 0, failed: 0 };
     let (failed, inputs) = run.all(&options, &mut output)?;
     if failed < inputs {
         output.commit()?;
@@ -147,7 +146,7 @@ struct Run {
     every: Option<usize>,
     replays: Option<Replays>,
     /// Of the tensor inputs; replays keep their own.
-    times: Times,
+    times: Histogram,
     frames: u64,
     failed: usize,
 }
@@ -193,7 +192,7 @@ impl Run {
     fn one(&mut self, input: &Input, options: &Options, output: &mut Output) -> Result<()> {
         match input {
             Input::Tensors(path) => {
-                let (times, every) = (&mut self.times, self.every);
+                let (times, every) = (&self.times, self.every);
                 self.frames += tensors::run(&self.plan.model, path, (self.plan.threads, every), output, times)?;
                 Ok(())
             }
@@ -212,7 +211,7 @@ impl Run {
     fn summary(&self, inputs: usize, elapsed: Duration) -> Result<()> {
         let threads = format!("{} thread{}", self.plan.threads, if self.plan.threads == 1 { "" } else { "s" });
         let us = |time: Duration| time.as_secs_f64() * 1e6;
-        let percentiles = |times: &Times| format!("p50 {:.1} us, p99 {:.1} us", us(times.percentile(0.5)), us(times.percentile(0.99)));
+        let percentiles = |times: &Histogram| format!("p50 {:.1} us, p99 {:.1} us", us(times.percentile(0.5)), us(times.percentile(0.99)));
         let mut frames = self.frames;
         if let Some(replays) = &self.replays {
             line(replays.summary(&self.plan.name))?;

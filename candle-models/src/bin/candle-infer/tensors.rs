@@ -1,10 +1,9 @@
 //! Named tensors as input: whatever the model's signature asks for, one file of sequences.
 
 use crate::output::{Column, Output, line};
-use crate::times::Times;
 use anyhow::Result;
 use candle_core::DType;
-use candle_models::engine::{Model, Runner};
+use candle_models::engine::{Histogram, Model, Runner};
 use candle_models::tensors::{NamedTensors, TensorSpec};
 use candle_models::{Error, cli};
 use safetensors::tensor::Dtype;
@@ -36,7 +35,7 @@ pub fn run(
     path: &Path,
     (threads, every): (usize, Option<usize>),
     output: &mut Output,
-    times: &mut Times,
+    times: &Histogram,
 ) -> Result<u64> {
     let data = Sequences::load(model, path)?;
     let column = |spec: &TensorSpec| Column::new(&spec.name, if spec.dtype == DType::U32 { Dtype::U32 } else { Dtype::F32 }, &spec.shape);
@@ -53,7 +52,7 @@ pub fn run(
             let start = Instant::now();
             data.fill(&mut current, first, rows, frame)?;
             current.step(&vec![frame == 0; rows]).map_err(|e| Error::file(path, format!("frame {frame}: {e}")))?;
-            times.add(start.elapsed());
+            times.record(start.elapsed());
             for row in 0..rows {
                 let place = Place { path, sequence: first + row, frame };
                 let shown = every.is_some_and(|every| frame.is_multiple_of(every));
