@@ -41,10 +41,6 @@ impl Execute for Quiet {
         // SAFETY: the engine's promise.
         sequences.iter().try_for_each(|s| unsafe { add(s) })
     }
-
-    fn max_batch(&self) -> usize {
-        4
-    }
 }
 
 fn allocations(f: impl FnOnce()) -> usize {
