@@ -5,6 +5,8 @@
 mod bundle;
 #[cfg(feature = "slippi")]
 mod encoding;
+#[cfg(feature = "cli")]
+mod formats;
 mod golden;
 #[cfg(feature = "cli")]
 mod infer;
