@@ -32,8 +32,11 @@ unsafe impl Send for OutPointer {}
 // SAFETY: as above.
 unsafe impl Sync for OutPointer {}
 
-/// From as many rows on, a panel of narrow weights is widened once and then read as f32.
-const WIDEN_FROM: usize = 4;
+/// The fewest rows for which a panel of narrow weights is widened once and then read as f32: 4, or 9 where there are
+/// registers for weights on their way beside the sums of 8 rows.
+const fn widen_from(tallest: usize) -> usize {
+    if tallest > 8 { 9 } else { 4 }
+}
 
 thread_local! {
     /// A widened panel, or rows of quantised activations: kept, so that only a thread's first products allocate.
@@ -113,9 +116,9 @@ impl<E: Element> WithSimd for Of<'_, E> {
 }
 
 impl Block<'_> {
-    /// Lines of a panel widened to f32, if this block wants that.
+    /// Lines of a panel widened to f32, if this block may want that.
     fn widened(&self) -> usize {
-        if self.rows.len() < WIDEN_FROM { 0 } else { self.matrix.inputs }
+        if self.rows.len() < widen_from(0) { 0 } else { self.matrix.inputs }
     }
 
     /// Row `r` of `x`.
@@ -129,56 +132,58 @@ impl Block<'_> {
     fn run<S: Simd, E: Element, const V: usize, const M: usize>(self, simd: S, scratch: &mut [Line]) {
         for p in self.panels.clone() {
             let lines = self.matrix.panel(p);
-            if E::ROWS == 1 {
-                self.all_rows::<S, V, M>(simd, p, lines);
-            } else if self.rows.len() < WIDEN_FROM {
-                for r in self.rows.clone() {
-                    // SAFETY: row r and panel p lie inside the block that the caller handed over.
-                    unsafe { self.single_row::<S, E, V>(simd, p, r, lines) };
-                }
+            if E::ROWS == 1 || self.rows.len() < widen_from(M) {
+                self.all_rows::<S, E, V, M>(simd, p, lines);
             } else {
                 widen_panel::<S, E, V>(simd, lines, scratch);
-                self.all_rows::<S, V, M>(simd, p, scratch);
+                self.all_rows::<S, F32, V, M>(simd, p, scratch);
             }
         }
     }
 
-    /// All rows by one panel of f32.
+    /// All rows by one panel.
     #[inline(always)]
-    fn all_rows<S: Simd, const V: usize, const M: usize>(&self, simd: S, p: usize, lines: &[Line]) {
+    fn all_rows<S: Simd, E: Element, const V: usize, const M: usize>(&self, simd: S, p: usize, lines: &[Line]) {
         let mut r = self.rows.start;
         while r < self.rows.end {
             let left = self.rows.end - r;
             // SAFETY: the rows r.. and the panel p lie inside the block that the caller handed over.
             unsafe {
-                r += if left >= M && M > 8 {
-                    self.tile::<S, V, M>(simd, p, r, lines)
+                r += if left >= M && M > 8 && E::ROWS == 1 {
+                    self.tile::<S, E, V, M>(simd, p, r, lines)
                 } else if left >= 8 && M >= 8 {
-                    self.tile::<S, V, 8>(simd, p, r, lines)
+                    self.tile::<S, E, V, 8>(simd, p, r, lines)
                 } else if left >= 4 && M >= 4 {
-                    self.tile::<S, V, 4>(simd, p, r, lines)
+                    self.tile::<S, E, V, 4>(simd, p, r, lines)
                 } else if left >= 2 && M >= 2 {
-                    self.tile::<S, V, 2>(simd, p, r, lines)
+                    self.tile::<S, E, V, 2>(simd, p, r, lines)
                 } else {
-                    self.single_row::<S, F32, V>(simd, p, r, lines)
+                    self.single_row::<S, E, V>(simd, p, r, lines)
                 };
             }
         }
     }
 
-    /// `M` rows by one panel of f32; returns `M`.
+    /// `M` rows by one panel; returns `M`.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const V: usize, const M: usize>(&self, simd: S, p: usize, r: usize, lines: &[Line]) -> usize {
+    unsafe fn tile<S: Simd, E: Element, const V: usize, const M: usize>(&self, simd: S, p: usize, r: usize, lines: &[Line]) -> usize {
         let mut acc = [[simd.splat_f32s(0.0); V]; M];
+        // The rows r .. r + M are inside x (asserted in `linear_block`).
         let x = self.input(r).as_ptr();
-        // The rows r.. are inside x (asserted in `linear_block`).
+        let inputs = self.matrix.inputs;
         for (i, line) in lines.iter().enumerate() {
-            let w = floats::<S, V>(line);
-            for (m, row) in acc.iter_mut().enumerate() {
-                // SAFETY: m < M and i < inputs.
-                let a = simd.splat_f32s(unsafe { *x.add(m * self.x_stride + i) });
-                for (acc, &w) in row.iter_mut().zip(w) {
-                    *acc = simd.mul_add_e_f32s(a, w, *acc);
+            for u in 0..E::ROWS {
+                // Only the last line can have fewer rows than its words have room for.
+                if E::ROWS > 1 && i * E::ROWS + u >= inputs {
+                    break;
+                }
+                let w = words::<S, V>(line).map(|w| E::widen(simd, w, u));
+                for (m, row) in acc.iter_mut().enumerate() {
+                    // SAFETY: m < M and i * ROWS + u < inputs.
+                    let a = simd.splat_f32s(unsafe { *x.add(m * self.x_stride + i * E::ROWS + u) });
+                    for (acc, &w) in row.iter_mut().zip(&w) {
+                        *acc = simd.mul_add_e_f32s(a, w, *acc);
+                    }
                 }
             }
         }
@@ -205,9 +210,8 @@ impl Block<'_> {
             }
         }
         for (x, line) in rest.chunks(E::ROWS).zip(last) {
-            // Constant bounds, so that `widen` knows the row.
-            for u in 0..E::ROWS {
-                let a = simd.splat_f32s(x.get(u).copied().unwrap_or(0.0));
+            for (u, &x) in x.iter().enumerate() {
+                let a = simd.splat_f32s(x);
                 for (acc, &w) in acc[0].iter_mut().zip(words::<S, V>(line)) {
                     *acc = simd.mul_add_e_f32s(a, E::widen(simd, w, u), *acc);
                 }
@@ -252,14 +256,6 @@ impl Block<'_> {
 fn words<S: Simd, const V: usize>(line: &Line) -> &[S::u32s; V] {
     assert_eq!(V * S::F32_LANES, PANEL);
     // SAFETY: V vectors are PANEL words (asserted), and a line is aligned for any vector.
-    unsafe { &*line.0.as_ptr().cast() }
-}
-
-/// A line of f32 as `V` vectors.
-#[inline(always)]
-fn floats<S: Simd, const V: usize>(line: &Line) -> &[S::f32s; V] {
-    assert_eq!(V * S::F32_LANES, PANEL);
-    // SAFETY: as above; every pattern of bits is a float.
     unsafe { &*line.0.as_ptr().cast() }
 }
 

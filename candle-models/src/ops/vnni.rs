@@ -21,20 +21,16 @@ const LARGEST: f32 = 32_639.0;
 
 /// Lines for the activations of the tallest tile that this block needs.
 pub(super) fn scratch(block: &Block) -> usize {
-    block.rows.len().min(TALLEST) * row_bytes(block.matrix.inputs) / size_of::<Line>()
+    block.rows.len().min(TALLEST) * block.matrix.inputs.div_ceil(PANEL)
 }
 
-/// A row's high bytes, then its low ones, each as whole lines.
-fn row_bytes(inputs: usize) -> usize {
-    2 * inputs.next_multiple_of(size_of::<Line>())
-}
-
-/// A row as integers.
+/// A row as integers. Four inputs at a time take 16 bytes: their low bytes, their high bytes, and 8 zeros, which saves
+/// moving bytes between lanes.
 #[derive(Clone, Copy, Default)]
 struct Quantised {
     /// What one is worth. NaN for a row with a number that is not finite.
     scale: f32,
-    /// Sums of the high and of the low bytes.
+    /// Sums of the low and of the high bytes.
     sums: [i32; 2],
 }
 
@@ -62,21 +58,19 @@ pub(super) unsafe fn run(block: &Block, scratch: &mut [Line]) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn tile<const M: usize, const U: usize>(block: &Block, r: usize, scratch: &mut [Line]) -> usize {
-    let inputs = block.matrix.inputs;
-    let half = row_bytes(inputs) / 2;
-    // SAFETY: a line is plain bytes; four of them are aligned as an i32 is, because rows and lines start at multiples of 64.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast::<u8>(), size_of_val(scratch)) };
+    let length = block.matrix.inputs.div_ceil(PANEL);
     let mut rows = [Quantised::default(); M];
-    for (m, row) in rows.iter_mut().enumerate() {
-        let (high, low) = bytes[m * 2 * half..][..2 * half].split_at_mut(half);
-        *row = quantise(block.input(r + m), high, low);
+    for ((m, row), to) in rows.iter_mut().enumerate().zip(scratch.chunks_mut(length.max(1))) {
+        *row = quantise(block.input(r + m), to);
     }
+    let integers = scratch.as_ptr().cast::<i32>();
     for p in block.panels.clone() {
         let lines = block.matrix.panel(p);
         let mut acc = [[[_mm512_setzero_si512(); 4]; M]; U];
         for (acc, row) in acc[0].iter_mut().zip(&rows) {
-            let [high, low] = row.sums.map(|sum| sum.wrapping_mul(-ZERO_POINT));
-            let (high, low) = (_mm512_set1_epi32(high), _mm512_set1_epi32(low));
+            let [low, high] = row.sums;
+            let low = _mm512_set1_epi32(low.wrapping_mul(-ZERO_POINT));
+            let high = _mm512_set1_epi32(high.wrapping_mul(-ZERO_POINT));
             *acc = [high, high, low, low];
         }
         for (i, lines) in lines.chunks(U).enumerate() {
@@ -85,10 +79,10 @@ unsafe fn tile<const M: usize, const U: usize>(block: &Block, r: usize, scratch:
                 // SAFETY: a line is two aligned vectors.
                 let w = unsafe { [_mm512_load_si512(w.cast()), _mm512_load_si512(w.add(16).cast())] };
                 for (m, acc) in acc[u].iter_mut().enumerate() {
-                    // SAFETY: four bytes of each half of row m, which holds four for every line.
-                    let (high, low) = unsafe {
-                        let at = bytes.as_ptr().add(m * 2 * half + 4 * (i * U + u)).cast::<i32>();
-                        (_mm512_set1_epi32(*at), _mm512_set1_epi32(*at.add(half / 4)))
+                    // SAFETY: row m holds four words for every line of the panel.
+                    let (low, high) = unsafe {
+                        let at = integers.add(m * length * PANEL + 4 * (i * U + u));
+                        (_mm512_set1_epi32(*at), _mm512_set1_epi32(*at.add(1)))
                     };
                     *acc = [
                         _mm512_dpbusd_epi32(acc[0], w[0], high),
@@ -115,19 +109,19 @@ unsafe fn tile<const M: usize, const U: usize>(block: &Block, r: usize, scratch:
     M
 }
 
-/// Writes a row's integers as high and low bytes, zeros behind the last.
+/// Writes a row's integers into `x.len().div_ceil(32)` lines.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn quantise(x: &[f32], high: &mut [u8], low: &mut [u8]) -> Quantised {
-    let load = |i: usize| {
-        let left = (x.len() - i).min(16);
-        // SAFETY: reads the `left` floats that are there.
-        unsafe { _mm512_maskz_loadu_ps(u16::MAX >> (16 - left), x.as_ptr().add(i)) }
-    };
+fn quantise(x: &[f32], to: &mut [Line]) -> Quantised {
+    let (whole, rest) = x.as_chunks::<16>();
+    // SAFETY: reads the floats that are there, fewer than 16.
+    let rest = unsafe { _mm512_maskz_loadu_ps((1 << rest.len()) - 1, rest.as_ptr()) };
+    // SAFETY: a chunk holds 16 floats.
+    let load = |chunk: &[f32; 16]| unsafe { _mm512_loadu_ps(chunk.as_ptr()) };
     // The largest magnitude by its bits, which order as integers and put what is not finite on top.
-    let mut largest = _mm512_setzero_si512();
-    for i in (0..x.len()).step_by(16) {
-        largest = _mm512_max_epu32(largest, _mm512_castps_si512(_mm512_abs_ps(load(i))));
+    let mut largest = _mm512_castps_si512(_mm512_abs_ps(rest));
+    for chunk in whole {
+        largest = _mm512_max_epu32(largest, _mm512_castps_si512(_mm512_abs_ps(load(chunk))));
     }
     let largest = f32::from_bits(_mm512_reduce_max_epu32(largest));
     // Below 1e-30 the reciprocal would overflow; such a row counts as zeros.
@@ -136,16 +130,31 @@ fn quantise(x: &[f32], high: &mut [u8], low: &mut [u8]) -> Quantised {
         l if l > 1e-30 => (l / LARGEST, LARGEST / l),
         _ => (0.0, 0.0),
     };
-    let mut sums = [_mm512_setzero_si512(); 2];
-    for i in (0..x.len()).step_by(16) {
-        let q = _mm512_cvtps_epi32(_mm512_mul_ps(load(i), _mm512_set1_ps(inverse)));
-        let h = _mm512_srai_epi32::<8>(_mm512_add_epi32(q, _mm512_set1_epi32(128)));
-        let l = _mm512_sub_epi32(q, _mm512_slli_epi32::<8>(h));
-        for ((part, to), sum) in [h, l].into_iter().zip([&mut *high, &mut *low]).zip(&mut sums) {
-            *sum = _mm512_add_epi32(*sum, part);
-            // SAFETY: the halves are whole lines, so 16 bytes at a multiple of 16 below `x.len()` are there.
-            unsafe { _mm_storeu_si128(to[i..i + 16].as_mut_ptr().cast(), _mm512_cvtepi32_epi8(part)) };
-        }
+    // Within four integers, in order: the lowest bytes, the second bytes, zeros.
+    let order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, -1, -1, -1, -1, -1, -1, -1, -1));
+    let bytes = |x: __m512| {
+        let q = _mm512_cvtps_epi32(_mm512_mul_ps(x, _mm512_set1_ps(inverse)));
+        // The second byte of q + 128 is the high one; its lowest byte less 128 is the low one.
+        let q = _mm512_xor_si512(_mm512_add_epi32(q, _mm512_set1_epi32(128)), _mm512_set1_epi32(128));
+        _mm512_shuffle_epi8(q, order)
+    };
+    let mut sums = _mm512_setzero_si512();
+    // SAFETY: lines are words, one behind the other.
+    let to = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u32>(), to.len() * PANEL) };
+    let (to, last) = to.split_at_mut(whole.len() * 16);
+    for (chunk, to) in whole.iter().zip(to.chunks_exact_mut(16)) {
+        let bytes = bytes(load(chunk));
+        sums = _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(1), bytes);
+        // SAFETY: `to` holds 16 words.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bytes) };
     }
-    Quantised { scale, sums: [_mm512_reduce_add_epi32(sums[0]), _mm512_reduce_add_epi32(sums[1])] }
+    if let Some(to) = last.first_chunk_mut::<16>() {
+        let bytes = bytes(rest);
+        sums = _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(1), bytes);
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bytes) };
+    }
+    let half = _mm256_add_epi32(_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64::<1>(sums));
+    let quarter = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
+    Quantised { scale, sums: [_mm_cvtsi128_si32(quarter), _mm_extract_epi32::<1>(quarter)] }
 }

@@ -4,7 +4,8 @@
 
 use candle_core::{DType, Device, Tensor};
 use candle_models::Result;
-use candle_models::bundle::{self, Bundle, Manifest, ParameterSpec};
+use candle_models::bundle::{self, Bundle, Manifest, Parameter, ParameterSpec};
+use candle_models::ops::Format;
 use candle_models::random::Random;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -195,6 +196,99 @@ fn tensors_are_checked_by_name_shape_and_dtype() {
     refused(&dir, bundle::MODEL, &["tensor b.bias: expected F32, F16 or BF16, found F64"]);
     model(json!({"a.weight": a, "b.bias": b}), 44);
     load(&dir).unwrap();
+}
+
+/// `a.weight` in 8 bits: integers and factors as raw bytes, behind a header that can be changed.
+fn write_8_bit(dir: &Path, change: impl FnOnce(&mut Value), integers: [i8; 8], factors: [f32; 4]) {
+    let mut header = json!({
+        "a.weight.scale": entry("F32", &[4], 0, 16), "b.bias": entry("F32", &[3], 16, 28), "a.weight": entry("I8", &[2, 4], 28, 36)
+    });
+    change(&mut header);
+    let text = header.to_string();
+    let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(text.as_bytes());
+    bytes.extend(factors.into_iter().chain([0.0; 3]).flat_map(f32::to_le_bytes));
+    bytes.extend(integers.map(|q| q as u8));
+    fs::write(dir.join(bundle::MODEL), bytes).unwrap();
+}
+
+fn matrix_specs() -> Vec<ParameterSpec> {
+    vec![ParameterSpec::matrix("a.weight", [2, 4]), ParameterSpec::new("b.bias", &[3])]
+}
+
+#[test]
+fn weights_of_8_bits_are_integers_times_their_columns_factor() {
+    let (_root, dir) = valid();
+    let (integers, factors) = ([127, -128, 5, 0, -1, 64, -127, 9], [0.5, 0.001, 3.0, 0.0]);
+    write_8_bit(&dir, |_| {}, integers, factors);
+    let bundle = Bundle::open(&dir).unwrap();
+    let parameters = bundle.read_parameters(&matrix_specs()).unwrap();
+    let weight = &parameters["a.weight"];
+    let values = weight.tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert_eq!(values, [63.5, -128.0 * 0.001, 15.0, 0.0, -0.5, 64.0 * 0.001, -381.0, 0.0]);
+    assert_eq!(weight.format, Format::Q8(factors.into()));
+    assert_eq!(parameters["b.bias"].format, Format::F32);
+    let listed = bundle.parameters().unwrap();
+    assert_eq!(
+        listed.iter().map(|p| (p.name.as_str(), p.dtype.as_str(), p.bytes)).collect::<Vec<_>>(),
+        [("a.weight", "I8", 8 + 16), ("b.bias", "F32", 12)]
+    );
+    // Saved once more it is the same, but for what a factor of zero makes of an integer.
+    bundle::save_parameters(&dir, &manifest(), &parameters, Value::Null, &[]).unwrap();
+    let again = Bundle::open(&dir).unwrap().read_parameters(&matrix_specs()).unwrap();
+    assert_eq!(again["a.weight"].format, weight.format);
+    assert_eq!(again["a.weight"].tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap(), values);
+    let bytes = fs::read(dir.join(bundle::MODEL)).unwrap();
+    let stored = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    assert_eq!(stored.tensor("a.weight").unwrap().data(), [127, -128, 5, 0, -1, 64, -127, 0i8].map(|q| q as u8));
+}
+
+#[test]
+fn weights_of_8_bits_are_checked() {
+    let (_root, dir) = valid();
+    let load = |specs: &[ParameterSpec]| Bundle::open(&dir).unwrap().read_tensors(specs).map(|_| ());
+    let check = |specs: &[ParameterSpec], part: &str| {
+        let error = load(specs).expect_err(part).to_string();
+        assert!(error.contains(part) && !error.contains(char::is_control), "{part:?} is not in: {error}");
+    };
+    let (good, ones) = ([1; 8], [1.0; 4]);
+    write_8_bit(&dir, |_| {}, good, ones);
+    load(&matrix_specs()).unwrap();
+    check(&specs(), "tensor a.weight: expected F32, F16 or BF16, found I8");
+    for (factor, text) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (-1e-9, "-0.000000001")] {
+        write_8_bit(&dir, |_| {}, good, [1.0, factor, 1.0, 1.0]);
+        check(&matrix_specs(), &format!("tensor a.weight.scale: expected finite numbers that are not negative, found {text} at index 1"));
+    }
+    write_8_bit(&dir, |_| {}, [0, 0, 0, 0, 0, 127, 0, 0], [1.0, 1e38, 1.0, 1.0]);
+    check(&matrix_specs(), "tensor a.weight: expected finite numbers, found inf at index 5");
+    let renamed = |h: &mut Value| {
+        let scale = h.as_object_mut().unwrap().remove("a.weight.scale").unwrap();
+        h["a.scale"] = scale;
+    };
+    write_8_bit(&dir, renamed, good, ones);
+    check(&matrix_specs(), "tensor a.weight.scale: expected [4], found no tensor of that name");
+    for (what, entry, part) in [
+        ("shape", entry("F32", &[2, 2], 0, 16), "tensor a.weight.scale: expected [4], found [2, 2]"),
+        ("dtype", entry("I32", &[4], 0, 16), "tensor a.weight.scale: expected F32, found I32"),
+    ] {
+        write_8_bit(&dir, |h| h["a.weight.scale"] = entry, good, ones);
+        let error = load(&matrix_specs()).expect_err(what).to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    write_8_bit(&dir, |h| h["a.weight"] = entry("U8", &[2, 4], 28, 36), good, ones);
+    check(&matrix_specs(), "tensor a.weight: expected F32, F16, BF16 or I8, found U8");
+    write_8_bit(&dir, |h| h["a.weight"] = entry("I8", &[4, 2], 28, 36), good, ones);
+    check(&matrix_specs(), "tensor a.weight: expected [2, 4], found [4, 2]");
+    // Factors beside a weight that needs none.
+    let float = json!({
+        "a.weight.scale": entry("F32", &[4], 0, 16), "b.bias": entry("F32", &[3], 16, 28), "a.weight": entry("F32", &[2, 4], 28, 60)
+    });
+    write_raw(&dir, &float, 60);
+    check(&matrix_specs(), "tensor a.weight.scale: expected no tensor of that name in this model, found F32 [4]");
+    // Factors that do not fit the weight are not saved.
+    let wrong = Parameter { tensor: tensors(DType::F32)["a.weight"].clone(), format: Format::Q8([1.0; 3].into()) };
+    let saved = bundle::save_parameters(&dir, &manifest(), &[("a.weight".to_owned(), wrong)].into(), Value::Null, &[]);
+    assert!(saved.unwrap_err().to_string().contains("a.weight: expected [inputs, 3]"));
 }
 
 #[test]

@@ -6,6 +6,8 @@ mod bundle;
 #[cfg(feature = "slippi")]
 mod encoding;
 mod engine;
+#[cfg(feature = "cli")]
+mod formats;
 mod golden;
 #[cfg(feature = "cli")]
 mod infer;

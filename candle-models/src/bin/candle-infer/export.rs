@@ -4,7 +4,7 @@ use crate::agreement::{Agreement, Choices};
 use crate::demo;
 use crate::output::line;
 use anyhow::{Context, Result};
-use candle_core::{DType, Tensor};
+use candle_core::DType;
 use candle_models::bundle::{self, BASELINES, Bundle, CARD, CONFIG, MODEL, Manifest, Parameter, ParameterSpec, Role, TOKENIZER};
 use candle_models::cli::{self, Usage};
 use candle_models::engine::{self, Model, Runner};
@@ -70,15 +70,15 @@ impl Target {
         }
     }
 
-    fn parameter(self, spec: &ParameterSpec, tensor: Tensor) -> candle_models::Result<Parameter> {
-        Ok(match (self, spec.role) {
-            (Self::Float(dtype), _) => tensor.to_dtype(dtype)?.into(),
-            (Self::Q8, Role::Matrix) => {
-                let format = Format::q8(&tensor.flatten_all()?.to_vec1::<f32>()?, tensor.dim(1)?);
-                Parameter { tensor, format }
-            }
-            (Self::Q8, Role::Other) => tensor.into(),
-        })
+    fn parameter(self, role: Role, Parameter { tensor, format }: Parameter) -> candle_models::Result<Parameter> {
+        let format = match (self, role, format) {
+            (Self::Float(dtype), ..) => return Ok(tensor.to_dtype(dtype)?.into()),
+            // As it was, to the bit.
+            (Self::Q8, Role::Matrix, format @ Format::Q8(_)) => format,
+            (Self::Q8, Role::Matrix, _) => Format::q8(&tensor.flatten_all()?.to_vec1::<f32>()?, tensor.dim(1)?),
+            (Self::Q8, Role::Other, _) => Format::F32,
+        };
+        Ok(Parameter { tensor, format })
     }
 }
 
@@ -143,11 +143,11 @@ type Content = (Manifest, BTreeMap<String, Parameter>, Vec<(&'static str, Vec<u8
 /// The parameters as wanted and the files that inference wants; what training has noted beside the weights stays behind.
 fn content(bundle: &Bundle, target: Target) -> candle_models::Result<Content> {
     let specs = engine::parameters(bundle)?;
-    let mut tensors = bundle.read_tensors(&specs)?;
+    let mut stored = bundle.read_parameters(&specs)?;
     let mut parameters = BTreeMap::new();
-    for spec in &specs {
-        if let Some(tensor) = tensors.remove(&spec.name) {
-            parameters.insert(spec.name.clone(), target.parameter(spec, tensor)?);
+    for ParameterSpec { name, role, .. } in specs {
+        if let Some(parameter) = stored.remove(&name) {
+            parameters.insert(name, target.parameter(role, parameter)?);
         }
     }
     let mut files = Vec::new();
