@@ -18,7 +18,7 @@ mod scan;
 mod scan_backward;
 pub(crate) mod simd;
 
-pub use activation::{Activation, activation, bias_activation, gate, gate_reference};
+pub use activation::{Activation, activation, gate, gate_reference};
 pub(crate) use activation::{activate, gate_row};
 pub use attention::{Attention, AttentionState, attention};
 pub(crate) use attention::{Timeline, attend_row};
