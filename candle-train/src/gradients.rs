@@ -3,7 +3,7 @@
 //! This is the place where several processes will reduce: between the last [`Gradients::add`] and the clipping.
 
 use candle_core::backprop::GradStore;
-use candle_core::{DType, Var};
+use candle_core::{CpuStorage, DType, Device, Storage, Tensor, Var};
 use candle_models::{Error, Result};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -15,9 +15,43 @@ pub struct Gradients(Vec<Gradient>);
 #[derive(Debug)]
 struct Gradient {
     name: String,
+    /// Of the step before where the loss has not depended on the parameter yet.
     sum: Vec<f32>,
     /// Whether the loss depended on the parameter in this step.
     present: bool,
+}
+
+impl Gradient {
+    fn values(&self) -> Option<&[f32]> {
+        self.present.then_some(self.sum.as_slice())
+    }
+
+    /// Adds a contiguous f32 tensor; the first one of a step replaces what is there.
+    fn add(&mut self, grad: &Tensor) -> Result<()> {
+        let (storage, layout) = grad.storage_and_layout();
+        let (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) = (&*storage, layout.contiguous_offsets()) else {
+            return Err(Error::tensor(&self.name, "a contiguous gradient on the CPU", format!("{layout:?}")));
+        };
+        if self.present {
+            self.sum.iter_mut().zip(&values[start..end]).for_each(|(s, g)| *s += g);
+        } else {
+            self.sum.copy_from_slice(&values[start..end]);
+        }
+        self.present = true;
+        Ok(())
+    }
+}
+
+/// In f64, over eight lanes: one sum waits four cycles for each value.
+fn sum_of_squares(values: &[f32]) -> f64 {
+    let (chunks, tail) = values.as_chunks::<8>();
+    let mut lanes = [0.0; 8];
+    for chunk in chunks {
+        for (lane, x) in lanes.iter_mut().zip(chunk) {
+            *lane += f64::from(*x) * f64::from(*x);
+        }
+    }
+    lanes.iter().sum::<f64>() + tail.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>()
 }
 
 impl Gradients {
@@ -28,36 +62,31 @@ impl Gradients {
 
     /// Forgets the step before.
     pub fn clear(&mut self) {
-        for g in &mut self.0 {
-            g.sum.fill(0.0);
-            g.present = false;
-        }
+        self.0.iter_mut().for_each(|g| g.present = false);
     }
 
     /// Adds the gradients of one backward pass. A parameter that the loss does not depend on is left out.
     pub fn add(&mut self, vars: &BTreeMap<String, Var>, grads: &GradStore) -> Result<()> {
-        for (slot, (name, var)) in self.0.iter_mut().zip(vars) {
-            let Some(grad) = grads.get(var) else { continue };
+        let pairs: Vec<_> = vars.iter().map(|(name, var)| (name, grads.get(var))).collect();
+        self.0.par_iter_mut().zip(pairs).try_for_each(|(slot, (name, grad))| {
+            let Some(grad) = grad else { return Ok(()) };
             if slot.name != *name || slot.sum.len() != grad.elem_count() {
                 return Err(Error::tensor(name, format!("{} values for {}", slot.sum.len(), slot.name), grad.elem_count()));
             }
-            let grad = grad.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
-            slot.present = true;
-            slot.sum.iter_mut().zip(&grad).for_each(|(s, g)| *s += g);
-        }
-        Ok(())
+            slot.add(&grad.to_dtype(DType::F32)?.to_device(&Device::Cpu)?.contiguous()?)
+        })
     }
 
-    /// The Euclidean norm over all parameters. Each parameter is summed in order in f64, and the parameters in name
+    /// The Euclidean norm over all parameters. Each parameter is summed in one order in f64, and the parameters in name
     /// order, so that the value does not depend on the number of threads.
     pub fn norm(&self) -> f64 {
-        let squares: Vec<f64> = self.0.par_iter().map(|g| g.sum.iter().map(|&x| f64::from(x) * f64::from(x)).sum()).collect();
+        let squares: Vec<f64> = self.0.par_iter().map(|g| sum_of_squares(g.values().unwrap_or_default())).collect();
         squares.iter().sum::<f64>().sqrt()
     }
 
     /// The first parameter, by name, whose gradient is not finite.
     pub fn not_finite(&self) -> Option<&str> {
-        self.0.iter().find(|g| g.sum.iter().any(|x| !x.is_finite())).map(|g| g.name.as_str())
+        self.0.iter().find(|g| g.values().is_some_and(|v| v.iter().any(|x| !x.is_finite()))).map(|g| g.name.as_str())
     }
 
     /// Parameters that the loss did not depend on.
@@ -67,7 +96,7 @@ impl Gradients {
 
     /// Per parameter in name order: the gradient, or `None` if the loss did not depend on it.
     pub(crate) fn slices(&self) -> Vec<Option<&[f32]>> {
-        self.0.iter().map(|g| g.present.then_some(g.sum.as_slice())).collect()
+        self.0.iter().map(Gradient::values).collect()
     }
 }
 

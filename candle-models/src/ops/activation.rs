@@ -1,7 +1,7 @@
 //! Activations: GELU (erf form), SiLU, ReLU, and the gate `a * silu(z)`, each one pass over memory.
 
 use super::simd::{self, kernel};
-use super::{Rows, contiguous, is_fused, rows_of, sum_in_order, with_rows};
+use super::{contiguous, is_fused, rows_of, with_rows};
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 use pulp::Simd;
 use rayon::prelude::*;
@@ -132,66 +132,6 @@ kernel! {
     pub(super) fn add_bias<S>(bias: &'a [f32], x: &'a mut [f32]) {
         x.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
     }
-}
-
-/// Rows per task. Fixed, so that the sums over rows do not depend on the number of threads.
-const TASK_ROWS: usize = 128;
-
-struct BiasActivationOp(Activation);
-
-impl BiasActivationOp {
-    /// `x + bias` row by row, then whatever `f` does with a task's rows: its number and the sums so far.
-    fn rows<R: Send>(&self, x: Rows, bias: &[f32], out: &mut [f32], f: impl Fn(usize, &mut [f32]) -> R + Sync) -> Vec<R> {
-        let task = |(i, out): (usize, &mut [f32])| {
-            for (r, out) in out.chunks_mut(x.width).enumerate() {
-                out.copy_from_slice(x.row(i * TASK_ROWS + r));
-                add_bias(bias, out);
-            }
-            f(i, out)
-        };
-        out.par_chunks_mut(TASK_ROWS * x.width).enumerate().map(task).collect()
-    }
-}
-
-impl CustomOp2 for BiasActivationOp {
-    fn name(&self) -> &'static str {
-        "bias-activation"
-    }
-
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, b: &CpuStorage, bl: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (x, bias) = (rows_of(x, xl)?, contiguous(b, bl)?);
-        let mut out = vec![0.0; x.rows * x.width];
-        self.rows(x, bias, &mut out, |_, out| activate(self.0, out));
-        Ok((CpuStorage::F32(out), xl.shape().clone()))
-    }
-
-    fn bwd(&self, x: &Tensor, b: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (rows, width) = x.dims2()?;
-        let grad = grad.contiguous()?;
-        let mut dx = vec![0.0; rows * width];
-        let db = with_rows(&[x, &grad, &b.unsqueeze(0)?], |inputs| {
-            let grad = inputs[1];
-            let sums = self.rows(inputs[0], inputs[2].row(0), &mut dx, |task, out| {
-                let mut db = vec![0.0; width];
-                let mut line = vec![0.0; width];
-                for (r, out) in out.chunks_mut(width).enumerate() {
-                    // `out` holds the pre-activation: it becomes the gradient.
-                    line.copy_from_slice(grad.row(task * TASK_ROWS + r));
-                    activate_backward(self.0, out, &mut line);
-                    add_bias(&line, &mut db);
-                    out.copy_from_slice(&line);
-                }
-                db
-            });
-            Ok(sum_in_order(sums))
-        })?;
-        Ok((Some(Tensor::from_vec(dx, (rows, width), x.device())?), Some(Tensor::from_vec(db, width, x.device())?)))
-    }
-}
-
-/// `act(x + bias)` for `x` `[rows, width]` and `bias` `[width]`, with gradients.
-pub fn bias_activation(x: &Tensor, bias: &Tensor, act: Activation) -> Result<Tensor> {
-    if is_fused(x) { x.apply_op2(bias, BiasActivationOp(act)) } else { act.reference(&x.broadcast_add(bias)?) }
 }
 
 struct GateOp;

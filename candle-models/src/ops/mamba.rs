@@ -193,7 +193,7 @@ impl MambaOp {
     fn backward(&self, x: Rows, packed: &[f32], kept: &Kept, grad: Rows) -> (Vec<f32>, Vec<f32>) {
         let sizes @ Sizes { batch, steps, width, inner, .. } = self.sizes;
         let selected = sizes.selection();
-        let [norm, in_proj, .., out_proj] = sizes.split(packed);
+        let [norm, in_proj, .., a_log, _, out_proj] = sizes.split(packed);
         let mut dpacked = vec![0.0; packed.len()];
         let [dnorm, din, dconv, dconv_bias, dx_proj, ddt_weight, ddt_bias, da_log, dskip, dout] = sizes.split_mut(&mut dpacked);
         let masked: Option<Vec<f32>> =
@@ -202,8 +202,9 @@ impl MambaOp {
         product(Operand::new(&kept.gated, inner).t(), projected.into(), dout, width, Target::Fresh);
         let dgated = product_new(projected.into(), Operand::new(out_proj, width).t());
 
+        let rates = self.decay_rates(a_log);
         let ([dxz, dselection, ddt], sums) = by_sequence(batch, [steps; 3], [2 * inner, selected, inner], |b, [dxz, dselection, ddt]| {
-            self.sequence_backward(b, packed, kept, &dgated[b * steps * inner..], dxz, dselection, ddt)
+            self.sequence_backward(b, (packed, &rates), kept, &dgated[b * steps * inner..], [dxz, dselection, ddt])
         });
         product(Operand::new(&kept.u, inner).t(), Operand::new(&dselection, selected), dx_proj, selected, Target::Fresh);
         let [low, ..] = self.selection(&kept.selection);
@@ -242,19 +243,16 @@ impl MambaOp {
     }
 
     /// One sequence from the gated output back to the input product; returns the gradients of taps and bias, A and skip.
-    #[allow(clippy::too_many_arguments)]
     fn sequence_backward(
         &self,
         sequence: usize,
-        packed: &[f32],
+        (packed, a): (&[f32], &[f32]),
         kept: &Kept,
         dgated: &[f32],
-        dxz: &mut [f32],
-        dselection: &mut [f32],
-        ddt: &mut [f32],
+        [dxz, dselection, ddt]: [&mut [f32]; 3],
     ) -> Vec<f32> {
         let sizes @ Sizes { steps, inner, states, rank, taps, .. } = self.sizes;
-        let [_, _, conv, conv_bias, x_proj, dt_weight, _, a_log, skip, _] = sizes.split(packed);
+        let [_, _, conv, conv_bias, x_proj, dt_weight, _, _, skip, _] = sizes.split(packed);
         let part = |data, width| Rows { rows: steps, ..matrix(data, width).from_row(sequence * steps) };
         let (xz, u, dt) = (part(&kept.xz, 2 * inner), part(&kept.u, inner), part(&kept.dt, inner));
         let (y, selection) = (part(&kept.y, inner), part(&kept.selection, sizes.selection()));
@@ -267,12 +265,12 @@ impl MambaOp {
         }
         let mut sums = vec![0.0; (taps + 1) * inner + (states + 1) * inner];
         let (conv_sums, scan_sums) = sums.split_at_mut((taps + 1) * inner);
-        let (mut du, a) = (vec![0.0; steps * inner], self.decay_rates(a_log));
+        let mut du = vec![0.0; steps * inner];
         let dbc = OutPointer::rows(dselection, selected).columns(rank);
         let backward = ScanBackward {
             shape: sizes.scan(),
             resets,
-            x: ScanInput { u, dt, b: selection.columns(rank, states), c: selection.columns(rank + states, states), a: &a, skip },
+            x: ScanInput { u, dt, b: selection.columns(rank, states), c: selection.columns(rank + states, states), a, skip },
             grad: matrix(&dy, inner),
             before: &self.before[1][sequence * states * inner..][..states * inner],
             du: OutPointer::rows(&mut du, inner),

@@ -21,7 +21,7 @@ pub(crate) mod simd;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
-pub use activation::{Activation, activation, bias_activation, gate, gate_reference};
+pub use activation::{Activation, activation, gate, gate_reference};
 pub(crate) use activation::{activate, gate_row};
 pub use attention::{Attention, AttentionState, attention};
 pub(crate) use attention::{Timeline, attend_row};

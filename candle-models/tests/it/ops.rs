@@ -1,8 +1,12 @@
 //! Every fused operation against its plain form: values, gradients, and finite differences in f64.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_models::ops::{self, Activation, Attention, NormKind};
+use candle_models::exec::tensors::{Regularisation, TensorExecutor};
+use candle_models::nn::{Mamba, MambaConfig, Params};
+use candle_models::ops::{self, Activation, Attention, LossGroup, NormKind};
 use candle_models::random::Random;
+use candle_models::tensors::NamedTensors;
+use std::collections::BTreeMap;
 
 /// Random numbers of that shape in f64.
 fn normal(name: &str, shape: &[usize]) -> Tensor {
@@ -74,12 +78,175 @@ fn check(name: &str, inputs: &[Tensor], op: &dyn Fn(&[Tensor]) -> Result<Tensor>
 fn activations_and_the_gate() {
     for act in [Activation::Relu, Activation::Gelu, Activation::Silu] {
         check(&format!("{act:?}"), &[normal("x", &[5, 37])], &|x| ops::activation(&x[0], act));
-        let inputs = [normal("x", &[5, 37]), normal("b", &[37])];
-        check(&format!("bias and {act:?}"), &inputs, &|x| ops::bias_activation(&x[0], &x[1], act));
     }
-    check("bias", &[normal("x", &[5, 37]), normal("b", &[37])], &|x| ops::bias_activation(&x[0], &x[1], Activation::None));
     check("gate", &[normal("a", &[4, 19]), normal("z", &[4, 19])], &|x| ops::gate(&x[0], &x[1]));
     check("gate of columns", &[normal("az", &[4, 38])], &|x| ops::gate(&x[0].narrow(1, 0, 19)?, &x[0].narrow(1, 19, 19)?));
+}
+
+const ACTIVATIONS: [Activation; 4] = [Activation::None, Activation::Relu, Activation::Gelu, Activation::Silu];
+
+#[test]
+fn linear_layers_with_and_without_bias_and_of_column_slices() {
+    for ((rows, inputs, outputs), act) in [(1, 1, 1), (3, 7, 16), (130, 33, 7), (65, 16, 33)].into_iter().zip(ACTIVATIONS.into_iter().rev())
+    {
+        let all = [normal("x", &[rows, inputs]), normal("w", &[inputs, outputs]), normal("b", &[outputs])];
+        let name = format!("linear {rows} x {inputs} x {outputs}, {act:?}");
+        check(&name, &all, &|x| ops::linear(&x[0], &x[1], Some(&x[2]), act));
+        check(&format!("{name}, no bias"), &all[..2], &|x| ops::linear(&x[0], &x[1], None, act));
+        let wide = [normal("wide", &[rows, inputs + 3]), all[1].clone()];
+        check(&format!("{name}, of columns"), &wide, &|x| ops::linear(&x[0].narrow(1, 2, inputs)?, &x[1], None, act));
+    }
+}
+
+#[test]
+fn a_linear_layer_refuses_rows_of_another_width() {
+    let (x, w) = (normal("x", &[2, 3]).to_dtype(DType::F32).unwrap(), normal("w", &[4, 5]).to_dtype(DType::F32).unwrap());
+    assert!(ops::linear(&x, &w, None, Activation::None).is_err());
+}
+
+#[test]
+fn rows_of_tables_added_and_joined() {
+    for (rows, entries, width, columns) in [(1, 1, 1, 1), (3, 5, 7, 2), (300, 9, 33, 4)] {
+        let index: Vec<u32> = (0..rows * columns).map(|i| Random::new(4).below(i as u64, entries as u32)).collect();
+        for act in [Activation::None, Activation::Relu, Activation::Gelu] {
+            let inputs = [normal("x", &[rows, width]), normal("table", &[entries, width])];
+            check(&format!("{columns} rows added, {act:?}"), &inputs, &|x| ops::add_rows(&x[0], &x[1], index.clone(), columns, act));
+        }
+        let inputs = [normal("x", &[rows, 5]), normal("table", &[entries, width])];
+        check(&format!("{columns} rows joined"), &inputs, &|x| ops::join_rows(&x[0], &x[1], index.clone(), columns));
+        let outside: Vec<u32> = index.iter().map(|i| i + entries as u32).collect();
+        assert!(ops::add_rows(&inputs[0], &inputs[1], outside, columns, Activation::None).is_err());
+    }
+    let factors: Vec<f32> = (0..33).map(|i| if i % 3 == 0 { 0.0 } else { 1.5 }).collect();
+    check("mask", &[normal("x", &[3, 11])], &|x| ops::mask(&x[0], factors.clone()));
+}
+
+#[test]
+fn cross_entropies_of_mixed_choices() {
+    // Logits 1..4 Bernoulli, 5..11 two columns of three classes, 12..29 one of 17; the others belong to nobody.
+    let group = |logit, column, columns, classes| LossGroup { logit, column, columns, classes };
+    let groups = [group(1, 0, 3, 2), group(5, 4, 2, 3), group(12, 3, 1, 17)];
+    let classes = [2, 2, 2, 17, 3, 3];
+    for (rows, smoothing, scale) in [(1, 0.0, 1.0), (3, 0.1, 3.0), (70, 0.1, 1.0)] {
+        let wanted = (0..rows * 6).map(|i| Random::new(8).below(i as u64, classes[i % 6])).collect::<Vec<u32>>();
+        let wanted = Tensor::from_vec(wanted, (rows, 6), &Device::Cpu).unwrap();
+        let logits = [(normal("logits", &[rows, 31]) * scale).unwrap()];
+        check(&format!("cross entropy of {rows} rows"), &logits, &|x| ops::cross_entropy(&x[0], &wanted, &groups, smoothing));
+        let far = [(normal("logits", &[rows, 31]) * 100.0).unwrap()];
+        let losses = [DType::F32, DType::F64].map(|dtype| run(dtype, &far, &|x| ops::cross_entropy(&x[0], &wanted, &groups, smoothing)));
+        assert_close("far logits", &losses[0].output, &losses[1].output, 1e-6);
+        assert_close("far logits, gradient", &losses[0].gradients[0], &losses[1].gradients[0], 1e-5);
+        assert!(ops::cross_entropy(&logits[0], &(&wanted + &wanted).unwrap(), &groups, smoothing).is_err() || rows == 1);
+        assert!(ops::cross_entropy(&logits[0].narrow(1, 0, 20).unwrap(), &wanted, &groups, smoothing).is_err());
+    }
+}
+
+fn resets(batch: usize, steps: usize) -> Vec<bool> {
+    (0..batch * steps).map(|i| Random::new(9).uniform(i as u64) < 0.3).collect()
+}
+
+#[test]
+fn grus_with_resets_and_carried_state() {
+    for (batch, steps, width) in [(1, 1, 1), (3, 1, 7), (1, 5, 16), (3, 5, 33)] {
+        let (resets, state) = (resets(batch, steps), normal("state", &[batch, width]));
+        let inputs = [normal("x", &[batch * steps, 3 * width]), normal("w", &[width, 3 * width]), normal("b", &[3 * width])];
+        let op = |x: &[Tensor]| ops::gru(&x[0], &x[1], &x[2], &state.to_dtype(x[0].dtype())?, &resets);
+        let name = format!("gru {batch} x {steps} x {width}");
+        check(&name, &inputs, &|x| Ok(op(x)?.0));
+        let after = |dtype| flat(&op(&inputs.clone().map(|x| x.to_dtype(dtype).unwrap())).unwrap().1);
+        assert_close(&format!("{name}: state"), &after(DType::F32), &after(DType::F64), 1e-5);
+    }
+}
+
+#[test]
+fn a_reset_clears_a_state_of_a_gru_that_is_not_finite() {
+    let state = Tensor::new(&[[f32::NAN, f32::INFINITY]], &Device::Cpu).unwrap();
+    let inputs = [normal("x", &[2, 6]), normal("w", &[2, 6]), normal("b", &[6])].map(|x| x.to_dtype(DType::F32).unwrap());
+    let (y, after) = ops::gru(&inputs[0], &inputs[1], &inputs[2], &state, &[true, false]).unwrap();
+    assert!(flat(&y).iter().chain(&flat(&after)).all(|x| x.is_finite()));
+}
+
+/// Names and shapes of a block's parameters, and the shapes of its states.
+fn mamba_parameters(width: usize, config: &MambaConfig) -> (Vec<(String, Vec<usize>)>, Vec<Vec<usize>>) {
+    let (params, mut states) = (Params::description(), Vec::new());
+    Mamba::new(width, config, &params, &mut states).unwrap();
+    (params.specs().into_iter().map(|s| (s.name, s.shape)).collect(), states.into_iter().map(|s| s.shape).collect())
+}
+
+/// The block on `[x, parameters]`: f32 runs it as one operation, f64 operation by operation.
+fn mamba(config: &MambaConfig, resets: &[bool], batch: usize, dropout: f32, x: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
+    let width = x[0].dim(1)?;
+    let (names, states) = mamba_parameters(width, config);
+    let given: BTreeMap<String, Tensor> = names.into_iter().map(|(name, _)| name).zip(x[1..].iter().cloned()).collect();
+    let error = |e: candle_models::Error| candle_core::Error::Msg(e.to_string());
+    let block = Mamba::new(width, config, &Params::given(given, &Device::Cpu), &mut Vec::new()).map_err(error)?;
+    let state = |(i, shape): (usize, Vec<usize>)| normal(&format!("state {i}"), &[&[batch], &shape[..]].concat()).to_dtype(x[0].dtype());
+    let states = states.into_iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
+    let inputs = NamedTensors::new();
+    let noise = Regularisation { dropout, drop_ids: 0.0, random: Random::new(2) };
+    let mut executor = TensorExecutor::new(&inputs, resets, states, &Device::Cpu).with_noise(noise);
+    let y = block.forward(&mut executor, &x[0]).map_err(error)?;
+    Ok((y, executor.into_states()))
+}
+
+#[test]
+fn mamba_blocks_as_one_operation() {
+    for (batch, steps, width, dropout, config) in [
+        (1, 1, 1, 0.0, MambaConfig { state: 1, expand: 1, conv: 2 }),
+        (3, 5, 7, 0.0, MambaConfig { state: 5, expand: 1, conv: 4 }),
+        (1, 5, 16, 0.3, MambaConfig { state: 4, expand: 2, conv: 4 }),
+        (3, 1, 33, 0.0, MambaConfig { state: 16, expand: 1, conv: 3 }),
+        (2, 9, 17, 0.3, MambaConfig { state: 3, expand: 2, conv: 5 }),
+    ] {
+        let resets = resets(batch, steps);
+        let parameters = mamba_parameters(width, &config).0.into_iter().map(|(name, shape)| (normal(&name, &shape) * 0.5).unwrap());
+        let inputs: Vec<Tensor> = std::iter::once(normal("x", &[batch * steps, width])).chain(parameters).collect();
+        let name = format!("mamba {batch} x {steps} x {width}, {config:?}");
+        check(&name, &inputs, &|x| Ok(mamba(&config, &resets, batch, dropout, x)?.0));
+        let after = |dtype| {
+            let x: Vec<Tensor> = inputs.iter().map(|x| x.to_dtype(dtype).unwrap()).collect();
+            mamba(&config, &resets, batch, dropout, &x).unwrap().1.iter().flat_map(flat).collect::<Vec<_>>()
+        };
+        assert_close(&format!("{name}: states"), &after(DType::F32), &after(DType::F64), 1e-5);
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let config = MambaConfig { state: 4, expand: 2, conv: 4 };
+    let (batch, steps, width) = (3, 50, 96);
+    let resets = resets(batch, steps);
+    let parameters = mamba_parameters(width, &config).0.into_iter().map(|(name, shape)| (normal(&name, &shape) * 0.3).unwrap());
+    let block: Vec<Tensor> = std::iter::once(normal("x", &[batch * steps, width])).chain(parameters).collect();
+    let rows = 600;
+    let index: Vec<u32> = (0..rows * 2).map(|i| i % 9).collect();
+    let classes = Tensor::from_vec((0..rows).map(|i| i % 17).collect::<Vec<u32>>(), (rows as usize, 1), &Device::Cpu).unwrap();
+    let group = [LossGroup { logit: 0, column: 0, columns: 1, classes: 17 }];
+    let state = normal("h", &[batch, 40]).to_dtype(DType::F32).unwrap();
+    let n = rows as usize;
+    let linear = [normal("x", &[n, 200]), normal("w", &[200, 150]), normal("b", &[150])];
+    let gru = [normal("x", &[batch * steps, 120]), normal("w", &[40, 120]), normal("b", &[120])];
+    let norm = [normal("x", &[n, 70]), normal("w", &[70]), normal("b", &[70])];
+    let table = [normal("x", &[n, 33]), normal("table", &[9, 33])];
+    type Op<'a> = &'a (dyn Fn(&[Tensor]) -> Result<Tensor> + Sync);
+    let cases: [(&str, &[Tensor], Op); 7] = [
+        ("linear", &linear, &|x| ops::linear(&x[0], &x[1], Some(&x[2]), Activation::Gelu)),
+        ("gru", &gru, &|x| Ok(ops::gru(&x[0], &x[1], &x[2], &state, &resets)?.0)),
+        ("norm", &norm, &|x| ops::norm(&x[0], NormKind::Layer, 1e-5, &x[1], Some(&x[2]), Activation::Gelu)),
+        ("add rows", &table, &|x| ops::add_rows(&x[0], &x[1], index.clone(), 2, Activation::Relu)),
+        ("join rows", &table, &|x| ops::join_rows(&x[0], &x[1], index.clone(), 2)),
+        ("cross entropy", &table[..1], &|x| ops::cross_entropy(&x[0], &classes, &group, 0.1)),
+        ("mamba", &block, &|x| Ok(mamba(&config, &resets, batch, 0.2, x)?.0)),
+    ];
+    for (name, inputs, op) in cases {
+        let on = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| run(DType::F32, inputs, op))
+        };
+        let (one, two) = (on(1), on(2));
+        assert_eq!(one.output, two.output, "{name}: output");
+        assert_eq!(one.gradients, two.gradients, "{name}: gradients");
+    }
 }
 
 #[test]
@@ -91,6 +258,8 @@ fn norms() {
                 ops::norm(&x[0], NormKind::Layer, 1e-5, &x[1], Some(&x[2]), Activation::None)
             });
         }
+        let act = [Activation::Gelu, Activation::Silu][width % 2];
+        check("rms norm and activation", &[x.clone(), w.clone()], &|x| ops::norm(&x[0], NormKind::Rms, 1e-5, &x[1], None, act));
         check("rms norm", &[x, w], &|x| ops::norm(&x[0], NormKind::Rms, 1e-5, &x[1], None, Activation::None));
     }
 }
