@@ -6,10 +6,10 @@
 //!
 //! What bounds a row of its own is bytes and arithmetic instructions per weight. On a core with AVX-512, in the order f32,
 //! bf16, 8 bits: 4, 2 and 1 bytes from the second-level cache (some 45 a cycle), and for 16 weights 1, 2 and 4 (widened) or
-//! half (dot products of integers, [`super::vnni`]) of the two vector instructions a cycle. Measured against f32 at
-//! 512 x 512, bf16 is 1.5 times, 8 bits 4 times as fast. Not kept, slower for many rows: `vdpbf16ps` on bf16 weights, 0.6
-//! of f32's speed with one rounded activation and 0.3 with two; prefetching (f32 is at the cache's limit); and on AVX2
-//! tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for what rows are left over).
+//! half (dot products of integers, `vnni`) of the two vector instructions a cycle. Measured at 512 x 512 against f32: one
+//! row 1.5 times as fast in bf16 and 3.4 times in 8 bits; 32 rows 0.85 and 1.7 times. Tried and not kept: `vdpbf16ps` on
+//! bf16 weights (for 32 rows 0.6 of f32's speed with one rounded activation, 0.3 with two), prefetching (f32 is at the
+//! cache's limit), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for rows left over).
 
 use super::Activation;
 use super::packed::{Bf16, Element, F32, Kind, Line, PANEL, PackedMatrix, Q8};

@@ -231,7 +231,7 @@ mod tests {
     fn what_was_made_of_integers_gives_the_same_integers() {
         let (inputs, outputs) = (256, 301);
         // Every integer from -128 to 127 under factors from the smallest normal number to the largest that stays finite.
-        let scale: Vec<f32> = (0..outputs).map(|c| 2f32.powi(c as i32 * 240 / 300 - 126) * (1.0 + c as f32 / 997.0)).collect();
+        let scale: Vec<f32> = (0..outputs).map(|c| 2f32.powi(c * 240 / 300 - 126) * (1.0 + c as f32 / 997.0)).collect();
         let integers: Vec<i8> = (0..inputs * outputs).map(|i| (i / outputs) as u8 as i8).collect();
         let weight = dequantised(&integers, &scale);
         assert!(weight.iter().all(|w| w.is_finite()));

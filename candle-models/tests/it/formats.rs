@@ -65,7 +65,7 @@ fn weights_of_linear_layers_become_integers_and_nothing_else_does() {
     for config in configs() {
         let (from, to, again) = (root.path().join("from"), root.path().join("to"), root.path().join("again"));
         save(&from, &config);
-        let (done, text) = export(&from, &to, "q8", &[game.clone()]);
+        let (done, text) = export(&from, &to, "q8", std::slice::from_ref(&game));
         assert!(done && text.contains("likelihood in nats per frame: ") && text.contains("game.slp"), "{text}");
         assert!((0.0..=100.0).contains(&agreement(&text)) && text.contains("of 118 decisions"), "{text}");
         let bytes = std::fs::read(to.join(bundle::MODEL)).unwrap();
@@ -89,10 +89,10 @@ fn weights_of_linear_layers_become_integers_and_nothing_else_does() {
                 != matches!(config.backbone, BackboneConfig::Mlp { .. } | BackboneConfig::Gru { .. })
         );
         // Exported again it stays as it is, to the bit.
-        assert!(export(&to, &again, "q8", &[game.clone()]).0);
+        assert!(export(&to, &again, "q8", std::slice::from_ref(&game)).0);
         assert_eq!(std::fs::read(again.join(bundle::MODEL)).unwrap(), bytes);
         // And as f32 it is what the integers stand for.
-        let (done, text) = export(&to, &again, "f32", &[game.clone()]);
+        let (done, text) = export(&to, &again, "f32", std::slice::from_ref(&game));
         assert!(done && agreement(&text) > 99.0, "{text}");
         let flat = |p: &Parameter| p.tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         assert!(read(&again).iter().all(|(name, p)| flat(p) == flat(&exported[name]) && p.format == Format::F32));
@@ -160,7 +160,7 @@ fn an_export_with_a_bad_replay_writes_nothing() {
     save(&from, &configs()[0]);
     std::fs::write(&bad, b"not a replay").unwrap();
     for replay in [bad, root.path().join("absent.slp")] {
-        let (done, text) = export(&from, &to, "q8", &[replay.clone()]);
+        let (done, text) = export(&from, &to, "q8", std::slice::from_ref(&replay));
         assert!(!done && text.lines().count() == 1 && text.contains(&replay.display().to_string()) && !to.exists(), "{text}");
     }
 }
