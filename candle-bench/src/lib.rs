@@ -9,4 +9,5 @@ pub mod policy;
 pub mod stats;
 pub mod suites;
 pub mod table;
+pub mod targets;
 pub mod train;

@@ -6,7 +6,7 @@
 use crate::host::Host;
 use crate::policy::{Inputs, Network, STREAM_FRAMES};
 use crate::stats::{Summary, percentile, sorted};
-use crate::table::{Case, Pass};
+use crate::table::{Case, Pass, Record, Shown, micros, optional, where_cells};
 use anyhow::{Context, Result, ensure};
 use candle_models::engine::{Engine, EngineError, Options, Session};
 use candle_models::random::Random;
@@ -74,6 +74,63 @@ pub struct LoadRow {
     pub overloaded: usize,
 }
 
+impl Record for LoadRow {
+    const COLUMNS: &'static [(&'static str, Shown)] = &[
+        ("Model", Shown::Csv),
+        ("Backbone", Shown::Everywhere),
+        ("Dtype", Shown::Everywhere),
+        ("Arrivals", Shown::Everywhere),
+        ("Sessions", Shown::Everywhere),
+        ("Threads", Shown::Everywhere),
+        ("Inferences/Second", Shown::Everywhere),
+        ("Mean batch", Shown::Everywhere),
+        ("p50 latency", Shown::Everywhere),
+        ("p99 latency", Shown::Everywhere),
+        ("p99.9 latency", Shown::Everywhere),
+        ("Max latency", Shown::Everywhere),
+        ("Wake p50/p99", Shown::Everywhere),
+        ("Queue p50/p99", Shown::Everywhere),
+        ("Execute p50/p99", Shown::Everywhere),
+        ("Reply p50/p99", Shown::Everywhere),
+        ("Missed", Shown::Everywhere),
+        ("Overloaded", Shown::Csv),
+        ("Requests", Shown::Everywhere),
+        ("Seconds", Shown::Csv),
+        ("Device", Shown::Csv),
+        ("Host", Shown::Csv),
+        ("CPU", Shown::Csv),
+        ("CPUs", Shown::Csv),
+        ("Features", Shown::Csv),
+        ("Commit", Shown::Csv),
+        ("Profile", Shown::Csv),
+        ("Date", Shown::Csv),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let (case, latency) = (&self.case, &self.latency_us);
+        let mut cells = vec![
+            case.model.clone(),
+            case.backbone.clone(),
+            case.dtype.clone(),
+            format!("{:?}", self.arrivals).to_lowercase(),
+            case.batch.to_string(),
+            case.threads.to_string(),
+            format!("{:.0}", self.answers_per_s),
+            format!("{:.1}", self.mean_batch),
+            micros(latency.p50),
+            optional(latency.p99),
+            optional(latency.p99_9),
+            micros(latency.max),
+        ];
+        cells.extend(self.stages.iter().map(|s| format!("{} / {}", micros(s.p50), micros(s.p99))));
+        cells.extend([self.missed.to_string(), self.overloaded.to_string(), latency.n.to_string(), format!("{}", self.seconds)]);
+        let [device, _, rest @ ..] = where_cells(case, &self.host);
+        cells.push(device);
+        cells.extend(rest);
+        cells
+    }
+}
+
 /// A part of the latency, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
@@ -86,8 +143,9 @@ pub struct Stage {
 /// One answer, in microseconds: wake, queue, execute, reply, and all together.
 type Sample = [f32; 5];
 
+/// What an agent has seen.
 #[derive(Default)]
-struct Record {
+struct Log {
     samples: Vec<Sample>,
     missed: usize,
     overloaded: usize,
@@ -164,9 +222,12 @@ impl LoadSuite {
             let before = engine.stats();
             std::thread::sleep(end.saturating_duration_since(Instant::now()));
             let after = engine.stats();
-            let records: Result<Vec<Record>> =
+            let records: Result<Vec<Log>> =
                 agents.into_iter().map(|a| a.join().map_err(|_| anyhow::anyhow!("an agent panicked"))?).collect();
-            Ok((records?, (after.steps - before.steps) as f64 / ((after.batches - before.batches) as f64).max(1.0)))
+            let steps = (after.steps - after.lone_steps) - (before.steps - before.lone_steps);
+            let batches = after.batches - before.batches;
+            // A lone session makes no batches: its steps count as batches of one.
+            Ok((records?, if batches == 0 { 1.0 } else { steps as f64 / batches as f64 }))
         })?;
         row(host, case, arrivals, self.seconds, batches, records)
     }
@@ -204,11 +265,11 @@ impl Plan {
         FRAME.mul_f32(-(1.0 - self.random.uniform(number)).ln())
     }
 
-    fn play(&self, mut session: Session, frames: &[Inputs]) -> Result<Record> {
+    fn play(&self, mut session: Session, frames: &[Inputs]) -> Result<Log> {
         debug_assert_eq!(frames.len(), STREAM_FRAMES);
-        let mut record = Record::default();
+        let mut log = Log::default();
         // A closed loop answers some ten thousand times a second; growing would be measured.
-        record.samples.reserve(if self.arrivals == Arrivals::Closed { 1 << 17 } else { 1 << 10 });
+        log.samples.reserve(if self.arrivals == Arrivals::Closed { 1 << 17 } else { 1 << 10 });
         let (mut due, mut number) = (self.first(), 0);
         while due < self.end {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -222,23 +283,23 @@ impl Plan {
                 match result {
                     Ok(()) => {
                         let timing = session.timing();
-                        record.missed += usize::from(total > FRAME);
+                        log.missed += usize::from(total > FRAME);
                         let parts = [asked - due_at, timing.queue, timing.execute, timing.reply, total];
-                        record.samples.push(parts.map(|t| t.as_secs_f32() * 1e6));
+                        log.samples.push(parts.map(|t| t.as_secs_f32() * 1e6));
                     }
-                    Err(EngineError::DeadlineExceeded) => record.missed += 1,
-                    Err(EngineError::Overloaded { .. }) => record.overloaded += 1,
+                    Err(EngineError::DeadlineExceeded) => log.missed += 1,
+                    Err(EngineError::Overloaded { .. }) => log.overloaded += 1,
                     Err(other) => return Err(other.into()),
                 }
             }
             number += 1;
             due = self.next(due, number);
         }
-        Ok(record)
+        Ok(log)
     }
 }
 
-fn row(host: &Host, case: Case, arrivals: Arrivals, seconds: f64, mean_batch: f64, records: Vec<Record>) -> Result<LoadRow> {
+fn row(host: &Host, case: Case, arrivals: Arrivals, seconds: f64, mean_batch: f64, records: Vec<Log>) -> Result<LoadRow> {
     let samples: Vec<Sample> = records.iter().flat_map(|r| r.samples.iter().copied()).collect();
     let part = |i: usize| -> Vec<f64> { samples.iter().map(|s| f64::from(s[i])).collect() };
     let stage = |i: usize| {

@@ -8,6 +8,7 @@ use candle_bench::peer::{Library, Peer};
 use candle_bench::policy::Network;
 use candle_bench::suites::{LatencySuite, PeerSuite};
 use candle_bench::table::{Pass, Record, Report};
+use candle_bench::targets::{self, TargetSuite};
 use candle_models::device;
 use candle_models::policy::{BackboneConfig, Heads};
 use clap::{Parser, Subcommand};
@@ -31,6 +32,11 @@ enum Suite {
     Latency(Latency),
     /// Many agents on one engine: latency by stage in a closed loop, at 60 Hz and with random arrivals; missed deadlines.
     Load(Load),
+    /// The figures that the project holds itself to, beside their limits; of the shipped policies.
+    Targets(Targets),
+    /// Prints the peak memory in KiB of a process that steps 64 sessions of a bundle.
+    #[command(hide = true)]
+    Resident(Resident),
     /// Ratios to PyTorch and ONNX Runtime on the same weights and inputs, in interleaved rounds.
     Peers(Peers),
 }
@@ -46,6 +52,9 @@ struct Common {
     /// Policy bundles to measure instead of random networks.
     #[arg(long, value_name = "DIR")]
     bundles: Vec<PathBuf>,
+    /// How the weights are stored: f32, bf16 or q8. Peers always run f32.
+    #[arg(long, value_name = "DTYPE", value_delimiter = ',', default_value = "f32")]
+    dtypes: Vec<String>,
     /// Frames of a window pass (60 frames are one second).
     #[arg(long, value_name = "FRAMES", default_value_t = 60)]
     window: usize,
@@ -108,6 +117,30 @@ struct Peers {
     /// Batch of a training step.
     #[arg(long, value_name = "B", default_value_t = 32)]
     train_batch: usize,
+    #[command(flatten)]
+    python: Python,
+}
+
+#[derive(clap::Args)]
+struct Targets {
+    #[command(flatten)]
+    common: Common,
+    /// Seconds of the load of 64 sessions.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    load_seconds: f64,
+    #[command(flatten)]
+    python: Python,
+}
+
+#[derive(clap::Args)]
+struct Resident {
+    /// Model directory.
+    bundle: PathBuf,
+}
+
+/// The peer.
+#[derive(clap::Args)]
+struct Python {
     /// Python interpreter with the peers' libraries (candle-bench/peers/setup.sh makes one).
     #[arg(long, value_name = "FILE", default_value = "candle-bench/peers/.venv/bin/python")]
     python: PathBuf,
@@ -127,12 +160,14 @@ fn parse_heads(text: &str) -> Result<Heads, String> {
 impl Common {
     /// The networks; random ones are written below `scratch`, of `kinds` where none were named.
     fn networks(&self, kinds: &[&str], scratch: &Path) -> Result<Vec<Network>> {
-        if !self.bundles.is_empty() {
-            return self.bundles.iter().map(|b| Network::open(b)).collect();
-        }
         let named: Vec<&str> = self.backbones.iter().flatten().map(String::as_str).collect();
         let kinds = if named.is_empty() { kinds } else { &named };
-        kinds.iter().map(|kind| Network::random(kind, self.heads, scratch)).collect()
+        let networks: Vec<Network> = match self.bundles.is_empty() {
+            true => kinds.iter().map(|kind| Network::random(kind, self.heads, scratch)).collect::<Result<_>>()?,
+            false => self.bundles.iter().map(|b| Network::open(b)).collect::<Result<_>>()?,
+        };
+        let stored = |network: &Network| self.dtypes.iter().map(|dtype| network.stored(dtype, scratch)).collect::<Vec<_>>();
+        networks.iter().flat_map(stored).collect()
     }
 
     fn validate(&self, batches: &[&[usize]]) -> Result<()> {
@@ -234,7 +269,7 @@ fn peers(arguments: &Peers) -> Result<ExitCode> {
         window: common.window,
         threads: common.threads.clone(),
     };
-    let mut peer = Peer::start(&arguments.python, &arguments.script)?;
+    let mut peer = Peer::start(&arguments.python.python, &arguments.python.script)?;
     let count = suite.cases().len();
     let mut done = 0;
     let rows = suite.run(&mut peer, &common.settings, &host, |row| {
@@ -264,11 +299,51 @@ fn peers(arguments: &Peers) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn targets(arguments: &Targets) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[])?;
+    ensure!(arguments.load_seconds > 0.0, "load: {} s is not a length", arguments.load_seconds);
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let shipped = |name: &str| -> Result<[Network; 2]> {
+        let network = Network::open(&Path::new("weights").join(name))?;
+        let narrow = network.stored("q8", scratch.path())?;
+        Ok([network, narrow])
+    };
+    let suite = TargetSuite {
+        mlp: shipped("policy-mlp")?,
+        mamba: shipped("policy-mamba")?,
+        threads: common.threads.clone(),
+        load_seconds: arguments.load_seconds,
+        settings: common.settings.clone(),
+    };
+    let mut peer = Peer::start(&arguments.python.python, &arguments.python.script)?;
+    let rows = suite.run(&mut peer, &host, |row| {
+        let met = if row.met() { "met" } else { "NOT MET" };
+        eprintln!(
+            "{} | batch {} threads {} | {:.3} {} | {met} | {}",
+            row.what, row.case.batch, row.case.threads, row.found, row.unit, row.evidence
+        );
+    })?;
+    common.report("targets", common.settings.describe_comparison(), rows, &host)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Suite::Resident(arguments) = &arguments.suite {
+        // SAFETY: no other thread has been started yet.
+        unsafe { device::configure_threads(1) };
+        return finish(Network::open(&arguments.bundle).and_then(|n| targets::resident(&n)).map(|kilobytes| {
+            println!("{kilobytes}");
+            ExitCode::SUCCESS
+        }));
+    }
     let common = match &arguments.suite {
         Suite::Latency(a) => &a.common,
         Suite::Load(a) => &a.common,
+        Suite::Targets(a) => &a.common,
+        Suite::Resident(_) => return ExitCode::SUCCESS,
         Suite::Peers(a) => &a.common,
     };
     if cfg!(debug_assertions) {
@@ -280,8 +355,14 @@ fn main() -> ExitCode {
     let result = match &arguments.suite {
         Suite::Latency(a) => latency(a),
         Suite::Load(a) => load(a),
+        Suite::Targets(a) => targets(a),
+        Suite::Resident(_) => return ExitCode::SUCCESS,
         Suite::Peers(a) => peers(a),
     };
+    finish(result)
+}
+
+fn finish(result: Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         ExitCode::FAILURE

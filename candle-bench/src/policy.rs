@@ -4,7 +4,7 @@ use crate::harness::Subject;
 use crate::table::{Agreement, Case, Pass};
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, Var};
-use candle_models::bundle::{self, Bundle, Manifest};
+use candle_models::bundle::{self, Bundle, Manifest, Role, Storage};
 use candle_models::engine::{Runner, Session};
 use candle_models::nn::Params;
 use candle_models::policy::actions::{ACTION, COMPONENTS, LOGITS, SAMPLE};
@@ -12,7 +12,7 @@ use candle_models::policy::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH as 
 use candle_models::policy::{BackboneConfig, FAMILY, Heads, Policy, PolicyConfig};
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +20,8 @@ use std::sync::Arc;
 pub const STREAM_FRAMES: usize = 8;
 /// Largest difference between two f32 runs of the same network, relative to one plus the magnitude.
 pub const TOLERANCE: f64 = 1e-4;
+/// The same for a network whose weights were rounded to bf16 or 8 bits.
+pub const NARROW_TOLERANCE: f64 = 0.15;
 /// Outputs of a frame and their widths.
 const OUTPUTS: [(&str, usize); 3] = [("logits", LOGITS), ("value", 1), ("action", ACTION)];
 
@@ -28,6 +30,10 @@ const OUTPUTS: [(&str, usize); 3] = [("logits", LOGITS), ("value", 1), ("action"
 pub struct Network {
     /// Directory with `config.json` and `model.safetensors`.
     pub bundle: PathBuf,
+    /// The bundle that it was made from, which peers read.
+    pub original: PathBuf,
+    /// How its weights are stored: `f32`, `bf16`, `q8`.
+    pub dtype: String,
     /// Its architecture.
     pub config: PolicyConfig,
 }
@@ -37,7 +43,35 @@ impl Network {
     pub fn open(bundle: &Path) -> Result<Self> {
         let opened = Bundle::open(bundle)?;
         opened.require_family(&[FAMILY])?;
-        Ok(Self { bundle: bundle.to_owned(), config: opened.config()? })
+        let stored: BTreeSet<String> = opened.parameters()?.into_iter().map(|p| p.dtype).collect();
+        let narrow = [("I8", "q8"), ("BF16", "bf16"), ("F16", "f16")].into_iter().find(|(name, _)| stored.contains(*name));
+        let dtype = narrow.map_or("f32", |(_, name)| name).to_owned();
+        Ok(Self { bundle: bundle.to_owned(), original: bundle.to_owned(), dtype, config: opened.config()? })
+    }
+
+    /// The network with its weights stored otherwise, written below `directory`.
+    pub fn stored(&self, dtype: &str, directory: &Path) -> Result<Self> {
+        if dtype == self.dtype {
+            return Ok(self.clone());
+        }
+        let storage = Storage::parse(dtype)?;
+        let specs = Policy::parameters(&self.config)?;
+        let mut found = Bundle::open(&self.bundle)?.read_parameters(&specs)?;
+        let mut parameters = BTreeMap::new();
+        for spec in specs {
+            let parameter = found.remove(&spec.name).with_context(|| format!("{}: not in the bundle", spec.name))?;
+            parameters.insert(spec.name, storage.parameter(spec.role, parameter)?);
+        }
+        let bundle = directory.join(format!("{}-{}-{dtype}", self.config.backbone.kind(), self.dtype));
+        let manifest = Manifest::new(FAMILY, &self.config)?;
+        bundle::save_parameters(&bundle, &manifest, &parameters, serde_json::Value::Null, &[])?;
+        Ok(Self { bundle, dtype: dtype.to_owned(), ..self.clone() })
+    }
+
+    /// Multiply-adds of a frame in the products with weights: one for every weight.
+    pub fn products(&self) -> Result<usize> {
+        let matrices = Policy::parameters(&self.config)?.into_iter().filter(|p| p.role == Role::Matrix);
+        Ok(matrices.map(|p| p.shape.iter().product::<usize>()).sum())
     }
 
     /// Writes a bundle with random weights below `directory`.
@@ -52,7 +86,7 @@ impl Network {
             params.vars().iter().map(|(name, var)| Ok((name.clone(), without_zeros(name, var, random)?))).collect::<Result<_>>()?;
         let bundle = directory.join(kind);
         bundle::save(&bundle, &Manifest::new(FAMILY, &config)?, &tensors, serde_json::Value::Null, &[])?;
-        Ok(Self { bundle, config })
+        Ok(Self { original: bundle.clone(), bundle, dtype: "f32".to_owned(), config })
     }
 
     /// `mamba 2x256, autoregressive heads`.
@@ -84,7 +118,7 @@ impl Network {
             frames,
             threads,
             device: "cpu".to_owned(),
-            dtype: "f32".to_owned(),
+            dtype: self.dtype.clone(),
         }
     }
 
@@ -278,15 +312,18 @@ pub fn read_answers(path: &Path) -> Result<Answers> {
 
 /// How far `ours` and `theirs` are apart. Drawn actions may differ in one row of a thousand, where a random number falls
 /// between two roundings of the same bound; these rows are left out, for what follows a draw depends on it.
-pub fn agreement(ours: &Answers, theirs: &Answers) -> Result<Agreement> {
+pub fn agreement(ours: &Answers, theirs: &Answers, dtype: &str) -> Result<Agreement> {
     let empty = Vec::new();
     let actions = [ours, theirs].map(|answers| answers.get("action").unwrap_or(&empty));
     ensure!(actions[0].len() == actions[1].len(), "action: {} values of ours, {} of theirs", actions[0].len(), actions[1].len());
     let rows = actions[0].len() / ACTION;
     let drawn_apart: Vec<bool> = actions[0].chunks(ACTION).zip(actions[1].chunks(ACTION)).map(|(a, b)| a != b).collect();
     let apart = drawn_apart.iter().filter(|&&d| d).count();
-    let mut found = Agreement { output: "all".to_owned(), worst: 0.0, tolerance: TOLERANCE };
-    if apart > rows / 1000 {
+    // Rounded weights move logits by more, and with them the draws that lie between two classes; whether they still play
+    // alike is measured on replays, by the export.
+    let (tolerance, most_apart) = if dtype == "f32" { (TOLERANCE, rows / 1000) } else { (NARROW_TOLERANCE, rows.div_ceil(10)) };
+    let mut found = Agreement { output: "all".to_owned(), worst: 0.0, tolerance };
+    if apart > most_apart {
         return Ok(Agreement { output: format!("action in {apart} of {rows} rows"), worst: f64::INFINITY, ..found });
     }
     for (name, a) in ours {
@@ -322,9 +359,9 @@ mod tests {
     #[test]
     fn equal_answers_agree_and_the_worst_is_named() {
         let a = answers(4, |_| {});
-        assert!(agreement(&a, &a).unwrap().holds());
+        assert!(agreement(&a, &a, "f32").unwrap().holds());
         let b = answers(4, |b| b.get_mut("value").unwrap()[2] = 1.5);
-        let found = agreement(&a, &b).unwrap();
+        let found = agreement(&a, &b, "f32").unwrap();
         assert_eq!((found.output.as_str(), found.worst), ("value", 0.2));
         assert!(!found.holds());
     }
@@ -332,7 +369,7 @@ mod tests {
     #[test]
     fn nan_is_a_disagreement() {
         let a = answers(4, |a| a.get_mut("logits").unwrap()[7] = f64::NAN);
-        assert!(!agreement(&a, &a).unwrap().holds());
+        assert!(!agreement(&a, &a, "f32").unwrap().holds());
     }
 
     #[test]
@@ -346,15 +383,15 @@ mod tests {
                 }
             })
         };
-        assert!(agreement(&a, &differing(&[3, 1999])).unwrap().holds());
-        assert!(!agreement(&a, &differing(&[3, 4, 5])).unwrap().holds());
+        assert!(agreement(&a, &differing(&[3, 1999]), "f32").unwrap().holds());
+        assert!(!agreement(&a, &differing(&[3, 4, 5]), "f32").unwrap().holds());
     }
 
     #[test]
     fn a_missing_output_is_named() {
         let a = answers(1, |_| {});
         let b = answers(1, |b| drop(b.remove("value")));
-        assert!(agreement(&a, &b).unwrap_err().to_string().starts_with("value:"));
+        assert!(agreement(&a, &b, "f32").unwrap_err().to_string().starts_with("value:"));
     }
 
     #[test]
@@ -373,7 +410,7 @@ mod tests {
                 let (outputs, _) = model.unroll(&tensors, &vec![false; 3 * inputs.frames], &state).unwrap();
                 let file = directory.path().join("outputs.safetensors");
                 outputs.save_safetensors(&file).unwrap();
-                let found = agreement(&ours, &read_answers(&file).unwrap()).unwrap();
+                let found = agreement(&ours, &read_answers(&file).unwrap(), "f32").unwrap();
                 assert!(found.holds(), "{kind} {pass:?}: {found:?}");
             }
         }

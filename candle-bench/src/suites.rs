@@ -84,7 +84,7 @@ impl PeerSuite {
                     Pass::Window => (self.window_batches.clone(), self.window),
                     Pass::Train => (vec![self.train_batch], self.window),
                 };
-                for &library in self.libraries.iter().filter(|&&l| pass != Pass::Train || l == Library::Pytorch) {
+                for &library in self.libraries.iter().filter(|&&l| pass != Pass::Train || (l == Library::Pytorch && network.dtype == "f32")) {
                     for &threads in &self.threads {
                         let case = |&batch: &usize| (network.clone(), network.case(pass, batch, frames, threads), library);
                         cases.extend(batches.iter().map(case));
@@ -119,7 +119,7 @@ fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, ben
     let inputs = Inputs::random(&case);
     let theirs = PeerCase {
         library,
-        bundle: std::path::absolute(&network.bundle)?,
+        bundle: std::path::absolute(&network.original)?,
         pass: case.pass,
         batch: case.batch,
         frames: case.frames,
@@ -142,7 +142,7 @@ fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, ben
             (Box::new(Timed(calls)), answers)
         }
     };
-    let agreement = agreement(&answers, &theirs).with_context(|| describe(&case))?;
+    let agreement = agreement(&answers, &theirs, &network.dtype).with_context(|| describe(&case))?;
     let comparison = match agreement.holds() {
         true => Some(harness::compare(ours.as_mut(), peer, bench.settings).with_context(|| describe(&case))?),
         false => None,

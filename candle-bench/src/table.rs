@@ -2,7 +2,6 @@
 
 use crate::harness::{Comparison, Measurement};
 use crate::host::Host;
-use crate::load::LoadRow;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -183,63 +182,6 @@ impl Record for LatencyRow {
     }
 }
 
-impl Record for LoadRow {
-    const COLUMNS: &'static [(&'static str, Shown)] = &[
-        ("Model", Csv),
-        ("Backbone", Everywhere),
-        ("Dtype", Everywhere),
-        ("Arrivals", Everywhere),
-        ("Sessions", Everywhere),
-        ("Threads", Everywhere),
-        ("Inferences/Second", Everywhere),
-        ("Mean batch", Everywhere),
-        ("p50 latency", Everywhere),
-        ("p99 latency", Everywhere),
-        ("p99.9 latency", Everywhere),
-        ("Max latency", Everywhere),
-        ("Wake p50/p99", Everywhere),
-        ("Queue p50/p99", Everywhere),
-        ("Execute p50/p99", Everywhere),
-        ("Reply p50/p99", Everywhere),
-        ("Missed", Everywhere),
-        ("Overloaded", Csv),
-        ("Requests", Everywhere),
-        ("Seconds", Csv),
-        ("Device", Csv),
-        ("Host", Csv),
-        ("CPU", Csv),
-        ("CPUs", Csv),
-        ("Features", Csv),
-        ("Commit", Csv),
-        ("Profile", Csv),
-        ("Date", Csv),
-    ];
-
-    fn cells(&self) -> Vec<String> {
-        let (case, latency) = (&self.case, &self.latency_us);
-        let mut cells = vec![
-            case.model.clone(),
-            case.backbone.clone(),
-            case.dtype.clone(),
-            format!("{:?}", self.arrivals).to_lowercase(),
-            case.batch.to_string(),
-            case.threads.to_string(),
-            format!("{:.0}", self.answers_per_s),
-            format!("{:.1}", self.mean_batch),
-            micros(latency.p50),
-            optional(latency.p99),
-            optional(latency.p99_9),
-            micros(latency.max),
-        ];
-        cells.extend(self.stages.iter().map(|s| format!("{} / {}", micros(s.p50), micros(s.p99))));
-        cells.extend([self.missed.to_string(), self.overloaded.to_string(), latency.n.to_string(), format!("{}", self.seconds)]);
-        let [device, _, rest @ ..] = where_cells(case, &self.host);
-        cells.push(device);
-        cells.extend(rest);
-        cells
-    }
-}
-
 impl Record for PeerRow {
     const COLUMNS: &'static [(&'static str, Shown)] = &[
         ("Model", Csv),
@@ -313,7 +255,8 @@ impl Record for PeerRow {
     }
 }
 
-fn where_cells(case: &Case, host: &Host) -> [String; 9] {
+/// Where a row was measured: device, dtype, host, processor, processors, features, commit, profile, date.
+pub(crate) fn where_cells(case: &Case, host: &Host) -> [String; 9] {
     [
         case.device.clone(),
         case.dtype.clone(),
@@ -328,7 +271,7 @@ fn where_cells(case: &Case, host: &Host) -> [String; 9] {
 }
 
 /// Microseconds with about three significant digits.
-fn micros(us: f64) -> String {
+pub(crate) fn micros(us: f64) -> String {
     match us {
         us if us < 10.0 => format!("{us:.2}"),
         us if us < 100.0 => format!("{us:.1}"),
@@ -336,7 +279,8 @@ fn micros(us: f64) -> String {
     }
 }
 
-fn optional(us: Option<f64>) -> String {
+/// The same, empty where there is none.
+pub(crate) fn optional(us: Option<f64>) -> String {
     us.map_or_else(String::new, micros)
 }
 

@@ -131,6 +131,38 @@ impl From<Tensor> for Parameter {
     }
 }
 
+/// What parameters are stored as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Storage {
+    /// All in one dtype: F32, F16 or BF16.
+    Float(DType),
+    /// The weights of linear layers in 8 bits, everything else in f32.
+    Q8,
+}
+
+impl Storage {
+    /// `f32`, `f16`, `bf16` or `q8`.
+    pub fn parse(name: &str) -> Result<Self> {
+        match (name, crate::device::float_dtype(name)) {
+            ("q8", _) => Ok(Self::Q8),
+            (_, Ok(dtype)) => Ok(Self::Float(dtype)),
+            (_, Err(_)) => Err(Error::Input(format!("expected f32, f16, bf16 or q8, found {name:?}"))),
+        }
+    }
+
+    /// A parameter stored so.
+    pub fn parameter(self, role: Role, Parameter { tensor, format }: Parameter) -> Result<Parameter> {
+        let format = match (self, role, format) {
+            (Self::Float(dtype), ..) => return Ok(tensor.to_dtype(dtype)?.into()),
+            // As it was, to the bit.
+            (Self::Q8, Role::Matrix, format @ Format::Q8(_)) => format,
+            (Self::Q8, Role::Matrix, _) => Format::q8(&tensor.flatten_all()?.to_vec1::<f32>()?, tensor.dim(1)?),
+            (Self::Q8, Role::Other, _) => Format::F32,
+        };
+        Ok(Parameter { tensor, format })
+    }
+}
+
 /// A model directory whose configuration has been read and checked.
 #[derive(Debug, Clone)]
 pub struct Bundle {

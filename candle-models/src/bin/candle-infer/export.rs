@@ -5,11 +5,10 @@ use crate::demo;
 use crate::output::line;
 use anyhow::{Context, Result};
 use candle_core::DType;
-use candle_models::bundle::{self, BASELINES, Bundle, CARD, CONFIG, MODEL, Manifest, Parameter, ParameterSpec, Role, TOKENIZER};
+use candle_models::bundle::{self, BASELINES, Bundle, CARD, CONFIG, MODEL, Manifest, Parameter, Storage, TOKENIZER};
 use candle_models::cli::{self, Usage};
 use candle_models::engine::{self, Model, Runner};
 use candle_models::files::write_directory;
-use candle_models::ops::Format;
 use candle_models::random::Random;
 use candle_models::{Error, device, policy};
 use std::collections::BTreeMap;
@@ -37,53 +36,23 @@ pub struct Arguments {
     replay: Vec<PathBuf>,
 }
 
-/// What parameters are stored as.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Target {
-    /// All in one dtype.
-    Float(DType),
-    /// The weights of linear layers in 8 bits, everything else in f32.
-    Q8,
-}
-
-impl Target {
-    fn new(name: &str) -> Result<Self> {
-        match (name, device::float_dtype(name)) {
-            ("q8", _) => Ok(Self::Q8),
-            (_, Ok(dtype)) => Ok(Self::Float(dtype)),
-            (_, Err(_)) => Err(Usage::error(format!("--dtype: expected f32, f16, bf16 or q8, found {name:?}"))),
-        }
-    }
-
-    /// What rounding the parameters may move, as a share of an output's range; a few dozen layers and frames stand between
-    /// them and the output. The steps of f16 are 2^-11 of a number, those of bf16 2^-8, and those of 8 bits 2^-7 of a
-    /// column's largest: there the agreement on replays says more.
-    fn tolerance(self, from: &[bundle::StoredParameter]) -> f32 {
-        match self {
-            Self::Float(DType::F16) => 0.01,
-            Self::Float(DType::BF16) => 0.08,
-            Self::Q8 => 0.08,
-            // From 8 bits, whose products round activations to 16 bits on some machines.
-            _ if from.iter().any(|p| p.dtype == "I8") => 0.01,
-            // The same numbers in the same order.
-            _ => 0.0,
-        }
-    }
-
-    fn parameter(self, role: Role, Parameter { tensor, format }: Parameter) -> candle_models::Result<Parameter> {
-        let format = match (self, role, format) {
-            (Self::Float(dtype), ..) => return Ok(tensor.to_dtype(dtype)?.into()),
-            // As it was, to the bit.
-            (Self::Q8, Role::Matrix, format @ Format::Q8(_)) => format,
-            (Self::Q8, Role::Matrix, _) => Format::q8(&tensor.flatten_all()?.to_vec1::<f32>()?, tensor.dim(1)?),
-            (Self::Q8, Role::Other, _) => Format::F32,
-        };
-        Ok(Parameter { tensor, format })
+/// What rounding the parameters may move, as a share of an output's range; a few dozen layers and frames stand between
+/// them and the output. The steps of f16 are 2^-11 of a number, those of bf16 2^-8, and those of 8 bits 2^-7 of a
+/// column's largest: there the agreement on replays says more.
+fn tolerance(storage: Storage, from: &[bundle::StoredParameter]) -> f32 {
+    match storage {
+        Storage::Float(DType::F16) => 0.01,
+        Storage::Float(DType::BF16) => 0.08,
+        Storage::Q8 => 0.08,
+        // From 8 bits, whose products round activations to 16 bits on some machines.
+        _ if from.iter().any(|p| p.dtype == "I8") => 0.01,
+        // The same numbers in the same order.
+        _ => 0.0,
     }
 }
 
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let target = Target::new(&arguments.dtype)?;
+    let storage = Storage::parse(&arguments.dtype).map_err(|e| Usage(format!("--dtype: {e}")))?;
     let (from, out) = (&arguments.bundle, &arguments.out);
     // The comparison runs on this thread.
     // SAFETY: the program has started no thread yet.
@@ -97,8 +66,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let original = engine::load(&bundle).with_context(|| from.display().to_string())?;
     let replays = replays(&original, &arguments.replay)?;
     let choices = Choices::new(&bundle, &original, &replays)?;
-    let (manifest, parameters, files) = content(&bundle, target)?;
-    let tolerance = target.tolerance(&bundle.parameters()?);
+    let (manifest, parameters, files) = content(&bundle, storage)?;
+    let tolerance = tolerance(storage, &bundle.parameters()?);
     let mut differences = Vec::new();
     write_directory(out, &[CONFIG, MODEL, CARD, TOKENIZER, BASELINES], |dir| {
         bundle::save_parameters(dir, &manifest, &parameters, serde_json::Value::Null, &files).map_err(|e| named(e, out))?;
@@ -141,13 +110,13 @@ fn replays(model: &Arc<dyn Model>, named: &[PathBuf]) -> Result<Vec<PathBuf>> {
 type Content = (Manifest, BTreeMap<String, Parameter>, Vec<(&'static str, Vec<u8>)>);
 
 /// The parameters as wanted and the files that inference wants; what training has noted beside the weights stays behind.
-fn content(bundle: &Bundle, target: Target) -> candle_models::Result<Content> {
+fn content(bundle: &Bundle, storage: Storage) -> candle_models::Result<Content> {
     let specs = engine::parameters(bundle)?;
     let mut stored = bundle.read_parameters(&specs)?;
     let mut parameters = BTreeMap::new();
-    for ParameterSpec { name, role, .. } in specs {
-        if let Some(parameter) = stored.remove(&name) {
-            parameters.insert(name, target.parameter(role, parameter)?);
+    for spec in specs {
+        if let Some(parameter) = stored.remove(&spec.name) {
+            parameters.insert(spec.name, storage.parameter(spec.role, parameter)?);
         }
     }
     let mut files = Vec::new();

@@ -1,0 +1,364 @@
+//! The figures that this project holds itself to, measured in one run and set against their limits.
+
+use crate::harness::{self, Settings, Subject, Timed};
+use crate::host::Host;
+use crate::load::{Arrivals, LoadSuite};
+use crate::peer::{Library, Peer};
+use crate::policy::{EngineCalls, Inputs, Network};
+use crate::suites::PeerSuite;
+use crate::table::{Case, Pass, PeerRow, Record, Shown, where_cells};
+use anyhow::{Context, Result};
+use candle_models::engine::{Engine, Options, Session};
+use serde::{Deserialize, Serialize};
+use std::process::Command;
+use std::time::Instant;
+
+/// Sessions of the load and of the memory figure.
+pub const SESSIONS: usize = 64;
+
+/// One figure and its limit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TargetRow {
+    /// Where.
+    #[serde(flatten)]
+    pub host: Host,
+    /// What was measured.
+    #[serde(flatten)]
+    pub case: Case,
+    /// In words.
+    pub what: String,
+    /// The figure, in `unit`.
+    pub found: f64,
+    /// What it may be at most, or at least.
+    pub limit: Limit,
+    /// Unit of both.
+    pub unit: String,
+    /// What the figure was made from.
+    pub evidence: String,
+}
+
+/// A bound.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// The figure is to lie at or below it.
+    AtMost(f64),
+    /// The figure is to lie at or above it.
+    AtLeast(f64),
+}
+
+impl TargetRow {
+    /// Whether the figure keeps its limit; one that is not a number does not.
+    pub fn met(&self) -> bool {
+        match self.limit {
+            Limit::AtMost(most) => self.found <= most,
+            Limit::AtLeast(least) => self.found >= least,
+        }
+    }
+}
+
+impl Record for TargetRow {
+    const COLUMNS: &'static [(&'static str, Shown)] = &[
+        ("What", Shown::Everywhere),
+        ("Batch", Shown::Everywhere),
+        ("Threads", Shown::Everywhere),
+        ("Dtype", Shown::Csv),
+        ("Found", Shown::Everywhere),
+        ("Limit", Shown::Everywhere),
+        ("Unit", Shown::Everywhere),
+        ("Met", Shown::Everywhere),
+        ("From", Shown::Everywhere),
+        ("Model", Shown::Csv),
+        ("Device", Shown::Csv),
+        ("Host", Shown::Csv),
+        ("CPU", Shown::Csv),
+        ("CPUs", Shown::Csv),
+        ("Features", Shown::Csv),
+        ("Commit", Shown::Csv),
+        ("Profile", Shown::Csv),
+        ("Date", Shown::Csv),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let limit = match self.limit {
+            Limit::AtMost(most) => format!("<= {most}"),
+            Limit::AtLeast(least) => format!(">= {least}"),
+        };
+        let [device, dtype, rest @ ..] = where_cells(&self.case, &self.host);
+        let digits = if self.found >= 10.0 { 1 } else { 3 };
+        let mut cells = vec![
+            self.what.clone(),
+            self.case.batch.to_string(),
+            self.case.threads.to_string(),
+            dtype,
+            format!("{:.digits$}", self.found),
+            limit,
+            self.unit.clone(),
+            if self.met() { "yes" } else { "no" }.to_owned(),
+            self.evidence.clone(),
+            self.case.model.clone(),
+            device,
+        ];
+        cells.extend(rest);
+        cells
+    }
+}
+
+/// What is measured.
+#[derive(Debug)]
+pub struct TargetSuite {
+    /// The MLP policy and the Mamba policy, each as f32 and with 8-bit weights.
+    pub mlp: [Network; 2],
+    /// As above.
+    pub mamba: [Network; 2],
+    /// Threads of a call.
+    pub threads: Vec<usize>,
+    /// Seconds of the load.
+    pub load_seconds: f64,
+    /// Lengths of the other measurements.
+    pub settings: Settings,
+}
+
+impl TargetSuite {
+    /// Measures everything; `seen` is called after each figure.
+    pub fn run(&self, peer: &mut Peer, host: &Host, mut seen: impl FnMut(&TargetRow)) -> Result<Vec<TargetRow>> {
+        let mut rows = Vec::new();
+        let mut add = |row: TargetRow| {
+            seen(&row);
+            rows.push(row);
+        };
+        self.peers(peer, host, &mut add)?;
+        self.overheads(host, &mut add)?;
+        self.load(host, &mut add)?;
+        add(self.memory(host)?);
+        Ok(rows)
+    }
+
+    fn peers(&self, peer: &mut Peer, host: &Host, add: &mut impl FnMut(TargetRow)) -> Result<()> {
+        let (onnx, torch) = (Library::Onnxruntime, Library::Pytorch);
+        let [mlp, narrow_mlp] = &self.mlp;
+        let [mamba, narrow_mamba] = &self.mamba;
+        for (batch, most) in [(1, 0.70), (8, 0.85), (32, 0.85), (256, 0.95)] {
+            self.ratio("MLP step over ONNX Runtime's", mlp, (Pass::Step, batch, onnx, most), peer, host, add)?;
+        }
+        self.ratio("8-bit MLP step over ONNX Runtime's f32", narrow_mlp, (Pass::Step, 1, onnx, 0.4), peer, host, add)?;
+        self.ratio("Mamba step over PyTorch's", mamba, (Pass::Step, 1, torch, 0.25), peer, host, add)?;
+        self.ratio("8-bit Mamba step over PyTorch's f32", narrow_mamba, (Pass::Step, 1, torch, 0.12), peer, host, add)?;
+        for network in [mamba, narrow_mamba] {
+            for batch in [1, 32] {
+                let what = if network.dtype == "f32" { "Mamba window 60 over PyTorch's" } else { "8-bit Mamba window 60 over PyTorch's f32" };
+                self.ratio(what, network, (Pass::Window, batch, torch, 0.1), peer, host, add)?;
+            }
+        }
+        let mut training = Vec::new();
+        self.ratio("Mamba training step 32 x 60 over PyTorch's", mamba, (Pass::Train, 32, torch, 0.025), peer, host, &mut |row: TargetRow| {
+            training.push(row.clone());
+            add(row);
+        })?;
+        for row in training {
+            add(self.matmul_share(row)?);
+        }
+        Ok(())
+    }
+
+    /// Our time over theirs, on every number of threads.
+    fn ratio(
+        &self,
+        what: &str,
+        network: &Network,
+        (pass, batch, library, most): (Pass, usize, Library, f64),
+        peer: &mut Peer,
+        host: &Host,
+        add: &mut impl FnMut(TargetRow),
+    ) -> Result<()> {
+        let suite = PeerSuite {
+            networks: vec![network.clone()],
+            libraries: vec![library],
+            passes: vec![pass],
+            step_batches: vec![batch],
+            window_batches: vec![batch],
+            train_batch: batch,
+            window: 60,
+            threads: self.threads.clone(),
+        };
+        suite.run(peer, &self.settings, host, |row: &PeerRow| {
+            let (found, evidence) = match &row.comparison {
+                Some(c) => (
+                    1.0 / c.ratio,
+                    format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds),
+                ),
+                None => (f64::NAN, format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst)),
+            };
+            let limit = Limit::AtMost(most);
+            add(TargetRow { host: host.clone(), case: row.case.clone(), what: what.into(), found, limit, unit: "x".into(), evidence });
+        })?;
+        Ok(())
+    }
+
+    /// The operations of a training step over its time, as a share of what a large product reaches on as many threads.
+    fn matmul_share(&self, training: TargetRow) -> Result<TargetRow> {
+        let case = &training.case;
+        let micros: f64 = training.evidence.split(' ').next().and_then(|t| t.parse().ok()).unwrap_or(f64::NAN);
+        // Two operations per weight and frame forward, four backward.
+        let operations = 6.0 * self.mamba[0].products()? as f64 * (case.batch * case.frames) as f64;
+        let (ours, peak) = (operations / micros / 1e3, matmul_gflops(case.threads)?);
+        Ok(TargetRow {
+            what: "Mamba training step, share of the machine's own matrix product".into(),
+            found: ours / peak,
+            limit: Limit::AtLeast(0.5),
+            unit: "share".into(),
+            evidence: format!("{ours:.0} of {peak:.0} GFLOP/s, 6 per weight and frame"),
+            ..training
+        })
+    }
+
+    /// What the engine adds to a step of the MLP with 8-bit weights, the fastest model there is.
+    fn overheads(&self, host: &Host, add: &mut impl FnMut(TargetRow)) -> Result<()> {
+        let network = &self.mlp[1];
+        let case = network.case(Pass::Step, 1, 1, 1);
+        let inputs = Inputs::random(&case);
+        for (what, company, most) in [("engine over a bare step, lone session inline", 0, 2.0), ("engine over a bare step, through its thread", 1, 15.0)] {
+            let engine = Engine::start(network.load()?, &Options { sessions: 1 + company, ..Options::default() })?;
+            let session = engine.open()?;
+            // A second open session, even an idle one, sends the first through the engine's thread.
+            let _company = (0..company).map(|_| engine.open()).collect::<Result<Vec<_>, _>>()?;
+            let mut through = Timed(SessionCalls { session, frames: inputs.each_frame(), next: 0 });
+            let mut bare = Timed(EngineCalls::new(network.load()?, &case, &inputs)?);
+            let compared = harness::compare(&mut through, &mut bare, &self.settings)?;
+            let (ours, theirs) = (compared.ours_us.p50, compared.theirs_us.p50);
+            add(TargetRow {
+                host: host.clone(),
+                case: case.clone(),
+                what: what.into(),
+                found: ours - theirs,
+                limit: Limit::AtMost(most),
+                unit: "us".into(),
+                evidence: format!("{ours:.1} us, bare {theirs:.1} us, medians"),
+            });
+        }
+        Ok(())
+    }
+
+    fn load(&self, host: &Host, add: &mut impl FnMut(TargetRow)) -> Result<()> {
+        let suite = LoadSuite {
+            networks: vec![self.mamba[0].clone()],
+            arrivals: vec![Arrivals::Ticks],
+            sessions: vec![SESSIONS],
+            threads: vec![1],
+            seconds: self.load_seconds,
+            warm_up: 1.0,
+        };
+        for row in suite.run(host, |_| {})? {
+            let evidence = format!("{} steps in {} s, p50 {:.0} us, max {:.0} us", row.latency_us.n, row.seconds, row.latency_us.p50, row.latency_us.max);
+            let target = |what: &str, found: f64, most: f64, unit: &str| TargetRow {
+                host: host.clone(),
+                case: row.case.clone(),
+                what: what.into(),
+                found,
+                limit: Limit::AtMost(most),
+                unit: unit.into(),
+                evidence: evidence.clone(),
+            };
+            add(target("64 sessions at 60 Hz, Mamba, p99.9", row.latency_us.p99_9.unwrap_or(row.latency_us.max) / 1e3, 4.0, "ms"));
+            add(target("64 sessions at 60 Hz, Mamba, deadlines missed", row.missed as f64, 0.0, "steps"));
+        }
+        Ok(())
+    }
+
+    /// The peak memory of a process that opens the Mamba bundle and steps 64 sessions.
+    fn memory(&self, host: &Host) -> Result<TargetRow> {
+        let network = &self.mamba[0];
+        let program = std::env::current_exe().context("this program cannot be found")?;
+        let output = Command::new(program).arg("resident").arg(&network.bundle).output().context("a second process cannot be started")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let kilobytes: f64 = text.trim().parse().with_context(|| format!("no peak from it: {}", String::from_utf8_lossy(&output.stderr)))?;
+        Ok(TargetRow {
+            host: host.clone(),
+            case: network.case(Pass::Step, SESSIONS, 1, 1),
+            what: "memory of a process with one bundle and 64 sessions".into(),
+            found: kilobytes * 1024.0 / 1e6,
+            limit: Limit::AtMost(30.0),
+            unit: "MB".into(),
+            evidence: "peak resident set, program included".into(),
+        })
+    }
+}
+
+/// Opens a bundle, steps 64 sessions and returns the peak of the process's resident set in KiB.
+pub fn resident(network: &Network) -> Result<u64> {
+    let engine = Engine::start(network.load()?, &Options { sessions: SESSIONS, ..Options::default() })?;
+    let mut sessions = (0..SESSIONS).map(|_| engine.open()).collect::<Result<Vec<_>, _>>()?;
+    let frames = Inputs::random(&network.case(Pass::Step, 1, 1, 1)).each_frame();
+    for frame in &frames {
+        for session in &mut sessions {
+            frame.copy_to(session)?;
+            session.step()?;
+        }
+    }
+    let status = std::fs::read_to_string("/proc/self/status").context("the peak of memory is read from /proc, which is not there")?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("no VmHWM in /proc/self/status")?;
+    line.trim().trim_end_matches("kB").trim().parse().context("VmHWM is not a number")
+}
+
+/// A call copies an observation into a session and steps it.
+struct SessionCalls {
+    session: Session,
+    frames: Vec<Inputs>,
+    next: usize,
+}
+
+impl Subject for SessionCalls {
+    fn run(&mut self) -> Result<()> {
+        self.frames[self.next].copy_to(&mut self.session)?;
+        self.next = (self.next + 1) % self.frames.len();
+        Ok(self.session.step()?)
+    }
+}
+
+/// The best of several large f32 products through the crate that Candle multiplies with.
+fn matmul_gflops(threads: usize) -> Result<f64> {
+    const N: usize = 1536;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+    let a = candle_core::Tensor::ones((N, N), candle_core::DType::F32, &candle_core::Device::Cpu)?;
+    pool.install(|| {
+        let mut best = f64::INFINITY;
+        for _ in 0..8 {
+            let start = Instant::now();
+            std::hint::black_box(a.matmul(&a)?);
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        Ok(2.0 * (N as f64).powi(3) / best / 1e9)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_models::policy::Heads;
+
+    #[test]
+    fn a_limit_is_met_at_its_value_and_never_by_what_is_not_a_number() {
+        let directory = tempfile::tempdir().unwrap();
+        let case = Network::random("mlp", Heads::Independent, directory.path()).unwrap().case(Pass::Step, 1, 1, 1);
+        let row = |found, limit| TargetRow {
+            host: Host::detect(Some("test".into())),
+            case: case.clone(),
+            what: "x".into(),
+            found,
+            limit,
+            unit: "us".into(),
+            evidence: String::new(),
+        };
+        assert!(row(2.0, Limit::AtMost(2.0)).met() && !row(2.1, Limit::AtMost(2.0)).met());
+        assert!(row(0.5, Limit::AtLeast(0.5)).met() && !row(0.4, Limit::AtLeast(0.5)).met());
+        assert!(!row(f64::NAN, Limit::AtMost(2.0)).met() && !row(f64::NAN, Limit::AtLeast(0.0)).met());
+        assert_eq!(row(1.0, Limit::AtMost(2.0)).cells().len(), TargetRow::COLUMNS.len());
+    }
+
+    #[test]
+    fn a_process_knows_the_peak_of_its_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let network = Network::random("mlp", Heads::Independent, directory.path()).unwrap();
+        assert!(resident(&network).unwrap() > 1000);
+    }
+}
