@@ -45,7 +45,6 @@ type Forward = fn(&Params, &mut TensorExecutor, &Tensor) -> Tensor;
 
 fn loss(golden: &Golden, states: &[&str], parameters: BTreeMap<String, Tensor>, forward: Forward) -> Tensor {
     let x = golden.get("input.x").clone();
-    let batch = x.dim(0).unwrap();
     let inputs: NamedTensors = [("x".to_owned(), x)].into_iter().collect();
     let resets: Vec<bool> = flat(golden.get("input.resets")).iter().map(|r| *r == 1.0).collect();
     let states = states.iter().map(|s| golden.state(s)).collect();
