@@ -173,7 +173,7 @@ impl CustomOp3 for ConvOp {
         let mut state = self.before.flatten_all()?.to_vec1::<f32>()?;
         let mut out = vec![0.0; x.rows * width];
         out.par_chunks_mut(steps * width).zip(state.par_chunks_mut((taps - 1) * width)).enumerate().for_each(|(row, (out, state))| {
-            let (resets, x) = (&self.resets[row * steps..][..steps], x.from_row(row * steps));
+            let (resets, x) = (&self.resets[row * steps..][..steps], x.rows_from(row * steps));
             let (state, out) = (OutPointer::rows(state, width), OutPointer::rows(out, width));
             // SAFETY: state and output of this sequence belong to this task and have its shape.
             unsafe { conv_sequence(self.shape, 0..width, resets, x, (w, b), state, out) };
@@ -203,14 +203,14 @@ impl CustomOp3 for ConvOp {
                     let backward = ConvBackward {
                         shape: self.shape,
                         resets: &self.resets[row * steps..][..steps],
-                        x: x.from_row(row * steps),
+                        x: x.rows_from(row * steps),
                         state: &state[row * (taps - 1) * width..][..(taps - 1) * width],
                         weight: &w.data[..taps * width],
                         bias: b.row(0),
                     };
                     let mut sums = vec![0.0; (taps + 1) * width];
                     // SAFETY: this task owns the rows of its sequence.
-                    unsafe { backward.run(grad.from_row(row * steps), OutPointer::rows(dx, width), &mut sums) };
+                    unsafe { backward.run(grad.rows_from(row * steps), OutPointer::rows(dx, width), &mut sums) };
                     sums
                 })
                 .collect();

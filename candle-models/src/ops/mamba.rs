@@ -253,7 +253,7 @@ impl MambaOp {
     ) -> Vec<f32> {
         let sizes @ Sizes { steps, inner, states, rank, taps, .. } = self.sizes;
         let [_, _, conv, conv_bias, x_proj, dt_weight, _, _, skip, _] = sizes.split(packed);
-        let part = |data, width| Rows { rows: steps, ..matrix(data, width).from_row(sequence * steps) };
+        let part = |data, width| Rows { rows: steps, ..matrix(data, width).rows_from(sequence * steps) };
         let (xz, u, dt) = (part(&kept.xz, 2 * inner), part(&kept.u, inner), part(&kept.dt, inner));
         let (y, selection) = (part(&kept.y, inner), part(&kept.selection, sizes.selection()));
         let (resets, selected) = (&self.resets[sequence * steps..][..steps], sizes.selection());

@@ -75,7 +75,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The rows from `first` on.
-    fn from_row(self, first: usize) -> Self {
+    fn rows_from(self, first: usize) -> Self {
         Self { data: &self.data[first * self.stride..], rows: self.rows - first, ..self }
     }
 

@@ -49,9 +49,10 @@ pub(super) fn exp2<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let x = simd.max_f32s(x, simd.splat_f32s(-126.0));
     let t = simd.add_f32s(x, round);
     let r = simd.sub_f32s(x, simd.sub_f32s(t, round));
-    // Minimax polynomial on [-1/2, 1/2] with value 1 at 0.
+    // Minimax polynomial on [-1/2, 1/2] with value 1 at 0; its linear term is not quite ln(2).
+    const LINEAR: f32 = std::f32::consts::LN_2 - 1.788e-7;
     let mut p = simd.splat_f32s(1.326_472_7e-3);
-    for c in [9.671_513e-3, 5.550_733_6e-2, 0.240_222_42, 0.693_147, 1.0] {
+    for c in [9.671_513e-3, 5.550_733_6e-2, 0.240_222_42, LINEAR, 1.0] {
         p = simd.mul_add_e_f32s(p, r, simd.splat_f32s(c));
     }
     let exponent = simd.wrapping_dyn_shl_u32s(simd.transmute_u32s_f32s(t), simd.splat_u32s(23));
@@ -192,9 +193,9 @@ impl ScanOp {
     /// The part of the packed inputs that belongs to one sequence.
     fn input<'a>(&self, u: Rows<'a>, packed: Rows<'a>, (a, skip): (&'a [f32], &'a [f32]), row: usize) -> ScanInput<'a> {
         let ScanShape { steps, width, states } = self.shape;
-        let packed = packed.from_row(row * steps);
+        let packed = packed.rows_from(row * steps);
         ScanInput {
-            u: u.from_row(row * steps),
+            u: u.rows_from(row * steps),
             dt: packed.columns(0, width),
             b: packed.columns(width, states),
             c: packed.columns(width + states, states),
@@ -263,7 +264,7 @@ impl CustomOp3 for ScanOp {
                     shape: self.shape,
                     resets: &self.resets[row * steps..][..steps],
                     x: self.input(u, packed, (&a, skip), row),
-                    grad: grad.from_row(row * steps),
+                    grad: grad.rows_from(row * steps),
                     before: &before[row * states * width..][..states * width],
                     du: OutPointer::rows(du, width),
                     ddt: dpacked,

@@ -1,11 +1,12 @@
 //! Every fused operation against its plain form: values, gradients, and finite differences in f64.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_models::bundle::ParameterSpec;
 use candle_models::exec::tensors::{Regularisation, TensorExecutor};
 use candle_models::nn::{Mamba, MambaConfig, Params};
 use candle_models::ops::{self, Activation, Attention, LossGroup, NormKind};
 use candle_models::random::Random;
-use candle_models::tensors::NamedTensors;
+use candle_models::tensors::{NamedTensors, TensorSpec};
 use std::collections::BTreeMap;
 
 /// Random numbers of that shape in f64.
@@ -166,22 +167,28 @@ fn a_reset_clears_a_state_of_a_gru_that_is_not_finite() {
     assert!(flat(&y).iter().chain(&flat(&after)).all(|x| x.is_finite()));
 }
 
-/// Names and shapes of a block's parameters, and the shapes of its states.
-fn mamba_parameters(width: usize, config: &MambaConfig) -> (Vec<(String, Vec<usize>)>, Vec<Vec<usize>>) {
+/// What a block has: its parameters and its states.
+fn mamba_parts(width: usize, config: &MambaConfig) -> (Vec<ParameterSpec>, Vec<TensorSpec>) {
     let (params, mut states) = (Params::description(), Vec::new());
     Mamba::new(width, config, &params, &mut states).unwrap();
-    (params.specs().into_iter().map(|s| (s.name, s.shape)).collect(), states.into_iter().map(|s| s.shape).collect())
+    (params.specs(), states)
+}
+
+/// An input of the block and random parameters of about that size.
+fn mamba_inputs(rows: usize, width: usize, config: &MambaConfig, scale: f64) -> Vec<Tensor> {
+    let parameters = mamba_parts(width, config).0.into_iter().map(|spec| (normal(&spec.name, &spec.shape) * scale).unwrap());
+    std::iter::once(normal("x", &[rows, width])).chain(parameters).collect()
 }
 
 /// The block on `[x, parameters]`: f32 runs it as one operation, f64 operation by operation.
 fn mamba(config: &MambaConfig, resets: &[bool], batch: usize, dropout: f32, x: &[Tensor]) -> Result<(Tensor, Vec<Tensor>)> {
     let width = x[0].dim(1)?;
-    let (names, states) = mamba_parameters(width, config);
-    let given: BTreeMap<String, Tensor> = names.into_iter().map(|(name, _)| name).zip(x[1..].iter().cloned()).collect();
+    let (parameters, states) = mamba_parts(width, config);
+    let given: BTreeMap<String, Tensor> = parameters.into_iter().map(|spec| spec.name).zip(x[1..].iter().cloned()).collect();
     let error = |e: candle_models::Error| candle_core::Error::Msg(e.to_string());
     let block = Mamba::new(width, config, &Params::given(given, &Device::Cpu), &mut Vec::new()).map_err(error)?;
-    let state = |(i, shape): (usize, Vec<usize>)| normal(&format!("state {i}"), &[&[batch], &shape[..]].concat()).to_dtype(x[0].dtype());
-    let states = states.into_iter().enumerate().map(state).collect::<Result<Vec<_>>>()?;
+    let state = |spec: TensorSpec| normal(&spec.name, &[&[batch], &spec.shape[..]].concat()).to_dtype(x[0].dtype());
+    let states = states.into_iter().map(state).collect::<Result<Vec<_>>>()?;
     let inputs = NamedTensors::new();
     let noise = Regularisation { dropout, drop_ids: 0.0, random: Random::new(2) };
     let mut executor = TensorExecutor::new(&inputs, resets, states, &Device::Cpu).with_noise(noise);
@@ -199,8 +206,7 @@ fn mamba_blocks_as_one_operation() {
         (2, 9, 17, 0.3, MambaConfig { state: 3, expand: 2, conv: 5 }),
     ] {
         let resets = resets(batch, steps);
-        let parameters = mamba_parameters(width, &config).0.into_iter().map(|(name, shape)| (normal(&name, &shape) * 0.5).unwrap());
-        let inputs: Vec<Tensor> = std::iter::once(normal("x", &[batch * steps, width])).chain(parameters).collect();
+        let inputs = mamba_inputs(batch * steps, width, &config, 0.5);
         let name = format!("mamba {batch} x {steps} x {width}, {config:?}");
         check(&name, &inputs, &|x| Ok(mamba(&config, &resets, batch, dropout, x)?.0));
         let after = |dtype| {
@@ -216,8 +222,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let config = MambaConfig { state: 4, expand: 2, conv: 4 };
     let (batch, steps, width) = (3, 50, 96);
     let resets = resets(batch, steps);
-    let parameters = mamba_parameters(width, &config).0.into_iter().map(|(name, shape)| (normal(&name, &shape) * 0.3).unwrap());
-    let block: Vec<Tensor> = std::iter::once(normal("x", &[batch * steps, width])).chain(parameters).collect();
+    let block = mamba_inputs(batch * steps, width, &config, 0.3);
     let rows = 600;
     let index: Vec<u32> = (0..rows * 2).map(|i| i % 9).collect();
     let classes = Tensor::from_vec((0..rows).map(|i| i % 17).collect::<Vec<u32>>(), (rows as usize, 1), &Device::Cpu).unwrap();
