@@ -8,7 +8,7 @@ use candle_bench::peer::{Library, Peer};
 use candle_bench::policy::Network;
 use candle_bench::suites::{LatencySuite, PeerSuite};
 use candle_bench::table::{Pass, Record, Report};
-use candle_bench::targets::{self, TargetSuite};
+use candle_bench::targets::TargetSuite;
 use candle_models::device;
 use candle_models::policy::{BackboneConfig, Heads};
 use clap::{Parser, Subcommand};
@@ -34,9 +34,6 @@ enum Suite {
     Load(Load),
     /// The figures that the project holds itself to, beside their limits; of the shipped policies.
     Targets(Targets),
-    /// Prints the peak memory in KiB of a process that steps 64 sessions of a bundle.
-    #[command(hide = true)]
-    Resident(Resident),
     /// Ratios to PyTorch and ONNX Runtime on the same weights and inputs, in interleaved rounds.
     Peers(Peers),
 }
@@ -130,12 +127,6 @@ struct Targets {
     load_seconds: f64,
     #[command(flatten)]
     python: Python,
-}
-
-#[derive(clap::Args)]
-struct Resident {
-    /// Model directory.
-    bundle: PathBuf,
 }
 
 /// The peer.
@@ -331,19 +322,10 @@ fn targets(arguments: &Targets) -> Result<ExitCode> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let Suite::Resident(arguments) = &arguments.suite {
-        // SAFETY: no other thread has been started yet.
-        unsafe { device::configure_threads(1) };
-        return finish(Network::open(&arguments.bundle).and_then(|n| targets::resident(&n)).map(|kilobytes| {
-            println!("{kilobytes}");
-            ExitCode::SUCCESS
-        }));
-    }
     let common = match &arguments.suite {
         Suite::Latency(a) => &a.common,
         Suite::Load(a) => &a.common,
         Suite::Targets(a) => &a.common,
-        Suite::Resident(_) => return ExitCode::SUCCESS,
         Suite::Peers(a) => &a.common,
     };
     if cfg!(debug_assertions) {
@@ -356,13 +338,8 @@ fn main() -> ExitCode {
         Suite::Latency(a) => latency(a),
         Suite::Load(a) => load(a),
         Suite::Targets(a) => targets(a),
-        Suite::Resident(_) => return ExitCode::SUCCESS,
         Suite::Peers(a) => peers(a),
     };
-    finish(result)
-}
-
-fn finish(result: Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         ExitCode::FAILURE

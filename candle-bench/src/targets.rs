@@ -268,8 +268,8 @@ impl TargetSuite {
     /// The peak memory of a process that opens the Mamba bundle and steps 64 sessions.
     fn memory(&self, host: &Host) -> Result<TargetRow> {
         let network = &self.mamba[0];
-        let program = std::env::current_exe().context("this program cannot be found")?;
-        let output = Command::new(program).arg("resident").arg(&network.bundle).output().context("a second process cannot be started")?;
+        let program = std::env::current_exe().context("this program cannot be found")?.with_file_name("resident");
+        let output = Command::new(program).arg(&network.bundle).output().context("a second process cannot be started")?;
         let text = String::from_utf8_lossy(&output.stdout);
         let kilobytes: f64 = text.trim().parse().with_context(|| format!("no peak from it: {}", String::from_utf8_lossy(&output.stderr)))?;
         Ok(TargetRow {
@@ -279,7 +279,7 @@ impl TargetSuite {
             found: kilobytes * 1024.0 / 1e6,
             limit: Limit::AtMost(30.0),
             unit: "MB".into(),
-            evidence: "peak resident set, program included".into(),
+            evidence: "peak resident set, program included, the system's allocator".into(),
         })
     }
 }

@@ -13,9 +13,6 @@ use candle_models::cli;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Runs, inspects and exports model bundles.
 #[derive(Parser)]
 #[command(name = "candle-infer", version, about)]
