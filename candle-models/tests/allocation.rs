@@ -1,10 +1,15 @@
-//! A step on a shipped policy allocates nothing, on no thread of the process.
+//! A step allocates nothing, on no thread of the process: neither one on a shipped policy nor a million of them.
 #![allow(clippy::unwrap_used)]
 
+use candle_core::Device;
 use candle_models::bundle::Bundle;
 use candle_models::engine::{self, Engine, Options, Session};
 use candle_models::exec::SAMPLE;
+use candle_models::nn::{MambaConfig, Params};
+use candle_models::policy::{BackboneConfig, Heads, Policy, PolicyConfig};
+use candle_models::random::Random;
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 
@@ -53,8 +58,35 @@ fn task(session: &mut Session) {
     }
 }
 
+/// A small network with memory, through the engine: what a step would leave behind a million steps make visible.
+fn a_million_steps_leave_memory_as_it_was() {
+    let config = PolicyConfig {
+        hidden: 8,
+        embedding: 2,
+        backbone: BackboneConfig::Mamba { layers: 1, block: MambaConfig { state: 4, ..MambaConfig::default() } },
+        heads: Heads::Independent,
+        ..PolicyConfig::default()
+    };
+    let policy = Policy::new(&config, &Params::init(Random::new(1), &Device::Cpu)).unwrap();
+    let engine = Engine::start(Arc::new(policy), &Options::default()).unwrap();
+    let mut session = engine.open().unwrap();
+    session.set_f32("features", &[0.1; 288]).unwrap();
+    session.indices_mut("action").unwrap().fill(SAMPLE);
+    // The engine's thread starts meanwhile.
+    (0..10_000).for_each(|_| session.step().unwrap());
+    let steps = || (0..1_000_000).for_each(|_| session.step().unwrap());
+    assert_eq!(allocations(steps), 0, "a million steps");
+    assert_eq!(session.frames().unwrap(), 1_010_000);
+    assert!(session.floats("logits").unwrap().iter().all(|l| l.is_finite()));
+}
+
 // One test in a binary of its own: nothing else may run while it counts.
 #[test]
+fn steps_allocate_nothing() {
+    a_million_steps_leave_memory_as_it_was();
+    steps_of_shipped_policies_allocate_nothing();
+}
+
 fn steps_of_shipped_policies_allocate_nothing() {
     assert!(allocations(|| drop(std::hint::black_box(Box::new(1)))) > 0, "the counter counts");
     for bundle in ["../weights/policy-mlp", "../weights/policy-mamba"] {
