@@ -84,7 +84,8 @@ impl PeerSuite {
                     Pass::Window => (self.window_batches.clone(), self.window),
                     Pass::Train => (vec![self.train_batch], self.window),
                 };
-                for &library in self.libraries.iter().filter(|&&l| pass != Pass::Train || (l == Library::Pytorch && network.dtype == "f32")) {
+                for &library in self.libraries.iter().filter(|&&l| pass != Pass::Train || (l == Library::Pytorch && network.dtype == "f32"))
+                {
                     for &threads in &self.threads {
                         let case = |&batch: &usize| (network.clone(), network.case(pass, batch, frames, threads), library);
                         cases.extend(batches.iter().map(case));

@@ -146,15 +146,23 @@ impl TargetSuite {
         self.ratio("8-bit Mamba step over PyTorch's f32", narrow_mamba, (Pass::Step, 1, torch, 0.12), peer, host, add)?;
         for network in [mamba, narrow_mamba] {
             for batch in [1, 32] {
-                let what = if network.dtype == "f32" { "Mamba window 60 over PyTorch's" } else { "8-bit Mamba window 60 over PyTorch's f32" };
+                let what =
+                    if network.dtype == "f32" { "Mamba window 60 over PyTorch's" } else { "8-bit Mamba window 60 over PyTorch's f32" };
                 self.ratio(what, network, (Pass::Window, batch, torch, 0.1), peer, host, add)?;
             }
         }
         let mut training = Vec::new();
-        self.ratio("Mamba training step 32 x 60 over PyTorch's", mamba, (Pass::Train, 32, torch, 0.025), peer, host, &mut |row: TargetRow| {
-            training.push(row.clone());
-            add(row);
-        })?;
+        self.ratio(
+            "Mamba training step 32 x 60 over PyTorch's",
+            mamba,
+            (Pass::Train, 32, torch, 0.025),
+            peer,
+            host,
+            &mut |row: TargetRow| {
+                training.push(row.clone());
+                add(row);
+            },
+        )?;
         for row in training {
             add(self.matmul_share(row)?);
         }
@@ -183,10 +191,7 @@ impl TargetSuite {
         };
         suite.run(peer, &self.settings, host, |row: &PeerRow| {
             let (found, evidence) = match &row.comparison {
-                Some(c) => (
-                    1.0 / c.ratio,
-                    format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds),
-                ),
+                Some(c) => (1.0 / c.ratio, format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds)),
                 None => (f64::NAN, format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst)),
             };
             let limit = Limit::AtMost(most);
@@ -217,7 +222,9 @@ impl TargetSuite {
         let network = &self.mlp[1];
         let case = network.case(Pass::Step, 1, 1, 1);
         let inputs = Inputs::random(&case);
-        for (what, company, most) in [("engine over a bare step, lone session inline", 0, 2.0), ("engine over a bare step, through its thread", 1, 15.0)] {
+        for (what, company, most) in
+            [("engine over a bare step, lone session inline", 0, 2.0), ("engine over a bare step, through its thread", 1, 15.0)]
+        {
             let engine = Engine::start(network.load()?, &Options { sessions: 1 + company, ..Options::default() })?;
             let session = engine.open()?;
             // A second open session, even an idle one, sends the first through the engine's thread.
@@ -249,7 +256,10 @@ impl TargetSuite {
             warm_up: 1.0,
         };
         for row in suite.run(host, |_| {})? {
-            let evidence = format!("{} steps in {} s, p50 {:.0} us, max {:.0} us", row.latency_us.n, row.seconds, row.latency_us.p50, row.latency_us.max);
+            let evidence = format!(
+                "{} steps in {} s, p50 {:.0} us, max {:.0} us",
+                row.latency_us.n, row.seconds, row.latency_us.p50, row.latency_us.max
+            );
             let target = |what: &str, found: f64, most: f64, unit: &str| TargetRow {
                 host: host.clone(),
                 case: row.case.clone(),
@@ -271,7 +281,8 @@ impl TargetSuite {
         let program = std::env::current_exe().context("this program cannot be found")?.with_file_name("resident");
         let output = Command::new(program).arg(&network.bundle).output().context("a second process cannot be started")?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let kilobytes: f64 = text.trim().parse().with_context(|| format!("no peak from it: {}", String::from_utf8_lossy(&output.stderr)))?;
+        let kilobytes: f64 =
+            text.trim().parse().with_context(|| format!("no peak from it: {}", String::from_utf8_lossy(&output.stderr)))?;
         Ok(TargetRow {
             host: host.clone(),
             case: network.case(Pass::Step, SESSIONS, 1, 1),

@@ -215,8 +215,7 @@ pub struct Recorder {
 
 impl Recorder {
     fn new(signature: &Signature) -> Self {
-        let mut recorder =
-            Self { buffers: Vec::new(), columns: 0, inputs: Vec::new(), states: Vec::new(), steps: Vec::new(), bytes: 0 };
+        let mut recorder = Self { buffers: Vec::new(), columns: 0, inputs: Vec::new(), states: Vec::new(), steps: Vec::new(), bytes: 0 };
         for spec in &signature.inputs {
             let slot = match spec.dtype {
                 DType::U32 => Output::Indices(recorder.index_slot(spec.width())),
@@ -292,7 +291,16 @@ impl Recorder {
         }
         let width = place(&mut self.buffers);
         let inputs = self.inputs.into_iter().map(|(_, slot)| slot).collect();
-        Ok(Program { signature, steps: self.steps, buffers: self.buffers, inputs, outputs, width, columns: self.columns, bytes: self.bytes })
+        Ok(Program {
+            signature,
+            steps: self.steps,
+            buffers: self.buffers,
+            inputs,
+            outputs,
+            width,
+            columns: self.columns,
+            bytes: self.bytes,
+        })
     }
 }
 

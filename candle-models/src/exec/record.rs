@@ -285,7 +285,9 @@ impl Executor for Recorder {
                 for b in 0..frame.batch() {
                     let (state, out) = (OutPointer { data: frame.state_at(b, state), stride: width }, frame.sequence_at(out, b));
                     // SAFETY: every channel of state and output belongs to one part.
-                    unsafe { ops::conv_sequence(shape, channels.clone(), frame.resets(b), frame.sequence(x, b), (&weight, &bias), state, out) };
+                    unsafe {
+                        ops::conv_sequence(shape, channels.clone(), frame.resets(b), frame.sequence(x, b), (&weight, &bias), state, out)
+                    };
                 }
             });
             Ok(())

@@ -11,26 +11,12 @@
 //! bf16 weights (for 32 rows 0.6 of f32's speed with one rounded activation, 0.3 with two), prefetching (f32 is at the
 //! cache's limit), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for rows left over).
 
-use super::Activation;
-use super::packed::{Bf16, Element, F32, Kind, Line, PANEL, PackedMatrix, Q8};
-use super::simd;
+use super::packed::{Bf16, Block, Element, F32, Kind, Line, PANEL, PackedMatrix, Q8};
+use super::{Activation, OutPointer, simd};
 use pulp::{Simd, WithSimd};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::ops::Range;
-
-/// Where the threads of one product write. Blocks are disjoint, which is why sharing the pointer is sound.
-#[derive(Clone, Copy)]
-pub(crate) struct OutPointer {
-    pub data: *mut f32,
-    /// Values between the starts of two rows.
-    pub stride: usize,
-}
-
-// SAFETY: every task writes its own block of rows and columns, and the caller keeps the memory borrowed until all are done.
-unsafe impl Send for OutPointer {}
-// SAFETY: as above.
-unsafe impl Sync for OutPointer {}
 
 /// The fewest rows for which a panel of narrow weights is widened once and then read as f32: 4, or 9 where there are
 /// registers for weights on their way beside the sums of 8 rows.
@@ -83,16 +69,6 @@ fn with_scratch(lines: usize, f: impl FnOnce(&mut [Line])) {
         }
         f(&mut scratch[..lines]);
     });
-}
-
-pub(super) struct Block<'a> {
-    pub matrix: &'a PackedMatrix,
-    pub act: Activation,
-    pub x: &'a [f32],
-    pub x_stride: usize,
-    pub rows: Range<usize>,
-    pub panels: Range<usize>,
-    pub out: OutPointer,
 }
 
 /// A block whose matrix is made of `E`, and room for a widened panel.

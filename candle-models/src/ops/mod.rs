@@ -32,7 +32,7 @@ pub(crate) use gru::gru_row;
 pub use gru::{gru, gru_gates, gru_reference};
 pub use linear::{linear, linear_reference};
 pub(crate) use mamba::{MambaWeights, mamba_block};
-pub(crate) use matmul::{OutPointer, linear_block};
+pub(crate) use matmul::linear_block;
 pub(crate) use norm::norm_row;
 pub use norm::{NormKind, norm, norm_reference};
 pub use packed::Format;
@@ -84,6 +84,19 @@ impl<'a> Rows<'a> {
         Self { data: &self.data[start..], width, ..self }
     }
 }
+
+/// Where the threads of one product write. Blocks are disjoint, which is why sharing the pointer is sound.
+#[derive(Clone, Copy)]
+pub(crate) struct OutPointer {
+    pub data: *mut f32,
+    /// Values between the starts of two rows.
+    pub stride: usize,
+}
+
+// SAFETY: every task writes its own block of rows and columns, and the caller keeps the memory borrowed until all are done.
+unsafe impl Send for OutPointer {}
+// SAFETY: as above.
+unsafe impl Sync for OutPointer {}
 
 impl OutPointer {
     /// A whole matrix, its rows of `width` values one behind the other.

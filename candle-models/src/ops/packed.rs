@@ -4,7 +4,9 @@
 //! f32, two bf16 or four 8-bit integers of rows that follow one another. All formats so have one geometry, a narrow weight
 //! becomes f32 by shifts and masks within its own lane, and four 8-bit rows lie as integer dot products want them.
 
+use super::{Activation, OutPointer};
 use pulp::Simd;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Columns of a panel: two AVX-512 registers, four of AVX2.
@@ -195,6 +197,17 @@ fn lines<E: Element>(outputs: usize, weight: &[f32], scale: &[f32]) -> Vec<Line>
         Line(std::array::from_fn(|c| word(start + c)))
     };
     (0..outputs).step_by(PANEL).flat_map(|start| groups.iter().map(move |group| line(start, group))).collect()
+}
+
+/// One block of a product: rows `rows` of `x` by the panels `panels` of `matrix`, with everything that the kernels need.
+pub(super) struct Block<'a> {
+    pub matrix: &'a PackedMatrix,
+    pub act: Activation,
+    pub x: &'a [f32],
+    pub x_stride: usize,
+    pub rows: Range<usize>,
+    pub panels: Range<usize>,
+    pub out: OutPointer,
 }
 
 #[cfg(test)]

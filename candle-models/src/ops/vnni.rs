@@ -5,8 +5,7 @@
 //! meet the same weights, which lie with 128 added because one side of the instruction is unsigned; the sums start at what
 //! that adds. Sums are exact and may wrap on the way: the result does not depend on the order, the tile or the batch.
 
-use super::matmul::Block;
-use super::packed::{Line, PANEL, ZERO_POINT};
+use super::packed::{Block, Line, PANEL, ZERO_POINT};
 use pulp::x86::V4;
 use std::arch::x86_64::*;
 

@@ -1,7 +1,7 @@
 //! How far two policies agree on replays: what each would do, and how likely each finds what was done.
 
+use crate::options::Options;
 use crate::replays::Replays;
-use crate::run::Options;
 use anyhow::Result;
 use candle_models::bundle::Bundle;
 use candle_models::engine::Model;

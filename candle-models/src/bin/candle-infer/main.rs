@@ -4,6 +4,7 @@ mod agreement;
 mod demo;
 mod export;
 mod inspect;
+mod options;
 mod output;
 mod replays;
 mod run;
@@ -26,7 +27,7 @@ enum Command {
     /// Runs a bundle on replays (.slp files, or folders of them) or on named tensors (.safetensors), frame by frame.
     Run(run::Arguments),
     /// Shows the shipped policy on the shipped simulated game: `run` without bundle and inputs.
-    Demo(run::Options),
+    Demo(options::Options),
     /// Prints a bundle's signature, parameters, size and work per frame.
     Inspect(inspect::Arguments),
     /// Writes a bundle in another dtype or in 8 bits, without what training noted, and reports how far it answers like the

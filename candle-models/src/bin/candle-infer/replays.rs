@@ -1,7 +1,7 @@
 //! Replays are what a policy sees: the one place of this program that knows a family.
 
+use crate::options::Options;
 use crate::output::{Column, Output, line};
-use crate::run::Options;
 use anyhow::{Result, anyhow, bail};
 use candle_models::bundle::{BASELINES, Bundle};
 use candle_models::engine::{Histogram, Model, Runner};
