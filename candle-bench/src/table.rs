@@ -328,7 +328,7 @@ fn where_cells(case: &Case, host: &Host) -> [String; 9] {
 }
 
 /// Microseconds with about three significant digits.
-fn micros(us: f64) -> String {
+pub(crate) fn micros(us: f64) -> String {
     match us {
         us if us < 10.0 => format!("{us:.2}"),
         us if us < 100.0 => format!("{us:.1}"),
