@@ -4,6 +4,7 @@
 pub mod harness;
 pub mod host;
 pub mod load;
+pub mod ops;
 pub mod peer;
 pub mod policy;
 pub mod stats;

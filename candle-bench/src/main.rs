@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use candle_bench::harness::Settings;
 use candle_bench::host::Host;
 use candle_bench::load::{Arrivals, LoadSuite};
+use candle_bench::ops::{self, OpSuite};
 use candle_bench::peer::{Library, Peer};
 use candle_bench::policy::Network;
 use candle_bench::suites::{LatencySuite, PeerSuite};
@@ -36,6 +37,8 @@ enum Suite {
     Targets(Targets),
     /// Ratios to PyTorch and ONNX Runtime on the same weights and inputs, in interleaved rounds.
     Peers(Peers),
+    /// Every fused operation against its plain form on the policy's sizes: ratio, rate, and share of this machine's peak.
+    Ops(Ops),
 }
 
 #[derive(clap::Args)]
@@ -138,6 +141,24 @@ struct Python {
     /// The peer's program.
     #[arg(long, value_name = "FILE", default_value = "candle-bench/peers/peer.py")]
     script: PathBuf,
+}
+
+#[derive(clap::Args)]
+struct Ops {
+    #[command(flatten)]
+    common: Common,
+    /// Sequences of a training pass; their frames are those of a window pass.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 32])]
+    batches: Vec<usize>,
+    /// Rows of a product with packed weights.
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', default_values_t = [1, 8, 32, 256])]
+    rows: Vec<usize>,
+    /// Only operations with one of these in their name.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Instead, the share of each operation in the inference passes of this policy bundle.
+    #[arg(long, value_name = "BUNDLE", conflicts_with_all = ["batches", "rows", "only"])]
+    steps: Option<PathBuf>,
 }
 
 fn parse_heads(text: &str) -> Result<Heads, String> {
@@ -320,6 +341,33 @@ fn targets(arguments: &Targets) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn ops(arguments: &Ops) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&arguments.batches, &arguments.rows])?;
+    let host = Host::detect(common.host.clone());
+    if let Some(bundle) = &arguments.steps {
+        let rows = ops::steps::profile(&Network::open(bundle)?, common.window, &common.settings, &host)?;
+        common.report("steps", ops::steps::describe(&common.settings), rows, &host)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let suite = OpSuite {
+        batches: arguments.batches.clone(),
+        frames: common.window,
+        rows: arguments.rows.clone(),
+        threads: common.threads.clone(),
+        only: arguments.only.clone(),
+    };
+    let (peaks, rows) = suite.run(&common.settings, &host, |row| eprintln!("{}", row.line()))?;
+    let disagreeing = rows.iter().filter(|row| !row.agreement.holds()).count();
+    let count = rows.len();
+    common.report("ops", suite.describe(&peaks, &common.settings), rows, &host)?;
+    if disagreeing > 0 {
+        eprintln!("error: fused and plain form disagree in {disagreeing} of {count} cases");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let common = match &arguments.suite {
@@ -327,6 +375,7 @@ fn main() -> ExitCode {
         Suite::Load(a) => &a.common,
         Suite::Targets(a) => &a.common,
         Suite::Peers(a) => &a.common,
+        Suite::Ops(a) => &a.common,
     };
     if cfg!(debug_assertions) {
         eprintln!("warning: this is not a release build (cargo run --release -p candle-bench): the times are not worth keeping");
@@ -339,6 +388,7 @@ fn main() -> ExitCode {
         Suite::Load(a) => load(a),
         Suite::Targets(a) => targets(a),
         Suite::Peers(a) => peers(a),
+        Suite::Ops(a) => ops(a),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

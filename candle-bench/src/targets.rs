@@ -3,6 +3,7 @@
 use crate::harness::{self, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::load::{Arrivals, LoadSuite};
+use crate::ops::Peaks;
 use crate::peer::{Library, Peer};
 use crate::policy::{EngineCalls, Inputs, Network};
 use crate::suites::PeerSuite;
@@ -11,7 +12,6 @@ use anyhow::{Context, Result};
 use candle_models::engine::{Engine, Options, Session};
 use serde::{Deserialize, Serialize};
 use std::process::Command;
-use std::time::Instant;
 
 /// Sessions of the load and of the memory figure.
 pub const SESSIONS: usize = 64;
@@ -206,7 +206,7 @@ impl TargetSuite {
         let micros: f64 = training.evidence.split(' ').next().and_then(|t| t.parse().ok()).unwrap_or(f64::NAN);
         // Two operations per weight and frame forward, four backward.
         let operations = 6.0 * self.mamba[0].products()? as f64 * (case.batch * case.frames) as f64;
-        let (ours, peak) = (operations / micros / 1e3, matmul_gflops(case.threads)?);
+        let (ours, peak) = (operations / micros / 1e3, Peaks::measure(case.threads, &self.settings)?.gflop_per_s);
         Ok(TargetRow {
             what: "Mamba training step, share of the machine's own matrix product".into(),
             found: ours / peak,
@@ -324,22 +324,6 @@ impl Subject for SessionCalls {
         self.next = (self.next + 1) % self.frames.len();
         Ok(self.session.step()?)
     }
-}
-
-/// The best of several large f32 products through the crate that Candle multiplies with.
-fn matmul_gflops(threads: usize) -> Result<f64> {
-    const N: usize = 1536;
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
-    let a = candle_core::Tensor::ones((N, N), candle_core::DType::F32, &candle_core::Device::Cpu)?;
-    pool.install(|| {
-        let mut best = f64::INFINITY;
-        for _ in 0..8 {
-            let start = Instant::now();
-            std::hint::black_box(a.matmul(&a)?);
-            best = best.min(start.elapsed().as_secs_f64());
-        }
-        Ok(2.0 * (N as f64).powi(3) / best / 1e9)
-    })
 }
 
 #[cfg(test)]

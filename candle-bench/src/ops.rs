@@ -1,0 +1,318 @@
+//! Every fused operation beside the plain tensor operations that it stands for, on the sizes of the game policy.
+
+mod inference;
+mod mamba;
+mod optimiser;
+mod row;
+pub mod steps;
+mod training;
+
+pub use row::{Calculation, OpRow};
+
+use crate::harness::{self, Round, Rounds, Settings, Subject, Timed};
+use crate::host::Host;
+use crate::policy::Answers;
+use crate::table::Agreement;
+use anyhow::{Context, Result, ensure};
+use candle_core::{Device, Tensor};
+use candle_models::ops::{self, Activation};
+use candle_models::random::Random;
+use rayon::ThreadPool;
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// Candle walks and drops the graph of an unroll by recursion. Reserved, not resident.
+const STACK_BYTES: usize = 1 << 30;
+/// Largest difference between two f32 runs, relative to one plus the largest magnitude in the tensor.
+const TOLERANCE: f64 = 1e-4;
+/// Rows, columns and terms of the product that stands for the machine's peak.
+const PEAK_PRODUCT: usize = 1024;
+/// Floats of the copy that stands for the machine's peak: larger than the caches.
+const PEAK_COPY: usize = 1 << 25;
+
+/// What one call computes or moves at least, counted from its shapes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// Floating-point operations of products and scans: a multiply-add is two, an exponential one.
+    Flop(f64),
+    /// Bytes: what is read and what is written, each value once in every pass.
+    Bytes(f64),
+}
+
+impl Work {
+    /// So many f32 values, read or written.
+    fn values(n: usize) -> Self {
+        Self::Bytes(4.0 * n as f64)
+    }
+}
+
+/// One way to do a piece of work.
+trait Form: Subject + Send {
+    /// What it computes, by name.
+    fn answers(&mut self) -> Result<Answers>;
+}
+
+impl Subject for Box<dyn Form> {
+    fn run(&mut self) -> Result<()> {
+        (**self).run()
+    }
+}
+
+/// The same work in two forms.
+struct Pair {
+    operation: String,
+    shape: String,
+    calculation: Calculation,
+    work: Work,
+    fused: Box<dyn Form>,
+    plain: Box<dyn Form>,
+}
+
+/// Whole rounds on a thread of the pool: a call does not wait for another thread to take it.
+struct InPool<'a> {
+    pool: &'a ThreadPool,
+    form: Timed<Box<dyn Form>>,
+}
+
+impl Rounds for InPool<'_> {
+    fn round(&mut self, calls: usize) -> Result<Round> {
+        let form = &mut self.form;
+        self.pool.install(|| form.round(calls))
+    }
+}
+
+fn pool(threads: usize) -> Result<ThreadPool> {
+    Ok(rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK_BYTES).build()?)
+}
+
+/// Random numbers of that shape, normal with deviation `scale`.
+fn normal(name: &str, shape: &[usize], scale: f32) -> candle_core::Result<Tensor> {
+    let mut values = vec![0.0; shape.iter().product()];
+    Random::new(5).stream(name).fill_normal(0, &mut values);
+    values.iter_mut().for_each(|v| *v *= scale);
+    Tensor::from_vec(values, shape, &Device::Cpu)
+}
+
+fn doubles(t: &Tensor) -> Result<Vec<f64>> {
+    Ok(t.flatten_all()?.to_vec1::<f32>()?.into_iter().map(f64::from).collect())
+}
+
+/// How far the answers of the two forms are apart, relative to one plus the largest magnitude of the plain form's.
+fn agreement(fused: &Answers, plain: &Answers) -> Result<Agreement> {
+    ensure!(fused.len() == plain.len(), "{} answers of the fused form, {} of the plain one", fused.len(), plain.len());
+    let mut found = Agreement { output: "all".to_owned(), worst: 0.0, tolerance: TOLERANCE };
+    for (name, a) in fused {
+        let b = plain.get(name).with_context(|| format!("{name}: the plain form gave no such answer"))?;
+        ensure!(a.len() == b.len(), "{name}: {} values of the fused form, {} of the plain one", a.len(), b.len());
+        let scale = 1.0 + b.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+        // What is not a number is no agreement.
+        let difference = |(a, b): (&f64, &f64)| Some((a - b).abs() / scale).filter(|d| !d.is_nan()).unwrap_or(f64::INFINITY);
+        let worst = a.iter().zip(b).map(difference).fold(0.0, f64::max);
+        if worst > found.worst {
+            (found.output, found.worst) = (name.clone(), worst);
+        }
+    }
+    Ok(found)
+}
+
+/// What the machine reaches on a number of threads.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Peaks {
+    /// Threads.
+    pub threads: usize,
+    /// Billions of floating-point operations a second in a large product of f32 matrices.
+    pub gflop_per_s: f64,
+    /// Billions of bytes a second, read plus written, in a copy larger than the caches.
+    pub gb_per_s: f64,
+}
+
+struct LargeProduct([Tensor; 2]);
+
+impl Subject for LargeProduct {
+    fn run(&mut self) -> Result<()> {
+        // The product alone: without bias and activation this is one call of gemm.
+        ops::linear(&self.0[0], &self.0[1], None, Activation::None)?;
+        Ok(())
+    }
+}
+
+struct LargeCopy(Vec<f32>, Vec<f32>);
+
+impl Subject for LargeCopy {
+    fn run(&mut self) -> Result<()> {
+        let chunk = self.0.len().div_ceil(rayon::current_num_threads());
+        self.1.par_chunks_mut(chunk).zip(self.0.par_chunks(chunk)).for_each(|(to, from)| to.copy_from_slice(from));
+        Ok(())
+    }
+}
+
+impl Peaks {
+    /// Measures them.
+    pub fn measure(threads: usize, settings: &Settings) -> Result<Self> {
+        let square = |name| normal(name, &[PEAK_PRODUCT; 2], 1.0);
+        let product = LargeProduct([square("a")?, square("b")?]);
+        let copy = LargeCopy(vec![1.0; PEAK_COPY], vec![0.0; PEAK_COPY]);
+        pool(threads)?.install(|| {
+            let product = harness::measure(&mut Timed(product), settings)?.latency_us.p50;
+            let copy = harness::measure(&mut Timed(copy), settings)?.latency_us.p50;
+            let flop = 2.0 * (PEAK_PRODUCT as f64).powi(3);
+            Ok(Self { threads, gflop_per_s: flop * 1e-3 / product, gb_per_s: 8.0 * PEAK_COPY as f64 * 1e-3 / copy })
+        })
+    }
+}
+
+/// All operations on the given sizes.
+#[derive(Debug, Clone)]
+pub struct OpSuite {
+    /// Sequences of a training pass.
+    pub batches: Vec<usize>,
+    /// Frames of each.
+    pub frames: usize,
+    /// Rows of a product with packed weights.
+    pub rows: Vec<usize>,
+    /// Threads of a call.
+    pub threads: Vec<usize>,
+    /// Only operations with one of these in their name; all if there are none.
+    pub only: Vec<String>,
+}
+
+impl OpSuite {
+    /// How it is measured, in words, with the peaks of this run.
+    pub fn describe(&self, peaks: &[Peaks], settings: &Settings) -> String {
+        let peak = |p: &Peaks| format!("threads {}: {:.1} GFLOP/s and {:.1} GB/s", p.threads, p.gflop_per_s, p.gb_per_s);
+        format!(
+            "The fused form against the same work in plain tensor operations of Candle, in turn, after outputs and gradients have been compared (largest \
+             difference relative to one plus the largest magnitude of the tensor). Warm-up {} s each, then {} rounds of {} s of either form, the first mover \
+             changing, no more after {} s. A round's ratio is the plain form's median over the fused form's; printed is the median ratio with its 95% bootstrap \
+             interval: above one, the fused form is faster. Both forms run on a rayon pool of the given threads; Candle's own pool for elementwise operations has \
+             one thread, as in training. Rates are of the fused form by a count from the shapes: floating-point operations (a multiply-add is two, an exponential \
+             one) where products or a scan dominate, or else bytes (every value read or written once a pass). Peaks of this run: {}, from a product of {PEAK_PRODUCT} x {PEAK_PRODUCT} x {PEAK_PRODUCT} \
+             through gemm and a copy of {} MiB, bytes read plus bytes written; what lies in the cache can exceed the latter. The plain AdamW keeps no moving \
+             average of the parameters; the fused one does, and its bytes are counted.",
+            settings.warm_up_s,
+            settings.rounds,
+            settings.window_s,
+            settings.limit_s,
+            peaks.iter().map(peak).collect::<Vec<_>>().join("; "),
+            PEAK_COPY >> 18,
+        )
+    }
+
+    /// Measures the peaks, then compares every operation; `seen` is called after each.
+    pub fn run(&self, settings: &Settings, host: &Host, mut seen: impl FnMut(&OpRow)) -> Result<(Vec<Peaks>, Vec<OpRow>)> {
+        let peaks = self.threads.iter().map(|&n| Peaks::measure(n, settings)).collect::<Result<Vec<_>>>()?;
+        let mut rows = Vec::new();
+        for peaks in &peaks {
+            let pool = pool(peaks.threads)?;
+            self.each_pair(peaks.threads, |pair| {
+                let name = format!("{}, {}, {} threads", pair.operation, pair.shape, peaks.threads);
+                let row = compare(pair, &pool, peaks, settings, host).with_context(|| name)?;
+                seen(&row);
+                rows.push(row);
+                Ok(())
+            })?;
+        }
+        ensure!(!rows.is_empty(), "only: no operation has one of {:?} in its name", self.only);
+        Ok((peaks, rows))
+    }
+
+    /// Hands out the pairs one by one: together they would hold gigabytes.
+    fn each_pair(&self, threads: usize, mut f: impl FnMut(Pair) -> Result<()>) -> Result<()> {
+        let wanted = |name: &str| self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()));
+        for &batch in &self.batches {
+            let sizes = training::Sizes { batch, frames: self.frames };
+            for (name, make) in training::OPERATIONS.iter().filter(|(name, _)| wanted(name)) {
+                make(name, sizes)?.into_iter().try_for_each(&mut f)?;
+            }
+            if wanted(inference::ATTENTION) {
+                f(inference::attention(sizes, threads)?)?;
+            }
+        }
+        if wanted(optimiser::NAME) {
+            f(optimiser::pair()?)?;
+        }
+        if wanted(inference::PRODUCT) {
+            for shape in inference::SHAPES {
+                for weights in inference::Weights::ALL {
+                    for &rows in &self.rows {
+                        f(inference::product(shape, weights, rows, threads)?)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check(pair: &mut Pair, pool: &ThreadPool) -> Result<Agreement> {
+    pool.install(|| agreement(&pair.fused.answers()?, &pair.plain.answers()?))
+}
+
+fn compare(mut pair: Pair, pool: &ThreadPool, peaks: &Peaks, settings: &Settings, host: &Host) -> Result<OpRow> {
+    let agreement = check(&mut pair, pool)?;
+    let Pair { operation, shape, calculation, work, fused, plain, .. } = pair;
+    let comparison = match agreement.holds() {
+        true => {
+            let (mut fused, mut plain) = (InPool { pool, form: Timed(fused) }, InPool { pool, form: Timed(plain) });
+            Some(harness::compare(&mut fused, &mut plain, settings)?)
+        }
+        false => None,
+    };
+    Ok(OpRow { host: host.clone(), operation, shape, calculation, threads: peaks.threads, agreement, comparison, work, peaks: *peaks })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every pair of the suite on sizes that take no time.
+    #[test]
+    fn fused_and_plain_forms_agree() {
+        let suite = OpSuite { batches: vec![1, 3], frames: 5, rows: vec![1, 9], threads: vec![2], only: Vec::new() };
+        let (pool, mut seen) = (pool(2).unwrap(), Vec::new());
+        suite
+            .each_pair(2, |mut pair| {
+                let found = check(&mut pair, &pool)?;
+                assert!(found.holds(), "{} {}: {found:?}", pair.operation, pair.shape);
+                // A form that computes nothing agrees with itself.
+                let answers = pool.install(|| pair.fused.answers())?;
+                assert!(answers.values().all(|a| a.iter().any(|x| *x != 0.0)), "{} {}", pair.operation, pair.shape);
+                pool.install(|| pair.fused.run().and_then(|()| pair.plain.run()))?;
+                seen.push(pair.operation);
+                Ok(())
+            })
+            .unwrap();
+        for (name, _) in training::OPERATIONS {
+            // Forward, and forward with backward, on two batches.
+            assert_eq!(seen.iter().filter(|s| s == name).count(), 4, "{name}");
+        }
+        for name in [inference::ATTENTION, inference::PRODUCT, optimiser::NAME] {
+            assert!(seen.iter().any(|s| s == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_difference_is_named_and_nan_is_one() {
+        let answers = |y: f64| Answers::from([("output".to_owned(), vec![3.0, -9.0]), ("gradient of x".to_owned(), vec![y, 1.0])]);
+        assert!(agreement(&answers(0.5), &answers(0.5)).unwrap().holds());
+        let found = agreement(&answers(0.75), &answers(0.5)).unwrap();
+        assert_eq!((found.output.as_str(), found.worst), ("gradient of x", 0.125));
+        assert!(!found.holds());
+        assert!(agreement(&answers(0.5 + 0.5 * TOLERANCE), &answers(0.5)).unwrap().holds());
+        assert!(!agreement(&answers(f64::NAN), &answers(0.5)).unwrap().holds());
+        assert!(agreement(&answers(0.5), &Answers::new()).is_err());
+    }
+
+    #[test]
+    fn only_the_named_operations_are_run() {
+        let suite = OpSuite { batches: vec![1], frames: 2, rows: vec![1], threads: vec![1], only: vec!["gru".to_owned()] };
+        let mut seen = Vec::new();
+        let keep = |pair: Pair| {
+            seen.push((pair.operation, pair.calculation));
+            Ok(())
+        };
+        suite.each_pair(1, keep).unwrap();
+        assert_eq!(seen, [("gru".to_owned(), Calculation::Forward), ("gru".to_owned(), Calculation::ForwardBackward)]);
+    }
+}

@@ -1,0 +1,114 @@
+//! One update of a policy's parameters by AdamW, against Candle's.
+
+use super::{Calculation, Form, Pair, Work, doubles, normal};
+use crate::harness::Subject;
+use crate::policy::Answers;
+use anyhow::Result;
+use candle_core::backprop::GradStore;
+use candle_core::{Device, Tensor, Var};
+use candle_models::nn::Params;
+use candle_models::policy::{Policy, PolicyConfig};
+use candle_models::random::Random;
+use candle_nn::optim::{Optimizer, ParamsAdamW};
+use candle_train::gradients::Gradients;
+use candle_train::optim::{AdamW, Optimiser};
+use std::collections::BTreeMap;
+
+pub(super) const NAME: &str = "adamw";
+const LEARNING_RATE: f64 = 1e-3;
+/// Values that an update touches for every parameter: it reads value, gradient, two moments and the average, and writes all
+/// but the gradient.
+const TOUCHED: usize = 9;
+
+struct Fused {
+    vars: BTreeMap<String, Var>,
+    gradients: Gradients,
+    optimiser: Optimiser,
+}
+
+struct Plain {
+    vars: BTreeMap<String, Var>,
+    gradients: GradStore,
+    optimiser: candle_nn::AdamW,
+}
+
+impl Subject for Fused {
+    fn run(&mut self) -> Result<()> {
+        Ok(self.optimiser.step(&self.gradients, 1.0, LEARNING_RATE)?)
+    }
+}
+
+impl Subject for Plain {
+    fn run(&mut self) -> Result<()> {
+        Ok(self.optimiser.step(&self.gradients)?)
+    }
+}
+
+fn values(vars: &BTreeMap<String, Var>) -> Result<Answers> {
+    vars.iter().map(|(name, var)| Ok((name.clone(), doubles(var)?))).collect()
+}
+
+impl Form for Fused {
+    /// The parameters behind the first update.
+    fn answers(&mut self) -> Result<Answers> {
+        self.run()?;
+        values(&self.vars)
+    }
+}
+
+impl Form for Plain {
+    fn answers(&mut self) -> Result<Answers> {
+        self.run()?;
+        values(&self.vars)
+    }
+}
+
+/// The variables of a policy and the gradients of a loss whose gradients are random.
+fn problem() -> Result<(BTreeMap<String, Var>, GradStore)> {
+    let params = Params::init(Random::new(5), &Device::Cpu);
+    Policy::new(&PolicyConfig::default(), &params)?;
+    let vars = params.vars();
+    let term = |(name, var): (&String, &Var)| (var.as_tensor() * normal(name, var.dims(), 1.0)?)?.sum_all();
+    let terms = vars.iter().map(term).collect::<candle_core::Result<Vec<_>>>()?;
+    let gradients = Tensor::stack(&terms, 0)?.sum_all()?.backward()?;
+    Ok((vars, gradients))
+}
+
+pub(super) fn pair() -> Result<Pair> {
+    // Without decay and clipping: Candle's decays every parameter and does not clip.
+    let config = AdamW { weight_decay: 0.0, clip: 0.0, ..AdamW::default() };
+    let theirs = ParamsAdamW { lr: LEARNING_RATE, beta1: config.beta1, beta2: config.beta2, eps: config.eps, weight_decay: 0.0 };
+    let (vars, store) = problem()?;
+    let n: usize = vars.values().map(|v| v.elem_count()).sum();
+    let mut gradients = Gradients::zeros(&vars);
+    gradients.add(&vars, &store)?;
+    let fused = Fused { optimiser: Optimiser::new(config, &vars)?, gradients, vars };
+    let (vars, gradients) = problem()?;
+    let plain = Plain { optimiser: candle_nn::AdamW::new(vars.values().cloned().collect(), theirs)?, gradients, vars };
+    Ok(Pair {
+        operation: NAME.to_owned(),
+        shape: format!("{n} parameters in {} tensors", plain.vars.len()),
+        calculation: Calculation::Update,
+        work: Work::values(TOUCHED * n),
+        fused: Box::new(fused),
+        plain: Box::new(plain),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn updates_move_every_parameter_on_both_sides() {
+        let Pair { mut fused, mut plain, .. } = pair().unwrap();
+        let before = values(&problem().unwrap().0).unwrap();
+        for after in [fused.answers().unwrap(), plain.answers().unwrap()] {
+            for (name, after) in after {
+                // The first step of Adam is as long as the learning rate.
+                let moved = after.iter().zip(&before[&name]).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                assert!((moved - LEARNING_RATE).abs() < 1e-5, "{name}: {moved}");
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Where the time of an inference pass goes: the operations of a recorded policy by name, on one thread.
+
+use crate::harness::Settings;
+use crate::host::Host;
+use crate::policy::{Inputs, Network};
+use crate::stats;
+use crate::table::{Pass, Record, Shown, micros};
+use Shown::{Csv, Everywhere};
+use anyhow::Result;
+use candle_models::bundle::{ParameterSpec, Role};
+use candle_models::engine::Runner;
+use candle_models::policy::Policy;
+use candle_models::policy::embedding::WIDTH as FEATURES;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// Rows of a streaming step. The engine's profile covers one block of rows, and these fit into it.
+const BATCHES: [usize; 2] = [1, 32];
+
+/// All steps of one name in a pass.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepRow {
+    /// Where.
+    #[serde(flatten)]
+    pub host: Host,
+    /// The network, `mamba 2x256, autoregressive heads`.
+    pub model: String,
+    /// Sequences of a pass.
+    pub batch: usize,
+    /// Frames of each.
+    pub frames: usize,
+    /// Name of the steps.
+    pub operation: String,
+    /// How many there are.
+    pub steps: usize,
+    /// Microseconds of all of them in a pass, median over passes.
+    pub p50_us: f64,
+    /// Their share of the sum over all names.
+    pub share: f64,
+    /// Rate of their products, where their sizes are known.
+    pub gflop_per_s: Option<f64>,
+    /// Passes measured.
+    pub passes: usize,
+}
+
+impl Record for StepRow {
+    const COLUMNS: &'static [(&'static str, Shown)] = &[
+        ("Model", Everywhere),
+        ("Batch", Everywhere),
+        ("Frames", Everywhere),
+        ("Operation", Everywhere),
+        ("Steps", Everywhere),
+        ("p50 us", Everywhere),
+        ("Share %", Everywhere),
+        ("GFLOP/s", Everywhere),
+        ("Passes", Csv),
+        ("Host", Csv),
+        ("CPU", Csv),
+        ("Features", Csv),
+        ("Commit", Csv),
+        ("Date", Csv),
+    ];
+
+    fn cells(&self) -> Vec<String> {
+        let host = &self.host;
+        vec![
+            self.model.clone(),
+            self.batch.to_string(),
+            self.frames.to_string(),
+            self.operation.clone(),
+            self.steps.to_string(),
+            micros(self.p50_us),
+            format!("{:.1}", 100.0 * self.share),
+            self.gflop_per_s.map_or_else(String::new, |x| format!("{x:.1}")),
+            self.passes.to_string(),
+            host.host.clone(),
+            host.cpu.clone(),
+            host.features.clone(),
+            host.commit.clone(),
+            host.date.clone(),
+        ]
+    }
+}
+
+/// The method in words.
+pub fn describe(settings: &Settings) -> String {
+    format!(
+        "One pass after the other on one thread, the clock read behind every step, {} s of warm-up and {} s that count; steps of one name are added up within a \
+         pass, printed is the median over passes. Rates count the multiply-adds of the products as two operations each; rows of tables that are looked up are \
+         added, not multiplied.",
+        settings.warm_up_s, settings.window_s
+    )
+}
+
+/// The operations of a policy in a streaming step of one row and of several, and in a window of one sequence.
+pub fn profile(network: &Network, window: usize, settings: &Settings, host: &Host) -> Result<Vec<StepRow>> {
+    let cases = BATCHES.map(|batch| (batch, 1)).into_iter().chain([(1, window)]);
+    let rows = cases.map(|case| profile_case(network, case, settings, host)).collect::<Result<Vec<_>>>()?;
+    Ok(rows.into_iter().flatten().collect())
+}
+
+fn profile_case(network: &Network, (batch, frames): (usize, usize), settings: &Settings, host: &Host) -> Result<Vec<StepRow>> {
+    let inputs = Inputs::random(&network.case(Pass::Window, batch, frames, 1));
+    let mut runner = Runner::windowed(network.load()?, batch, frames, 1)?;
+    inputs.copy_to(&mut runner)?;
+    let resets = vec![false; batch * frames];
+    let start = Instant::now();
+    while start.elapsed().as_secs_f64() < settings.warm_up_s {
+        runner.step(&resets)?;
+    }
+    let (start, mut passes) = (Instant::now(), Vec::new());
+    while passes.is_empty() || start.elapsed().as_secs_f64() < settings.window_s {
+        passes.push(runner.profile(&resets)?);
+    }
+    let flop = products(&Policy::parameters(&network.config)?);
+    let found = by_name(&passes);
+    let total: f64 = found.values().map(|(_, us)| us).sum();
+    let mut rows: Vec<StepRow> = found
+        .into_iter()
+        .map(|(operation, (steps, p50_us))| StepRow {
+            host: host.clone(),
+            model: network.name(),
+            batch,
+            frames,
+            operation: operation.to_owned(),
+            steps,
+            p50_us,
+            share: p50_us / total,
+            // Where a step is not one of the products that were counted, nothing is said.
+            gflop_per_s: flop
+                .get(operation)
+                .filter(|(matrices, _)| *matrices == steps)
+                .map(|(_, flop)| flop * (batch * frames) as f64 * 1e-3 / p50_us),
+            passes: passes.len(),
+        })
+        .collect();
+    rows.sort_by(|a, b| b.p50_us.total_cmp(&a.p50_us));
+    Ok(rows)
+}
+
+/// Number of steps of each name, and the median over passes of their microseconds together.
+fn by_name(passes: &[Vec<(&'static str, f64)>]) -> BTreeMap<&'static str, (usize, f64)> {
+    let mut sums: BTreeMap<&'static str, (usize, Vec<f64>)> = BTreeMap::new();
+    for (pass, steps) in passes.iter().enumerate() {
+        for &(name, seconds) in steps {
+            let (count, sums) = sums.entry(name).or_default();
+            sums.resize(pass + 1, 0.0);
+            sums[pass] += seconds * 1e6;
+            *count += usize::from(pass == 0);
+        }
+    }
+    sums.into_iter().map(|(name, (count, sums))| (name, (count, stats::median(&stats::sorted(&sums))))).collect()
+}
+
+/// Number of matrices that the steps of a name multiply by, and their floating-point operations a row together.
+fn products(parameters: &[ParameterSpec]) -> BTreeMap<&'static str, (usize, f64)> {
+    let mut products = BTreeMap::new();
+    for spec in parameters.iter().filter(|spec| spec.role == Role::Matrix) {
+        let (step, inputs) = match spec.name.as_str() {
+            "input.weight" => ("lookup-linear", FEATURES),
+            name if name.starts_with("blocks.") && name.ends_with(".hidden.weight") => ("gru", spec.shape[0]),
+            _ => ("linear", spec.shape[0]),
+        };
+        let (matrices, flop) = products.entry(step).or_insert((0, 0.0));
+        *matrices += 1;
+        *flop += 2.0 * (inputs * spec.shape[1]) as f64;
+    }
+    products
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::markdown;
+    use candle_models::policy::{BackboneConfig, Heads};
+
+    fn quick() -> Settings {
+        Settings { warm_up_s: 0.0, window_s: 1e-3, ..Settings::default() }
+    }
+
+    #[test]
+    fn every_backbone_has_shares_and_the_rates_of_its_products() {
+        let directory = tempfile::tempdir().unwrap();
+        for kind in BackboneConfig::KINDS {
+            for heads in [Heads::Autoregressive, Heads::Independent] {
+                let network = Network::random(kind, heads, directory.path()).unwrap();
+                let rows = profile(&network, 3, &quick(), &Host::detect(None)).unwrap();
+                for (batch, frames) in [(1, 1), (32, 1), (1, 3)] {
+                    let case: Vec<_> = rows.iter().filter(|r| (r.batch, r.frames) == (batch, frames)).collect();
+                    assert!((case.iter().map(|r| r.share).sum::<f64>() - 1.0).abs() < 1e-9);
+                    for row in &case {
+                        let product = ["linear", "lookup-linear", "gru"].contains(&row.operation.as_str());
+                        assert_eq!(row.gflop_per_s.is_some(), product, "{kind} {}: {} steps", row.operation, row.steps);
+                    }
+                    assert!(case.iter().any(|r| r.operation == "linear"));
+                }
+                assert_eq!(rows[0].cells().len(), StepRow::COLUMNS.len());
+                assert_eq!(markdown(&rows).lines().count(), rows.len() + 2);
+            }
+        }
+    }
+
+    #[test]
+    fn operations_a_row_of_a_known_network() {
+        let spec = |name: &str, shape| ParameterSpec::matrix(name, shape);
+        let table = ParameterSpec::new("characters", &[33, 64]);
+        let found = products(&[
+            spec("input.weight", [FEATURES + 384, 256]),
+            spec("blocks.0.hidden.weight", [256, 768]),
+            spec("value.1.weight", [64, 1]),
+            table,
+        ]);
+        let expected = [("gru", (1, 393_216.0)), ("linear", (1, 128.0)), ("lookup-linear", (1, 147_456.0))];
+        assert_eq!(found, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn steps_of_a_name_are_added_within_a_pass() {
+        let pass = |a: f64, b: f64| vec![("linear", a), ("gate", 1e-6), ("linear", b)];
+        let found = by_name(&[pass(1e-6, 2e-6), pass(2e-6, 3e-6), pass(5e-6, 5e-6)]);
+        assert_eq!(found["linear"].0, 2);
+        assert!((found["linear"].1 - 5.0).abs() < 1e-9 && (found["gate"].1 - 1.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,457 @@
+//! The operations that training goes through: forward alone, and forward with the gradients of every input.
+
+use super::{Calculation, Form, Pair, Work, doubles, mamba, normal};
+use crate::harness::Subject;
+use crate::policy::Answers;
+use anyhow::{Context, Result};
+use candle_core::{Device, Result as CandleResult, Tensor, Var};
+use candle_models::ops::{self, Activation, LossGroup, NormKind};
+use candle_models::policy::PolicyConfig;
+use candle_models::policy::actions::{ACTION, BUTTONS, COMPONENTS, GROUPS, LOGITS};
+use candle_models::policy::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH as FEATURES};
+use candle_models::random::Random;
+use std::sync::Arc;
+
+/// Model width of the recurrent backbones and inner width of a Mamba block.
+pub(super) const WIDTH: usize = 256;
+pub(super) const INNER: usize = 512;
+pub(super) const STATES: usize = 16;
+pub(super) const TAPS: usize = 4;
+/// Width of the stream of the autoregressive heads.
+const STREAM: usize = 128;
+pub(super) const EPS: f64 = 1e-5;
+
+/// Operations a state and channel take in the scan's forward: decay (multiply, exponential), what comes in, the new state and
+/// its share of the output (a multiply-add each).
+pub(super) const SCAN_FORWARD: f64 = 7.0;
+/// And in its backward: the states once more (5), gradients of C, B, input, state and decay (9), of step size and A (6).
+pub(super) const SCAN_BACKWARD: f64 = 20.0;
+
+/// Sequences and frames.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    pub batch: usize,
+    pub frames: usize,
+}
+
+impl Sizes {
+    pub fn rows(self) -> usize {
+        self.batch * self.frames
+    }
+
+    /// One game goes on at the start, another begins in the middle.
+    pub fn resets(self) -> Vec<bool> {
+        (0..self.rows()).map(|row| row % self.frames == self.frames / 2).collect()
+    }
+
+    pub fn describe(self, rest: &str) -> String {
+        format!("{} x {}, {rest}", self.batch, self.frames)
+    }
+}
+
+type Make = fn(&str, Sizes) -> Result<[Pair; 2]>;
+
+/// By name, in the order of the table.
+pub(super) const OPERATIONS: &[(&str, Make)] = &[
+    ("linear + bias", |n, s| linear(n, s, [WIDTH, 2 * INNER], Activation::None)),
+    ("linear + bias + relu", |n, s| linear(n, s, [STREAM, STREAM], Activation::Relu)),
+    ("linear + bias + gelu", |n, s| linear(n, s, [INNER, INNER], Activation::Gelu)),
+    ("layer norm + gelu", |n, s| norm(n, s, INNER, NormKind::Layer, Activation::Gelu)),
+    ("rms norm", |n, s| norm(n, s, WIDTH, NormKind::Rms, Activation::None)),
+    ("linear, layer norm + gelu", dense),
+    ("relu", |n, s| activation(n, s, Activation::Relu)),
+    ("gelu", |n, s| activation(n, s, Activation::Gelu)),
+    ("silu", |n, s| activation(n, s, Activation::Silu)),
+    ("gate", gate),
+    ("mask", mask),
+    ("add rows + relu", add_rows),
+    ("join rows", join_rows),
+    ("causal convolution", causal_conv),
+    ("selective scan", selective_scan),
+    ("gru", gru),
+    ("mamba block", |n, s| mamba::block(n, s, &mamba::PLAIN)),
+    ("mamba block against its fused parts", |n, s| mamba::block(n, s, &mamba::FUSED)),
+    ("cross entropy", cross_entropy),
+];
+
+pub(super) type Call = Box<dyn Fn() -> Result<Tensor> + Send>;
+/// Takes its tensors once and gives a call on them.
+pub(super) type Bind = Arc<dyn Fn(&[Tensor]) -> Result<Call> + Send + Sync>;
+
+/// A function that reads its tensors at every call.
+pub(super) fn function(f: impl Fn(&[Tensor]) -> CandleResult<Tensor> + Send + Sync + 'static) -> Bind {
+    let f = Arc::new(f);
+    Arc::new(move |tensors| {
+        let (f, tensors) = (f.clone(), tensors.to_vec());
+        Ok(Box::new(move || Ok(f(&tensors)?)))
+    })
+}
+
+/// An operation with its inputs and both forms.
+pub(super) struct Operation<'a> {
+    pub name: &'a str,
+    pub shape: String,
+    pub inputs: Vec<(&'static str, Tensor)>,
+    pub fused: Bind,
+    pub plain: Bind,
+    pub forward: Work,
+    /// Forward and backward together.
+    pub both: Work,
+}
+
+impl Operation<'_> {
+    pub fn pairs(self) -> Result<[Pair; 2]> {
+        let pair = |calculation, work| -> Result<Pair> {
+            let form = |bind: &Bind| -> Result<Box<dyn Form>> { Ok(Box::new(Bound::new(bind, &self.inputs, calculation)?)) };
+            Ok(Pair {
+                operation: self.name.to_owned(),
+                shape: self.shape.clone(),
+                calculation,
+                work,
+                fused: form(&self.fused)?,
+                plain: form(&self.plain)?,
+            })
+        };
+        Ok([pair(Calculation::Forward, self.forward)?, pair(Calculation::ForwardBackward, self.both)?])
+    }
+}
+
+/// One form of an operation on its inputs.
+struct Bound {
+    call: Call,
+    /// Empty for a forward alone.
+    variables: Vec<(&'static str, Var)>,
+}
+
+impl Bound {
+    fn new(bind: &Bind, inputs: &[(&'static str, Tensor)], calculation: Calculation) -> Result<Self> {
+        if calculation == Calculation::Forward {
+            let tensors: Vec<Tensor> = inputs.iter().map(|(_, t)| t.clone()).collect();
+            return Ok(Self { call: bind(&tensors)?, variables: Vec::new() });
+        }
+        let variables = inputs.iter().map(|(n, t)| Ok((*n, Var::from_tensor(t)?))).collect::<CandleResult<Vec<_>>>()?;
+        let tensors: Vec<Tensor> = variables.iter().map(|(_, v)| v.as_tensor().clone()).collect();
+        Ok(Self { call: bind(&tensors)?, variables })
+    }
+}
+
+impl Subject for Bound {
+    fn run(&mut self) -> Result<()> {
+        let y = (self.call)()?;
+        if !self.variables.is_empty() {
+            // From a gradient of ones: no further operation in the graph.
+            y.backward()?;
+        }
+        Ok(())
+    }
+}
+
+impl Form for Bound {
+    fn answers(&mut self) -> Result<Answers> {
+        let y = (self.call)()?;
+        let mut answers = Answers::from([("output".to_owned(), doubles(&y)?)]);
+        if !self.variables.is_empty() {
+            // A loss that weighs every output differently: the sum of a norm's outputs is a constant.
+            let grads = (&y * normal("loss", y.dims(), 1.0)?)?.sum_all()?.backward()?;
+            for (name, var) in &self.variables {
+                let grad = grads.get(var).with_context(|| format!("{name}: no gradient"))?;
+                answers.insert(format!("gradient of {name}"), doubles(grad)?);
+            }
+        }
+        Ok(answers)
+    }
+}
+
+/// Operations of a product and, with its two gradients, of forward and backward.
+pub(super) fn product(rows: usize, [inputs, outputs]: [usize; 2]) -> f64 {
+    2.0 * (rows * inputs * outputs) as f64
+}
+
+pub(super) fn scan_work(rows: usize, per: f64) -> f64 {
+    per * (rows * INNER * STATES) as f64
+}
+
+fn layer([inputs, outputs]: [usize; 2], rows: usize) -> CandleResult<Vec<(&'static str, Tensor)>> {
+    let scale = 1.0 / (inputs as f32).sqrt();
+    Ok(vec![
+        ("x", normal("x", &[rows, inputs], 1.0)?),
+        ("weight", normal("weight", &[inputs, outputs], scale)?),
+        ("bias", normal("bias", &[outputs], 0.1)?),
+    ])
+}
+
+fn linear(name: &str, sizes: Sizes, shape: [usize; 2], act: Activation) -> Result<[Pair; 2]> {
+    let flop = product(sizes.rows(), shape);
+    Operation {
+        name,
+        shape: sizes.describe(&format!("{} to {}", shape[0], shape[1])),
+        inputs: layer(shape, sizes.rows())?,
+        fused: function(move |t| ops::linear(&t[0], &t[1], Some(&t[2]), act)),
+        plain: function(move |t| ops::linear_reference(&t[0], &t[1], Some(&t[2]), act)),
+        forward: Work::Flop(flop),
+        both: Work::Flop(3.0 * flop),
+    }
+    .pairs()
+}
+
+/// Values of a pass that reads one matrix and writes one, and of its backward, which reads two.
+fn elementwise(rows: usize, width: usize) -> (Work, Work) {
+    (Work::values(2 * rows * width), Work::values(5 * rows * width))
+}
+
+fn norm(name: &str, sizes: Sizes, width: usize, kind: NormKind, act: Activation) -> Result<[Pair; 2]> {
+    let mut inputs = vec![("x", normal("x", &[sizes.rows(), width], 1.0)?), ("weight", normal("weight", &[width], 1.0)?)];
+    if kind == NormKind::Layer {
+        inputs.push(("bias", normal("bias", &[width], 0.1)?));
+    }
+    let (forward, both) = elementwise(sizes.rows(), width);
+    Operation {
+        name,
+        shape: sizes.describe(&width.to_string()),
+        inputs,
+        fused: function(move |t| ops::norm(&t[0], kind, EPS, &t[1], t.get(2), act)),
+        plain: function(move |t| act.reference(&ops::norm_reference(&t[0], kind, EPS, &t[1], t.get(2))?)),
+        forward,
+        both,
+    }
+    .pairs()
+}
+
+/// A layer of the MLP: two operations, as it runs.
+fn dense(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
+    let mut inputs = layer([INNER, INNER], sizes.rows())?;
+    inputs.extend([("gain", normal("gain", &[INNER], 1.0)?), ("offset", normal("offset", &[INNER], 0.1)?)]);
+    let flop = product(sizes.rows(), [INNER, INNER]);
+    Operation {
+        name,
+        shape: sizes.describe(&format!("{INNER} to {INNER}")),
+        inputs,
+        fused: function(|t| {
+            let y = ops::linear(&t[0], &t[1], Some(&t[2]), Activation::None)?;
+            ops::norm(&y, NormKind::Layer, EPS, &t[3], Some(&t[4]), Activation::Gelu)
+        }),
+        plain: function(|t| {
+            let y = ops::linear_reference(&t[0], &t[1], Some(&t[2]), Activation::None)?;
+            Activation::Gelu.reference(&ops::norm_reference(&y, NormKind::Layer, EPS, &t[3], Some(&t[4]))?)
+        }),
+        forward: Work::Flop(flop),
+        both: Work::Flop(3.0 * flop),
+    }
+    .pairs()
+}
+
+fn activation(name: &str, sizes: Sizes, act: Activation) -> Result<[Pair; 2]> {
+    let (forward, both) = elementwise(sizes.rows(), INNER);
+    Operation {
+        name,
+        shape: sizes.describe(&INNER.to_string()),
+        inputs: vec![("x", normal("x", &[sizes.rows(), INNER], 1.0)?)],
+        fused: function(move |t| ops::activation(&t[0], act)),
+        plain: function(move |t| act.reference(&t[0])),
+        forward,
+        both,
+    }
+    .pairs()
+}
+
+fn gate(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
+    let n = sizes.rows() * INNER;
+    let matrix = |name| normal(name, &[sizes.rows(), INNER], 1.0);
+    Operation {
+        name,
+        shape: sizes.describe(&INNER.to_string()),
+        inputs: vec![("a", matrix("a")?), ("z", matrix("z")?)],
+        fused: function(|t| ops::gate(&t[0], &t[1])),
+        plain: function(|t| ops::gate_reference(&t[0], &t[1])),
+        forward: Work::values(3 * n),
+        both: Work::values(8 * n),
+    }
+    .pairs()
+}
+
+fn mask(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
+    let n = sizes.rows() * WIDTH;
+    let random = Random::new(5).stream("mask");
+    let factors: Vec<f32> = (0..n as u64).map(|i| if random.uniform(i) < 0.1 { 0.0 } else { 1.0 / 0.9 }).collect();
+    let again = factors.clone();
+    Operation {
+        name,
+        shape: sizes.describe(&WIDTH.to_string()),
+        inputs: vec![("x", normal("x", &[sizes.rows(), WIDTH], 1.0)?)],
+        fused: function(move |t| ops::mask(&t[0], factors.clone())),
+        plain: function(move |t| &t[0] * Tensor::from_vec(again.clone(), t[0].shape(), &Device::Cpu)?),
+        forward: Work::values(3 * n),
+        both: Work::values(6 * n),
+    }
+    .pairs()
+}
+
+/// Class by class, as many as there are `columns` a row.
+fn indices(name: &str, rows: usize, columns: usize, classes: impl Fn(usize) -> u32) -> Vec<u32> {
+    let random = Random::new(5).stream(name);
+    (0..rows * columns).map(|i| random.below(i as u64, classes(i % columns))).collect()
+}
+
+/// The buttons of the frame before into the inner layer of the heads.
+fn add_rows(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
+    let rows = sizes.rows();
+    let index: Vec<u32> =
+        indices("buttons", rows, BUTTONS, |_| 2).iter().enumerate().map(|(i, b)| (2 * (i % BUTTONS)) as u32 + b).collect();
+    let again = index.clone();
+    let (forward, both) = elementwise(rows, STREAM);
+    Operation {
+        name,
+        shape: sizes.describe(&format!("{STREAM}, {BUTTONS} of {} rows", 2 * BUTTONS)),
+        inputs: vec![("x", normal("x", &[rows, STREAM], 1.0)?), ("table", normal("table", &[2 * BUTTONS, STREAM], 0.1)?)],
+        fused: function(move |t| ops::add_rows(&t[0], &t[1], index.clone(), BUTTONS, Activation::Relu)),
+        plain: function(move |t| ops::add_rows_reference(&t[0], &t[1], &again, BUTTONS, Activation::Relu)),
+        forward,
+        both,
+    }
+    .pairs()
+}
+
+/// The features of a frame and what its ids stand for.
+fn join_rows(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
+    let (rows, embedding) = (sizes.rows(), PolicyConfig::default().embedding);
+    let entries = ACTION_STATES + CHARACTERS;
+    let index = indices("ids", rows, IDS, |_| entries);
+    let again = index.clone();
+    let (width, table) = (FEATURES + IDS * embedding, entries as usize * embedding);
+    Operation {
+        name,
+        shape: sizes.describe(&format!("{FEATURES} and {IDS} x {embedding} of {entries} rows")),
+        inputs: vec![("x", normal("x", &[rows, FEATURES], 1.0)?), ("table", normal("table", &[entries as usize, embedding], 0.1)?)],
+        fused: function(move |t| ops::join_rows(&t[0], &t[1], index.clone(), IDS)),
+        plain: function(move |t| ops::join_rows_reference(&t[0], &t[1], &again, IDS)),
+        forward: Work::values(2 * rows * width),
+        // The gradient of the features is a part of the output's: nothing moves.
+        both: Work::values(2 * rows * width + rows * IDS * embedding + table),
+    }
+    .pairs()
+}
+
+fn causal_conv(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
+    let state = normal("conv state", &[sizes.batch, TAPS - 1, INNER], 1.0)?;
+    let (again, resets) = (state.clone(), sizes.resets());
+    let same = resets.clone();
+    let (forward, both) = elementwise(sizes.rows(), INNER);
+    Operation {
+        name,
+        shape: sizes.describe(&format!("{INNER}, {TAPS} taps")),
+        inputs: vec![
+            ("x", normal("x", &[sizes.rows(), INNER], 1.0)?),
+            ("weight", normal("weight", &[TAPS, INNER], 0.5)?),
+            ("bias", normal("bias", &[INNER], 0.1)?),
+        ],
+        fused: function(move |t| Ok(ops::causal_conv(&t[0], &t[1], &t[2], &state, &resets)?.0)),
+        plain: function(move |t| Ok(ops::causal_conv_reference(&t[0], &t[1], &t[2], &again, &same)?.0)),
+        forward,
+        both,
+    }
+    .pairs()
+}
+
+fn selective_scan(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
+    let state = normal("scan state", &[sizes.batch, STATES, INNER], 1.0)?;
+    let (again, resets) = (state.clone(), sizes.resets());
+    let same = resets.clone();
+    // Rates from -0.1 down, behind them the skip: as in a trained block, the states neither die at once nor grow.
+    let rates = (normal("rates", &[STATES, INNER], 1.0)?.abs()?.neg()? - 0.1)?;
+    let forward = scan_work(sizes.rows(), SCAN_FORWARD);
+    Operation {
+        name,
+        shape: sizes.describe(&format!("{INNER}, {STATES} states")),
+        inputs: vec![
+            ("u", normal("u", &[sizes.rows(), INNER], 1.0)?),
+            ("packed", normal("packed", &[sizes.rows(), INNER + 2 * STATES], 0.5)?),
+            ("params", Tensor::cat(&[rates, normal("skip", &[1, INNER], 1.0)?], 0)?),
+        ],
+        fused: function(move |t| Ok(ops::selective_scan(&t[0], &t[1], &t[2], &state, &resets)?.0)),
+        plain: function(move |t| Ok(ops::selective_scan_reference(&t[0], &t[1], &t[2], &again, &same)?.0)),
+        forward: Work::Flop(forward),
+        both: Work::Flop(forward + scan_work(sizes.rows(), SCAN_BACKWARD)),
+    }
+    .pairs()
+}
+
+fn gru(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
+    let state = normal("gru state", &[sizes.batch, WIDTH], 1.0)?;
+    let (again, resets) = (state.clone(), sizes.resets());
+    let same = resets.clone();
+    let flop = product(sizes.rows(), [WIDTH, 3 * WIDTH]);
+    Operation {
+        name,
+        shape: sizes.describe(&WIDTH.to_string()),
+        inputs: vec![
+            ("x", normal("x", &[sizes.rows(), 3 * WIDTH], 1.0)?),
+            ("weight", normal("weight", &[WIDTH, 3 * WIDTH], 1.0 / (WIDTH as f32).sqrt())?),
+            ("bias", normal("bias", &[3 * WIDTH], 0.1)?),
+        ],
+        fused: function(move |t| Ok(ops::gru(&t[0], &t[1], &t[2], &state, &resets)?.0)),
+        plain: function(move |t| Ok(ops::gru_reference(&t[0], &t[1], &t[2], &again, &same)?.0)),
+        forward: Work::Flop(flop),
+        both: Work::Flop(3.0 * flop),
+    }
+    .pairs()
+}
+
+/// The buttons together, then one group for each column.
+fn groups() -> Vec<LossGroup> {
+    let buttons = LossGroup { logit: 0, column: 0, columns: BUTTONS, classes: 2 };
+    let one = |column: usize| {
+        let component = COMPONENTS[column];
+        LossGroup { logit: component.logit, column, columns: 1, classes: component.classes.into() }
+    };
+    std::iter::once(buttons).chain((BUTTONS..ACTION).map(one)).collect()
+}
+
+fn cross_entropy(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
+    let rows = sizes.rows();
+    let classes = indices("classes", rows, ACTION, |column| COMPONENTS[column].classes.into());
+    let classes = Tensor::from_vec(classes, (rows, ACTION), &Device::Cpu)?;
+    let (again, groups) = (classes.clone(), groups());
+    let same = groups.clone();
+    let forward = rows * (LOGITS + ACTION + GROUPS);
+    Operation {
+        name,
+        shape: sizes.describe(&format!("{LOGITS} logits of {GROUPS} components")),
+        inputs: vec![("logits", normal("logits", &[rows, LOGITS], 2.0)?)],
+        fused: function(move |t| ops::cross_entropy(&t[0], &classes, &groups, 0.1)),
+        plain: function(move |t| ops::cross_entropy_reference(&t[0], &again, &same, 0.1)),
+        forward: Work::values(forward),
+        both: Work::values(forward + rows * (2 * LOGITS + ACTION + GROUPS)),
+    }
+    .pairs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_a_known_case() {
+        let sizes = Sizes { batch: 2, frames: 3 };
+        // 6 rows through 256 x 1024: 6 * 256 * 1024 multiply-adds; two more products of that size in the backward.
+        let [forward, both] = linear("linear", sizes, [256, 1024], Activation::None).unwrap();
+        assert_eq!((forward.work, both.work), (Work::Flop(3_145_728.0), Work::Flop(9_437_184.0)));
+        // 6 rows of 512 floats: two inputs and an output, then three inputs and two outputs.
+        let [forward, both] = gate("gate", sizes).unwrap();
+        assert_eq!((forward.work, both.work), (Work::Bytes(36_864.0), Work::Bytes(98_304.0)));
+        // 6 rows, 512 channels, 16 states.
+        let [forward, both] = selective_scan("scan", sizes).unwrap();
+        assert_eq!((forward.work, both.work), (Work::Flop(344_064.0), Work::Flop(1_327_104.0)));
+    }
+
+    #[test]
+    fn a_forward_alone_keeps_no_graph() {
+        let mut bound = Bound::new(
+            &function(|t| ops::gate_reference(&t[0], &t[0])),
+            &[("x", normal("x", &[2, 3], 1.0).unwrap())],
+            Calculation::Forward,
+        )
+        .unwrap();
+        assert!(!(bound.call)().unwrap().track_op());
+        assert_eq!(bound.answers().unwrap().len(), 1);
+    }
+}
