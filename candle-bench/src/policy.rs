@@ -20,8 +20,8 @@ use std::sync::Arc;
 pub const STREAM_FRAMES: usize = 8;
 /// Largest difference between two f32 runs of the same network, relative to one plus the magnitude.
 pub const TOLERANCE: f64 = 1e-4;
-/// The same for a network whose weights were rounded to bf16 or 8 bits.
-pub const NARROW_TOLERANCE: f64 = 0.15;
+/// The same for a network whose weights were rounded to bf16 or 8 bits: the worst of some 150 000 logits on random inputs.
+pub const NARROW_TOLERANCE: f64 = 0.25;
 /// Outputs of a frame and their widths.
 const OUTPUTS: [(&str, usize); 3] = [("logits", LOGITS), ("value", 1), ("action", ACTION)];
 

@@ -338,6 +338,8 @@ pub(super) struct Frame<'a> {
 // SAFETY: threads of a step read what earlier steps have written and write rows or columns of their own.
 unsafe impl Sync for Frame<'_> {}
 
+// A pass has many threads on one arena: a frame hands out the rows that its callers have promised to own.
+#[allow(clippy::mut_from_ref)]
 impl Frame<'_> {
     /// A value. No part of the step that calls it may write to it: its outputs are other buffers, which `place` keeps apart.
     pub fn rows(&self, slot: Slot) -> Rows<'_> {
