@@ -91,18 +91,19 @@ impl Executor for TensorExecutor<'_> {
         // Tables that several columns share come once, one below the other.
         let mut distinct: Vec<(&Tensor, usize)> = Vec::new();
         let (mut columns, mut rows) = (Vec::with_capacity(tables.len()), 0);
-        for (column, table) in tables.iter().enumerate() {
-            let known = distinct.iter().find(|(t, _)| t.id() == table.id()).map(|(_, base)| *base);
+        for table in tables {
+            let (known, entries) = (distinct.iter().find(|(t, _)| t.id() == table.id()).map(|(_, base)| *base), table.dim(0)?);
             if known.is_none() {
                 distinct.push((table, rows));
-                rows += table.dim(0)?;
+                rows += entries;
             }
-            columns.push((column, known.unwrap_or(rows - table.dim(0)?)));
+            let base = known.unwrap_or(rows - entries);
+            columns.push(base..base + entries);
         }
         check_ids(ids, tables)?;
         let table = Tensor::cat(&distinct.iter().map(|(t, _)| *t).collect::<Vec<_>>(), 0)?;
-        let joined = ops::join_rows(x, &table, ops::shifted_indices(ids, &columns)?, columns.len())?;
-        self.linear(&joined, layer, Activation::None)
+        let bases: Vec<_> = columns.iter().map(|rows| rows.start).enumerate().collect();
+        Ok(ops::lookup_linear(x, &table, &columns, ops::shifted_indices(ids, &bases)?, &layer.weight, layer.bias.as_ref())?)
     }
 
     fn norm(&mut self, x: &Tensor, norm: &Norm, act: Activation) -> Result<Tensor> {

@@ -124,6 +124,26 @@ fn rows_of_tables_added_and_joined() {
 }
 
 #[test]
+fn layers_over_rows_looked_up() {
+    // Few rows look up first, many multiply first; two columns share a table.
+    for (rows, floats, width, outputs) in [(1, 1, 1, 1), (5, 3, 2, 7), (6, 9, 4, 16), (150, 5, 3, 33)] {
+        let columns = [0..5, 5..9, 0..5];
+        let limit = |i: usize| columns[i % 3].start as u32 + Random::new(4).below(i as u64, columns[i % 3].len() as u32);
+        let index: Vec<u32> = (0..rows * 3).map(limit).collect();
+        let inputs = [normal("table", &[9, width]), normal("w", &[floats + 3 * width, outputs]), normal("b", &[outputs])];
+        let x = normal("x", &[rows, floats]);
+        let op = |x: &Tensor, p: &[Tensor]| ops::lookup_linear(x, &p[0], &columns, index.clone(), &p[1], Some(&p[2]));
+        let name = format!("lookup of {rows} rows");
+        check(&name, &inputs, &|p| op(&x.to_dtype(p[0].dtype())?, p));
+        let with_x: Vec<Tensor> = inputs.iter().cloned().chain([x.clone()]).collect();
+        check(&format!("{name}, with a gradient of x"), &with_x, &|p| op(&p[3], p));
+        let outside = index.iter().map(|i| i + 5).collect();
+        assert!(ops::lookup_linear(&x, &inputs[0], &columns, outside, &inputs[1], Some(&inputs[2])).is_err());
+        assert!(ops::lookup_linear(&x, &inputs[0], &columns[..2], index.clone(), &inputs[1], None).is_err());
+    }
+}
+
+#[test]
 fn cross_entropies_of_mixed_choices() {
     // Logits 1..4 Bernoulli, 5..11 two columns of three classes, 12..29 one of 17; the others belong to nobody.
     let group = |logit, column, columns, classes| LossGroup { logit, column, columns, classes };
@@ -317,7 +337,10 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let heads = Heads::new(70, 128, &[(8, 2), (1, 17), (1, 5)]);
     let chosen = [heads.classes(n, 3), heads.classes(n, 4)];
     let head_inputs = heads.inputs(n);
-    let cases: [(&str, &[Tensor], Op); 8] = [
+    let (lookup, looked_up) = ([normal("table", &[9, 33]), normal("w", &[70 + 33 * 2, 200]), normal("b", &[200])], [0..9, 0..9]);
+    let floats = normal("floats", &[n, 70]).to_dtype(DType::F32).unwrap();
+    let cases: [(&str, &[Tensor], Op); 9] = [
+        ("lookup", &lookup, &|x| ops::lookup_linear(&floats, &x[0], &looked_up, index.clone(), &x[1], Some(&x[2]))),
         ("heads", &head_inputs, &|x| Ok(heads.run(chosen.each_ref(), x)?.0)),
         ("linear", &linear, &|x| ops::linear(&x[0], &x[1], Some(&x[2]), Activation::Gelu)),
         ("gru", &gru, &|x| Ok(ops::gru(&x[0], &x[1], &x[2], &state, &resets)?.0)),
