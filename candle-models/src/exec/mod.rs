@@ -15,7 +15,7 @@ mod record;
 pub mod tensors;
 
 use crate::Result;
-use crate::nn::{Linear, Mamba, Norm};
+use crate::nn::{Autoregressive, Linear, Mamba, Norm};
 use crate::ops::{Activation, Attention};
 use crate::random::categorical;
 use candle_core::Tensor;
@@ -32,6 +32,13 @@ pub struct Choice {
     pub columns: usize,
     /// Classes of a column; 2 means one Bernoulli logit.
     pub classes: usize,
+}
+
+impl Choice {
+    /// Logits of all its columns.
+    pub fn logits(&self) -> usize {
+        if self.classes == 2 { self.columns } else { self.columns * self.classes }
+    }
 }
 
 /// The operations that models are made of.
@@ -90,6 +97,20 @@ pub trait Executor {
     /// The classes of a component: those of `wanted`, and where they say [`SAMPLE`] the class that `uniform` picks from
     /// the logits (the most likely one where it is negative).
     fn choose(&mut self, logits: &Self::V, wanted: &Self::I, uniform: &Self::V, choice: Choice) -> Result<Self::I>;
+    /// All components of an action over `trunk`, with the classes of the frame before and those wanted, written in the operations
+    /// above: logits and classes. An executor may run it as one.
+    fn autoregressive(
+        &mut self,
+        trunk: &Self::V,
+        heads: &Autoregressive,
+        classes: [&Self::I; 2],
+        uniform: &Self::V,
+    ) -> Result<(Self::V, Self::I)>
+    where
+        Self: Sized,
+    {
+        heads.compose(self, trunk, classes, uniform)
+    }
 }
 
 /// In place of a class: "choose one".

@@ -1,7 +1,7 @@
 //! The executor on Candle tensors: gradients, any dtype, training noise from addressed random numbers.
 
 use super::{Choice, Executor, IndexColumns, SAMPLE, pick};
-use crate::nn::{Linear, Mamba, Norm};
+use crate::nn::{Autoregressive, Linear, Mamba, Norm};
 use crate::ops::{self, Activation, Attention};
 use crate::random::Random;
 use crate::tensors::NamedTensors;
@@ -91,25 +91,29 @@ impl Executor for TensorExecutor<'_> {
         // Tables that several columns share come once, one below the other.
         let mut distinct: Vec<(&Tensor, usize)> = Vec::new();
         let (mut columns, mut rows) = (Vec::with_capacity(tables.len()), 0);
-        for (column, table) in tables.iter().enumerate() {
-            let known = distinct.iter().find(|(t, _)| t.id() == table.id()).map(|(_, base)| *base);
+        for table in tables {
+            let (known, entries) = (distinct.iter().find(|(t, _)| t.id() == table.id()).map(|(_, base)| *base), table.dim(0)?);
             if known.is_none() {
                 distinct.push((table, rows));
-                rows += table.dim(0)?;
+                rows += entries;
             }
-            columns.push((column, known.unwrap_or(rows - table.dim(0)?)));
+            let base = known.unwrap_or(rows - entries);
+            columns.push(base..base + entries);
         }
         check_ids(ids, tables)?;
         let table = Tensor::cat(&distinct.iter().map(|(t, _)| *t).collect::<Vec<_>>(), 0)?;
-        let joined = ops::join_rows(x, &table, ops::shifted_indices(ids, &columns)?, columns.len())?;
-        self.linear(&joined, layer, Activation::None)
+        let bases: Vec<_> = columns.iter().map(|rows| rows.start).enumerate().collect();
+        Ok(ops::lookup_linear(x, &table, &columns, ops::shifted_indices(ids, &bases)?, &layer.weight, layer.bias.as_ref())?)
     }
 
     fn norm(&mut self, x: &Tensor, norm: &Norm, act: Activation) -> Result<Tensor> {
-        let width = norm.weight.dim(0)?;
-        let groups = x.contiguous()?.reshape(((), width))?;
-        let y = ops::norm(&groups, norm.kind, norm.eps, &norm.weight, norm.bias.as_ref(), act)?;
-        Ok(y.reshape(x.dims())?)
+        let (width, x) = (norm.weight.dim(0)?, x.contiguous()?);
+        let rows = |x: &Tensor| ops::norm(x, norm.kind, norm.eps, &norm.weight, norm.bias.as_ref(), act);
+        // A reshape is a node of the graph, whose gradient is cleared, added to and written once more.
+        if x.dim(1)? == width {
+            return Ok(rows(&x)?);
+        }
+        Ok(rows(&x.reshape(((), width))?)?.reshape(x.dims())?)
     }
 
     fn add_rows(&mut self, x: &Tensor, table: &Tensor, ids: &Tensor, columns: &IndexColumns, act: Activation) -> Result<Tensor> {
@@ -207,12 +211,8 @@ impl Executor for TensorExecutor<'_> {
     }
 
     fn choose(&mut self, logits: &Tensor, wanted: &Tensor, uniform: &Tensor, choice: Choice) -> Result<Tensor> {
-        let Choice { column, columns, classes } = choice;
-        let wanted = wanted.narrow(1, column, columns)?.contiguous()?;
-        let mut values = wanted.flatten_all()?.to_vec1::<u32>()?;
-        if let Some(bad) = values.iter().find(|v| **v != SAMPLE && **v as usize >= classes) {
-            return Err(Error::Input(format!("action column {column}: class {bad} of {classes}")));
-        }
+        let Choice { column, columns, .. } = choice;
+        let (wanted, mut values) = classes_of(wanted, choice)?;
         if values.contains(&SAMPLE) {
             let logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
             let uniform = uniform.narrow(1, column, columns)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
@@ -224,6 +224,41 @@ impl Executor for TensorExecutor<'_> {
             }
         }
         Ok(Tensor::from_vec(values, wanted.dims(), &self.device)?)
+    }
+
+    fn autoregressive(
+        &mut self,
+        trunk: &Tensor,
+        heads: &Autoregressive,
+        classes @ [previous, wanted]: [&Tensor; 2],
+        uniform: &Tensor,
+    ) -> Result<(Tensor, Tensor)> {
+        let (mut parts, mut columns, mut base, mut given) = (Vec::new(), Vec::new(), 0, ops::is_fused(trunk));
+        for choice in heads.choices() {
+            for ids in classes {
+                given &= !classes_of(ids, choice)?.1.contains(&SAMPLE);
+            }
+            parts.push(classes_of(wanted, choice)?.0);
+            columns.extend((0..choice.columns).map(|i| (choice.column + i, base + i * choice.classes)));
+            base += choice.columns * choice.classes;
+        }
+        // A class that is to be chosen depends on the logits before it: one after the other.
+        if !given {
+            return heads.compose(self, trunk, classes, uniform);
+        }
+        let rows = [ops::shifted_indices(previous, &columns)?, ops::shifted_indices(wanted, &columns)?];
+        let (groups, weights) = heads.weights()?;
+        Ok((ops::choices(trunk, groups, &weights, rows)?, Tensor::cat(&parts, 1)?))
+    }
+}
+
+/// The columns of a choice, checked: every class exists or is [`SAMPLE`].
+fn classes_of(ids: &Tensor, Choice { column, columns, classes }: Choice) -> Result<(Tensor, Vec<u32>)> {
+    let ids = ids.narrow(1, column, columns)?.contiguous()?;
+    let values = ids.flatten_all()?.to_vec1::<u32>()?;
+    match values.iter().find(|v| **v != SAMPLE && **v as usize >= classes) {
+        Some(bad) => Err(Error::Input(format!("action column {column}: class {bad} of {classes}"))),
+        None => Ok((ids, values)),
     }
 }
 

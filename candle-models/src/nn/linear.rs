@@ -1,8 +1,8 @@
 //! `y = x W + b`.
 
 use super::{Init, Params};
-use crate::Result;
 use crate::ops::Format;
+use crate::{Error, Result};
 use candle_core::Tensor;
 
 /// A linear layer. The weight lies as `[inputs, outputs]`, the order the product reads it in: Candle repacks a transposed
@@ -36,5 +36,13 @@ impl Linear {
         let bound = 1.0 / (inputs as f32).sqrt();
         let (weight, format) = params.matrix("weight", [inputs, outputs], Init::Uniform(bound))?;
         Ok(Self { weight, bias: None, format })
+    }
+
+    /// Weight and bias of a layer that has both.
+    pub(crate) fn pair(&self) -> Result<[&Tensor; 2]> {
+        match &self.bias {
+            Some(bias) => Ok([&self.weight, bias]),
+            None => Err(Error::tensor("bias", "a parameter", "nothing")),
+        }
     }
 }

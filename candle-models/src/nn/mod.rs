@@ -1,6 +1,7 @@
 //! Layers: each a few lines over [`Executor`](crate::exec::Executor), so that training and inference run the same code.
 
 mod attention;
+mod autoregressive;
 mod gru;
 mod linear;
 mod mamba;
@@ -9,6 +10,7 @@ mod norm;
 mod params;
 
 pub use attention::SlidingAttention;
+pub use autoregressive::Autoregressive;
 pub use gru::Gru;
 pub use linear::Linear;
 pub use mamba::{Mamba, MambaConfig};

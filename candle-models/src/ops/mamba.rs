@@ -10,11 +10,12 @@ use super::linear::{Operand, Target, column_sums, product, product_alone, produc
 use super::norm::{norm_rows, norm_rows_backward};
 use super::scan_backward::ScanBackward;
 use super::{Activation, After, ConvShape, NormKind, OutPointer, Rows, ScanInput, ScanShape, by_sequence, contiguous, rows_of, with_rows};
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 use std::sync::OnceLock;
 
-/// The parameters of a block, in the order in which they are packed.
+/// The parameters of a block, all but the largest one in the order in which they are packed: Candle clears, adds and writes
+/// the gradient of every tensor on the way to a parameter, and a packed one has two more of them.
 pub(crate) struct MambaWeights<'a> {
     /// Gain of the RMS norm, `[D]`.
     pub norm: &'a Tensor,
@@ -39,9 +40,9 @@ pub(crate) struct MambaWeights<'a> {
 }
 
 impl MambaWeights<'_> {
-    fn all(&self) -> [&Tensor; 10] {
-        let Self { norm, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, a_log, skip, out_proj } = self;
-        [norm, in_proj, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, a_log, skip, out_proj]
+    fn packed(&self) -> [&Tensor; 9] {
+        let Self { norm, in_proj: _, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, a_log, skip, out_proj } = self;
+        [norm, conv_weight, conv_bias, x_proj, dt_weight, dt_bias, a_log, skip, out_proj]
     }
 }
 
@@ -63,18 +64,17 @@ impl Sizes {
     }
 
     /// Lengths of the packed parameters.
-    fn lengths(self) -> [usize; 10] {
+    fn lengths(self) -> [usize; 9] {
         let Self { width, inner, states, rank, taps, .. } = self;
-        let in_proj = width * 2 * inner;
-        [width, in_proj, taps * inner, inner, inner * self.selection(), rank * inner, inner, inner * states, inner, inner * width]
+        [width, taps * inner, inner, inner * self.selection(), rank * inner, inner, inner * states, inner, inner * width]
     }
 
-    fn split(self, packed: &[f32]) -> [&[f32]; 10] {
+    fn split(self, packed: &[f32]) -> [&[f32]; 9] {
         let mut rest = packed;
         self.lengths().map(|n| rest.split_off(..n).unwrap_or_default())
     }
 
-    fn split_mut(self, packed: &mut [f32]) -> [&mut [f32]; 10] {
+    fn split_mut(self, packed: &mut [f32]) -> [&mut [f32]; 9] {
         let mut rest = packed;
         self.lengths().map(|n| rest.split_off_mut(..n).unwrap_or_default())
     }
@@ -102,6 +102,14 @@ struct Kept {
     y: Vec<f32>,
     /// The gated output, `[rows, E]`.
     gated: Vec<f32>,
+}
+
+/// What a thread works in, from sequence to sequence.
+#[derive(Default)]
+struct Scratch {
+    dy: Vec<f32>,
+    du: Vec<f32>,
+    scan: Vec<f32>,
 }
 
 struct MambaOp {
@@ -134,15 +142,15 @@ impl MambaOp {
         [all.columns(0, rank), all.columns(rank, states), all.columns(rank + states, states)]
     }
 
-    fn forward(&self, x: Rows, packed: &[f32]) -> Vec<f32> {
+    fn forward(&self, x: Rows, in_proj: &[f32], packed: &[f32]) -> Vec<f32> {
         let sizes @ Sizes { batch, steps, width, inner, states, taps, .. } = self.sizes;
-        let [norm, in_proj, conv, conv_bias, x_proj, dt_weight, dt_bias, a_log, skip, out_proj] = sizes.split(packed);
+        let [norm, conv, conv_bias, x_proj, dt_weight, dt_bias, a_log, skip, out_proj] = sizes.split(packed);
         let normalised = norm_rows(NormKind::Rms, self.eps, Activation::None, x, norm, &[]);
         let xz = product_new(Operand::new(&normalised, width), Operand::new(in_proj, 2 * inner));
         let a = self.decay_rates(a_log);
         let widths = [inner, sizes.selection(), inner, inner, inner, (taps - 1) * inner, states * inner];
         let rows = [steps, steps, steps, steps, steps, 1, 1];
-        let (buffers, _) = by_sequence(batch, rows, widths, |b, [u, selection, dt, y, gated, conv_state, state]| {
+        let (buffers, _) = by_sequence(batch, rows, widths, |b, _: &mut (), [u, selection, dt, y, gated, conv_state, state]| {
             let xz = matrix(&xz[b * steps * 2 * inner..][..steps * 2 * inner], 2 * inner);
             let resets = &self.resets[b * steps..][..steps];
             conv_state.copy_from_slice(&self.before[0][b * conv_state.len()..][..conv_state.len()]);
@@ -189,13 +197,13 @@ impl MambaOp {
         out
     }
 
-    /// The gradients of the input and of the packed parameters.
-    fn backward(&self, x: Rows, packed: &[f32], kept: &Kept, grad: Rows) -> (Vec<f32>, Vec<f32>) {
+    /// The gradients of the input, of its product's weight and of the packed parameters.
+    fn backward(&self, x: Rows, (in_proj, packed): (&[f32], &[f32]), kept: &Kept, grad: Rows) -> [Vec<f32>; 3] {
         let sizes @ Sizes { batch, steps, width, inner, .. } = self.sizes;
         let selected = sizes.selection();
-        let [norm, in_proj, .., a_log, _, out_proj] = sizes.split(packed);
+        let [norm, .., a_log, _, out_proj] = sizes.split(packed);
         let mut dpacked = vec![0.0; packed.len()];
-        let [dnorm, din, dconv, dconv_bias, dx_proj, ddt_weight, ddt_bias, da_log, dskip, dout] = sizes.split_mut(&mut dpacked);
+        let [dnorm, dconv, dconv_bias, dx_proj, ddt_weight, ddt_bias, da_log, dskip, dout] = sizes.split_mut(&mut dpacked);
         let masked: Option<Vec<f32>> =
             self.mask.as_ref().map(|mask| grad.data[..mask.len()].par_iter().zip(mask).map(|(g, m)| g * m).collect());
         let projected = masked.as_ref().map_or(grad, |g| matrix(g, width));
@@ -203,15 +211,16 @@ impl MambaOp {
         let dgated = product_new(projected.into(), Operand::new(out_proj, width).t());
 
         let rates = self.decay_rates(a_log);
-        let ([dxz, dselection, ddt], sums) = by_sequence(batch, [steps; 3], [2 * inner, selected, inner], |b, [dxz, dselection, ddt]| {
-            self.sequence_backward(b, (packed, &rates), kept, &dgated[b * steps * inner..], [dxz, dselection, ddt])
-        });
+        let ([dxz, dselection, ddt], sums) =
+            by_sequence(batch, [steps; 3], [2 * inner, selected, inner], |b, scratch: &mut Scratch, [dxz, dselection, ddt]| {
+                self.sequence_backward(b, (packed, &rates), (kept, &dgated[b * steps * inner..]), scratch, [dxz, dselection, ddt])
+            });
         product(Operand::new(&kept.u, inner).t(), Operand::new(&dselection, selected), dx_proj, selected, Target::Fresh);
         let [low, ..] = self.selection(&kept.selection);
         product(Operand::from(low).t(), Operand::new(&ddt, inner), ddt_weight, inner, Target::Fresh);
         ddt_bias.copy_from_slice(&column_sums(matrix(&ddt, inner)));
         let normalised = norm_rows(NormKind::Rms, self.eps, Activation::None, x, norm, &[]);
-        product(Operand::new(&normalised, width).t(), Operand::new(&dxz, 2 * inner), din, 2 * inner, Target::Fresh);
+        let din = product_new(Operand::new(&normalised, width).t(), Operand::new(&dxz, 2 * inner));
 
         let sums = super::sum_in_order(sums);
         let (conv, scan) = sums.split_at(dconv.len() + inner);
@@ -230,7 +239,7 @@ impl MambaOp {
                 super::activation::add_bias(grad.row(i * 64 + r), dx);
             }
         });
-        (dx, dpacked)
+        [dx, din, dpacked]
     }
 
     /// The gradient of `a_log` `[E, N]` from that of A `[N, E]`, where A = -exp(a_log).
@@ -247,42 +256,43 @@ impl MambaOp {
         &self,
         sequence: usize,
         (packed, a): (&[f32], &[f32]),
-        kept: &Kept,
-        dgated: &[f32],
+        (kept, dgated): (&Kept, &[f32]),
+        scratch: &mut Scratch,
         [dxz, dselection, ddt]: [&mut [f32]; 3],
     ) -> Vec<f32> {
         let sizes @ Sizes { steps, inner, states, rank, taps, .. } = self.sizes;
-        let [_, _, conv, conv_bias, x_proj, dt_weight, _, _, skip, _] = sizes.split(packed);
+        let [_, conv, conv_bias, x_proj, dt_weight, _, _, skip, _] = sizes.split(packed);
         let part = |data, width| Rows { rows: steps, ..matrix(data, width).rows_from(sequence * steps) };
         let (xz, u, dt) = (part(&kept.xz, 2 * inner), part(&kept.u, inner), part(&kept.dt, inner));
         let (y, selection) = (part(&kept.y, inner), part(&kept.selection, sizes.selection()));
         let (resets, selected) = (&self.resets[sequence * steps..][..steps], sizes.selection());
 
-        let mut dy = vec![0.0; steps * inner];
+        let Scratch { dy, du, scan } = scratch;
+        dy.resize(steps * inner, 0.0);
+        du.resize(steps * inner, 0.0);
         for (t, dy) in dy.chunks_mut(inner).enumerate() {
             let dz = &mut dxz[t * 2 * inner + inner..][..inner];
             super::activation::gate_row_backward(y.row(t), &xz.row(t)[inner..], &dgated[t * inner..][..inner], dy, dz);
         }
         let mut sums = vec![0.0; (taps + 1) * inner + (states + 1) * inner];
         let (conv_sums, scan_sums) = sums.split_at_mut((taps + 1) * inner);
-        let mut du = vec![0.0; steps * inner];
         let dbc = OutPointer::rows(dselection, selected).columns(rank);
         let backward = ScanBackward {
             shape: sizes.scan(),
             resets,
             x: ScanInput { u, dt, b: selection.columns(rank, states), c: selection.columns(rank + states, states), a, skip },
-            grad: matrix(&dy, inner),
+            grad: matrix(dy, inner),
             before: &self.before[1][sequence * states * inner..][..states * inner],
-            du: OutPointer::rows(&mut du, inner),
+            du: OutPointer::rows(du, inner),
             ddt: OutPointer::rows(ddt, inner),
             dbc,
             dparams: scan_sums,
-            scratch: &mut Vec::new(),
+            scratch: scan,
         };
         // SAFETY: the three outputs are matrices of this sequence that this task alone holds.
         unsafe { backward.run() };
         product_alone(Operand::new(ddt, inner), Operand::new(dt_weight, inner).t(), dselection, selected, Target::Fresh);
-        product_alone(Operand::new(dselection, selected), Operand::new(x_proj, selected).t(), &mut du, inner, Target::Sum);
+        product_alone(Operand::new(dselection, selected), Operand::new(x_proj, selected).t(), du, inner, Target::Sum);
         let backward = ConvBackward {
             shape: sizes.conv(),
             resets,
@@ -292,27 +302,44 @@ impl MambaOp {
             bias: conv_bias,
         };
         // SAFETY: the left half of this sequence's gradient, which is zero so far.
-        unsafe { backward.run(matrix(&du, inner), OutPointer::rows(dxz, 2 * inner), conv_sums) };
+        unsafe { backward.run(matrix(du, inner), OutPointer::rows(dxz, 2 * inner), conv_sums) };
         sums
     }
 }
 
-impl CustomOp2 for MambaOp {
+impl CustomOp3 for MambaOp {
     fn name(&self) -> &'static str {
         "mamba"
     }
 
-    fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (x, packed) = (rows_of(x, xl)?, contiguous(w, wl)?);
-        Ok((CpuStorage::F32(self.forward(x, packed)), xl.shape().clone()))
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        xl: &Layout,
+        w: &CpuStorage,
+        wl: &Layout,
+        p: &CpuStorage,
+        pl: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (x, in_proj, packed) = (rows_of(x, xl)?, contiguous(w, wl)?, contiguous(p, pl)?);
+        Ok((CpuStorage::F32(self.forward(x, in_proj, packed)), xl.shape().clone()))
     }
 
-    fn bwd(&self, x: &Tensor, w: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        p: &Tensor,
+        _: &Tensor,
+        grad: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let Some(kept) = self.kept.get() else { candle_core::bail!("mamba: a backward before the forward") };
-        let (dx, dpacked) = with_rows(&[x, &w.unsqueeze(0)?, &grad.contiguous()?], |inputs| {
-            Ok(self.backward(inputs[0], inputs[1].row(0), kept, inputs[2]))
+        let flat = [w.flatten_all()?.unsqueeze(0)?, p.unsqueeze(0)?];
+        let [dx, dw, dp] = with_rows(&[x, &flat[0], &flat[1], &grad.contiguous()?], |inputs| {
+            Ok(self.backward(inputs[0], (inputs[1].row(0), inputs[2].row(0)), kept, inputs[3]))
         })?;
-        Ok((Some(Tensor::from_vec(dx, x.shape(), x.device())?), Some(Tensor::from_vec(dpacked, w.shape(), w.device())?)))
+        let tensor = |values, like: &Tensor| Tensor::from_vec(values, like.shape(), x.device());
+        Ok((Some(tensor(dx, x)?), Some(tensor(dw, w)?), Some(tensor(dp, p)?)))
     }
 }
 
@@ -331,14 +358,14 @@ pub(crate) fn mamba_block(
     let ((inner, n), (rank, _)) = (weights.a_log.dims2()?, weights.dt_weight.dims2()?);
     let taps = weights.conv_weight.dim(0)?;
     let sizes = Sizes { batch, steps: x.dim(0)? / batch, width, inner, states: n, rank, taps };
-    let flat = weights.all().map(|t| t.flatten_all());
+    let flat = weights.packed().map(|t| t.flatten_all());
     let packed = Tensor::cat(&flat.into_iter().collect::<Result<Vec<_>>>()?, 0)?;
-    if packed.elem_count() != sizes.lengths().iter().sum::<usize>() {
-        candle_core::bail!("mamba: {} parameters for {:?}", packed.elem_count(), sizes.lengths());
+    if packed.elem_count() != sizes.lengths().iter().sum::<usize>() || weights.in_proj.dims() != [width, 2 * inner] {
+        candle_core::bail!("mamba: {:?} and {} parameters for {:?}", weights.in_proj, packed.elem_count(), sizes.lengths());
     }
     let before = [states[0].flatten_all()?.to_vec1()?, states[1].flatten_all()?.to_vec1()?];
     let after = [After::default(), After::default()];
     let op = MambaOp { sizes, eps: eps as f32, resets: resets.to_vec(), before, after: after.clone(), mask, kept: OnceLock::new() };
-    let y = x.contiguous()?.apply_op2(&packed, op)?;
+    let y = x.contiguous()?.apply_op3(&weights.in_proj.contiguous()?, &packed, op)?;
     Ok((y, [after[0].take(states[0])?, after[1].take(states[1])?]))
 }

@@ -6,10 +6,12 @@
 
 mod activation;
 mod attention;
+mod choices;
 mod conv;
 mod cross_entropy;
 mod gru;
 mod linear;
+mod lookup;
 mod mamba;
 mod matmul;
 mod norm;
@@ -25,12 +27,14 @@ pub use activation::{Activation, activation, gate, gate_reference};
 pub(crate) use activation::{activate, gate_row};
 pub use attention::{Attention, AttentionState, attention};
 pub(crate) use attention::{Timeline, attend_row};
+pub(crate) use choices::{ChoiceGroup, ChoiceWeights, choices};
 pub(crate) use conv::{ConvShape, conv_sequence};
 pub use conv::{causal_conv, causal_conv_reference};
 pub use cross_entropy::{LossGroup, cross_entropy, cross_entropy_reference};
 pub(crate) use gru::gru_row;
 pub use gru::{gru, gru_gates, gru_reference};
 pub use linear::{linear, linear_reference};
+pub use lookup::lookup_linear;
 pub(crate) use mamba::{MambaWeights, mamba_block};
 pub(crate) use matmul::linear_block;
 pub(crate) use norm::norm_row;
@@ -156,19 +160,19 @@ impl After {
     }
 }
 
-/// Runs `f(sequence, parts)` for every sequence of a batch and returns the `N` matrices whose parts it wrote, and what it
+/// Runs `f(sequence, scratch, parts)` for every sequence of a batch and returns the `N` matrices whose parts it wrote, and what it
 /// returned. A sequence has `rows[i]` rows of `widths[i]` values in matrix i; its parts come as zeros, cleared by the thread
-/// that fills them just before it does, while they are in its cache.
-fn by_sequence<const N: usize, R: Send>(
+/// that fills them just before it does, while they are in its cache. The scratch goes from one sequence of a thread to its next.
+fn by_sequence<const N: usize, T: Default, R: Send>(
     batch: usize,
     rows: [usize; N],
     widths: [usize; N],
-    f: impl Fn(usize, [&mut [f32]; N]) -> R + Sync,
+    f: impl Fn(usize, &mut T, [&mut [f32]; N]) -> R + Sync,
 ) -> ([Vec<f32>; N], Vec<R>) {
     let length: [usize; N] = std::array::from_fn(|i| rows[i] * widths[i]);
     let mut matrices: [Vec<f32>; N] = length.map(|n| Vec::with_capacity(batch * n));
     let parts: [OutPointer; N] = std::array::from_fn(|i| OutPointer { data: matrices[i].as_mut_ptr(), stride: length[i] });
-    let task = |sequence: usize| {
+    let task = |scratch: &mut T, sequence: usize| {
         let parts = std::array::from_fn(|i| {
             // SAFETY: the capacity holds `batch` parts, each belongs to one task, and zeros are valid values.
             unsafe {
@@ -177,9 +181,9 @@ fn by_sequence<const N: usize, R: Send>(
                 std::slice::from_raw_parts_mut(part, length[i])
             }
         });
-        f(sequence, parts)
+        f(sequence, scratch, parts)
     };
-    let results = (0..batch).into_par_iter().map(task).collect();
+    let results = (0..batch).into_par_iter().map_init(T::default, task).collect();
     for (matrix, n) in matrices.iter_mut().zip(length) {
         // SAFETY: every task has initialised its part.
         unsafe { matrix.set_len(batch * n) };

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 const TASK_ROWS: usize = 128;
 
 /// Every index must lie in the table: `columns` of them for each row.
-fn check_indices(index: &[u32], rows: usize, columns: usize, table: &Tensor) -> Result<()> {
+pub(super) fn check_indices(index: &[u32], rows: usize, columns: usize, table: &Tensor) -> Result<()> {
     if index.len() != rows * columns {
         bail!("{} indices for {rows} rows of {columns}", index.len());
     }

@@ -12,6 +12,8 @@ use pulp::{Simd, WithSimd};
 
 /// Lanes of the widest vector.
 const MOST: usize = 16;
+/// States in hand at once: a state alone waits for its own sum from frame to frame.
+const TOGETHER: usize = 2;
 
 /// What the backward of one sequence reads and writes.
 pub(super) struct ScanBackward<'a> {
@@ -58,6 +60,7 @@ struct Lines<'a, V> {
     through: &'a mut [V],
     /// Gradient of `dt u`, summed over states.
     input: &'a mut [V],
+    /// Of the states in hand, `[steps, TOGETHER]`.
     decay: &'a mut [V],
     history: &'a mut [V],
     /// Gradients of B and C by lane, `[states, steps]`.
@@ -76,21 +79,26 @@ impl WithSimd for ScanBackward<'_> {
         let ScanShape { steps, width, states } = self.shape;
         let lanes = S::F32_LANES;
         let mut scratch = std::mem::take(self.scratch);
-        scratch.clear();
-        scratch.resize(steps * (lanes * (8 + 2 * states) + 2 * states), 0.0);
-        let (vectors, selection) = scratch.split_at_mut(steps * lanes * (8 + 2 * states));
+        let lines = 6 + 2 * TOGETHER;
+        let (vectors, all) = (steps * lanes * (lines + 2 * states), steps * (lanes * (lines + 2 * states) + 2 * states));
+        if scratch.len() < all {
+            scratch.resize(all, 0.0);
+        }
+        let (vectors, selection) = scratch[..all].split_at_mut(vectors);
         let (b, c) = selection.split_at_mut(steps * states);
         for t in 0..steps {
             for n in 0..states {
                 (b[n * steps + t], c[n * steps + t]) = (self.x.b.row(t)[n], self.x.c.row(t)[n]);
             }
         }
-        let (lines, sums) = S::as_mut_simd_f32s(vectors).0.split_at_mut(8 * steps);
+        let (lines, sums) = S::as_mut_simd_f32s(vectors).0.split_at_mut(lines * steps);
+        sums.fill(simd.splat_f32s(0.0));
         let (db, dc) = sums.split_at_mut(states * steps);
+        let (lines, histories) = lines.split_at_mut(6 * steps);
+        let (decay, history) = histories.split_at_mut(TOGETHER * steps);
         let mut parts = lines.chunks_exact_mut(steps);
         let mut line = || parts.next().unwrap_or_default();
-        let (dt, u, du, grad) = (line(), line(), line(), line());
-        let (through, input, decay, history) = (line(), line(), line(), line());
+        let (dt, u, du, grad, through, input) = (line(), line(), line(), line(), line(), line());
         let mut l = Lines { dt, u, du, grad, through, input, decay, history, db, dc, b, c };
         for d in (0..width).step_by(lanes) {
             let count = lanes.min(width - d);
@@ -119,13 +127,12 @@ impl ScanBackward<'_> {
         // SAFETY: the channels lie inside their rows.
         unsafe {
             let dskip = self.read(simd, d, count, l);
-            for n in 0..states {
-                let at = n * width + d;
-                let a = load(simd, self.x.a[at..].as_ptr(), count);
-                let before = load(simd, self.before[at..].as_ptr(), count);
-                let da = self.state(simd, n, (a, before), l);
-                store(simd, self.dparams[at..].as_mut_ptr(), count, da);
+            let mut n = 0;
+            while n + TOGETHER <= states {
+                self.states::<S, TOGETHER>(simd, n, (d, count), l);
+                n += TOGETHER;
             }
+            (n..states).for_each(|n| self.states::<S, 1>(simd, n, (d, count), l));
             store(simd, self.dparams[states * width + d..].as_mut_ptr(), count, dskip);
             self.write(simd, d, count, l);
         }
@@ -153,37 +160,58 @@ impl ScanBackward<'_> {
         dskip
     }
 
-    /// One state forwards and backwards in time; returns the gradient of its A.
+    /// The `P` states from `n` on, forwards and backwards in time, with the gradients of their A.
+    ///
+    /// # Safety
+    /// The channels `d..d + count` exist.
     #[inline(always)]
-    fn state<S: Simd>(&self, simd: S, n: usize, (a, before): (S::f32s, S::f32s), l: &mut Lines<S::f32s>) -> S::f32s {
-        let (steps, zero) = (self.shape.steps, simd.splat_f32s(0.0));
-        let all = n * steps..(n + 1) * steps;
-        let (b, c, db, dc) = (&l.b[all.clone()], &l.c[all.clone()], &mut l.db[all.clone()], &mut l.dc[all]);
+    unsafe fn states<S: Simd, const P: usize>(&mut self, simd: S, n: usize, (d, count): (usize, usize), l: &mut Lines<S::f32s>) {
+        let (steps, width, zero) = (self.shape.steps, self.shape.width, simd.splat_f32s(0.0));
+        let at = |p: usize| (n + p) * width + d;
+        // SAFETY: the caller's promise.
+        let a: [_; P] = std::array::from_fn(|p| unsafe { load(simd, self.x.a[at(p)..].as_ptr(), count) });
+        // SAFETY: as above.
+        let before: [_; P] = std::array::from_fn(|p| unsafe { load(simd, self.before[at(p)..].as_ptr(), count) });
+        let rows = |p: usize| (n + p) * steps..(n + p + 1) * steps;
+        let (b, c): ([&[f32]; P], [&[f32]; P]) = (std::array::from_fn(|p| &l.b[rows(p)]), std::array::from_fn(|p| &l.c[rows(p)]));
+        let (mut all_db, mut all_dc) = (l.db[n * steps..].chunks_exact_mut(steps), l.dc[n * steps..].chunks_exact_mut(steps));
+        let db: [&mut [S::f32s]; P] = std::array::from_fn(|_| all_db.next().unwrap_or_default());
+        let dc: [&mut [S::f32s]; P] = std::array::from_fn(|_| all_dc.next().unwrap_or_default());
         let (resets, dt, du, grad) = (&self.resets[..steps], &l.dt[..steps], &l.du[..steps], &l.grad[..steps]);
-        let (decay, history) = (&mut l.decay[..steps], &mut l.history[..steps]);
+        let (decay, history) = (&mut l.decay.as_chunks_mut::<P>().0[..steps], &mut l.history.as_chunks_mut::<P>().0[..steps]);
         let (through, input) = (&mut l.through[..steps], &mut l.input[..steps]);
         let mut h = before;
         for t in 0..steps {
-            decay[t] = exp2(simd, simd.mul_f32s(dt[t], a));
-            let previous = if resets[t] { zero } else { h };
-            h = simd.mul_add_e_f32s(decay[t], previous, simd.mul_f32s(du[t], simd.splat_f32s(b[t])));
-            history[t] = h;
+            for p in 0..P {
+                decay[t][p] = exp2(simd, simd.mul_f32s(dt[t], a[p]));
+                let previous = if resets[t] { zero } else { h[p] };
+                h[p] = simd.mul_add_e_f32s(decay[t][p], previous, simd.mul_f32s(du[t], simd.splat_f32s(b[p][t])));
+                history[t][p] = h[p];
+            }
         }
-        let (mut carry, mut da) = (zero, zero);
+        let (mut carry, mut da) = ([zero; P], [zero; P]);
         for t in (0..steps).rev() {
-            let gh = simd.mul_add_e_f32s(grad[t], simd.splat_f32s(c[t]), carry);
-            dc[t] = simd.mul_add_e_f32s(grad[t], h, dc[t]);
-            db[t] = simd.mul_add_e_f32s(gh, du[t], db[t]);
-            input[t] = simd.mul_add_e_f32s(gh, simd.splat_f32s(b[t]), input[t]);
-            h = if t > 0 { history[t - 1] } else { before };
-            carry = simd.mul_f32s(gh, decay[t]);
-            // Behind a reset neither the state nor its gradient passes.
-            let exponent = if resets[t] { zero } else { simd.mul_f32s(carry, h) };
-            carry = if resets[t] { zero } else { carry };
-            da = simd.mul_add_e_f32s(exponent, dt[t], da);
-            through[t] = simd.mul_add_e_f32s(exponent, a, through[t]);
+            let (grad, dt, du, reset) = (grad[t], dt[t], du[t], resets[t]);
+            let (mut to_input, mut to_through) = (input[t], through[t]);
+            for p in 0..P {
+                let gh = simd.mul_add_e_f32s(grad, simd.splat_f32s(c[p][t]), carry[p]);
+                dc[p][t] = simd.mul_add_e_f32s(grad, h[p], dc[p][t]);
+                db[p][t] = simd.mul_add_e_f32s(gh, du, db[p][t]);
+                to_input = simd.mul_add_e_f32s(gh, simd.splat_f32s(b[p][t]), to_input);
+                h[p] = if t > 0 { history[t - 1][p] } else { before[p] };
+                let through = simd.mul_f32s(gh, decay[t][p]);
+                // Behind a reset neither the state nor its gradient passes.
+                let exponent = if reset { zero } else { simd.mul_f32s(through, h[p]) };
+                carry[p] = if reset { zero } else { through };
+                da[p] = simd.mul_add_e_f32s(exponent, dt, da[p]);
+                to_through = simd.mul_add_e_f32s(exponent, a[p], to_through);
+            }
+            (input[t], through[t]) = (to_input, to_through);
         }
-        da
+        for (p, da) in da.into_iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { store(simd, self.dparams[at(p)..].as_mut_ptr(), count, da) };
+        }
     }
 
     /// Writes the gradients of a group's inputs.

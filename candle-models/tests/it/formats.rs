@@ -139,7 +139,8 @@ fn fill(runner: &mut Runner, model: &Policy, batch: usize, steps: usize) -> Name
         let shape = (batch, steps, spec.width());
         let tensor = if spec.dtype == DType::U32 {
             let limits = model.index_limits(&spec.name);
-            let values: Vec<u32> = (0..batch * steps * spec.width()).map(|i| random.below(i as u64, limits[i % spec.width()])).collect();
+            let values: Vec<u32> =
+                (0..batch * steps * spec.width()).map(|i| random.below(i as u64, limits.below[i % spec.width()])).collect();
             runner.set_u32(&spec.name, &values).unwrap();
             Tensor::from_vec(values, shape, &Device::Cpu)
         } else {

@@ -3,7 +3,8 @@
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_models::bundle::ParameterSpec;
 use candle_models::exec::tensors::{Regularisation, TensorExecutor};
-use candle_models::nn::{Mamba, MambaConfig, Params};
+use candle_models::exec::{Choice, SAMPLE};
+use candle_models::nn::{Autoregressive, Mamba, MambaConfig, Params};
 use candle_models::ops::{self, Activation, Attention, LossGroup, NormKind};
 use candle_models::random::Random;
 use candle_models::tensors::{NamedTensors, TensorSpec};
@@ -123,6 +124,26 @@ fn rows_of_tables_added_and_joined() {
 }
 
 #[test]
+fn layers_over_rows_looked_up() {
+    // Few rows look up first, many multiply first; two columns share a table.
+    for (rows, floats, width, outputs) in [(1, 1, 1, 1), (5, 3, 2, 7), (6, 9, 4, 16), (150, 5, 3, 33)] {
+        let columns = [0..5, 5..9, 0..5];
+        let limit = |i: usize| columns[i % 3].start as u32 + Random::new(4).below(i as u64, columns[i % 3].len() as u32);
+        let index: Vec<u32> = (0..rows * 3).map(limit).collect();
+        let inputs = [normal("table", &[9, width]), normal("w", &[floats + 3 * width, outputs]), normal("b", &[outputs])];
+        let x = normal("x", &[rows, floats]);
+        let op = |x: &Tensor, p: &[Tensor]| ops::lookup_linear(x, &p[0], &columns, index.clone(), &p[1], Some(&p[2]));
+        let name = format!("lookup of {rows} rows");
+        check(&name, &inputs, &|p| op(&x.to_dtype(p[0].dtype())?, p));
+        let with_x: Vec<Tensor> = inputs.iter().cloned().chain([x.clone()]).collect();
+        check(&format!("{name}, with a gradient of x"), &with_x, &|p| op(&p[3], p));
+        let outside = index.iter().map(|i| i + 5).collect();
+        assert!(ops::lookup_linear(&x, &inputs[0], &columns, outside, &inputs[1], Some(&inputs[2])).is_err());
+        assert!(ops::lookup_linear(&x, &inputs[0], &columns[..2], index.clone(), &inputs[1], None).is_err());
+    }
+}
+
+#[test]
 fn cross_entropies_of_mixed_choices() {
     // Logits 1..4 Bernoulli, 5..11 two columns of three classes, 12..29 one of 17; the others belong to nobody.
     let group = |logit, column, columns, classes| LossGroup { logit, column, columns, classes };
@@ -217,6 +238,85 @@ fn mamba_blocks_as_one_operation() {
     }
 }
 
+/// Components of an action, their columns one behind the other: (columns, classes) each.
+struct Heads {
+    trunk: usize,
+    width: usize,
+    components: Vec<(String, Choice)>,
+}
+
+impl Heads {
+    fn new(trunk: usize, width: usize, shapes: &[(usize, usize)]) -> Self {
+        let mut column = 0;
+        let choices = shapes.iter().enumerate().map(|(g, &(columns, classes))| {
+            column += columns;
+            (format!("c{g}"), Choice { column: column - columns, columns, classes })
+        });
+        Self { trunk, width, components: choices.collect() }
+    }
+
+    fn network(&self, params: &Params) -> candle_models::Result<Autoregressive> {
+        let components: Vec<(&str, Choice)> = self.components.iter().map(|(name, choice)| (name.as_str(), *choice)).collect();
+        Autoregressive::new(self.trunk, self.width, &components, params)
+    }
+
+    fn parameters(&self) -> Vec<ParameterSpec> {
+        let params = Params::description();
+        self.network(&params).unwrap();
+        params.specs()
+    }
+
+    fn inputs(&self, rows: usize) -> Vec<Tensor> {
+        let parameters = self.parameters().into_iter().map(|spec| (normal(&spec.name, &spec.shape) * 0.3).unwrap());
+        std::iter::once(normal("x", &[rows, self.trunk])).chain(parameters).collect()
+    }
+
+    /// Random classes `[rows, columns]`.
+    fn classes(&self, rows: usize, seed: u64) -> Tensor {
+        let limits: Vec<usize> = self.components.iter().flat_map(|(_, c)| vec![c.classes; c.columns]).collect();
+        let class = |i: usize| Random::new(seed).below(i as u64, limits[i % limits.len()] as u32);
+        Tensor::from_vec((0..rows * limits.len()).map(class).collect::<Vec<_>>(), (rows, limits.len()), &Device::Cpu).unwrap()
+    }
+
+    /// Logits and classes on `[x, parameters]`: f32 runs them as one operation, f64 operation by operation.
+    fn run(&self, [previous, wanted]: [&Tensor; 2], x: &[Tensor]) -> Result<(Tensor, Tensor)> {
+        let given: BTreeMap<String, Tensor> = self.parameters().into_iter().map(|spec| spec.name).zip(x[1..].iter().cloned()).collect();
+        let error = |e: candle_models::Error| candle_core::Error::Msg(e.to_string());
+        let heads = self.network(&Params::given(given, &Device::Cpu)).map_err(error)?;
+        let inputs = NamedTensors::new();
+        let mut executor = TensorExecutor::new(&inputs, &[], Vec::new(), &Device::Cpu);
+        let uniform = Tensor::full(-1f32, wanted.dims(), &Device::Cpu)?;
+        heads.forward(&mut executor, &x[0], [previous, wanted], &uniform).map_err(error)
+    }
+}
+
+#[test]
+fn autoregressive_heads_as_one_operation() {
+    for (rows, trunk, width, shapes) in [
+        (1, 1, 1, &[(1, 3)][..]),
+        (3, 7, 5, &[(3, 2), (1, 5)]),
+        (70, 16, 16, &[(2, 3), (4, 2), (1, 7), (2, 4)]),
+        (300, 9, 33, &[(8, 2), (1, 17), (1, 5)]),
+    ] {
+        let heads = Heads::new(trunk, width, shapes);
+        let classes = [heads.classes(rows, 3), heads.classes(rows, 4)];
+        let name = format!("heads of {rows} rows, {shapes:?}");
+        check(&name, &heads.inputs(rows), &|x| Ok(heads.run(classes.each_ref(), x)?.0));
+        let x: Vec<Tensor> = heads.inputs(rows).iter().map(|x| x.to_dtype(DType::F32).unwrap()).collect();
+        let (logits, chosen) = heads.run(classes.each_ref(), &x).unwrap();
+        assert_eq!(flat(&chosen), flat(&classes[1]), "{name}");
+        // What is most likely where one class is left open is found operation by operation; given back, it changes nothing.
+        let open =
+            (0..rows * classes[1].dims()[1]).map(|i| if i % 5 == 0 { SAMPLE } else { flat(&classes[1])[i] as u32 }).collect::<Vec<_>>();
+        let open = Tensor::from_vec(open, classes[1].dims(), &Device::Cpu).unwrap();
+        let (sampled, chosen) = heads.run([&classes[0], &open], &x).unwrap();
+        assert_close(&name, &flat(&heads.run([&classes[0], &chosen], &x).unwrap().0), &flat(&sampled), 1e-5);
+        assert!(logits.dims() == sampled.dims());
+        let outside = Tensor::full(17u32, classes[1].dims(), &Device::Cpu).unwrap();
+        assert!(heads.run([&classes[0], &outside], &x).is_err() && heads.run([&outside, &classes[0]], &x).is_err(), "{name}");
+    }
+}
+
 #[test]
 fn results_do_not_depend_on_the_number_of_threads() {
     let config = MambaConfig { state: 4, expand: 2, conv: 4 };
@@ -234,7 +334,14 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let norm = [normal("x", &[n, 70]), normal("w", &[70]), normal("b", &[70])];
     let table = [normal("x", &[n, 33]), normal("table", &[9, 33])];
     type Op<'a> = &'a (dyn Fn(&[Tensor]) -> Result<Tensor> + Sync);
-    let cases: [(&str, &[Tensor], Op); 7] = [
+    let heads = Heads::new(70, 128, &[(8, 2), (1, 17), (1, 5)]);
+    let chosen = [heads.classes(n, 3), heads.classes(n, 4)];
+    let head_inputs = heads.inputs(n);
+    let (lookup, looked_up) = ([normal("table", &[9, 33]), normal("w", &[70 + 33 * 2, 200]), normal("b", &[200])], [0..9, 0..9]);
+    let floats = normal("floats", &[n, 70]).to_dtype(DType::F32).unwrap();
+    let cases: [(&str, &[Tensor], Op); 9] = [
+        ("lookup", &lookup, &|x| ops::lookup_linear(&floats, &x[0], &looked_up, index.clone(), &x[1], Some(&x[2]))),
+        ("heads", &head_inputs, &|x| Ok(heads.run(chosen.each_ref(), x)?.0)),
         ("linear", &linear, &|x| ops::linear(&x[0], &x[1], Some(&x[2]), Activation::Gelu)),
         ("gru", &gru, &|x| Ok(ops::gru(&x[0], &x[1], &x[2], &state, &resets)?.0)),
         ("norm", &norm, &|x| ops::norm(&x[0], NormKind::Layer, 1e-5, &x[1], Some(&x[2]), Activation::Gelu)),
