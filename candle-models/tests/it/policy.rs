@@ -220,7 +220,8 @@ fn teacher_forcing_scores_a_sampled_action_with_the_logits_it_was_sampled_from()
         let mut forced = sampled.clone();
         forced.insert("action", drawn.get("action").unwrap().clone());
         let (scored, _) = policy.unroll(&forced, &resets, &state).unwrap();
-        assert_close("logits", drawn.get("logits").unwrap(), scored.get("logits").unwrap(), 0.0);
+        // Where all classes are given, the components are computed at once, their sums in another order.
+        assert_close("logits", drawn.get("logits").unwrap(), scored.get("logits").unwrap(), 1e-6);
     }
 }
 
