@@ -1,7 +1,7 @@
 //! Executors: a model is written once over [`Executor`], and two executors run it.
 //!
 //! [`tensors::TensorExecutor`] works on Candle tensors: gradients, f64 for tests, later CUDA and graph capture.
-//! [`program::Recorder`] writes the operations down once, with packed weights; [`cpu::CpuExecutor`] runs such a
+//! [`program::Recorder`] writes the operations down once, with packed weights; `cpu::CpuExecutor` runs such a
 //! [`program::Program`] on any batch: CPU inference without allocation.
 //!
 //! Every value is a matrix with one row per frame: row `b * steps + t` is frame t of sequence b. A streaming step is a pass
