@@ -1,0 +1,15 @@
+//! Prints the peak memory in KiB of a process that steps 64 sessions of a bundle: what an agent's own program pays. A program
+//! of its own because the others bring an allocator that trades memory for the speed of training.
+
+use anyhow::{Context, Result};
+use candle_bench::policy::Network;
+use candle_bench::targets;
+use candle_models::device;
+
+fn main() -> Result<()> {
+    // SAFETY: no other thread has been started yet.
+    unsafe { device::configure_threads(1) };
+    let bundle = std::env::args_os().nth(1).context("usage: resident BUNDLE")?;
+    println!("{}", targets::resident(&Network::open(bundle.as_ref())?)?);
+    Ok(())
+}
