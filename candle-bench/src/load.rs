@@ -68,6 +68,9 @@ pub struct LoadRow {
     pub latency_us: Summary,
     /// Where that went: how late the agent woke up, its wait in the queue, its batch, the way back.
     pub stages: [Stage; 4],
+    /// The longest that a thread which asks for nothing but to be woken every millisecond was kept waiting: pauses of the
+    /// machine itself show here too.
+    pub pause_us: f64,
     /// Requests without an answer within a frame.
     pub missed: usize,
     /// Requests refused because too many waited.
@@ -92,6 +95,7 @@ impl Record for LoadRow {
         ("Queue p50/p99", Shown::Everywhere),
         ("Execute p50/p99", Shown::Everywhere),
         ("Reply p50/p99", Shown::Everywhere),
+        ("Longest pause", Shown::Everywhere),
         ("Missed", Shown::Everywhere),
         ("Overloaded", Shown::Csv),
         ("Requests", Shown::Everywhere),
@@ -123,7 +127,13 @@ impl Record for LoadRow {
             micros(latency.max),
         ];
         cells.extend(self.stages.iter().map(|s| format!("{} / {}", micros(s.p50), micros(s.p99))));
-        cells.extend([self.missed.to_string(), self.overloaded.to_string(), latency.n.to_string(), format!("{}", self.seconds)]);
+        cells.extend([
+            micros(self.pause_us),
+            self.missed.to_string(),
+            self.overloaded.to_string(),
+            latency.n.to_string(),
+            format!("{}", self.seconds),
+        ]);
         let [device, _, rest @ ..] = where_cells(case, &self.host);
         cells.push(device);
         cells.extend(rest);
@@ -165,7 +175,8 @@ impl LoadSuite {
         format!(
             "Every session is a thread of its own that copies an observation in, steps and reads the answer; {} s count after {} s of warm-up. closed: the \
              next request follows the answer. ticks: 60 requests a second, sessions at random phases. poisson: 60 a second on average, at random. Latency counts \
-             from the moment a request is due; wake is how late the agent's thread ran, queue, execute and reply are the engine's. Missed: no answer within 16.67 ms.",
+             from the moment a request is due; wake is how late the agent's thread ran, queue, execute and reply are the engine's. Longest pause: how late a thread was that only asks to be woken \
+             every millisecond. Missed: no answer within 16.67 ms.",
             self.seconds, self.warm_up
         )
     }
@@ -206,7 +217,7 @@ impl LoadSuite {
         let counted = begin + Duration::from_secs_f64(self.warm_up);
         let end = counted + Duration::from_secs_f64(self.seconds);
         let barrier = Barrier::new(count + 1);
-        let (records, batches) = std::thread::scope(|scope| -> Result<_> {
+        let (records, batches, pause) = std::thread::scope(|scope| -> Result<_> {
             let mut agents = Vec::with_capacity(count);
             for (i, session) in sessions.into_iter().enumerate() {
                 let plan = Plan { arrivals, random: Random::new(1).stream("arrivals").at(i as u64), begin, counted, end };
@@ -220,16 +231,16 @@ impl LoadSuite {
             barrier.wait();
             std::thread::sleep(counted.saturating_duration_since(Instant::now()));
             let before = engine.stats();
-            std::thread::sleep(end.saturating_duration_since(Instant::now()));
+            let pause = pause_until(end);
             let after = engine.stats();
             let records: Result<Vec<Log>> =
                 agents.into_iter().map(|a| a.join().map_err(|_| anyhow::anyhow!("an agent panicked"))?).collect();
             let steps = (after.steps - after.lone_steps) - (before.steps - before.lone_steps);
             let batches = after.batches - before.batches;
             // A lone session makes no batches: its steps count as batches of one.
-            Ok((records?, if batches == 0 { 1.0 } else { steps as f64 / batches as f64 }))
+            Ok((records?, if batches == 0 { 1.0 } else { steps as f64 / batches as f64 }, pause))
         })?;
-        row(host, case, arrivals, self.seconds, batches, records)
+        row(host, case, (arrivals, self.seconds), (batches, pause), records)
     }
 }
 
@@ -299,7 +310,27 @@ impl Plan {
     }
 }
 
-fn row(host: &Host, case: Case, arrivals: Arrivals, seconds: f64, mean_batch: f64, records: Vec<Log>) -> Result<LoadRow> {
+/// Wakes up every millisecond until then; the longest that it was late.
+fn pause_until(end: Instant) -> Duration {
+    const NAP: Duration = Duration::from_millis(1);
+    let mut longest = Duration::ZERO;
+    loop {
+        let start = Instant::now();
+        if start >= end {
+            return longest;
+        }
+        std::thread::sleep(NAP);
+        longest = longest.max(start.elapsed().saturating_sub(NAP));
+    }
+}
+
+fn row(
+    host: &Host,
+    case: Case,
+    (arrivals, seconds): (Arrivals, f64),
+    (mean_batch, pause): (f64, Duration),
+    records: Vec<Log>,
+) -> Result<LoadRow> {
     let samples: Vec<Sample> = records.iter().flat_map(|r| r.samples.iter().copied()).collect();
     let part = |i: usize| -> Vec<f64> { samples.iter().map(|s| f64::from(s[i])).collect() };
     let stage = |i: usize| {
@@ -316,6 +347,7 @@ fn row(host: &Host, case: Case, arrivals: Arrivals, seconds: f64, mean_batch: f6
         mean_batch,
         latency_us: Summary::of(&part(4)).context("no request was answered")?,
         stages: [0, 1, 2, 3].map(stage),
+        pause_us: pause.as_secs_f64() * 1e6,
         missed: records.iter().map(|r| r.missed).sum(),
         overloaded: records.iter().map(|r| r.overloaded).sum(),
     })

@@ -257,8 +257,12 @@ impl TargetSuite {
         };
         for row in suite.run(host, |_| {})? {
             let evidence = format!(
-                "{} steps in {} s, p50 {:.0} us, max {:.0} us",
-                row.latency_us.n, row.seconds, row.latency_us.p50, row.latency_us.max
+                "{} steps in {} s, p50 {:.0} us, max {:.1} ms; a thread that only sleeps was up to {:.1} ms late",
+                row.latency_us.n,
+                row.seconds,
+                row.latency_us.p50,
+                row.latency_us.max / 1e3,
+                row.pause_us / 1e3
             );
             let target = |what: &str, found: f64, most: f64, unit: &str| TargetRow {
                 host: host.clone(),

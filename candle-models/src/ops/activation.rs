@@ -96,6 +96,15 @@ kernel! {
     }
 }
 
+kernel! {
+    /// `out = exp(x - most)`.
+    pub(crate) fn exponentials<S>(most: f32, x: &'a [f32], out: &'a mut [f32]) {
+        for (o, &x) in out.iter_mut().zip(x) {
+            *o = simd::exp::<S>(x - most);
+        }
+    }
+}
+
 /// Elements that one task of a parallel elementwise pass takes: a quarter of a typical second-level cache.
 const CHUNK: usize = 1 << 16;
 

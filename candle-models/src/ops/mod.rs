@@ -24,7 +24,7 @@ pub(crate) mod simd;
 mod vnni;
 
 pub use activation::{Activation, activation, gate, gate_reference};
-pub(crate) use activation::{activate, gate_row};
+pub(crate) use activation::{activate, exponentials, gate_row};
 pub use attention::{Attention, AttentionState, attention};
 pub(crate) use attention::{Timeline, attend_row};
 pub(crate) use choices::{ChoiceGroup, ChoiceWeights, choices};
