@@ -144,7 +144,7 @@ impl Gpu {
         if let Some(module) = modules.get(source.name) {
             return Ok(module.clone());
         }
-        let text = [crate::ops::cuda::COMMON, source.text].concat();
+        let text = [crate::ops::cuda::COMMON, "#line 1\n", source.text].concat();
         let module = self.stream.context().load_module(self.compiler.compile(source.name, &text)?).w()?;
         modules.insert(source.name, module.clone());
         Ok(module)

@@ -7,6 +7,8 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
+#define INFINITY __int_as_float(0x7f800000)
+
 struct bf16 {
     u16 bits;
 };
