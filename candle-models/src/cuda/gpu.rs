@@ -92,7 +92,8 @@ impl Gpu {
         Ok(gpu)
     }
 
-    fn new(device: CudaDevice) -> Result<Self> {
+    /// Kernels of their own for a device that one executor has for itself.
+    pub fn new(device: CudaDevice) -> Result<Self> {
         let stream = device.cuda_stream();
         let (major, minor) = stream.context().compute_capability().w()?;
         // SAFETY: cuBLAS writes before it reads.

@@ -11,6 +11,8 @@ mod conv;
 mod cross_entropy;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+#[cfg(feature = "flash-attn")]
+mod flash;
 mod gru;
 mod linear;
 mod lookup;
