@@ -192,7 +192,8 @@ impl Executor for TensorExecutor<'_> {
     }
 
     fn mamba(&mut self, x: &Tensor, block: &Mamba) -> Result<Tensor> {
-        if !ops::is_fused(x) {
+        // One node of the graph is a gain where memory is the CPU's; on CUDA the operations are kernels of their own.
+        if !ops::is_fused(x) || !x.device().is_cpu() {
             return block.compose(self, x);
         }
         let (weights, eps, state) = block.weights()?;

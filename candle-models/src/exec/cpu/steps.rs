@@ -51,10 +51,6 @@ fn host(tensor: &Tensor) -> Result<Vec<f32>> {
     Ok(tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?)
 }
 
-fn add_into(to: &mut [f32], from: &[f32]) {
-    to.iter_mut().zip(from).for_each(|(t, f)| *t += f);
-}
-
 /// Leaves the last rows of `cache` and `new` in `cache`, oldest first.
 fn shift(cache: &mut [f32], new: Rows) {
     let keep = cache.len() / new.width;
@@ -145,7 +141,7 @@ impl Packer {
                 // SAFETY: every row belongs to one part.
                 let row = unsafe { frame.row_mut(out, r) };
                 for (table, &id) in tables.iter().zip(frame.ids(ids, r)) {
-                    add_into(row, &table[id as usize * out.width..][..out.width]);
+                    ops::add_into(row, &table[id as usize * out.width..][..out.width]);
                 }
             });
             Ok(())
@@ -187,7 +183,7 @@ impl Packer {
                     let Some(found) = table.get((base + id) * out.width..(base + id + 1) * out.width) else {
                         return Err(Error::Input(format!("class {id} of column {column} is outside its table")));
                     };
-                    add_into(row, found);
+                    ops::add_into(row, found);
                 }
                 ops::activate(act, row);
             }
