@@ -100,14 +100,14 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// On a stream of its own: the per-thread default stream that `Device::new_cuda` takes races across host threads. What
-/// must be set before the first tensor (event tracking, memory pool) belongs here.
+#[cfg(feature = "cuda")]
 fn open_cuda(ordinal: usize) -> std::result::Result<Device, String> {
-    if !candle_core::utils::cuda_is_available() {
-        return Err("this program was built without CUDA".to_owned());
-    }
-    // Only the first line: below it there may be a backtrace.
-    Device::new_cuda_with_stream(ordinal).map_err(|e| e.to_string().lines().next().unwrap_or_default().to_owned())
+    crate::cuda::start(ordinal)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_cuda(_: usize) -> std::result::Result<Device, String> {
+    Err("this program was built without CUDA".to_owned())
 }
 
 /// A float dtype by its name: `f32`, `f16` or `bf16`.

@@ -28,6 +28,8 @@
 pub mod bundle;
 #[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(feature = "cuda")]
+mod cuda;
 pub mod device;
 pub mod engine;
 mod error;

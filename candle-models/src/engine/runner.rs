@@ -4,7 +4,7 @@ use super::Model;
 use super::layout::{Layout, fill};
 use super::slab::Slab;
 use crate::exec::cpu::CpuExecutor;
-use crate::exec::program::{Program, Sequence};
+use crate::exec::program::{Program, Sequence, Whole};
 use crate::tensors::Signature;
 use crate::{Error, Result};
 use candle_core::DType;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 /// The weights are packed by `new`: a model whose weights change afterwards needs a new runner.
 pub struct Runner {
     executor: CpuExecutor,
+    signature: Signature,
     layout: Layout,
     slab: Slab,
     batch: usize,
@@ -35,18 +36,19 @@ impl Runner {
         if batch == 0 || steps == 0 {
             return Err(Error::Input(format!("a runner of {batch} rows and {steps} frames runs nothing")));
         }
-        let program = Arc::new(Program::new(model.signature(), |recorder| model.record(recorder))?);
+        let program = Program::new(model.signature(), Whole::default(), |recorder| model.record(recorder))?;
         let layout = Layout::new(model.signature(), steps);
         let slab = Slab::new(&layout, batch)?;
         let resets = vec![false; batch * steps];
         let sequence = |(b, resets): (usize, &[bool])| Sequence { resets, ..slab.row(b as u32).sequence() };
         let sequences = resets.chunks_exact(steps).enumerate().map(sequence).collect();
-        Ok(Self { executor: CpuExecutor::new(program, (batch, steps), threads), layout, slab, batch, steps, resets, sequences })
+        let executor = CpuExecutor::new(program, (batch, steps), threads)?;
+        Ok(Self { executor, signature: model.signature().clone(), layout, slab, batch, steps, resets, sequences })
     }
 
     /// What the model eats, gives and carries.
     pub fn signature(&self) -> &Signature {
-        self.executor.program().signature()
+        &self.signature
     }
 
     /// An input of floats of one sequence, `[steps, width]`, to be filled before a pass. It keeps its values.
@@ -143,6 +145,6 @@ impl Runner {
 
     /// Bytes held: packed weights, states, inputs, outputs and what a pass works in.
     pub fn bytes(&self) -> usize {
-        self.executor.program().bytes() + self.executor.bytes() + self.slab.bytes()
+        self.executor.bytes() + self.slab.bytes()
     }
 }

@@ -9,7 +9,7 @@ use super::slot::Answer;
 use super::stats::{Counters, Stats, count};
 use super::{EngineError, Model, Options, Session};
 use crate::exec::cpu::CpuExecutor;
-use crate::exec::program::Program;
+use crate::exec::program::{Program, Whole};
 use crate::tensors::Signature;
 use crate::{Error, Result};
 use candle_core::DType;
@@ -36,8 +36,8 @@ impl Engine {
         options.validate()?;
         let layout = Layout::new(model.signature(), 1);
         let checks = Checks::new(&layout, |input| model.index_limits(input))?;
-        let program = Arc::new(Program::new(model.signature(), |recorder| model.record(recorder))?);
-        let executor = CpuExecutor::new(program, (options.max_batch.min(options.sessions), 1), options.threads);
+        let program = Program::new(model.signature(), Whole::default(), |recorder| model.record(recorder))?;
+        let executor = CpuExecutor::new(program, (options.max_batch.min(options.sessions), 1), options.threads)?;
         Self::with(Box::new(executor), (model.signature().clone(), layout, checks), options)
     }
 

@@ -31,6 +31,8 @@ unsafe impl Sync for Slab {}
 /// A session's memory. No reference: who makes one has to own the row for as long.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row {
+    /// Its number.
+    pub number: u32,
     pub floats: *mut [f32],
     pub indices: *mut [u32],
     pub state: *mut [f32],
@@ -42,8 +44,8 @@ impl Row {
     /// The row as a sequence of one frame that goes on from its state.
     pub fn sequence(self) -> Sequence {
         const GO_ON: &[bool] = &[false];
-        let Self { floats, indices, state, out_floats, out_indices } = self;
-        Sequence { floats, indices, resets: GO_ON, state, out_floats, out_indices }
+        let Self { number: slot, floats, indices, state, out_floats, out_indices } = self;
+        Sequence { slot, floats, indices, resets: GO_ON, state, out_floats, out_indices }
     }
 }
 
@@ -79,6 +81,7 @@ impl Slab {
         let floats = |(at, len)| slice_from_raw_parts_mut(at, len);
         let indices = |(at, len): (*mut f32, usize)| slice_from_raw_parts_mut(at.cast::<u32>(), len);
         Row {
+            number: row,
             floats: floats(part(0)),
             indices: indices(part(1)),
             state: floats(part(2)),

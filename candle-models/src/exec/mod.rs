@@ -1,15 +1,14 @@
 //! Executors: a model is written once over [`Executor`], and two executors run it.
 //!
-//! [`tensors::TensorExecutor`] works on Candle tensors: gradients, f64 for tests, later CUDA and graph capture.
-//! [`program::Recorder`] writes the operations down once, with packed weights; `cpu::CpuExecutor` runs such a
-//! [`program::Program`] on any batch: CPU inference without allocation.
+//! [`tensors::TensorExecutor`] works on Candle tensors: gradients, f64 for tests, training on the CPU and on CUDA.
+//! [`program::Recorder`] writes the operations down once; `cpu::CpuExecutor` packs the weights of such a program and runs it on
+//! any batch without allocation, and with the feature `cuda` another executor makes it a captured graph.
 //!
 //! Every value is a matrix with one row per frame: row `b * steps + t` is frame t of sequence b. A streaming step is a pass
 //! with one frame. Operations with memory take the number of their state in the signature's order; the executor
 //! replaces that state by the one behind the pass.
 
 pub(crate) mod cpu;
-pub(crate) mod pool;
 pub mod program;
 mod record;
 pub mod tensors;

@@ -1,23 +1,23 @@
-//! A model recorded once as a list of steps over buffers whose places are known: what CPU inference runs.
+//! A model written down once: its operations in order, over buffers whose lives are known. Executors compile it.
 //!
-//! [`Recorder`] is an executor that computes nothing: it packs the weights and writes down, for every operation, a step that
-//! reads and writes buffers of an arena. Buffers share memory where their lives do not overlap, so a pass works in little
-//! memory and allocates none. A program needs neither the model nor its tensors, and any number of threads can run it.
+//! [`Recorder`] is an executor that computes nothing. It notes every operation with its parameters and the buffers that it reads
+//! and writes; buffers share memory where their lives do not overlap, so a pass works in little memory and allocates none.
 
-use crate::exec::pool::Threads;
-use crate::ops::{OutPointer, Rows};
+use super::Choice;
+use crate::nn::{Autoregressive, Linear, Mamba, Norm};
+use crate::ops::{Activation, Attention};
 use crate::tensors::{Signature, TensorSpec};
 use crate::{Error, Result};
-use candle_core::DType;
+use candle_core::{DType, Tensor};
 
-/// Buffers start at multiples of this many floats a row, so that every row of a usual width starts on a cache line.
+/// Buffers start at multiples of this many values a row, so that every row of a usual width starts on a cache line.
 const ALIGN: usize = 16;
 
 /// A matrix of the pass: some columns of a buffer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
-    buffer: usize,
-    start: usize,
+    pub(super) buffer: usize,
+    pub(super) start: usize,
     /// Columns.
     pub(super) width: usize,
 }
@@ -30,14 +30,15 @@ impl Slot {
 }
 
 /// An index matrix of the pass.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexSlot {
-    at: usize,
+    /// Columns of index matrices that lie before it.
+    pub(super) at: usize,
     /// Columns.
     pub(super) columns: usize,
 }
 
-/// An output of a model.
+/// An input or output of a model.
 #[derive(Debug, Clone, Copy)]
 pub enum Output {
     /// Floats.
@@ -46,32 +47,184 @@ pub enum Output {
     Indices(IndexSlot),
 }
 
-struct Buffer {
-    width: usize,
-    /// First and last step that touches it.
+/// A matrix of floats in the making.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    pub width: usize,
+    /// First and last operation that touches it.
     life: (usize, usize),
-    /// Place in the arena, in floats a row.
-    at: usize,
+    /// Place among the buffers, in values a row.
+    pub at: usize,
 }
 
-type Run = Box<dyn Fn(&Frame, &mut Threads) -> Result<()> + Send + Sync>;
+/// Place of a state in a sequence's row of states, and its width.
+pub(super) type StatePlace = (usize, usize);
 
-struct Step {
-    name: &'static str,
-    run: Run,
+/// An operation with its parameters: those of [`Executor`](super::Executor), by the same names. Numbers come behind their place
+/// in the pass: where the operands lie, and in `out` the result.
+#[derive(Debug, Clone)]
+pub(super) enum Op {
+    Linear {
+        x: Slot,
+        layer: Linear,
+        act: Activation,
+        out: Slot,
+    },
+    LookupLinear {
+        x: Slot,
+        ids: IndexSlot,
+        tables: Vec<Tensor>,
+        layer: Linear,
+        out: Slot,
+    },
+    Norm {
+        x: Slot,
+        norm: Norm,
+        act: Activation,
+        out: Slot,
+    },
+    AddRows {
+        x: Slot,
+        table: Tensor,
+        ids: IndexSlot,
+        columns: Vec<(usize, usize)>,
+        act: Activation,
+        out: Slot,
+    },
+    Add {
+        a: Slot,
+        b: Slot,
+        out: Slot,
+    },
+    Gate {
+        a: Slot,
+        z: Slot,
+        out: Slot,
+    },
+    Join {
+        parts: Vec<Slot>,
+        out: Slot,
+    },
+    JoinIndices {
+        parts: Vec<IndexSlot>,
+        out: IndexSlot,
+    },
+    CausalConv {
+        x: Slot,
+        weight: Tensor,
+        bias: Tensor,
+        state: StatePlace,
+        out: Slot,
+    },
+    SelectiveScan {
+        u: Slot,
+        dt: Slot,
+        bc: Slot,
+        a_log: Tensor,
+        skip: Tensor,
+        state: StatePlace,
+        out: Slot,
+    },
+    /// `h` and `products` are scratch: a state and its product with the recurrent weight, a row for every sequence.
+    Gru {
+        x: Slot,
+        hidden: Linear,
+        state: StatePlace,
+        h: Slot,
+        products: Slot,
+        out: Slot,
+    },
+    /// `scores` is scratch.
+    Attention {
+        shape: Attention,
+        qkv: [Slot; 3],
+        bias: Tensor,
+        states: [StatePlace; 3],
+        scores: Slot,
+        out: Slot,
+    },
+    Choose {
+        logits: Slot,
+        wanted: IndexSlot,
+        uniform: Slot,
+        choice: Choice,
+        out: IndexSlot,
+    },
+    /// A whole block, where [`Whole`] asks for it.
+    Mamba {
+        x: Slot,
+        block: Mamba,
+        states: [StatePlace; 2],
+        out: Slot,
+    },
+    /// All heads of an action, where [`Whole`] asks for them.
+    Autoregressive {
+        trunk: Slot,
+        heads: Autoregressive,
+        classes: [IndexSlot; 2],
+        uniform: Slot,
+        logits: Slot,
+        out: IndexSlot,
+    },
+}
+
+impl Op {
+    /// What a profile calls it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Linear { .. } => "linear",
+            Self::LookupLinear { .. } => "lookup-linear",
+            Self::Norm { .. } => "norm",
+            Self::AddRows { .. } => "add-rows",
+            Self::Add { .. } => "add",
+            Self::Gate { .. } => "gate",
+            Self::Join { .. } => "join",
+            Self::JoinIndices { .. } => "join-indices",
+            Self::CausalConv { .. } => "causal-conv",
+            Self::SelectiveScan { .. } => "selective-scan",
+            Self::Gru { .. } => "gru",
+            Self::Attention { .. } => "attention",
+            Self::Choose { .. } => "choose",
+            Self::Mamba { .. } => "mamba",
+            Self::Autoregressive { .. } => "autoregressive",
+        }
+    }
+
+    /// The matrices of floats that it reads.
+    pub fn reads(&self) -> Vec<Slot> {
+        match self {
+            Self::Linear { x, .. } | Self::LookupLinear { x, .. } | Self::Norm { x, .. } | Self::AddRows { x, .. } => vec![*x],
+            Self::CausalConv { x, .. } | Self::Gru { x, .. } | Self::Mamba { x, .. } => vec![*x],
+            Self::Add { a, b, .. } => vec![*a, *b],
+            Self::Gate { a, z, .. } => vec![*a, *z],
+            Self::Join { parts, .. } => parts.clone(),
+            Self::JoinIndices { .. } => Vec::new(),
+            Self::SelectiveScan { u, dt, bc, .. } => vec![*u, *dt, *bc],
+            Self::Attention { qkv, .. } => qkv.to_vec(),
+            Self::Choose { logits, uniform, .. } => vec![*logits, *uniform],
+            Self::Autoregressive { trunk, uniform, .. } => vec![*trunk, *uniform],
+        }
+    }
+}
+
+/// Blocks that an executor runs as one operation; the others are written in smaller ones.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Whole {
+    pub mamba: bool,
+    pub autoregressive: bool,
 }
 
 /// A recorded model.
-pub struct Program {
-    signature: Signature,
-    steps: Vec<Step>,
-    buffers: Vec<Buffer>,
-    inputs: Vec<Output>,
-    outputs: Vec<Output>,
-    /// Floats and indices that a row of a pass takes in the arena.
-    width: usize,
-    columns: usize,
-    bytes: usize,
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(super) signature: Signature,
+    pub(super) ops: Vec<Op>,
+    pub(super) buffers: Vec<Buffer>,
+    pub(super) inputs: Vec<Output>,
+    pub(super) outputs: Vec<Output>,
+    /// Floats and indices that a row of a pass takes.
+    pub(super) width: usize,
+    pub(super) columns: usize,
 }
 
 /// One sequence of a batch: where its inputs, outputs and states lie.
@@ -80,6 +233,8 @@ pub struct Program {
 /// Raw slices, so that a batch can be formed every frame without allocation.
 #[derive(Clone, Copy)]
 pub(crate) struct Sequence {
+    /// The number of its state, for an executor that keeps states elsewhere: below the number that the executor was made for.
+    pub slot: u32,
     pub floats: *const [f32],
     pub indices: *const [u32],
     pub resets: *const [bool],
@@ -95,110 +250,10 @@ unsafe impl Sync for Sequence {}
 
 impl Program {
     /// Records a model: `record` runs it on the recorder and returns its outputs in the signature's order.
-    pub fn new(signature: &Signature, record: impl FnOnce(&mut Recorder) -> Result<Vec<Output>>) -> Result<Self> {
-        let mut recorder = Recorder::new(signature);
+    pub fn new(signature: &Signature, whole: Whole, record: impl FnOnce(&mut Recorder) -> Result<Vec<Output>>) -> Result<Self> {
+        let mut recorder = Recorder::new(signature, whole);
         let outputs = record(&mut recorder)?;
         recorder.finish(signature.clone(), outputs)
-    }
-
-    /// What the model eats, gives and carries.
-    pub fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    /// Bytes of packed weights.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Names of the steps in order.
-    pub fn steps(&self) -> impl Iterator<Item = &'static str> + '_ {
-        self.steps.iter().map(|s| s.name)
-    }
-
-    /// Floats and indices of a pass over `rows` rows.
-    pub(super) fn arena(&self, rows: usize) -> (usize, usize) {
-        (self.width * rows, self.columns * rows)
-    }
-
-    /// One pass over sequences of equal length; `after` sees every step's number when it is done.
-    ///
-    /// # Safety
-    /// The slices of the sequences are valid, as long as the signature and the length say, and nobody else uses them.
-    pub(super) unsafe fn run(
-        &self,
-        sequences: &[Sequence],
-        (arena, indices): (&mut [f32], &mut [u32]),
-        threads: &mut Threads,
-        mut after: impl FnMut(usize),
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        let steps = sequences.first().map_or(0, |s| unsafe { &*s.resets }.len());
-        let rows = sequences.len() * steps;
-        let (floats, ints) = self.arena(rows);
-        assert!(arena.len() >= floats && indices.len() >= ints, "the arena is too small for {rows} rows");
-        let frame = Frame { buffers: &self.buffers, arena: arena.as_mut_ptr(), indices: indices.as_mut_ptr(), rows, steps, sequences };
-        self.load(&frame);
-        for (i, step) in self.steps.iter().enumerate() {
-            (step.run)(&frame, threads)?;
-            after(i);
-        }
-        self.store(&frame);
-        Ok(())
-    }
-
-    /// Copies the inputs into the arena.
-    fn load(&self, frame: &Frame) {
-        for (b, sequence) in frame.sequences.iter().enumerate() {
-            // SAFETY: the promise of `run`.
-            let (mut floats, mut indices) = unsafe { (&*sequence.floats, &*sequence.indices) };
-            for input in &self.inputs {
-                match *input {
-                    Output::Floats(slot) => {
-                        let (values, rest) = floats.split_at(frame.steps * slot.width);
-                        floats = rest;
-                        for (t, row) in values.chunks_exact(slot.width).enumerate() {
-                            // SAFETY: no step runs yet, and every row is written once.
-                            unsafe { frame.row_mut(slot, b * frame.steps + t) }.copy_from_slice(row);
-                        }
-                    }
-                    Output::Indices(slot) => {
-                        let (values, rest) = indices.split_at(frame.steps * slot.columns);
-                        indices = rest;
-                        for (t, row) in values.chunks_exact(slot.columns).enumerate() {
-                            // SAFETY: as above.
-                            unsafe { frame.ids_mut(slot, b * frame.steps + t) }.copy_from_slice(row);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Copies the outputs out of the arena.
-    fn store(&self, frame: &Frame) {
-        for (b, sequence) in frame.sequences.iter().enumerate() {
-            // SAFETY: the promise of `run`.
-            let (mut floats, mut indices) = unsafe { (&mut *sequence.out_floats, &mut *sequence.out_indices) };
-            for output in &self.outputs {
-                match *output {
-                    Output::Floats(slot) => {
-                        let (values, rest) = floats.split_at_mut(frame.steps * slot.width);
-                        floats = rest;
-                        for (t, row) in values.chunks_exact_mut(slot.width).enumerate() {
-                            row.copy_from_slice(frame.row(slot, b * frame.steps + t));
-                        }
-                    }
-                    Output::Indices(slot) => {
-                        let (values, rest) = indices.split_at_mut(frame.steps * slot.columns);
-                        indices = rest;
-                        for (t, row) in values.chunks_exact_mut(slot.columns).enumerate() {
-                            row.copy_from_slice(frame.ids(slot, b * frame.steps + t));
-                        }
-                    }
-                }
-            }
-        }
     }
 }
 
@@ -207,15 +262,14 @@ pub struct Recorder {
     buffers: Vec<Buffer>,
     columns: usize,
     inputs: Vec<(TensorSpec, Output)>,
-    /// Place of every state in a sequence's row of states, and its width.
-    states: Vec<(usize, usize)>,
-    steps: Vec<Step>,
-    bytes: usize,
+    states: Vec<StatePlace>,
+    ops: Vec<Op>,
+    pub(super) whole: Whole,
 }
 
 impl Recorder {
-    fn new(signature: &Signature) -> Self {
-        let mut recorder = Self { buffers: Vec::new(), columns: 0, inputs: Vec::new(), states: Vec::new(), steps: Vec::new(), bytes: 0 };
+    fn new(signature: &Signature, whole: Whole) -> Self {
+        let mut recorder = Self { buffers: Vec::new(), columns: 0, inputs: Vec::new(), states: Vec::new(), ops: Vec::new(), whole };
         for spec in &signature.inputs {
             let slot = match spec.dtype {
                 DType::U32 => Output::Indices(recorder.index_slot(spec.width())),
@@ -237,9 +291,9 @@ impl Recorder {
         found.map(|(_, slot)| *slot).ok_or_else(|| Error::tensor(name, format!("an input of {dtype:?}"), "none of that name"))
     }
 
-    /// A new matrix, written by the step that is recorded next.
+    /// A new matrix, written by the operation that is recorded next.
     pub(super) fn slot(&mut self, width: usize) -> Slot {
-        let now = self.steps.len();
+        let now = self.ops.len();
         self.buffers.push(Buffer { width, life: (now, now), at: 0 });
         Slot { buffer: self.buffers.len() - 1, start: 0, width }
     }
@@ -252,25 +306,15 @@ impl Recorder {
     }
 
     /// Place and width of a state in a sequence's row of states.
-    pub(super) fn state(&self, state: usize) -> Result<(usize, usize)> {
+    pub(super) fn state(&self, state: usize) -> Result<StatePlace> {
         self.states.get(state).copied().ok_or_else(|| Error::Input(format!("state {state} of {}", self.states.len())))
     }
 
-    /// Counts weights that a step holds.
-    pub(super) fn hold(&mut self, bytes: usize) {
-        self.bytes += bytes;
-    }
-
-    /// Adds a step that reads `reads`. Its outputs are the slots made since the step before.
-    pub(super) fn record(
-        &mut self,
-        name: &'static str,
-        reads: &[Slot],
-        run: impl Fn(&Frame, &mut Threads) -> Result<()> + Send + Sync + 'static,
-    ) {
-        let now = self.steps.len();
-        reads.iter().for_each(|s| self.buffers[s.buffer].life.1 = now);
-        self.steps.push(Step { name, run: Box::new(run) });
+    /// Adds an operation. Its outputs and scratch are the slots made since the one before.
+    pub(super) fn push(&mut self, op: Op) {
+        let now = self.ops.len();
+        op.reads().iter().for_each(|s| self.buffers[s.buffer].life.1 = now);
+        self.ops.push(op);
     }
 
     fn finish(mut self, signature: Signature, outputs: Vec<Output>) -> Result<Program> {
@@ -283,7 +327,7 @@ impl Recorder {
         if found != expected {
             return Err(Error::Input(format!("the outputs of a pass: expected {expected:?} as in the signature, found {found:?}")));
         }
-        let end = self.steps.len();
+        let end = self.ops.len();
         for output in &outputs {
             if let Output::Floats(slot) = output {
                 self.buffers[slot.buffer].life.1 = end;
@@ -291,16 +335,7 @@ impl Recorder {
         }
         let width = place(&mut self.buffers);
         let inputs = self.inputs.into_iter().map(|(_, slot)| slot).collect();
-        Ok(Program {
-            signature,
-            steps: self.steps,
-            buffers: self.buffers,
-            inputs,
-            outputs,
-            width,
-            columns: self.columns,
-            bytes: self.bytes,
-        })
+        Ok(Program { signature, ops: self.ops, buffers: self.buffers, inputs, outputs, width, columns: self.columns })
     }
 }
 
@@ -323,119 +358,6 @@ fn place(buffers: &mut [Buffer]) -> usize {
         }
     }
     buffers.iter().map(|b| b.at + b.width.next_multiple_of(ALIGN)).max().unwrap_or(0)
-}
-
-/// A pass in progress: the arena with its buffers, and the sequences. Row `b * steps + t` is frame t of sequence b.
-pub(super) struct Frame<'a> {
-    buffers: &'a [Buffer],
-    arena: *mut f32,
-    indices: *mut u32,
-    pub rows: usize,
-    pub steps: usize,
-    sequences: &'a [Sequence],
-}
-
-// SAFETY: threads of a step read what earlier steps have written and write rows or columns of their own.
-unsafe impl Sync for Frame<'_> {}
-
-// A pass has many threads on one arena: a frame hands out the rows that its callers have promised to own.
-#[allow(clippy::mut_from_ref)]
-impl Frame<'_> {
-    /// A value. No part of the step that calls it may write to it: its outputs are other buffers, which `place` keeps apart.
-    pub fn rows(&self, slot: Slot) -> Rows<'_> {
-        let (at, stride) = self.place(slot);
-        // SAFETY: the buffer lies inside the arena, and a value with rows has its last column inside its last row.
-        let data = unsafe { std::slice::from_raw_parts(self.arena.add(at), (self.rows * stride).saturating_sub(slot.start)) };
-        Rows { data, rows: self.rows, width: slot.width, stride }
-    }
-
-    /// One row of a value.
-    pub fn row(&self, slot: Slot, r: usize) -> &[f32] {
-        self.rows(slot).row(r)
-    }
-
-    /// The frames of sequence `b`.
-    pub fn sequence(&self, slot: Slot, b: usize) -> Rows<'_> {
-        let rows = self.rows(slot);
-        Rows { data: &rows.data[b * self.steps * rows.stride..], rows: self.steps, ..rows }
-    }
-
-    /// Where the frames of sequence `b` of an output lie.
-    pub fn sequence_at(&self, slot: Slot, b: usize) -> OutPointer {
-        let (data, stride) = self.output(slot);
-        // SAFETY: the sequence's rows lie inside the buffer.
-        OutPointer { data: unsafe { data.add(b * self.steps * stride) }, stride }
-    }
-
-    /// Where an output lies and how far its rows are apart.
-    pub fn output(&self, slot: Slot) -> (*mut f32, usize) {
-        let (at, stride) = self.place(slot);
-        // SAFETY: the buffer lies inside the arena.
-        (unsafe { self.arena.add(at) }, stride)
-    }
-
-    /// One row of an output.
-    ///
-    /// # Safety
-    /// The slot is an output of the step, and no other part of the step uses the row.
-    pub unsafe fn row_mut(&self, slot: Slot, r: usize) -> &mut [f32] {
-        assert!(r < self.rows);
-        let (data, stride) = self.output(slot);
-        // SAFETY: row r lies inside the buffer.
-        unsafe { std::slice::from_raw_parts_mut(data.add(r * stride), slot.width) }
-    }
-
-    /// One row of an index matrix.
-    pub fn ids(&self, slot: IndexSlot, r: usize) -> &[u32] {
-        assert!(r < self.rows);
-        // SAFETY: row r lies inside the matrix.
-        unsafe { std::slice::from_raw_parts(self.indices.add(slot.at * self.rows + r * slot.columns), slot.columns) }
-    }
-
-    /// One row of an index matrix that the step writes.
-    ///
-    /// # Safety
-    /// As for [`Self::row_mut`].
-    pub unsafe fn ids_mut(&self, slot: IndexSlot, r: usize) -> &mut [u32] {
-        assert!(r < self.rows);
-        // SAFETY: row r lies inside the matrix.
-        unsafe { std::slice::from_raw_parts_mut(self.indices.add(slot.at * self.rows + r * slot.columns), slot.columns) }
-    }
-
-    /// How many sequences there are.
-    pub fn batch(&self) -> usize {
-        self.sequences.len()
-    }
-
-    /// One reset per frame of sequence `b`.
-    pub fn resets(&self, b: usize) -> &[bool] {
-        // SAFETY: the promise of `Program::run`.
-        unsafe { &*self.sequences[b].resets }
-    }
-
-    /// A state of sequence `b`.
-    ///
-    /// # Safety
-    /// No other part of the step uses that state of that sequence.
-    pub unsafe fn state(&self, b: usize, (at, width): (usize, usize)) -> &mut [f32] {
-        // SAFETY: the promises of `Program::run` and of the caller.
-        let all = unsafe { &mut *self.sequences[b].state };
-        &mut all[at..at + width]
-    }
-
-    /// Where a state of sequence `b` begins.
-    pub fn state_at(&self, b: usize, (at, width): (usize, usize)) -> *mut f32 {
-        let all = self.sequences[b].state;
-        assert!(at + width <= all.len());
-        // SAFETY: the state lies inside the sequence's row of states.
-        unsafe { all.cast::<f32>().add(at) }
-    }
-
-    /// First value of a slot, and the distance of its rows.
-    fn place(&self, slot: Slot) -> (usize, usize) {
-        let buffer = &self.buffers[slot.buffer];
-        (buffer.at * self.rows + slot.start, buffer.width)
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ mod attention;
 mod choices;
 mod conv;
 mod cross_entropy;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 mod gru;
 mod linear;
 mod lookup;

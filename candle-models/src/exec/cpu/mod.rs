@@ -3,12 +3,18 @@
 //! A batch is cut into blocks of a few dozen rows whose values stay in the second-level cache, and threads take whole blocks:
 //! they meet once per batch. A single sequence is one block, whose operations the threads share one by one.
 
-use super::pool::{Pool, Threads};
+mod frame;
+mod pool;
+mod steps;
+
 use super::program::{Program, Sequence};
 use crate::Result;
+use frame::Frame;
+use pool::{Pool, Threads};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
+use steps::{Packer, Run};
 
 /// Rows of a block: a multiple of the tallest tile of a product (12), few enough for the cache.
 const BLOCK: usize = 48;
@@ -19,9 +25,49 @@ struct Workspace {
     indices: Vec<u32>,
 }
 
+/// A program's operations as steps that hold their packed weights.
+struct Steps {
+    /// Without its operations, and with them the model's own tensors.
+    program: Program,
+    steps: Vec<(&'static str, Run)>,
+    /// Bytes of the weights.
+    bytes: usize,
+}
+
+impl Steps {
+    fn new(mut program: Program) -> Result<Self> {
+        let mut packer = Packer::default();
+        let ops = std::mem::take(&mut program.ops);
+        let steps = ops.iter().map(|op| Ok((op.name(), packer.step(op)?))).collect::<Result<_>>()?;
+        Ok(Self { program, steps, bytes: packer.bytes })
+    }
+
+    /// One pass over sequences of equal length; `after` is called behind every step.
+    ///
+    /// # Safety
+    /// As for [`Frame::new`].
+    unsafe fn run(
+        &self,
+        sequences: &[Sequence],
+        arena: (&mut [f32], &mut [u32]),
+        threads: &mut Threads,
+        mut after: impl FnMut(),
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        let frame = unsafe { Frame::new(&self.program, sequences, arena) };
+        frame.load(&self.program);
+        for (_, step) in &self.steps {
+            step(&frame, threads)?;
+            after();
+        }
+        frame.store(&self.program);
+        Ok(())
+    }
+}
+
 /// Runs a program on sequences of a fixed length.
 pub(crate) struct CpuExecutor {
-    program: Arc<Program>,
+    program: Steps,
     pool: Pool,
     workspaces: Vec<Mutex<Workspace>>,
     /// Sequences of the largest block.
@@ -30,26 +76,22 @@ pub(crate) struct CpuExecutor {
 
 impl CpuExecutor {
     /// For batches of at most `batch` sequences of `steps` frames each, on `threads` threads, the caller's counted.
-    pub fn new(program: Arc<Program>, (batch, steps): (usize, usize), threads: usize) -> Self {
+    pub fn new(program: Program, (batch, steps): (usize, usize), threads: usize) -> Result<Self> {
+        let program = Steps::new(program)?;
         let pool = Pool::new(threads.max(1));
         let block = (BLOCK / steps.max(1)).clamp(1, batch.max(1));
         let workspace = |_| {
-            let (floats, indices) = program.arena(block * steps);
-            Mutex::new(Workspace { arena: vec![0.0; floats], indices: vec![0; indices] })
+            let (rows, Program { width, columns, .. }) = (block * steps, &program.program);
+            Mutex::new(Workspace { arena: vec![0.0; width * rows], indices: vec![0; columns * rows] })
         };
         let workspaces = (0..pool.threads()).map(workspace).collect();
-        Self { program, pool, workspaces, block }
+        Ok(Self { program, pool, workspaces, block })
     }
 
-    /// The program.
-    pub fn program(&self) -> &Arc<Program> {
-        &self.program
-    }
-
-    /// Bytes that the threads work in.
+    /// Bytes of packed weights and of what the threads work in.
     pub fn bytes(&self) -> usize {
         let bytes = |w: &Mutex<Workspace>| w.lock().map_or(0, |w| 4 * (w.arena.len() + w.indices.len()));
-        self.workspaces.iter().map(bytes).sum()
+        self.program.bytes + self.workspaces.iter().map(bytes).sum::<usize>()
     }
 
     /// One pass: every sequence's inputs to its outputs, its state replaced by the one behind the pass.
@@ -88,16 +130,16 @@ impl CpuExecutor {
     /// As for [`Self::execute`].
     pub unsafe fn profile(&mut self, sequences: &[Sequence]) -> Result<Vec<(&'static str, f64)>> {
         let sequences = &sequences[..self.block.min(sequences.len())];
-        let mut times = Vec::with_capacity(self.program.steps().count());
+        let mut times = Vec::with_capacity(self.program.steps.len());
         let workspace = self.workspaces[0].get_mut().unwrap_or_else(|e| e.into_inner());
         let mut last = Instant::now();
-        let after = |_| {
+        let after = || {
             let now = Instant::now();
             times.push((now - std::mem::replace(&mut last, now)).as_secs_f64());
         };
         // SAFETY: the caller's promise.
         unsafe { self.program.run(sequences, (&mut workspace.arena, &mut workspace.indices), &mut Threads(None), after)? };
-        Ok(self.program.steps().zip(times).collect())
+        Ok(self.program.steps.iter().map(|(name, _)| *name).zip(times).collect())
     }
 }
 
@@ -105,10 +147,10 @@ impl CpuExecutor {
 ///
 /// # Safety
 /// As for [`CpuExecutor::execute`].
-unsafe fn run(program: &Program, workspace: &Mutex<Workspace>, sequences: &[Sequence], threads: &mut Threads) -> Result<()> {
+unsafe fn run(program: &Steps, workspace: &Mutex<Workspace>, sequences: &[Sequence], threads: &mut Threads) -> Result<()> {
     // A part that panicked leaves nothing behind that a pass reads before it writes it.
     let mut workspace = workspace.lock().unwrap_or_else(|e| e.into_inner());
     let Workspace { arena, indices } = &mut *workspace;
     // SAFETY: the caller's promise.
-    unsafe { program.run(sequences, (arena, indices), threads, |_| {}) }
+    unsafe { program.run(sequences, (arena, indices), threads, || {}) }
 }

@@ -1,0 +1,14 @@
+//! NVIDIA GPUs: start-up, kernels compiled at run time, and how they are launched. Only with the feature `cuda`.
+//!
+//! Candle owns the device, its stream and its memory; this module sets them up for small networks ([`start`]) and adds kernels
+//! of our own ([`Gpu`]), whose sources lie in `ops/cuda`. They are compiled by NVRTC for the GPU at hand when they are
+//! first used, and kept on disk, so that building this crate needs no CUDA compiler for them.
+//!
+//! All work of a device goes through one stream, in order; whoever holds the device uses it from one thread at a time.
+
+mod compiler;
+mod gpu;
+mod start;
+
+pub(crate) use gpu::{Gpu, Kernel, Matrix, Source, States, address, device_of, empty, matrix, storage_matrix};
+pub(crate) use start::start;

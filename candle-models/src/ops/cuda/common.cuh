@@ -1,0 +1,118 @@
+// What every kernel stands on: number formats, rows, reductions. It comes before each source; NVRTC needs no other header.
+//
+// Kernels read and write f32, bf16 or f16 and compute in f32. Every reduction has a fixed order, so results repeat bit for bit.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define INFINITY __int_as_float(0x7f800000)
+
+struct bf16 {
+    u16 bits;
+};
+struct f16 {
+    u16 bits;
+};
+
+inline float load(const float* p) { return *p; }
+inline float load(const bf16* p) { return __uint_as_float((u32)p->bits << 16); }
+inline float load(const f16* p) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(p->bits));
+    return x;
+}
+
+inline void store(float* p, float x) { *p = x; }
+inline void store(bf16* p, float x) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(p->bits) : "f"(x)); }
+inline void store(f16* p, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(p->bits) : "f"(x)); }
+
+// A matrix: `Matrix` in gpu.rs. Rows lie `stride` values apart.
+template <typename T>
+struct Rows {
+    T* data;
+    u32 stride;
+    u32 width;
+    T* row(u64 r) const { return data + r * stride; }
+};
+
+// The f32 states of the sequences of a batch: `States` in gpu.rs. Sequence b has the state of slot `slots[b]`, or of slot b where
+// `slots` is null; slots lie `stride` values apart. Updated in place.
+struct States {
+    float* data;
+    u64 stride;
+    const u32* slots;
+    float* of(u32 b) const { return data + (slots ? slots[b] : b) * stride; }
+};
+
+// One function per dtype: name_f32, name_bf16, name_f16, each with the arguments `Args<T>` by value.
+#define KERNELS(name, Args)                                                                     \
+    extern "C" __global__ void name##_f32(const __grid_constant__ Args<float> a) { name(a); }   \
+    extern "C" __global__ void name##_bf16(const __grid_constant__ Args<bf16> a) { name(a); }   \
+    extern "C" __global__ void name##_f16(const __grid_constant__ Args<f16> a) { name(a); }
+
+// The number of this thread in a grid of one axis.
+inline u64 thread_number() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
+
+inline float warp_sum(float x) {
+    for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffff, x, lane);
+    return x;
+}
+
+inline float warp_max(float x) {
+    for (int lane = 16; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, lane));
+    return x;
+}
+
+// The sum over a block of whole warps, in every thread. All threads of the block call it.
+inline float block_sum(float x) {
+    __shared__ float partial[32];
+    u32 warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
+    x = warp_sum(x);
+    __syncthreads();  // The sums of a call before have been read.
+    if (threadIdx.x % 32 == 0) partial[warp] = x;
+    __syncthreads();
+    x = 0.0f;
+    for (u32 i = 0; i < warps; i++) x += partial[i];
+    return x;
+}
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// 2^x, at most two units of the last place off; 0 far below zero.
+inline float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// ln(1 + e^x) without overflow.
+inline float softplus(float x) { return fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+
+// `Activation` in activation.rs, numbered as in `activation_code`.
+enum { NONE, RELU, GELU, SILU };
+
+inline float normal_cdf(float x) { return 0.5f + 0.5f * erff(x * 0.70710678f); }
+
+inline float activate(u32 act, float x) {
+    switch (act) {
+        case RELU: return x > 0.0f ? x : 0.0f;
+        case GELU: return x * normal_cdf(x);
+        case SILU: return x * sigmoid(x);
+        default: return x;
+    }
+}
+
+// The derivative of an activation at x.
+inline float activate_slope(u32 act, float x) {
+    switch (act) {
+        case RELU: return x > 0.0f ? 1.0f : 0.0f;
+        case GELU: return x * 0.39894228f * expf(-0.5f * x * x) + normal_cdf(x);
+        case SILU: {
+            float s = sigmoid(x);
+            return s * (1.0f + x * (1.0f - s));
+        }
+        default: return 1.0f;
+    }
+}

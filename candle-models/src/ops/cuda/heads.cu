@@ -1,0 +1,156 @@
+// Choosing classes from logits, and all heads of an action one after the other in one block a row.
+
+const u32 SAMPLE = 0xffffffff;
+
+// `exec::pick`: the class of a column from its logits by inverse of the cumulative distribution at `uniform`, the most likely one where
+// that is negative. One logit is that of class 1 against class 0. Sums in f64, as `random::categorical` has them.
+inline u32 pick(const float* logits, u32 classes, float uniform) {
+    if (classes == 1) {
+        if (uniform < 0.0f) return logits[0] > 0.0f;
+        float up = sigmoid(logits[0]), down = 1.0f - up;
+        bool low = down > 0.0f && isfinite(down), high = up > 0.0f && isfinite(up);
+        double target = (double)uniform * ((low ? (double)down : 0.0) + (high ? (double)up : 0.0));
+        return high && !(low && (double)down > target);
+    }
+    u32 best = 0;
+    float most = -INFINITY;
+    for (u32 i = 0; i < classes; i++) {
+        if (logits[i] > most) {
+            most = logits[i];
+            best = i;
+        }
+    }
+    if (uniform < 0.0f) return best;
+    double total = 0.0;
+    for (u32 i = 0; i < classes; i++) {
+        float w = expf(logits[i] - most);
+        if (w > 0.0f && isfinite(w)) total += (double)w;
+    }
+    double target = (double)uniform * total, cumulative = 0.0;
+    u32 last = 0;
+    for (u32 i = 0; i < classes; i++) {
+        float w = expf(logits[i] - most);
+        if (!(w > 0.0f && isfinite(w))) continue;
+        last = i;
+        cumulative += (double)w;
+        if (cumulative > target) break;
+    }
+    return last;
+}
+
+struct Choose {
+    Rows<const float> logits;
+    Rows<const u32> wanted;     // from the component's first column on
+    Rows<const float> uniform;  // likewise
+    Rows<u32> out;
+    u32 rows;
+};
+
+extern "C" __global__ void choose(const __grid_constant__ Choose a) {
+    u64 i = thread_number();
+    u32 columns = a.out.width, per = a.logits.width / columns;
+    if (i >= (u64)a.rows * columns) return;
+    u64 row = i / columns, column = i % columns;
+    u32 want = a.wanted.row(row)[column];
+    a.out.row(row)[column] = want == SAMPLE ? pick(a.logits.row(row) + column * per, per, a.uniform.row(row)[column]) : want;
+}
+
+// A component: `HeadGroup` in heads.rs.
+template <typename T>
+struct Group {
+    const T* hidden;  // [width, width]
+    const float* hidden_bias;
+    const T* previous;  // [columns * classes, width]
+    const T* out;       // [width, logits]
+    const float* out_bias;
+    const T* chosen;  // [columns * classes, width]; null behind the last
+    u32 column;
+    u32 columns;
+    u32 classes;
+    u32 logits;
+};
+
+template <typename T>
+struct Heads {
+    Rows<const T> trunk;
+    Rows<float> logits;
+    Rows<u32> out;
+    Rows<const u32> previous;
+    Rows<const u32> wanted;
+    Rows<const float> uniform;
+    const T* stream;  // [trunk, width]
+    const float* stream_bias;
+    const Group<T>* groups;
+    u32 width;
+    u32 count;
+};
+
+// y = x W + b over the whole block: `parts` threads share a column's inputs. `partial` holds a value per thread.
+template <typename T>
+inline void block_product(const float* x, u32 inputs, const T* w, const float* bias, u32 outputs, float* y, float* partial) {
+    for (u32 first = 0; first < outputs; first += blockDim.x) {
+        u32 width = min(outputs - first, blockDim.x), parts = blockDim.x / width, part = threadIdx.x / width;
+        u32 column = first + threadIdx.x % width;
+        float sum = 0.0f;
+        if (part < parts) {
+#pragma unroll 8
+            for (u32 k = part; k < inputs; k += parts) sum += x[k] * load(w + (u64)k * outputs + column);
+        }
+        partial[threadIdx.x] = sum;
+        __syncthreads();
+        if (part == 0) {
+            float total = bias[column];
+            for (u32 p = 0; p < parts; p++) total += partial[p * width + threadIdx.x];
+            y[column] = total;
+        }
+        __syncthreads();
+    }
+}
+
+template <typename T>
+void heads(const Heads<T>& a) {
+    extern __shared__ float shared[];
+    u32 row = blockIdx.x;
+    float *partial = shared, *trunk = partial + blockDim.x, *stream = trunk + a.trunk.width, *hidden = stream + a.width;
+    float* logits = hidden + a.width;
+    u32* classes = (u32*)(logits + a.logits.width);
+    for (u32 i = threadIdx.x; i < a.trunk.width; i += blockDim.x) trunk[i] = load(a.trunk.row(row) + i);
+    __syncthreads();
+    block_product(trunk, a.trunk.width, a.stream, a.stream_bias, a.width, stream, partial);
+    u32 done = 0, chosen = 0;
+    for (u32 g = 0; g < a.count; g++) {
+        const Group<T> group = a.groups[g];
+        block_product(stream, a.width, group.hidden, group.hidden_bias, a.width, hidden, partial);
+        for (u32 i = threadIdx.x; i < a.width; i += blockDim.x) {
+            float h = hidden[i];
+            for (u32 c = 0; c < group.columns; c++) {
+                u64 entry = c * group.classes + a.previous.row(row)[group.column + c];
+                h += load(group.previous + entry * a.width + i);
+            }
+            hidden[i] = h > 0.0f ? h : 0.0f;
+        }
+        __syncthreads();
+        block_product(hidden, a.width, group.out, group.out_bias, group.logits, logits + done, partial);
+        if (threadIdx.x < group.columns) {
+            u32 column = group.column + threadIdx.x, per = group.logits / group.columns;
+            u32 want = a.wanted.row(row)[column];
+            if (want == SAMPLE) want = pick(logits + done + threadIdx.x * per, per, a.uniform.row(row)[column]);
+            classes[threadIdx.x] = want;
+            a.out.row(row)[chosen + threadIdx.x] = want;
+        }
+        __syncthreads();
+        if (group.chosen) {
+            for (u32 i = threadIdx.x; i < a.width; i += blockDim.x) {
+                float s = stream[i];
+                for (u32 c = 0; c < group.columns; c++) s += load(group.chosen + (u64)(c * group.classes + classes[c]) * a.width + i);
+                stream[i] = s;
+            }
+        }
+        __syncthreads();
+        done += group.logits;
+        chosen += group.columns;
+    }
+    for (u32 i = threadIdx.x; i < a.logits.width; i += blockDim.x) a.logits.row(row)[i] = logits[i];
+}
+
+KERNELS(heads, Heads)
