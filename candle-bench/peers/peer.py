@@ -2,14 +2,17 @@
 """The Python side of `candle-bench peers`: one JSON request per line on stdin, one JSON answer per line on stdout.
 
     {"op": "hello"}                                    -> {"ok": {"pytorch": "...", "onnxruntime": "..."}}
-    {"op": "prepare", "library": "pytorch" | "onnxruntime", "bundle": DIR, "pass": "step" | "window" | "train", "batch": B,
-     "frames": T, "threads": N, "inputs": FILE, "outputs": FILE}
+    {"op": "prepare", "library": "pytorch" | "pytorch-compile" | "pytorch-graphs" | "onnxruntime", "device": "cpu" | "cuda:0",
+     "dtype": "f32" | "bf16", "bundle": DIR, "pass": "step" | "window" | "train" | "product", "batch": B, "frames": T,
+     "threads": N, "inputs": FILE, "outputs": FILE}
                                                        -> {"ok": {}}
     {"op": "round", "calls": N}                        -> {"ok": {"latencies_us": [...], "seconds": S}}
 
 and {"error": "one line"} when a request fails. `inputs` are safetensors `[B, frames, ...]` by name. A step takes them frame
 by frame, round and round, with the state carried on; its outputs are those of the first round from the initial state.
 A window or a training step takes them whole. A training step's output is `loss` [2], before and after the first update.
+On the CPU there are eager PyTorch and ONNX Runtime, in f32; on a GPU PyTorch in its three forms. A product has no inputs and outputs: it multiplies two B x B
+matrices T times a call. ONNX Runtime may be missing where nothing is asked of it.
 """
 
 import gc
@@ -21,10 +24,15 @@ import time
 import warnings
 
 import numpy
-import onnxruntime
 import safetensors.numpy
 import torch
 
+try:
+    import onnxruntime
+except ImportError:
+    onnxruntime = None
+
+from cuda import CudaPass, CudaProduct
 from policy import OUTPUTS, Policy
 
 INPUTS = ("features", "ids", "previous_action", "action", "uniform")
@@ -197,13 +205,25 @@ SUBJECTS = {
 }
 
 
+ON_CUDA = {"step": CudaPass, "window": CudaPass, "product": CudaProduct}
+
+
+def subject_of(case):
+    library, device = case["library"], case["device"]
+    if library == "onnxruntime" and onnxruntime is None:
+        raise ValueError("onnxruntime is not installed")
+    on_gpu = device != "cpu" and library.startswith("pytorch")
+    kind = ON_CUDA.get(case["pass"]) if on_gpu else SUBJECTS.get((library, case["pass"]))
+    if kind is None or (device != "cpu" and not on_gpu):
+        raise ValueError(f"{library} has no {case['pass']} pass on {device} here")
+    return kind
+
+
 def prepare(case):
-    kind = SUBJECTS.get((case["library"], case["pass"]))
-    if kind is None:
-        raise ValueError(f"{case['library']} has no {case['pass']} pass here")
+    kind = subject_of(case)
     torch.set_num_threads(case["threads"])
-    inputs = read_inputs(case["inputs"])
-    if inputs[0].shape[0] != case["batch"]:
+    inputs = read_inputs(case["inputs"]) if case["pass"] != "product" else None
+    if inputs is not None and inputs[0].shape[0] != case["batch"]:
         raise ValueError(f"inputs have {inputs[0].shape[0]} rows, the case says {case['batch']}")
     subject = kind(case, inputs)
     outputs = {name: numpy.ascontiguousarray(a).astype(numpy.uint32 if a.dtype == numpy.int64 else a.dtype) for name, a in subject.first_outputs().items()}
@@ -239,7 +259,7 @@ def main():
             request = json.loads(line)
             match request["op"]:
                 case "hello":
-                    ok = {"pytorch": torch.__version__.split("+")[0], "onnxruntime": onnxruntime.__version__}
+                    ok = {"pytorch": torch.__version__.split("+")[0], "onnxruntime": onnxruntime.__version__ if onnxruntime else "missing"}
                 case "prepare":
                     subject = None  # the old one's memory goes first
                     subject, ok = prepare(request), {}

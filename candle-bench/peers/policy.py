@@ -22,6 +22,7 @@ ACTION_STATE_IDS, CHARACTER_IDS = 4, 2
 COMPONENTS = [("buttons", 0, 8, 2), ("main_x", 8, 1, 17), ("main_y", 9, 1, 17), ("c_x", 10, 1, 17), ("c_y", 11, 1, 17), ("shoulder", 12, 1, 5)]
 INDEPENDENT_WIDTHS = [64, 64, 64, 64, 64, 32]
 OUTPUTS = ("logits", "value", "action")
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 # Parameters of two axes that are not the weight of a linear layer.
 TABLES = ("action_states", "characters", "previous", "chosen", "a_log", "conv.weight")
 
@@ -44,6 +45,14 @@ class Policy(torch.nn.Module):
         self.first_rows = [torch.arange(columns) * classes for _, _, columns, classes in COMPONENTS]
         if not training:
             self.fold_tables()
+
+    def place(self, device, dtype):
+        """Moves everything to a device; 16 bits for all but the decay of the scan's state, which would not move any more."""
+        move = lambda tensor: tensor.to(device, DTYPES[dtype] if tensor.is_floating_point() else None)
+        self.p = {name: value.to(device) if name.endswith("a_log") else move(value) for name, value in self.p.items()}
+        self.first_rows = [rows.to(device) for rows in self.first_rows]
+        self.folded, self.folded_offsets, self.feature_weight = map(move, (self.folded, self.folded_offsets, self.feature_weight))
+        return self
 
     @staticmethod
     def stored(name, value):
@@ -69,6 +78,7 @@ class Policy(torch.nn.Module):
             characters = F.embedding(ids[..., ACTION_STATE_IDS:], self.p["characters"]).flatten(-2)
             x = self.linear(torch.cat([features, states, characters], -1), "input")
         else:
+            features = features.to(self.feature_weight.dtype)
             x = F.linear(features, self.feature_weight, self.p["input.bias"]) + F.embedding(ids + self.folded_offsets, self.folded).sum(-2)
         return self.layer_norm_gelu(x, "input_norm")
 
@@ -111,7 +121,7 @@ class Policy(torch.nn.Module):
         u = F.silu((window * self.p[f"{name}.conv.weight"]).sum(1) + self.p[f"{name}.conv.bias"])
         decay, drive, c = self.selection(u, name)
         h = decay * h + drive
-        y = (h @ c[..., None])[..., 0] + self.p[f"{name}.d"] * u
+        y = (h @ c[..., None].to(h.dtype))[..., 0].to(u.dtype) + self.p[f"{name}.d"] * u
         return self.linear(y * F.silu(z), f"{name}.out_proj"), window[:, 1:], h
 
     def mamba_window(self, x, name):
@@ -125,7 +135,7 @@ class Policy(torch.nn.Module):
         for t in range(u.shape[1]):
             h = decay[:, t] * h + drive[:, t]
             states.append(h)
-        y = (torch.stack(states, 1) @ c[..., None])[..., 0] + self.p[f"{name}.d"] * u
+        y = (torch.stack(states, 1) @ c[..., None].to(h.dtype))[..., 0].to(u.dtype) + self.p[f"{name}.d"] * u
         return self.linear(y * F.silu(z), f"{name}.out_proj")
 
     def rows(self, table, chosen, first_rows):
@@ -137,6 +147,7 @@ class Policy(torch.nn.Module):
     def choose(self, logits, wanted, uniform, classes):
         if self.teacher_forced:
             return wanted
+        logits = logits.float()
         if classes == 2:
             picked = (uniform >= 1 - torch.sigmoid(logits)).long()
         else:
@@ -180,7 +191,8 @@ class Policy(torch.nn.Module):
         for i in range(self.config["backbone"]["layers"]):
             taps, inner = self.p[f"blocks.{i}.conv.weight"].shape
             states = self.p[f"blocks.{i}.a_log"].shape[1]
-            state += [torch.zeros(batch, taps - 1, inner), torch.zeros(batch, inner, states)]
+            conv, a_log = self.p[f"blocks.{i}.conv.weight"], self.p[f"blocks.{i}.a_log"]
+            state += [conv.new_zeros(batch, taps - 1, inner), a_log.new_zeros(batch, inner, states)]
         return tuple(state)
 
     def loss(self, logits, action):

@@ -23,6 +23,15 @@ pub struct Host {
 }
 
 impl Host {
+    /// The columns of a table that say where a row was measured.
+    pub const COLUMNS: [&str; 7] = ["Host", "CPU", "CPUs", "Features", "Commit", "Profile", "Date"];
+
+    /// The cells of these columns.
+    pub fn cells(&self) -> [String; 7] {
+        let Self { host, cpu, cpus, features, commit, profile, date } = self;
+        [host.clone(), cpu.clone(), cpus.to_string(), features.clone(), commit.clone(), profile.clone(), date.clone()]
+    }
+
     /// Asks the system. What it does not say is `unknown`.
     pub fn detect(name: Option<String>) -> Self {
         Self {

@@ -6,7 +6,7 @@
 use crate::host::Host;
 use crate::policy::{Inputs, Network, STREAM_FRAMES};
 use crate::stats::{Summary, percentile, sorted};
-use crate::table::{Case, Pass, Record, Shown, micros, optional, where_cells};
+use crate::table::{Case, Pass, Record, Shown, micros, optional};
 use anyhow::{Context, Result, ensure};
 use candle_models::engine::{Engine, EngineError, Options, Placement, Session};
 use candle_models::random::Random;
@@ -101,13 +101,6 @@ impl Record for LoadRow {
         ("Requests", Shown::Everywhere),
         ("Seconds", Shown::Csv),
         ("Device", Shown::Csv),
-        ("Host", Shown::Csv),
-        ("CPU", Shown::Csv),
-        ("CPUs", Shown::Csv),
-        ("Features", Shown::Csv),
-        ("Commit", Shown::Csv),
-        ("Profile", Shown::Csv),
-        ("Date", Shown::Csv),
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -134,10 +127,12 @@ impl Record for LoadRow {
             latency.n.to_string(),
             format!("{}", self.seconds),
         ]);
-        let [device, _, rest @ ..] = where_cells(case, &self.host);
-        cells.push(device);
-        cells.extend(rest);
+        cells.push(case.device.clone());
         cells
+    }
+
+    fn host(&self) -> &Host {
+        &self.host
     }
 }
 

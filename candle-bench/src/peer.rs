@@ -15,10 +15,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// Which library runs the network over there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Library {
     /// PyTorch, eager.
     Pytorch,
+    /// PyTorch through `torch.compile`, on a GPU.
+    PytorchCompile,
+    /// PyTorch, eager, captured as one CUDA graph with its copies.
+    PytorchGraphs,
     /// ONNX Runtime on the network that PyTorch exported.
     Onnxruntime,
 }
@@ -28,6 +32,10 @@ pub enum Library {
 pub struct PeerCase {
     /// The library.
     pub library: Library,
+    /// `cpu` or `cuda:0`.
+    pub device: String,
+    /// In which PyTorch computes on a GPU: `f32` or `bf16`.
+    pub dtype: String,
     /// Directory with `config.json` and `model.safetensors`.
     pub bundle: PathBuf,
     /// What one call does.
@@ -49,7 +57,7 @@ pub struct PeerCase {
 pub struct Versions {
     /// `2.11.0`.
     pub pytorch: String,
-    /// `1.25.1`.
+    /// `1.25.1`, or `missing`.
     pub onnxruntime: String,
 }
 
@@ -58,6 +66,8 @@ impl Versions {
     pub fn of(&self, library: Library) -> String {
         match library {
             Library::Pytorch => format!("pytorch {}", self.pytorch),
+            Library::PytorchCompile => format!("pytorch {} compiled", self.pytorch),
+            Library::PytorchGraphs => format!("pytorch {} in a CUDA graph", self.pytorch),
             Library::Onnxruntime => format!("onnxruntime {}", self.onnxruntime),
         }
     }

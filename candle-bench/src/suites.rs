@@ -44,7 +44,7 @@ impl LatencySuite {
         for (network, case) in self.cases() {
             let calls = EngineCalls::new(network.load()?, &case, &Inputs::random(&case))?;
             let measurement = harness::measure(&mut Timed(calls), settings).with_context(|| describe(&case))?;
-            let row = LatencyRow { host: host.clone(), case, measurement };
+            let row = LatencyRow { host: host.clone(), case, measurement, gpu_mb: None };
             seen(&row);
             rows.push(row);
         }
@@ -120,6 +120,8 @@ fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, ben
     let inputs = Inputs::random(&case);
     let theirs = PeerCase {
         library,
+        device: case.device.clone(),
+        dtype: if case.device == "cpu" { "f32".to_owned() } else { case.dtype.clone() },
         bundle: std::path::absolute(&network.original)?,
         pass: case.pass,
         batch: case.batch,

@@ -3,6 +3,7 @@
 use crate::harness::{Comparison, Measurement};
 use crate::host::Host;
 use anyhow::{Context, Result};
+use candle_models::nvml;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -63,6 +64,9 @@ pub struct LatencyRow {
     /// How long.
     #[serde(flatten)]
     pub measurement: Measurement,
+    /// Memory in use on the GPU that computed, in megabytes, that of other programs counted in; `None` for the CPU and
+    /// where the driver does not say.
+    pub gpu_mb: Option<f64>,
 }
 
 /// One comparison with a peer.
@@ -102,10 +106,12 @@ impl Agreement {
 
 /// A row that can be printed.
 pub trait Record: Serialize {
-    /// Column names and whether the column is left out of the Markdown table.
+    /// Its own column names and whether the column is left out of the Markdown table; those of its host follow in CSV.
     const COLUMNS: &'static [(&'static str, Shown)];
-    /// The cells, as many as there are columns.
+    /// The cells of these columns, as many as there are.
     fn cells(&self) -> Vec<String>;
+    /// Where it was measured.
+    fn host(&self) -> &Host;
 }
 
 /// Where a column appears.
@@ -141,15 +147,9 @@ impl Record for LatencyRow {
         ("Requests", Csv),
         ("Windows", Csv),
         ("Steady", Everywhere),
+        ("GPU MB", Everywhere),
         ("Device", Csv),
         ("Dtype", Csv),
-        ("Host", Csv),
-        ("CPU", Csv),
-        ("CPUs", Csv),
-        ("Features", Csv),
-        ("Commit", Csv),
-        ("Profile", Csv),
-        ("Date", Csv),
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -176,9 +176,14 @@ impl Record for LatencyRow {
             latency.n.to_string(),
             found.windows.to_string(),
             yes_no(found.steady),
+            gpu_memory(self.gpu_mb),
         ];
-        cells.extend(where_cells(case, &self.host));
+        cells.extend([case.device.clone(), case.dtype.clone()]);
         cells
+    }
+
+    fn host(&self) -> &Host {
+        &self.host
     }
 }
 
@@ -207,13 +212,6 @@ impl Record for PeerRow {
         ("Their requests", Csv),
         ("Device", Csv),
         ("Dtype", Csv),
-        ("Host", Csv),
-        ("CPU", Csv),
-        ("CPUs", Csv),
-        ("Features", Csv),
-        ("Commit", Csv),
-        ("Profile", Csv),
-        ("Date", Csv),
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -250,24 +248,13 @@ impl Record for PeerRow {
                 cells.extend(std::iter::repeat_n(String::new(), 8));
             }
         }
-        cells.extend(where_cells(case, &self.host));
+        cells.extend([case.device.clone(), case.dtype.clone()]);
         cells
     }
-}
 
-/// Where a row was measured: device, dtype, host, processor, processors, features, commit, profile, date.
-pub(crate) fn where_cells(case: &Case, host: &Host) -> [String; 9] {
-    [
-        case.device.clone(),
-        case.dtype.clone(),
-        host.host.clone(),
-        host.cpu.clone(),
-        host.cpus.to_string(),
-        host.features.clone(),
-        host.commit.clone(),
-        host.profile.clone(),
-        host.date.clone(),
-    ]
+    fn host(&self) -> &Host {
+        &self.host
+    }
 }
 
 /// Microseconds with about three significant digits.
@@ -282,6 +269,11 @@ pub(crate) fn micros(us: f64) -> String {
 /// The same, empty where there is none.
 pub(crate) fn optional(us: Option<f64>) -> String {
     us.map_or_else(String::new, micros)
+}
+
+/// Megabytes, or that they are unknown.
+pub(crate) fn gpu_memory(mb: Option<f64>) -> String {
+    mb.map_or_else(|| nvml::UNKNOWN.to_owned(), |mb| format!("{mb:.0}"))
 }
 
 fn yes_no(yes: bool) -> String {
@@ -309,8 +301,8 @@ pub fn csv<R: Record>(rows: &[R]) -> String {
         false => cell.to_owned(),
     };
     let line = |cells: Vec<String>| cells.iter().map(|c| quoted(c)).collect::<Vec<_>>().join(",") + "\n";
-    let header = line(R::COLUMNS.iter().map(|(name, _)| (*name).to_owned()).collect());
-    rows.iter().fold(header, |text, row| text + &line(row.cells()))
+    let header = line(R::COLUMNS.iter().map(|(name, _)| *name).chain(Host::COLUMNS).map(str::to_owned).collect());
+    rows.iter().fold(header, |text, row| text + &line(row.cells().into_iter().chain(row.host().cells()).collect()))
 }
 
 /// A suite's rows with what is needed to read and repeat them.
@@ -373,7 +365,7 @@ mod tests {
     fn row() -> LatencyRow {
         let samples: Vec<f64> = (1..=100).map(f64::from).collect();
         let measurement = Measurement { latency_us: Summary::of(&samples).unwrap(), calls_per_s: 1000.0, windows: 3, steady: true };
-        LatencyRow { host: Host::detect(Some("a \"quoted\" host".to_owned())), case: case(), measurement }
+        LatencyRow { host: Host::detect(Some("a \"quoted\" host".to_owned())), case: case(), measurement, gpu_mb: None }
     }
 
     fn peer(comparison: Option<Comparison>) -> PeerRow {

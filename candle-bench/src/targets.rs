@@ -7,7 +7,7 @@ use crate::ops::Peaks;
 use crate::peer::{Library, Peer};
 use crate::policy::{EngineCalls, Inputs, Network};
 use crate::suites::PeerSuite;
-use crate::table::{Case, Pass, PeerRow, Record, Shown, where_cells};
+use crate::table::{Case, Pass, PeerRow, Record, Shown};
 use anyhow::{Context, Result};
 use candle_models::engine::{Engine, Options, Session};
 use serde::{Deserialize, Serialize};
@@ -70,13 +70,6 @@ impl Record for TargetRow {
         ("From", Shown::Everywhere),
         ("Model", Shown::Csv),
         ("Device", Shown::Csv),
-        ("Host", Shown::Csv),
-        ("CPU", Shown::Csv),
-        ("CPUs", Shown::Csv),
-        ("Features", Shown::Csv),
-        ("Commit", Shown::Csv),
-        ("Profile", Shown::Csv),
-        ("Date", Shown::Csv),
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -84,23 +77,24 @@ impl Record for TargetRow {
             Limit::AtMost(most) => format!("<= {most}"),
             Limit::AtLeast(least) => format!(">= {least}"),
         };
-        let [device, dtype, rest @ ..] = where_cells(&self.case, &self.host);
         let digits = if self.found >= 10.0 { 1 } else { 3 };
-        let mut cells = vec![
+        vec![
             self.what.clone(),
             self.case.batch.to_string(),
             self.case.threads.to_string(),
-            dtype,
+            self.case.dtype.clone(),
             format!("{:.digits$}", self.found),
             limit,
             self.unit.clone(),
             if self.met() { "yes" } else { "no" }.to_owned(),
             self.evidence.clone(),
             self.case.model.clone(),
-            device,
-        ];
-        cells.extend(rest);
-        cells
+            self.case.device.clone(),
+        ]
+    }
+
+    fn host(&self) -> &Host {
+        &self.host
     }
 }
 
@@ -151,25 +145,14 @@ impl TargetSuite {
                 self.ratio(what, network, (Pass::Window, batch, torch, 0.1), peer, host, add)?;
             }
         }
-        let mut training = Vec::new();
-        self.ratio(
-            "Mamba training step 32 x 60 over PyTorch's",
-            mamba,
-            (Pass::Train, 32, torch, 0.025),
-            peer,
-            host,
-            &mut |row: TargetRow| {
-                training.push(row.clone());
-                add(row);
-            },
-        )?;
-        for row in training {
+        let training = (Pass::Train, 32, torch, 0.025);
+        for row in self.ratio("Mamba training step 32 x 60 over PyTorch's", mamba, training, peer, host, add)? {
             add(self.matmul_share(row)?);
         }
         Ok(())
     }
 
-    /// Our time over theirs, on every number of threads.
+    /// Our time over theirs, on every number of threads. Gives back what was compared.
     fn ratio(
         &self,
         what: &str,
@@ -178,7 +161,7 @@ impl TargetSuite {
         peer: &mut Peer,
         host: &Host,
         add: &mut impl FnMut(TargetRow),
-    ) -> Result<()> {
+    ) -> Result<Vec<PeerRow>> {
         let suite = PeerSuite {
             networks: vec![network.clone()],
             libraries: vec![library],
@@ -196,24 +179,24 @@ impl TargetSuite {
             };
             let limit = Limit::AtMost(most);
             add(TargetRow { host: host.clone(), case: row.case.clone(), what: what.into(), found, limit, unit: "x".into(), evidence });
-        })?;
-        Ok(())
+        })
     }
 
     /// The operations of a training step over its time, as a share of what a large product reaches on as many threads.
-    fn matmul_share(&self, training: TargetRow) -> Result<TargetRow> {
-        let case = &training.case;
-        let micros: f64 = training.evidence.split(' ').next().and_then(|t| t.parse().ok()).unwrap_or(f64::NAN);
+    fn matmul_share(&self, training: PeerRow) -> Result<TargetRow> {
+        let PeerRow { host, case, comparison, .. } = training;
+        let micros = comparison.map_or(f64::NAN, |c| c.ours_us.p50);
         // Two operations per weight and frame forward, four backward.
         let operations = 6.0 * self.mamba[0].products()? as f64 * (case.batch * case.frames) as f64;
         let (ours, peak) = (operations / micros / 1e3, Peaks::measure(case.threads, &self.settings)?.gflop_per_s);
         Ok(TargetRow {
+            host,
+            case,
             what: "Mamba training step, share of the machine's own matrix product".into(),
             found: ours / peak,
             limit: Limit::AtLeast(0.5),
             unit: "share".into(),
             evidence: format!("{ours:.0} of {peak:.0} GFLOP/s, 6 per weight and frame"),
-            ..training
         })
     }
 

@@ -36,6 +36,8 @@ mod error;
 pub mod exec;
 pub mod files;
 pub mod nn;
+#[cfg(feature = "cli")]
+pub mod nvml;
 pub mod ops;
 pub mod policy;
 pub mod random;

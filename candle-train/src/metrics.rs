@@ -11,11 +11,13 @@
 //! | `samples_per_s` | samples of this step over its wall time (the policy: frames) |
 //! | `data_wait` | share of the wall time spent waiting for data |
 //! | `peak_mb` | the process's highest resident memory so far (Linux; absent elsewhere) |
+//! | `gpu_mb` | memory in use on the GPU that computes, that of other programs counted in (absent on the CPU and where the driver does not say) |
 //! | `skipped` | steps skipped so far because a gradient was not finite |
 //! | `parts.*` | the task's own shares of the loss |
 //! | `evaluation.*` | results on held-out data, in lines of their own |
 
-use candle_models::{Error, Result};
+use candle_core::Device;
+use candle_models::{Error, Result, nvml};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -79,6 +81,7 @@ pub struct Reporter {
     total: u64,
     every: u64,
     unit: &'static str,
+    device: Device,
     loss: Window,
     norm: Window,
 }
@@ -98,7 +101,24 @@ impl Reporter {
             let style = ProgressStyle::with_template("{bar:30} {pos}/{len} [{elapsed}<{eta}] {wide_msg}");
             ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_position(step)
         });
-        Ok(Self { file: directory.map(open).transpose()?, bar, total, every, unit, loss: Window::default(), norm: Window::default() })
+        let (file, device) = (directory.map(open).transpose()?, Device::Cpu);
+        Ok(Self { file, bar, total, every, unit, device, loss: Window::default(), norm: Window::default() })
+    }
+
+    /// Reports the memory in use on this device too.
+    pub fn watching(mut self, device: &Device) -> Self {
+        self.device = device.clone();
+        self
+    }
+
+    /// Megabytes in use on the GPU, and the same for people: nothing for the CPU.
+    fn gpu_memory(&self) -> (Option<f64>, String) {
+        let mb = nvml::device_memory_in_use(&self.device).map(|bytes| bytes as f64 / 1e6);
+        match (&self.device, mb) {
+            (Device::Cuda(_), Some(mb)) => (Some(mb), format!(" | GPU {mb:.0} MB")),
+            (Device::Cuda(_), None) => (None, format!(" | GPU {}", nvml::UNKNOWN)),
+            _ => (None, String::new()),
+        }
     }
 
     /// Takes in a step, and reports it if it is its turn.
@@ -111,16 +131,17 @@ impl Reporter {
         let rate = f.samples as f64 / f.time.as_secs_f64().max(1e-9);
         let wait = f.waited.as_secs_f64() / f.time.as_secs_f64().max(1e-9);
         let memory = peak_memory_mb();
+        let (gpu, gpu_text) = self.gpu_memory();
         let parts: Map<String, Value> = f.parts.iter().map(|(n, x)| ((*n).to_owned(), json!(x))).collect();
         self.write(&json!({
             "step": f.step, "loss": f.loss, "loss_z": loss_z, "norm": f.norm, "norm_z": norm_z,
             "learning_rate": f.learning_rate, "ms": ms, "samples_per_s": rate, "data_wait": wait, "peak_mb": memory,
-            "skipped": f.skipped, "parts": parts,
+            "gpu_mb": gpu, "skipped": f.skipped, "parts": parts,
         }))?;
         let memory = memory.map_or(String::new(), |mb| format!(" | {mb:.0} MB"));
         let skipped = if f.skipped > 0 { format!(" | {} skipped", f.skipped) } else { String::new() };
         let figures = format!(
-            "loss {:.4} ({loss_z:+.1}z) | norm {:.3} ({norm_z:+.1}z) | lr {:.2e} | {ms:.1} ms | {rate:.0} {}/s | data {:.0}%{memory}{skipped}",
+            "loss {:.4} ({loss_z:+.1}z) | norm {:.3} ({norm_z:+.1}z) | lr {:.2e} | {ms:.1} ms | {rate:.0} {}/s | data {:.0}%{memory}{gpu_text}{skipped}",
             f.loss,
             f.norm,
             f.learning_rate,

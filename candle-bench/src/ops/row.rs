@@ -104,17 +104,10 @@ impl Record for OpRow {
         ("Peak GFLOP/s", Csv),
         ("Peak GB/s", Csv),
         ("Rounds", Csv),
-        ("Host", Csv),
-        ("CPU", Csv),
-        ("CPUs", Csv),
-        ("Features", Csv),
-        ("Commit", Csv),
-        ("Profile", Csv),
-        ("Date", Csv),
     ];
 
     fn cells(&self) -> Vec<String> {
-        let (host, shown) = (&self.host, |x: Option<f64>| x.map_or_else(String::new, |x| format!("{x:.1}")));
+        let shown = |x: Option<f64>| x.map_or_else(String::new, |x| format!("{x:.1}"));
         let mut cells = vec![
             self.operation.clone(),
             self.shape.clone(),
@@ -142,15 +135,12 @@ impl Record for OpRow {
             format!("{:.1}", self.peaks.gflop_per_s),
             format!("{:.1}", self.peaks.gb_per_s),
             self.comparison.as_ref().map_or_else(String::new, |c| c.rounds.to_string()),
-            host.host.clone(),
-            host.cpu.clone(),
-            host.cpus.to_string(),
-            host.features.clone(),
-            host.commit.clone(),
-            host.profile.clone(),
-            host.date.clone(),
         ]);
         cells
+    }
+
+    fn host(&self) -> &Host {
+        &self.host
     }
 }
 

@@ -55,15 +55,9 @@ impl Record for StepRow {
         ("Share %", Everywhere),
         ("GFLOP/s", Everywhere),
         ("Passes", Csv),
-        ("Host", Csv),
-        ("CPU", Csv),
-        ("Features", Csv),
-        ("Commit", Csv),
-        ("Date", Csv),
     ];
 
     fn cells(&self) -> Vec<String> {
-        let host = &self.host;
         vec![
             self.model.clone(),
             self.batch.to_string(),
@@ -74,12 +68,11 @@ impl Record for StepRow {
             format!("{:.1}", 100.0 * self.share),
             self.gflop_per_s.map_or_else(String::new, |x| format!("{x:.1}")),
             self.passes.to_string(),
-            host.host.clone(),
-            host.cpu.clone(),
-            host.features.clone(),
-            host.commit.clone(),
-            host.date.clone(),
         ]
+    }
+
+    fn host(&self) -> &Host {
+        &self.host
     }
 }
 

@@ -154,7 +154,8 @@ impl Plan {
         let identity = serde_json::json!({ "config": self.config, "data": self.data });
         let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity)?;
         begin(&mut trainer, &mut task, place, &self.config)?;
-        let mut reporter = Reporter::new(place.directory(), trainer.step(), self.steps, self.config.trainer.log_every, "frames")?;
+        let mut reporter =
+            Reporter::new(place.directory(), trainer.step(), self.steps, self.config.trainer.log_every, "frames")?.watching(&device);
         let outcome = trainer.run(&mut task, &mut reporter, stop)?;
         drop(reporter);
 

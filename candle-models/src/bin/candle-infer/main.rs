@@ -2,6 +2,7 @@
 
 mod agreement;
 mod demo;
+mod doctor;
 mod export;
 mod inspect;
 mod options;
@@ -33,6 +34,15 @@ enum Command {
     /// Writes a bundle in another dtype or in 8 bits, without what training noted, and reports how far it answers like the
     /// original.
     Export(export::Arguments),
+    /// Reports what this machine computes on (devices, driver, libraries, CPU), which features this program has, and what a
+    /// bundle asks of a GPU; each trouble with its remedy.
+    ///
+    /// The recommended load of a GPU is arithmetic from its datasheet, not a measurement. Step: the most sessions, a power of
+    /// two up to 512, whose weights, states, inputs and outputs move through memory in 50 us, and whose products take no
+    /// longer at the rate of bf16. Window: enough sequences of 64 frames to give each multiprocessor a tile of 128 x 128 of
+    /// the widest layer, if their activations fit into half of the memory. Sessions that fit: nine tenths of the memory less
+    /// the weights, over the state of one, as a power of two.
+    Doctor(doctor::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -41,5 +51,6 @@ fn main() -> ExitCode {
         Command::Demo(options) => run::run(run::Arguments::demo(options)),
         Command::Inspect(arguments) => inspect::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
     })
 }
