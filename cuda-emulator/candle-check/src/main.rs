@@ -75,14 +75,17 @@ fn main() -> Result<()> {
         }
         c.run(&format!("log {name}"), t, |d| (x(d, &[777])?.abs()? + 0.1)?.log());
         c.run(&format!("sqrt {name}"), t, |d| x(d, &[777])?.abs()?.sqrt());
-        c.run(&format!("sum {name}"), t * 4., |d| x(d, &[7, 300])?.sum(D::Minus1));
+        // The CPU adds 16-bit values in 16 bits.
+        c.run(&format!("sum {name}"), t * 8., |d| x(d, &[7, 300])?.sum(D::Minus1));
         c.run(&format!("sum 0 {name}"), t * 4., |d| x(d, &[30, 41])?.sum(0));
         c.run(&format!("max {name}"), 0., |d| x(d, &[7, 300])?.max(1));
         c.run(&format!("argmax {name}"), 0., |d| x(d, &[7, 300])?.argmax(1));
         c.run(&format!("softmax {name}"), t, |d| candle_nn::ops::softmax(&x(d, &[9, 65])?, 1));
         c.run(&format!("softmax_last_dim {name}"), t, |d| candle_nn::ops::softmax_last_dim(&x(d, &[9, 65])?));
-        c.run(&format!("rms_norm {name}"), t, |d| candle_nn::ops::rms_norm(&x(d, &[9, 64])?, &x(d, &[64])?, 1e-5));
-        c.run(&format!("layer_norm {name}"), t * 2., |d| candle_nn::ops::layer_norm(&x(d, &[9, 64])?, &x(d, &[64])?, &x(d, &[64])?, 1e-5));
+        if dtype != DType::F64 {
+            c.run(&format!("rms_norm {name}"), t, |d| candle_nn::ops::rms_norm(&x(d, &[9, 64])?, &x(d, &[64])?, 1e-5));
+            c.run(&format!("layer_norm {name}"), t * 2., |d| candle_nn::ops::layer_norm(&x(d, &[9, 64])?, &x(d, &[64])?, &x(d, &[64])?, 1e-5));
+        }
         c.run(&format!("cat {name}"), 0., |d| Tensor::cat(&[x(d, &[3, 5])?, x(d, &[3, 2])?], 1));
         c.run(&format!("narrow {name}"), 0., |d| x(d, &[8, 9])?.narrow(1, 2, 4)?.contiguous());
         c.run(&format!("index_select {name}"), 0., |d| x(d, &[20, 6])?.index_select(&ids(d, 9, 20)?, 0));

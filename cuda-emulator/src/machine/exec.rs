@@ -3,6 +3,7 @@ use super::{
     Machine,
     access::{self, Spaces},
     atomic, printf, race,
+    race::Class,
     thread::{Copy, Frame, Thread, Wait},
 };
 use crate::{
@@ -27,7 +28,7 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
     let launch = machine.launch;
     let program = launch.program;
     let (mut pc, mut ran) = (thread.pc, 0u64);
-    let races = race::Watch { grid: &mut machine.races, block: block.races, thread: thread.index };
+    let races = race::Watch { grid: &mut machine.races, block: block.races, program, thread: thread.index, func: thread.func };
     let mut spaces = Spaces {
         global: &mut machine.global,
         shared: block.shared,
@@ -50,6 +51,7 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
     }
     'frame: loop {
         let func = &program.funcs[thread.func];
+        spaces.race.func = thread.func;
         let (code, consts) = (func.code.as_slice(), func.consts.as_slice());
         let regs = &mut thread.regs[thread.regs_base..thread.regs_base + func.registers];
         macro_rules! get {
@@ -98,7 +100,7 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                     let all = size * usize::from(access.n);
                     let at = address!(access.base, access.offset);
                     let place = attempt!(spaces.place(access.space, at, all, all, false));
-                    attempt!(spaces.race.read(place, all, access.sync, pc - 1));
+                    attempt!(spaces.race.read(place, all, class(access.sync), pc - 1));
                     for i in 0..usize::from(access.n) {
                         // SAFETY: `place` has checked that `all` bytes are there.
                         let value = unsafe { access::load(place.host.add(i * size), size, access.ty.signed()) };
@@ -110,11 +112,13 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                     let all = size * usize::from(access.n);
                     let at = address!(access.base, access.offset);
                     let place = attempt!(spaces.place(access.space, at, all, all, true));
-                    attempt!(spaces.race.write(place, all, access.sync, pc - 1));
+                    let mut same = true;
                     for i in 0..usize::from(access.n) {
+                        let value = get!(x[i]);
                         // SAFETY: as above.
-                        unsafe { access::store(place.host.add(i * size), size, get!(x[i])) };
+                        same &= unsafe { access::replace(place.host.add(i * size), size, value) };
                     }
+                    attempt!(spaces.race.write(place, all, class(access.sync), same, pc - 1));
                 }
                 Kind::Cvt { cvt, d, a } => regs[d as usize] = cvt.apply(get!(a)),
                 Kind::CvtPack { cvt, d, a, b } => {
@@ -327,6 +331,10 @@ fn frame(func: usize, pc: usize, regs: usize, local: usize, params: usize, call:
     Frame { func, pc, regs, local, params, returns }
 }
 
+fn class(sync: bool) -> Class {
+    if sync { Class::Sync } else { Class::Plain }
+}
+
 fn joined(join: Join, yes: bool, c: bool) -> bool {
     match join {
         Join::None => yes,
@@ -370,12 +378,12 @@ fn finish_copies(spaces: &mut Spaces, copies: &mut Vec<Copy>, due: u32) -> Resul
         let mut bytes = [0u8; 16];
         if copy.source > 0 {
             let from = spaces.place(Space::Generic, copy.from, copy.source, copy.source.next_power_of_two().min(copy.size), false)?;
-            spaces.race.read(from, copy.source, false, copy.pc)?;
+            spaces.race.read(from, copy.source, Class::Plain, copy.pc)?;
             // SAFETY: `place` has checked the source's bytes; the buffer has sixteen, the largest size.
             unsafe { std::ptr::copy_nonoverlapping(from.host, bytes.as_mut_ptr(), copy.source) };
         }
         let to = spaces.place(Space::Shared, copy.to, copy.size, copy.size, true)?;
-        spaces.race.write(to, copy.size, false, copy.pc)?;
+        spaces.race.write(to, copy.size, Class::Plain, false, copy.pc)?;
         // SAFETY: as above, for the target.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.host, copy.size) };
     }

@@ -84,11 +84,6 @@ impl Thread {
         self.params.resize(grow(self.params.len(), self.params_base + func.param_bytes), 0);
     }
 
-    /// Lane in the warp.
-    pub fn lane(&self) -> u32 {
-        self.index as u32 % 32
-    }
-
     pub fn value(&self, program: &Program, source: u32) -> u64 {
         use crate::decode::CONST;
         match source & CONST {
