@@ -115,7 +115,10 @@ fn a_barrier_that_some_miss_is_a_deadlock() {
 #[test]
 fn a_shuffle_whose_lanes_do_not_come_is_a_deadlock() {
     let s = Session::new();
-    let k = s.kernel("", "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 7; @%p1 bra B; shfl.sync.idx.b32 %r2, %r1, 0, 31, -1; ret; B: bar.sync 0; ret;");
+    let k = s.kernel(
+        "",
+        "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 7; @%p1 bra B; shfl.sync.idx.b32 %r2, %r1, 0, 31, -1; ret; B: bar.sync 0; ret;",
+    );
     assert_eq!(s.run(&k, 1, 32, &[]), TIMEOUT);
 }
 

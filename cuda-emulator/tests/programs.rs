@@ -5,10 +5,8 @@ use common::*;
 #[test]
 fn shuffles_reduce_a_warp() {
     let s = Session::new();
-    let steps: String = [16, 8, 4, 2, 1]
-        .iter()
-        .map(|n| format!("shfl.sync.bfly.b32 %r6|%p1, %r5, {n}, 31, -1; add.s32 %r5, %r5, %r6;"))
-        .collect();
+    let steps: String =
+        [16, 8, 4, 2, 1].iter().map(|n| format!("shfl.sync.bfly.b32 %r6|%p1, %r5, {n}, 31, -1; add.s32 %r5, %r5, %r6;")).collect();
     let k = s.kernel(".param .u64 out", &format!("{INDEX} mul.lo.s32 %r5, %r1, %r1; {steps} st.global.u32 [%d1], %r5; ret;"));
     let out = s.alloc(256);
     ok(s.run(&k, 1, 64, &[out]));

@@ -16,7 +16,11 @@ impl Check {
             }
             let (want, got) = (want.to_dtype(DType::F64)?, got.to_dtype(DType::F64)?);
             let (want, got) = (want.flatten_all()?.to_vec1::<f64>()?, got.flatten_all()?.to_vec1::<f64>()?);
-            Ok(want.iter().zip(&got).map(|(w, g)| if w == g { 0. } else { (w - g).abs() / w.abs().max(1.) }).fold(0., |m: f64, d| if d > m || d.is_nan() { d } else { m }))
+            Ok(want
+                .iter()
+                .zip(&got)
+                .map(|(w, g)| if w == g { 0. } else { (w - g).abs() / w.abs().max(1.) })
+                .fold(0., |m: f64, d| if d > m || d.is_nan() { d } else { m }))
         });
         match difference {
             Ok(d) if d <= tolerance => println!("ok      {name} ({d:.1e})"),
@@ -46,7 +50,16 @@ fn ids(device: &Device, n: usize, below: u32) -> Result<Tensor> {
 fn main() -> Result<()> {
     let mut c = Check { cuda: Device::new_cuda_with_stream(0)?, failed: 0 };
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
-        let (name, t) = (format!("{dtype:?}"), if dtype == DType::BF16 { 2e-2 } else if dtype == DType::F16 { 3e-3 } else { 1e-5 });
+        let (name, t) = (
+            format!("{dtype:?}"),
+            if dtype == DType::BF16 {
+                2e-2
+            } else if dtype == DType::F16 {
+                3e-3
+            } else {
+                1e-5
+            },
+        );
         let x = move |d: &Device, dims: &[usize]| input(d, dims)?.to_dtype(dtype);
         c.run(&format!("copy {name}"), 0., |d| x(d, &[3, 5]));
         c.run(&format!("add {name}"), t, |d| x(d, &[33, 7])? + x(d, &[33, 7])?);
@@ -84,7 +97,9 @@ fn main() -> Result<()> {
         c.run(&format!("softmax_last_dim {name}"), t, |d| candle_nn::ops::softmax_last_dim(&x(d, &[9, 65])?));
         if dtype != DType::F64 {
             c.run(&format!("rms_norm {name}"), t, |d| candle_nn::ops::rms_norm(&x(d, &[9, 64])?, &x(d, &[64])?, 1e-5));
-            c.run(&format!("layer_norm {name}"), t * 2., |d| candle_nn::ops::layer_norm(&x(d, &[9, 64])?, &x(d, &[64])?, &x(d, &[64])?, 1e-5));
+            c.run(&format!("layer_norm {name}"), t * 2., |d| {
+                candle_nn::ops::layer_norm(&x(d, &[9, 64])?, &x(d, &[64])?, &x(d, &[64])?, 1e-5)
+            });
         }
         c.run(&format!("cat {name}"), 0., |d| Tensor::cat(&[x(d, &[3, 5])?, x(d, &[3, 2])?], 1));
         c.run(&format!("narrow {name}"), 0., |d| x(d, &[8, 9])?.narrow(1, 2, 4)?.contiguous());

@@ -46,11 +46,7 @@ impl Decoder<'_, '_> {
         let has = |p: &str| s.parts.contains(&p);
         let ty = last_type(s)?;
         let Address { base, offset, frame } = self.address(address)?;
-        let mut space = s
-            .parts
-            .iter()
-            .find_map(|p| Space::parse(p.split("::").next().unwrap_or(p)))
-            .unwrap_or(Space::Generic);
+        let mut space = s.parts.iter().find_map(|p| Space::parse(p.split("::").next().unwrap_or(p))).unwrap_or(Space::Generic);
         if s.parts.contains(&"shared::cluster") {
             return Err(unsupported());
         }

@@ -62,7 +62,11 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
         }
         macro_rules! address {
             ($base:expr, $offset:expr) => {
-                if $base == FRAME_LOCAL { (thread.local_base as u64).wrapping_add($offset as u64) } else { get!($base).wrapping_add($offset as u64) }
+                if $base == FRAME_LOCAL {
+                    (thread.local_base as u64).wrapping_add($offset as u64)
+                } else {
+                    get!($base).wrapping_add($offset as u64)
+                }
             };
         }
         loop {
@@ -101,10 +105,10 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                     let at = address!(access.base, access.offset);
                     let place = attempt!(spaces.place(access.space, at, all, all, false));
                     attempt!(spaces.race.read(place, all, class(access.sync), pc - 1));
-                    for i in 0..usize::from(access.n) {
+                    for (i, d) in d[..usize::from(access.n)].iter().enumerate() {
                         // SAFETY: `place` has checked that `all` bytes are there.
                         let value = unsafe { access::load(place.host.add(i * size), size, access.ty.signed()) };
-                        regs[d[i] as usize] = value;
+                        regs[*d as usize] = value;
                     }
                 }
                 Kind::St { x, access } => {
@@ -113,8 +117,8 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                     let at = address!(access.base, access.offset);
                     let place = attempt!(spaces.place(access.space, at, all, all, true));
                     let mut same = true;
-                    for i in 0..usize::from(access.n) {
-                        let value = get!(x[i]);
+                    for (i, x) in x[..usize::from(access.n)].iter().enumerate() {
+                        let value = get!(*x);
                         // SAFETY: as above.
                         same &= unsafe { access::replace(place.host.add(i * size), size, value) };
                     }
@@ -149,7 +153,8 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                 Kind::Set { f, join, negated, pair, yes, d, a, b, c } => {
                     let (a, b, c) = (get!(a), get!(b), (get!(c) & 1 == 1) != negated);
                     let one = |a, b| if joined(join, f(a, b), c) { u64::from(yes) } else { 0 };
-                    regs[d as usize] = if pair { one(a & 0xffff, b & 0xffff) | one(a >> 16 & 0xffff, b >> 16 & 0xffff) << 16 } else { one(a, b) };
+                    regs[d as usize] =
+                        if pair { one(a & 0xffff, b & 0xffff) | one(a >> 16 & 0xffff, b >> 16 & 0xffff) << 16 } else { one(a, b) };
                 }
                 Kind::Test { f, d, a } => regs[d as usize] = u64::from(f(get!(a))),
                 Kind::Pack { d, bits, n, x } => {
@@ -255,7 +260,15 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                             attempt!(Err(Fault::new(Code::Assert, text)))
                         }
                     };
-                    thread.frames.push(frame(thread.func, pc, thread.regs_base, thread.local_base, thread.params_base, call, &program.funcs[target]));
+                    thread.frames.push(frame(
+                        thread.func,
+                        pc,
+                        thread.regs_base,
+                        thread.local_base,
+                        thread.params_base,
+                        call,
+                        &program.funcs[target],
+                    ));
                     let (from, callee) = (thread.params_base, &program.funcs[target]);
                     if thread.frames.len() > 512 {
                         attempt!(Err(Fault::new(Code::LaunchFailed, "a call depth of 512: stack overflow")))

@@ -165,18 +165,24 @@ impl Watch<'_> {
         if class == Class::Sync {
             self.observe(place);
         }
-        self.each(place, len, |watch, word, record| {
-            watch.against(&word.write, &record, class, "write")?;
-            let slot = match word.reads {
-                [a, _] if a.time == 0 || a.block == record.block && a.thread == record.thread => 0,
-                [_, b] if b.time == 0 || b.block == record.block && b.thread == record.thread => 1,
-                // A reader that is ordered before this one says nothing more than it.
-                [a, _] if watch.block.orders(watch.grid, &a, watch.thread) => 0,
-                _ => 1,
-            };
-            word.reads[slot] = record;
-            Ok(())
-        }, class, pc)
+        self.each(
+            place,
+            len,
+            |watch, word, record| {
+                watch.against(&word.write, &record, class, "write")?;
+                let slot = match word.reads {
+                    [a, _] if a.time == 0 || a.block == record.block && a.thread == record.thread => 0,
+                    [_, b] if b.time == 0 || b.block == record.block && b.thread == record.thread => 1,
+                    // A reader that is ordered before this one says nothing more than it.
+                    [a, _] if watch.block.orders(watch.grid, &a, watch.thread) => 0,
+                    _ => 1,
+                };
+                word.reads[slot] = record;
+                Ok(())
+            },
+            class,
+            pc,
+        )
     }
 
     /// A write; `same` when the word holds the value already.
@@ -187,17 +193,23 @@ impl Watch<'_> {
         if class == Class::Sync {
             self.publish(place);
         }
-        self.each(place, len, |watch, word, record| {
-            if !same {
-                watch.against(&word.write, &record, class, "write")?;
-            }
-            for read in word.reads {
-                watch.against(&read, &record, class, "read")?;
-            }
-            word.write = record;
-            word.reads = [Record::default(); 2];
-            Ok(())
-        }, class, pc)
+        self.each(
+            place,
+            len,
+            |watch, word, record| {
+                if !same {
+                    watch.against(&word.write, &record, class, "write")?;
+                }
+                for read in word.reads {
+                    watch.against(&read, &record, class, "read")?;
+                }
+                word.write = record;
+                word.reads = [Record::default(); 2];
+                Ok(())
+            },
+            class,
+            pc,
+        )
     }
 
     pub fn atomic(&mut self, place: Place, len: usize, pc: usize) -> Result<(), Fault> {
@@ -206,15 +218,21 @@ impl Watch<'_> {
         }
         self.publish(place);
         self.observe(place);
-        self.each(place, len, |watch, word, record| {
-            watch.against(&word.write, &record, Class::Sync, "write")?;
-            for read in word.reads {
-                watch.against(&read, &record, Class::Sync, "read")?;
-            }
-            word.write = record;
-            word.reads = [Record::default(); 2];
-            Ok(())
-        }, Class::Sync, pc)
+        self.each(
+            place,
+            len,
+            |watch, word, record| {
+                watch.against(&word.write, &record, Class::Sync, "write")?;
+                for read in word.reads {
+                    watch.against(&read, &record, Class::Sync, "read")?;
+                }
+                word.write = record;
+                word.reads = [Record::default(); 2];
+                Ok(())
+            },
+            Class::Sync,
+            pc,
+        )
     }
 
     pub fn fence(&mut self) {

@@ -14,12 +14,18 @@ pub struct Frame {
 }
 
 /// Why a thread does not run.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Wait {
+    #[default]
     Ready,
-    /// An instruction of the warp, at `pc` of `func`, with the lanes that take part; bit 0 for `activemask`.
-    Warp { mask: u32 },
-    Barrier { id: usize, count: u32 },
+    /// An instruction of the warp with the lanes that take part; none for `activemask`, which takes who is there.
+    Warp {
+        mask: u32,
+    },
+    Barrier {
+        id: usize,
+        count: u32,
+    },
     Done,
 }
 
@@ -54,12 +60,6 @@ pub struct Thread {
     pub copies: Vec<Copy>,
     /// Groups of copies committed so far.
     pub groups: u32,
-}
-
-impl Default for Wait {
-    fn default() -> Self {
-        Self::Ready
-    }
 }
 
 impl Thread {

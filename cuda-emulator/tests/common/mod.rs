@@ -1,5 +1,5 @@
 //! A small safe front for the tests: a fresh driver per test, one test at a time.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 use std::{
     ffi::{CString, c_void},
     ptr::null_mut,
