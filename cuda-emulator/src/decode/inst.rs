@@ -78,6 +78,10 @@ pub enum Special {
     SmId,
     NSmId,
     GridId,
+    /// Half of the address of the words through which the blocks of a cooperative grid meet.
+    GridWorkspace {
+        high: bool,
+    },
     DynamicShared,
     TotalShared,
     Zero,
@@ -162,6 +166,8 @@ pub struct Access {
     pub n: u8,
     /// Volatile, relaxed, acquire or release: no race with others of its kind.
     pub sync: bool,
+    /// Fences before it: release or both.
+    pub release: bool,
     pub base: Src,
     pub offset: i64,
 }

@@ -68,7 +68,8 @@ impl Decoder<'_, '_> {
             return Err(unsupported());
         }
         let sync = has("volatile") || has("acquire") || has("release") || has("relaxed") || has("mmio");
-        Ok(Access { space, ty, n, sync, base, offset })
+        let release = has("release") || has("acq_rel");
+        Ok(Access { space, ty, n, sync, release, base, offset })
     }
 
     fn atom(&mut self, s: &Statement) -> Result<Kind, String> {

@@ -122,6 +122,9 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                         // SAFETY: as above.
                         same &= unsafe { access::replace(place.host.add(i * size), size, value) };
                     }
+                    if access.release {
+                        spaces.race.fence();
+                    }
                     attempt!(spaces.race.write(place, all, class(access.sync), same, pc - 1));
                 }
                 Kind::Cvt { cvt, d, a } => regs[d as usize] = cvt.apply(get!(a)),
@@ -194,6 +197,7 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                         Special::NSmId => 132,
                         Special::DynamicShared => launch.shared as u64,
                         Special::TotalShared => (program.shared_dynamic + launch.shared) as u64,
+                        Special::GridWorkspace { high } => machine.workspace >> (32 * u32::from(high)) & 0xffff_ffff,
                         Special::GridId | Special::Zero => 0,
                         Special::One => 1,
                     };
@@ -203,6 +207,9 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                     let size = access.ty.size();
                     let at = address!(access.base, access.offset);
                     let place = attempt!(spaces.place(access.space, at, size, size, true));
+                    if access.release {
+                        spaces.race.fence();
+                    }
                     attempt!(spaces.race.atomic(place, size, pc - 1));
                     // SAFETY: `place` has checked that `size` bytes are there.
                     let old = unsafe { access::load(place.host, size, false) };
