@@ -1,4 +1,6 @@
 //! Runs one operation after another on the CPU and on the CUDA device and compares the results.
+mod graph;
+
 use candle_core::{D, DType, Device, IndexOp, Result, Tensor};
 
 struct Check {
@@ -126,6 +128,13 @@ fn main() -> Result<()> {
         let y = candle_nn::ops::softmax(&x.matmul(&input(d, &[8, 6])?)?.tanh()?, 1)?.sqr()?.sum_all()?;
         Ok(y.backward()?.get(&x).cloned().unwrap_or(x.zeros_like()?))
     });
+    match graph::replays_equal_eager() {
+        Ok(true) => println!("ok      captured graph"),
+        outcome => {
+            println!("WRONG   captured graph: {outcome:?}");
+            c.failed += 1;
+        }
+    }
     let random = Tensor::randn(0f32, 1., 4096, &c.cuda)?;
     let (mean, square) = (random.mean_all()?.to_scalar::<f32>()?, random.sqr()?.mean_all()?.to_scalar::<f32>()?);
     println!("randn: mean {mean}, mean square {square}");
