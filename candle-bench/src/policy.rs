@@ -5,8 +5,10 @@ use crate::table::{Agreement, Case, Pass};
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_models::bundle::{self, Bundle, Manifest, Role, Storage};
+use candle_models::device::{ChosenDevice, DeviceChoice};
 use candle_models::engine::{Runner, Session};
 use candle_models::nn::Params;
+use candle_models::nvml;
 use candle_models::policy::actions::{ACTION, COMPONENTS, LOGITS, SAMPLE};
 use candle_models::policy::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH as FEATURES};
 use candle_models::policy::{BackboneConfig, FAMILY, Heads, Policy, PolicyConfig};
@@ -24,6 +26,42 @@ pub const TOLERANCE: f64 = 1e-4;
 pub const NARROW_TOLERANCE: f64 = 0.25;
 /// Outputs of a frame and their widths.
 const OUTPUTS: [(&str, usize); 3] = [("logits", LOGITS), ("value", 1), ("action", ACTION)];
+
+/// Where calls compute.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// `cpu` or `cuda:0`.
+    pub name: String,
+    /// The opened device.
+    pub chosen: ChosenDevice,
+}
+
+impl Place {
+    /// The CPU.
+    pub fn cpu() -> Self {
+        Self { name: "cpu".to_owned(), chosen: ChosenDevice { device: Device::Cpu, fallback: None } }
+    }
+
+    /// Opens a device.
+    pub fn open(choice: DeviceChoice) -> Result<Self> {
+        let chosen = choice.open()?;
+        let name = match &chosen.device {
+            Device::Cuda(_) => choice.to_string(),
+            _ => "cpu".to_owned(),
+        };
+        Ok(Self { name, chosen })
+    }
+
+    /// A case here instead of on the CPU.
+    pub fn of(&self, case: Case) -> Case {
+        Case { device: self.name.clone(), ..case }
+    }
+
+    /// Megabytes in use on the GPU, that of other programs counted in; `None` for the CPU and where the driver does not say.
+    pub fn gpu_mb(&self) -> Option<f64> {
+        nvml::device_memory_in_use(&self.chosen.device).map(|bytes| bytes as f64 / 1e6)
+    }
+}
 
 /// A policy on disk.
 #[derive(Debug, Clone)]
@@ -255,7 +293,8 @@ pub struct EngineCalls {
 
 impl EngineCalls {
     /// A runner for the case with its inputs.
-    pub fn new(model: Arc<Policy>, case: &Case, inputs: &Inputs) -> Result<Self> {
+    pub fn new(model: Arc<Policy>, case: &Case, inputs: &Inputs, place: &Place) -> Result<Self> {
+        ensure!(!place.chosen.device.is_cuda(), "{}: the engine computes on the CPU", place.name);
         let rows = case.batch * case.frames;
         Ok(match case.pass {
             Pass::Step => Self {
@@ -404,7 +443,7 @@ mod tests {
                 let case = network.case(pass, 3, frames, 1);
                 let inputs = Inputs::random(&case);
                 let model = network.load().unwrap();
-                let ours = EngineCalls::new(model.clone(), &case, &inputs).unwrap().answers().unwrap();
+                let ours = EngineCalls::new(model.clone(), &case, &inputs, &Place::cpu()).unwrap().answers().unwrap();
                 let state = model.initial_state(3).unwrap();
                 let tensors = inputs.tensors().unwrap();
                 let (outputs, _) = model.unroll(&tensors, &vec![false; 3 * inputs.frames], &state).unwrap();
