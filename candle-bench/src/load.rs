@@ -8,7 +8,7 @@ use crate::policy::{Inputs, Network, STREAM_FRAMES};
 use crate::stats::{Summary, percentile, sorted};
 use crate::table::{Case, Pass, Record, Shown, micros, optional};
 use anyhow::{Context, Result, ensure};
-use candle_models::engine::{Engine, EngineError, Options, Session};
+use candle_models::engine::{Engine, EngineError, Options, Placement, Session};
 use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
 use std::sync::Barrier;
@@ -203,7 +203,7 @@ impl LoadSuite {
 
     fn load(&self, network: &Network, case: Case, arrivals: Arrivals, host: &Host) -> Result<LoadRow> {
         let count = case.batch;
-        let options = Options { threads: case.threads, sessions: count, queue: count, ..Options::default() };
+        let options = Options { place: Placement::cpu(case.threads), sessions: count, queue: count, ..Options::default() };
         let engine = Engine::start(network.load()?, &options)?;
         let sessions = (0..count).map(|_| Ok(engine.open()?)).collect::<Result<Vec<_>>>()?;
         let frames = Inputs::random(&Case { batch: 1, ..case.clone() }).each_frame();

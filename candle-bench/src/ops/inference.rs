@@ -78,9 +78,9 @@ impl Layer {
                 let x = e.input("x")?;
                 e.linear(&x, layer, Activation::None)
             }
-            Self::Attention(bias) => {
+            Self::Attention(slopes) => {
                 let (q, k, v) = (e.input("q")?, e.input("k")?, e.input("v")?);
-                e.attention(WINDOW, [&q, &k, &v], bias, 0)
+                e.attention(WINDOW, [&q, &k, &v], slopes, 0)
             }
         }
     }
@@ -249,8 +249,8 @@ fn visible(frames: usize) -> usize {
 
 /// Attention over a window from its start. On tensors it is made of products and masks, in training too.
 pub(super) fn attention(sizes: Sizes, threads: usize) -> Result<Pair> {
-    let bias = normal("bias", &[WINDOW.heads, WINDOW.window], 0.1)?;
-    let [fused, plain] = forms(Layer::Attention(bias), sizes, threads)?;
+    let slopes = normal("slopes", &[WINDOW.heads], 0.1)?;
+    let [fused, plain] = forms(Layer::Attention(slopes), sizes, threads)?;
     Ok(Pair {
         operation: ATTENTION.to_owned(),
         shape: format!("{} x {}, {WIDTH}, {} heads, window {}", sizes.batch, sizes.frames, WINDOW.heads, WINDOW.window),

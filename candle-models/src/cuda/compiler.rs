@@ -52,7 +52,11 @@ impl Compiler {
 
     /// `ex2.approx` and the like are asked for where they are wanted, by name: no fast-math flag for the rest.
     fn options(&self) -> Vec<String> {
-        vec![format!("--gpu-architecture=compute_{}", self.architecture), "--std=c++17".to_owned(), "-default-device".to_owned()]
+        vec![
+            format!("--gpu-architecture=compute_{}", self.architecture),
+            "--std=c++17".to_owned(),
+            "--device-as-default-execution-space".to_owned(),
+        ]
     }
 }
 

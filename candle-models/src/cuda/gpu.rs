@@ -1,9 +1,9 @@
 //! A device with our kernels: compiled modules, launches, and the addresses of tensors.
 
 use super::compiler::Compiler;
-use candle_core::backend::BackendDevice;
+use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::cudarc::cublas;
-use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, result, sys};
+use candle_core::cuda_backend::cudarc::driver::{self, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, sys};
 use candle_core::cuda_backend::{CudaStorageSlice, DeviceId, WrapErr};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, Device, Layout, Result, Shape, Storage, Tensor, bail};
@@ -61,6 +61,9 @@ pub(crate) struct States {
     pub slots: u64,
 }
 
+/// Blocks along three axes, threads of a block, bytes of dynamic shared memory.
+pub(crate) type Grid = ((usize, usize, usize), usize, usize);
+
 type Functions = HashMap<(&'static str, &'static str, Option<DType>), CudaFunction>;
 
 /// A device and the kernels loaded on it.
@@ -92,7 +95,8 @@ impl Gpu {
         Ok(gpu)
     }
 
-    fn new(device: CudaDevice) -> Result<Self> {
+    /// Kernels of their own for a device that one executor has for itself.
+    pub fn new(device: CudaDevice) -> Result<Self> {
         let stream = device.cuda_stream();
         let (major, minor) = stream.context().compute_capability().w()?;
         // SAFETY: cuBLAS writes before it reads.
@@ -154,13 +158,7 @@ impl Gpu {
     ///
     /// # Safety
     /// `args` has the layout of the kernel's only parameter, and what it points at is valid until the kernel has run.
-    pub unsafe fn launch<A: Copy>(
-        &self,
-        kernel: Kernel,
-        dtype: Option<DType>,
-        (grid, block, shared): ((usize, usize, usize), usize, usize),
-        args: &A,
-    ) -> Result<()> {
+    pub unsafe fn launch<A: Copy>(&self, kernel: Kernel, dtype: Option<DType>, (grid, block, shared): Grid, args: &A) -> Result<()> {
         /// What a block has without asking.
         const STATIC_SHARED: usize = 48 << 10;
         if grid.0 == 0 || grid.1 == 0 || grid.2 == 0 {
@@ -176,7 +174,7 @@ impl Gpu {
         let grid = (grid.0 as u32, grid.1 as u32, grid.2 as u32);
         // SAFETY: the caller's promise; the driver copies the parameters before it returns.
         unsafe {
-            result::launch_kernel(
+            driver::result::launch_kernel(
                 function.cu_function(),
                 grid,
                 (block as u32, 1, 1),
@@ -242,6 +240,30 @@ pub(crate) fn address(tensor: &Tensor) -> Result<u64> {
         bail!("a CUDA operation asks for a contiguous tensor, got {:?}", tensor.layout());
     }
     Ok(matrix(tensor)?.data)
+}
+
+/// Refuses an operand of another shape or dtype.
+pub(crate) fn same(shape: &Shape, dtype: DType, (storage, layout): (&CudaStorage, &Layout)) -> Result<()> {
+    if layout.shape() != shape || storage.dtype() != dtype {
+        bail!("expected {dtype:?} {shape:?}, found {:?} {:?}", storage.dtype(), layout.shape());
+    }
+    Ok(())
+}
+
+/// The address of a parameter: contiguous f32 of that many values.
+pub(crate) fn parameter(storage: &CudaStorage, layout: &Layout, values: usize) -> Result<u64> {
+    if storage.dtype() != DType::F32 || !layout.is_contiguous() || layout.shape().elem_count() != values {
+        bail!("expected {values} contiguous values of f32, found {:?} {layout:?}", storage.dtype());
+    }
+    Ok(storage_matrix(storage, layout)?.data)
+}
+
+/// Memory for the result of a custom operation, for a kernel to write all of, and where it lies.
+pub(crate) fn result(shape: &Shape, dtype: DType, device: &CudaDevice) -> Result<(CudaStorage, Matrix)> {
+    // SAFETY: the caller's kernel writes every value before anything reads it; any bits are a valid number.
+    let storage = unsafe { device.alloc_uninit(shape, dtype)? };
+    let matrix = storage_matrix(&storage, &Layout::contiguous(shape))?;
+    Ok((storage, matrix))
 }
 
 /// A tensor without values yet, for a kernel to write all of.

@@ -10,5 +10,7 @@ mod compiler;
 mod gpu;
 mod start;
 
-pub(crate) use gpu::{Gpu, Kernel, Matrix, Source, States, address, device_of, empty, matrix, storage_matrix};
+pub(crate) use gpu::{
+    Gpu, Grid, Kernel, Matrix, Source, States, address, device_of, empty, matrix, parameter, result, same, storage_matrix,
+};
 pub(crate) use start::start;

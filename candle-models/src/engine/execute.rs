@@ -1,8 +1,18 @@
 //! The seam between the engine and what runs a model.
 
+use super::{Model, Placement};
 use crate::Result;
+use crate::device::{self, ChosenDevice};
 use crate::exec::cpu::CpuExecutor;
+#[cfg(feature = "cuda")]
+use crate::exec::cuda::CudaExecutor;
 pub(super) use crate::exec::program::Sequence;
+use crate::exec::program::{Program, Whole};
+#[cfg(feature = "cuda")]
+use candle_core::Device;
+
+/// Seconds that every operation of a pass took, by name.
+pub(super) type Profile = Vec<(&'static str, f64)>;
 
 /// Runs a batch: every sequence's inputs to its outputs, its state replaced in place by the one behind the pass.
 pub(super) trait Execute: Send {
@@ -10,8 +20,40 @@ pub(super) trait Execute: Send {
     /// nothing had happened.
     ///
     /// # Safety
-    /// All slices are valid, and those that are written overlap no other.
+    /// All slices are valid, those that are written overlap no other, and no two sequences have the same slot.
     unsafe fn execute(&mut self, sequences: &[Sequence]) -> Result<()>;
+
+    /// Whether states live with the executor: [`read_state`](Self::read_state) and [`write_state`](Self::write_state) bring them to
+    /// a sequence's slice and back.
+    fn keeps_states(&self) -> bool {
+        false
+    }
+
+    /// # Safety
+    /// As for [`execute`](Self::execute).
+    unsafe fn read_state(&mut self, _: &Sequence) -> Result<()> {
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`execute`](Self::execute).
+    unsafe fn write_state(&mut self, _: &Sequence) -> Result<()> {
+        Ok(())
+    }
+
+    /// A pass over the first sequences, operation by operation.
+    ///
+    /// # Safety
+    /// As for [`execute`](Self::execute).
+    unsafe fn profile(&mut self, sequences: &[Sequence]) -> Result<Profile> {
+        // SAFETY: the caller's promise.
+        unsafe { self.execute(sequences) }.map(|()| Profile::new())
+    }
+
+    /// Bytes held: weights, states that live here, and what passes work in.
+    fn bytes(&self) -> usize {
+        0
+    }
 }
 
 impl Execute for CpuExecutor {
@@ -19,4 +61,65 @@ impl Execute for CpuExecutor {
         // SAFETY: the caller's promise.
         unsafe { self.execute(sequences) }
     }
+
+    unsafe fn profile(&mut self, sequences: &[Sequence]) -> Result<Profile> {
+        // SAFETY: the caller's promise.
+        unsafe { self.profile(sequences) }
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes()
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Execute for CudaExecutor {
+    unsafe fn execute(&mut self, sequences: &[Sequence]) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.execute(sequences) }
+    }
+
+    fn keeps_states(&self) -> bool {
+        true
+    }
+
+    unsafe fn read_state(&mut self, sequence: &Sequence) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.read_state(sequence) }
+    }
+
+    unsafe fn write_state(&mut self, sequence: &Sequence) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.write_state(sequence) }
+    }
+
+    unsafe fn profile(&mut self, sequences: &[Sequence]) -> Result<Profile> {
+        // SAFETY: the caller's promise.
+        unsafe { self.profile(sequences) }
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes()
+    }
+}
+
+/// What runs a model at that place, for batches of at most `batch` sequences of `steps` frames with `slots` states.
+///
+/// Every executor on CUDA opens the device anew: a stream of its own, so that two on one GPU do not meet in a capture.
+pub(super) fn executor(model: &dyn Model, place: &Placement, sizes: (usize, usize, usize)) -> Result<Box<dyn Execute>> {
+    let ChosenDevice { device, fallback } = place.device.open()?;
+    if let Some(reason) = fallback {
+        eprintln!("candle-models: {reason}");
+    }
+    let record = |whole| Program::new(model.signature(), whole, |recorder| model.record(recorder));
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(cuda) = &device {
+        let dtype = device::compute_dtype(place.dtype, &device)?;
+        let program = record(Whole { autoregressive: true })?;
+        return Ok(Box::new(CudaExecutor::new(program, cuda.clone(), dtype, sizes, place.launches)?));
+    }
+    // The CPU has one dtype: this refuses others.
+    device::compute_dtype(place.dtype, &device)?;
+    let (batch, steps, _) = sizes;
+    Ok(Box::new(CpuExecutor::new(record(Whole::default())?, (batch, steps), place.threads)?))
 }

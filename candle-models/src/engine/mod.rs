@@ -1,4 +1,4 @@
-//! The CPU engine: one model for many agents.
+//! The engine: one model for many agents.
 //!
 //! An [`Engine`] prepares a model, allocates everything that its sessions will need and hands out [`Session`]s. A session
 //! is one agent: it fills its inputs in place, steps once a frame, reads its outputs and keeps the model's state in between.
@@ -56,7 +56,7 @@ mod sync;
 mod tests;
 
 pub use error::EngineError;
-pub use options::Options;
+pub use options::{Options, Placement};
 pub use runner::Runner;
 pub use server::Engine;
 pub use session::{Session, Timing};

@@ -1,6 +1,9 @@
 //! How an engine is set up.
 
+use crate::device::DeviceChoice;
+use crate::exec::Launches;
 use crate::{Error, Result};
+use candle_core::DType;
 use std::time::Duration;
 
 /// Most sessions of an engine: a slip of the pen lies above.
@@ -10,12 +13,49 @@ const MAX_THREADS: usize = 1024;
 /// Longest time that a request may be held back for others.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
+/// Where passes run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// The CPU by default; [`DeviceChoice::Auto`] takes a GPU if there is one, and says why not on standard error.
+    pub device: DeviceChoice,
+    /// Threads that compute a batch on the CPU, the caller's or the engine's own counted; 1 to 1024. By default 1: a step is over
+    /// before a second thread has woken up.
+    pub threads: usize,
+    /// The dtype of weights and of values between operations; by default what suits the device: f32 on the CPU, which takes no
+    /// other. States, sums and outputs are f32 everywhere.
+    pub dtype: Option<DType>,
+    /// How passes reach a GPU.
+    pub launches: Launches,
+}
+
+impl Default for Placement {
+    fn default() -> Self {
+        Self::cpu(1)
+    }
+}
+
+impl Placement {
+    /// On the CPU, on so many threads.
+    pub fn cpu(threads: usize) -> Self {
+        Self { device: DeviceChoice::Cpu, threads, dtype: None, launches: Launches::default() }
+    }
+
+    /// Names the field that is out of range.
+    pub(super) fn validate(&self) -> Result<()> {
+        within("threads", self.threads, MAX_THREADS)
+    }
+}
+
+fn within(field: &str, value: usize, most: usize) -> Result<()> {
+    let right = (1..=most).contains(&value);
+    if right { Ok(()) } else { Err(Error::config(field, format!("expected from 1 to {most}, found {value}"))) }
+}
+
 /// How an engine is set up. Everything is allocated at the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Threads that compute a batch, the engine's own counted; 1 to 1024. By default 1: a step is over before a second thread
-    /// has woken up.
-    pub threads: usize,
+    /// Where batches run.
+    pub place: Placement,
     /// Sessions that can be open at the same time; 1 to 2^20, by default 256. Memory that no session has used yet is not taken.
     pub sessions: usize,
     /// Requests that may wait; more are refused as [`Overloaded`](super::EngineError::Overloaded). By default 256. A session
@@ -30,18 +70,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { threads: 1, sessions: 256, queue: 256, max_batch: 32, max_wait: None }
+        Self { place: Placement::default(), sessions: 256, queue: 256, max_batch: 32, max_wait: None }
     }
 }
 
 impl Options {
     /// Names the field that is out of range.
     pub fn validate(&self) -> Result<()> {
-        let within = |field: &str, value: usize, most: usize| {
-            let right = (1..=most).contains(&value);
-            if right { Ok(()) } else { Err(Error::config(field, format!("expected from 1 to {most}, found {value}"))) }
-        };
-        within("threads", self.threads, MAX_THREADS)?;
+        self.place.validate()?;
         within("sessions", self.sessions, MAX_SESSIONS)?;
         within("queue", self.queue, MAX_SESSIONS)?;
         within("max_batch", self.max_batch, MAX_SESSIONS)?;
@@ -60,7 +96,10 @@ mod tests {
     fn options_out_of_range_name_the_field() {
         let message = |options: Options| options.validate().unwrap_err().to_string();
         assert!(Options::default().validate().is_ok());
-        assert_eq!(message(Options { threads: 0, ..Default::default() }), "config: threads: expected from 1 to 1024, found 0");
+        assert_eq!(
+            message(Options { place: Placement::cpu(0), ..Default::default() }),
+            "config: threads: expected from 1 to 1024, found 0"
+        );
         assert_eq!(message(Options { sessions: 0, ..Default::default() }), "config: sessions: expected from 1 to 1048576, found 0");
         assert_eq!(message(Options { queue: 0, ..Default::default() }), "config: queue: expected from 1 to 1048576, found 0");
         let most = Options { max_batch: usize::MAX, ..Default::default() };

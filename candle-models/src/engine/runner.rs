@@ -1,10 +1,10 @@
 //! A model at a fixed batch on the caller's thread: many rows in step with each other, or whole sequences at once.
 
-use super::Model;
+use super::check::Checks;
+use super::execute::{Execute, Sequence, executor};
 use super::layout::{Layout, fill};
 use super::slab::Slab;
-use crate::exec::cpu::CpuExecutor;
-use crate::exec::program::{Program, Sequence, Whole};
+use super::{Model, Placement};
 use crate::tensors::Signature;
 use crate::{Error, Result};
 use candle_core::DType;
@@ -15,9 +15,10 @@ use std::sync::Arc;
 ///
 /// The weights are packed by `new`: a model whose weights change afterwards needs a new runner.
 pub struct Runner {
-    executor: CpuExecutor,
+    executor: Box<dyn Execute>,
     signature: Signature,
     layout: Layout,
+    checks: Checks,
     slab: Slab,
     batch: usize,
     steps: usize,
@@ -33,17 +34,23 @@ impl Runner {
 
     /// A runner of `steps` frames of `batch` sequences per call.
     pub fn windowed(model: Arc<dyn Model>, batch: usize, steps: usize, threads: usize) -> Result<Self> {
+        Self::on(model, (batch, steps), &Placement::cpu(threads))
+    }
+
+    /// A runner of `steps` frames of `batch` sequences per call at that place.
+    pub fn on(model: Arc<dyn Model>, (batch, steps): (usize, usize), place: &Placement) -> Result<Self> {
+        place.validate()?;
         if batch == 0 || steps == 0 {
             return Err(Error::Input(format!("a runner of {batch} rows and {steps} frames runs nothing")));
         }
-        let program = Program::new(model.signature(), Whole::default(), |recorder| model.record(recorder))?;
+        let executor = executor(&*model, place, (batch, steps, batch))?;
         let layout = Layout::new(model.signature(), steps);
+        let checks = Checks::new(&layout, |input| model.index_limits(input))?;
         let slab = Slab::new(&layout, batch)?;
         let resets = vec![false; batch * steps];
         let sequence = |(b, resets): (usize, &[bool])| Sequence { resets, ..slab.row(b as u32).sequence() };
         let sequences = resets.chunks_exact(steps).enumerate().map(sequence).collect();
-        let executor = CpuExecutor::new(program, (batch, steps), threads)?;
-        Ok(Self { executor, signature: model.signature().clone(), layout, slab, batch, steps, resets, sequences })
+        Ok(Self { executor, signature: model.signature().clone(), layout, checks, slab, batch, steps, resets, sequences })
     }
 
     /// What the model eats, gives and carries.
@@ -99,9 +106,22 @@ impl Runner {
         Ok(())
     }
 
+    /// An index outside its table would kill the context of a GPU; the CPU's operations check their own.
+    fn check_for_device(&self) -> Result<()> {
+        if !self.executor.keeps_states() {
+            return Ok(());
+        }
+        self.sequences.iter().try_for_each(|s| {
+            // SAFETY: the slab is the runner's, and no pass runs.
+            let (floats, indices) = unsafe { (&*s.floats, &*s.indices) };
+            self.checks.check(&self.layout, floats, indices)
+        })
+    }
+
     /// One pass over the inputs; `resets` `[batch * steps]` puts rows back to their initial state before their frame.
     pub fn step(&mut self, resets: &[bool]) -> Result<()> {
         self.begin(resets)?;
+        self.check_for_device()?;
         // SAFETY: the sequences point into the slab and the resets of this runner, which nobody else uses.
         unsafe { self.executor.execute(&self.sequences) }
     }
@@ -109,6 +129,7 @@ impl Runner {
     /// One pass like [`Self::step`] over the first rows, on one thread: the seconds that every operation took.
     pub fn profile(&mut self, resets: &[bool]) -> Result<Vec<(&'static str, f64)>> {
         self.begin(resets)?;
+        self.check_for_device()?;
         // SAFETY: as in `step`.
         unsafe { self.executor.profile(&self.sequences) }
     }
@@ -134,13 +155,6 @@ impl Runner {
         let width = all.len() / self.steps;
         let start = all.start + row % self.steps * width;
         start..start + width
-    }
-
-    /// All states of a sequence, one behind the other in the signature's order: to be saved, restored or copied.
-    pub fn state_mut(&mut self, sequence: usize) -> Result<&mut [f32]> {
-        let row = self.row(sequence)?;
-        // SAFETY: the runner owns the slab, and is borrowed for as long as the slice.
-        Ok(unsafe { &mut *self.slab.row(row).state })
     }
 
     /// Bytes held: packed weights, states, inputs, outputs and what a pass works in.

@@ -1,15 +1,13 @@
 //! The engine: its memory, its thread and its counters.
 
 use super::check::Checks;
-use super::execute::{Execute, Sequence};
+use super::execute::{Execute, Sequence, executor};
 use super::layout::Layout;
 use super::queue::{Batch, Queue, Request};
 use super::slab::Slab;
 use super::slot::Answer;
 use super::stats::{Counters, Stats, count};
 use super::{EngineError, Model, Options, Session};
-use crate::exec::cpu::CpuExecutor;
-use crate::exec::program::{Program, Whole};
 use crate::tensors::Signature;
 use crate::{Error, Result};
 use candle_core::DType;
@@ -36,9 +34,9 @@ impl Engine {
         options.validate()?;
         let layout = Layout::new(model.signature(), 1);
         let checks = Checks::new(&layout, |input| model.index_limits(input))?;
-        let program = Program::new(model.signature(), Whole::default(), |recorder| model.record(recorder))?;
-        let executor = CpuExecutor::new(program, (options.max_batch.min(options.sessions), 1), options.threads)?;
-        Self::with(Box::new(executor), (model.signature().clone(), layout, checks), options)
+        let sizes = (options.max_batch.min(options.sessions), 1, options.sessions);
+        let executor = executor(&*model, &options.place, sizes)?;
+        Self::with(executor, (model.signature().clone(), layout, checks), options)
     }
 
     /// An engine on whatever runs batches.
@@ -54,6 +52,7 @@ impl Engine {
             queue: Queue::new(options.sessions, options.queue, max_batch, options.max_wait),
             rows: Mutex::new(Rows { used: 0, free: Vec::with_capacity(options.sessions) }),
             sessions: options.sessions,
+            keeps_states: executor.keeps_states(),
             open: AtomicUsize::new(0),
             counters: Counters::new(max_batch),
             executor: Mutex::new(Some(executor)),
@@ -120,6 +119,8 @@ pub(super) struct Shared {
     pub counters: Counters,
     rows: Mutex<Rows>,
     sessions: usize,
+    /// Whether states live with the executor, and a row's state is a copy.
+    keeps_states: bool,
     open: AtomicUsize,
     /// `None` once the engine is closed and its thread has ended.
     executor: Mutex<Option<Box<dyn Execute>>>,
@@ -208,9 +209,12 @@ impl Shared {
         };
         self.open.fetch_add(1, Ordering::AcqRel);
         drop(rows);
-        if reused {
-            // SAFETY: nobody else has a free row, and this one has just left their number.
-            unsafe { self.slab.clear(row) };
+        // SAFETY: nobody else has a free row, and this one has just left their number.
+        unsafe {
+            if reused {
+                self.slab.clear(row);
+            }
+            self.slab.row(row).set_reset(true);
         }
         Ok(row)
     }
@@ -235,6 +239,19 @@ impl Shared {
         let Some(executor) = &mut *guard else { return Alone::Closed };
         // SAFETY: the caller owns the row.
         Alone::Ran(unsafe { Pass::run(&mut **executor, &[self.slab.row(row).sequence()]) })
+    }
+
+    /// Runs `f` on the executor with the sequence of a row that the caller owns, where states live with the executor.
+    ///
+    /// # Errors
+    /// [`EngineError::Closed`] where they are gone with it.
+    pub fn with_states(&self, row: u32, f: impl FnOnce(&mut dyn Execute, &Sequence) -> Result<()>) -> Result<(), EngineError> {
+        if !self.keeps_states {
+            return Ok(());
+        }
+        let mut guard = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
+        let executor = guard.as_mut().ok_or(EngineError::Closed)?;
+        Ok(f(&mut **executor, &self.slab.row(row).sequence())?)
     }
 
     /// Closes the queue and answers what waited in it.

@@ -122,8 +122,22 @@ impl Session {
     pub fn reset(&mut self) {
         self.settle();
         // SAFETY: the session owns its row once it has settled.
-        unsafe { &mut *self.shared.slab.row(self.row).state }.fill(0.0);
+        unsafe { self.shared.slab.row(self.row).set_reset(true) };
         (self.frames, self.lost) = (0, false);
+    }
+
+    /// Brings the state into the session's row, wherever it lives.
+    fn fetch(&mut self) -> Result<(), EngineError> {
+        self.intact()?;
+        let row = self.shared.slab.row(self.row);
+        // SAFETY: the session owns its row once it has settled.
+        unsafe {
+            if row.is_reset() {
+                (&mut *row.state).fill(0.0);
+                return Ok(());
+            }
+            self.shared.with_states(self.row, |executor, sequence| executor.read_state(sequence))
+        }
     }
 
     /// How many frames the state has behind it: steps since the session was opened, reset or restored (a fork goes on from
@@ -141,7 +155,7 @@ impl Session {
     /// # Errors
     /// [`EngineError::StateLost`] if a step failed.
     pub fn save(&mut self) -> Result<NamedTensors, EngineError> {
-        self.intact()?;
+        self.fetch()?;
         // SAFETY: the session owns its row once it has settled.
         let state = unsafe { &*self.shared.slab.row(self.row).state };
         let tensor = |field: &super::layout::Field| {
@@ -167,10 +181,15 @@ impl Session {
             }
         };
         let all: Vec<Vec<f32>> = self.shared.layout.states.iter().map(values).collect::<Result<_>>()?;
+        let row = self.shared.slab.row(self.row);
         // SAFETY: the session owns its row once it has settled.
-        let row = unsafe { &mut *self.shared.slab.row(self.row).state };
-        for (field, values) in self.shared.layout.states.iter().zip(all) {
-            row[field.range.clone()].copy_from_slice(&values);
+        unsafe {
+            let state = &mut *row.state;
+            for (field, values) in self.shared.layout.states.iter().zip(all) {
+                state[field.range.clone()].copy_from_slice(&values);
+            }
+            self.shared.with_states(self.row, |executor, sequence| executor.write_state(sequence))?;
+            row.set_reset(false);
         }
         (self.frames, self.lost) = (0, false);
         Ok(())
@@ -182,11 +201,14 @@ impl Session {
     /// [`EngineError::Capacity`] and [`EngineError::Closed`] as for [`Engine::open`](super::Engine::open),
     /// [`EngineError::StateLost`] if a step failed.
     pub fn fork(&mut self) -> Result<Self, EngineError> {
-        self.intact()?;
+        self.fetch()?;
         let mut fork = Self::open(&self.shared)?;
         fork.frames = self.frames;
         // SAFETY: this session owns its row once it has settled, and the fork owns its own.
-        unsafe { self.shared.slab.copy(self.row, fork.row) };
+        unsafe {
+            self.shared.slab.copy(self.row, fork.row);
+            self.shared.with_states(fork.row, |executor, sequence| executor.write_state(sequence))?;
+        }
         Ok(fork)
     }
 
@@ -264,7 +286,11 @@ impl Session {
     /// Keeps account of the state.
     fn note(&mut self, result: Result<(), EngineError>) -> Result<(), EngineError> {
         match &result {
-            Ok(()) => self.frames += 1,
+            Ok(()) => {
+                self.frames += 1;
+                // SAFETY: the session owns its row: its request has been answered.
+                unsafe { self.shared.slab.row(self.row).set_reset(false) };
+            }
             Err(EngineError::Panicked(_) | EngineError::Failed(_)) => self.lost = true,
             Err(_) => {}
         }

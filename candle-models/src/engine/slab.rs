@@ -10,7 +10,7 @@ use std::ptr::{NonNull, slice_from_raw_parts_mut};
 const LINE: usize = 16;
 const ALIGNMENT: usize = LINE * size_of::<f32>();
 
-/// Rows of [inputs of floats | inputs of indices | state | outputs of floats | outputs of indices], zeros at first.
+/// Rows of [inputs of floats | inputs of indices | state | outputs of floats | outputs of indices | reset], zeros at first.
 ///
 /// Floats and indices have the same size and any bits are valid for both, so one block serves.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Slab {
     memory: NonNull<f32>,
     allocation: alloc::Layout,
     /// Where the parts of a row begin, and how many values each has.
-    parts: [(usize, usize); 5],
+    parts: [(usize, usize); 6],
     stride: usize,
     rows: usize,
 }
@@ -38,14 +38,33 @@ pub(super) struct Row {
     pub state: *mut [f32],
     pub out_floats: *mut [f32],
     pub out_indices: *mut [u32],
+    /// Whether the next frame begins in the initial state.
+    reset: *mut [bool],
 }
 
 impl Row {
-    /// The row as a sequence of one frame that goes on from its state.
+    /// The row as a sequence of one frame.
     pub fn sequence(self) -> Sequence {
-        const GO_ON: &[bool] = &[false];
-        let Self { number: slot, floats, indices, state, out_floats, out_indices } = self;
-        Sequence { slot, floats, indices, resets: GO_ON, state, out_floats, out_indices }
+        let Self { number: slot, floats, indices, state, out_floats, out_indices, reset } = self;
+        Sequence { slot, floats, indices, resets: reset, state, out_floats, out_indices }
+    }
+
+    /// Says whether the next frame begins in the initial state.
+    ///
+    /// # Safety
+    /// The caller owns the row.
+    pub unsafe fn set_reset(self, reset: bool) {
+        // SAFETY: the caller's promise; the slice has one value.
+        unsafe { (&mut *self.reset)[0] = reset };
+    }
+
+    /// Whether the next frame begins in the initial state.
+    ///
+    /// # Safety
+    /// The caller owns the row.
+    pub unsafe fn is_reset(self) -> bool {
+        // SAFETY: as above.
+        unsafe { (&*self.reset)[0] }
     }
 }
 
@@ -53,7 +72,7 @@ impl Slab {
     /// `rows` rows of that layout. Memory that nobody touches is not taken from the system.
     pub fn new(layout: &Layout, rows: usize) -> Result<Self> {
         let mut stride = 0;
-        let parts = [layout.floats, layout.indices, layout.state, layout.out_floats, layout.out_indices].map(|len| {
+        let parts = [layout.floats, layout.indices, layout.state, layout.out_floats, layout.out_indices, 1].map(|len| {
             let at = stride;
             stride += len.next_multiple_of(LINE);
             (at, len)
@@ -87,6 +106,8 @@ impl Slab {
             state: floats(part(2)),
             out_floats: floats(part(3)),
             out_indices: indices(part(4)),
+            // A whole word is taken for it; zeros are `false`.
+            reset: slice_from_raw_parts_mut(part(5).0.cast::<bool>(), 1),
         }
     }
 

@@ -9,6 +9,8 @@
 //! replaces that state by the one behind the pass.
 
 pub(crate) mod cpu;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 pub mod program;
 mod record;
 pub mod tensors;
@@ -18,6 +20,16 @@ use crate::nn::{Autoregressive, Linear, Mamba, Norm};
 use crate::ops::{self, Activation, Attention};
 use crate::random::categorical;
 use candle_core::Tensor;
+
+/// How passes reach a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Launches {
+    /// Each batch size is captured once as a graph and replayed: one launch a pass.
+    #[default]
+    Captured,
+    /// Kernel by kernel: for debugging and comparison.
+    Eager,
+}
 
 /// Columns of an index matrix and the table row that index 0 of each column means.
 pub type IndexColumns = [(usize, usize)];
@@ -90,8 +102,8 @@ pub trait Executor {
     {
         block.compose(self, x)
     }
-    /// Sliding-window attention; states `[window - 1, width]` (keys, then values) and `[1]` from number `state` on.
-    fn attention(&mut self, shape: Attention, qkv: [&Self::V; 3], bias: &Tensor, state: usize) -> Result<Self::V>;
+    /// Sliding-window attention with `slopes` `[heads]` over the distance; states `[window - 1, width]` (keys, then values) and `[1]` from number `state` on.
+    fn attention(&mut self, shape: Attention, qkv: [&Self::V; 3], slopes: &Tensor, state: usize) -> Result<Self::V>;
 
     /// The classes of a component: those of `wanted`, and where they say [`SAMPLE`] the class that `uniform` picks from
     /// the logits (the most likely one where it is negative).

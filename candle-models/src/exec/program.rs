@@ -4,7 +4,7 @@
 //! and writes; buffers share memory where their lives do not overlap, so a pass works in little memory and allocates none.
 
 use super::Choice;
-use crate::nn::{Autoregressive, Linear, Mamba, Norm};
+use crate::nn::{Autoregressive, Linear, Norm};
 use crate::ops::{Activation, Attention};
 use crate::tensors::{Signature, TensorSpec};
 use crate::{Error, Result};
@@ -138,7 +138,7 @@ pub(super) enum Op {
     Attention {
         shape: Attention,
         qkv: [Slot; 3],
-        bias: Tensor,
+        slopes: Tensor,
         states: [StatePlace; 3],
         scores: Slot,
         out: Slot,
@@ -150,14 +150,8 @@ pub(super) enum Op {
         choice: Choice,
         out: IndexSlot,
     },
-    /// A whole block, where [`Whole`] asks for it.
-    Mamba {
-        x: Slot,
-        block: Mamba,
-        states: [StatePlace; 2],
-        out: Slot,
-    },
     /// All heads of an action, where [`Whole`] asks for them.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the executor on CUDA asks for it"))]
     Autoregressive {
         trunk: Slot,
         heads: Autoregressive,
@@ -185,7 +179,6 @@ impl Op {
             Self::Gru { .. } => "gru",
             Self::Attention { .. } => "attention",
             Self::Choose { .. } => "choose",
-            Self::Mamba { .. } => "mamba",
             Self::Autoregressive { .. } => "autoregressive",
         }
     }
@@ -194,7 +187,7 @@ impl Op {
     pub fn reads(&self) -> Vec<Slot> {
         match self {
             Self::Linear { x, .. } | Self::LookupLinear { x, .. } | Self::Norm { x, .. } | Self::AddRows { x, .. } => vec![*x],
-            Self::CausalConv { x, .. } | Self::Gru { x, .. } | Self::Mamba { x, .. } => vec![*x],
+            Self::CausalConv { x, .. } | Self::Gru { x, .. } => vec![*x],
             Self::Add { a, b, .. } => vec![*a, *b],
             Self::Gate { a, z, .. } => vec![*a, *z],
             Self::Join { parts, .. } => parts.clone(),
@@ -210,13 +203,13 @@ impl Op {
 /// Blocks that an executor runs as one operation; the others are written in smaller ones.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Whole {
-    pub mamba: bool,
     pub autoregressive: bool,
 }
 
 /// A recorded model.
 #[derive(Debug)]
 pub(crate) struct Program {
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the executor on CUDA asks for it"))]
     pub(super) signature: Signature,
     pub(super) ops: Vec<Op>,
     pub(super) buffers: Vec<Buffer>,
@@ -234,6 +227,7 @@ pub(crate) struct Program {
 #[derive(Clone, Copy)]
 pub(crate) struct Sequence {
     /// The number of its state, for an executor that keeps states elsewhere: below the number that the executor was made for.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the executor on CUDA asks for it"))]
     pub slot: u32,
     pub floats: *const [f32],
     pub indices: *const [u32],

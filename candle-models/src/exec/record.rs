@@ -2,7 +2,7 @@
 
 use super::program::{IndexSlot, Op, Output, Recorder, Slot};
 use super::{Choice, Executor, IndexColumns};
-use crate::nn::{Autoregressive, Linear, Mamba, Norm};
+use crate::nn::{Autoregressive, Linear, Norm};
 use crate::ops::{Activation, Attention};
 use crate::{Error, Result};
 use candle_core::{DType, Tensor};
@@ -120,19 +120,10 @@ impl Executor for Recorder {
         Ok(out)
     }
 
-    fn mamba(&mut self, x: &Slot, block: &Mamba) -> Result<Slot> {
-        if !self.whole.mamba {
-            return block.compose(self, x);
-        }
-        let (_, _, state) = block.weights()?;
-        let states = [self.state(state)?, self.state(state + 1)?];
-        Ok(self.value(x.width, |out| Op::Mamba { x: *x, block: block.clone(), states, out }))
-    }
-
-    fn attention(&mut self, shape: Attention, [q, k, v]: [&Slot; 3], bias: &Tensor, state: usize) -> Result<Slot> {
+    fn attention(&mut self, shape: Attention, [q, k, v]: [&Slot; 3], slopes: &Tensor, state: usize) -> Result<Slot> {
         let states = [self.state(state)?, self.state(state + 1)?, self.state(state + 2)?];
         let (scores, out) = (self.slot(shape.window), self.slot(q.width));
-        self.push(Op::Attention { shape, qkv: [*q, *k, *v], bias: bias.clone(), states, scores, out });
+        self.push(Op::Attention { shape, qkv: [*q, *k, *v], slopes: slopes.clone(), states, scores, out });
         Ok(out)
     }
 

@@ -192,7 +192,8 @@ impl Executor for TensorExecutor<'_> {
     }
 
     fn mamba(&mut self, x: &Tensor, block: &Mamba) -> Result<Tensor> {
-        if !ops::is_fused(x) {
+        // One node of the graph is a gain where memory is the CPU's; on CUDA the operations are kernels of their own.
+        if !ops::is_fused(x) || !x.device().is_cpu() {
             return block.compose(self, x);
         }
         let (weights, eps, state) = block.weights()?;
@@ -203,9 +204,9 @@ impl Executor for TensorExecutor<'_> {
         Ok(y)
     }
 
-    fn attention(&mut self, shape: Attention, qkv: [&Tensor; 3], bias: &Tensor, state: usize) -> Result<Tensor> {
+    fn attention(&mut self, shape: Attention, qkv: [&Tensor; 3], slopes: &Tensor, state: usize) -> Result<Tensor> {
         let before = (self.states[state].clone(), self.states[state + 1].clone(), self.states[state + 2].clone());
-        let (y, after) = ops::attention(shape, qkv, bias, &before, self.resets)?;
+        let (y, after) = ops::attention(shape, qkv, slopes, &before, self.resets)?;
         [self.states[state], self.states[state + 1], self.states[state + 2]] = [after.0, after.1, after.2];
         Ok(y)
     }

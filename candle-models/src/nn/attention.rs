@@ -7,7 +7,7 @@ use crate::ops::{Activation, Attention};
 use crate::tensors::TensorSpec;
 use candle_core::Tensor;
 
-/// `x + W_o attention(rms_norm(x))`; positions enter as a learned bias per head and distance.
+/// `x + W_o attention(rms_norm(x))`; positions enter as a learned slope per head over the distance.
 #[derive(Debug, Clone)]
 pub struct SlidingAttention {
     shape: Attention,
@@ -15,7 +15,7 @@ pub struct SlidingAttention {
     qkv: Linear,
     query_norm: Norm,
     key_norm: Norm,
-    bias: Tensor,
+    slopes: Tensor,
     out: Linear,
     width: usize,
     state: usize,
@@ -35,7 +35,8 @@ impl SlidingAttention {
             qkv: Linear::without_bias(width, 3 * width, &params.pp("qkv"))?,
             query_norm: Norm::rms(head, &params.pp("query_norm"))?,
             key_norm: Norm::rms(head, &params.pp("key_norm"))?,
-            bias: params.get("bias", &[shape.heads, shape.window], Init::Normal(0.02))?,
+            // The slopes of the paper: 2^(-8 / heads), its square ...
+            slopes: params.get("slopes", &[shape.heads], Init::Values(&|i, _| (-8.0 * (i + 1) as f32 / shape.heads as f32).exp2()))?,
             out: Linear::without_bias(width, width, &params.pp("out"))?,
             width,
             state,
@@ -49,7 +50,7 @@ impl SlidingAttention {
         let qkv = e.linear(&y, &self.qkv, Activation::None)?;
         let (q, k, v) = (e.columns(&qkv, 0, w)?, e.columns(&qkv, w, w)?, e.columns(&qkv, 2 * w, w)?);
         let (q, k) = (e.norm(&q, &self.query_norm, Activation::None)?, e.norm(&k, &self.key_norm, Activation::None)?);
-        let y = e.attention(self.shape, [&q, &k, &v], &self.bias, self.state)?;
+        let y = e.attention(self.shape, [&q, &k, &v], &self.slopes, self.state)?;
         let y = e.linear(&y, &self.out, Activation::None)?;
         let y = e.dropout(&y)?;
         e.add(x, &y)

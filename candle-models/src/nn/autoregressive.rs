@@ -10,20 +10,22 @@ use candle_core::Tensor;
 /// Logits for several components, each under those before it.
 #[derive(Debug, Clone)]
 pub struct Autoregressive {
-    stream: Linear,
-    components: Vec<Component>,
+    /// The trunk into the stream.
+    pub(crate) stream: Linear,
+    pub(crate) components: Vec<Component>,
 }
 
+/// One component of an action.
 #[derive(Debug, Clone)]
-struct Component {
-    choice: Choice,
+pub(crate) struct Component {
+    pub choice: Choice,
     /// The stream into the inner layer.
-    hidden: Linear,
+    pub hidden: Linear,
     /// The class of the frame before into the inner layer: one row per class of each column.
-    previous: Tensor,
-    out: Linear,
+    pub previous: Tensor,
+    pub out: Linear,
     /// What a chosen class adds to the stream; zero at the start.
-    chosen: Option<Tensor>,
+    pub chosen: Option<Tensor>,
     /// Columns of this component inside the action, and the table row of each column's class 0.
     columns: Vec<(usize, usize)>,
     /// The same inside the component's own classes.

@@ -2,6 +2,8 @@
 
 use super::simd::{self, kernel};
 use super::{contiguous, is_fused, rows_of, with_rows};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 use pulp::Simd;
 use rayon::prelude::*;
@@ -121,8 +123,18 @@ impl CustomOp1 for ActivationOp {
         Ok((CpuStorage::F32(out), layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        super::cuda::elementwise::activation(storage, layout, self.0)
+    }
+
     fn bwd(&self, x: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        let (x, grad) = (x.flatten_all()?.unsqueeze(0)?, grad.contiguous()?);
+        let grad = grad.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return Ok(Some(super::cuda::elementwise::activation_backward(x, &grad, self.0)?));
+        }
+        let x = x.flatten_all()?.unsqueeze(0)?;
         let mut dx = grad.flatten_all()?.to_vec1::<f32>()?;
         with_rows(&[&x], |rows| {
             dx.par_chunks_mut(CHUNK).zip(rows[0].row(0).par_chunks(CHUNK)).for_each(|(d, x)| activate_backward(self.0, x, d));
@@ -132,15 +144,9 @@ impl CustomOp1 for ActivationOp {
     }
 }
 
-/// `act(x)` with a gradient: fused for f32 on the CPU, plain operations elsewhere.
+/// `act(x)` with a gradient.
 pub fn activation(x: &Tensor, act: Activation) -> Result<Tensor> {
     if act == Activation::None || !is_fused(x) { act.reference(x) } else { x.contiguous()?.apply_op1(ActivationOp(act)) }
-}
-
-kernel! {
-    pub(super) fn add_bias<S>(bias: &'a [f32], x: &'a mut [f32]) {
-        x.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
-    }
 }
 
 struct GateOp;
@@ -157,10 +163,20 @@ impl CustomOp2 for GateOp {
         Ok((CpuStorage::F32(out), al.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, al: &Layout, z: &CudaStorage, zl: &Layout) -> Result<(CudaStorage, Shape)> {
+        super::cuda::elementwise::gate((a, al), (z, zl))
+    }
+
     fn bwd(&self, a: &Tensor, z: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let (rows, width) = a.dims2()?;
-        let (mut da, mut dz) = (vec![0.0; rows * width], vec![0.0; rows * width]);
         let grad = grad.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if a.device().is_cuda() {
+            let [da, dz] = super::cuda::elementwise::gate_backward(a, z, &grad)?;
+            return Ok((Some(da), Some(dz)));
+        }
+        let (mut da, mut dz) = (vec![0.0; rows * width], vec![0.0; rows * width]);
         with_rows(&[a, z, &grad], |inputs| {
             da.par_chunks_mut(width)
                 .zip(dz.par_chunks_mut(width))

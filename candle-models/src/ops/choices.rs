@@ -5,9 +5,9 @@
 //! one small product of the tables by them, and table rows added. The backward goes the same way: sums of rows by class,
 //! then products of the tables' size.
 
-use super::activation::{activate_backward, add_bias};
+use super::activation::activate_backward;
 use super::linear::{Operand, TASK_ROWS, Target, column_sums, product, product_alone, product_new};
-use super::{Activation, Rows, activate, contiguous, rows_of, sum_in_order, with_rows};
+use super::{Activation, Rows, activate, add_into, contiguous, rows_of, sum_in_order, with_rows};
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 use std::sync::OnceLock;
@@ -142,7 +142,7 @@ impl ChoicesOp {
         let (s, all, logits) = (self.width, self.all(), self.logits());
         let p = self.split(packed);
         let mut stream = product_new(x.into(), Operand::new(p.stream, s));
-        stream.par_chunks_mut(TASK_ROWS * s).for_each(|block| block.chunks_mut(s).for_each(|row| add_bias(p.stream_bias, row)));
+        stream.par_chunks_mut(TASK_ROWS * s).for_each(|block| block.chunks_mut(s).for_each(|row| add_into(row, p.stream_bias)));
         let hidden = side_by_side(p.hidden, s);
         let tables = product_new(Operand::new(p.chosen, s), Operand::new(&hidden, all));
         let mut inner = product_new(Operand::new(&stream, s), Operand::new(&hidden, all));
@@ -150,12 +150,12 @@ impl ChoicesOp {
         let blocks = inner.par_chunks_mut(TASK_ROWS * all).zip(out.par_chunks_mut(TASK_ROWS * logits));
         blocks.enumerate().for_each(|(task, (inner, out))| {
             for (i, z) in inner.chunks_mut(all).enumerate() {
-                add_bias(p.hidden_bias, z);
+                add_into(z, p.hidden_bias);
                 for (g, previous, chosen) in self.columns(task * TASK_ROWS + i) {
                     let (own, later) = z[g * s..].split_at_mut(s);
-                    add_bias(&p.previous[previous * s..][..s], own);
+                    add_into(own, &p.previous[previous * s..][..s]);
                     if !later.is_empty() {
-                        add_bias(&tables[chosen * all + (g + 1) * s..][..later.len()], later);
+                        add_into(later, &tables[chosen * all + (g + 1) * s..][..later.len()]);
                     }
                 }
             }
@@ -232,9 +232,9 @@ impl ChoicesOp {
             for r in task * SUM_ROWS..through.rows.min((task + 1) * SUM_ROWS) {
                 for (g, previous, chosen) in self.columns(r) {
                     let (own, later) = through.row(r)[g * s..].split_at(s);
-                    add_bias(own, &mut by_previous[previous * s..][..s]);
+                    add_into(&mut by_previous[previous * s..][..s], own);
                     if !later.is_empty() {
-                        add_bias(later, &mut by_chosen[chosen * all + (g + 1) * s..][..later.len()]);
+                        add_into(&mut by_chosen[chosen * all + (g + 1) * s..][..later.len()], later);
                     }
                 }
             }

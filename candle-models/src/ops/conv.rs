@@ -5,8 +5,10 @@
 //! kernels and a grouped one is a launch per channel.
 
 use super::simd::{self, kernel};
-use super::{After, OutPointer, Rows, contiguous, is_fused, rows_of, sum_in_order, with_rows};
-use candle_core::{CpuStorage, CustomOp3, IndexOp, Layout, Result, Shape, Tensor};
+use super::{After, OutPointer, Rows, add_into, contiguous, is_fused, rows_of, sum_in_order, with_rows};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, CustomOp3, DType, IndexOp, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -178,8 +180,23 @@ impl CustomOp3 for ConvOp {
             // SAFETY: state and output of this sequence belong to this task and have its shape.
             unsafe { conv_sequence(self.shape, 0..width, resets, x, (w, b), state, out) };
         });
-        self.after.put(state);
+        self.after.put(Tensor::from_vec(state, self.before.shape(), self.before.device())?);
         Ok((CpuStorage::F32(out), xl.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        xl: &Layout,
+        w: &CudaStorage,
+        wl: &Layout,
+        b: &CudaStorage,
+        bl: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let (out, shape, after) = super::cuda::conv::forward(self.shape, &self.resets, &self.before, (x, xl), (w, wl), (b, bl))?;
+        self.after.put(after);
+        Ok((out, shape))
     }
 
     fn bwd(
@@ -191,8 +208,13 @@ impl CustomOp3 for ConvOp {
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let ConvShape { steps, width, taps } = self.shape;
-        let state = self.before.flatten_all()?.to_vec1::<f32>()?;
         let grad = grad.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            let [dx, dw, db] = super::cuda::conv::backward(self.shape, &self.resets, &self.before, [x, w, b, &grad])?;
+            return Ok((Some(dx), Some(dw), Some(db)));
+        }
+        let state = self.before.flatten_all()?.to_vec1::<f32>()?;
         let mut dx = vec![0.0; x.elem_count()];
         let sums = with_rows(&[x, &grad, w, &b.unsqueeze(0)?], |inputs| {
             let [x, grad, w, b]: [Rows; 4] = [inputs[0], inputs[1], inputs[2], inputs[3]];
@@ -256,7 +278,7 @@ impl ConvBackward<'_> {
             };
             accumulate(taps, |j| &self.weight[j * width..][..width], seen, self.bias, &mut line);
             silu_gradient(grad.row(t), &mut line);
-            tap_add(&line, db);
+            add_into(db, &line);
             for (j, dw) in dw.chunks_mut(width).enumerate() {
                 if let Some(x) = seen(j) {
                     tap(&line, x, dw);
@@ -281,14 +303,6 @@ kernel! {
     }
 }
 
-kernel! {
-    fn tap_add<S>(x: &'a [f32], out: &'a mut [f32]) {
-        for (o, &x) in out.iter_mut().zip(x) {
-            *o += x;
-        }
-    }
-}
-
 /// Convolves `x` `[B * T, width]` (rows of a sequence one behind the other) with `weight` `[taps, width]` and ends with SiLU.
 /// `state` `[B, taps - 1, width]`; returns the output and the state behind the sequence, which carries no gradient.
 pub fn causal_conv(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor, resets: &[bool]) -> Result<(Tensor, Tensor)> {
@@ -296,12 +310,15 @@ pub fn causal_conv(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor, r
     if !is_fused(x) {
         return causal_conv_reference(x, weight, bias, state, resets);
     }
-    let (taps, width) = weight.dims2()?;
-    let shape = ConvShape { steps: x.dim(0)? / state.dim(0)?, width, taps };
+    let ((taps, width), batch) = (weight.dims2()?, state.dim(0)?);
+    if taps < 2 || x.dim(1)? != width || bias.dims() != [width] || state.dims() != [batch, taps - 1, width] {
+        bail!("causal-conv: rows {:?}, weight {:?}, bias {:?}, state {:?}", x.dims(), weight.dims(), bias.dims(), state.dims());
+    }
+    let shape = ConvShape { steps: x.dim(0)? / batch, width, taps };
     let after = After::default();
     let op = ConvOp { shape, resets: resets.to_vec(), before: state.detach(), after: after.clone() };
-    let y = x.apply_op3(weight, bias, op)?;
-    Ok((y, after.take(state)?))
+    let y = x.apply_op3(&weight.to_dtype(DType::F32)?, &bias.to_dtype(DType::F32)?, op)?;
+    Ok((y, after.take()?))
 }
 
 /// [`causal_conv`] in plain tensor operations.

@@ -5,7 +5,9 @@
 use super::linear::{Operand, Target, column_sums, product, product_new};
 use super::simd::{self, kernel};
 use super::{After, Rows, contiguous, is_fused, rows_of, with_rows};
-use candle_core::{CpuStorage, CustomOp3, D, Layout, Result, Shape, Tensor};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, CustomOp3, D, DType, Layout, Result, Shape, Tensor};
 use std::sync::OnceLock;
 
 kernel! {
@@ -76,22 +78,16 @@ kernel! {
     }
 }
 
-/// What the backward reads again.
-struct Kept {
-    /// `[rows, 4 width]`: r, z, the candidate, the candidate's share of `h`.
-    gates: Vec<f32>,
-    /// The state that each frame started from, `[rows, width]`.
-    before: Vec<f32>,
-}
-
 struct GruOp {
     batch: usize,
     steps: usize,
     resets: Vec<bool>,
     /// `[B, width]`.
-    state: Vec<f32>,
+    state: Tensor,
     after: After,
-    kept: OnceLock<Kept>,
+    /// What the backward reads again: r, z, the candidate and its share of `h`, `[rows, 4 width]`, and the state that each frame
+    /// started from, `[rows, width]`. On CUDA `[T, B, 4 width]` and `[T, B, width]`.
+    kept: OnceLock<[Tensor; 2]>,
 }
 
 impl GruOp {
@@ -100,10 +96,10 @@ impl GruOp {
         Rows { data: &x[t * width..], rows: self.batch, width, stride: self.steps * width }
     }
 
-    fn forward(&self, x: Rows, weight: &[f32], bias: &[f32]) -> Vec<f32> {
+    fn forward(&self, x: Rows, weight: &[f32], bias: &[f32]) -> Result<Vec<f32>> {
         let (steps, width) = (self.steps, bias.len() / 3);
         let rows = self.batch * steps;
-        let mut h = self.state.clone();
+        let mut h = self.state.flatten_all()?.to_vec1::<f32>()?;
         let mut products = vec![0.0; self.batch * 3 * width];
         let (mut gates, mut before, mut out) = (vec![0.0; rows * 4 * width], vec![0.0; rows * width], vec![0.0; rows * width]);
         for t in 0..steps {
@@ -122,23 +118,24 @@ impl GruOp {
                 out[frame * width..][..width].copy_from_slice(h);
             }
         }
-        self.after.put(h);
-        self.kept.get_or_init(|| Kept { gates, before });
-        out
+        let device = self.state.device();
+        self.after.put(Tensor::from_vec(h, self.state.shape(), device)?);
+        let kept = [Tensor::from_vec(gates, (rows, 4 * width), device)?, Tensor::from_vec(before, (rows, width), device)?];
+        self.kept.get_or_init(|| kept);
+        Ok(out)
     }
 
     /// Gradients of the input products and of the hidden ones, `[rows, 3 width]` each.
-    fn backward(&self, weight: &[f32], kept: &Kept, grad: Rows) -> (Vec<f32>, Vec<f32>) {
+    fn backward(&self, weight: &[f32], [gates, before]: [Rows; 2], grad: Rows) -> (Vec<f32>, Vec<f32>) {
         let (steps, width) = (self.steps, grad.width);
         let (mut dx, mut dh) = (vec![0.0; grad.rows * 3 * width], vec![0.0; grad.rows * 3 * width]);
         let mut carry = vec![0.0; self.batch * width];
         for t in (0..steps).rev() {
             for (b, carry) in carry.chunks_mut(width).enumerate() {
                 let frame = b * steps + t;
-                super::activation::add_bias(grad.row(frame), carry);
-                let (gates, before) = (&kept.gates[frame * 4 * width..][..4 * width], &kept.before[frame * width..][..width]);
+                super::add_into(carry, grad.row(frame));
                 let three = frame * 3 * width..(frame + 1) * 3 * width;
-                gru_row_backward(gates, before, carry, &mut dx[three.clone()], &mut dh[three]);
+                gru_row_backward(gates.row(frame), before.row(frame), carry, &mut dx[three.clone()], &mut dh[three]);
             }
             let step = self.frame(&dh, t, 3 * width);
             product(step.into(), Operand::new(weight, 3 * width).t(), &mut carry, width, Target::Sum);
@@ -167,7 +164,23 @@ impl CustomOp3 for GruOp {
         bl: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let (x, w, b) = (rows_of(x, xl)?, contiguous(w, wl)?, contiguous(b, bl)?);
-        Ok((CpuStorage::F32(self.forward(x, w, b)), (x.rows, b.len() / 3).into()))
+        Ok((CpuStorage::F32(self.forward(x, w, b)?), (x.rows, b.len() / 3).into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        xl: &Layout,
+        w: &CudaStorage,
+        wl: &Layout,
+        b: &CudaStorage,
+        bl: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let forward = super::cuda::gru::forward(&self.resets, &self.state, (x, xl), (w, wl), (b, bl))?;
+        self.after.put(forward.after);
+        self.kept.get_or_init(|| forward.kept);
+        Ok((forward.out, forward.shape))
     }
 
     fn bwd(
@@ -179,10 +192,15 @@ impl CustomOp3 for GruOp {
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let Some(kept) = self.kept.get() else { candle_core::bail!("gru: a backward before the forward") };
-        let width = w.dim(0)?;
-        let (dx, dw, db) = with_rows(&[w, &grad.contiguous()?], |inputs| {
-            let (dx, dh) = self.backward(&inputs[0].data[..width * 3 * width], kept, inputs[1]);
-            let dw = product_new(Operand::new(&kept.before, width).t(), Operand::new(&dh, 3 * width));
+        let (width, grad) = (w.dim(0)?, grad.contiguous()?);
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            let [dx, dw, db] = super::cuda::gru::backward(&self.resets, kept, [x, w, &grad])?;
+            return Ok((Some(dx), Some(dw), Some(db)));
+        }
+        let (dx, dw, db) = with_rows(&[w, &grad, &kept[0], &kept[1]], |inputs| {
+            let (dx, dh) = self.backward(&inputs[0].data[..width * 3 * width], [inputs[2], inputs[3]], inputs[1]);
+            let dw = product_new(Operand::from(inputs[3]).t(), Operand::new(&dh, 3 * width));
             let dh = Rows { data: &dh, rows: inputs[1].rows, width: 3 * width, stride: 3 * width };
             Ok((dx, dw, column_sums(dh)))
         })?;
@@ -207,11 +225,11 @@ pub fn gru(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor, resets: &
     if x.dim(1)? != 3 * width || weight.dims() != [width, 3 * width] || bias.dims() != [3 * width] {
         candle_core::bail!("gru: products {:?}, weight {:?}, bias {:?}, width {width}", x.dims(), weight.dims(), bias.dims());
     }
-    let (after, before) = (After::default(), state.flatten_all()?.to_vec1()?);
+    let after = After::default();
     let (steps, resets) = (x.dim(0)? / batch, resets.to_vec());
-    let op = GruOp { batch, steps, resets, state: before, after: after.clone(), kept: OnceLock::new() };
-    let y = x.contiguous()?.apply_op3(&weight.contiguous()?, bias, op)?;
-    Ok((y, after.take(state)?))
+    let op = GruOp { batch, steps, resets, state: state.detach(), after: after.clone(), kept: OnceLock::new() };
+    let y = x.contiguous()?.apply_op3(&weight.contiguous()?.to_dtype(x.dtype())?, &bias.to_dtype(DType::F32)?, op)?;
+    Ok((y, after.take()?))
 }
 
 /// [`gru`] in plain tensor operations, one frame after the other.

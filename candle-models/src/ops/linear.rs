@@ -163,7 +163,7 @@ pub(super) fn column_sums(x: Rows) -> Vec<f32> {
     let tasks = x.rows.div_ceil(TASK_ROWS);
     let partial = (0..tasks).into_par_iter().map(|task| {
         let mut sum = vec![0.0; x.width];
-        (task * TASK_ROWS..x.rows.min((task + 1) * TASK_ROWS)).for_each(|r| super::activation::add_bias(x.row(r), &mut sum));
+        (task * TASK_ROWS..x.rows.min((task + 1) * TASK_ROWS)).for_each(|r| super::add_into(&mut sum, x.row(r)));
         sum
     });
     super::sum_in_order(partial.collect())
@@ -180,8 +180,7 @@ impl LinearOp {
     fn forward(&self, x: Rows, w: Rows, bias: &[f32]) -> Vec<f32> {
         let mut out = product_new(x.into(), w.into());
         if !bias.is_empty() {
-            out.par_chunks_mut(TASK_ROWS * w.width)
-                .for_each(|block| block.chunks_mut(w.width).for_each(|row| super::activation::add_bias(bias, row)));
+            out.par_chunks_mut(TASK_ROWS * w.width).for_each(|block| block.chunks_mut(w.width).for_each(|row| super::add_into(row, bias)));
         }
         if matches!(self.act, Activation::Gelu | Activation::Silu) {
             self.before.get_or_init(|| out.clone());

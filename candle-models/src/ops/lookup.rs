@@ -5,10 +5,9 @@
 //! multiplied then. For 1920 frames and tables of 399 rows and less that is a seventh of the joined matrix' work, and no
 //! gradient of that matrix is written.
 
-use super::activation::add_bias;
 use super::linear::{Operand, TASK_ROWS, Target, column_sums, product, product_alone, product_new};
 use super::rows::check_indices;
-use super::{Activation, Rows, contiguous, is_fused, join_rows, linear, rows_of, with_rows};
+use super::{Activation, Rows, add_into, contiguous, is_fused, join_rows, linear, rows_of, with_rows};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -48,10 +47,10 @@ impl LookupOp {
         let mut out = product_new(x.into(), part(weight, 0..x.width).into());
         out.par_chunks_mut(TASK_ROWS * width).enumerate().for_each(|(task, block)| {
             for (r, out) in block.chunks_mut(width).enumerate() {
-                add_bias(bias, out);
+                add_into(out, bias);
                 let index = &self.index[(task * TASK_ROWS + r) * columns..][..columns];
                 for ((start, rows), row) in starts.iter().zip(&self.columns).zip(index) {
-                    add_bias(&folded[(start + *row as usize - rows.start) * width..][..width], out);
+                    add_into(out, &folded[(start + *row as usize - rows.start) * width..][..width]);
                 }
             }
         });
@@ -77,7 +76,7 @@ impl LookupOp {
         let dtables: Vec<Vec<f32>> = parts
             .map(|((i, rows, sums), dweight)| {
                 for (r, index) in self.index.chunks(columns).enumerate() {
-                    add_bias(grad.row(r), &mut sums[(index[i] as usize - rows.start) * width..][..width]);
+                    add_into(&mut sums[(index[i] as usize - rows.start) * width..][..width], grad.row(r));
                 }
                 let weight = part(weight, x.width + i * entry..x.width + (i + 1) * entry);
                 product_alone(Operand::from(part(table, rows)).t(), Operand::new(sums, width), dweight, width, Target::Fresh);
@@ -88,7 +87,7 @@ impl LookupOp {
             .collect();
         let mut dtable = vec![0.0; table.rows * entry];
         for (rows, part) in self.columns.iter().zip(dtables) {
-            add_bias(&part, &mut dtable[rows.start * entry..rows.end * entry]);
+            add_into(&mut dtable[rows.start * entry..rows.end * entry], &part);
         }
         [dtable, dweight, column_sums(grad)]
     }

@@ -10,7 +10,7 @@ use super::linear::{Operand, Target, column_sums, product, product_alone, produc
 use super::norm::{norm_rows, norm_rows_backward};
 use super::scan_backward::ScanBackward;
 use super::{Activation, After, ConvShape, NormKind, OutPointer, Rows, ScanInput, ScanShape, by_sequence, contiguous, rows_of, with_rows};
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp3, Device, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 use std::sync::OnceLock;
 
@@ -142,7 +142,7 @@ impl MambaOp {
         [all.columns(0, rank), all.columns(rank, states), all.columns(rank + states, states)]
     }
 
-    fn forward(&self, x: Rows, in_proj: &[f32], packed: &[f32]) -> Vec<f32> {
+    fn forward(&self, x: Rows, in_proj: &[f32], packed: &[f32]) -> Result<Vec<f32>> {
         let sizes @ Sizes { batch, steps, width, inner, states, taps, .. } = self.sizes;
         let [norm, conv, conv_bias, x_proj, dt_weight, dt_bias, a_log, skip, out_proj] = sizes.split(packed);
         let normalised = norm_rows(NormKind::Rms, self.eps, Activation::None, x, norm, &[]);
@@ -173,11 +173,11 @@ impl MambaOp {
             }
         });
         let [u, selection, dt, y, gated, conv_state, state] = buffers;
-        self.after[0].put(conv_state);
-        self.after[1].put(state);
+        self.after[0].put(Tensor::from_vec(conv_state, (batch, taps - 1, inner), &Device::Cpu)?);
+        self.after[1].put(Tensor::from_vec(state, (batch, states, inner), &Device::Cpu)?);
         let out = self.output(x, &gated, out_proj);
         self.kept.get_or_init(|| Kept { xz, u, selection, dt, y, gated });
-        out
+        Ok(out)
     }
 
     /// `x + mask (gated W_out)`.
@@ -236,7 +236,7 @@ impl MambaOp {
         let block = 64 * width;
         dx.par_chunks_mut(block).enumerate().for_each(|(i, dx)| {
             for (r, dx) in dx.chunks_mut(width).enumerate() {
-                super::activation::add_bias(grad.row(i * 64 + r), dx);
+                super::add_into(dx, grad.row(i * 64 + r));
             }
         });
         [dx, din, dpacked]
@@ -322,7 +322,7 @@ impl CustomOp3 for MambaOp {
         pl: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
         let (x, in_proj, packed) = (rows_of(x, xl)?, contiguous(w, wl)?, contiguous(p, pl)?);
-        Ok((CpuStorage::F32(self.forward(x, in_proj, packed)), xl.shape().clone()))
+        Ok((CpuStorage::F32(self.forward(x, in_proj, packed)?), xl.shape().clone()))
     }
 
     fn bwd(
@@ -367,5 +367,5 @@ pub(crate) fn mamba_block(
     let after = [After::default(), After::default()];
     let op = MambaOp { sizes, eps: eps as f32, resets: resets.to_vec(), before, after: after.clone(), mask, kept: OnceLock::new() };
     let y = x.contiguous()?.apply_op3(&weights.in_proj.contiguous()?, &packed, op)?;
-    Ok((y, [after[0].take(states[0])?, after[1].take(states[1])?]))
+    Ok((y, [after[0].take()?, after[1].take()?]))
 }

@@ -1,8 +1,9 @@
 //! Fused operations: written only where a measurement says that it matters.
 //!
 //! Each has a kernel over slices (the CPU executor calls it directly), a Candle custom op around it with a backward, and a
-//! `reference` in plain tensor operations that the tests hold both against. The fused forms serve f32 on the CPU; another
-//! dtype or device takes the plain operations, and with them the gradients that finite differences in f64 check.
+//! `reference` in plain tensor operations that the tests hold both against. The fused forms serve f32 on the CPU and f32, bf16 and
+//! f16 on CUDA, there with parameters and recurrent states in f32; any other dtype takes the plain operations, and with them the
+//! gradients that finite differences in f64 check.
 
 mod activation;
 mod attention;
@@ -11,6 +12,8 @@ mod conv;
 mod cross_entropy;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+#[cfg(feature = "flash-attn")]
+mod flash;
 mod gru;
 mod linear;
 mod lookup;
@@ -21,6 +24,7 @@ mod packed;
 mod rows;
 mod scan;
 mod scan_backward;
+mod scan_forward;
 pub(crate) mod simd;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
@@ -45,16 +49,20 @@ pub use packed::Format;
 pub(crate) use packed::PackedMatrix;
 pub(crate) use rows::shifted_indices;
 pub use rows::{add_rows, add_rows_reference, join_rows, join_rows_reference, mask};
-pub(crate) use scan::{ScanInput, ScanShape, scan_sequence};
 pub use scan::{selective_scan, selective_scan_reference};
+pub(crate) use scan_forward::{ScanInput, ScanShape, scan_sequence};
 
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, bail};
 use rayon::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whether the fused form of an operation serves this tensor.
+/// Whether the fused form of an operation serves this tensor: f32 on the CPU; f32, bf16 and f16 on CUDA.
 pub(crate) fn is_fused(x: &Tensor) -> bool {
-    x.dtype() == DType::F32 && x.device().is_cpu()
+    match x.dtype() {
+        DType::F32 => x.device().is_cpu() || x.device().is_cuda(),
+        DType::BF16 | DType::F16 => x.device().is_cuda(),
+        _ => false,
+    }
 }
 
 /// Checks that the rows of `x` are whole sequences of the batch of `state`, with one reset each.
@@ -148,17 +156,17 @@ fn with_rows<R>(tensors: &[&Tensor], f: impl FnOnce(&[Rows]) -> Result<R>) -> Re
 
 /// Where a custom op leaves the state behind its sequence: an op gives one tensor only, and the state carries no gradient.
 #[derive(Clone, Default)]
-struct After(Arc<Mutex<Vec<f32>>>);
+struct After(Arc<Mutex<Option<Tensor>>>);
 
 impl After {
-    fn put(&self, state: Vec<f32>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    fn put(&self, state: Tensor) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
     }
 
-    /// The state that the op left, of the shape of the one `before` it.
-    fn take(&self, before: &Tensor) -> Result<Tensor> {
-        let values = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        Tensor::from_vec(values, before.shape(), before.device())
+    /// The state that the op left.
+    fn take(&self) -> Result<Tensor> {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        state.ok_or_else(|| candle_core::Error::Msg("an operation left no state".to_owned()))
     }
 }
 
@@ -193,10 +201,17 @@ fn by_sequence<const N: usize, T: Default, R: Send>(
     (matrices, results)
 }
 
+simd::kernel! {
+    /// `to += from`.
+    pub(crate) fn add_into<S>(to: &'a mut [f32], from: &'a [f32]) {
+        to.iter_mut().zip(from).for_each(|(t, f)| *t += f);
+    }
+}
+
 /// Adds up partial sums in their order, so that the result does not depend on the number of threads.
 fn sum_in_order(partial: Vec<Vec<f32>>) -> Vec<f32> {
     let sum = partial.into_iter().reduce(|mut a, b| {
-        a.iter_mut().zip(b).for_each(|(a, b)| *a += b);
+        add_into(&mut a, &b);
         a
     });
     sum.unwrap_or_default()

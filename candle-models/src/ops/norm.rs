@@ -3,7 +3,9 @@
 use super::activation::activate_backward;
 use super::simd::kernel;
 use super::{Activation, Rows, rows_of, sum_in_order, with_rows};
-use candle_core::{CpuStorage, CustomOp3, D, Layout, Result, Shape, Tensor};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, CustomOp3, D, DType, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
 
 /// What is taken out of a row before the gain.
@@ -165,6 +167,20 @@ impl CustomOp3 for NormOp {
         Ok((CpuStorage::F32(norm_rows(self.kind, self.eps, self.act, x, w, b)), xl.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        xl: &Layout,
+        w: &CudaStorage,
+        wl: &Layout,
+        b: &CudaStorage,
+        bl: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let b = (self.kind == NormKind::Layer).then_some((b, bl));
+        super::cuda::norm::forward((self.kind, self.eps, self.act), (x, xl), (w, wl), b)
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
@@ -173,7 +189,14 @@ impl CustomOp3 for NormOp {
         _: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw, db) = with_rows(&[x, &grad.contiguous()?, &w.unsqueeze(0)?, &b.unsqueeze(0)?], |inputs| {
+        let grad = grad.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            let bias = (self.kind == NormKind::Layer).then_some(b);
+            let [dx, dw, db] = super::cuda::norm::backward((self.kind, self.eps, self.act), [x, w, &grad], bias)?;
+            return Ok((Some(dx), Some(dw), bias.map(|_| db)));
+        }
+        let (dx, dw, db) = with_rows(&[x, &grad, &w.unsqueeze(0)?, &b.unsqueeze(0)?], |inputs| {
             let b = if self.kind == NormKind::Layer { inputs[3].row(0) } else { &[] };
             Ok(norm_rows_backward(self.kind, self.eps, self.act, inputs[0], (inputs[2].row(0), b), inputs[1]))
         })?;
@@ -189,7 +212,8 @@ pub fn norm(x: &Tensor, kind: NormKind, eps: f64, weight: &Tensor, bias: Option<
         return act.reference(&norm_reference(x, kind, eps, weight, bias)?);
     }
     // A custom op takes exactly three tensors; RMS ignores the third and gives it no gradient.
-    x.contiguous()?.apply_op3(weight, bias.unwrap_or(weight), NormOp { kind, eps: eps as f32, act })
+    let [weight, bias] = [weight, bias.unwrap_or(weight)].map(|t| t.to_dtype(DType::F32));
+    x.contiguous()?.apply_op3(&weight?, &bias?, NormOp { kind, eps: eps as f32, act })
 }
 
 /// [`norm`] without activation in plain tensor operations.

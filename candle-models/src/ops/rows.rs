@@ -1,7 +1,9 @@
 //! Rows of tables: added to a matrix, or joined to its columns.
 
 use super::activation::activate_backward;
-use super::{Activation, Rows, activate, contiguous, is_fused, rows_of, sum_in_order, with_rows};
+use super::{Activation, Rows, activate, add_into, contiguous, is_fused, rows_of, sum_in_order, with_rows};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, D, DType, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
@@ -18,10 +20,6 @@ pub(super) fn check_indices(index: &[u32], rows: usize, columns: usize, table: &
         Some(bad) => bail!("index {bad} in a table of {entries} rows"),
         None => Ok(()),
     }
-}
-
-fn add_into(to: &mut [f32], from: &[f32]) {
-    super::activation::add_bias(from, to);
 }
 
 struct AddRowsOp {
@@ -54,8 +52,18 @@ impl CustomOp2 for AddRowsOp {
         Ok((CpuStorage::F32(out), (x.rows, x.width).into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, xl: &Layout, t: &CudaStorage, tl: &Layout) -> Result<(CudaStorage, Shape)> {
+        super::cuda::rows::add(&self.index, self.columns, self.act, (x, xl), (t, tl))
+    }
+
     fn bwd(&self, x: &Tensor, t: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let ((rows, width), entries, grad) = (x.dims2()?, t.dim(0)?, grad.contiguous()?);
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            let [dx, dtable] = super::cuda::rows::add_backward(&self.index, self.columns, self.act, [x, t, &grad])?;
+            return Ok((Some(dx), Some(dtable)));
+        }
         let mut dx = if self.act == Activation::None { Vec::new() } else { grad.flatten_all()?.to_vec1::<f32>()? };
         let dtable = with_rows(&[x, t, &grad], |inputs| {
             let [x, table, grad]: [Rows; 3] = [inputs[0], inputs[1], inputs[2]];
@@ -92,7 +100,10 @@ pub fn add_rows(x: &Tensor, table: &Tensor, index: Vec<u32>, columns: usize, act
     if !is_fused(x) {
         return add_rows_reference(x, table, &index, columns, act);
     }
-    x.contiguous()?.apply_op2(&table.contiguous()?, AddRowsOp { index, columns, act })
+    if x.dim(1)? != table.dim(1)? {
+        bail!("rows of {} values and a table {:?}", x.dim(1)?, table.dims());
+    }
+    x.contiguous()?.apply_op2(&table.contiguous()?.to_dtype(DType::F32)?, AddRowsOp { index, columns, act })
 }
 
 /// [`add_rows`] in plain tensor operations.
@@ -128,9 +139,20 @@ impl CustomOp2 for JoinRowsOp {
         Ok((CpuStorage::F32(out), (x.rows, width).into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, xl: &Layout, t: &CudaStorage, tl: &Layout) -> Result<(CudaStorage, Shape)> {
+        super::cuda::rows::join(&self.index, self.columns, (x, xl), (t, tl))
+    }
+
     fn bwd(&self, x: &Tensor, t: &Tensor, _: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let ((rows, floats), (entries, width)) = (x.dims2()?, t.dims2()?);
-        let dtable = with_rows(&[&grad.contiguous()?], |inputs| {
+        let grad = grad.contiguous()?;
+        let dx = x.track_op().then(|| grad.narrow(D::Minus1, 0, floats)).transpose()?;
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return Ok((dx, Some(super::cuda::rows::join_backward(&self.index, self.columns, t, &grad)?)));
+        }
+        let dtable = with_rows(&[&grad], |inputs| {
             // In the order of the rows, on one thread: the tables are larger than what a task adds to them.
             let mut sums = vec![0.0; entries * width];
             for (r, index) in self.index.chunks(self.columns).enumerate() {
@@ -140,7 +162,6 @@ impl CustomOp2 for JoinRowsOp {
             }
             Ok(sums)
         })?;
-        let dx = x.track_op().then(|| grad.narrow(D::Minus1, 0, floats)).transpose()?;
         debug_assert!(rows * self.columns == self.index.len());
         Ok((dx, Some(Tensor::from_vec(dtable, (entries, width), x.device())?)))
     }
@@ -153,7 +174,7 @@ pub fn join_rows(x: &Tensor, table: &Tensor, index: Vec<u32>, columns: usize) ->
     if !is_fused(x) {
         return join_rows_reference(x, table, &index, columns);
     }
-    x.apply_op2(&table.contiguous()?, JoinRowsOp { index, columns })
+    x.apply_op2(&table.contiguous()?.to_dtype(DType::F32)?, JoinRowsOp { index, columns })
 }
 
 /// [`join_rows`] in plain tensor operations.

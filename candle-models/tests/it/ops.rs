@@ -419,7 +419,7 @@ fn gates_of_a_gru_and_attention() {
     let count = Tensor::from_vec(vec![2.0f64, 0.0], (batch, 1), &Device::Cpu).unwrap();
     let state = (normal("keys", &[batch, 3, width]), normal("values", &[batch, 3, width]), count);
     let inputs = ["q", "k", "v"].map(|n| normal(n, &[batch * steps, width]));
-    let inputs: Vec<Tensor> = inputs.into_iter().chain([normal("bias", &[3, 4])]).collect();
+    let inputs: Vec<Tensor> = inputs.into_iter().chain([normal("slopes", &[3])]).collect();
     check("attention", &inputs, &|x| {
         let cast = |t: &Tensor| t.to_dtype(x[0].dtype());
         let state = (cast(&state.0)?, cast(&state.1)?, cast(&state.2)?);

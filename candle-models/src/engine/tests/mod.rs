@@ -80,7 +80,10 @@ unsafe fn add(s: &Sequence) -> Result<()> {
     // SAFETY: the caller's promise.
     let (x, id, state) = unsafe { (&*s.floats, &*s.indices, &mut *s.state) };
     // SAFETY: the caller's promise.
-    let (y, seen) = unsafe { (&mut *s.out_floats, &mut *s.out_indices) };
+    let (y, seen, resets) = unsafe { (&mut *s.out_floats, &mut *s.out_indices, &*s.resets) };
+    if resets[0] {
+        state.fill(0.0);
+    }
     assert_eq!((x.len(), id.len(), state.len(), y.len(), seen.len()), (2, 1, 3, 3, 1));
     state[0] += x[0];
     match x[1] {

@@ -51,10 +51,6 @@ fn host(tensor: &Tensor) -> Result<Vec<f32>> {
     Ok(tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?)
 }
 
-fn add_into(to: &mut [f32], from: &[f32]) {
-    to.iter_mut().zip(from).for_each(|(t, f)| *t += f);
-}
-
 /// Leaves the last rows of `cache` and `new` in `cache`, oldest first.
 fn shift(cache: &mut [f32], new: Rows) {
     let keep = cache.len() / new.width;
@@ -90,9 +86,9 @@ impl Packer {
             Op::CausalConv { x, weight, bias, state, out } => self.causal_conv(*x, [weight, bias], *state, *out),
             Op::SelectiveScan { u, dt, bc, a_log, skip, state, out } => self.selective_scan([*u, *dt, *bc], [a_log, skip], *state, *out),
             Op::Gru { x, hidden, state, h, products, out } => self.gru(*x, hidden, *state, [*h, *products], *out),
-            Op::Attention { shape, qkv, bias, states, scores, out } => self.attention(*shape, *qkv, bias, *states, [*scores, *out]),
+            Op::Attention { shape, qkv, slopes, states, scores, out } => self.attention(*shape, *qkv, slopes, *states, [*scores, *out]),
             Op::Choose { logits, wanted, uniform, choice, out } => Ok(choose(*logits, (*wanted, *uniform), *choice, *out)),
-            Op::Mamba { .. } | Op::Autoregressive { .. } => unreachable!("the CPU records blocks in their operations"),
+            Op::Autoregressive { .. } => unreachable!("the CPU records blocks in their operations"),
         }
     }
 
@@ -145,7 +141,7 @@ impl Packer {
                 // SAFETY: every row belongs to one part.
                 let row = unsafe { frame.row_mut(out, r) };
                 for (table, &id) in tables.iter().zip(frame.ids(ids, r)) {
-                    add_into(row, &table[id as usize * out.width..][..out.width]);
+                    ops::add_into(row, &table[id as usize * out.width..][..out.width]);
                 }
             });
             Ok(())
@@ -187,7 +183,7 @@ impl Packer {
                     let Some(found) = table.get((base + id) * out.width..(base + id + 1) * out.width) else {
                         return Err(Error::Input(format!("class {id} of column {column} is outside its table")));
                     };
-                    add_into(row, found);
+                    ops::add_into(row, found);
                 }
                 ops::activate(act, row);
             }
@@ -268,11 +264,11 @@ impl Packer {
         &mut self,
         shape: Attention,
         [q, k, v]: [Slot; 3],
-        bias: &Tensor,
+        slopes: &Tensor,
         places: [StatePlace; 3],
         [scores, out]: [Slot; 2],
     ) -> Result<Run> {
-        let bias = self.values(bias)?;
+        let slopes = self.values(slopes)?;
         Ok(Box::new(move |frame, _| {
             let (steps, keep) = (frame.steps, shape.window - 1);
             for b in 0..frame.batch() {
@@ -289,7 +285,7 @@ impl Packer {
                     let r = b * steps + t;
                     // SAFETY: as above.
                     let (scores, out) = unsafe { (frame.row_mut(scores, 0), frame.row_mut(out, r)) };
-                    ops::attend_row(shape, t, available, frame.row(q, r), memory, &bias, scores, out);
+                    ops::attend_row(shape, t, available, frame.row(q, r), memory, &slopes, scores, out);
                     available += 1;
                 }
                 count[0] = available.min(keep) as f32;

@@ -47,10 +47,11 @@ struct States {
 };
 
 // One function per dtype: name_f32, name_bf16, name_f16, each with the arguments `Args<T>` by value.
-#define KERNELS(name, Args)                                                                     \
-    extern "C" __global__ void name##_f32(const __grid_constant__ Args<float> a) { name(a); }   \
-    extern "C" __global__ void name##_bf16(const __grid_constant__ Args<bf16> a) { name(a); }   \
-    extern "C" __global__ void name##_f16(const __grid_constant__ Args<f16> a) { name(a); }
+#define KERNELS(name, Args) KERNELS_WITH(, name, Args)
+#define KERNELS_WITH(bounds, name, Args)                                                               \
+    extern "C" __global__ void bounds name##_f32(const __grid_constant__ Args<float> a) { name(a); }   \
+    extern "C" __global__ void bounds name##_bf16(const __grid_constant__ Args<bf16> a) { name(a); }   \
+    extern "C" __global__ void bounds name##_f16(const __grid_constant__ Args<f16> a) { name(a); }
 
 // The number of this thread in a grid of one axis.
 inline u64 thread_number() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
@@ -79,6 +80,8 @@ inline float block_sum(float x) {
 }
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+#define LOG2_E 1.44269504f
 
 // 2^x, at most two units of the last place off; 0 far below zero.
 inline float exp2_fast(float x) {

@@ -33,7 +33,6 @@ impl Choose {
 }
 
 /// A component of [`Heads`], `Group` in `heads.cu`: addresses of its parameters, biases in f32.
-#[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct HeadGroup {
     pub hidden: u64,
@@ -46,6 +45,15 @@ pub(crate) struct HeadGroup {
     pub columns: u32,
     pub classes: u32,
     pub logits: u32,
+}
+
+impl HeadGroup {
+    /// Its words in memory, as the device reads them.
+    pub fn words(&self) -> impl Iterator<Item = u32> + use<> {
+        let addresses = [self.hidden, self.hidden_bias, self.previous, self.out, self.out_bias, self.chosen];
+        let numbers = [self.column, self.columns, self.classes, self.logits];
+        addresses.into_iter().flat_map(|a| [a as u32, (a >> 32) as u32]).chain(numbers)
+    }
 }
 
 /// All heads of an action, `Heads` in `heads.cu`.

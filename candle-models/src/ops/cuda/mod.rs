@@ -4,11 +4,20 @@
 //! it. Activations have the dtype of the launch; gains, offsets, convolution taps, A, D and recurrent state are f32.
 
 pub(crate) mod attention;
+pub(crate) mod conv;
+pub(crate) mod elementwise;
+pub(crate) mod gru;
 pub(crate) mod heads;
+pub(crate) mod mamba;
 pub(crate) mod norm;
 pub(crate) mod product;
+pub(crate) mod rows;
+pub(crate) mod scan;
+pub(crate) mod sums;
 
 use super::Activation;
+use crate::cuda::{self, States};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 /// What comes before the text of every source.
 pub(crate) const COMMON: &str = include_str!("common.cuh");
@@ -21,4 +30,30 @@ pub(crate) fn activation_code(act: Activation) -> u32 {
         Activation::Gelu => 2,
         Activation::Silu => 3,
     }
+}
+
+/// One reset a row on the device; nothing to upload where there is none.
+pub(crate) struct Resets(Option<Tensor>);
+
+impl Resets {
+    /// In the order of the rows.
+    pub fn new(resets: &[bool], device: &Device) -> Result<Self> {
+        let any = resets.contains(&true);
+        let bytes = || resets.iter().map(|r| u8::from(*r)).collect::<Vec<_>>();
+        Ok(Self(any.then(|| Tensor::from_vec(bytes(), resets.len(), device)).transpose()?))
+    }
+
+    /// Its address, 0 for none.
+    pub fn address(&self) -> Result<u64> {
+        self.0.as_ref().map_or(Ok(0), cuda::address)
+    }
+}
+
+/// The states of a batch as a tensor `[B, ...]` in f32, one slot behind the other.
+pub(crate) fn states_of(tensor: &Tensor) -> Result<States> {
+    let batch = tensor.dim(0)?;
+    if tensor.dtype() != DType::F32 {
+        bail!("a recurrent state is f32 on CUDA, found {:?}", tensor.dtype());
+    }
+    Ok(States { data: cuda::address(tensor)?, stride: (tensor.elem_count() / batch) as u64, slots: 0 })
 }

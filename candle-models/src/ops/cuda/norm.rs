@@ -1,12 +1,23 @@
 //! Launches of `norm.cu`.
 
 use super::activation_code;
-use crate::cuda::{Gpu, Kernel, Matrix, Source};
+use super::sums;
+use crate::cuda::{self, Gpu, Kernel, Matrix, Source};
 use crate::ops::{Activation, NormKind};
-use candle_core::{DType, Result};
+use candle_core::backend::BackendStorage;
+use candle_core::{CudaStorage, DType, Layout, Result, Shape, Tensor, bail};
 
 static SOURCE: Source = Source { name: "norm", text: include_str!("norm.cu") };
 const NORM: Kernel = Kernel { source: &SOURCE, name: "norm" };
+const BACKWARD: Kernel = Kernel { source: &SOURCE, name: "norm_backward" };
+
+/// Values of the widest row that a backward takes: two sums of each in shared memory.
+const MOST: usize = 12_000;
+
+/// Threads of a block for that many values.
+fn threads(values: usize) -> usize {
+    values.next_multiple_of(32).min(256)
+}
 
 /// `Norm` in `norm.cu`.
 #[repr(C)]
@@ -45,8 +56,77 @@ impl Norm {
     /// The matrices have these rows and are of that dtype.
     pub unsafe fn launch(&self, gpu: &Gpu, dtype: DType) -> Result<()> {
         let blocks = self.rows as usize * (self.x.width / self.group) as usize;
-        let threads = (self.group as usize).next_multiple_of(32).min(256);
         // SAFETY: the caller's promise.
-        unsafe { gpu.launch(NORM, Some(dtype), ((blocks, 1, 1), threads, 0), self) }
+        unsafe { gpu.launch(NORM, Some(dtype), ((blocks, 1, 1), threads(self.group as usize), 0), self) }
     }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct NormBackward {
+    x: Matrix,
+    grad: Matrix,
+    dx: Matrix,
+    weight: u64,
+    bias: u64,
+    sums: u64,
+    rows: u32,
+    kind: u32,
+    act: u32,
+    eps: f32,
+}
+
+type Operand<'a> = (&'a CudaStorage, &'a Layout);
+
+/// The custom operation over whole rows.
+pub(crate) fn forward(
+    (kind, eps, act): (NormKind, f32, Activation),
+    (x, layout): Operand,
+    weight: Operand,
+    bias: Option<Operand>,
+) -> Result<(CudaStorage, Shape)> {
+    let (gpu, shape, dtype) = (Gpu::of(&x.device)?, layout.shape(), x.dtype());
+    let (storage, out) = cuda::result(shape, dtype, gpu.device())?;
+    let (x, width) = (cuda::storage_matrix(x, layout)?, out.width as usize);
+    let parameter = |(storage, layout): Operand| cuda::parameter(storage, layout, width);
+    let parameters = [parameter(weight)?, bias.map_or(Ok(0), parameter)?];
+    let rows = shape.elem_count() / width.max(1);
+    // SAFETY: both matrices have the shape's rows, the parameters its width.
+    unsafe { Norm::new(x, out, parameters, rows, width, kind, act, eps.into()).launch(&gpu, dtype)? };
+    Ok((storage, shape.clone()))
+}
+
+/// The gradients of `x`, of the gain and of the offset.
+pub(crate) fn backward(
+    (kind, eps, act): (NormKind, f32, Activation),
+    [x, weight, grad]: [&Tensor; 3],
+    bias: Option<&Tensor>,
+) -> Result<[Tensor; 3]> {
+    /// Blocks, each with a share of the rows and sums of its own. A fixed number, so that the sums do not depend on the GPU.
+    const BLOCKS: usize = 512;
+    let (gpu, dtype, width) = (Gpu::of(cuda::device_of(x)?)?, x.dtype(), weight.elem_count());
+    if width > MOST {
+        bail!("the gradient of a norm on CUDA takes rows of at most {MOST} values, found {width}");
+    }
+    let rows = x.elem_count() / width;
+    let blocks = rows.min(BLOCKS);
+    let dx = cuda::empty(x.shape(), dtype, gpu.device())?;
+    let sums = cuda::empty((blocks, 2 * width), DType::F32, gpu.device())?;
+    let forward = Norm::new(cuda::matrix(x)?, Matrix::NONE, [0; 2], rows, width, kind, act, eps.into());
+    let args = NormBackward {
+        x: forward.x,
+        grad: cuda::matrix(grad)?,
+        dx: cuda::matrix(&dx)?,
+        weight: cuda::address(weight)?,
+        bias: bias.map_or(Ok(0), cuda::address)?,
+        sums: cuda::address(&sums)?,
+        rows: forward.rows,
+        kind: forward.kind,
+        act: forward.act,
+        eps: forward.eps,
+    };
+    // SAFETY: the tensors are those of the forward.
+    unsafe { gpu.launch(BACKWARD, Some(dtype), ((blocks, 1, 1), threads(width), 8 * width), &args)? };
+    let sums = sums::column_sums(&sums)?;
+    Ok([dx, sums.narrow(0, 0, width)?, sums.narrow(0, width, width)?])
 }

@@ -1,0 +1,272 @@
+//! Where every matrix of a program lies on the device, for a pass of any number of rows.
+//!
+//! Inputs lie side by side as they come from the host, outputs as they go back; everything else lies in an arena. Parts of a join are
+//! written where they will stand. Values are of the executor's dtype, except inputs, outputs and logits, which are f32.
+
+use crate::cuda::{Gpu, Matrix, States};
+use crate::exec::program::{IndexSlot, Op, Output, Program, Slot, StatePlace};
+use crate::ops::cuda::product::Operand;
+use candle_core::DType;
+use std::sync::Arc;
+
+/// Bytes of a place: that of an f32 or an index, narrow values take half of it.
+const PLACE: usize = 4;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Region {
+    Input,
+    Output,
+    Arena,
+}
+
+/// A matrix: `at` places a row lie before it in its region, its own rows are `stride` values apart and begin `start` values in.
+#[derive(Debug, Clone, Copy)]
+struct Home {
+    region: Region,
+    at: usize,
+    stride: usize,
+    start: usize,
+    wide: bool,
+}
+
+/// The homes of all matrices, and the places a row that each region takes.
+pub(super) struct Plan {
+    buffers: Vec<Home>,
+    /// By the number of columns before them.
+    indices: Vec<(usize, Home)>,
+    pub inputs: usize,
+    pub outputs: usize,
+    pub arena: usize,
+    /// Outputs that have to be copied to their place: what, and the place.
+    pub copies: Vec<(Slot, Slot)>,
+    pub index_copies: Vec<(IndexSlot, usize)>,
+}
+
+impl Plan {
+    pub fn new(program: &Program) -> Self {
+        let arena = |at, stride| Home { region: Region::Arena, at, stride, start: 0, wide: false };
+        let mut plan = Self {
+            buffers: program.buffers.iter().map(|b| arena(b.at, b.width)).collect(),
+            indices: Vec::new(),
+            inputs: 0,
+            outputs: 0,
+            arena: program.width,
+            copies: Vec::new(),
+            index_copies: Vec::new(),
+        };
+        plan.place_inputs(program);
+        plan.place_outputs(program);
+        plan.place_joins(program);
+        plan.widen_logits(program);
+        plan
+    }
+
+    fn place_inputs(&mut self, program: &Program) {
+        for input in &program.inputs {
+            let home = |at, stride| Home { region: Region::Input, at, stride, start: 0, wide: true };
+            match input {
+                Output::Floats(slot) => {
+                    self.buffers[slot.buffer] = home(self.inputs, slot.width);
+                    self.inputs += slot.width;
+                }
+                Output::Indices(slot) => {
+                    self.indices.push((slot.at, home(self.inputs, slot.columns)));
+                    self.inputs += slot.columns;
+                }
+            }
+        }
+    }
+
+    /// An output that is a whole buffer of its own is written in its place.
+    fn place_outputs(&mut self, program: &Program) {
+        for output in &program.outputs {
+            let home = |at, stride| Home { region: Region::Output, at, stride, start: 0, wide: true };
+            match output {
+                Output::Floats(slot) => {
+                    let own = self.whole(program, *slot) && self.buffers[slot.buffer].region == Region::Arena;
+                    if own {
+                        self.buffers[slot.buffer] = home(self.outputs, slot.width);
+                    } else {
+                        self.buffers.push(home(self.outputs, slot.width));
+                        self.copies.push((*slot, Slot { buffer: self.buffers.len() - 1, start: 0, width: slot.width }));
+                    }
+                    self.outputs += slot.width;
+                }
+                Output::Indices(slot) => {
+                    if self.indices.iter().any(|(at, _)| *at == slot.at) {
+                        self.index_copies.push((*slot, self.outputs));
+                    } else {
+                        self.indices.push((slot.at, home(self.outputs, slot.columns)));
+                    }
+                    self.outputs += slot.columns;
+                }
+            }
+        }
+    }
+
+    /// Parts of a join that is an output are written where they will stand, if they are whole buffers; the last join first, so that joins
+    /// of joins work. (Places in the arena are shared over time, those of outputs and of indices are not.)
+    fn place_joins(&mut self, program: &Program) {
+        for op in program.ops.iter().rev() {
+            match op {
+                Op::Join { parts, out } => {
+                    let (to, mut start) = (self.buffers[out.buffer], out.start);
+                    for part in parts {
+                        let once = parts.iter().filter(|p| p.buffer == part.buffer).count() == 1;
+                        if to.region == Region::Output
+                            && once
+                            && self.whole(program, *part)
+                            && self.buffers[part.buffer].region == Region::Arena
+                        {
+                            self.buffers[part.buffer] = Home { start: to.start + start, ..to };
+                        }
+                        start += part.width;
+                    }
+                }
+                Op::JoinIndices { parts, out } => {
+                    let (to, mut start) = (self.index_home(out.at, out.columns, program), 0);
+                    for part in parts {
+                        if !self.indices.iter().any(|(at, _)| *at == part.at) {
+                            self.indices.push((part.at, Home { start: to.start + start, ..to }));
+                        }
+                        start += part.columns;
+                    }
+                }
+                Op::Choose { out, .. } | Op::Autoregressive { out, .. } => {
+                    self.index_home(out.at, out.columns, program);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn widen_logits(&mut self, program: &Program) {
+        for op in &program.ops {
+            match op {
+                Op::Choose { logits, .. } | Op::Autoregressive { logits, .. } => self.buffers[logits.buffer].wide = true,
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a slot is all of its buffer.
+    fn whole(&self, program: &Program, slot: Slot) -> bool {
+        slot.start == 0 && program.buffers.get(slot.buffer).is_some_and(|b| b.width == slot.width)
+    }
+
+    /// The home of an index matrix; one behind the floats of the arena if it has none yet.
+    fn index_home(&mut self, at: usize, columns: usize, program: &Program) -> Home {
+        if let Some((_, home)) = self.indices.iter().find(|(a, _)| *a == at) {
+            return *home;
+        }
+        let home = Home { region: Region::Arena, at: self.arena.max(program.width), stride: columns, start: 0, wide: true };
+        self.arena = home.at + columns;
+        self.indices.push((at, home));
+        home
+    }
+
+    /// A new matrix in the arena, of the executor's dtype.
+    pub fn scratch(&mut self, width: usize) -> Slot {
+        self.buffers.push(Home { region: Region::Arena, at: self.arena, stride: width, start: 0, wide: false });
+        self.arena += width.next_multiple_of(16);
+        Slot { buffer: self.buffers.len() - 1, start: 0, width }
+    }
+
+    /// Whether a slot is an output, or copied to one.
+    pub fn is_output(&self, slot: Slot) -> bool {
+        self.buffers[slot.buffer].region == Region::Output || self.copies.iter().any(|(from, _)| from.buffer == slot.buffer)
+    }
+
+    /// Whether two slots are the same memory.
+    pub fn same_place(&self, a: Slot, b: Slot) -> bool {
+        let place = |s: Slot| {
+            let Home { region, at, stride, start, wide } = self.buffers[s.buffer];
+            (region, at, stride, start + s.start, wide, s.width)
+        };
+        place(a) == place(b)
+    }
+
+    /// Whether values of a slot are f32 whatever the dtype.
+    pub fn is_wide(&self, slot: Slot) -> bool {
+        self.buffers[slot.buffer].wide
+    }
+}
+
+/// Addresses of a pass over `batch` sequences of `steps` frames. Row `b * steps + t` is frame t of sequence b.
+pub(super) struct Pass<'a> {
+    pub gpu: &'a Arc<Gpu>,
+    pub plan: &'a Plan,
+    pub dtype: DType,
+    pub batch: usize,
+    pub steps: usize,
+    /// Addresses of the regions, of scratch for products, and of all states.
+    pub input: u64,
+    pub output: u64,
+    pub arena: u64,
+    pub product: u64,
+    pub states: u64,
+    /// Values of all states of a sequence.
+    pub state_width: usize,
+}
+
+impl Pass<'_> {
+    pub fn rows(&self) -> usize {
+        self.batch * self.steps
+    }
+
+    fn at(&self, home: &Home, start: usize, width: usize, size: usize) -> Matrix {
+        let base = match home.region {
+            Region::Input => self.input,
+            Region::Output => self.output,
+            Region::Arena => self.arena,
+        };
+        let data = base + (home.at * self.rows() * PLACE + (home.start + start) * size) as u64;
+        Matrix { data, stride: home.stride as u32, width: width as u32 }
+    }
+
+    /// A matrix of floats.
+    pub fn operand(&self, slot: Slot) -> Operand {
+        let home = &self.plan.buffers[slot.buffer];
+        let size = if home.wide { PLACE } else { self.dtype.size_in_bytes() };
+        Operand { matrix: self.at(home, slot.start, slot.width, size), wide: home.wide }
+    }
+
+    /// A matrix that the plan has as narrow, or that is f32 in a pass of f32.
+    pub fn matrix(&self, slot: Slot) -> Matrix {
+        self.operand(slot).matrix
+    }
+
+    /// Some columns of a matrix of indices.
+    pub fn index(&self, slot: IndexSlot, start: usize, columns: usize) -> Matrix {
+        let home = self.plan.indices.iter().find(|(at, _)| *at == slot.at).map(|(_, home)| home);
+        let Some(home) = home else { unreachable!("an index matrix without a place") };
+        self.at(home, start, columns, PLACE)
+    }
+
+    /// The place of an output of indices, by the places before it.
+    pub fn index_output(&self, at: usize, columns: usize) -> Matrix {
+        self.at(&Home { region: Region::Output, at, stride: columns, start: 0, wide: true }, 0, columns, PLACE)
+    }
+
+    /// A state of all sequences.
+    pub fn state(&self, (at, _): StatePlace) -> States {
+        States { data: self.states + (PLACE * at) as u64, stride: self.state_width as u64, slots: self.slots() }
+    }
+
+    /// Address of the state number of every sequence.
+    pub fn slots(&self) -> u64 {
+        self.input + (self.plan.inputs * self.rows() * PLACE) as u64
+    }
+
+    /// Address of the resets, one byte a row.
+    pub fn resets(&self) -> u64 {
+        self.slots() + (self.batch * PLACE) as u64
+    }
+}
+
+impl Plan {
+    /// Words that come from the host for a pass: inputs, slots, resets.
+    pub fn input_words(&self, batch: usize, steps: usize) -> usize {
+        self.inputs * batch * steps + batch + (batch * steps).div_ceil(4)
+    }
+}
