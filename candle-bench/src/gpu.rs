@@ -130,7 +130,7 @@ impl GpuSuite {
 
     /// Our time over that of PyTorch in a CUDA graph, same weights, inputs and dtype.
     fn ratio(&self, network: &Network, batch: usize, peer: &mut Peer, host: &Host) -> TargetRow {
-        let library = if self.place.chosen.device.is_cuda() { Library::PytorchGraphs } else { Library::Pytorch };
+        let library = if self.place.device.is_cuda() { Library::PytorchGraphs } else { Library::Pytorch };
         let suite = PeerSuite {
             networks: vec![network.clone()],
             libraries: vec![library],
@@ -205,8 +205,8 @@ impl GpuSuite {
     fn first_answer(&self, host: &Host) -> TargetRow {
         let measure = || {
             // The first run fills the cache, the other shows how long a start takes from then on.
-            first_answer(&self.mamba.bundle, &self.place.name)?;
-            let seconds = first_answer(&self.mamba.bundle, &self.place.name)?;
+            first_answer(&self.mamba.bundle, &self.place.name(), &self.mamba.dtype)?;
+            let seconds = first_answer(&self.mamba.bundle, &self.place.name(), &self.mamba.dtype)?;
             Ok((seconds, "second of two processes, one step of the Mamba policy".to_owned()))
         };
         let what = "first answer after process start, kernels cached".to_owned();
@@ -215,18 +215,18 @@ impl GpuSuite {
 
     fn dtype(&self) -> Result<DType> {
         let requested = device::float_dtype(&self.mlp.dtype)?;
-        Ok(device::compute_dtype(Some(requested), &self.place.chosen.device)?)
+        Ok(device::compute_dtype(Some(requested), &self.place.device)?)
     }
 
     fn random(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
         let mut values = vec![0.0; shape.iter().product()];
         Random::new(7).stream(&format!("{shape:?}")).fill_normal(0, &mut values);
-        Ok(Tensor::from_vec(values, shape, &self.place.chosen.device)?.to_dtype(dtype)?)
+        Ok(Tensor::from_vec(values, shape, &self.place.device)?.to_dtype(dtype)?)
     }
 
     /// Gigabytes a second, read plus written, of a copy on the device.
     fn copy_gb_per_s(&self) -> Result<f64> {
-        let from = Tensor::zeros(self.sizes.copy, DType::F32, &self.place.chosen.device)?;
+        let from = Tensor::zeros(self.sizes.copy, DType::F32, &self.place.device)?;
         let us = self.time(|| Ok(drop(from.copy()?)))?;
         Ok(8.0 * self.sizes.copy as f64 / us / 1e3)
     }
@@ -238,7 +238,7 @@ impl GpuSuite {
     }
 
     fn timed<'a>(&'a self, operation: impl Fn() -> Result<()> + 'a) -> impl Rounds + 'a {
-        Timed(OnDevice { operation, calls: self.sizes.calls, device: &self.place.chosen.device })
+        Timed(OnDevice { operation, calls: self.sizes.calls, device: &self.place.device })
     }
 }
 
@@ -257,12 +257,12 @@ impl<F: Fn() -> Result<()>> Subject for OnDevice<'_, F> {
 }
 
 /// Seconds from the start of another process to its first answer, which it prints a line for.
-fn first_answer(bundle: &Path, device: &str) -> Result<f64> {
+fn first_answer(bundle: &Path, device: &str, dtype: &str) -> Result<f64> {
     let program = std::env::current_exe().context("this program cannot be found")?.with_file_name("first-answer");
     let start = Instant::now();
     let mut child = Command::new(&program)
         .arg(bundle)
-        .arg(device)
+        .args([device, dtype])
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("{}: cannot be started", program.display()))?;

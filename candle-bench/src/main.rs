@@ -84,9 +84,7 @@ struct OnDevice {
 
 impl OnDevice {
     fn open(&self) -> Result<Place> {
-        let place = Place::open(self.device)?;
-        place.chosen.fallback.iter().for_each(|reason| eprintln!("warning: {reason}"));
-        Ok(place)
+        Place::open(self.device)
     }
 }
 
