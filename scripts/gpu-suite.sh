@@ -28,7 +28,7 @@ build() {
     export CUDA_COMPUTE_CAP="${CUDA_COMPUTE_CAP:-80}"
     local features="candle-models/cli"
     for feature in ${FEATURES//,/ }; do features+=",candle-models/$feature,candle-bench/$feature"; done
-    cargo build --release -p candle-models -p candle-bench --features "$features" --bins
+    cargo build --release -p candle-models -p candle-bench --features "$features" --bin candle-infer --bin candle-bench --bin first-answer
     tests="$(cargo test --release -p candle-models -p candle-bench --features "$features" --test gpu --no-run --message-format=json |
         sed -n 's/.*"name":"gpu".*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)"
     [ -x "$tests" ] || { echo "the test binary was not built" >&2; exit 1; }
@@ -94,13 +94,24 @@ find_libraries() {
     [ ${#missing[@]} = 0 ] || { echo "missing: ${missing[*]} (install the CUDA 13 runtime libraries, or PyTorch for CUDA 13 in \$PYTHON)" >&2; exit 1; }
 }
 
+# What is to be known beside the table of parts.
+note() { echo "$1" | tee -a "$out/notes.txt"; }
+
+finish() {
+    { printf '%s\n' '# GPU suite' '' '| part | | time |' '|---|---|---|'; cat "$out/parts.txt"; printf '\n'; cat "$out/notes.txt"; } >"$out/summary.md"
+    rm -f "$out/parts.txt" "$out/notes.txt"
+    printf '\n'
+    cat "$out/summary.md"
+    echo "written: $out"
+}
+
 # part NAME LIMIT_S COMMAND...: runs a part within its limit and within what is left, and notes how it ended.
 part() {
     local name="$1" limit="$2" left=$((TOTAL_S - SECONDS)) start=$SECONDS status=0
     shift 2
     [ "$limit" -le "$left" ] || limit="$left"
     if [ "$limit" -lt 5 ]; then
-        echo "| $name | left out, no time left | |" >>"$out/summary.md"
+        echo "| $name | left out, no time left | |" >>"$out/parts.txt"
         return 0
     fi
     printf '\n== %s (at most %s s)\n' "$name" "$limit"
@@ -108,7 +119,7 @@ part() {
     local ended="done"
     case "$status" in 0) ;; 124 | 137) ended="cut off after $limit s, what it had is kept" ;; *) ended="FAILED with status $status" ;; esac
     [ "$status" = 0 ] || failed=1
-    echo "| $name | $ended | $((SECONDS - start)) s |" >>"$out/summary.md"
+    echo "| $name | $ended | $((SECONDS - start)) s |" >>"$out/parts.txt"
 }
 
 describe_host() {
@@ -133,12 +144,14 @@ run() {
     find_libraries
     describe_host >"$out/host.txt"
     cp "$root/commit.txt" "$out/"
-    printf '%s\n' '# GPU suite' '' '| part | | time |' '|---|---|---|' >"$out/summary.md"
+    : >"$out/parts.txt" && : >"$out/notes.txt"
+    # Whatever happens, what there is gets summed up.
+    trap finish EXIT
     cd "$root/candle-models"
 
     part doctor 30 "$root/bin/candle-infer" doctor "$root/weights/policy-mamba"
     if ! grep -q '^  cuda:0' "$out/doctor.log"; then
-        echo "no CUDA device on this machine: tests and benchmarks need one" | tee -a "$out/summary.md"
+        note "No CUDA device on this machine: tests and benchmarks need one."
         return 0
     fi
     # One thread: the tests share one device.
@@ -149,19 +162,19 @@ run() {
         if "$python" -c 'import torch, numpy, safetensors; assert torch.cuda.is_available()' 2>/dev/null; then
             peer=(--python "$python" --script candle-bench/peers/peer.py)
         else
-            echo "PyTorch with CUDA, numpy and safetensors are not all in $python: no comparisons" | tee -a "$out/summary.md"
+            note "PyTorch with CUDA, numpy and safetensors are not all in $python: no comparisons."
         fi
         part gpu 120 "$bench" gpu --device cuda:0 --dtypes bf16 "${common[@]}" --rounds 4 --limit 4 "${peer[@]:---alone}"
         part latency 60 "$bench" latency --device cuda:0 --dtypes f32,bf16 --bundles weights/policy-mlp --bundles weights/policy-mamba \
             --batches 1,32,256 --window-batches 1,32 --threads 1 --max-windows 4 "${common[@]}"
         if [ ${#peer[@]} -gt 0 ]; then
-            part peers 150 "$bench" peers --device cuda:0 --dtypes bf16,f32 --bundles weights/policy-mlp --bundles weights/policy-mamba \
-                --libraries pytorch,pytorch-graphs,pytorch-compile --passes step --batches 1,32,256 --threads 1 --rounds 4 --limit 2 "${common[@]}" "${peer[@]}"
+            local compare=("$bench" peers --device cuda:0 --bundles weights/policy-mlp --bundles weights/policy-mamba --passes step --threads 1
+                --rounds 4 --limit 2 --warm-up 0.2 --window-length 0.2 "${peer[@]}")
+            part peers 100 "${compare[@]}" --libraries pytorch,pytorch-graphs --dtypes bf16,f32 --batches 1,32,256 --out "$out"
+            # Compiling takes PyTorch longer than everything else.
+            part compiled 60 "${compare[@]}" --libraries pytorch-compile --dtypes bf16 --batches 1 --out "$out/compiled"
         fi
     fi
-    printf '\n'
-    cat "$out/summary.md"
-    echo "written: $out"
     return "$failed"
 }
 
