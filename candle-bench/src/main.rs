@@ -1,16 +1,17 @@
 //! Measures the game policy on this machine and compares it with PyTorch and ONNX Runtime.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use candle_bench::gpu::{self, GpuSuite};
 use candle_bench::harness::Settings;
 use candle_bench::host::Host;
 use candle_bench::load::{Arrivals, LoadSuite};
 use candle_bench::ops::{self, OpSuite};
 use candle_bench::peer::{Library, Peer};
-use candle_bench::policy::Network;
+use candle_bench::policy::{Network, Place};
 use candle_bench::suites::{LatencySuite, PeerSuite};
 use candle_bench::table::{Pass, Record, Report};
 use candle_bench::targets::TargetSuite;
-use candle_models::device;
+use candle_models::device::{self, DeviceChoice};
 use candle_models::policy::{BackboneConfig, Heads};
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
@@ -37,6 +38,8 @@ enum Suite {
     Targets(Targets),
     /// Ratios to PyTorch and ONNX Runtime on the same weights and inputs, in interleaved rounds.
     Peers(Peers),
+    /// The figures that the project holds itself to on a GPU, of the shipped policies, beside PyTorch.
+    Gpu(Gpu),
     /// Every fused operation against its plain form on the policy's sizes: ratio, rate, and share of this machine's peak.
     Ops(Ops),
 }
@@ -71,10 +74,26 @@ struct Common {
     settings: Settings,
 }
 
+/// Where both sides compute.
+#[derive(clap::Args)]
+struct OnDevice {
+    /// Device: cpu, cuda or cuda:NUMBER.
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
+    device: DeviceChoice,
+}
+
+impl OnDevice {
+    fn open(&self) -> Result<Place> {
+        Place::open(self.device)
+    }
+}
+
 #[derive(clap::Args)]
 struct Latency {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    device: OnDevice,
     /// Batches of a streaming step.
     #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256])]
     batches: Vec<usize>,
@@ -102,6 +121,8 @@ struct Load {
 struct Peers {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    device: OnDevice,
     /// Whom to compare with.
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "onnxruntime,pytorch")]
     libraries: Vec<Library>,
@@ -128,6 +149,19 @@ struct Targets {
     /// Seconds of the load of 64 sessions.
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     load_seconds: f64,
+    #[command(flatten)]
+    python: Python,
+}
+
+#[derive(clap::Args)]
+struct Gpu {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: OnDevice,
+    /// Without comparisons with PyTorch.
+    #[arg(long)]
+    alone: bool,
     #[command(flatten)]
     python: Python,
 }
@@ -193,18 +227,51 @@ impl Common {
         self.out.clone().unwrap_or_else(|| PathBuf::from(format!("candle-bench/runs/{}-{}", host.date, host.host)))
     }
 
+    /// Writes the rows and prints them.
     fn report<R: Record>(&self, name: &str, method: String, rows: Vec<R>, host: &Host) -> Result<()> {
+        let report = self.write(name, method, rows, host)?;
+        println!("{}", report.markdown());
+        eprintln!("written: {}/{name}.{{md,csv,json}}", self.directory(host).display());
+        Ok(())
+    }
+
+    /// Writes the rows; in mid-run too, so that a run that is cut off leaves what it had.
+    fn write<R: Record>(&self, name: &str, method: String, rows: Vec<R>, host: &Host) -> Result<Report<R>> {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         let machine = format!(
             "Host {}: {}, {} CPUs, {}. Commit {}, {}, {} build.",
             host.host, host.cpu, host.cpus, host.features, host.commit, host.date, host.profile
         );
         let report = Report { command: format!("candle-bench {}", arguments.join(" ")), method: format!("{machine} {method}"), rows };
-        let directory = self.directory(host);
-        report.write(&directory, name)?;
-        println!("{}", report.markdown());
-        eprintln!("written: {}/{name}.{{md,csv,json}}", directory.display());
-        Ok(())
+        report.write(&self.directory(host), name)?;
+        Ok(report)
+    }
+}
+
+/// The rows of a run so far, written again after each.
+struct Kept<'a, R> {
+    common: &'a Common,
+    host: &'a Host,
+    name: &'static str,
+    method: String,
+    rows: Vec<R>,
+}
+
+impl<'a, R: Record + Clone> Kept<'a, R> {
+    fn new(common: &'a Common, host: &'a Host, name: &'static str, method: String) -> Self {
+        Self { common, host, name, method, rows: Vec::new() }
+    }
+
+    fn add(&mut self, row: &R) {
+        self.rows.push(row.clone());
+        if let Err(error) = self.common.write(self.name, self.method.clone(), self.rows.clone(), self.host) {
+            eprintln!("warning: {error:#}");
+        }
+    }
+
+    /// Ends the run: the rows are written and shown.
+    fn report(self) -> Result<()> {
+        self.common.report(self.name, self.method, self.rows, self.host)
     }
 }
 
@@ -219,11 +286,13 @@ fn latency(arguments: &Latency) -> Result<ExitCode> {
         window_batches: arguments.window_batches.clone(),
         window: common.window,
         threads: common.threads.clone(),
+        place: arguments.device.open()?,
     };
     let count = suite.cases().len();
-    let mut done = 0;
-    let rows = suite.run(&common.settings, &host, |row| {
-        done += 1;
+    let mut kept = Kept::new(common, &host, "latency", common.settings.describe());
+    suite.run(&common.settings, &host, |row| {
+        kept.add(row);
+        let done = kept.rows.len();
         let steady = if row.measurement.steady { "" } else { ", not steady" };
         eprintln!(
             "{done}/{count} | {} {} batch {} threads {} | p50 {:.1} us{steady}",
@@ -234,7 +303,7 @@ fn latency(arguments: &Latency) -> Result<ExitCode> {
             row.measurement.latency_us.p50
         );
     })?;
-    common.report("latency", common.settings.describe(), rows, &host)?;
+    kept.report()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -280,12 +349,14 @@ fn peers(arguments: &Peers) -> Result<ExitCode> {
         train_batch: arguments.train_batch,
         window: common.window,
         threads: common.threads.clone(),
+        place: arguments.device.open()?,
     };
     let mut peer = Peer::start(&arguments.python.python, &arguments.python.script)?;
     let count = suite.cases().len();
-    let mut done = 0;
-    let rows = suite.run(&mut peer, &common.settings, &host, |row| {
-        done += 1;
+    let mut kept = Kept::new(common, &host, "peers", common.settings.describe_comparison());
+    suite.run(&mut peer, &common.settings, &host, |row| {
+        kept.add(row);
+        let done = kept.rows.len();
         let found = match &row.comparison {
             Some(c) => format!(
                 "ours {:.1} us, theirs {:.1} us, ratio {:.2} ({:.2} to {:.2})",
@@ -302,8 +373,8 @@ fn peers(arguments: &Peers) -> Result<ExitCode> {
             row.peer
         );
     })?;
-    let disagreeing = rows.iter().filter(|row| !row.agreement.holds()).count();
-    common.report("peers", common.settings.describe_comparison(), rows, &host)?;
+    let disagreeing = kept.rows.iter().filter(|row| !row.agreement.holds()).count();
+    kept.report()?;
     if disagreeing > 0 {
         eprintln!("error: outputs disagree in {disagreeing} of {count} cases");
         return Ok(ExitCode::FAILURE);
@@ -331,13 +402,37 @@ fn targets(arguments: &Targets) -> Result<ExitCode> {
     };
     let mut peer = Peer::start(&arguments.python.python, &arguments.python.script)?;
     let rows = suite.run(&mut peer, &host, |row| {
-        let met = if row.met() { "met" } else { "NOT MET" };
-        eprintln!(
-            "{} | batch {} threads {} | {:.3} {} | {met} | {}",
-            row.what, row.case.batch, row.case.threads, row.found, row.unit, row.evidence
-        );
+        eprintln!("{}", row.line());
     })?;
     common.report("targets", common.settings.describe_comparison(), rows, &host)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn gpu(arguments: &Gpu) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[])?;
+    let [dtype] = &common.dtypes[..] else { bail!("--dtypes: one at a time, found {}", common.dtypes.join(",")) };
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let shipped = |name: &str| Network::open(&Path::new("weights").join(name))?.stored(dtype, scratch.path());
+    let suite = GpuSuite {
+        mlp: shipped("policy-mlp")?,
+        mamba: shipped("policy-mamba")?,
+        place: arguments.device.open()?,
+        sizes: gpu::Sizes::default(),
+        settings: common.settings.clone(),
+    };
+    let mut peer = match arguments.alone {
+        true => None,
+        false => Some(Peer::start(&arguments.python.python, &arguments.python.script)?),
+    };
+    let method = format!("{} {}", common.settings.describe(), common.settings.describe_comparison());
+    let mut kept = Kept::new(common, &host, "gpu", method);
+    suite.run(peer.as_mut(), &host, |row| {
+        kept.add(row);
+        eprintln!("{}", row.line());
+    });
+    kept.report()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -375,6 +470,7 @@ fn main() -> ExitCode {
         Suite::Load(a) => &a.common,
         Suite::Targets(a) => &a.common,
         Suite::Peers(a) => &a.common,
+        Suite::Gpu(a) => &a.common,
         Suite::Ops(a) => &a.common,
     };
     if cfg!(debug_assertions) {
@@ -388,6 +484,7 @@ fn main() -> ExitCode {
         Suite::Load(a) => load(a),
         Suite::Targets(a) => targets(a),
         Suite::Peers(a) => peers(a),
+        Suite::Gpu(a) => gpu(a),
         Suite::Ops(a) => ops(a),
     };
     result.unwrap_or_else(|error| {

@@ -5,8 +5,10 @@ use crate::table::{Agreement, Case, Pass};
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_models::bundle::{self, Bundle, Manifest, Role, Storage};
-use candle_models::engine::{Runner, Session};
+use candle_models::device::{self, ChosenDevice, DeviceChoice};
+use candle_models::engine::{Placement, Runner, Session};
 use candle_models::nn::Params;
+use candle_models::nvml;
 use candle_models::policy::actions::{ACTION, COMPONENTS, LOGITS, SAMPLE};
 use candle_models::policy::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH as FEATURES};
 use candle_models::policy::{BackboneConfig, FAMILY, Heads, Policy, PolicyConfig};
@@ -24,6 +26,55 @@ pub const TOLERANCE: f64 = 1e-4;
 pub const NARROW_TOLERANCE: f64 = 0.25;
 /// Outputs of a frame and their widths.
 const OUTPUTS: [(&str, usize); 3] = [("logits", LOGITS), ("value", 1), ("action", ACTION)];
+
+/// Where calls compute.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// `cpu` or `cuda:0`, as it was found.
+    choice: DeviceChoice,
+    /// The opened device.
+    pub device: Device,
+}
+
+impl Place {
+    /// The CPU.
+    pub fn cpu() -> Self {
+        Self { choice: DeviceChoice::Cpu, device: Device::Cpu }
+    }
+
+    /// Opens a device. Where a GPU was hoped for and is not there, a warning says why.
+    pub fn open(choice: DeviceChoice) -> Result<Self> {
+        let ChosenDevice { device, fallback } = choice.open()?;
+        fallback.iter().for_each(|reason| eprintln!("warning: {reason}"));
+        let choice = match (&device, choice) {
+            (Device::Cuda(_), DeviceChoice::Auto) => DeviceChoice::Cuda(0),
+            (Device::Cuda(_), named) => named,
+            _ => DeviceChoice::Cpu,
+        };
+        Ok(Self { choice, device })
+    }
+
+    /// `cpu` or `cuda:0`.
+    pub fn name(&self) -> String {
+        self.choice.to_string()
+    }
+
+    /// Where the engine runs a case: on a GPU in the dtype that its weights are stored in.
+    fn of_engine(&self, case: &Case) -> Result<Placement> {
+        let dtype = self.device.is_cuda().then(|| device::float_dtype(&case.dtype)).transpose()?;
+        Ok(Placement { device: self.choice, dtype, ..Placement::cpu(case.threads) })
+    }
+
+    /// A case here instead of on the CPU.
+    pub fn of(&self, case: Case) -> Case {
+        Case { device: self.name(), ..case }
+    }
+
+    /// Megabytes in use on the GPU, that of other programs counted in; `None` for the CPU and where the driver does not say.
+    pub fn gpu_mb(&self) -> Option<f64> {
+        nvml::device_memory_in_use(&self.device).map(|bytes| bytes as f64 / 1e6)
+    }
+}
 
 /// A policy on disk.
 #[derive(Debug, Clone)]
@@ -255,17 +306,18 @@ pub struct EngineCalls {
 
 impl EngineCalls {
     /// A runner for the case with its inputs.
-    pub fn new(model: Arc<Policy>, case: &Case, inputs: &Inputs) -> Result<Self> {
+    pub fn new(model: Arc<Policy>, case: &Case, inputs: &Inputs, place: &Place) -> Result<Self> {
+        let engine = place.of_engine(case)?;
         let rows = case.batch * case.frames;
         Ok(match case.pass {
             Pass::Step => Self {
-                runner: Runner::new(model, case.batch, case.threads)?,
+                runner: Runner::on(model, (case.batch, 1), &engine)?,
                 inputs: inputs.each_frame(),
                 resets: vec![false; rows],
                 next: 0,
             },
             _ => Self {
-                runner: Runner::windowed(model, case.batch, case.frames, case.threads)?,
+                runner: Runner::on(model, (case.batch, case.frames), &engine)?,
                 inputs: vec![inputs.clone()],
                 resets: (0..rows).map(|row| row % case.frames == 0).collect(),
                 next: 0,
@@ -404,7 +456,7 @@ mod tests {
                 let case = network.case(pass, 3, frames, 1);
                 let inputs = Inputs::random(&case);
                 let model = network.load().unwrap();
-                let ours = EngineCalls::new(model.clone(), &case, &inputs).unwrap().answers().unwrap();
+                let ours = EngineCalls::new(model.clone(), &case, &inputs, &Place::cpu()).unwrap().answers().unwrap();
                 let state = model.initial_state(3).unwrap();
                 let tensors = inputs.tensors().unwrap();
                 let (outputs, _) = model.unroll(&tensors, &vec![false; 3 * inputs.frames], &state).unwrap();

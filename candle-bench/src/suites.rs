@@ -3,7 +3,7 @@
 use crate::harness::{self, Rounds, Settings, Timed};
 use crate::host::Host;
 use crate::peer::{Library, Peer, PeerCase};
-use crate::policy::{EngineCalls, Inputs, Network, agreement, read_answers};
+use crate::policy::{EngineCalls, Inputs, Network, Place, agreement, read_answers};
 use crate::table::{Case, LatencyRow, Pass, PeerRow};
 use crate::train::TrainCalls;
 use anyhow::{Context, Result};
@@ -22,6 +22,8 @@ pub struct LatencySuite {
     pub window: usize,
     /// Threads of a call.
     pub threads: Vec<usize>,
+    /// Where they compute.
+    pub place: Place,
 }
 
 impl LatencySuite {
@@ -31,7 +33,8 @@ impl LatencySuite {
         for network in &self.networks {
             for (pass, batches, frames) in [(Pass::Step, &self.step_batches, 1), (Pass::Window, &self.window_batches, self.window)] {
                 for &threads in &self.threads {
-                    cases.extend(batches.iter().map(|&batch| (network.clone(), network.case(pass, batch, frames, threads))));
+                    let case = |&batch: &usize| (network.clone(), self.place.of(network.case(pass, batch, frames, threads)));
+                    cases.extend(batches.iter().map(case));
                 }
             }
         }
@@ -42,9 +45,9 @@ impl LatencySuite {
     pub fn run(&self, settings: &Settings, host: &Host, mut seen: impl FnMut(&LatencyRow)) -> Result<Vec<LatencyRow>> {
         let mut rows = Vec::new();
         for (network, case) in self.cases() {
-            let calls = EngineCalls::new(network.load()?, &case, &Inputs::random(&case))?;
+            let calls = EngineCalls::new(network.load()?, &case, &Inputs::random(&case), &self.place)?;
             let measurement = harness::measure(&mut Timed(calls), settings).with_context(|| describe(&case))?;
-            let row = LatencyRow { host: host.clone(), case, measurement, gpu_mb: None };
+            let row = LatencyRow { host: host.clone(), case, measurement, gpu_mb: self.place.gpu_mb() };
             seen(&row);
             rows.push(row);
         }
@@ -71,6 +74,8 @@ pub struct PeerSuite {
     pub window: usize,
     /// Threads of a call.
     pub threads: Vec<usize>,
+    /// Where both sides compute.
+    pub place: Place,
 }
 
 impl PeerSuite {
@@ -83,11 +88,13 @@ impl PeerSuite {
                     Pass::Step => (self.step_batches.clone(), 1),
                     Pass::Window => (self.window_batches.clone(), self.window),
                     Pass::Train => (vec![self.train_batch], self.window),
+                    // Not a pass of a network.
+                    Pass::Product => continue,
                 };
                 for &library in self.libraries.iter().filter(|&&l| pass != Pass::Train || (l == Library::Pytorch && network.dtype == "f32"))
                 {
                     for &threads in &self.threads {
-                        let case = |&batch: &usize| (network.clone(), network.case(pass, batch, frames, threads), library);
+                        let case = |&batch: &usize| (network.clone(), self.place.of(network.case(pass, batch, frames, threads)), library);
                         cases.extend(batches.iter().map(case));
                     }
                 }
@@ -101,7 +108,7 @@ impl PeerSuite {
         let scratch = tempfile::tempdir().context("no directory for the inputs of the peer")?;
         let mut rows = Vec::new();
         for (network, case, library) in self.cases() {
-            let row = compare(&network, case, library, peer, &Bench { settings, host, scratch: scratch.path() })?;
+            let row = compare(&network, case, library, peer, &Bench { settings, host, scratch: scratch.path(), place: &self.place })?;
             seen(&row);
             rows.push(row);
         }
@@ -114,6 +121,7 @@ struct Bench<'a> {
     settings: &'a Settings,
     host: &'a Host,
     scratch: &'a Path,
+    place: &'a Place,
 }
 
 fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, bench: &Bench) -> Result<PeerRow> {
@@ -139,8 +147,8 @@ fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, ben
             let answers = calls.answers()?;
             (Box::new(Timed(calls)), answers)
         }
-        Pass::Step | Pass::Window => {
-            let mut calls = EngineCalls::new(network.load()?, &case, &inputs)?;
+        Pass::Step | Pass::Window | Pass::Product => {
+            let mut calls = EngineCalls::new(network.load()?, &case, &inputs, bench.place)?;
             let answers = calls.answers()?;
             (Box::new(Timed(calls)), answers)
         }

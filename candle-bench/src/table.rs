@@ -23,7 +23,7 @@ pub struct Case {
     pub frames: usize,
     /// Threads that one call may use.
     pub threads: usize,
-    /// `cpu`.
+    /// `cpu` or `cuda:0`.
     pub device: String,
     /// `f32`.
     pub dtype: String,
@@ -39,6 +39,9 @@ pub enum Pass {
     Window,
     /// Forward, backward and optimiser step over a window.
     Train,
+    /// Products of square matrices, as many as there are frames, of `batch` rows.
+    #[value(skip)]
+    Product,
 }
 
 impl Case {
@@ -48,6 +51,7 @@ impl Case {
             Pass::Step => "step".to_owned(),
             Pass::Window => format!("window {}", self.frames),
             Pass::Train => format!("train {}", self.frames),
+            Pass::Product => format!("product {0} x {0} x {0}", self.batch),
         }
     }
 }

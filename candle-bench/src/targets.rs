@@ -5,7 +5,7 @@ use crate::host::Host;
 use crate::load::{Arrivals, LoadSuite};
 use crate::ops::Peaks;
 use crate::peer::{Library, Peer};
-use crate::policy::{EngineCalls, Inputs, Network};
+use crate::policy::{EngineCalls, Inputs, Network, Place};
 use crate::suites::PeerSuite;
 use crate::table::{Case, Pass, PeerRow, Record, Shown};
 use anyhow::{Context, Result};
@@ -54,6 +54,13 @@ impl TargetRow {
             Limit::AtMost(most) => self.found <= most,
             Limit::AtLeast(least) => self.found >= least,
         }
+    }
+
+    /// In one line, for the terminal.
+    pub fn line(&self) -> String {
+        let Self { what, found, unit, evidence, case, .. } = self;
+        let met = if self.met() { "met" } else { "NOT MET" };
+        format!("{what} | batch {} threads {} | {found:.3} {unit} | {met} | {evidence}", case.batch, case.threads)
     }
 }
 
@@ -171,6 +178,7 @@ impl TargetSuite {
             train_batch: batch,
             window: 60,
             threads: self.threads.clone(),
+            place: Place::cpu(),
         };
         suite.run(peer, &self.settings, host, |row: &PeerRow| {
             let (found, evidence) = match &row.comparison {
@@ -213,7 +221,7 @@ impl TargetSuite {
             // A second open session, even an idle one, sends the first through the engine's thread.
             let _company = (0..company).map(|_| engine.open()).collect::<Result<Vec<_>, _>>()?;
             let mut through = Timed(SessionCalls { session, frames: inputs.each_frame(), next: 0 });
-            let mut bare = Timed(EngineCalls::new(network.load()?, &case, &inputs)?);
+            let mut bare = Timed(EngineCalls::new(network.load()?, &case, &inputs, &Place::cpu())?);
             let compared = harness::compare(&mut through, &mut bare, &self.settings)?;
             let (ours, theirs) = (compared.ours_us.p50, compared.theirs_us.p50);
             add(TargetRow {

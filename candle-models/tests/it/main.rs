@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod bundle;
+#[cfg(feature = "cli")]
+mod doctor;
 #[cfg(feature = "slippi")]
 mod encoding;
 mod engine;

@@ -16,7 +16,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 
 /// The optional parts of this program, and whether it has them.
-const FEATURES: [(&str, bool); 1] = [("cuda", cfg!(feature = "cuda"))];
+const FEATURES: [(&str, bool); 2] = [("cuda", cfg!(feature = "cuda")), ("flash-attn", cfg!(feature = "flash-attn"))];
 /// The CUDA that a driver must run: 13.0. Its first driver is 580.
 const CUDA: u32 = 13_000;
 /// The oldest compute capability that our kernels are compiled for: Ampere, the first with bf16 in its tensor cores.

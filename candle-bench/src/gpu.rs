@@ -1,0 +1,314 @@
+//! What the project holds itself to on a GPU, measured in one run and set against its limits, beside PyTorch.
+//!
+//! A figure that cannot be measured does not end the run: its row says why.
+
+use crate::harness::{self, Rounds, Settings, Subject, Timed};
+use crate::host::Host;
+use crate::peer::{Library, Peer, PeerCase};
+use crate::policy::{EngineCalls, Inputs, Network, Place};
+use crate::suites::PeerSuite;
+use crate::table::{Case, Pass};
+use crate::targets::{Limit, TargetRow};
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Tensor};
+use candle_models::device;
+use candle_models::ops::{self, Activation};
+use candle_models::random::Random;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// What is measured.
+#[derive(Debug)]
+pub struct GpuSuite {
+    /// The MLP policy, stored in the dtype that it computes in.
+    pub mlp: Network,
+    /// The Mamba policy, likewise.
+    pub mamba: Network,
+    /// Where.
+    pub place: Place,
+    /// Sizes of the operations.
+    pub sizes: Sizes,
+    /// Lengths of the measurements.
+    pub settings: Settings,
+}
+
+/// Sizes of the operations.
+#[derive(Debug, Clone)]
+pub struct Sizes {
+    /// Rows and columns of the matrices of a product.
+    pub products: Vec<usize>,
+    /// Sequences, frames, channels and states of a scan.
+    pub scan: [usize; 4],
+    /// Floats of a copy that no cache holds.
+    pub copy: usize,
+    /// Operations put on the device before it is waited for.
+    pub calls: usize,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { products: vec![4096, 8192], scan: [32, 1024, 512, 16], copy: 1 << 28, calls: 10 }
+    }
+}
+
+/// Batch of a step, and what its median and its 99th percentile may be at most, in microseconds.
+type StepLimits = (usize, f64, Option<f64>);
+
+const MLP_STEPS: [StepLimits; 3] = [(1, 60.0, Some(100.0)), (32, 80.0, None), (256, 120.0, None)];
+const MAMBA_STEPS: [StepLimits; 2] = [(1, 80.0, None), (256, 150.0, None)];
+/// Batches that are compared with PyTorch.
+const COMPARED: [usize; 3] = [1, 32, 256];
+
+impl GpuSuite {
+    /// Measures everything; `seen` is called after each figure. Without a peer there are no comparisons.
+    pub fn run(&self, mut peer: Option<&mut Peer>, host: &Host, mut seen: impl FnMut(&TargetRow)) -> Vec<TargetRow> {
+        let mut rows = Vec::new();
+        let mut add = |row: TargetRow| {
+            seen(&row);
+            rows.push(row);
+        };
+        for (network, steps) in [(&self.mlp, &MLP_STEPS[..]), (&self.mamba, &MAMBA_STEPS[..])] {
+            for &limits in steps {
+                self.step(network, limits, host).into_iter().for_each(&mut add);
+            }
+        }
+        if let Some(peer) = peer.as_deref_mut() {
+            for network in [&self.mlp, &self.mamba] {
+                for batch in COMPARED {
+                    add(self.ratio(network, batch, peer, host));
+                }
+            }
+        }
+        add(self.scan(host));
+        if let Some(peer) = peer {
+            self.sizes.products.iter().for_each(|&size| add(self.product(size, peer, host)));
+        }
+        add(self.first_answer(host));
+        rows
+    }
+
+    fn case(&self, network: &Network, pass: Pass, batch: usize, frames: usize) -> Case {
+        self.place.of(network.case(pass, batch, frames, 1))
+    }
+
+    /// A row, with the figure and what it was made from, or why there is none.
+    fn row(&self, host: &Host, case: Case, (what, limit, unit): (String, Limit, &str), found: Result<(f64, String)>) -> TargetRow {
+        let (found, evidence) = found.unwrap_or_else(|error| (f64::NAN, format!("not measured: {error:#}")));
+        TargetRow { host: host.clone(), case, what, found, limit, unit: unit.to_owned(), evidence }
+    }
+
+    /// From an observation in host memory to an action in host memory.
+    fn step(&self, network: &Network, (batch, p50, p99): StepLimits, host: &Host) -> Vec<TargetRow> {
+        let case = self.case(network, Pass::Step, batch, 1);
+        let measure = || {
+            let calls = EngineCalls::new(network.load()?, &case, &Inputs::random(&case), &self.place)?;
+            harness::measure(&mut Timed(calls), &self.settings)
+        };
+        let found = measure().map_err(|error| format!("{error:#}"));
+        let figure = |pick: &dyn Fn(&harness::Measurement) -> Option<f64>| {
+            let measurement = found.as_ref().map_err(|error| anyhow::anyhow!("{error}"))?;
+            let latency = &measurement.latency_us;
+            let steady = if measurement.steady { "" } else { ", not steady" };
+            let evidence = format!("{} steps, p50 {:.1} us, max {:.1} us{steady}", latency.n, latency.p50, latency.max);
+            Ok((pick(measurement).context("too few steps for this percentile")?, evidence))
+        };
+        let kind = network.config.backbone.kind();
+        let mut rows = vec![self.row(
+            host,
+            case.clone(),
+            (format!("{kind} step, host to host, p50"), Limit::AtMost(p50), "us"),
+            figure(&|m| Some(m.latency_us.p50)),
+        )];
+        if let Some(p99) = p99 {
+            let what = (format!("{kind} step, host to host, p99"), Limit::AtMost(p99), "us");
+            rows.push(self.row(host, case.clone(), what, figure(&|m| m.latency_us.p99)));
+        }
+        rows
+    }
+
+    /// Our time over that of PyTorch in a CUDA graph, same weights, inputs and dtype.
+    fn ratio(&self, network: &Network, batch: usize, peer: &mut Peer, host: &Host) -> TargetRow {
+        let library = if self.place.device.is_cuda() { Library::PytorchGraphs } else { Library::Pytorch };
+        let suite = PeerSuite {
+            networks: vec![network.clone()],
+            libraries: vec![library],
+            passes: vec![Pass::Step],
+            step_batches: vec![batch],
+            window_batches: Vec::new(),
+            train_batch: 1,
+            window: 1,
+            threads: vec![1],
+            place: self.place.clone(),
+        };
+        let mut compare = || {
+            let row = suite.run(peer, &self.settings, host, |_| {})?.pop().context("nothing was compared")?;
+            let c = row.comparison.with_context(|| format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst))?;
+            Ok((1.0 / c.ratio, format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds)))
+        };
+        let what = format!("{} step over PyTorch's", network.config.backbone.kind());
+        let found = compare();
+        self.row(host, self.case(network, Pass::Step, batch, 1), (what, Limit::AtMost(0.7), "x"), found)
+    }
+
+    /// Inputs and outputs of a scan over its time, as a share of what a copy on the device reaches.
+    fn scan(&self, host: &Host) -> TargetRow {
+        let [batch, frames, width, states] = self.sizes.scan;
+        let measure = || {
+            let (rows, dtype) = (batch * frames, self.dtype()?);
+            let random = |shape: &[usize]| self.random(shape, dtype);
+            let (u, packed) = (random(&[rows, width])?, random(&[rows, width + 2 * states])?);
+            let (params, state) = (random(&[states + 1, width])?.abs()?.neg()?, random(&[batch, states, width])?);
+            let (params, state) = (params.to_dtype(DType::F32)?, state.to_dtype(DType::F32)?);
+            let resets = vec![false; rows];
+            let bytes = (2 * u.elem_count() + packed.elem_count()) * dtype.size_in_bytes();
+            let us = self.time(|| Ok(drop(ops::selective_scan(&u, &packed, &params, &state, &resets)?)))?;
+            let (scan, copy) = (bytes as f64 / us / 1e3, self.copy_gb_per_s()?);
+            Ok((scan / copy, format!("{us:.1} us, {scan:.0} of {copy:.0} GB/s, inputs and outputs alone counted")))
+        };
+        let what = format!("selective scan {batch} x {frames} x {width}, {states} states, share of copy bandwidth");
+        let found = measure();
+        self.row(host, self.case(&self.mamba, Pass::Window, batch, frames), (what, Limit::AtLeast(0.5), "share"), found)
+    }
+
+    /// Our rate of a square product over PyTorch's.
+    fn product(&self, size: usize, peer: &mut Peer, host: &Host) -> TargetRow {
+        let case = self.case(&self.mlp, Pass::Product, size, self.sizes.calls);
+        let mut compare = || {
+            let theirs = PeerCase {
+                library: Library::Pytorch,
+                device: case.device.clone(),
+                dtype: case.dtype.clone(),
+                bundle: self.mlp.original.clone(),
+                pass: Pass::Product,
+                batch: size,
+                frames: case.frames,
+                threads: case.threads,
+                inputs: Default::default(),
+                outputs: Default::default(),
+            };
+            peer.prepare(&theirs)?;
+            let dtype = self.dtype()?;
+            let [a, b] = [self.random(&[size, size], dtype)?, self.random(&[size, size], dtype)?];
+            let mut ours = self.timed(|| Ok(drop(ops::linear(&a, &b, None, Activation::None)?)));
+            let c = harness::compare(&mut ours, peer, &self.settings)?;
+            let rate = |us: f64| 2.0 * (size as f64).powi(3) * case.frames as f64 / us / 1e6;
+            Ok((c.ratio, format!("{:.1} TFLOP/s, PyTorch {:.1}, {} rounds", rate(c.ours_us.p50), rate(c.theirs_us.p50), c.rounds)))
+        };
+        let what = format!("{} product {size} x {size} x {size}, rate over PyTorch's", case.dtype);
+        let found = compare();
+        self.row(host, case.clone(), (what, Limit::AtLeast(0.95), "x"), found)
+    }
+
+    /// From the start of a process to its first answer, its kernels in the cache.
+    fn first_answer(&self, host: &Host) -> TargetRow {
+        let measure = || {
+            // The first run fills the cache, the other shows how long a start takes from then on.
+            first_answer(&self.mamba.bundle, &self.place.name(), &self.mamba.dtype)?;
+            let seconds = first_answer(&self.mamba.bundle, &self.place.name(), &self.mamba.dtype)?;
+            Ok((seconds, "second of two processes, one step of the Mamba policy".to_owned()))
+        };
+        let what = "first answer after process start, kernels cached".to_owned();
+        self.row(host, self.case(&self.mamba, Pass::Step, 1, 1), (what, Limit::AtMost(1.5), "s"), measure())
+    }
+
+    fn dtype(&self) -> Result<DType> {
+        let requested = device::float_dtype(&self.mlp.dtype)?;
+        Ok(device::compute_dtype(Some(requested), &self.place.device)?)
+    }
+
+    fn random(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {
+        let mut values = vec![0.0; shape.iter().product()];
+        Random::new(7).stream(&format!("{shape:?}")).fill_normal(0, &mut values);
+        Ok(Tensor::from_vec(values, shape, &self.place.device)?.to_dtype(dtype)?)
+    }
+
+    /// Gigabytes a second, read plus written, of a copy on the device.
+    fn copy_gb_per_s(&self) -> Result<f64> {
+        let from = Tensor::zeros(self.sizes.copy, DType::F32, &self.place.device)?;
+        let us = self.time(|| Ok(drop(from.copy()?)))?;
+        Ok(8.0 * self.sizes.copy as f64 / us / 1e3)
+    }
+
+    /// The median time of one of several operations behind each other on the device, in microseconds.
+    fn time(&self, operation: impl Fn() -> Result<()>) -> Result<f64> {
+        let measured = harness::measure(&mut self.timed(operation), &self.settings)?;
+        Ok(measured.latency_us.p50 / self.sizes.calls as f64)
+    }
+
+    fn timed<'a>(&'a self, operation: impl Fn() -> Result<()> + 'a) -> impl Rounds + 'a {
+        Timed(OnDevice { operation, calls: self.sizes.calls, device: &self.place.device })
+    }
+}
+
+/// A call puts the operation on the device several times and waits for the last.
+struct OnDevice<'a, F> {
+    operation: F,
+    calls: usize,
+    device: &'a Device,
+}
+
+impl<F: Fn() -> Result<()>> Subject for OnDevice<'_, F> {
+    fn run(&mut self) -> Result<()> {
+        (0..self.calls).try_for_each(|_| (self.operation)())?;
+        Ok(self.device.synchronize()?)
+    }
+}
+
+/// Seconds from the start of another process to its first answer, which it prints a line for.
+fn first_answer(bundle: &Path, device: &str, dtype: &str) -> Result<f64> {
+    let program = std::env::current_exe().context("this program cannot be found")?.with_file_name("first-answer");
+    let start = Instant::now();
+    let mut child = Command::new(&program)
+        .arg(bundle)
+        .args([device, dtype])
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("{}: cannot be started", program.display()))?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("it has no output")?).read_line(&mut line)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let status = child.wait()?;
+    ensure!(status.success() && line.trim() == "answer", "{}: no answer from it ({status})", program.display());
+    Ok(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_models::policy::Heads;
+
+    fn suite(directory: &Path) -> GpuSuite {
+        let network = |kind| Network::random(kind, Heads::Autoregressive, directory).unwrap();
+        GpuSuite {
+            mlp: network("mlp"),
+            mamba: network("mamba"),
+            place: Place::cpu(),
+            sizes: Sizes { products: vec![8], scan: [2, 8, 16, 4], copy: 1 << 16, calls: 2 },
+            settings: Settings { warm_up_s: 0.0, window_s: 0.001, ..Settings::default() },
+        }
+    }
+
+    #[test]
+    fn every_figure_without_a_peer_has_a_row() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut seen = 0;
+        let rows = suite(directory.path()).run(None, &Host::detect(None), |_| seen += 1);
+        assert_eq!((rows.len(), seen), (8, 8));
+        let named = |part: &str| rows.iter().filter(|row| row.what.contains(part)).collect::<Vec<_>>();
+        assert!(named("step").iter().all(|row| row.found > 0.0 || row.what.ends_with("p99")), "{rows:?}");
+        assert!(named("scan").iter().all(|row| row.found > 0.0 && row.evidence.contains("GB/s")), "{rows:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_measured_says_why_and_misses_its_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut suite = suite(directory.path());
+        suite.mamba.bundle = directory.path().join("nowhere");
+        let rows = suite.run(None, &Host::detect(None), |_| {});
+        let broken: Vec<_> = rows.iter().filter(|row| row.evidence.starts_with("not measured: ")).collect();
+        assert!(broken.iter().any(|row| row.what.starts_with("mamba step")) && broken.iter().all(|row| !row.met()), "{rows:?}");
+        assert!(rows.iter().any(|row| row.what.starts_with("mlp step") && row.found > 0.0), "one failure does not end the run");
+    }
+}
