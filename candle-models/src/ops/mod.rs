@@ -11,6 +11,7 @@ mod conv;
 mod cross_entropy;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod dropout;
 mod gru;
 mod linear;
 mod lookup;
@@ -33,6 +34,8 @@ pub(crate) use choices::{ChoiceGroup, ChoiceWeights, choices};
 pub(crate) use conv::{ConvShape, conv_sequence};
 pub use conv::{causal_conv, causal_conv_reference};
 pub use cross_entropy::{LossGroup, cross_entropy, cross_entropy_reference};
+pub(crate) use dropout::dropout_factors;
+pub use dropout::{dropout, mask};
 pub(crate) use gru::gru_row;
 pub use gru::{gru, gru_gates, gru_reference};
 pub use linear::{linear, linear_reference};
@@ -43,8 +46,7 @@ pub(crate) use norm::norm_row;
 pub use norm::{NormKind, norm, norm_reference};
 pub use packed::Format;
 pub(crate) use packed::PackedMatrix;
-pub(crate) use rows::shifted_indices;
-pub use rows::{add_rows, add_rows_reference, join_rows, join_rows_reference, mask};
+pub use rows::{add_rows, add_rows_reference, join_rows, join_rows_reference};
 pub(crate) use scan::{ScanInput, ScanShape, scan_sequence};
 pub use scan::{selective_scan, selective_scan_reference};
 
