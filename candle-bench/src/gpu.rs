@@ -11,7 +11,7 @@ use crate::table::{Case, Pass};
 use crate::targets::{Limit, TargetRow};
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
-use candle_models::device;
+use candle_models::device::{self, Purpose};
 use candle_models::ops::{self, Activation};
 use candle_models::random::Random;
 use std::io::{BufRead, BufReader};
@@ -215,7 +215,7 @@ impl GpuSuite {
 
     fn dtype(&self) -> Result<DType> {
         let requested = device::float_dtype(&self.mlp.dtype)?;
-        Ok(device::compute_dtype(Some(requested), &self.place.device)?)
+        Ok(device::compute_dtype(Some(requested), &self.place.device, Purpose::Inference)?)
     }
 
     fn random(&self, shape: &[usize], dtype: DType) -> Result<Tensor> {

@@ -10,6 +10,11 @@ use std::str::FromStr;
 
 /// The variable that chooses the device where the command line does not: `auto`, `cpu`, `cuda`, `cuda:1`.
 pub const DEVICE_VARIABLE: &str = "CANDLE_DEVICE";
+/// The variable that chooses the dtype to compute in where the command line does not: `f32`, `bf16`, `f16`.
+pub const DTYPE_VARIABLE: &str = "CANDLE_DTYPE";
+/// The variable that lets products of f32 numbers on CUDA round their factors to TF32 (10 bits behind the point instead of 23)
+/// on the tensor cores: `1`. Otherwise they are exact.
+pub const TF32_VARIABLE: &str = "CANDLE_TF32";
 /// The variable that chooses the number of threads where the command line does not.
 pub const THREADS_VARIABLE: &str = "CANDLE_THREADS";
 
@@ -120,16 +125,46 @@ pub fn float_dtype(name: &str) -> Result<DType> {
     }
 }
 
-/// The dtype to compute in: `requested`, or f32.
+/// Whether a float dtype is narrower than f32.
+pub(crate) fn is_narrow(dtype: DType) -> bool {
+    matches!(dtype, DType::BF16 | DType::F16)
+}
+
+/// What is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Answers of a trained model.
+    Inference,
+    /// Parameters, which stay in f32 whatever is computed in.
+    Training,
+}
+
+/// The dtype to compute in: what was typed, or else what [`DTYPE_VARIABLE`] says, or else the fastest that is exact enough on this
+/// device: bf16 for inference on CUDA, where all supported GPUs have tensor cores for it, and f32 for anything else.
 ///
 /// # Errors
-/// If a narrow one is asked for on the CPU, which would widen it for every product and accumulate sums in it.
-pub fn compute_dtype(requested: Option<DType>, device: &Device) -> Result<DType> {
-    match requested.unwrap_or(DType::F32) {
-        DType::F32 => Ok(DType::F32),
-        narrow @ (DType::F16 | DType::BF16) if device.is_cuda() => Ok(narrow),
-        other => Err(Error::config("dtype", format!("expected f32 on this device, found {}", other.as_str()))),
+/// If the variable holds something else than a dtype; if a narrow one is asked for on the CPU, which would widen it for every
+/// product and accumulate sums in it; if f16 is asked for in training, where small gradients would vanish in it.
+pub fn compute_dtype(typed: Option<DType>, device: &Device, purpose: Purpose) -> Result<DType> {
+    let asked = match (typed, std::env::var_os(DTYPE_VARIABLE)) {
+        (Some(dtype), _) => Some(dtype),
+        (None, Some(value)) => {
+            Some(float_dtype(&value.to_string_lossy()).map_err(|e| Error::config("dtype", format!("{DTYPE_VARIABLE}: {e}")))?)
+        }
+        (None, None) => None,
+    };
+    let allowed = match (device, purpose) {
+        (Device::Cuda(_), Purpose::Inference) => [DType::BF16, DType::F16, DType::F32].as_slice(),
+        (Device::Cuda(_), Purpose::Training) => &[DType::F32, DType::BF16],
+        _ => &[DType::F32],
+    };
+    let dtype = asked.unwrap_or(allowed[0]);
+    if allowed.contains(&dtype) {
+        return Ok(dtype);
     }
+    let names: Vec<&str> = allowed.iter().map(|dtype| dtype.as_str()).collect();
+    let place = if device.is_cuda() { "in training" } else { "on this device" };
+    Err(Error::config("dtype", format!("expected {} {place}, found {}", names.join(" or "), dtype.as_str())))
 }
 
 /// The instruction set that the CPU kernels use: `avx512vnni`, `avx512`, `avx2`, `neon` or `portable`; the best that the
@@ -226,9 +261,11 @@ mod tests {
 
     #[test]
     fn narrow_dtypes_stay_off_the_cpu() {
-        assert_eq!(compute_dtype(None, &Device::Cpu).unwrap(), DType::F32);
-        let error = compute_dtype(Some(float_dtype("bf16").unwrap()), &Device::Cpu).unwrap_err().to_string();
-        assert_eq!(error, "config: dtype: expected f32 on this device, found bf16");
+        for purpose in [Purpose::Inference, Purpose::Training] {
+            assert_eq!(compute_dtype(None, &Device::Cpu, purpose).unwrap(), DType::F32);
+            let error = compute_dtype(Some(float_dtype("bf16").unwrap()), &Device::Cpu, purpose).unwrap_err().to_string();
+            assert_eq!(error, "config: dtype: expected f32 on this device, found bf16");
+        }
         assert!(float_dtype("f8").is_err());
     }
 

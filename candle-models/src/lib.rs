@@ -29,7 +29,7 @@ pub mod bundle;
 #[cfg(feature = "cli")]
 pub mod cli;
 #[cfg(feature = "cuda")]
-mod cuda;
+pub mod cuda;
 pub mod device;
 pub mod engine;
 mod error;

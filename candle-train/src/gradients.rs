@@ -1,19 +1,30 @@
 //! Gradients of one step, summed over its micro batches, as flat slices in name order.
 //!
-//! This is the place where several processes will reduce: between the last [`Gradients::add`] and the clipping.
+//! On CUDA they lie in one buffer, so that one kernel can reduce or apply them all. This is the place where several processes will reduce: between the last [`Gradients::add`] and the clipping.
 
+#[cfg(feature = "cuda")]
+use crate::flat::FlatGradients;
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, DType, Device, Storage, Tensor, Var};
 use candle_models::{Error, Result};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 
-/// One gradient per parameter, in name order.
+/// One gradient per parameter, in name order, on the parameters' device.
 #[derive(Debug)]
-pub struct Gradients(Vec<Gradient>);
+pub struct Gradients(Sums);
 
 #[derive(Debug)]
-struct Gradient {
+pub(crate) enum Sums {
+    /// One vector per parameter.
+    Host(Vec<Gradient>),
+    /// All in one buffer.
+    #[cfg(feature = "cuda")]
+    Cuda(FlatGradients),
+}
+
+#[derive(Debug)]
+pub(crate) struct Gradient {
     name: String,
     /// Of the step before where the loss has not depended on the parameter yet.
     sum: Vec<f32>,
@@ -56,48 +67,98 @@ fn sum_of_squares(values: &[f32]) -> f64 {
 
 impl Gradients {
     /// Zeros for every parameter.
-    pub fn zeros(vars: &BTreeMap<String, Var>) -> Self {
-        Self(vars.iter().map(|(name, v)| Gradient { name: name.clone(), sum: vec![0.0; v.elem_count()], present: false }).collect())
+    pub fn zeros(vars: &BTreeMap<String, Var>) -> Result<Self> {
+        #[cfg(feature = "cuda")]
+        if let Some(Device::Cuda(device)) = vars.values().next().map(|var| var.device()) {
+            return Ok(Self(Sums::Cuda(FlatGradients::new(device, vars)?)));
+        }
+        let zeros = |(name, v): (&String, &Var)| Gradient { name: name.clone(), sum: vec![0.0; v.elem_count()], present: false };
+        Ok(Self(Sums::Host(vars.iter().map(zeros).collect())))
     }
 
     /// Forgets the step before.
     pub fn clear(&mut self) {
-        self.0.iter_mut().for_each(|g| g.present = false);
+        match &mut self.0 {
+            Sums::Host(gradients) => gradients.iter_mut().for_each(|g| g.present = false),
+            #[cfg(feature = "cuda")]
+            Sums::Cuda(gradients) => gradients.clear(),
+        }
     }
 
     /// Adds the gradients of one backward pass. A parameter that the loss does not depend on is left out.
     pub fn add(&mut self, vars: &BTreeMap<String, Var>, grads: &GradStore) -> Result<()> {
         let pairs: Vec<_> = vars.iter().map(|(name, var)| (name, grads.get(var))).collect();
-        self.0.par_iter_mut().zip(pairs).try_for_each(|(slot, (name, grad))| {
-            let Some(grad) = grad else { return Ok(()) };
-            if slot.name != *name || slot.sum.len() != grad.elem_count() {
-                return Err(Error::tensor(name, format!("{} values for {}", slot.sum.len(), slot.name), grad.elem_count()));
-            }
-            slot.add(&grad.to_dtype(DType::F32)?.to_device(&Device::Cpu)?.contiguous()?)
-        })
+        match &mut self.0 {
+            Sums::Host(gradients) => gradients.par_iter_mut().zip(pairs).try_for_each(|(slot, (name, grad))| {
+                let Some(grad) = grad else { return Ok(()) };
+                check(name, (&slot.name, slot.sum.len()), grad)?;
+                slot.add(&grad.to_dtype(DType::F32)?.contiguous()?)
+            }),
+            #[cfg(feature = "cuda")]
+            Sums::Cuda(gradients) => gradients.add(&pairs),
+        }
     }
 
     /// The Euclidean norm over all parameters. Each parameter is summed in one order in f64, and the parameters in name
-    /// order, so that the value does not depend on the number of threads.
-    pub fn norm(&self) -> f64 {
-        let squares: Vec<f64> = self.0.par_iter().map(|g| sum_of_squares(g.values().unwrap_or_default())).collect();
-        squares.iter().sum::<f64>().sqrt()
+    /// order, so that the value does not depend on the number of threads. On CUDA the host waits for it.
+    pub fn norm(&self) -> Result<f64> {
+        match &self.0 {
+            Sums::Host(gradients) => {
+                let squares: Vec<f64> = gradients.par_iter().map(|g| sum_of_squares(g.values().unwrap_or_default())).collect();
+                Ok(squares.iter().sum::<f64>().sqrt())
+            }
+            #[cfg(feature = "cuda")]
+            Sums::Cuda(gradients) => Ok(gradients.to_host()?.iter().flatten().map(|v| sum_of_squares(v)).sum::<f64>().sqrt()),
+        }
     }
 
-    /// The first parameter, by name, whose gradient is not finite.
-    pub fn not_finite(&self) -> Option<&str> {
-        self.0.iter().find(|g| g.values().is_some_and(|v| v.iter().any(|x| !x.is_finite()))).map(|g| g.name.as_str())
+    /// The first parameter, by name, whose gradient is not finite. On CUDA all gradients are copied to the host for it.
+    pub fn not_finite(&self) -> Result<Option<&str>> {
+        let broken = |values: &[f32]| values.iter().any(|x| !x.is_finite());
+        match &self.0 {
+            Sums::Host(gradients) => Ok(gradients.iter().find(|g| g.values().is_some_and(broken)).map(|g| g.name.as_str())),
+            #[cfg(feature = "cuda")]
+            Sums::Cuda(gradients) => {
+                let values = gradients.to_host()?;
+                let found = values.iter().position(|v| v.as_deref().is_some_and(broken));
+                Ok(found.map(|i| gradients.name(i)))
+            }
+        }
     }
 
     /// Parameters that the loss did not depend on.
     pub fn absent(&self) -> Vec<&str> {
-        self.0.iter().filter(|g| !g.present).map(|g| g.name.as_str()).collect()
+        match &self.0 {
+            Sums::Host(gradients) => gradients.iter().filter(|g| !g.present).map(|g| g.name.as_str()).collect(),
+            #[cfg(feature = "cuda")]
+            Sums::Cuda(gradients) => gradients.absent(),
+        }
     }
 
     /// Per parameter in name order: the gradient, or `None` if the loss did not depend on it.
-    pub(crate) fn slices(&self) -> Vec<Option<&[f32]>> {
-        self.0.iter().map(Gradient::values).collect()
+    pub(crate) fn slices(&self) -> Result<Vec<Option<&[f32]>>> {
+        match &self.0 {
+            Sums::Host(gradients) => Ok(gradients.iter().map(Gradient::values).collect()),
+            #[cfg(feature = "cuda")]
+            Sums::Cuda(_) => Err(Error::Input("gradients of parameters on the CPU, found some on CUDA".to_owned())),
+        }
     }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn flat(&self) -> Result<&FlatGradients> {
+        match &self.0 {
+            Sums::Cuda(gradients) => Ok(gradients),
+            Sums::Host(_) => Err(Error::Input("gradients of parameters on CUDA, found some on the CPU".to_owned())),
+        }
+    }
+}
+
+/// A gradient has the size of its parameter.
+fn check(name: &str, (expected, size): (&str, usize), grad: &Tensor) -> Result<()> {
+    if name != expected || size != grad.elem_count() {
+        return Err(Error::tensor(name, format!("{size} values for {expected}"), grad.elem_count()));
+    }
+    Ok(())
 }
 
 /// The factor that brings `norm` down to `limit`, 1 when it is already below. Zero switches clipping off.
@@ -124,15 +185,15 @@ mod tests {
     #[test]
     fn micro_batches_add_up() {
         let vars = vars();
-        let mut grads = Gradients::zeros(&vars);
+        let mut grads = Gradients::zeros(&vars).unwrap();
         grads.add(&vars, &backward(&vars)).unwrap();
-        assert_eq!(grads.norm(), 5.0);
+        assert_eq!(grads.norm().unwrap(), 5.0);
         grads.add(&vars, &backward(&vars)).unwrap();
-        assert_eq!(grads.norm(), 10.0);
+        assert_eq!(grads.norm().unwrap(), 10.0);
         assert_eq!(grads.absent(), ["unused"]);
-        assert_eq!(grads.slices()[1], Some([0.0, 8.0].as_slice()));
+        assert_eq!(grads.slices().unwrap()[1], Some([0.0, 8.0].as_slice()));
         grads.clear();
-        assert_eq!(grads.norm(), 0.0);
+        assert_eq!(grads.norm().unwrap(), 0.0);
         assert_eq!(grads.absent().len(), 3);
     }
 
@@ -140,10 +201,10 @@ mod tests {
     fn the_tensor_that_broke_is_named() {
         let vars = vars();
         vars["b"].set(&candle_core::Tensor::new(&[0.0, f32::NAN], &Device::Cpu).unwrap()).unwrap();
-        let mut grads = Gradients::zeros(&vars);
+        let mut grads = Gradients::zeros(&vars).unwrap();
         grads.add(&vars, &backward(&vars)).unwrap();
-        assert!(!grads.norm().is_finite());
-        assert_eq!(grads.not_finite(), Some("b"));
+        assert!(!grads.norm().unwrap().is_finite());
+        assert_eq!(grads.not_finite().unwrap(), Some("b"));
     }
 
     #[test]

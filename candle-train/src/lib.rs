@@ -27,6 +27,8 @@
 //! bit for bit, on any number of threads.
 
 pub mod checkpoint;
+#[cfg(feature = "cuda")]
+mod flat;
 pub mod gradients;
 pub mod metrics;
 pub mod optim;

@@ -1,16 +1,16 @@
 //! The training loop. A [`Task`] gives losses; the trainer turns them into parameters.
 //!
-//! One step: gradients of `accumulate` micro batches, norm, clipping, AdamW, moving average. A gradient that is not finite
-//! skips the step; `patience` such steps in a row end the run with the tensor's name. Around it: metrics, evaluation
+//! One step: gradients of `accumulate` micro batches, norm, clipping, AdamW, moving average; then one look at the device for
+//! the loss and the norm. A gradient that is not finite skips the step; `patience` such steps in a row end the run with the tensor's name. Around it: metrics, evaluation
 //! with the averaged parameters, checkpoints, stopping on a signal or a time limit.
 
 use crate::checkpoint::{Checkpoint, Retention, Store};
-use crate::gradients::{Gradients, clip_factor};
+use crate::gradients::Gradients;
 use crate::metrics::{Reporter, StepFigures};
 use crate::optim::{AdamW, Optimiser};
 use crate::schedule::Schedule;
 use crate::stop::{Reason, Stop};
-use candle_core::{Tensor, Var};
+use candle_core::{Device, Tensor, Var};
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -23,8 +23,10 @@ use std::time::{Duration, Instant};
 pub struct Loss {
     /// The scalar to differentiate: a mean over the samples.
     pub value: Tensor,
-    /// Its shares, for the metrics.
-    pub parts: BTreeMap<&'static str, f64>,
+    /// Its shares `[k]`, for the metrics: read after the step, together with the loss.
+    pub parts: Tensor,
+    /// Their names.
+    pub names: &'static [&'static str],
     /// Samples in it.
     pub samples: usize,
     /// How long the task waited for its data.
@@ -148,7 +150,7 @@ impl Trainer {
     pub fn new(config: TrainerConfig, vars: BTreeMap<String, Var>, total: u64, identity: serde_json::Value) -> Result<Self> {
         config.validate()?;
         let optimiser = Optimiser::new(config.optimiser.clone(), &vars)?;
-        let gradients = Gradients::zeros(&vars);
+        let gradients = Gradients::zeros(&vars)?;
         let (step, skipped, skipped_in_row, time, loss, store) = (0, 0, 0, Duration::ZERO, f64::NAN, None);
         let owes_evaluation = false;
         Ok(Self { config, vars, optimiser, gradients, total, step, skipped, skipped_in_row, time, loss, owes_evaluation, store, identity })
@@ -243,18 +245,23 @@ impl Trainer {
         let mut figures = StepFigures { step: self.step + 1, learning_rate, ..StepFigures::default() };
         let share = 1.0 / self.config.accumulate as f64;
         self.gradients.clear();
+        let (mut told, mut names) = (None::<Tensor>, [].as_slice());
         for _ in 0..self.config.accumulate {
             let loss = task.loss()?;
-            figures.loss += f64::from(loss.value.to_scalar::<f32>()?) * share;
             figures.samples += loss.samples;
             figures.waited += loss.waited;
-            loss.parts.iter().for_each(|(name, x)| *figures.parts.entry(name).or_default() += x * share);
+            names = loss.names;
+            let tell = Tensor::cat(&[&loss.value.detach().reshape(1)?, &loss.parts], 0)?;
+            told = Some(told.map_or_else(|| Ok(tell.clone()), |sum| sum + &tell)?);
             self.gradients.add(&self.vars, &(loss.value * share)?.backward()?)?;
         }
-        figures.norm = self.gradients.norm();
-        if figures.norm.is_finite() && figures.loss.is_finite() {
-            let scale = clip_factor(figures.norm, self.config.optimiser.clip);
-            self.optimiser.step(&self.gradients, scale, learning_rate)?;
+        let Some(told) = told else { return Err(Error::config("trainer.accumulate", "expected at least 1, found 0")) };
+        let step = self.optimiser.step(&self.gradients, &(told * share)?, learning_rate)?;
+        figures.norm = step.norm;
+        let mut told = step.figures.into_iter().map(f64::from);
+        figures.loss = told.next().unwrap_or(f64::NAN);
+        figures.parts = names.iter().copied().zip(told).collect();
+        if step.updated {
             self.skipped_in_row = 0;
         } else {
             self.skip(task, figures.loss)?;
@@ -272,7 +279,7 @@ impl Trainer {
         self.skipped_in_row += 1;
         task.forget()?;
         let culprit =
-            self.gradients.not_finite().map_or(format!("the loss is {loss}"), |name| format!("the gradient of {name} is not finite"));
+            self.gradients.not_finite()?.map_or(format!("the loss is {loss}"), |name| format!("the gradient of {name} is not finite"));
         if self.skipped_in_row >= self.config.patience {
             let (step, n) = (self.step + 1, self.skipped_in_row);
             return Err(Error::Input(format!("training stopped at step {step}: {culprit}, {n} steps in a row")));
@@ -297,7 +304,8 @@ impl Trainer {
     fn save(&self, task: &impl Task) -> Result<()> {
         let Some(store) = &self.store else { return Ok(()) };
         let (carried, cursor) = task.save()?;
-        let parameters = self.vars.iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect();
+        let parameter = |(name, var): (&String, &Var)| Ok((name.clone(), var.as_detached_tensor().to_device(&Device::Cpu)?));
+        let parameters = self.vars.iter().map(parameter).collect::<Result<_>>()?;
         let (moments, average) = (self.optimiser.moments()?, self.optimiser.average()?);
         let groups = [("parameters", parameters), ("moments", moments), ("average", average), ("carried", carried)];
         let counters = Counters {
@@ -340,7 +348,6 @@ pub fn with_large_stack<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::Device;
 
     /// Fits y = 2 x: one parameter, the place in the data is a counter, the carried tensor an exponential sum.
     struct Line {
@@ -373,7 +380,8 @@ mod tests {
             let poison = if self.poison.is_some_and(|p| self.place >= p) { f64::NAN } else { 1.0 };
             self.place += 1;
             let value = ((self.w.affine(x, -2.0 * x)?).sqr()?.sum_all()? * poison)?;
-            Ok(Loss { value, parts: BTreeMap::new(), samples: 1, waited: Duration::ZERO })
+            let parts = Tensor::new(&[x as f32], &Device::Cpu)?;
+            Ok(Loss { value, parts, names: &["x"], samples: 1, waited: Duration::ZERO })
         }
         fn forget(&mut self) -> Result<()> {
             self.forgotten += 1;

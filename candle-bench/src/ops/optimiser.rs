@@ -5,7 +5,7 @@ use crate::harness::Subject;
 use crate::policy::Answers;
 use anyhow::Result;
 use candle_core::backprop::GradStore;
-use candle_core::{Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use candle_models::nn::Params;
 use candle_models::policy::{Policy, PolicyConfig};
 use candle_models::random::Random;
@@ -23,6 +23,8 @@ const TOUCHED: usize = 9;
 struct Fused {
     vars: BTreeMap<String, Var>,
     gradients: Gradients,
+    /// A number in place of the loss that an update reads back.
+    loss: Tensor,
     optimiser: Optimiser,
 }
 
@@ -34,7 +36,8 @@ struct Plain {
 
 impl Subject for Fused {
     fn run(&mut self) -> Result<()> {
-        Ok(self.optimiser.step(&self.gradients, 1.0, LEARNING_RATE)?)
+        self.optimiser.step(&self.gradients, &self.loss, LEARNING_RATE)?;
+        Ok(())
     }
 }
 
@@ -80,9 +83,10 @@ pub(super) fn pair() -> Result<Pair> {
     let theirs = ParamsAdamW { lr: LEARNING_RATE, beta1: config.beta1, beta2: config.beta2, eps: config.eps, weight_decay: 0.0 };
     let (vars, store) = problem()?;
     let n: usize = vars.values().map(|v| v.elem_count()).sum();
-    let mut gradients = Gradients::zeros(&vars);
+    let mut gradients = Gradients::zeros(&vars)?;
     gradients.add(&vars, &store)?;
-    let fused = Fused { optimiser: Optimiser::new(config, &vars)?, gradients, vars };
+    let loss = Tensor::zeros(1, DType::F32, &Device::Cpu)?;
+    let fused = Fused { loss, optimiser: Optimiser::new(config, &vars)?, gradients, vars };
     let (vars, gradients) = problem()?;
     let plain = Plain { optimiser: candle_nn::AdamW::new(vars.values().cloned().collect(), theirs)?, gradients, vars };
     Ok(Pair {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// A file of kernels; `ops/cuda/common.cuh` comes before its text.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub struct Source {
     /// The file's stem.
     pub name: &'static str,
     /// Its text.
@@ -22,8 +22,10 @@ pub(crate) struct Source {
 
 /// A kernel by file and name. One that works on several dtypes is a family of functions `name_f32`, `name_bf16`, `name_f16`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Kernel {
+pub struct Kernel {
+    /// The file.
     pub source: &'static Source,
+    /// The function, or the family of functions.
     pub name: &'static str,
 }
 
@@ -67,7 +69,7 @@ pub(crate) type Grid = ((usize, usize, usize), usize, usize);
 type Functions = HashMap<(&'static str, &'static str, Option<DType>), CudaFunction>;
 
 /// A device and the kernels loaded on it.
-pub(crate) struct Gpu {
+pub struct Gpu {
     device: CudaDevice,
     stream: Arc<CudaStream>,
     compiler: Compiler,
@@ -235,7 +237,7 @@ pub(crate) fn matrix(tensor: &Tensor) -> Result<Matrix> {
 }
 
 /// The address of a contiguous tensor.
-pub(crate) fn address(tensor: &Tensor) -> Result<u64> {
+pub fn address(tensor: &Tensor) -> Result<u64> {
     if !tensor.is_contiguous() {
         bail!("a CUDA operation asks for a contiguous tensor, got {:?}", tensor.layout());
     }
@@ -267,7 +269,7 @@ pub(crate) fn result(shape: &Shape, dtype: DType, device: &CudaDevice) -> Result
 }
 
 /// A tensor without values yet, for a kernel to write all of.
-pub(crate) fn empty(shape: impl Into<Shape>, dtype: DType, device: &CudaDevice) -> Result<Tensor> {
+pub fn empty(shape: impl Into<Shape>, dtype: DType, device: &CudaDevice) -> Result<Tensor> {
     let shape = shape.into();
     // SAFETY: the caller's kernel writes every value before anything reads it; any bits are a valid number.
     let storage = unsafe { device.alloc_uninit(&shape, dtype)? };

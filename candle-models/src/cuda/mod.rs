@@ -4,13 +4,14 @@
 //! of our own ([`Gpu`]), whose sources lie in `ops/cuda`. They are compiled by NVRTC for the GPU at hand when they are
 //! first used, and kept on disk, so that building this crate needs no CUDA compiler for them.
 //!
+//! What other crates of the workspace need to bring kernels of their own is public.
+//!
 //! All work of a device goes through one stream, in order; whoever holds the device uses it from one thread at a time.
 
 mod compiler;
 mod gpu;
 mod start;
 
-pub(crate) use gpu::{
-    Gpu, Grid, Kernel, Matrix, Source, States, address, device_of, empty, matrix, parameter, result, same, storage_matrix,
-};
+pub use gpu::{Gpu, Kernel, Source, address, empty};
+pub(crate) use gpu::{Grid, Matrix, States, device_of, matrix, parameter, result, same, storage_matrix};
 pub(crate) use start::start;

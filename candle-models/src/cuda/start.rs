@@ -1,6 +1,8 @@
 //! Opening a CUDA device for small networks.
 
+use crate::device::TF32_VARIABLE;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, result, sys};
+use candle_core::cuda_backend::set_gemm_reduced_precision_f32;
 use candle_core::{CudaDevice, Device};
 use std::ffi::c_void;
 
@@ -34,7 +36,17 @@ pub(crate) fn start(ordinal: usize) -> Result<Device, String> {
     let device = CudaDevice::new_with_stream(ordinal).map_err(|e| first_line(&e))?;
     // SAFETY: everything of this device goes through its one stream.
     unsafe { device.disable_event_tracking() };
+    set_gemm_reduced_precision_f32(tf32()?);
     Ok(Device::Cuda(device))
+}
+
+/// Whether factors in f32 may be rounded for the tensor cores: not unless [`TF32_VARIABLE`] says so.
+fn tf32() -> Result<bool, String> {
+    match std::env::var_os(TF32_VARIABLE).as_ref().map(|value| value.to_string_lossy()).as_deref() {
+        None | Some("" | "0") => Ok(false),
+        Some("1") => Ok(true),
+        Some(other) => Err(format!("{TF32_VARIABLE}: expected 0 or 1, found {other:?}")),
+    }
 }
 
 /// The driver's presence and age.

@@ -2,7 +2,7 @@
 
 use super::{Model, Placement};
 use crate::Result;
-use crate::device::{self, ChosenDevice};
+use crate::device::{self, ChosenDevice, Purpose};
 use crate::exec::cpu::CpuExecutor;
 #[cfg(feature = "cuda")]
 use crate::exec::cuda::CudaExecutor;
@@ -114,12 +114,12 @@ pub(super) fn executor(model: &dyn Model, place: &Placement, sizes: (usize, usiz
     let record = |whole| Program::new(model.signature(), whole, |recorder| model.record(recorder));
     #[cfg(feature = "cuda")]
     if let Device::Cuda(cuda) = &device {
-        let dtype = device::compute_dtype(place.dtype, &device)?;
+        let dtype = device::compute_dtype(place.dtype, &device, Purpose::Inference)?;
         let program = record(Whole { mamba: sizes.1 == 1, autoregressive: true })?;
         return Ok(Box::new(CudaExecutor::new(program, cuda.clone(), dtype, sizes, place.launches)?));
     }
     // The CPU has one dtype: this refuses others.
-    device::compute_dtype(place.dtype, &device)?;
+    device::compute_dtype(place.dtype, &device, Purpose::Inference)?;
     let (batch, steps, _) = sizes;
     Ok(Box::new(CpuExecutor::new(record(Whole::default())?, (batch, steps), place.threads)?))
 }

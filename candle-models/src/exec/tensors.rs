@@ -1,13 +1,18 @@
 //! The executor on Candle tensors: gradients, any dtype, training noise from addressed random numbers.
+//!
+//! Values lie on the model's device, indices on the host: they are made and checked there, and asking a GPU for them would make
+//! it wait. The weights say what is computed in: a product casts what it reads to the dtype of its weight. Narrow numbers
+//! (bf16, f16) have kernels on a GPU that compute in f32 and round what they write; on the CPU the same is done by casting.
 
 use super::{Choice, Executor, IndexColumns, SAMPLE, pick};
+use crate::device;
 use crate::nn::{Autoregressive, Linear, Mamba, Norm};
 use crate::ops::{self, Activation, Attention};
 use crate::random::Random;
 use crate::tensors::NamedTensors;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
-use rayon::prelude::*;
+use std::sync::Arc;
 
 /// Noise that training adds. The random numbers are addressed by the call's place in the pass, so the same pass draws the same noise.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +23,63 @@ pub struct Regularisation {
     pub drop_ids: f32,
     /// Address of this pass: the seed and the step.
     pub random: Random,
+}
+
+/// Indices of a pass, `[rows, width]`, on the host.
+#[derive(Debug, Clone)]
+pub struct Indices {
+    values: Arc<[u32]>,
+    width: usize,
+}
+
+impl Indices {
+    /// Rows of `width` indices, one behind the other.
+    pub fn new(values: Vec<u32>, width: usize) -> Self {
+        debug_assert!(width > 0 && values.len().is_multiple_of(width));
+        Self { values: values.into(), width }
+    }
+
+    fn from_tensor(tensor: &Tensor) -> Result<Self> {
+        let (_, width) = tensor.dims2()?;
+        Ok(Self::new(tensor.to_dtype(DType::U32)?.flatten_all()?.to_vec1()?, width))
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &[u32]> {
+        self.values.chunks(self.width)
+    }
+
+    /// Some columns.
+    fn columns(&self, start: usize, len: usize) -> Self {
+        Self::new(self.rows().flat_map(|row| &row[start..start + len]).copied().collect(), len)
+    }
+
+    /// Some columns, each plus the table row that index 0 of it means.
+    fn shifted(&self, columns: &IndexColumns) -> Vec<u32> {
+        let row = |row: &[u32]| columns.iter().map(|&(column, base)| row[column].saturating_add(base as u32)).collect::<Vec<_>>();
+        self.rows().flat_map(row).collect()
+    }
+
+    /// Matrices side by side.
+    fn join(parts: &[Self]) -> Self {
+        let width = parts.iter().map(|p| p.width).sum();
+        let rows = parts.first().map_or(0, |p| p.values.len() / p.width);
+        let row = |r: usize| parts.iter().flat_map(move |p| &p.values[r * p.width..][..p.width]);
+        Self::new((0..rows).flat_map(row).copied().collect(), width)
+    }
+
+    /// As a tensor `[rows, width]` on the host.
+    pub fn to_tensor(&self) -> Result<Tensor> {
+        Ok(Tensor::from_slice(&self.values, (self.values.len() / self.width, self.width), &Device::Cpu)?)
+    }
+
+    /// The columns of a choice, checked: every class exists or is [`SAMPLE`].
+    fn classes(&self, Choice { column, columns, classes }: Choice) -> Result<Self> {
+        let found = self.columns(column, columns);
+        match found.values.iter().find(|v| **v != SAMPLE && **v as usize >= classes) {
+            Some(bad) => Err(Error::Input(format!("action column {column}: class {bad} of {classes}"))),
+            None => Ok(found),
+        }
+    }
 }
 
 /// Runs a model on tensors. Made anew for every pass.
@@ -31,7 +93,8 @@ pub struct TensorExecutor<'a> {
 }
 
 impl<'a> TensorExecutor<'a> {
-    /// A pass over `inputs` `[B, T, ...]` with the states in the signature's order.
+    /// A pass over `inputs` `[B, T, ...]` with the states in the signature's order. Inputs may lie on the host: floats go to the
+    /// device when they are asked for.
     pub fn new(inputs: &'a NamedTensors, resets: &'a [bool], states: Vec<Tensor>, device: &Device) -> Self {
         Self { inputs, resets, states, noise: None, calls: 0, device: device.clone() }
     }
@@ -51,43 +114,55 @@ impl<'a> TensorExecutor<'a> {
         Ok(self.inputs.get(name)?.flatten(0, 1)?.flatten_from(1)?)
     }
 
-    /// The factors of dropout on the next `n` values, if there is any.
-    fn dropout_mask(&mut self, n: usize) -> Option<Vec<f32>> {
+    /// Probability and random numbers of the next dropout, if there is any.
+    fn next_dropout(&mut self) -> Option<(f32, Random)> {
         let Regularisation { dropout, random, .. } = self.noise.filter(|noise| noise.dropout > 0.0)?;
-        Some(self.mask(n, dropout, 1.0 / (1.0 - dropout), random.stream("dropout")))
+        Some((dropout, self.next(random.stream("dropout"))))
     }
 
-    /// A mask of zeros and `scale`s, one uniform number per value.
-    fn mask(&mut self, n: usize, drop: f32, scale: f32, random: Random) -> Vec<f32> {
+    /// The address of the next noise.
+    fn next(&mut self, random: Random) -> Random {
         self.calls += 1;
-        let random = random.at(self.calls);
-        let mut mask = vec![0.0; n];
-        const CHUNK: usize = 1 << 14;
-        mask.par_chunks_mut(CHUNK).enumerate().for_each(|(i, m)| {
-            random.fill_uniform((i * CHUNK) as u64, m);
-            m.iter_mut().for_each(|v| *v = if *v < drop { 0.0 } else { scale });
-        });
-        mask
+        random.at(self.calls)
     }
+}
+
+/// Runs `f` in f32 where the tensors are narrow, and rounds its result as they are.
+fn widened<const N: usize>(tensors: [&Tensor; N], f: impl FnOnce([&Tensor; N]) -> Result<Tensor>) -> Result<Tensor> {
+    let dtype = tensors[0].dtype();
+    if !device::is_narrow(dtype) {
+        return f(tensors);
+    }
+    let mut wide = tensors.map(Tensor::clone);
+    for tensor in &mut wide {
+        *tensor = tensor.to_dtype(DType::F32)?;
+    }
+    Ok(f(wide.each_ref())?.to_dtype(dtype)?)
+}
+
+/// [`widened`] on the CPU only: a GPU has a kernel for narrow numbers.
+fn emulated<const N: usize>(tensors: [&Tensor; N], f: impl FnOnce([&Tensor; N]) -> Result<Tensor>) -> Result<Tensor> {
+    if tensors[0].device().is_cpu() { widened(tensors, f) } else { f(tensors) }
 }
 
 impl Executor for TensorExecutor<'_> {
     type V = Tensor;
-    type I = Tensor;
+    type I = Indices;
 
     fn input(&mut self, name: &str) -> Result<Tensor> {
-        self.matrix(name)
+        Ok(self.matrix(name)?.to_device(&self.device)?)
     }
 
-    fn indices(&mut self, name: &str) -> Result<Tensor> {
-        self.matrix(name)
+    fn indices(&mut self, name: &str) -> Result<Indices> {
+        Indices::from_tensor(&self.matrix(name)?)
     }
 
     fn linear(&mut self, x: &Tensor, layer: &Linear, act: Activation) -> Result<Tensor> {
-        Ok(ops::linear(x, &layer.weight, layer.bias.as_ref(), act)?)
+        let x = x.to_dtype(layer.weight.dtype())?;
+        emulated([&x, &layer.weight], |[x, weight]| Ok(ops::linear(x, weight, layer.bias.as_ref(), act)?))
     }
 
-    fn lookup_linear(&mut self, x: &Tensor, ids: &Tensor, tables: &[&Tensor], layer: &Linear) -> Result<Tensor> {
+    fn lookup_linear(&mut self, x: &Tensor, ids: &Indices, tables: &[&Tensor], layer: &Linear) -> Result<Tensor> {
         // Tables that several columns share come once, one below the other.
         let mut distinct: Vec<(&Tensor, usize)> = Vec::new();
         let (mut columns, mut rows) = (Vec::with_capacity(tables.len()), 0);
@@ -103,21 +178,25 @@ impl Executor for TensorExecutor<'_> {
         check_ids(ids, tables)?;
         let table = Tensor::cat(&distinct.iter().map(|(t, _)| *t).collect::<Vec<_>>(), 0)?;
         let bases: Vec<_> = columns.iter().map(|rows| rows.start).enumerate().collect();
-        Ok(ops::lookup_linear(x, &table, &columns, ops::shifted_indices(ids, &bases)?, &layer.weight, layer.bias.as_ref())?)
+        let (index, x) = (ids.shifted(&bases), x.to_dtype(layer.weight.dtype())?);
+        emulated([&x, &table, &layer.weight], |[x, table, weight]| {
+            Ok(ops::lookup_linear(x, table, &columns, index, weight, layer.bias.as_ref())?)
+        })
     }
 
     fn norm(&mut self, x: &Tensor, norm: &Norm, act: Activation) -> Result<Tensor> {
         let (width, x) = (norm.weight.dim(0)?, x.contiguous()?);
-        let rows = |x: &Tensor| ops::norm(x, norm.kind, norm.eps, &norm.weight, norm.bias.as_ref(), act);
+        let rows = |x: &Tensor| emulated([x], |[x]| Ok(ops::norm(x, norm.kind, norm.eps, &norm.weight, norm.bias.as_ref(), act)?));
         // A reshape is a node of the graph, whose gradient is cleared, added to and written once more.
         if x.dim(1)? == width {
-            return Ok(rows(&x)?);
+            return rows(&x);
         }
         Ok(rows(&x.reshape(((), width))?)?.reshape(x.dims())?)
     }
 
-    fn add_rows(&mut self, x: &Tensor, table: &Tensor, ids: &Tensor, columns: &IndexColumns, act: Activation) -> Result<Tensor> {
-        Ok(ops::add_rows(x, table, ops::shifted_indices(ids, columns)?, columns.len(), act)?)
+    fn add_rows(&mut self, x: &Tensor, table: &Tensor, ids: &Indices, columns: &IndexColumns, act: Activation) -> Result<Tensor> {
+        let index = ids.shifted(columns);
+        emulated([x, table], |[x, table]| Ok(ops::add_rows(x, table, index, columns.len(), act)?))
     }
 
     fn add(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
@@ -125,7 +204,7 @@ impl Executor for TensorExecutor<'_> {
     }
 
     fn gate(&mut self, a: &Tensor, z: &Tensor) -> Result<Tensor> {
-        Ok(ops::gate(a, z)?)
+        emulated([a, z], |[a, z]| Ok(ops::gate(a, z)?))
     }
 
     fn columns(&mut self, x: &Tensor, start: usize, len: usize) -> Result<Tensor> {
@@ -136,27 +215,27 @@ impl Executor for TensorExecutor<'_> {
         Ok(Tensor::cat(parts, 1)?)
     }
 
-    fn join_indices(&mut self, parts: &[Tensor]) -> Result<Tensor> {
-        Ok(Tensor::cat(parts, 1)?)
+    fn join_indices(&mut self, parts: &[Indices]) -> Result<Indices> {
+        Ok(Indices::join(parts))
     }
 
     fn dropout(&mut self, x: &Tensor) -> Result<Tensor> {
-        match self.dropout_mask(x.elem_count()) {
-            Some(mask) => Ok(ops::mask(x, mask)?),
+        match self.next_dropout() {
+            Some((probability, random)) => emulated([x], |[x]| Ok(ops::dropout(x, probability, random)?)),
             None => Ok(x.clone()),
         }
     }
 
-    fn drop_indices(&mut self, ids: &Tensor, columns: usize, absent: u32) -> Result<Tensor> {
+    fn drop_indices(&mut self, ids: &Indices, columns: usize, absent: u32) -> Result<Indices> {
         match self.noise {
             Some(Regularisation { drop_ids, random, .. }) if drop_ids > 0.0 => {
-                let (rows, width) = ids.dims2()?;
-                let mask = self.mask(rows * columns, drop_ids, 1.0, random.stream("drop ids"));
-                let mut values = ids.flatten_all()?.to_vec1::<u32>()?;
-                for (row, mask) in values.chunks_mut(width).zip(mask.chunks(columns)) {
-                    row.iter_mut().zip(mask).filter(|(_, m)| **m == 0.0).for_each(|(v, _)| *v = absent);
+                let mut values = ids.values.to_vec();
+                let mut uniform = vec![0.0; values.len() / ids.width * columns];
+                self.next(random.stream("drop ids")).fill_uniform(0, &mut uniform);
+                for (row, uniform) in values.chunks_mut(ids.width).zip(uniform.chunks(columns)) {
+                    row.iter_mut().zip(uniform).filter(|(_, u)| **u < drop_ids).for_each(|(v, _)| *v = absent);
                 }
-                Ok(Tensor::from_vec(values, (rows, width), &self.device)?)
+                Ok(Indices::new(values, ids.width))
             }
             _ => Ok(ids.clone()),
         }
@@ -167,28 +246,34 @@ impl Executor for TensorExecutor<'_> {
     }
 
     fn causal_conv(&mut self, x: &Tensor, weight: &Tensor, bias: &Tensor, state: usize) -> Result<Tensor> {
-        let (y, after) = ops::causal_conv(x, weight, bias, &self.states[state], self.resets)?;
-        self.states[state] = after;
-        Ok(y)
+        emulated([x], |[x]| {
+            let (y, after) = ops::causal_conv(x, weight, bias, &self.states[state], self.resets)?;
+            self.states[state] = after;
+            Ok(y)
+        })
     }
 
     fn selective_scan(&mut self, [u, dt, bc]: [&Tensor; 3], a_log: &Tensor, skip: &Tensor, state: usize) -> Result<Tensor> {
         let packed = Tensor::cat(&[dt, bc], 1)?;
         let a = a_log.t()?.contiguous()?.exp()?.neg()?;
         let params = Tensor::cat(&[a, skip.unsqueeze(0)?], 0)?;
-        let (y, after) = ops::selective_scan(u, &packed, &params, &self.states[state], self.resets)?;
-        self.states[state] = after;
-        Ok(y)
+        emulated([u, &packed], |[u, packed]| {
+            let (y, after) = ops::selective_scan(u, packed, &params, &self.states[state], self.resets)?;
+            self.states[state] = after;
+            Ok(y)
+        })
     }
 
     fn gru(&mut self, x: &Tensor, hidden: &Linear, state: usize) -> Result<Tensor> {
         let bias = match &hidden.bias {
             Some(bias) => bias.clone(),
-            None => Tensor::zeros(hidden.weight.dim(1)?, x.dtype(), &self.device)?,
+            None => Tensor::zeros(hidden.weight.dim(1)?, self.states[state].dtype(), &self.device)?,
         };
-        let (y, after) = ops::gru(x, &hidden.weight, &bias, &self.states[state], self.resets)?;
-        self.states[state] = after;
-        Ok(y)
+        emulated([x, &hidden.weight], |[x, weight]| {
+            let (y, after) = ops::gru(x, weight, &bias, &self.states[state], self.resets)?;
+            self.states[state] = after;
+            Ok(y)
+        })
     }
 
     fn mamba(&mut self, x: &Tensor, block: &Mamba) -> Result<Tensor> {
@@ -197,7 +282,7 @@ impl Executor for TensorExecutor<'_> {
             return block.compose(self, x);
         }
         let ((weights, eps), state) = (block.weights()?, block.first_state());
-        let mask = self.dropout_mask(x.elem_count());
+        let mask = self.next_dropout().map(|(probability, random)| ops::dropout_factors(x.elem_count(), probability, random));
         let before = [&self.states[state], &self.states[state + 1]];
         let (y, after) = ops::mamba_block(x, &weights, eps, before, self.resets, mask)?;
         [self.states[state], self.states[state + 1]] = after;
@@ -211,66 +296,54 @@ impl Executor for TensorExecutor<'_> {
         Ok(y)
     }
 
-    fn choose(&mut self, logits: &Tensor, wanted: &Tensor, uniform: &Tensor, choice: Choice) -> Result<Tensor> {
-        let Choice { column, columns, .. } = choice;
-        let (wanted, mut values) = classes_of(wanted, choice)?;
-        if values.contains(&SAMPLE) {
-            let logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-            let uniform = uniform.narrow(1, column, columns)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-            for ((values, logits), uniform) in values.chunks_mut(columns).zip(&logits).zip(&uniform) {
-                let per = logits.len() / columns;
-                for ((v, l), u) in values.iter_mut().zip(logits.chunks(per)).zip(uniform) {
-                    *v = if *v == SAMPLE { pick(l, *u) } else { *v };
-                }
+    fn choose(&mut self, logits: &Tensor, wanted: &Indices, uniform: &Tensor, choice: Choice) -> Result<Indices> {
+        let wanted = wanted.classes(choice)?;
+        if !wanted.values.contains(&SAMPLE) {
+            return Ok(wanted);
+        }
+        let logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        let uniform = uniform.narrow(1, choice.column, choice.columns)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        let mut values = wanted.values.to_vec();
+        for ((values, logits), uniform) in values.chunks_mut(choice.columns).zip(&logits).zip(&uniform) {
+            let per = logits.len() / choice.columns;
+            for ((v, l), u) in values.iter_mut().zip(logits.chunks(per)).zip(uniform) {
+                *v = if *v == SAMPLE { pick(l, *u) } else { *v };
             }
         }
-        Ok(Tensor::from_vec(values, wanted.dims(), &self.device)?)
+        Ok(Indices::new(values, choice.columns))
     }
 
     fn autoregressive(
         &mut self,
         trunk: &Tensor,
         heads: &Autoregressive,
-        classes @ [previous, wanted]: [&Tensor; 2],
+        classes @ [previous, wanted]: [&Indices; 2],
         uniform: &Tensor,
-    ) -> Result<(Tensor, Tensor)> {
-        let (mut parts, mut columns, mut base, mut given) = (Vec::new(), Vec::new(), 0, ops::is_fused(trunk));
+    ) -> Result<(Tensor, Indices)> {
+        // A class that is to be chosen depends on the logits before it: one after the other.
+        let given = !wanted.values.contains(&SAMPLE);
+        if !(given && ops::is_fused(trunk)) {
+            return heads.compose(self, trunk, classes, uniform);
+        }
+        let (mut parts, mut columns, mut base) = (Vec::new(), Vec::new(), 0);
         for choice in heads.choices() {
-            for ids in classes {
-                given &= !classes_of(ids, choice)?.1.contains(&SAMPLE);
-            }
-            parts.push(classes_of(wanted, choice)?.0);
+            previous.classes(choice)?;
+            parts.push(wanted.classes(choice)?);
             columns.extend((0..choice.columns).map(|i| (choice.column + i, base + i * choice.classes)));
             base += choice.columns * choice.classes;
         }
-        // A class that is to be chosen depends on the logits before it: one after the other.
-        if !given {
-            return heads.compose(self, trunk, classes, uniform);
-        }
-        let rows = [ops::shifted_indices(previous, &columns)?, ops::shifted_indices(wanted, &columns)?];
         let (groups, weights) = heads.weights()?;
-        Ok((ops::choices(trunk, groups, &weights, rows)?, Tensor::cat(&parts, 1)?))
-    }
-}
-
-/// The columns of a choice, checked: every class exists or is [`SAMPLE`].
-fn classes_of(ids: &Tensor, Choice { column, columns, classes }: Choice) -> Result<(Tensor, Vec<u32>)> {
-    let ids = ids.narrow(1, column, columns)?.contiguous()?;
-    let values = ids.flatten_all()?.to_vec1::<u32>()?;
-    match values.iter().find(|v| **v != SAMPLE && **v as usize >= classes) {
-        Some(bad) => Err(Error::Input(format!("action column {column}: class {bad} of {classes}"))),
-        None => Ok((ids, values)),
+        let rows = [previous.shifted(&columns), wanted.shifted(&columns)];
+        Ok((ops::choices(trunk, groups, &weights, rows)?, Indices::join(&parts)))
     }
 }
 
 /// Names an id outside its own table: behind the tables' joining it could fall into the next one.
-fn check_ids(ids: &Tensor, tables: &[&Tensor]) -> Result<()> {
-    for row in ids.to_vec2::<u32>()? {
-        for (id, table) in row.iter().zip(tables) {
-            let entries = table.dim(0)?;
-            if *id as usize >= entries {
-                return Err(Error::Input(format!("id {id} in a table of {entries} rows")));
-            }
+fn check_ids(ids: &Indices, tables: &[&Tensor]) -> Result<()> {
+    for (column, table) in tables.iter().enumerate() {
+        let entries = table.dim(0)?;
+        if let Some(id) = ids.rows().map(|row| row[column]).find(|id| *id as usize >= entries) {
+            return Err(Error::Input(format!("ids column {column}: {id} in a table of {entries} rows")));
         }
     }
     Ok(())

@@ -33,12 +33,14 @@ pub struct Params {
     source: Rc<RefCell<Source>>,
     prefix: String,
     dtype: DType,
+    /// What matrices and tables are cast to when they are asked for.
+    compute: Option<DType>,
     device: Device,
 }
 
 impl Params {
     fn new(source: Source, dtype: DType, device: &Device) -> Self {
-        Self { source: Rc::new(RefCell::new(source)), prefix: String::new(), dtype, device: device.clone() }
+        Self { source: Rc::new(RefCell::new(source)), prefix: String::new(), dtype, compute: None, device: device.clone() }
     }
 
     /// New variables in f32. A value depends on the seed and the parameter's name only, not on the order of creation.
@@ -51,7 +53,7 @@ impl Params {
         Self::new(Source::Fresh { random, vars: BTreeMap::new() }, dtype, device)
     }
 
-    /// Parameters that were read; every name that the model asks for must be there with its shape.
+    /// Parameters that exist; every name that the model asks for must be there with its shape. They are moved to the device.
     pub fn given(tensors: BTreeMap<String, Tensor>, device: &Device) -> Self {
         Self::stored(tensors.into_iter().map(|(name, tensor)| (name, Parameter::from(tensor))).collect(), device)
     }
@@ -64,6 +66,13 @@ impl Params {
     /// Records names and shapes and hands out tensors without memory behind them.
     pub fn description() -> Self {
         Self::new(Source::Description(Vec::new()), DType::F32, &Device::Cpu)
+    }
+
+    /// A view whose matrices and tables come out in `dtype`; vectors, gains, taps and biases stay as they are. The cast is part of
+    /// the graph: over [`Self::given`] variables in f32, gradients flow back to them (mixed precision, Micikevicius et al. 2018).
+    #[must_use]
+    pub fn computing_in(self, dtype: DType) -> Self {
+        Self { compute: Some(dtype), ..self }
     }
 
     /// A group: names inside are `prefix.name`.
@@ -85,7 +94,19 @@ impl Params {
     /// The weight `[inputs, outputs]` of a linear layer, which a bundle may hold in 8 bits, and how it was stored.
     pub fn matrix(&self, name: &str, shape: [usize; 2], init: Init) -> Result<(Tensor, Format)> {
         let Parameter { tensor, format } = self.parameter(ParameterSpec::matrix(self.pp(name).prefix, shape), init)?;
-        Ok((tensor, format))
+        Ok((self.cast(tensor)?, format))
+    }
+
+    /// A table `[entries, width]` whose rows are looked up.
+    pub fn table(&self, name: &str, shape: [usize; 2], init: Init) -> Result<Tensor> {
+        self.cast(self.get(name, &shape, init)?)
+    }
+
+    fn cast(&self, tensor: Tensor) -> Result<Tensor> {
+        match self.compute {
+            Some(dtype) => Ok(tensor.to_dtype(dtype)?),
+            None => Ok(tensor),
+        }
     }
 
     fn parameter(&self, spec: ParameterSpec, init: Init) -> Result<Parameter> {
@@ -105,7 +126,7 @@ impl Params {
                 if found.tensor.dims() != shape {
                     return Err(Error::tensor(name, format!("shape {shape:?}"), format!("{:?}", found.tensor.dims())));
                 }
-                Ok(found.clone())
+                Ok(Parameter { tensor: found.tensor.to_device(&self.device)?, ..found.clone() })
             }
             Source::Description(specs) => {
                 let tensor = Tensor::zeros((), self.dtype, &self.device)?.broadcast_as(shape)?;

@@ -12,6 +12,7 @@ mod conv;
 mod cross_entropy;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod dropout;
 #[cfg(feature = "flash-attn")]
 mod flash;
 mod gru;
@@ -37,6 +38,8 @@ pub(crate) use choices::{ChoiceGroup, ChoiceWeights, choices};
 pub(crate) use conv::{ConvShape, conv_sequence};
 pub use conv::{causal_conv, causal_conv_reference};
 pub use cross_entropy::{LossGroup, cross_entropy, cross_entropy_reference};
+pub(crate) use dropout::dropout_factors;
+pub use dropout::{dropout, mask};
 pub(crate) use gru::gru_row;
 pub use gru::{gru, gru_gates, gru_reference};
 pub use linear::{linear, linear_reference};
@@ -47,8 +50,7 @@ pub(crate) use norm::norm_row;
 pub use norm::{NormKind, norm, norm_reference};
 pub use packed::Format;
 pub(crate) use packed::PackedMatrix;
-pub(crate) use rows::shifted_indices;
-pub use rows::{add_rows, add_rows_reference, join_rows, join_rows_reference, mask};
+pub use rows::{add_rows, add_rows_reference, join_rows, join_rows_reference};
 pub use scan::{selective_scan, selective_scan_reference};
 pub(crate) use scan_forward::{ScanInput, ScanShape, scan_sequence};
 

@@ -1,10 +1,10 @@
 //! Rows of tables: added to a matrix, or joined to its columns.
 
 use super::activation::activate_backward;
-use super::{Activation, Rows, activate, add_into, contiguous, is_fused, rows_of, sum_in_order, with_rows};
+use super::{Activation, Rows, activate, add_into, is_fused, rows_of, sum_in_order, with_rows};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, D, DType, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, D, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 /// Rows per task. Fixed, so that the sums over rows do not depend on the number of threads.
@@ -183,47 +183,4 @@ pub fn join_rows_reference(x: &Tensor, table: &Tensor, index: &[u32], columns: u
     let part = |column| table.index_select(&index.narrow(1, column, 1)?.flatten_all()?.contiguous()?, 0);
     let parts = std::iter::once(Ok(x.clone())).chain((0..columns).map(part)).collect::<Result<Vec<_>>>()?;
     Tensor::cat(&parts, D::Minus1)
-}
-
-struct MaskOp(Vec<f32>);
-
-impl MaskOp {
-    fn apply(&self, x: &[f32]) -> Vec<f32> {
-        x.par_iter().zip(&self.0).with_min_len(1 << 14).map(|(x, m)| x * m).collect()
-    }
-}
-
-impl candle_core::CustomOp1 for MaskOp {
-    fn name(&self) -> &'static str {
-        "mask"
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F32(self.apply(contiguous(storage, layout)?)), layout.shape().clone()))
-    }
-
-    fn bwd(&self, x: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
-        let flat = grad.flatten_all()?.unsqueeze(0)?;
-        let dx = with_rows(&[&flat], |rows| Ok(self.apply(rows[0].row(0))))?;
-        Ok(Some(Tensor::from_vec(dx, x.shape(), x.device())?))
-    }
-}
-
-/// `x` times fixed factors, one per value: the mask has no gradient and none is computed for it.
-pub fn mask(x: &Tensor, factors: Vec<f32>) -> Result<Tensor> {
-    if factors.len() != x.elem_count() {
-        bail!("{} factors for {} values", factors.len(), x.elem_count());
-    }
-    if is_fused(x) {
-        return x.contiguous()?.apply_op1(MaskOp(factors));
-    }
-    x * Tensor::from_vec(factors, x.shape(), x.device())?.to_dtype(x.dtype())?
-}
-
-/// The indices of some columns of a matrix of ids, each plus the table row that id 0 of its column means.
-pub(crate) fn shifted_indices(ids: &Tensor, columns: &[(usize, usize)]) -> Result<Vec<u32>> {
-    let width = ids.dim(1)?;
-    let ids = ids.to_dtype(DType::U32)?.flatten_all()?.to_vec1::<u32>()?;
-    let row = |ids: &[u32]| columns.iter().map(|&(column, base)| ids[column].saturating_add(base as u32)).collect::<Vec<_>>();
-    Ok(ids.chunks(width).flat_map(row).collect())
 }

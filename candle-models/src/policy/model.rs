@@ -6,6 +6,7 @@ use super::config::PolicyConfig;
 use super::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH};
 use super::heads::ActionHeads;
 use crate::bundle::{Bundle, ParameterSpec};
+use crate::device;
 use crate::engine::{IndexLimits, Model};
 use crate::exec::Executor;
 use crate::exec::program::{Output, Recorder};
@@ -15,7 +16,7 @@ use crate::ops::Activation;
 use crate::recurrent::Recurrent;
 use crate::tensors::{NamedTensors, Signature, TensorSpec};
 use crate::{Error, Result};
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 /// Action states among the ids; they come first.
 const ACTION_STATE_IDS: usize = 4;
@@ -61,7 +62,7 @@ impl Policy {
             outputs: vec![TensorSpec::f32("logits", &[LOGITS]), TensorSpec::f32("value", &[1]), TensorSpec::u32("action", &[ACTION])],
             state,
         };
-        let table = |name: &str, rows: u32| params.get(name, &[rows as usize, embedding], Init::Normal(0.1));
+        let table = |name: &str, rows: u32| params.table(name, [rows as usize, embedding], Init::Normal(0.1));
         Ok(Self {
             action_states: table("action_states", ACTION_STATES)?,
             characters: table("characters", CHARACTERS)?,
@@ -114,7 +115,8 @@ impl Policy {
         Ok(Pass { logits: chosen.logits, value, action: chosen.action })
     }
 
-    /// [`Recurrent::unroll`] with training noise.
+    /// [`Recurrent::unroll`] with training noise. Inputs and state may lie on the host, indices always should: they are checked
+    /// there.
     pub fn train_unroll(
         &self,
         inputs: &NamedTensors,
@@ -144,30 +146,25 @@ impl Policy {
         if resets.len() != batch * steps {
             return Err(Error::Input(format!("{} resets for {batch} sequences of {steps} frames", resets.len())));
         }
-        self.check_ids(inputs)?;
-        let states = self.signature.state.iter().map(|s| state.get(&s.name).cloned()).collect::<Result<_>>()?;
+        let states = self.signature.state.iter().map(|s| Ok(state.get(&s.name)?.to_device(&self.device)?)).collect::<Result<_>>()?;
         let mut executor = TensorExecutor::new(inputs, resets, states, &self.device);
         if let Some(noise) = noise {
             executor = executor.with_noise(noise);
         }
         let pass = self.pass(&mut executor)?;
         let mut outputs = NamedTensors::new();
-        for (name, tensor) in [("logits", pass.logits), ("value", pass.value), ("action", pass.action)] {
+        let action = pass.action.to_tensor()?.to_device(&self.device)?;
+        for (name, tensor) in [("logits", widened(pass.logits)?), ("value", widened(pass.value)?), ("action", action)] {
             outputs.insert(name, tensor.reshape((batch, steps, ()))?);
         }
         let names = self.signature.state.iter().map(|s| s.name.clone());
         Ok((outputs, names.zip(executor.into_states()).collect()))
     }
+}
 
-    /// An index outside its table kills the context on a GPU: ids are checked on the host.
-    fn check_ids(&self, inputs: &NamedTensors) -> Result<()> {
-        for (i, &id) in inputs.get("ids")?.flatten_all()?.to_vec1::<u32>()?.iter().enumerate() {
-            if id >= id_limit(i % IDS) {
-                return Err(Error::Input(format!("ids column {}: {id} in a table of {} rows", i % IDS, id_limit(i % IDS))));
-            }
-        }
-        Ok(())
-    }
+/// What is computed in a narrow dtype leaves the model in f32.
+fn widened(output: Tensor) -> Result<Tensor> {
+    Ok(if device::is_narrow(output.dtype()) { output.to_dtype(DType::F32)? } else { output })
 }
 
 /// Rows of the table that a column of ids looks into.

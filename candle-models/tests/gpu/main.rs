@@ -3,7 +3,10 @@
 // Helpers of tests may unwrap as tests do; the setting in clippy.toml sees `#[test]` functions only.
 #![allow(clippy::unwrap_used)]
 
+mod engine;
 mod ops;
+#[path = "../it/policies.rs"]
+mod policies;
 mod sequences;
 
 use candle_core::{DType, Device, Result, Tensor, Var};

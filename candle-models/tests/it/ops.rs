@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_models::bundle::ParameterSpec;
-use candle_models::exec::tensors::{Regularisation, TensorExecutor};
+use candle_models::exec::tensors::{Indices, Regularisation, TensorExecutor};
 use candle_models::exec::{Choice, SAMPLE};
 use candle_models::nn::{Autoregressive, Mamba, MambaConfig, Params};
 use candle_models::ops::{self, Activation, Attention, LossGroup, NormKind};
@@ -286,7 +286,9 @@ impl Heads {
         let inputs = NamedTensors::new();
         let mut executor = TensorExecutor::new(&inputs, &[], Vec::new(), &Device::Cpu);
         let uniform = Tensor::full(-1f32, wanted.dims(), &Device::Cpu)?;
-        heads.forward(&mut executor, &x[0], [previous, wanted], &uniform).map_err(error)
+        let indices = |t: &Tensor| Ok::<_, candle_core::Error>(Indices::new(t.flatten_all()?.to_vec1()?, t.dim(1)?));
+        let (logits, chosen) = heads.forward(&mut executor, &x[0], [&indices(previous)?, &indices(wanted)?], &uniform).map_err(error)?;
+        Ok((logits, chosen.to_tensor().map_err(error)?))
     }
 }
 

@@ -3,14 +3,11 @@
 use crate::policies::*;
 use candle_core::{DType, Device, Tensor};
 use candle_models::engine::Runner;
-use candle_models::exec::{SAMPLE, tensors::Regularisation};
-use candle_models::nn::Params;
-use candle_models::policy::embedding::WIDTH;
-use candle_models::policy::{BackboneConfig, Heads, Policy, PolicyConfig};
+use candle_models::exec::tensors::Regularisation;
+use candle_models::policy::{BackboneConfig, Heads, PolicyConfig};
 use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
 use candle_models::tensors::NamedTensors;
-use std::sync::Arc;
 
 fn assert_close(what: &str, a: &Tensor, b: &Tensor, tolerance: f32) {
     assert_eq!(a.dims(), b.dims(), "{what}");

@@ -38,7 +38,7 @@ fn evaluate_group(policy: &Policy, data: &Dataset, group: &[Pass]) -> Result<Lik
         }
         let (previous, action) = (rows.previous.clone(), rows.action.clone());
         let resets: Vec<bool> = (0..group.len() * frames).map(|i| start == 0 && i % frames == 0).collect();
-        let (outputs, next) = policy.unroll(&inputs(rows, group.len(), frames, policy.device())?, &resets, &state)?;
+        let (outputs, next) = policy.unroll(&inputs(rows, group.len(), frames)?, &resets, &state)?;
         state = next.map(|_, t| Ok(t.detach()))?;
         let logits = outputs.get("logits")?.flatten_all()?.to_vec1::<f32>()?;
         for (lane, n) in counts.into_iter().enumerate() {
@@ -103,7 +103,7 @@ mod tests {
             data.read(pass, 0..n, rows.rows(0..n)).unwrap();
             let (previous, action) = (rows.previous.clone(), rows.action.clone());
             let state = policy_.initial_state(1).unwrap();
-            let (outputs, _) = policy_.unroll(&inputs(rows, 1, n, &Device::Cpu).unwrap(), &vec![false; n], &state).unwrap();
+            let (outputs, _) = policy_.unroll(&inputs(rows, 1, n).unwrap(), &vec![false; n], &state).unwrap();
             let logits = outputs.get("logits").unwrap().squeeze(0).unwrap().to_vec2::<f32>().unwrap();
             for (t, logits) in logits.iter().enumerate() {
                 let at = |ids: &[u32]| Action::from_ids(&ids[t * ACTION..(t + 1) * ACTION]).unwrap();

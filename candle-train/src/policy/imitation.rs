@@ -6,7 +6,7 @@ use super::evaluate;
 use super::loader::{Cursor, Loader};
 use super::loss::{components, weighted_mean};
 use crate::trainer::{Loss, Task};
-use candle_core::{D, Tensor};
+use candle_core::{D, DType, Device, Tensor, Var};
 use candle_models::exec::tensors::Regularisation;
 use candle_models::nn::Params;
 use candle_models::policy::Policy;
@@ -27,9 +27,24 @@ pub struct HeldOut {
     pub markov: f64,
 }
 
+/// What the parts of the loss are called.
+const PARTS: [&str; GROUP_NAMES.len() + 1] = {
+    let mut names = ["value"; GROUP_NAMES.len() + 1];
+    let mut i = 0;
+    while i < GROUP_NAMES.len() {
+        names[i] = GROUP_NAMES[i];
+        i += 1;
+    }
+    names
+};
+
 /// A policy learning to act as recorded.
 pub struct Imitation {
+    /// Over the parameters in f32.
     policy: Policy,
+    vars: BTreeMap<String, Var>,
+    /// What losses are computed in.
+    dtype: DType,
     loader: Loader,
     carried: NamedTensors,
     loss: LossConfig,
@@ -40,14 +55,27 @@ pub struct Imitation {
 }
 
 impl Imitation {
-    /// A task at the loader's first batch.
-    pub fn new(run: &RunConfig, policy: Policy, loader: Loader, held_out: Option<HeldOut>) -> Result<Self> {
+    /// A task at the loader's first batch, over `vars` in f32 on their device. Matrices and activations of a loss are of `dtype`;
+    /// gradients arrive in f32.
+    pub fn new(run: &RunConfig, vars: BTreeMap<String, Var>, dtype: DType, loader: Loader, held_out: Option<HeldOut>) -> Result<Self> {
+        let device = vars.values().next().map_or(Device::Cpu, |var| var.device().clone());
+        let policy = Policy::new(&run.model, &Params::given(tensors(&vars), &device))?;
         let carried = policy.initial_state(run.data.batch)?;
         let (loss, noise) = (run.loss.clone(), run.noise.clone());
         let random = Random::new(run.seed).stream("noise");
         let repeats = loader.repeats();
-        Ok(Self { policy, loader, carried, loss, noise, random, held_out, repeats })
+        Ok(Self { policy, vars, dtype, loader, carried, loss, noise, random, held_out, repeats })
     }
+
+    /// The policy whose graph begins with the casts of this step's parameters.
+    fn computing(&self) -> Result<Policy> {
+        let params = Params::given(tensors(&self.vars), self.policy.device()).computing_in(self.dtype);
+        Policy::new(self.policy.config(), &params)
+    }
+}
+
+fn tensors(vars: &BTreeMap<String, Var>) -> BTreeMap<String, Tensor> {
+    vars.iter().map(|(name, var)| (name.clone(), var.as_tensor().clone())).collect()
 }
 
 impl Task for Imitation {
@@ -62,20 +90,19 @@ impl Task for Imitation {
         }
         let (dropout, drop_ids) = (self.noise.dropout as f32, self.noise.drop_ids as f32);
         let noise = Regularisation { dropout, drop_ids, random: self.random.at(batch.number) };
-        let (outputs, state) = self.policy.train_unroll(&batch.inputs, &batch.resets, &self.carried, &noise)?;
+        let (outputs, state) = self.computing()?.train_unroll(&batch.inputs, &batch.resets, &self.carried, &noise)?;
         self.carried = state.map(|_, t| Ok(t.detach()))?;
 
         let n = batch.resets.len();
         let logits = outputs.get("logits")?.reshape((n, LOGITS))?;
         let actions = batch.inputs.get("action")?.reshape((n, ACTION))?;
-        let parts = weighted_mean(&components(&logits, &actions, self.loss.smoothing)?, &batch.weights)?;
-        let error = (outputs.get("value")?.reshape((n, 1))? - batch.returns.unsqueeze(D::Minus1)?)?.sqr()?;
-        let error = weighted_mean(&error, &batch.weights)?.sum_all()?;
-        let mut shares: BTreeMap<&'static str, f64> =
-            GROUP_NAMES.into_iter().zip(parts.to_vec1::<f32>()?.into_iter().map(f64::from)).collect();
-        shares.insert("value", f64::from(error.to_scalar::<f32>()?));
-        let value = (parts.sum_all()? + (error * self.loss.value)?)?;
-        Ok(Loss { value, parts: shares, samples: n, waited })
+        let groups = weighted_mean(&components(&logits, &actions, self.loss.smoothing)?, &batch.weights)?;
+        let returns = batch.returns.to_device(logits.device())?;
+        let error = (outputs.get("value")?.reshape((n, 1))? - returns.unsqueeze(D::Minus1)?)?.sqr()?;
+        let error = weighted_mean(&error, &batch.weights)?;
+        let parts = Tensor::cat(&[groups.detach(), error.detach()], 0)?;
+        let value = (groups.sum_all()? + (error.sum_all()? * self.loss.value)?)?;
+        Ok(Loss { value, parts, names: &PARTS, samples: n, waited })
     }
 
     fn forget(&mut self) -> Result<()> {
@@ -102,7 +129,7 @@ impl Task for Imitation {
 
     fn save(&self) -> Result<(NamedTensors, serde_json::Value)> {
         let cursor = serde_json::to_value(self.loader.cursor()).map_err(|e| Error::Input(format!("cursor: {e}")))?;
-        Ok((self.carried.clone(), cursor))
+        Ok((self.carried.map(|_, t| Ok(t.to_device(&Device::Cpu)?))?, cursor))
     }
 
     fn restore(&mut self, carried: &NamedTensors, cursor: &serde_json::Value) -> Result<()> {

@@ -51,7 +51,7 @@ pub struct LoaderConfig {
     pub random: Random,
 }
 
-/// One step's data: B lanes of T rows.
+/// One step's data: B lanes of T rows, on the host.
 #[derive(Debug)]
 pub struct Batch {
     /// The policy's inputs, `[B, T, ...]`.
@@ -73,7 +73,6 @@ pub struct Batch {
 pub struct Loader {
     data: Arc<Dataset>,
     config: LoaderConfig,
-    device: Device,
     steps: u64,
     cursor: Cursor,
     batches: Option<Receiver<Result<Batch>>>,
@@ -82,10 +81,10 @@ pub struct Loader {
 
 impl Loader {
     /// A loader at the first batch. Nothing is read before the first [`Self::next`].
-    pub fn new(data: Arc<Dataset>, config: LoaderConfig, device: &Device) -> Result<Self> {
+    pub fn new(data: Arc<Dataset>, config: LoaderConfig) -> Result<Self> {
         let steps = epoch(&data, &config, 0)?.steps() as u64;
         let cursor = Cursor::default();
-        Ok(Self { data, config, device: device.clone(), steps, cursor, batches: None, thread: None })
+        Ok(Self { data, config, steps, cursor, batches: None, thread: None })
     }
 
     /// Batches of an epoch.
@@ -129,11 +128,11 @@ impl Loader {
 
     fn start(&mut self) -> Result<Receiver<Result<Batch>>> {
         let (sender, receiver) = sync_channel(AHEAD);
-        let (data, config, device, mut cursor) = (self.data.clone(), self.config.clone(), self.device.clone(), self.cursor);
+        let (data, config, mut cursor) = (self.data.clone(), self.config.clone(), self.cursor);
         let work = move || {
             let mut plan: Option<(u64, Epoch)> = None;
             loop {
-                let batch = make(&data, &config, &device, &mut plan, cursor);
+                let batch = make(&data, &config, &mut plan, cursor);
                 let next = batch.as_ref().map(|b| b.next).ok();
                 // The receiver is gone when the trainer is done or seeks.
                 let (Ok(()), Some(next)) = (sender.send(batch), next) else { return };
@@ -163,7 +162,7 @@ fn epoch(data: &Dataset, config: &LoaderConfig, number: u64) -> Result<Epoch> {
     Epoch::new(data, config.shape, config.mirror, config.random.stream("epoch").at(number))
 }
 
-fn make(data: &Dataset, config: &LoaderConfig, device: &Device, plan: &mut Option<(u64, Epoch)>, cursor: Cursor) -> Result<Batch> {
+fn make(data: &Dataset, config: &LoaderConfig, plan: &mut Option<(u64, Epoch)>, cursor: Cursor) -> Result<Batch> {
     let plan = match plan {
         Some((number, plan)) if *number == cursor.epoch => plan,
         _ => &plan.insert((cursor.epoch, epoch(data, config, cursor.epoch)?)).1,
@@ -190,13 +189,14 @@ fn make(data: &Dataset, config: &LoaderConfig, device: &Device, plan: &mut Optio
         Order::Epochs => Cursor { step: cursor.step + 1, ..cursor },
     };
     let number = cursor.epoch * plan.steps() as u64 + cursor.step;
-    let weights = Tensor::from_vec(weights, n, device)?;
-    let returns = Tensor::from_vec(std::mem::take(&mut rows.returns), n, device)?;
-    Ok(Batch { inputs: inputs(rows, lanes, unroll, device)?, resets, weights, returns, number, next })
+    let weights = Tensor::from_vec(weights, n, &Device::Cpu)?;
+    let returns = Tensor::from_vec(std::mem::take(&mut rows.returns), n, &Device::Cpu)?;
+    Ok(Batch { inputs: inputs(rows, lanes, unroll)?, resets, weights, returns, number, next })
 }
 
-/// The policy's inputs `[lanes, unroll, ...]`.
-pub(crate) fn inputs(rows: Buffers, lanes: usize, unroll: usize, device: &Device) -> Result<NamedTensors> {
+/// The policy's inputs `[lanes, unroll, ...]`, on the host.
+pub(crate) fn inputs(rows: Buffers, lanes: usize, unroll: usize) -> Result<NamedTensors> {
+    let device = &Device::Cpu;
     let actions = |ids: Vec<u32>| Tensor::from_vec(ids, (lanes, unroll, ACTION), device);
     let mut inputs = NamedTensors::new();
     inputs.insert("features", Tensor::from_vec(rows.features, (lanes, unroll, WIDTH), device)?);
@@ -216,7 +216,7 @@ mod tests {
     fn loader(data: &Arc<Dataset>, seed: u64) -> Loader {
         let shape = StepShape { lanes: 3, unroll: 10 };
         let config = LoaderConfig { shape, mirror: 0.5, burn_in: 4, order: Order::Epochs, random: Random::new(seed) };
-        Loader::new(data.clone(), config, &Device::Cpu).unwrap()
+        Loader::new(data.clone(), config).unwrap()
     }
 
     fn data() -> Arc<Dataset> {
@@ -322,7 +322,7 @@ mod tests {
         let data = Arc::new(Dataset::new(&shards, &[], 0).unwrap());
         let shape = StepShape { lanes: 3, unroll: 10 };
         let config = LoaderConfig { shape, mirror: 0.0, burn_in: 0, order: Order::Epochs, random: Random::new(1) };
-        let error = Loader::new(data, config, &Device::Cpu).unwrap_err().to_string();
+        let error = Loader::new(data, config).unwrap_err().to_string();
         assert_eq!(error, "the training games have 22 rows, fewer than one step of 3 x 10");
     }
 }

@@ -29,9 +29,10 @@ pub fn components(logits: &Tensor, actions: &Tensor, smoothing: f64) -> Result<T
     Ok(ops::cross_entropy(logits, actions, &COMPONENT_GROUPS, smoothing)?)
 }
 
-/// The mean over rows with their weights, `[n, k]` to `[k]`; zero if all weights are.
+/// The mean over rows with their weights, `[n, k]` to `[k]`; zero if all weights are. The weights may lie on the host.
 pub fn weighted_mean(values: &Tensor, weights: &Tensor) -> Result<Tensor> {
     let total = weights.sum_all()?.to_scalar::<f32>()?.max(f32::MIN_POSITIVE);
+    let weights = weights.to_device(values.device())?;
     Ok(values.broadcast_mul(&weights.unsqueeze(1)?)?.sum(0)?.affine(1.0 / f64::from(total), 0.0)?)
 }
 

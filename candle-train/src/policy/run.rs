@@ -10,7 +10,7 @@ use super::shards::Shard;
 use crate::metrics::Reporter;
 use crate::stop::Stop;
 use crate::trainer::{Outcome, Trainer};
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use candle_models::files::write_atomic;
 use candle_models::nn::Params;
 use candle_models::policy::Policy;
@@ -60,6 +60,8 @@ pub struct Plan {
     train: Arc<Dataset>,
     held_out: Arc<Dataset>,
     order: Order,
+    device: Device,
+    dtype: DType,
     /// Steps of an epoch.
     pub steps_per_epoch: u64,
     /// Steps of the run.
@@ -115,11 +117,19 @@ impl Plan {
         games.train.iter().for_each(|shard| hash.update(&shard.info().replay));
         let data = hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect();
         let (steps_per_epoch, steps) = (0, 0);
-        let mut plan = Self { config, train, held_out, order, steps_per_epoch, steps, parameters, data };
-        let micro = plan.loader(&Device::Cpu)?.steps_per_epoch();
+        let (device, dtype) = (Device::Cpu, DType::F32);
+        let mut plan = Self { config, train, held_out, order, device, dtype, steps_per_epoch, steps, parameters, data };
+        let micro = plan.loader()?.steps_per_epoch();
         plan.steps_per_epoch = micro / plan.config.trainer.accumulate as u64;
         plan.steps = (micro * plan.config.epochs / plan.config.trainer.accumulate as u64).max(1);
         Ok(plan)
+    }
+
+    /// The same run on another device, its losses computed in `dtype`: f32, or bf16 with the parameters in f32 (on the CPU, which
+    /// has no fast bf16, that is emulated). Neither belongs to what a checkpoint must agree on.
+    #[must_use]
+    pub fn on(self, device: Device, dtype: DType) -> Self {
+        Self { device, dtype, ..self }
     }
 
     /// What is held out, for the log: games and rows, trained on and held out.
@@ -127,12 +137,12 @@ impl Plan {
         [&self.train, &self.held_out].map(|d| (d.shards().len(), d.passes().iter().map(|p| d.rows(p.game)).sum()))
     }
 
-    fn loader(&self, device: &Device) -> Result<Loader> {
+    fn loader(&self) -> Result<Loader> {
         let data = &self.config.data;
         let shape = StepShape { lanes: data.batch, unroll: data.unroll };
         let random = Random::new(self.config.seed).stream("data");
         let (mirror, burn_in, order) = (data.mirror as f32, data.burn_in, self.order);
-        Loader::new(self.train.clone(), LoaderConfig { shape, mirror, burn_in, order, random }, device)
+        Loader::new(self.train.clone(), LoaderConfig { shape, mirror, burn_in, order, random })
     }
 
     /// Trains until the last step, or until `stop` says so. Deep graphs need a large stack: see
@@ -141,7 +151,7 @@ impl Plan {
     /// # Errors
     /// If the place already holds a run, or one of another configuration; if gradients stay non-finite; if the disk is full.
     pub fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
-        let device = Device::Cpu;
+        let device = self.device.clone();
         let baselines = evaluate::fit_tables(&self.train)?;
         let tables = evaluate::tables(&baselines, &self.held_out)?;
         let measured = !self.held_out.shards().is_empty();
@@ -149,8 +159,8 @@ impl Plan {
         let held_out = (measured && self.order == Order::Epochs).then(|| HeldOut { data: self.held_out.clone(), markov });
 
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
-        let policy = Policy::new(&self.config.model, &params)?;
-        let mut task = Imitation::new(&self.config, policy, self.loader(&device)?, held_out)?;
+        Policy::new(&self.config.model, &params)?;
+        let mut task = Imitation::new(&self.config, params.vars(), self.dtype, self.loader()?, held_out)?;
         let identity = serde_json::json!({ "config": self.config, "data": self.data });
         let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity)?;
         begin(&mut trainer, &mut task, place, &self.config)?;

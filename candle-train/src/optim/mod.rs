@@ -1,18 +1,21 @@
-//! AdamW with an exponential moving average of the parameters, one pass over flat slices per parameter.
+//! AdamW with an exponential moving average of the parameters: one pass over flat slices per parameter on the CPU, one over all
+//! parameters on CUDA. Both do the same arithmetic in the same order.
 //!
 //! For gradient g (after clipping) and step t from 1 (Loshchilov and Hutter 2019, algorithm 2):
 //! m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p = p - lr decay p - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps),
 //! then ema = ema + (1 - d) (p - ema) with d = min(ema_decay, (1 + t) / (10 + t)), so that the average forgets the
 //! initial weights quickly in short runs.
 
+mod host;
+
+#[cfg(feature = "cuda")]
+use crate::flat::FlatMoments;
 use crate::gradients::Gradients;
-use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Tensor, Var};
+use candle_core::{Tensor, Var};
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 
 /// What AdamW needs beside the learning rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -69,29 +72,44 @@ pub struct Optimiser {
     config: AdamW,
     /// Updates made so far.
     updates: u64,
-    slots: Vec<Slot>,
+    memory: Memory,
 }
 
+/// Where the moments lie: beside the parameters.
 #[derive(Debug)]
-struct Slot {
-    name: String,
-    var: Var,
-    decay: bool,
-    mean: Vec<f32>,
-    square: Vec<f32>,
-    ema: Vec<f32>,
+enum Memory {
+    Host(host::Moments),
+    #[cfg(feature = "cuda")]
+    Cuda(FlatMoments),
+}
+
+/// What a step did, read back at its end.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// The norm of all gradients before clipping.
+    pub norm: f64,
+    /// The figures that came with the step.
+    pub figures: Vec<f32>,
+    /// Whether the parameters were updated: the norm and the first figure, the loss, are finite.
+    pub updated: bool,
+}
+
+impl Step {
+    pub(crate) fn new(norm: f64, figures: Vec<f32>) -> Self {
+        let updated = norm.is_finite() && figures.first().is_none_or(|loss| loss.is_finite());
+        Self { norm, figures, updated }
+    }
 }
 
 impl Optimiser {
-    /// A fresh optimiser: zero moments, the average equal to the parameters.
+    /// A fresh optimiser: zero moments, the average equal to the parameters. All of them are on one device.
     pub fn new(config: AdamW, vars: &BTreeMap<String, Var>) -> Result<Self> {
-        let slot = |(name, var): (&String, &Var)| -> Result<Slot> {
-            let n = var.elem_count();
-            let decay = decays(name, var.rank());
-            let ema = var.flatten_all()?.to_vec1::<f32>()?;
-            Ok(Slot { name: name.clone(), var: var.clone(), decay, mean: vec![0.0; n], square: vec![0.0; n], ema })
+        let memory = match vars.values().next().map(|var| var.device()) {
+            #[cfg(feature = "cuda")]
+            Some(candle_core::Device::Cuda(device)) => Memory::Cuda(FlatMoments::new(device, vars)?),
+            _ => Memory::Host(host::Moments::new(vars)?),
         };
-        Ok(Self { config, updates: 0, slots: vars.iter().map(slot).collect::<Result<_>>()? })
+        Ok(Self { config, updates: 0, memory })
     }
 
     /// Updates made so far.
@@ -99,58 +117,65 @@ impl Optimiser {
         self.updates
     }
 
-    /// One update of every parameter that has a gradient; gradients are multiplied by `scale` first.
-    pub fn step(&mut self, gradients: &Gradients, scale: f32, learning_rate: f64) -> Result<()> {
-        self.updates += 1;
-        let t = self.updates as f64;
-        let c = &self.config;
-        let ema = c.ema.min((1.0 + t) / (10.0 + t));
-        let factors = Factors {
-            scale,
-            beta1: c.beta1 as f32,
-            beta2: c.beta2 as f32,
-            fresh1: (1.0 - c.beta1) as f32,
-            fresh2: (1.0 - c.beta2) as f32,
-            eps: c.eps as f32,
-            keep: (1.0 - learning_rate * c.weight_decay) as f32,
-            rate: (learning_rate / (1.0 - c.beta1.powf(t))) as f32,
-            unbias: (1.0 / (1.0 - c.beta2.powf(t)).sqrt()) as f32,
-            follow: if c.ema > 0.0 { (1.0 - ema) as f32 } else { 1.0 },
+    /// One update of every parameter that has a gradient, clipped by the norm over all of them. `figures` `[n]` are numbers on the
+    /// same device of which the first is the loss: they are read together with the norm, which on CUDA is the one time that the
+    /// host waits for the device. Where the norm or the loss is not finite nothing changes.
+    pub fn step(&mut self, gradients: &Gradients, figures: &Tensor, learning_rate: f64) -> Result<Step> {
+        let factors = self.config.factors(self.updates + 1, learning_rate);
+        let step = match &mut self.memory {
+            Memory::Host(moments) => moments.step(gradients, figures, self.config.clip, factors)?,
+            #[cfg(feature = "cuda")]
+            Memory::Cuda(moments) => moments.step(gradients.flat()?, figures, self.config.clip, factors)?,
         };
-        let updates = self.slots.par_iter_mut().zip(gradients.slices()).map(|(slot, gradient)| {
-            let Some(gradient) = gradient else { return Ok(()) };
-            let keep = if slot.decay { factors.keep } else { 1.0 };
-            let moments = Mutex::new((&mut slot.mean, &mut slot.square, &mut slot.ema));
-            slot.var.inplace_op1(&Update { gradient, moments, factors: Factors { keep, ..factors } })
-        });
-        Ok(updates.collect::<candle_core::Result<()>>()?)
+        self.updates += u64::from(step.updated);
+        Ok(step)
     }
 
-    /// The moving average of the parameters.
+    /// The moving average of the parameters, on the host.
     pub fn average(&self) -> Result<NamedTensors> {
-        self.tensors("", |s| &s.ema)
+        self.tensors("", Moment::Average)
     }
 
-    /// The moments, as `mean.<name>` and `square.<name>`.
+    /// The moments, as `mean.<name>` and `square.<name>`, on the host.
     pub fn moments(&self) -> Result<NamedTensors> {
-        Ok(self.tensors("mean.", |s| &s.mean)?.into_iter().chain(self.tensors("square.", |s| &s.square)?).collect())
+        Ok(self.tensors("mean.", Moment::Mean)?.into_iter().chain(self.tensors("square.", Moment::Square)?).collect())
     }
 
-    /// Continues from what [`Self::moments`] and [`Self::average`] gave after `updates` updates.
+    /// Continues from what [`Self::moments`] and [`Self::average`] gave after `updates` updates, on this or another device.
     pub fn restore(&mut self, updates: u64, moments: &NamedTensors, average: &NamedTensors) -> Result<()> {
         self.updates = updates;
-        for slot in &mut self.slots {
-            slot.mean = values(moments, &format!("mean.{}", slot.name), slot.var.dims())?;
-            slot.square = values(moments, &format!("square.{}", slot.name), slot.var.dims())?;
-            slot.ema = values(average, &slot.name, slot.var.dims())?;
+        for (moment, prefix, from) in
+            [(Moment::Mean, "mean.", moments), (Moment::Square, "square.", moments), (Moment::Average, "", average)]
+        {
+            let values = |name: &str, dims: &[usize]| values(from, &format!("{prefix}{name}"), dims);
+            match &mut self.memory {
+                Memory::Host(memory) => memory.set(moment, values)?,
+                #[cfg(feature = "cuda")]
+                Memory::Cuda(memory) => memory.set(moment, values)?,
+            }
         }
         Ok(())
     }
 
-    fn tensors(&self, prefix: &str, pick: impl Fn(&Slot) -> &Vec<f32>) -> Result<NamedTensors> {
-        let tensor = |s: &Slot| Ok((format!("{prefix}{}", s.name), Tensor::from_slice(pick(s), s.var.dims(), &Device::Cpu)?));
-        self.slots.iter().map(tensor).collect()
+    fn tensors(&self, prefix: &str, moment: Moment) -> Result<NamedTensors> {
+        let tensors = match &self.memory {
+            Memory::Host(memory) => memory.tensors(moment)?,
+            #[cfg(feature = "cuda")]
+            Memory::Cuda(memory) => memory.tensors(moment)?,
+        };
+        Ok(tensors.into_iter().map(|(name, tensor)| (format!("{prefix}{name}"), tensor)).collect())
     }
+}
+
+/// What the optimiser remembers of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// Mean of the gradients.
+    Mean,
+    /// Mean of their squares.
+    Square,
+    /// Average of the parameter.
+    Average,
 }
 
 fn values(tensors: &NamedTensors, name: &str, dims: &[usize]) -> Result<Vec<f32>> {
@@ -161,61 +186,53 @@ fn values(tensors: &NamedTensors, name: &str, dims: &[usize]) -> Result<Vec<f32>
     Ok(tensor.flatten_all()?.to_vec1()?)
 }
 
-/// The numbers of one step that are the same for every value.
+/// The numbers of one step that are the same for every value; `Factors` in `adamw.cu`.
+#[repr(C)]
 #[derive(Debug, Clone, Copy)]
-struct Factors {
-    scale: f32,
-    beta1: f32,
-    beta2: f32,
+pub(crate) struct Factors {
+    pub beta1: f32,
+    pub beta2: f32,
     /// 1 - beta1 and 1 - beta2, subtracted in f64: 1 - 0.999 in f32 is off by 1.3e-5 of itself.
-    fresh1: f32,
-    fresh2: f32,
-    eps: f32,
+    pub fresh1: f32,
+    pub fresh2: f32,
+    pub eps: f32,
     /// 1 - lr * decay.
-    keep: f32,
+    pub keep: f32,
     /// lr / (1 - beta1^t).
-    rate: f32,
+    pub rate: f32,
     /// 1 / sqrt(1 - beta2^t).
-    unbias: f32,
+    pub unbias: f32,
     /// 1 - ema decay.
-    follow: f32,
+    pub follow: f32,
 }
 
-/// The update of one parameter. Its place for CUDA is `cuda_fwd` of the same operation, with the moments on the device.
-struct Update<'a> {
-    gradient: &'a [f32],
-    // Candle hands the operation out by shared reference; nobody else locks this.
-    moments: Mutex<(&'a mut Vec<f32>, &'a mut Vec<f32>, &'a mut Vec<f32>)>,
-    factors: Factors,
-}
-
-impl InplaceOp1 for Update<'_> {
-    fn name(&self) -> &'static str {
-        "adamw"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let (CpuStorage::F32(values), Some((start, end))) = (storage, layout.contiguous_offsets()) else {
-            candle_core::bail!("adamw: expected a contiguous f32 parameter")
-        };
-        let Ok(mut moments) = self.moments.lock() else { candle_core::bail!("adamw: an update panicked") };
-        let (mean, square, ema) = &mut *moments;
-        let f = self.factors;
-        let memory = mean.iter_mut().zip(square.iter_mut()).zip(ema.iter_mut());
-        for ((p, g), ((m, v), e)) in values[start..end].iter_mut().zip(self.gradient).zip(memory) {
-            let g = g * f.scale;
-            *m = f.beta1 * *m + f.fresh1 * g;
-            *v = f.beta2 * *v + f.fresh2 * g * g;
-            *p = *p * f.keep - f.rate * *m / (v.sqrt() * f.unbias + f.eps);
-            *e += f.follow * (*p - *e);
+impl AdamW {
+    /// Of update number `t`, from 1.
+    fn factors(&self, t: u64, learning_rate: f64) -> Factors {
+        let t = t as f64;
+        let ema = self.ema.min((1.0 + t) / (10.0 + t));
+        Factors {
+            beta1: self.beta1 as f32,
+            beta2: self.beta2 as f32,
+            fresh1: (1.0 - self.beta1) as f32,
+            fresh2: (1.0 - self.beta2) as f32,
+            eps: self.eps as f32,
+            keep: (1.0 - learning_rate * self.weight_decay) as f32,
+            rate: (learning_rate / (1.0 - self.beta1.powf(t))) as f32,
+            unbias: (1.0 / (1.0 - self.beta2.powf(t)).sqrt()) as f32,
+            follow: if self.ema > 0.0 { (1.0 - ema) as f32 } else { 1.0 },
         }
-        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::Device;
+
+    fn no_figures() -> Tensor {
+        Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap()
+    }
 
     fn one(name: &str, values: &[f32], shape: &[usize]) -> BTreeMap<String, Var> {
         [(name.to_owned(), Var::from_slice(values, shape, &Device::Cpu).unwrap())].into()
@@ -226,7 +243,7 @@ mod tests {
         let var = vars.values().next().unwrap();
         let values = Tensor::from_slice(values, var.shape(), &Device::Cpu).unwrap();
         let loss = (var.as_tensor() * values).unwrap().sum_all().unwrap();
-        let mut gradients = Gradients::zeros(vars);
+        let mut gradients = Gradients::zeros(vars).unwrap();
         gradients.add(vars, &loss.backward().unwrap()).unwrap();
         gradients
     }
@@ -252,10 +269,10 @@ mod tests {
         let steps = [[0.1f32, -0.2, 0.3, 0.0], [0.5, 0.5, -0.5, 0.0], [-1.0, 0.25, 0.125, 0.0]];
         let start = [1.0f32, -2.0, 3.0, 0.5];
         let vars = one("layer.weight", &start, &[2, 2]);
-        let mut optimiser = Optimiser::new(AdamW { beta2: 0.99, ema: 0.15, ..AdamW::default() }, &vars).unwrap();
+        let mut optimiser = Optimiser::new(AdamW { beta2: 0.99, ema: 0.15, clip: 0.0, ..AdamW::default() }, &vars).unwrap();
         let mut ema = start;
         for ((step, g), expected) in steps.iter().enumerate().zip(expected) {
-            optimiser.step(&gradients(&vars, g), 1.0, 0.1).unwrap();
+            optimiser.step(&gradients(&vars, g), &no_figures(), 0.1).unwrap();
             let (found, average) = (read(&vars["layer.weight"]), optimiser.average().unwrap());
             let average: Vec<f32> = average.get("layer.weight").unwrap().flatten_all().unwrap().to_vec1().unwrap();
             // (1 + t) / (10 + t) is 0.18 at t = 1: the limit of 0.15 holds throughout.
@@ -270,13 +287,27 @@ mod tests {
     #[test]
     fn the_first_step_moves_by_the_learning_rate() {
         let vars = one("layer.bias", &[1.0, 1.0, 1.0], &[3]);
-        let mut optimiser = Optimiser::new(AdamW::default(), &vars).unwrap();
-        optimiser.step(&gradients(&vars, &[100.0, -0.001, 0.0]), 1.0, 0.01).unwrap();
+        let mut optimiser = Optimiser::new(AdamW { clip: 0.0, ..AdamW::default() }, &vars).unwrap();
+        optimiser.step(&gradients(&vars, &[100.0, -0.001, 0.0]), &no_figures(), 0.01).unwrap();
         let found = read(&vars["layer.bias"]);
         // No decay on a bias: the value without a gradient stays.
         for (found, expected) in found.iter().zip([0.99, 1.01, 1.0]) {
             assert!((found - expected).abs() < 1e-5, "expected {expected}, found {found}");
         }
+    }
+
+    #[test]
+    fn a_step_that_is_not_finite_changes_nothing() {
+        let vars = one("w", &[0.5, -0.5], &[1, 2]);
+        let mut optimiser = Optimiser::new(AdamW::default(), &vars).unwrap();
+        let loss = |x: f32| Tensor::new(&[x, 7.0], &Device::Cpu).unwrap();
+        for (gradient, loss_) in [(f32::NAN, 1.0), (f32::INFINITY, 1.0), (1.0, f32::NAN)] {
+            let step = optimiser.step(&gradients(&vars, &[gradient, 0.0]), &loss(loss_), 0.1).unwrap();
+            assert!(!step.updated && step.figures[1] == 7.0, "{gradient}, {loss_}: {step:?}");
+        }
+        assert_eq!((optimiser.updates(), read(&vars["w"])), (0, vec![0.5, -0.5]));
+        assert!(optimiser.step(&gradients(&vars, &[1.0, 0.0]), &loss(1.0), 0.1).unwrap().updated);
+        assert_eq!(optimiser.updates(), 1);
     }
 
     #[test]
@@ -301,7 +332,7 @@ mod tests {
                     optimiser = Optimiser::new(AdamW::default(), &vars).unwrap();
                     optimiser.restore(updates, &moments, &average).unwrap();
                 }
-                optimiser.step(&gradients(&vars, &[(step as f32).sin(), 0.1]), 0.5, 0.01).unwrap();
+                optimiser.step(&gradients(&vars, &[(step as f32).sin(), 0.1]), &no_figures(), 0.01).unwrap();
             }
             let average = optimiser.average().unwrap().get("w").unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
             (read(&vars["w"]), average)
@@ -314,7 +345,7 @@ mod tests {
         let mut vars = one("a", &[1.0, 1.0], &[1, 2]);
         vars.extend(one("b", &[2.0, 2.0], &[1, 2]));
         let mut optimiser = Optimiser::new(AdamW::default(), &vars).unwrap();
-        optimiser.step(&gradients(&vars, &[1.0, 1.0]), 1.0, 0.1).unwrap();
+        optimiser.step(&gradients(&vars, &[1.0, 1.0]), &no_figures(), 0.1).unwrap();
         assert_ne!(read(&vars["a"]), [1.0, 1.0]);
         assert_eq!(read(&vars["b"]), [2.0, 2.0]);
     }
