@@ -115,7 +115,7 @@ pub(super) fn executor(model: &dyn Model, place: &Placement, sizes: (usize, usiz
     #[cfg(feature = "cuda")]
     if let Device::Cuda(cuda) = &device {
         let dtype = device::compute_dtype(place.dtype, &device, Purpose::Inference)?;
-        let program = record(Whole { mamba: sizes.1 == 1, autoregressive: true })?;
+        let program = record(Whole { mamba: sizes.1 == 1, autoregressive: true, residual: true })?;
         return Ok(Box::new(CudaExecutor::new(program, cuda.clone(), dtype, sizes, place.launches)?));
     }
     // The CPU has one dtype: this refuses others.

@@ -216,6 +216,8 @@ pub(crate) struct Whole {
     pub mamba: bool,
     /// All heads of an action.
     pub autoregressive: bool,
+    /// A product and the sum right behind it.
+    pub residual: bool,
 }
 
 /// A recorded model.
@@ -320,6 +322,12 @@ impl Recorder {
     pub(super) fn push(&mut self, op: Op) {
         let now = self.ops.len();
         op.reads().iter().for_each(|s| self.buffers[s.buffer].life.1 = now);
+        if let (true, Op::Add { a, b, .. }, Some(Op::Linear { x, out, .. })) = (self.whole.residual, &op, self.ops.last())
+            && (a == out || b == out)
+        {
+            // The sum may be written while the product still reads.
+            self.buffers[x.buffer].life.1 = now;
+        }
         self.ops.push(op);
     }
 
