@@ -1,5 +1,9 @@
 //! cuBLAS: handles and matrix products, as work on a stream.
-use std::{collections::HashMap, ffi::{c_char, c_void}, sync::Mutex};
+use std::{
+    collections::HashMap,
+    ffi::{c_char, c_void},
+    sync::Mutex,
+};
 
 use ::half::{bf16, f16};
 
@@ -77,7 +81,7 @@ pub extern "C" fn cublasGetStream_v2(handle: Handle, stream: *mut Handle) -> i32
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasSetWorkspace_v2(handle: Handle, workspace: *mut c_void, _size: usize) -> i32 {
-    if workspace as usize % 256 != 0 {
+    if !(workspace as usize).is_multiple_of(256) {
         log::error("the workspace of cuBLAS is not aligned to 256 bytes");
         return INVALID_VALUE;
     }
@@ -247,7 +251,8 @@ impl Product {
         let memory = &driver.memory;
         let (alpha, beta) = (self.alpha.get(memory)?, self.beta.get(memory)?);
         for i in 0..self.count {
-            self.one(memory, i, alpha, beta).map_err(|f| Fault::new(f.code, format!("cuBLAS product {} x {} x {}: {}", self.m, self.n, self.k, f.text)))?;
+            self.one(memory, i, alpha, beta)
+                .map_err(|f| Fault::new(f.code, format!("cuBLAS product {} x {} x {}: {}", self.m, self.n, self.k, f.text)))?;
         }
         Ok(())
     }
@@ -335,9 +340,9 @@ fn product(call: Call) -> Result<(), i32> {
         return Err(INVALID_VALUE);
     }
     let rows = [if call.trans[0] == 0 { m } else { k }, if call.trans[1] == 0 { k } else { n }, m];
-    for i in 0..3 {
-        if call.lds[i] < rows[i].max(1) {
-            log::error(&format!("cuBLAS: leading dimension {} of matrix {i}, which has {} rows", call.lds[i], rows[i]));
+    for (i, (ld, rows)) in call.lds.iter().zip(rows).enumerate() {
+        if *ld < rows.max(1) {
+            log::error(&format!("cuBLAS: leading dimension {ld} of matrix {i}, which has {rows} rows"));
             return Err(INVALID_VALUE);
         }
     }
@@ -440,21 +445,68 @@ fn extended(call: Call, types: [u32; 3], compute: u32) -> Result<(), i32> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasGemmStridedBatchedEx(
-    handle: Handle, ta: u32, tb: u32, m: i32, n: i32, k: i32, alpha: *const c_void, a: *const c_void, a_type: u32, lda: i32, stride_a: i64,
-    b: *const c_void, b_type: u32, ldb: i32, stride_b: i64, beta: *const c_void, c: *mut c_void, c_type: u32, ldc: i32, stride_c: i64,
-    count: i32, compute: u32, _algo: i32,
+    handle: Handle,
+    ta: u32,
+    tb: u32,
+    m: i32,
+    n: i32,
+    k: i32,
+    alpha: *const c_void,
+    a: *const c_void,
+    a_type: u32,
+    lda: i32,
+    stride_a: i64,
+    b: *const c_void,
+    b_type: u32,
+    ldb: i32,
+    stride_b: i64,
+    beta: *const c_void,
+    c: *mut c_void,
+    c_type: u32,
+    ldc: i32,
+    stride_c: i64,
+    count: i32,
+    compute: u32,
+    _algo: i32,
 ) -> i32 {
     let call = Call {
-        handle, trans: [ta, tb], dims: [m, n, k], alpha, beta, scalar: Type::F32, addresses: [a, b, c], types: [Type::F32; 3],
-        lds: [lda, ldb, ldc], strides: [stride_a, stride_b, stride_c], count, batch: Batch::Strided,
+        handle,
+        trans: [ta, tb],
+        dims: [m, n, k],
+        alpha,
+        beta,
+        scalar: Type::F32,
+        addresses: [a, b, c],
+        types: [Type::F32; 3],
+        lds: [lda, ldb, ldc],
+        strides: [stride_a, stride_b, stride_c],
+        count,
+        batch: Batch::Strided,
     };
     status(extended(call, [a_type, b_type, c_type], compute))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasGemmEx(
-    handle: Handle, ta: u32, tb: u32, m: i32, n: i32, k: i32, alpha: *const c_void, a: *const c_void, a_type: u32, lda: i32,
-    b: *const c_void, b_type: u32, ldb: i32, beta: *const c_void, c: *mut c_void, c_type: u32, ldc: i32, compute: u32, algo: i32,
+    handle: Handle,
+    ta: u32,
+    tb: u32,
+    m: i32,
+    n: i32,
+    k: i32,
+    alpha: *const c_void,
+    a: *const c_void,
+    a_type: u32,
+    lda: i32,
+    b: *const c_void,
+    b_type: u32,
+    ldb: i32,
+    beta: *const c_void,
+    c: *mut c_void,
+    c_type: u32,
+    ldc: i32,
+    compute: u32,
+    algo: i32,
 ) -> i32 {
     cublasGemmStridedBatchedEx(
         handle, ta, tb, m, n, k, alpha, a, a_type, lda, 0, b, b_type, ldb, 0, beta, c, c_type, ldc, 0, 1, compute, algo,
@@ -463,13 +515,40 @@ pub extern "C" fn cublasGemmEx(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasGemmBatchedEx(
-    handle: Handle, ta: u32, tb: u32, m: i32, n: i32, k: i32, alpha: *const c_void, a: *const c_void, a_type: u32, lda: i32,
-    b: *const c_void, b_type: u32, ldb: i32, beta: *const c_void, c: *mut c_void, c_type: u32, ldc: i32, count: i32, compute: u32,
+    handle: Handle,
+    ta: u32,
+    tb: u32,
+    m: i32,
+    n: i32,
+    k: i32,
+    alpha: *const c_void,
+    a: *const c_void,
+    a_type: u32,
+    lda: i32,
+    b: *const c_void,
+    b_type: u32,
+    ldb: i32,
+    beta: *const c_void,
+    c: *mut c_void,
+    c_type: u32,
+    ldc: i32,
+    count: i32,
+    compute: u32,
     _algo: i32,
 ) -> i32 {
     let call = Call {
-        handle, trans: [ta, tb], dims: [m, n, k], alpha, beta, scalar: Type::F32, addresses: [a, b, c], types: [Type::F32; 3],
-        lds: [lda, ldb, ldc], strides: [0; 3], count, batch: Batch::Pointers,
+        handle,
+        trans: [ta, tb],
+        dims: [m, n, k],
+        alpha,
+        beta,
+        scalar: Type::F32,
+        addresses: [a, b, c],
+        types: [Type::F32; 3],
+        lds: [lda, ldb, ldc],
+        strides: [0; 3],
+        count,
+        batch: Batch::Pointers,
     };
     status(extended(call, [a_type, b_type, c_type], compute))
 }

@@ -1,5 +1,8 @@
 //! Messages on stderr, and counts of what ran.
-use std::{collections::{BTreeMap, HashSet}, sync::Mutex};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Mutex,
+};
 
 use crate::{
     driver::Config,

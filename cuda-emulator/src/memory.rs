@@ -64,7 +64,7 @@ pub struct Memory {
 
 /// Addresses of allocations lie this far apart at least, and are multiples of it.
 const ALIGN: usize = 512;
-const FIRST: u64 = 0x2_0000_0000_00;
+const FIRST: u64 = 0x0200_0000_0000;
 const REMEMBERED: usize = 16384;
 /// Fresh memory holds NaNs and -1, never zeros.
 const POISON: u8 = 0xff;
@@ -113,7 +113,16 @@ impl Memory {
         let base = host as u64;
         self.allocations.insert(
             base,
-            Allocation { base, size, host, state: State::Live, kind: Kind::Registered, device: 0, origin: "cuMemHostRegister".into(), free_queued: false },
+            Allocation {
+                base,
+                size,
+                host,
+                state: State::Live,
+                kind: Kind::Registered,
+                device: 0,
+                origin: "cuMemHostRegister".into(),
+                free_queued: false,
+            },
         );
     }
 

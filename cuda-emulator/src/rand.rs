@@ -91,7 +91,7 @@ fn fill<T: Copy + 'static>(generator: Handle, to: u64, n: usize, draw: impl Fn(u
             for i in 0..n {
                 // Each number depends on seed and position only, so that a replay draws the same again.
                 let mut rng = Rng::new(state.seed ^ (state.drawn + i as u64).wrapping_mul(0xd134_2543_de82_ef95));
-                let value = draw(rng.next(), rng.next());
+                let value = draw(rng.draw(), rng.draw());
                 // SAFETY: `host` has checked room for `n` values.
                 unsafe { host.add(i).write_unaligned(value) };
             }

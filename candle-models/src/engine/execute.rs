@@ -115,7 +115,7 @@ pub(super) fn executor(model: &dyn Model, place: &Placement, sizes: (usize, usiz
     #[cfg(feature = "cuda")]
     if let Device::Cuda(cuda) = &device {
         let dtype = device::compute_dtype(place.dtype, &device)?;
-        let program = record(Whole { autoregressive: true })?;
+        let program = record(Whole { mamba: sizes.1 == 1, autoregressive: true })?;
         return Ok(Box::new(CudaExecutor::new(program, cuda.clone(), dtype, sizes, place.launches)?));
     }
     // The CPU has one dtype: this refuses others.

@@ -4,7 +4,7 @@
 //! and writes; buffers share memory where their lives do not overlap, so a pass works in little memory and allocates none.
 
 use super::Choice;
-use crate::nn::{Autoregressive, Linear, Norm};
+use crate::nn::{Autoregressive, Linear, Mamba, Norm};
 use crate::ops::{Activation, Attention};
 use crate::tensors::{Signature, TensorSpec};
 use crate::{Error, Result};
@@ -150,6 +150,14 @@ pub(super) enum Op {
         choice: Choice,
         out: IndexSlot,
     },
+    /// A whole block, where [`Whole`] asks for it.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the executor on CUDA asks for it"))]
+    Mamba {
+        x: Slot,
+        block: Mamba,
+        states: [StatePlace; 2],
+        out: Slot,
+    },
     /// All heads of an action, where [`Whole`] asks for them.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the executor on CUDA asks for it"))]
     Autoregressive {
@@ -179,6 +187,7 @@ impl Op {
             Self::Gru { .. } => "gru",
             Self::Attention { .. } => "attention",
             Self::Choose { .. } => "choose",
+            Self::Mamba { .. } => "mamba",
             Self::Autoregressive { .. } => "autoregressive",
         }
     }
@@ -187,7 +196,7 @@ impl Op {
     pub fn reads(&self) -> Vec<Slot> {
         match self {
             Self::Linear { x, .. } | Self::LookupLinear { x, .. } | Self::Norm { x, .. } | Self::AddRows { x, .. } => vec![*x],
-            Self::CausalConv { x, .. } | Self::Gru { x, .. } => vec![*x],
+            Self::CausalConv { x, .. } | Self::Gru { x, .. } | Self::Mamba { x, .. } => vec![*x],
             Self::Add { a, b, .. } => vec![*a, *b],
             Self::Gate { a, z, .. } => vec![*a, *z],
             Self::Join { parts, .. } => parts.clone(),
@@ -203,6 +212,9 @@ impl Op {
 /// Blocks that an executor runs as one operation; the others are written in smaller ones.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Whole {
+    /// A Mamba block of one frame.
+    pub mamba: bool,
+    /// All heads of an action.
     pub autoregressive: bool,
 }
 

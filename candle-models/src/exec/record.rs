@@ -2,7 +2,7 @@
 
 use super::program::{IndexSlot, Op, Output, Recorder, Slot};
 use super::{Choice, Executor, IndexColumns};
-use crate::nn::{Autoregressive, Linear, Norm};
+use crate::nn::{Autoregressive, Linear, Mamba, Norm};
 use crate::ops::{Activation, Attention};
 use crate::{Error, Result};
 use candle_core::{DType, Tensor};
@@ -118,6 +118,15 @@ impl Executor for Recorder {
         let (h, products, out) = (self.slot(width), self.slot(3 * width), self.slot(width));
         self.push(Op::Gru { x: *x, hidden: hidden.clone(), state, h, products, out });
         Ok(out)
+    }
+
+    fn mamba(&mut self, x: &Slot, block: &Mamba) -> Result<Slot> {
+        if !self.whole.mamba {
+            return block.compose(self, x);
+        }
+        let state = block.first_state();
+        let states = [self.state(state)?, self.state(state + 1)?];
+        Ok(self.value(x.width, |out| Op::Mamba { x: *x, block: block.clone(), states, out }))
     }
 
     fn attention(&mut self, shape: Attention, [q, k, v]: [&Slot; 3], slopes: &Tensor, state: usize) -> Result<Slot> {

@@ -196,7 +196,7 @@ impl Executor for TensorExecutor<'_> {
         if !ops::is_fused(x) || !x.device().is_cpu() {
             return block.compose(self, x);
         }
-        let (weights, eps, state) = block.weights()?;
+        let ((weights, eps), state) = (block.weights()?, block.first_state());
         let mask = self.dropout_mask(x.elem_count());
         let before = [&self.states[state], &self.states[state + 1]];
         let (y, after) = ops::mamba_block(x, &weights, eps, before, self.resets, mask)?;

@@ -122,8 +122,13 @@ impl Mamba {
 }
 
 impl Mamba {
-    /// The parameters, what is added to the norm's mean square, and the number of the first state: for the block as one operation.
-    pub(crate) fn weights(&self) -> Result<(MambaWeights<'_>, f64, usize)> {
+    /// The number of its first state.
+    pub(crate) fn first_state(&self) -> usize {
+        self.state
+    }
+
+    /// The parameters and what is added to the norm's mean square: for the block as one operation.
+    pub(crate) fn weights(&self) -> Result<(MambaWeights<'_>, f64)> {
         let Some(dt_bias) = &self.dt_proj.bias else { return Err(Error::tensor("dt_proj.bias", "a parameter", "nothing")) };
         let weights = MambaWeights {
             norm: &self.norm.weight,
@@ -137,7 +142,7 @@ impl Mamba {
             skip: &self.skip,
             out_proj: &self.out_proj.weight,
         };
-        Ok((weights, self.norm.eps, self.state))
+        Ok((weights, self.norm.eps))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Each has a kernel over slices (the CPU executor calls it directly), a Candle custom op around it with a backward, and a
 //! `reference` in plain tensor operations that the tests hold both against. The fused forms serve f32 on the CPU and f32, bf16 and
-//! f16 on CUDA, there with parameters and recurrent states in f32; any other dtype takes the plain operations, and with them the
+//! f16 on CUDA, there with vectors of parameters and recurrent states in f32; any other dtype takes the plain operations, and with them the
 //! gradients that finite differences in f64 check.
 
 mod activation;

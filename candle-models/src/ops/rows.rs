@@ -103,7 +103,7 @@ pub fn add_rows(x: &Tensor, table: &Tensor, index: Vec<u32>, columns: usize, act
     if x.dim(1)? != table.dim(1)? {
         bail!("rows of {} values and a table {:?}", x.dim(1)?, table.dims());
     }
-    x.contiguous()?.apply_op2(&table.contiguous()?.to_dtype(DType::F32)?, AddRowsOp { index, columns, act })
+    x.contiguous()?.apply_op2(&table.contiguous()?, AddRowsOp { index, columns, act })
 }
 
 /// [`add_rows`] in plain tensor operations.
@@ -174,7 +174,7 @@ pub fn join_rows(x: &Tensor, table: &Tensor, index: Vec<u32>, columns: usize) ->
     if !is_fused(x) {
         return join_rows_reference(x, table, &index, columns);
     }
-    x.apply_op2(&table.contiguous()?.to_dtype(DType::F32)?, JoinRowsOp { index, columns })
+    x.apply_op2(&table.contiguous()?, JoinRowsOp { index, columns })
 }
 
 /// [`join_rows`] in plain tensor operations.

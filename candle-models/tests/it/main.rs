@@ -14,6 +14,7 @@ mod golden;
 #[cfg(feature = "cli")]
 mod infer;
 mod ops;
+mod policies;
 mod policy;
 #[cfg(feature = "slippi")]
 mod replay;

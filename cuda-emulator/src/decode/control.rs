@@ -38,7 +38,8 @@ impl Decoder<'_, '_> {
         let args = operands.next().map(|t| list(t)).unwrap_or_default();
         let place = |names: Vec<String>| -> Result<Vec<(usize, usize)>, String> {
             let find = |n: &String| {
-                let param = self.body.param(n, self.scope).or_else(|| self.returns.iter().chain(&self.function.params).find(|p| p.name == *n));
+                let param =
+                    self.body.param(n, self.scope).or_else(|| self.returns.iter().chain(&self.function.params).find(|p| p.name == *n));
                 param.map(|p| (p.offset, p.size)).ok_or_else(|| format!("unknown argument `{n}`"))
             };
             names.iter().map(find).collect()

@@ -46,11 +46,7 @@ impl Decoder<'_, '_> {
         let has = |p: &str| s.parts.contains(&p);
         let ty = last_type(s)?;
         let Address { base, offset, frame } = self.address(address)?;
-        let mut space = s
-            .parts
-            .iter()
-            .find_map(|p| Space::parse(p.split("::").next().unwrap_or(p)))
-            .unwrap_or(Space::Generic);
+        let mut space = s.parts.iter().find_map(|p| Space::parse(p.split("::").next().unwrap_or(p))).unwrap_or(Space::Generic);
         if s.parts.contains(&"shared::cluster") {
             return Err(unsupported());
         }
@@ -72,7 +68,8 @@ impl Decoder<'_, '_> {
             return Err(unsupported());
         }
         let sync = has("volatile") || has("acquire") || has("release") || has("relaxed") || has("mmio");
-        Ok(Access { space, ty, n, sync, base, offset })
+        let release = has("release") || has("acq_rel");
+        Ok(Access { space, ty, n, sync, release, base, offset })
     }
 
     fn atom(&mut self, s: &Statement) -> Result<Kind, String> {

@@ -173,10 +173,11 @@ impl Decoder<'_, '_> {
     }
 
     fn constant(&mut self, value: u64) -> Src {
-        let at = self.consts.iter().position(|c| *c == value && !self.linker.patches.iter().any(|p| p.0 == self.index)).unwrap_or_else(|| {
-            self.consts.push(value);
-            self.consts.len() - 1
-        });
+        let at =
+            self.consts.iter().position(|c| *c == value && !self.linker.patches.iter().any(|p| p.0 == self.index)).unwrap_or_else(|| {
+                self.consts.push(value);
+                self.consts.len() - 1
+            });
         CONST | at as u32
     }
 
@@ -232,11 +233,7 @@ impl Decoder<'_, '_> {
         let module = self.linker.target.module;
         if let Some(variable) = body.variables.iter().find(|v| v.name == name).or_else(|| module.variables.get(name)) {
             if variable.space == Space::Shared {
-                return Some(if variable.size == 0 {
-                    Place::Dynamic
-                } else {
-                    Place::Constant(self.linker.shared_offset(variable) as u64)
-                });
+                return Some(if variable.size == 0 { Place::Dynamic } else { Place::Constant(self.linker.shared_offset(variable) as u64) });
             }
             if variable.space == Space::Global || variable.space == Space::Const {
                 return self.linker.target.globals.get(name).map(|a| Place::Constant(*a));

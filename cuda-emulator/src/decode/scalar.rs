@@ -211,6 +211,8 @@ fn special(name: &str) -> Option<Special> {
         "%globaltimer" | "%globaltimer_lo" | "%globaltimer_hi" => Special::GlobalTimer,
         "%smid" => Special::SmId,
         "%nsmid" => Special::NSmId,
+        "%envreg1" => Special::GridWorkspace { high: true },
+        "%envreg2" => Special::GridWorkspace { high: false },
         "%gridid" => Special::GridId,
         "%dynamic_smem_size" => Special::DynamicShared,
         "%total_smem_size" => Special::TotalShared,

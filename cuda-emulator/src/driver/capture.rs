@@ -66,7 +66,9 @@ impl Driver {
 
     /// The legacy stream depends on all blocking streams: none of them may be capturing.
     pub(crate) fn legacy_in_capture(&mut self) -> Result<(), Fault> {
-        let Some(capture) = self.streams.values().find(|s| s.blocking && s.capture.is_some()).and_then(|s| s.capture) else { return Ok(()) };
+        let Some(capture) = self.streams.values().find(|s| s.blocking && s.capture.is_some()).and_then(|s| s.capture) else {
+            return Ok(());
+        };
         self.invalidate(capture, "use of the legacy stream");
         Err(Fault::new(Code::CaptureImplicit, "the legacy stream is used while a blocking stream captures"))
     }

@@ -55,7 +55,10 @@ impl Locked {
         if len == 0 {
             return Ok(());
         }
-        let (to_end, mut from_end) = (self.end(to, len, direction != Direction::FromDevice && direction != Direction::Any, true)?, self.end(from, len, direction != Direction::ToDevice && direction != Direction::Any, false)?);
+        let (to_end, mut from_end) = (
+            self.end(to, len, direction != Direction::FromDevice && direction != Direction::Any, true)?,
+            self.end(from, len, direction != Direction::ToDevice && direction != Direction::Any, false)?,
+        );
         let capturing = self.streams[&key].capture;
         let pageable = matches!(to_end, End::Pageable(_)) || matches!(from_end, End::Pageable(_));
         if let (Some(capture), true) = (capturing, pageable) {
@@ -88,7 +91,10 @@ impl Locked {
                 return Err(Fault::new(Code::InvalidValue, format!("a copy {verb} {address:#x}: {}", self.memory.describe(address))));
             };
             if address - a.base + len as u64 > a.size as u64 {
-                return Err(Fault::new(Code::InvalidValue, format!("a copy of {len} bytes at {address:#x} passes the end of {}", a.label())));
+                return Err(Fault::new(
+                    Code::InvalidValue,
+                    format!("a copy of {len} bytes at {address:#x} passes the end of {}", a.label()),
+                ));
             }
         }
         Ok(end)
@@ -110,7 +116,7 @@ impl Locked {
         if len == 0 {
             return Ok(());
         }
-        if to % pattern.len() as u64 != 0 {
+        if !to.is_multiple_of(pattern.len() as u64) {
             return Err(Code::InvalidValue.into());
         }
         self.end(to, len, true, true)?;
@@ -173,7 +179,7 @@ pub extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, len: usize, stream: H
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyPeerAsync(to: u64, _to: Handle, from: u64, _from: Handle, len: usize, stream: Handle) -> i32 {
+pub extern "C" fn cuMemcpyPeerAsync(to: u64, _to_context: Handle, from: u64, _from_context: Handle, len: usize, stream: Handle) -> i32 {
     api(|driver| driver.copy_async(to, from, len, stream, Direction::Within))
 }
 

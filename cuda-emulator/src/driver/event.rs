@@ -9,9 +9,15 @@ use crate::error::{Code, Fault};
 pub enum Record {
     #[default]
     None,
-    Stream { stream: usize, position: u64 },
+    Stream {
+        stream: usize,
+        position: u64,
+    },
     /// In a capture: how many works of each stream come before it.
-    Captured { capture: usize, covered: BTreeMap<usize, u64> },
+    Captured {
+        capture: usize,
+        covered: BTreeMap<usize, u64>,
+    },
 }
 
 #[derive(Default)]
@@ -34,7 +40,9 @@ impl Driver {
         match self.event(event)?.record {
             Record::None => Ok(None),
             Record::Captured { .. } => Err(Fault::new(Code::CapturedEvent, "the event was recorded in a capture")),
-            Record::Stream { stream, position } => Ok(self.streams.get(&stream).filter(|s| s.completed < position).map(|_| (stream, position))),
+            Record::Stream { stream, position } => {
+                Ok(self.streams.get(&stream).filter(|s| s.completed < position).map(|_| (stream, position)))
+            }
         }
     }
 }

@@ -33,7 +33,8 @@ impl Function {
             return Ok(program.clone());
         }
         let target = decode::Target { module: &self.module, globals: &self.globals };
-        let program = decode::kernel(&target, &self.name).map_err(|e| Fault::new(Code::InvalidPtx, format!("kernel `{}`: {e}", self.name)))?;
+        let program =
+            decode::kernel(&target, &self.name).map_err(|e| Fault::new(Code::InvalidPtx, format!("kernel `{}`: {e}", self.name)))?;
         Ok(self.program.insert(Arc::new(program)).clone())
     }
 }
@@ -88,7 +89,14 @@ fn blocks_per_multiprocessor(threads: i32, shared: usize) -> i32 {
 }
 
 impl Locked {
-    fn launch(&mut self, function: Handle, shape: Shape, stream: Handle, params: *mut *mut c_void, extra: *mut *mut c_void) -> Result<(), Fault> {
+    fn launch(
+        &mut self,
+        function: Handle,
+        shape: Shape,
+        stream: Handle,
+        params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) -> Result<(), Fault> {
         let key = self.stream_key(stream)?;
         let function = self.function(function)?;
         let program = function.program()?;
@@ -189,7 +197,12 @@ pub struct LaunchConfig {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuLaunchKernelEx(config: *const LaunchConfig, function: Handle, params: *mut *mut c_void, extra: *mut *mut c_void) -> i32 {
+pub extern "C" fn cuLaunchKernelEx(
+    config: *const LaunchConfig,
+    function: Handle,
+    params: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> i32 {
     if config.is_null() {
         return Code::InvalidValue as i32;
     }

@@ -1,5 +1,9 @@
 //! Modules: PTX text becomes functions and variables.
-use std::{collections::HashMap, ffi::{c_char, c_void}, sync::Arc};
+use std::{
+    collections::HashMap,
+    ffi::{c_char, c_void},
+    sync::Arc,
+};
 
 use super::{Driver, Function, Handle, api, current, put, text};
 use crate::{
@@ -40,7 +44,8 @@ impl Driver {
             // What has no initialiser is zero.
             bytes.resize(variable.size, 0);
             for symbol in &variable.symbols {
-                let address = globals.get(&symbol.name).ok_or_else(|| Fault::new(Code::InvalidPtx, format!("unknown symbol `{}`", symbol.name)))?;
+                let address =
+                    globals.get(&symbol.name).ok_or_else(|| Fault::new(Code::InvalidPtx, format!("unknown symbol `{}`", symbol.name)))?;
                 bytes[symbol.at..symbol.at + 8].copy_from_slice(&(address + symbol.addend).to_le_bytes());
             }
             if let Some(allocation) = self.memory.at(*base) {

@@ -150,3 +150,17 @@ pub unsafe fn store(host: *mut u8, size: usize, value: u64) {
         }
     }
 }
+
+/// Writes like `store`; true if the value was there already.
+///
+/// # Safety
+/// `host` has `size` readable and writable bytes.
+pub unsafe fn replace(host: *mut u8, size: usize, value: u64) -> bool {
+    let mask = u64::MAX >> (64 - 8 * size);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let old = load(host, size, false);
+        store(host, size, value);
+        old == value & mask
+    }
+}

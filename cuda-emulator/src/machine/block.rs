@@ -29,7 +29,7 @@ pub struct Block {
 
 impl Block {
     /// The `number`-th block of the grid; `spare` lends its memory.
-    pub fn new(launch: &Launch, number: u64, spare: Option<Self>, _races: bool) -> Self {
+    pub fn new(launch: &Launch, number: u64, spare: Option<Self>, races: bool) -> Self {
         let [x, y, _] = launch.grid.map(u64::from);
         let index = [(number % x) as u32, (number / x % y) as u32, (number / (x * y)) as u32];
         let count = launch.block.iter().product::<u32>() as usize;
@@ -41,7 +41,7 @@ impl Block {
         for (i, thread) in threads.iter_mut().enumerate() {
             thread.start(launch.program, i, launch.block);
         }
-        let races = race::Local;
+        let races = race::Local::new(races, number as u32, shared.len(), count);
         Self { index, shared, threads, barriers: [Arrivals::default(); 16], races, kernel: launch.program.name.clone() }
     }
 
@@ -144,7 +144,7 @@ impl Block {
                 if let Err(fault) = warp::execute(program, kind, threads, members, &mut self.shared) {
                     return Err(self.explain(machine, first + leader, fault));
                 }
-                self.races.warp(first, members);
+                self.races.warp(&mut machine.races, first, members, alive);
                 done = true;
             }
         }
@@ -187,7 +187,7 @@ impl Block {
                 }
                 if matches!(program.funcs[thread.func].code[thread.pc].kind, Kind::Bar { kind: Barrier::Arrive, .. }) {
                     self.barriers[id].passed += 1;
-                    self.races.arrive(id, t);
+                    self.races.barrier(&mut machine.races);
                     thread.wait = Wait::Ready;
                     thread.pc += 1;
                     progress = true;
@@ -210,13 +210,14 @@ impl Block {
                 return Err(Fault::new(Code::IllegalInstruction, text));
             }
             self.barriers[id].passed = 0;
-            self.open(program, id, &waiting);
+            self.open(program, &waiting);
+            self.races.barrier(&mut machine.races);
             progress = true;
         }
         Ok(progress)
     }
 
-    fn open(&mut self, program: &crate::decode::Program, id: usize, waiting: &[(usize, u32)]) {
+    fn open(&mut self, program: &crate::decode::Program, waiting: &[(usize, u32)]) {
         let vote = |thread: &Thread| match program.funcs[thread.func].code[thread.pc].kind {
             Kind::Bar { p, negated, .. } => (thread.value(program, p) & 1 == 1) != negated,
             _ => false,
@@ -235,7 +236,6 @@ impl Block {
             thread.wait = Wait::Ready;
             thread.pc += 1;
         }
-        self.races.barrier(id, waiting.iter().map(|w| w.0));
     }
 
     /// Who waits where, for messages.

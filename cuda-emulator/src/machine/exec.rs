@@ -3,6 +3,7 @@ use super::{
     Machine,
     access::{self, Spaces},
     atomic, printf, race,
+    race::Class,
     thread::{Copy, Frame, Thread, Wait},
 };
 use crate::{
@@ -27,7 +28,7 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
     let launch = machine.launch;
     let program = launch.program;
     let (mut pc, mut ran) = (thread.pc, 0u64);
-    let races = race::Watch { grid: &mut machine.races, block: block.races, thread: thread.index };
+    let races = race::Watch { grid: &mut machine.races, block: block.races, program, thread: thread.index, func: thread.func };
     let mut spaces = Spaces {
         global: &mut machine.global,
         shared: block.shared,
@@ -50,6 +51,7 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
     }
     'frame: loop {
         let func = &program.funcs[thread.func];
+        spaces.race.func = thread.func;
         let (code, consts) = (func.code.as_slice(), func.consts.as_slice());
         let regs = &mut thread.regs[thread.regs_base..thread.regs_base + func.registers];
         macro_rules! get {
@@ -60,7 +62,11 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
         }
         macro_rules! address {
             ($base:expr, $offset:expr) => {
-                if $base == FRAME_LOCAL { (thread.local_base as u64).wrapping_add($offset as u64) } else { get!($base).wrapping_add($offset as u64) }
+                if $base == FRAME_LOCAL {
+                    (thread.local_base as u64).wrapping_add($offset as u64)
+                } else {
+                    get!($base).wrapping_add($offset as u64)
+                }
             };
         }
         loop {
@@ -98,11 +104,11 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                     let all = size * usize::from(access.n);
                     let at = address!(access.base, access.offset);
                     let place = attempt!(spaces.place(access.space, at, all, all, false));
-                    attempt!(spaces.race.read(place, all, access.sync, pc - 1));
-                    for i in 0..usize::from(access.n) {
+                    attempt!(spaces.race.read(place, all, class(access.sync), pc - 1));
+                    for (i, d) in d[..usize::from(access.n)].iter().enumerate() {
                         // SAFETY: `place` has checked that `all` bytes are there.
                         let value = unsafe { access::load(place.host.add(i * size), size, access.ty.signed()) };
-                        regs[d[i] as usize] = value;
+                        regs[*d as usize] = value;
                     }
                 }
                 Kind::St { x, access } => {
@@ -110,11 +116,16 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                     let all = size * usize::from(access.n);
                     let at = address!(access.base, access.offset);
                     let place = attempt!(spaces.place(access.space, at, all, all, true));
-                    attempt!(spaces.race.write(place, all, access.sync, pc - 1));
-                    for i in 0..usize::from(access.n) {
+                    let mut same = true;
+                    for (i, x) in x[..usize::from(access.n)].iter().enumerate() {
+                        let value = get!(*x);
                         // SAFETY: as above.
-                        unsafe { access::store(place.host.add(i * size), size, get!(x[i])) };
+                        same &= unsafe { access::replace(place.host.add(i * size), size, value) };
                     }
+                    if access.release {
+                        spaces.race.fence();
+                    }
+                    attempt!(spaces.race.write(place, all, class(access.sync), same, pc - 1));
                 }
                 Kind::Cvt { cvt, d, a } => regs[d as usize] = cvt.apply(get!(a)),
                 Kind::CvtPack { cvt, d, a, b } => {
@@ -145,7 +156,8 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                 Kind::Set { f, join, negated, pair, yes, d, a, b, c } => {
                     let (a, b, c) = (get!(a), get!(b), (get!(c) & 1 == 1) != negated);
                     let one = |a, b| if joined(join, f(a, b), c) { u64::from(yes) } else { 0 };
-                    regs[d as usize] = if pair { one(a & 0xffff, b & 0xffff) | one(a >> 16 & 0xffff, b >> 16 & 0xffff) << 16 } else { one(a, b) };
+                    regs[d as usize] =
+                        if pair { one(a & 0xffff, b & 0xffff) | one(a >> 16 & 0xffff, b >> 16 & 0xffff) << 16 } else { one(a, b) };
                 }
                 Kind::Test { f, d, a } => regs[d as usize] = u64::from(f(get!(a))),
                 Kind::Pack { d, bits, n, x } => {
@@ -185,6 +197,7 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                         Special::NSmId => 132,
                         Special::DynamicShared => launch.shared as u64,
                         Special::TotalShared => (program.shared_dynamic + launch.shared) as u64,
+                        Special::GridWorkspace { high } => machine.workspace >> (32 * u32::from(high)) & 0xffff_ffff,
                         Special::GridId | Special::Zero => 0,
                         Special::One => 1,
                     };
@@ -194,6 +207,9 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                     let size = access.ty.size();
                     let at = address!(access.base, access.offset);
                     let place = attempt!(spaces.place(access.space, at, size, size, true));
+                    if access.release {
+                        spaces.race.fence();
+                    }
                     attempt!(spaces.race.atomic(place, size, pc - 1));
                     // SAFETY: `place` has checked that `size` bytes are there.
                     let old = unsafe { access::load(place.host, size, false) };
@@ -251,7 +267,15 @@ pub fn run(machine: &mut Machine, block: &mut Surroundings, thread: &mut Thread,
                             attempt!(Err(Fault::new(Code::Assert, text)))
                         }
                     };
-                    thread.frames.push(frame(thread.func, pc, thread.regs_base, thread.local_base, thread.params_base, call, &program.funcs[target]));
+                    thread.frames.push(frame(
+                        thread.func,
+                        pc,
+                        thread.regs_base,
+                        thread.local_base,
+                        thread.params_base,
+                        call,
+                        &program.funcs[target],
+                    ));
                     let (from, callee) = (thread.params_base, &program.funcs[target]);
                     if thread.frames.len() > 512 {
                         attempt!(Err(Fault::new(Code::LaunchFailed, "a call depth of 512: stack overflow")))
@@ -327,6 +351,10 @@ fn frame(func: usize, pc: usize, regs: usize, local: usize, params: usize, call:
     Frame { func, pc, regs, local, params, returns }
 }
 
+fn class(sync: bool) -> Class {
+    if sync { Class::Sync } else { Class::Plain }
+}
+
 fn joined(join: Join, yes: bool, c: bool) -> bool {
     match join {
         Join::None => yes,
@@ -370,12 +398,12 @@ fn finish_copies(spaces: &mut Spaces, copies: &mut Vec<Copy>, due: u32) -> Resul
         let mut bytes = [0u8; 16];
         if copy.source > 0 {
             let from = spaces.place(Space::Generic, copy.from, copy.source, copy.source.next_power_of_two().min(copy.size), false)?;
-            spaces.race.read(from, copy.source, false, copy.pc)?;
+            spaces.race.read(from, copy.source, Class::Plain, copy.pc)?;
             // SAFETY: `place` has checked the source's bytes; the buffer has sixteen, the largest size.
             unsafe { std::ptr::copy_nonoverlapping(from.host, bytes.as_mut_ptr(), copy.source) };
         }
         let to = spaces.place(Space::Shared, copy.to, copy.size, copy.size, true)?;
-        spaces.race.write(to, copy.size, false, copy.pc)?;
+        spaces.race.write(to, copy.size, Class::Plain, false, copy.pc)?;
         // SAFETY: as above, for the target.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.host, copy.size) };
     }

@@ -16,7 +16,7 @@ pub use block::Block;
 use crate::{
     decode::Program,
     error::{Code, Fault},
-    memory::Memory,
+    memory::{Kind, Memory, State},
 };
 
 /// A launch with its arguments.
@@ -62,10 +62,25 @@ pub struct Machine<'a> {
     pub races: race::Grid,
     /// Instructions executed, which is also the clock.
     pub clock: u64,
+    /// Where the blocks of a cooperative launch count each other; 0 for other launches.
+    pub workspace: u64,
 }
 
 /// Runs a launch to its end.
 pub fn run(launch: &Launch, memory: &mut Memory, options: Options) -> Result<Stats, Fault> {
+    if !launch.cooperative {
+        return run_grid(launch, memory, options, 0);
+    }
+    let workspace = memory.allocate(64, Kind::Variable, State::Live, 0, "the grid's barrier").ok_or(Code::OutOfMemory)?;
+    let host = memory.host(workspace, 64, true)?;
+    // SAFETY: `host` has checked the 64 bytes.
+    unsafe { host.write_bytes(0, 64) };
+    let result = run_grid(launch, memory, options, workspace);
+    memory.free(workspace)?;
+    result
+}
+
+fn run_grid(launch: &Launch, memory: &mut Memory, options: Options, workspace: u64) -> Result<Stats, Fault> {
     let total = launch.grid.iter().map(|g| u64::from(*g)).product::<u64>();
     let mut machine = Machine {
         launch,
@@ -74,6 +89,7 @@ pub fn run(launch: &Launch, memory: &mut Memory, options: Options) -> Result<Sta
         rng: Rng::new(options.seed),
         races: race::Grid::new(options.races),
         clock: 0,
+        workspace,
     };
     let order = Order::new(total, &mut machine.rng);
     let slice = if launch.cooperative { COOPERATIVE_SLICE } else { BLOCK_SLICE };
@@ -137,7 +153,7 @@ impl Rng {
         Self(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -146,7 +162,7 @@ impl Rng {
     }
 
     pub fn below(&mut self, n: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
+        ((u128::from(self.draw()) * u128::from(n)) >> 64) as u64
     }
 
     pub fn shuffle<T>(&mut self, items: &mut [T]) {

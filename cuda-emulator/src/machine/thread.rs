@@ -14,12 +14,18 @@ pub struct Frame {
 }
 
 /// Why a thread does not run.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Wait {
+    #[default]
     Ready,
-    /// An instruction of the warp, at `pc` of `func`, with the lanes that take part; bit 0 for `activemask`.
-    Warp { mask: u32 },
-    Barrier { id: usize, count: u32 },
+    /// An instruction of the warp with the lanes that take part; none for `activemask`, which takes who is there.
+    Warp {
+        mask: u32,
+    },
+    Barrier {
+        id: usize,
+        count: u32,
+    },
     Done,
 }
 
@@ -56,12 +62,6 @@ pub struct Thread {
     pub groups: u32,
 }
 
-impl Default for Wait {
-    fn default() -> Self {
-        Self::Ready
-    }
-}
-
 impl Thread {
     /// Puts it at the start of the kernel. Registers keep what the last block left: reading one unset is a bug of the program.
     pub fn start(&mut self, program: &Program, index: usize, block: [u32; 3]) {
@@ -82,11 +82,6 @@ impl Thread {
         self.regs.resize(grow(self.regs.len(), self.regs_base + func.registers), 0);
         self.local.resize(grow(self.local.len(), self.local_base + func.local_bytes), 0xff);
         self.params.resize(grow(self.params.len(), self.params_base + func.param_bytes), 0);
-    }
-
-    /// Lane in the warp.
-    pub fn lane(&self) -> u32 {
-        self.index as u32 % 32
     }
 
     pub fn value(&self, program: &Program, source: u32) -> u64 {

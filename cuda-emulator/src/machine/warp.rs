@@ -1,5 +1,8 @@
 //! What the instructions of a warp compute, when all lanes of their mask have arrived.
-use super::{matrix, thread::{Thread, Wait}};
+use super::{
+    matrix,
+    thread::{Thread, Wait},
+};
 use crate::{
     decode::{Kind, Program, Reduce, Shuffle, Vote},
     error::{Code, Fault},

@@ -70,10 +70,10 @@ impl Round2 {
 
 impl Cvt {
     pub fn apply(self, bits: u64) -> u64 {
-        if self.from.float() { self.from_float(bits) } else { self.from_int(bits) }
+        if self.from.float() { self.float_source(bits) } else { self.int_source(bits) }
     }
 
-    fn from_int(self, bits: u64) -> u64 {
+    fn int_source(self, bits: u64) -> u64 {
         let value = match self.from {
             Ty::U8 | Ty::B8 => i128::from(bits as u8),
             Ty::S8 => i128::from(bits as i8),
@@ -92,7 +92,13 @@ impl Cvt {
                 let r = value as f64;
                 let rest = value - r as i128;
                 (match self.round {
-                    Round2::Zero if rest != 0 && (rest < 0) == (value > 0) => if value > 0 { r.next_down() } else { r.next_up() },
+                    Round2::Zero if rest != 0 && (rest < 0) == (value > 0) => {
+                        if value > 0 {
+                            r.next_down()
+                        } else {
+                            r.next_up()
+                        }
+                    }
                     Round2::Down if rest < 0 => r.next_down(),
                     Round2::Up if rest > 0 => r.next_up(),
                     _ => r,
@@ -103,7 +109,13 @@ impl Cvt {
                 let r = value as f32;
                 let rest = value - r as i128;
                 let r = match self.round {
-                    Round2::Zero if rest != 0 && (rest < 0) == (value > 0) => if value > 0 { r.next_down() } else { r.next_up() },
+                    Round2::Zero if rest != 0 && (rest < 0) == (value > 0) => {
+                        if value > 0 {
+                            r.next_down()
+                        } else {
+                            r.next_up()
+                        }
+                    }
                     Round2::Down if rest < 0 => r.next_down(),
                     Round2::Up if rest > 0 => r.next_up(),
                     _ => r,
@@ -131,7 +143,7 @@ impl Cvt {
         value.clamp(low, high) as u64
     }
 
-    fn from_float(self, bits: u64) -> u64 {
+    fn float_source(self, bits: u64) -> u64 {
         let mut value = match self.from {
             Ty::F16 => f64::from(f16::from_bits(bits as u16).to_f32()),
             Ty::Bf16 => f64::from(bf16::from_bits(bits as u16).to_f32()),
@@ -153,7 +165,13 @@ impl Cvt {
     /// Rounds to a float type; `sat` clamps to [0, 1], with 0 for NaN.
     fn float(self, value: f64) -> u64 {
         let value = match value {
-            v if self.sat => if v > 0.0 { v.min(1.0) } else { 0.0 },
+            v if self.sat => {
+                if v > 0.0 {
+                    v.min(1.0)
+                } else {
+                    0.0
+                }
+            }
             v if self.relu && v <= 0.0 => 0.0,
             v => v,
         };
@@ -213,8 +231,20 @@ pub fn narrow<const M: u32>(value: f64, bias: i32, round: Round2) -> u16 {
     let units = scale(magnitude, M as i32 - exponent);
     let whole = match round {
         Round2::Zero => units.floor(),
-        Round2::Down => if sign == 1 { units.ceil() } else { units.floor() },
-        Round2::Up => if sign == 1 { units.floor() } else { units.ceil() },
+        Round2::Down => {
+            if sign == 1 {
+                units.ceil()
+            } else {
+                units.floor()
+            }
+        }
+        Round2::Up => {
+            if sign == 1 {
+                units.floor()
+            } else {
+                units.ceil()
+            }
+        }
         Round2::NearestAway => units.round(),
         _ => units.round_ties_even(),
     };

@@ -190,7 +190,13 @@ fn lesser64(a: f64, b: f64) -> f64 {
 /// One step in the direction of the mode when the nearest value lies on the wrong side of the exact one.
 fn directed64(r: f64, rest: f64, mode: Round) -> f64 {
     match mode {
-        Round::Zero if rest != 0.0 && (rest < 0.0) == (r > 0.0) => if r > 0.0 { r.next_down() } else { r.next_up() },
+        Round::Zero if rest != 0.0 && (rest < 0.0) == (r > 0.0) => {
+            if r > 0.0 {
+                r.next_down()
+            } else {
+                r.next_up()
+            }
+        }
         Round::Down if rest < 0.0 => r.next_down(),
         Round::Up if rest > 0.0 => r.next_up(),
         _ => r,
@@ -247,13 +253,21 @@ pub fn test(parts: &[&str], ty: Ty) -> Option<fn(u64) -> bool> {
     let has = |p: &str| parts.contains(&p);
     macro_rules! tests {
         ($f:expr) => {
-            if has("finite") { |v| $f(v).is_finite() }
-            else if has("infinite") { |v| $f(v).is_infinite() }
-            else if has("number") { |v| !$f(v).is_nan() }
-            else if has("notanumber") { |v| $f(v).is_nan() }
-            else if has("normal") { |v| $f(v).is_normal() }
-            else if has("subnormal") { |v| $f(v).is_subnormal() }
-            else { return None }
+            if has("finite") {
+                |v| $f(v).is_finite()
+            } else if has("infinite") {
+                |v| $f(v).is_infinite()
+            } else if has("number") {
+                |v| !$f(v).is_nan()
+            } else if has("notanumber") {
+                |v| $f(v).is_nan()
+            } else if has("normal") {
+                |v| $f(v).is_normal()
+            } else if has("subnormal") {
+                |v| $f(v).is_subnormal()
+            } else {
+                return None;
+            }
         };
     }
     Some(if ty == Ty::F64 { tests!(d) } else { tests!(f) })
@@ -264,17 +278,29 @@ macro_rules! float_compare {
     ($op:expr, $get:expr) => {
         Some(match $op {
             "eq" => |x, y| $get(x) == $get(y),
-            "ne" => |x, y| { let (x, y) = ($get(x), $get(y)); x < y || x > y },
+            "ne" => |x, y| $get(x).partial_cmp(&$get(y)).is_some_and(|o| o.is_ne()),
             "lt" => |x, y| $get(x) < $get(y),
             "le" => |x, y| $get(x) <= $get(y),
             "gt" => |x, y| $get(x) > $get(y),
             "ge" => |x, y| $get(x) >= $get(y),
-            "equ" => |x, y| { let (x, y) = ($get(x), $get(y)); !(x < y || x > y) },
+            "equ" => |x, y| $get(x).partial_cmp(&$get(y)).is_none_or(|o| o.is_eq()),
             "neu" => |x, y| $get(x) != $get(y),
-            "ltu" => |x, y| { let (x, y) = ($get(x), $get(y)); x < y || x.is_nan() || y.is_nan() },
-            "leu" => |x, y| { let (x, y) = ($get(x), $get(y)); x <= y || x.is_nan() || y.is_nan() },
-            "gtu" => |x, y| { let (x, y) = ($get(x), $get(y)); x > y || x.is_nan() || y.is_nan() },
-            "geu" => |x, y| { let (x, y) = ($get(x), $get(y)); x >= y || x.is_nan() || y.is_nan() },
+            "ltu" => |x, y| {
+                let (x, y) = ($get(x), $get(y));
+                x < y || x.is_nan() || y.is_nan()
+            },
+            "leu" => |x, y| {
+                let (x, y) = ($get(x), $get(y));
+                x <= y || x.is_nan() || y.is_nan()
+            },
+            "gtu" => |x, y| {
+                let (x, y) = ($get(x), $get(y));
+                x > y || x.is_nan() || y.is_nan()
+            },
+            "geu" => |x, y| {
+                let (x, y) = ($get(x), $get(y));
+                x >= y || x.is_nan() || y.is_nan()
+            },
             "num" => |x, y| !$get(x).is_nan() && !$get(y).is_nan(),
             "nan" => |x, y| $get(x).is_nan() || $get(y).is_nan(),
             _ => return None,

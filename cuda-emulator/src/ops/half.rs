@@ -1,7 +1,10 @@
 //! f16 and bf16 instructions, single and in pairs: computed in f32 or f64 and rounded once.
 use ::half::{bf16, f16};
 
-use super::{Alu, Compare, float::{float_compare, lesser, round_odd, two_sum}};
+use super::{
+    Alu, Compare,
+    float::{float_compare, lesser, round_odd, two_sum},
+};
 use crate::ptx::Ty;
 
 pub fn h(bits: u64) -> f32 {
@@ -44,7 +47,8 @@ fn relu(v: f32) -> f32 {
 }
 
 fn pairs(kind: Alu1, x: [u64; 3]) -> u64 {
-    kind([x[0] & 0xffff, x[1] & 0xffff, x[2] & 0xffff]) & 0xffff | kind([x[0] >> 16 & 0xffff, x[1] >> 16 & 0xffff, x[2] >> 16 & 0xffff]) << 16 & 0xffff_ffff
+    kind([x[0] & 0xffff, x[1] & 0xffff, x[2] & 0xffff]) & 0xffff
+        | kind([x[0] >> 16 & 0xffff, x[1] >> 16 & 0xffff, x[2] >> 16 & 0xffff]) << 16 & 0xffff_ffff
 }
 
 type Alu1 = fn([u64; 3]) -> u64;

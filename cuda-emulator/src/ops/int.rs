@@ -76,7 +76,7 @@ pub fn alu(name: &str, parts: &[&str], ty: Ty) -> Option<Alu> {
         }),
         "mad" if has("hi") => wide!(ty, tri, a, b, c => |W, BITS| {
             let high = (a as W * b as W) >> BITS;
-            (high as u64).wrapping_add(c as u64)
+            u64::wrapping_add(high as _, c as _)
         }),
         "mad" if has("wide") => Some(match ty {
             Ty::U16 => Alu::Tri(|a, b, c| u64::from((a as u16 as u32 * b as u16 as u32).wrapping_add(c as u32))),

@@ -1,7 +1,10 @@
 //! A function's body as statements: guards, opcodes split at their dots, operands as text, labels resolved to statements.
 use std::collections::HashMap;
 
-use super::{Param, Ty, Variable, module::{align_up, params, snippet}};
+use super::{
+    Param, Ty, Variable,
+    module::{align_up, params, snippet},
+};
 
 /// One instruction, still in text form.
 #[derive(Debug)]
@@ -176,8 +179,11 @@ fn label(text: &str) -> Option<&str> {
     (end > 0 && text[end..].trim_start().starts_with(':') && !text[end..].trim_start().starts_with("::")).then(|| &text[..end])
 }
 
+/// The name of a guard, and whether it is negated.
+type Guard<'a> = Option<(&'a str, bool)>;
+
 /// A statement with the name of its guard, which the caller looks up when all registers are known.
-fn parse_statement(text: &str, scope: usize) -> Result<(Option<(&str, bool)>, Statement<'_>), String> {
+fn parse_statement(text: &str, scope: usize) -> Result<(Guard<'_>, Statement<'_>), String> {
     let (mut rest, mut guard) = (text, None);
     if let Some(tail) = rest.strip_prefix('@') {
         let negated = tail.starts_with('!');

@@ -60,8 +60,7 @@ pub struct Module {
 impl Module {
     pub fn parse(source: &str) -> Result<Self, String> {
         let text = strip_comments(source);
-        let mut module =
-            Self { text, functions: HashMap::new(), variables: HashMap::new(), entries: Vec::new(), target: String::new() };
+        let mut module = Self { text, functions: HashMap::new(), variables: HashMap::new(), entries: Vec::new(), target: String::new() };
         let text = std::mem::take(&mut module.text);
         let mut at = 0;
         while let Some(start) = next(&text, at) {
@@ -205,7 +204,7 @@ impl Variable {
     }
 
     fn initialise(&mut self, init: &str, ty: Ty) -> Result<(), String> {
-        for value in init.split(|c: char| c == '{' || c == '}' || c == ',').map(str::trim).filter(|v| !v.is_empty()) {
+        for value in init.split(['{', '}', ',']).map(str::trim).filter(|v| !v.is_empty()) {
             // `mask(symbol)` selects a byte of an address: nothing that we run uses it.
             let value = value.strip_prefix("generic(").and_then(|v| v.strip_suffix(')')).unwrap_or(value);
             let bits = match literal(value, ty) {
@@ -347,7 +346,7 @@ fn strip_comments(source: &str) -> String {
         } else if rest.starts_with("/*") {
             rest.find("*/").map_or(rest.len(), |e| e + 2)
         } else {
-            let keep = if rest.starts_with('"') { rest[1..].find('"').map_or(rest.len(), |e| e + 2) } else { 1 };
+            let keep = rest.strip_prefix('"').map_or(1, |tail| tail.find('"').map_or(rest.len(), |e| e + 2));
             out.push_str(&rest[..keep]);
             keep
         };

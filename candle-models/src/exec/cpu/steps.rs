@@ -88,7 +88,7 @@ impl Packer {
             Op::Gru { x, hidden, state, h, products, out } => self.gru(*x, hidden, *state, [*h, *products], *out),
             Op::Attention { shape, qkv, slopes, states, scores, out } => self.attention(*shape, *qkv, slopes, *states, [*scores, *out]),
             Op::Choose { logits, wanted, uniform, choice, out } => Ok(choose(*logits, (*wanted, *uniform), *choice, *out)),
-            Op::Autoregressive { .. } => unreachable!("the CPU records blocks in their operations"),
+            Op::Mamba { .. } | Op::Autoregressive { .. } => unreachable!("the CPU records blocks in their operations"),
         }
     }
 

@@ -77,7 +77,7 @@ impl CudaExecutor {
     ) -> Result<Self> {
         let gpu = Arc::new(Gpu::new(device)?);
         let mut plan = Plan::new(&program);
-        let mut compiler = Compiler::new(gpu.clone(), dtype, frames, &mut plan);
+        let mut compiler = Compiler::new(gpu.clone(), dtype, &mut plan);
         let steps = compiler.compile(&program)?;
         let weights = compiler.finish();
         program.ops.clear();

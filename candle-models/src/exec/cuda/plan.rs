@@ -243,11 +243,6 @@ impl Pass<'_> {
         self.at(home, start, columns, PLACE)
     }
 
-    /// The place of an output of indices, by the places before it.
-    pub fn index_output(&self, at: usize, columns: usize) -> Matrix {
-        self.at(&Home { region: Region::Output, at, stride: columns, start: 0, wide: true }, 0, columns, PLACE)
-    }
-
     /// A state of all sequences.
     pub fn state(&self, (at, _): StatePlace) -> States {
         States { data: self.states + (PLACE * at) as u64, stride: self.state_width as u64, slots: self.slots() }

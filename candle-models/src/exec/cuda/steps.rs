@@ -1,15 +1,15 @@
 //! From operations to launches: weights go to the device here, kernels are put on the stream later.
 
 use super::plan::{Pass, Plan};
-use crate::cuda::{Gpu, address};
+use crate::cuda::{Gpu, Matrix, address};
 use crate::exec::Choice;
 use crate::exec::program::{IndexSlot, Op, Program, Slot, StatePlace};
-use crate::nn::{Autoregressive, Linear, Norm};
+use crate::nn::{Autoregressive, Linear, Mamba, Norm};
 use crate::ops::cuda::attention::Attend;
 use crate::ops::cuda::heads::{Choose, HeadGroup, Heads};
 use crate::ops::cuda::product::{Behind, Gather, Operand, copy, finish, product};
-use crate::ops::cuda::{conv, elementwise, gru, norm, scan};
-use crate::ops::{Activation, Attention};
+use crate::ops::cuda::{conv, elementwise, gru, mamba, norm, scan};
+use crate::ops::{Activation, Attention, NormKind};
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 use std::sync::Arc;
@@ -30,15 +30,14 @@ pub(super) struct Weights {
 pub(super) struct Compiler<'a> {
     gpu: Arc<Gpu>,
     dtype: DType,
-    frames: usize,
     plan: &'a mut Plan,
     tensors: Vec<Tensor>,
     product: usize,
 }
 
 impl<'a> Compiler<'a> {
-    pub fn new(gpu: Arc<Gpu>, dtype: DType, frames: usize, plan: &'a mut Plan) -> Self {
-        Self { gpu, dtype, frames, plan, tensors: Vec::new(), product: 0 }
+    pub fn new(gpu: Arc<Gpu>, dtype: DType, plan: &'a mut Plan) -> Self {
+        Self { gpu, dtype, plan, tensors: Vec::new(), product: 0 }
     }
 
     pub fn finish(self) -> Weights {
@@ -98,6 +97,7 @@ impl<'a> Compiler<'a> {
             Op::Gru { x, hidden, state, h, products, out } => self.gru(*x, hidden, *state, [*h, *products], *out)?,
             Op::Attention { shape, qkv, slopes, states, out, .. } => self.attention(*shape, *qkv, slopes, *states, *out)?,
             Op::Choose { logits, wanted, uniform, choice, out } => choose(*logits, (*wanted, *uniform), *choice, *out),
+            Op::Mamba { x, block, states, out } => self.mamba(*x, block, *states, *out)?,
             Op::Autoregressive { trunk, heads, classes, uniform, logits, out } => {
                 self.heads(*trunk, heads, (*classes, *uniform), (*logits, *out))?
             }
@@ -126,6 +126,13 @@ impl<'a> Compiler<'a> {
 
     fn vector_or_none(&mut self, tensor: Option<&Tensor>) -> Result<u64> {
         tensor.map_or(Ok(0), |t| self.vector(t))
+    }
+
+    fn vector_or_zeros(&mut self, layer: &Linear) -> Result<u64> {
+        match &layer.bias {
+            Some(bias) => self.vector(bias),
+            None => self.vector(&Tensor::zeros(layer.weight.dim(1)?, DType::F32, &Device::Cpu)?),
+        }
     }
 
     fn words(&mut self, words: Vec<u32>) -> Result<u64> {
@@ -281,6 +288,105 @@ impl<'a> Compiler<'a> {
             let args = scan::Scan::new(inputs, [a, skip], pass.resets(), pass.steps, behind);
             // SAFETY: as for `causal_conv`.
             Ok(unsafe { args.launch(pass.gpu, pass.dtype, pass.batch) }?)
+        }))
+    }
+
+    /// A block of one frame: norm, product, convolution with its product, step size with scan and gate, product with the residual.
+    fn mamba(&mut self, x: Slot, block: &Mamba, [conv_state, scan_state]: [StatePlace; 2], out: Slot) -> Result<Run> {
+        let (w, eps) = block.weights()?;
+        let ((inner, states), (taps, columns)) = (w.a_log.dims2()?, (w.conv_weight.dim(0)?, w.x_proj.dim(1)?));
+        let (rank, slices) = (columns - 2 * states, mamba::slices(inner));
+        let (gain, in_proj, out_proj) = (self.vector(w.norm)?, self.matrix(w.in_proj)?, self.matrix(w.out_proj)?);
+        let (conv_weight, conv_bias) = (self.vector(w.conv_weight)?, self.vector(w.conv_bias)?);
+        let (x_proj, dt_weight) = (self.matrix(w.x_proj)?, self.matrix(w.dt_weight)?);
+        let (dt_bias, skip) = (self.vector(w.dt_bias)?, self.vector(w.skip)?);
+        let a = self.vector(&w.a_log.t()?.contiguous()?.exp()?.neg()?)?;
+        let [normed, xz, u, y] = [x.width, 2 * inner, inner, inner].map(|width| self.plan.scratch(width));
+        let shares = self.plan.scratch(slices * columns);
+        let (x, narrowed) = self.narrow(x);
+        self.reserve(normed, 2 * inner);
+        self.reserve(y, x.width);
+        Ok(Box::new(move |pass| {
+            narrowed.map_or(Ok(()), |(from, to)| copy_slot(pass, from, to))?;
+            let (rows, dtype, resets) = (pass.rows(), pass.dtype, pass.resets());
+            let matrix = |data, width: usize| Matrix { data, stride: width as u32, width: width as u32 };
+            let shares = pass.matrix(shares).data;
+            let norm = norm::Norm::new(pass.matrix(x), pass.matrix(normed), [gain, 0], rows, x.width, NormKind::Rms, Activation::None, eps);
+            let conv = mamba::MambaConv {
+                x: pass.matrix(xz.columns(0, inner)),
+                u: pass.matrix(u),
+                projection: matrix(x_proj, columns),
+                weight: conv_weight,
+                bias: conv_bias,
+                state: pass.state(conv_state),
+                resets,
+                shares,
+                taps: taps as u32,
+            };
+            let scan = mamba::MambaScan {
+                u: pass.matrix(u),
+                z: pass.matrix(xz.columns(inner, inner)),
+                out: pass.matrix(y),
+                dt_weight: matrix(dt_weight, inner),
+                dt_bias,
+                a,
+                skip,
+                state: pass.state(scan_state),
+                resets,
+                shares,
+                slices: slices as u32,
+                rank: rank as u32,
+                states: states as u32,
+            };
+            let residual = Behind { residual: pass.operand(x), ..Behind::NOTHING };
+            let (into, out_of) = ((pass.operand(normed), in_proj, pass.operand(xz)), (pass.operand(y), out_proj, pass.operand(out)));
+            // SAFETY: as for `causal_conv`.
+            unsafe {
+                norm.launch(pass.gpu, dtype)?;
+                product(pass.gpu, dtype, into, rows, &Behind::NOTHING, pass.product)?;
+                conv.launch(pass.gpu, dtype, rows)?;
+                scan.launch(pass.gpu, dtype, rows)?;
+                product(pass.gpu, dtype, out_of, rows, &residual, pass.product)?;
+            }
+            Ok(())
+        }))
+    }
+
+    /// Frame by frame: the states' product for all sequences at once, then the gates.
+    fn gru(&mut self, x: Slot, hidden: &Linear, state: StatePlace, [h, products]: [Slot; 2], out: Slot) -> Result<Run> {
+        let (weight, bias) = (self.matrix(&hidden.weight)?, self.vector_or_zeros(hidden)?);
+        self.reserve(h, products.width);
+        Ok(self.with_narrow([x], out, move |pass, [x], out| {
+            let (steps, dtype) = (pass.steps, pass.dtype);
+            let frame = |slot: Slot, t: usize| {
+                let m = pass.matrix(slot);
+                Matrix { data: m.data + (t * m.stride as usize * dtype.size_in_bytes()) as u64, stride: m.stride * steps as u32, ..m }
+            };
+            let (state, hidden) = (pass.state(state), pass.matrix(h));
+            let first = gru::GruHidden { state, hidden, resets: pass.resets(), reset_stride: steps as u32 };
+            // SAFETY: as for `causal_conv`; the scratch of all rows holds that of all sequences.
+            unsafe { first.launch(pass.gpu, dtype, pass.batch)? };
+            for t in 0..steps {
+                let gates = gru::GruGates {
+                    x: frame(x, t),
+                    product: pass.matrix(products),
+                    out: frame(out, t),
+                    hidden: if t + 1 < steps { hidden } else { Matrix::NONE },
+                    bias,
+                    state,
+                    resets: pass.resets() + t as u64,
+                    kept: 0,
+                    before: 0,
+                    reset_stride: steps as u32,
+                };
+                let operands = (pass.operand(h), weight, pass.operand(products));
+                // SAFETY: as above.
+                unsafe {
+                    product(pass.gpu, dtype, operands, pass.batch, &Behind::NOTHING, pass.product)?;
+                    gates.launch(pass.gpu, dtype, pass.batch)?;
+                }
+            }
+            Ok(())
         }))
     }
 

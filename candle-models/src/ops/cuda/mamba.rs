@@ -1,6 +1,5 @@
 //! Launches of `mamba.cu`: one frame of a Mamba block between its two large products. For recorded programs: a pass over tensors
 //! runs the operations one by one.
-#![allow(dead_code)]
 
 use crate::cuda::{Gpu, Kernel, Matrix, Source, States};
 use candle_core::{DType, Result, bail};

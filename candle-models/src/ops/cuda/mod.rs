@@ -14,6 +14,8 @@ pub(crate) mod product;
 pub(crate) mod rows;
 pub(crate) mod scan;
 pub(crate) mod sums;
+#[cfg(test)]
+mod tests;
 
 use super::Activation;
 use crate::cuda::{self, States};

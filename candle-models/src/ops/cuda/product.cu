@@ -93,11 +93,11 @@ KERNELS(product1, Product)
 KERNELS(product4, Product)
 KERNELS(product8, Product)
 
-// The epilogue over a product that lies in `product` as f32.
+// The epilogue over values that are there already: a product in f32, or anything else.
 template <typename T>
 struct Finish {
     Epilogue<T> epilogue;
-    Rows<const float> product;
+    Rows<const void> x;
 };
 
 template <typename T>
@@ -107,7 +107,7 @@ void finish_rows(const Finish<T>& a) {
     if (i >= (u64)a.epilogue.rows * width) return;
     u64 row = i / width;
     u32 column = i % width;
-    finish(a.epilogue, row, column, a.product.row(row)[column]);
+    finish(a.epilogue, row, column, load_as<T>(a.x.data, row * a.x.stride + column, a.epilogue.wide & X_WIDE));
 }
 
 KERNELS(finish_rows, Finish)

@@ -125,7 +125,7 @@ struct Product {
 #[derive(Clone, Copy)]
 struct Finish {
     epilogue: Epilogue,
-    product: Matrix,
+    x: Matrix,
 }
 
 /// `Copy` in `product.cu`.
@@ -191,8 +191,9 @@ unsafe fn many(
     if nothing {
         return Ok(());
     }
+    let args = Finish { epilogue: Epilogue { wide: epilogue.wide | X_WIDE, ..epilogue }, x: product };
     // SAFETY: as above.
-    unsafe { elementwise(gpu, FINISH, dtype, rows * outputs as usize, &Finish { epilogue, product }) }
+    unsafe { elementwise(gpu, FINISH, dtype, rows * outputs as usize, &args) }
 }
 
 /// `out = x W` by cuBLAS. It counts columns first: the transposed product of the transposed matrices, which lie there as they are.
@@ -235,12 +236,14 @@ unsafe fn gemm(gpu: &Gpu, dtype: DType, x: Matrix, (weight, outputs): (u64, u32)
     .w()
 }
 
-/// `out = act(x + ...)` without a product: bias, table rows, activation and residual over `x` in f32.
+/// `out = act(x + ...)` without a product: bias, table rows, activation and residual over `x`.
 ///
 /// # Safety
 /// As for [`product`].
-pub(crate) unsafe fn finish(gpu: &Gpu, dtype: DType, x: Matrix, out: Operand, rows: usize, behind: &Behind) -> Result<()> {
-    let args = Finish { epilogue: Epilogue::new(out, rows, behind), product: x };
+pub(crate) unsafe fn finish(gpu: &Gpu, dtype: DType, x: Operand, out: Operand, rows: usize, behind: &Behind) -> Result<()> {
+    let mut epilogue = Epilogue::new(out, rows, behind);
+    epilogue.wide |= x.bit(X_WIDE);
+    let args = Finish { epilogue, x: x.matrix };
     // SAFETY: the caller's promise.
     unsafe { elementwise(gpu, FINISH, dtype, rows * out.matrix.width as usize, &args) }
 }

@@ -23,7 +23,6 @@ struct Scan {
     const u8* resets;   // one per row; null for none
     float* kept;        // in place of `out` and of the new state, the state before every KEPT frames: [batch, pieces, states, width]
     u32 steps;
-    u32 tile;  // frames of a tile, a divisor of KEPT
 };
 
 // The resets of the frames `[first, first + count)` as bits, count at most 32.
@@ -32,15 +31,19 @@ inline u32 reset_bits(const u8* resets, u64 first, u32 count) {
     return __ballot_sync(0xffffffff, resets && lane < count && resets[first + lane]);
 }
 
-// BRING: the most step sizes or inputs of a tile that a thread brings.
-template <u32 S, u32 C, u32 BRING, typename T>
+// TILE: frames of a tile, a divisor of KEPT. WARPS: those of a block, or 0 if the launch decides. BRING: the most step sizes or inputs
+// of a tile that a thread brings.
+template <u32 S, u32 C, u32 TILE, u32 WARPS, u32 BRING, typename T>
 void scan(const Scan<T>& a) {
-    constexpr u32 CHANNELS = 32 * C, BRING_STATES = KEPT * S / 32;
+    constexpr u32 CHANNELS = 32 * C, BRING_STATES = TILE * S / 32, tile = TILE;
     extern __shared__ __align__(16) float shared[];
-    const u32 lane = threadIdx.x % 32, part = threadIdx.x / 32, parts = blockDim.x / 32, tile = a.tile, padded = parts * S;
+    const u32 parts = WARPS ? WARPS : blockDim.x / 32, threads = parts * 32, padded = parts * S;
+    const u32 lane = threadIdx.x % 32, part = threadIdx.x / 32;
     const u32 width = a.u.width, states = a.b.width, first = blockIdx.x * CHANNELS;
     const u64 row = (u64)blockIdx.y * a.steps;
-    float *dts = shared, *us = dts + tile * CHANNELS, *bs = us + tile * CHANNELS, *cs = bs + tile * padded, *ys = cs + tile * padded;
+    // The row behind a tile takes what belongs to no frame of it.
+    float *dts = shared, *us = dts + (tile + 1) * CHANNELS, *bs = us + (tile + 1) * CHANNELS;
+    float *cs = bs + (tile + 1) * padded, *ys = cs + (tile + 1) * padded;
 
     float h[C][S], rate[C][S];
     float* state = a.state.of(blockIdx.y);
@@ -55,22 +58,33 @@ void scan(const Scan<T>& a) {
         }
     }
 
-    float next_dt[BRING], next_u[BRING], next_b[BRING_STATES], next_c[BRING_STATES];
+    // This thread brings one channel of every `lines`th frame of a tile, and one state of every `state_lines`th. No branch parts the
+    // loads: what lies outside is read where the last one was, and nobody sees what comes of it. Converted when they have come.
+    const u32 own = threadIdx.x % CHANNELS, line = threadIdx.x / CHANNELS, lines = threads / CHANNELS;
+    const u32 own_state = threadIdx.x % padded, state_line = threadIdx.x / padded, state_lines = threads / padded;
+    const bool inside = first + own < width, state_inside = own_state < states;
+    const float skip = inside ? a.skip[first + own] : 0.0f;
+    T next_dt[BRING], next_u[BRING], next_b[BRING_STATES], next_c[BRING_STATES];
     auto bring = [&](u32 start) {
-        u32 count = min(tile, a.steps - start);
+        const u32 count = min(tile, a.steps - start), channel = inside ? first + own : 0, state = state_inside ? own_state : 0;
+        const u64 from = row + start + min(line, count - 1), state_from = row + start + min(state_line, count - 1);
+        const T *dt = a.dt.row(from) + channel, *u = a.u.row(from) + channel;
+        const T *b = a.b.row(state_from) + state, *c = a.c.row(state_from) + state;
 #pragma unroll
         for (u32 k = 0; k < BRING; k++) {
-            u32 i = threadIdx.x + k * blockDim.x, t = i / CHANNELS, channel = first + i % CHANNELS;
-            if (t >= count) break;
-            next_dt[k] = channel < width ? load(a.dt.row(row + start + t) + channel) : -1e30f;
-            next_u[k] = channel < width ? load(a.u.row(row + start + t) + channel) : 0.0f;
+            next_dt[k] = *dt;
+            next_u[k] = *u;
+            bool more = line + (k + 1) * lines < count;
+            dt += more ? lines * a.dt.stride : 0;
+            u += more ? lines * a.u.stride : 0;
         }
 #pragma unroll
         for (u32 k = 0; k < BRING_STATES; k++) {
-            u32 i = threadIdx.x + k * blockDim.x, t = i / padded, n = i % padded;
-            if (t >= count) break;
-            next_b[k] = n < states ? load(a.b.row(row + start + t) + n) : 0.0f;
-            next_c[k] = n < states ? load(a.c.row(row + start + t) + n) : 0.0f;
+            next_b[k] = *b;
+            next_c[k] = *c;
+            bool more = state_line + (k + 1) * state_lines < count;
+            b += more ? state_lines * a.b.stride : 0;
+            c += more ? state_lines * a.c.stride : 0;
         }
     };
 
@@ -80,17 +94,15 @@ void scan(const Scan<T>& a) {
         __syncthreads();  // The tile before has been written out.
 #pragma unroll
         for (u32 k = 0; k < BRING; k++) {
-            u32 i = threadIdx.x + k * blockDim.x;
-            if (i >= count * CHANNELS) break;
-            dts[i] = softplus(next_dt[k]);
-            us[i] = next_u[k];
+            u32 t = min(line + k * lines, tile);
+            dts[t * CHANNELS + own] = softplus(load(next_dt + k));
+            us[t * CHANNELS + own] = load(next_u + k);
         }
 #pragma unroll
         for (u32 k = 0; k < BRING_STATES; k++) {
-            u32 i = threadIdx.x + k * blockDim.x;
-            if (i >= count * padded) break;
-            bs[i] = next_b[k];
-            cs[i] = next_c[k];
+            u32 t = min(state_line + k * state_lines, tile);
+            bs[t * padded + own_state] = state_inside ? load(next_b + k) : 0.0f;
+            cs[t * padded + own_state] = state_inside ? load(next_c + k) : 0.0f;
         }
         __syncthreads();
         if (start + tile < a.steps) bring(start + tile);
@@ -140,13 +152,13 @@ void scan(const Scan<T>& a) {
             }
         }
         __syncthreads();
-        if (a.kept) continue;
-        for (u32 i = threadIdx.x; i < count * CHANNELS; i += blockDim.x) {
-            u32 channel = first + i % CHANNELS;
-            if (channel >= width) continue;
-            float y = a.skip[channel] * us[i];
-            for (u32 p = 0; p < parts; p++) y += ys[p * tile * CHANNELS + i];
-            store(a.out.row(row + start + i / CHANNELS) + channel, y);
+        if (a.out.data && inside) {
+            T* out = a.out.row(row + start) + first + own;
+            for (u32 t = line; t < count; t += lines) {
+                float y = skip * us[t * CHANNELS + own];
+                for (u32 p = 0; p < parts; p++) y += ys[(p * tile + t) * CHANNELS + own];
+                store(out + t * a.out.stride, y);
+            }
         }
     }
 
@@ -161,14 +173,14 @@ void scan(const Scan<T>& a) {
     }
 }
 
-// Few states or one frame: more threads, each with less to do. Otherwise two channels share what a thread reads of B and C. Blocks
-// of very many states have up to 1024 threads, which leaves each 64 registers.
+// Up to 16 states and many frames: two channels share what a thread reads of B and C. Few states or one frame: more threads, each
+// with less to do. More states: blocks of up to 1024 threads, which leaves each 64 registers.
 template <typename T>
-void scan_narrow(const Scan<T>& a) { scan<4, 1, 16>(a); }
+void scan_window(const Scan<T>& a) { scan<8, 2, 16, 2, 16>(a); }
 template <typename T>
-void scan_wide(const Scan<T>& a) { scan<8, 2, 16>(a); }
+void scan_narrow(const Scan<T>& a) { scan<4, 1, 16, 0, 16>(a); }
 template <typename T>
-void scan_deep(const Scan<T>& a) { scan<8, 1, 1>(a); }
+void scan_deep(const Scan<T>& a) { scan<8, 1, 8, 0, 3>(a); }
+KERNELS(scan_window, Scan)
 KERNELS(scan_narrow, Scan)
-KERNELS(scan_wide, Scan)
 KERNELS_WITH(__launch_bounds__(1024), scan_deep, Scan)

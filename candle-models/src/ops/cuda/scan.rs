@@ -40,7 +40,6 @@ pub(crate) struct Scan {
     pub resets: u64,
     kept: u64,
     pub steps: u32,
-    tile: u32,
 }
 
 /// What [`Scan::new`] asks for beside the inputs.
@@ -52,33 +51,32 @@ pub(crate) struct ScanOut {
 impl Scan {
     /// `[u, dt, b, c]`, `[a, skip]` and the resets.
     pub fn new([u, dt, b, c]: [Matrix; 4], [a, skip]: [u64; 2], resets: u64, steps: usize, ScanOut { out, state }: ScanOut) -> Self {
-        Self { u, dt, b, c, out, a, skip, state, resets, kept: 0, steps: steps as u32, tile: 0 }
+        Self { u, dt, b, c, out, a, skip, state, resets, kept: 0, steps: steps as u32 }
     }
 
     /// # Safety
     /// Everything has the stated sizes, the matrices that dtype, and every sequence a slot of its own.
-    pub unsafe fn launch(mut self, gpu: &Gpu, dtype: DType, batch: usize) -> Result<()> {
-        let (kernel, grid, tile) = self.plan(batch)?;
-        self.tile = tile as u32;
+    pub unsafe fn launch(&self, gpu: &Gpu, dtype: DType, batch: usize) -> Result<()> {
+        let (kernel, grid) = self.plan(batch)?;
         // SAFETY: the caller's promise.
-        unsafe { gpu.launch(kernel, Some(dtype), grid, &self) }
+        unsafe { gpu.launch(kernel, Some(dtype), grid, self) }
     }
 
-    /// The kernel, its grid and the frames of a tile.
-    fn plan(&self, batch: usize) -> Result<(Kernel, Grid, usize)> {
+    /// The kernel and its grid.
+    fn plan(&self, batch: usize) -> Result<(Kernel, Grid)> {
         let (width, states) = (self.u.width as usize, self.b.width as usize);
         if states == 0 || states > MOST_STATES {
             bail!("a scan on CUDA has 1 to {MOST_STATES} states, found {states}");
         }
-        // A frame alone waits for memory: more threads. Eight states and two channels a thread make the best of a window.
+        // As the source says: states of a thread, channels of a block, frames of a tile.
         let (name, each, channels, tile) = match states {
-            65.. => ("scan_deep", 8, WARP, KEPT / 2),
-            9.. if self.steps > 1 => ("scan_wide", 8, 2 * WARP, KEPT),
+            17.. => ("scan_deep", 8, WARP, KEPT / 2),
+            9.. if self.steps > 1 => ("scan_window", 8, 2 * WARP, KEPT),
             _ => ("scan_narrow", 4, WARP, KEPT),
         };
         let warps = states.div_ceil(each);
-        let shared = 4 * tile * (2 * channels + 2 * warps * each + warps * channels);
-        Ok((Kernel { source: &SOURCE, name }, ((width.div_ceil(channels), batch, 1), warps * WARP, shared), tile))
+        let shared = 4 * ((tile + 1) * 2 * (channels + warps * each) + tile * warps * channels);
+        Ok((Kernel { source: &SOURCE, name }, ((width.div_ceil(channels), batch, 1), warps * WARP, shared)))
     }
 }
 

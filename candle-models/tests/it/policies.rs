@@ -1,0 +1,80 @@
+//! Small policies of every kind and inputs for them.
+
+use candle_core::{Device, Tensor};
+use candle_models::exec::SAMPLE;
+use candle_models::nn::{MambaConfig, Params};
+use candle_models::policy::embedding::{ACTION_STATES, CHARACTERS, WIDTH};
+use candle_models::policy::{BackboneConfig, Heads, Policy, PolicyConfig};
+use candle_models::random::Random;
+use candle_models::tensors::NamedTensors;
+use std::sync::Arc;
+
+pub const CLASSES: [u32; 13] = [2, 2, 2, 2, 2, 2, 2, 2, 17, 17, 17, 17, 5];
+
+/// Every backbone with both heads, small but with odd sizes where the architecture allows.
+pub fn configs() -> Vec<PolicyConfig> {
+    let block = MambaConfig { state: 5, expand: 2, conv: 4 };
+    let backbones = [
+        BackboneConfig::Mlp { layers: vec![40, 36] },
+        BackboneConfig::Mamba { layers: 2, block: block.clone() },
+        BackboneConfig::Gru { layers: 2 },
+        BackboneConfig::Attention { layers: 2, heads: 3, window: 4 },
+        BackboneConfig::Hybrid { layers: 3, block, heads: 3, window: 5 },
+    ];
+    let heads = [Heads::Independent, Heads::Autoregressive];
+    let config = |backbone: &BackboneConfig, heads| PolicyConfig {
+        hidden: 36,
+        backbone: backbone.clone(),
+        heads,
+        embedding: 6,
+        ..Default::default()
+    };
+    backbones.iter().flat_map(|b| heads.map(|h| config(b, h))).collect()
+}
+
+/// A policy whose zero-initialised parameters are moved too, so that nothing hides behind a zero.
+pub fn policy(config: &PolicyConfig) -> (Arc<Policy>, Params) {
+    let params = Params::init(Random::new(7), &Device::Cpu);
+    let policy = Policy::new(config, &params).unwrap();
+    for (name, var) in params.vars() {
+        if name.ends_with("chosen") {
+            let mut noise = vec![0.0; var.elem_count()];
+            Random::new(8).stream(&name).fill_normal(0, &mut noise);
+            var.set(&Tensor::from_vec(noise, var.shape(), &Device::Cpu).unwrap().affine(0.3, 0.0).unwrap()).unwrap();
+        }
+    }
+    (Arc::new(policy), params)
+}
+
+/// Random inputs `[batch, steps, ...]`; the actions are given (`sampled` = false) or to be chosen.
+pub fn inputs(batch: usize, steps: usize, sampled: bool) -> NamedTensors {
+    let (rows, random) = (batch * steps, Random::new(3));
+    let mut features = vec![0.0; rows * WIDTH];
+    random.stream("features").fill_normal(0, &mut features);
+    let classes = |name: &str| -> Vec<u32> { (0..rows * 13).map(|i| random.stream(name).below(i as u64, CLASSES[i % 13])).collect() };
+    let ids: Vec<u32> =
+        (0..rows * 6).map(|i| random.stream("ids").below(i as u64, if i % 6 < 4 { ACTION_STATES } else { CHARACTERS })).collect();
+    let mut uniform = vec![0.0; rows * 13];
+    random.stream("uniform").fill_uniform(0, &mut uniform);
+    uniform.iter_mut().step_by(5).for_each(|u| *u = -1.0);
+    let action = if sampled { vec![SAMPLE; rows * 13] } else { classes("action") };
+    let float = |v: Vec<f32>, w: usize| Tensor::from_vec(v, (batch, steps, w), &Device::Cpu).unwrap();
+    let index = |v: Vec<u32>, w: usize| Tensor::from_vec(v, (batch, steps, w), &Device::Cpu).unwrap();
+    [
+        ("features".to_string(), float(features, WIDTH)),
+        ("ids".to_string(), index(ids, 6)),
+        ("previous_action".to_string(), index(classes("previous"), 13)),
+        ("action".to_string(), index(action, 13)),
+        ("uniform".to_string(), float(uniform, 13)),
+    ]
+    .into_iter()
+    .collect()
+}
+
+pub fn resets(batch: usize, steps: usize) -> Vec<bool> {
+    (0..batch * steps).map(|i| Random::new(11).stream("resets").uniform(i as u64) < 0.15).collect()
+}
+
+pub fn frame(inputs: &NamedTensors, t: usize) -> NamedTensors {
+    inputs.map(|_, x| Ok(x.narrow(1, t, 1)?.squeeze(1)?.contiguous()?)).unwrap()
+}
