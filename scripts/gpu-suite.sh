@@ -154,6 +154,10 @@ run() {
         note "No CUDA device on this machine: tests and benchmarks need one."
         return 0
     fi
+    if grep -q 'CUDA emulator' "$out/doctor.log"; then
+        tests_only=yes
+        note "The device is emulated: benchmarks would measure the emulator."
+    fi
     # One thread: the tests share one device.
     part tests 180 "$root/bin/gpu-tests" --test-threads=1
     if [ -z "$tests_only" ]; then

@@ -163,7 +163,7 @@ impl GpuSuite {
             let (params, state) = (params.to_dtype(DType::F32)?, state.to_dtype(DType::F32)?);
             let resets = vec![false; rows];
             let bytes = (2 * u.elem_count() + packed.elem_count()) * dtype.size_in_bytes();
-            let us = self.time(|| Ok(drop(ops::selective_scan(&u, &packed, &params, &state, &resets)?)))?;
+            let us = self.time(|| ops::selective_scan(&u, &packed, &params, &state, &resets))?;
             let (scan, copy) = (bytes as f64 / us / 1e3, self.copy_gb_per_s()?);
             Ok((scan / copy, format!("{us:.1} us, {scan:.0} of {copy:.0} GB/s, inputs and outputs alone counted")))
         };
@@ -191,7 +191,7 @@ impl GpuSuite {
             peer.prepare(&theirs)?;
             let dtype = self.dtype()?;
             let [a, b] = [self.random(&[size, size], dtype)?, self.random(&[size, size], dtype)?];
-            let mut ours = self.timed(|| Ok(drop(ops::linear(&a, &b, None, Activation::None)?)));
+            let mut ours = self.timed(|| ops::linear(&a, &b, None, Activation::None));
             let c = harness::compare(&mut ours, peer, &self.settings)?;
             let rate = |us: f64| 2.0 * (size as f64).powi(3) * case.frames as f64 / us / 1e6;
             Ok((c.ratio, format!("{:.1} TFLOP/s, PyTorch {:.1}, {} rounds", rate(c.ours_us.p50), rate(c.theirs_us.p50), c.rounds)))
@@ -227,17 +227,17 @@ impl GpuSuite {
     /// Gigabytes a second, read plus written, of a copy on the device.
     fn copy_gb_per_s(&self) -> Result<f64> {
         let from = Tensor::zeros(self.sizes.copy, DType::F32, &self.place.device)?;
-        let us = self.time(|| Ok(drop(from.copy()?)))?;
+        let us = self.time(|| from.copy())?;
         Ok(8.0 * self.sizes.copy as f64 / us / 1e3)
     }
 
     /// The median time of one of several operations behind each other on the device, in microseconds.
-    fn time(&self, operation: impl Fn() -> Result<()>) -> Result<f64> {
+    fn time<T>(&self, operation: impl Fn() -> candle_core::Result<T>) -> Result<f64> {
         let measured = harness::measure(&mut self.timed(operation), &self.settings)?;
         Ok(measured.latency_us.p50 / self.sizes.calls as f64)
     }
 
-    fn timed<'a>(&'a self, operation: impl Fn() -> Result<()> + 'a) -> impl Rounds + 'a {
+    fn timed<'a, T>(&'a self, operation: impl Fn() -> candle_core::Result<T> + 'a) -> impl Rounds + 'a {
         Timed(OnDevice { operation, calls: self.sizes.calls, device: &self.place.device })
     }
 }
@@ -249,9 +249,11 @@ struct OnDevice<'a, F> {
     device: &'a Device,
 }
 
-impl<F: Fn() -> Result<()>> Subject for OnDevice<'_, F> {
+impl<T, F: Fn() -> candle_core::Result<T>> Subject for OnDevice<'_, F> {
     fn run(&mut self) -> Result<()> {
-        (0..self.calls).try_for_each(|_| (self.operation)())?;
+        for _ in 0..self.calls {
+            (self.operation)()?;
+        }
         Ok(self.device.synchronize()?)
     }
 }

@@ -23,7 +23,7 @@ pub fn driver_version() -> Option<String> {
 }
 
 /// Memory in use on the GPU with that UUID in bytes, that of other programs counted in.
-pub fn memory_in_use(uuid: &[u8; 16]) -> Option<u64> {
+fn memory_in_use(uuid: &[u8; 16]) -> Option<u64> {
     let gpu = library()?.device_by_uuid(uuid_text(uuid)).ok()?;
     Some(gpu.memory_info().ok()?.used)
 }
