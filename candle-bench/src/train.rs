@@ -49,7 +49,7 @@ impl TrainCalls {
             actions: inputs.get("action")?.flatten(0, 1)?,
             state: policy.initial_state(case.batch)?,
             resets: vec![false; case.batch * case.frames],
-            gradients: Gradients::zeros(&vars),
+            gradients: Gradients::zeros(&vars)?,
             optimiser: Optimiser::new(config, &vars)?,
             pool: rayon::ThreadPoolBuilder::new().num_threads(case.threads).stack_size(STACK_BYTES).build()?,
             policy,
@@ -72,8 +72,8 @@ impl TrainCalls {
             let loss = loss::components(&logits, actions, 0.0)?.sum(1)?.mean_all()?;
             gradients.clear();
             gradients.add(vars, &loss.backward()?)?;
-            optimiser.step(gradients, 1.0, LEARNING_RATE)?;
-            Ok(loss.to_scalar()?)
+            let step = optimiser.step(gradients, &loss.detach().reshape(1)?, LEARNING_RATE)?;
+            step.figures.first().copied().context("no loss came back")
         })
     }
 }

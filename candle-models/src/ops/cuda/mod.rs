@@ -3,7 +3,11 @@
 //! A launch takes addresses ([`Matrix`](crate::cuda::Matrix)), so that custom operations on tensors and recorded programs share
 //! it. Activations have the dtype of the launch; gains, offsets, convolution taps, A, D and recurrent state are f32.
 
+pub(crate) mod choose;
+pub(crate) mod cross_entropy;
+pub(crate) mod linear;
 pub(crate) mod norm;
+pub(crate) mod philox;
 
 use super::Activation;
 
