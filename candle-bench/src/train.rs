@@ -72,8 +72,8 @@ impl TrainCalls {
             let loss = loss::components(&logits, actions, 0.0)?.sum(1)?.mean_all()?;
             gradients.clear();
             gradients.add(vars, &loss.backward()?)?;
-            let step = optimiser.step(gradients, &loss.reshape(1)?, LEARNING_RATE)?;
-            step.figures.first().copied().context("the loss comes back with the step")
+            let step = optimiser.step(gradients, &loss.detach().reshape(1)?, LEARNING_RATE)?;
+            step.figures.first().copied().context("no loss came back")
         })
     }
 }

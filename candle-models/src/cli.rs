@@ -2,16 +2,38 @@
 //!
 //! Exit codes: 0 done, 1 failed, 2 called wrongly.
 
-use crate::device;
+use crate::device::{self, ChosenDevice, DeviceChoice, Purpose};
 use crate::stored::one_line;
 use anyhow::Result;
-use clap::Parser;
+use candle_core::{DType, Device};
+use clap::{Args, Parser};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
+
+/// Where and in what to compute, as typed.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Computing {
+    /// auto (a CUDA device if there is one), cpu, cuda or cuda:NUMBER. Default: CANDLE_DEVICE, or auto.
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceChoice>,
+    /// What matrices and activations are computed in: f32, bf16 or f16. Default: CANDLE_DTYPE, or what suits the device and the task.
+    #[arg(long, value_name = "DTYPE", value_parser = device::float_dtype)]
+    dtype: Option<DType>,
+}
+
+impl Computing {
+    /// Opens the device. One that was hoped for and is not there is a warning, one that was asked for is an error.
+    pub fn open(&self, purpose: Purpose) -> crate::Result<(Device, DType)> {
+        let ChosenDevice { device, fallback } = DeviceChoice::or_environment(self.device)?.open()?;
+        fallback.iter().for_each(|reason| eprintln!("warning: {reason}"));
+        let dtype = device::compute_dtype(self.dtype, &device, purpose)?;
+        Ok((device, dtype))
+    }
+}
 
 /// Arguments that parse but contradict each other: ends the program with code 2 instead of 1.
 #[derive(Debug, thiserror::Error)]

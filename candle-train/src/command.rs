@@ -2,6 +2,8 @@
 
 use anyhow::{Context, Result};
 use candle_models::bundle::{BASELINES, Bundle};
+use candle_models::cli::Computing;
+use candle_models::device::Purpose;
 use candle_models::policy::baselines::Baselines;
 use candle_models::policy::{Policy, replay, simulation};
 use candle_train::policy::config::RunConfig;
@@ -81,6 +83,8 @@ struct PolicyArguments {
     /// Directory of encoded replays, to share between runs. Default: OUT/shards.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
+    #[command(flatten)]
+    computing: Computing,
     /// Processors to compute with. Default: CANDLE_THREADS, or all that this process may use.
     #[arg(long)]
     threads: Option<usize>,
@@ -102,14 +106,16 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
         None => None,
     };
     let config = RunConfig::resolve(&arguments.preset, file.as_deref(), &arguments.sets)?;
+    let (device, dtype) = arguments.computing.open(Purpose::Training)?;
     let shards = load(arguments)?;
     let games = hold_out(arguments, shards, config.data.held_out)?;
     let order = if arguments.overfit_batch { Order::FirstBatch } else { Order::Epochs };
-    let plan = Plan::new(config, &games, order)?;
+    let plan = Plan::new(config, &games, order)?.on(device, dtype);
     let [(train, rows), (held, held_rows)] = plan.games();
     println!("{}", plan.config.to_toml()?);
     println!("{train} games ({rows} rows) to train on, {held} ({held_rows} rows) held out");
-    println!("{} parameters, {} steps, {} an epoch", plan.parameters, plan.steps, plan.steps_per_epoch);
+    let (place, dtype) = (if plan.device().is_cuda() { "CUDA" } else { "the CPU" }, dtype.as_str());
+    println!("{} parameters, {} steps, {} an epoch; on {place}, in {dtype}", plan.parameters, plan.steps, plan.steps_per_epoch);
     let Some(out) = arguments.out.as_ref().filter(|_| !arguments.dry_run) else { return Ok(()) };
     std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
 
@@ -136,7 +142,8 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
 fn measure(arguments: &PolicyArguments) -> Result<()> {
     let directory = arguments.model.as_deref().context("--eval-only needs --model")?;
     let bundle = Bundle::open(directory)?;
-    let policy = Policy::load(&bundle)?;
+    let (device, _) = arguments.computing.open(Purpose::Training)?;
+    let policy = Policy::load_on(&bundle, &device)?;
     let tables = bundle.read_file(BASELINES)?.map(|bytes| Baselines::from_bytes(&bytes)).transpose()?;
     let mut shards = load(arguments)?;
     if !arguments.hold_out.is_empty() {

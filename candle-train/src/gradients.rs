@@ -5,7 +5,7 @@
 #[cfg(feature = "cuda")]
 use crate::flat::FlatGradients;
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, DType, Device, Storage, Tensor, Var};
+use candle_core::{CpuStorage, DType, Storage, Tensor, Var};
 use candle_models::{Error, Result};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ impl Gradients {
     /// Zeros for every parameter.
     pub fn zeros(vars: &BTreeMap<String, Var>) -> Result<Self> {
         #[cfg(feature = "cuda")]
-        if let Some(Device::Cuda(device)) = vars.values().next().map(|var| var.device()) {
+        if let Some(candle_core::Device::Cuda(device)) = vars.values().next().map(|var| var.device()) {
             return Ok(Self(Sums::Cuda(FlatGradients::new(device, vars)?)));
         }
         let zeros = |(name, v): (&String, &Var)| Gradient { name: name.clone(), sum: vec![0.0; v.elem_count()], present: false };

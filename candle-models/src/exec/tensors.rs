@@ -179,9 +179,7 @@ impl Executor for TensorExecutor<'_> {
         let table = Tensor::cat(&distinct.iter().map(|(t, _)| *t).collect::<Vec<_>>(), 0)?;
         let bases: Vec<_> = columns.iter().map(|rows| rows.start).enumerate().collect();
         let (index, x) = (ids.shifted(&bases), x.to_dtype(layer.weight.dtype())?);
-        emulated([&x, &table, &layer.weight], |[x, table, weight]| {
-            Ok(ops::lookup_linear(x, table, &columns, index, weight, layer.bias.as_ref())?)
-        })
+        emulated([&x, &layer.weight], |[x, weight]| Ok(ops::lookup_linear(x, &table, &columns, index, weight, layer.bias.as_ref())?))
     }
 
     fn norm(&mut self, x: &Tensor, norm: &Norm, act: Activation) -> Result<Tensor> {
@@ -196,7 +194,7 @@ impl Executor for TensorExecutor<'_> {
 
     fn add_rows(&mut self, x: &Tensor, table: &Tensor, ids: &Indices, columns: &IndexColumns, act: Activation) -> Result<Tensor> {
         let index = ids.shifted(columns);
-        emulated([x, table], |[x, table]| Ok(ops::add_rows(x, table, index, columns.len(), act)?))
+        emulated([x], |[x]| Ok(ops::add_rows(x, table, index, columns.len(), act)?))
     }
 
     fn add(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
@@ -278,7 +276,7 @@ impl Executor for TensorExecutor<'_> {
 
     fn mamba(&mut self, x: &Tensor, block: &Mamba) -> Result<Tensor> {
         // One node of the graph is a gain where memory is the CPU's; on CUDA the operations are kernels of their own.
-        if !ops::is_fused(x) || !x.device().is_cpu() {
+        if !ops::is_on_host(x) {
             return block.compose(self, x);
         }
         let ((weights, eps), state) = (block.weights()?, block.first_state());
@@ -301,6 +299,11 @@ impl Executor for TensorExecutor<'_> {
         if !wanted.values.contains(&SAMPLE) {
             return Ok(wanted);
         }
+        #[cfg(feature = "cuda")]
+        if logits.device().is_cuda() {
+            let values = ops::cuda::choose::choose(logits, &wanted.values, uniform, choice)?;
+            return Ok(Indices::new(values, choice.columns));
+        }
         let logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
         let uniform = uniform.narrow(1, choice.column, choice.columns)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
         let mut values = wanted.values.to_vec();
@@ -322,7 +325,7 @@ impl Executor for TensorExecutor<'_> {
     ) -> Result<(Tensor, Indices)> {
         // A class that is to be chosen depends on the logits before it: one after the other.
         let given = !wanted.values.contains(&SAMPLE);
-        if !(given && ops::is_fused(trunk)) {
+        if !(given && ops::is_on_host(trunk)) {
             return heads.compose(self, trunk, classes, uniform);
         }
         let (mut parts, mut columns, mut base) = (Vec::new(), Vec::new(), 0);

@@ -39,7 +39,7 @@ impl Autoregressive {
         let component = |g: usize| {
             let (name, choice @ Choice { column, columns, classes }) = components[g];
             let params = params.pp(name);
-            let table = |name: &str, init: Init| params.table(name, [columns * classes, width], init);
+            let table = |name: &str, init: Init| params.get(name, &[columns * classes, width], init);
             Ok(Component {
                 choice,
                 hidden: Linear::new(width, width, &params.pp("hidden"))?,

@@ -33,7 +33,7 @@ pub struct Params {
     source: Rc<RefCell<Source>>,
     prefix: String,
     dtype: DType,
-    /// What matrices and tables are cast to when they are asked for.
+    /// What matrices are cast to when they are asked for.
     compute: Option<DType>,
     device: Device,
 }
@@ -68,7 +68,7 @@ impl Params {
         Self::new(Source::Description(Vec::new()), DType::F32, &Device::Cpu)
     }
 
-    /// A view whose matrices and tables come out in `dtype`; vectors, gains, taps and biases stay as they are. The cast is part of
+    /// A view whose matrices come out in `dtype`; vectors, gains, taps, biases and tables stay as they are. The cast is part of
     /// the graph: over [`Self::given`] variables in f32, gradients flow back to them (mixed precision, Micikevicius et al. 2018).
     #[must_use]
     pub fn computing_in(self, dtype: DType) -> Self {
@@ -94,19 +94,11 @@ impl Params {
     /// The weight `[inputs, outputs]` of a linear layer, which a bundle may hold in 8 bits, and how it was stored.
     pub fn matrix(&self, name: &str, shape: [usize; 2], init: Init) -> Result<(Tensor, Format)> {
         let Parameter { tensor, format } = self.parameter(ParameterSpec::matrix(self.pp(name).prefix, shape), init)?;
-        Ok((self.cast(tensor)?, format))
-    }
-
-    /// A table `[entries, width]` whose rows are looked up.
-    pub fn table(&self, name: &str, shape: [usize; 2], init: Init) -> Result<Tensor> {
-        self.cast(self.get(name, &shape, init)?)
-    }
-
-    fn cast(&self, tensor: Tensor) -> Result<Tensor> {
-        match self.compute {
-            Some(dtype) => Ok(tensor.to_dtype(dtype)?),
-            None => Ok(tensor),
-        }
+        let tensor = match self.compute {
+            Some(dtype) => tensor.to_dtype(dtype)?,
+            None => tensor,
+        };
+        Ok((tensor, format))
     }
 
     fn parameter(&self, spec: ParameterSpec, init: Init) -> Result<Parameter> {

@@ -5,6 +5,8 @@
 
 use super::simd::{self, kernel};
 use super::{Rows, is_fused, rows_of, with_rows};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
@@ -102,6 +104,12 @@ impl LossOp {
         }
     }
 
+    #[cfg(feature = "cuda")]
+    fn choices(&self) -> super::cuda::cross_entropy::Choices<'_> {
+        let Self { groups, classes, columns, smoothing } = self;
+        super::cuda::cross_entropy::Choices { groups, classes, columns: *columns, smoothing: *smoothing }
+    }
+
     fn classes(&self, r: usize) -> &[u32] {
         &self.classes[r * self.columns..][..self.columns]
     }
@@ -123,8 +131,17 @@ impl CustomOp1 for LossOp {
         Ok((CpuStorage::F32(losses), (logits.rows, groups).into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        super::cuda::cross_entropy::forward(&self.choices(), (storage, layout))
+    }
+
     fn bwd(&self, x: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
         let (rows, width) = x.dims2()?;
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return super::cuda::cross_entropy::backward(&self.choices(), x, &grad.contiguous()?).map(Some);
+        }
         let mut dx = vec![0.0; rows * width];
         with_rows(&[x, &grad.contiguous()?], |inputs| {
             let [logits, grad]: [Rows; 2] = [inputs[0], inputs[1]];
@@ -155,12 +172,23 @@ fn check(logits: &Tensor, classes: &Tensor, groups: &[LossGroup]) -> Result<Vec<
     Ok(classes)
 }
 
+/// The CPU takes any number of groups.
+#[cfg(not(feature = "cuda"))]
+fn fits_a_kernel(_: &[LossGroup]) -> bool {
+    true
+}
+
+#[cfg(feature = "cuda")]
+fn fits_a_kernel(groups: &[LossGroup]) -> bool {
+    groups.len() <= super::cuda::cross_entropy::GROUPS
+}
+
 /// Negative log-likelihood in nats, `[rows, groups]`, of the classes `[rows, columns]` under the logits `[rows, width]`, with a
-/// gradient. `smoothing` moves that much probability from the wanted class to all classes alike; it acts on choices of more
+/// gradient; classes may lie on the host. `smoothing` moves that much probability from the wanted class to all classes alike; it acts on choices of more
 /// than two classes only, because on a Bernoulli it would move the optimum.
 pub fn cross_entropy(logits: &Tensor, classes: &Tensor, groups: &[LossGroup], smoothing: f64) -> Result<Tensor> {
     let values = check(logits, classes, groups)?;
-    if !is_fused(logits) {
+    if !(is_fused(logits) && logits.dtype() == DType::F32 && fits_a_kernel(groups)) {
         return cross_entropy_reference(logits, classes, groups, smoothing);
     }
     let op = LossOp { groups: groups.to_vec(), classes: values, columns: classes.dim(1)?, smoothing: smoothing as f32 };
@@ -170,7 +198,7 @@ pub fn cross_entropy(logits: &Tensor, classes: &Tensor, groups: &[LossGroup], sm
 
 /// [`cross_entropy`] in plain tensor operations.
 pub fn cross_entropy_reference(logits: &Tensor, classes: &Tensor, groups: &[LossGroup], smoothing: f64) -> Result<Tensor> {
-    let n = logits.dim(0)?;
+    let (n, classes) = (logits.dim(0)?, &classes.to_device(logits.device())?);
     let one = |group: &LossGroup| -> Result<Tensor> {
         let LossGroup { logit, column, columns, .. } = *group;
         let z = logits.narrow(1, logit, columns * group.width())?;

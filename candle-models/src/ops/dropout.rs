@@ -1,8 +1,10 @@
 //! Factors on values, and dropout as such factors from addressed random numbers.
 
-use super::{contiguous, is_fused, with_rows};
+use super::{contiguous, is_on_host, with_rows};
 use crate::random::Random;
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 struct MaskOp(Vec<f32>);
@@ -34,7 +36,7 @@ pub fn mask(x: &Tensor, factors: Vec<f32>) -> Result<Tensor> {
     if factors.len() != x.elem_count() {
         bail!("{} factors for {} values", factors.len(), x.elem_count());
     }
-    if is_fused(x) {
+    if is_on_host(x) {
         return x.contiguous()?.apply_op1(MaskOp(factors));
     }
     x * Tensor::from_vec(factors, x.shape(), x.device())?.to_dtype(x.dtype())?
@@ -54,5 +56,48 @@ pub(crate) fn dropout_factors(n: usize, probability: f32, random: Random) -> Vec
 /// Dropout (Srivastava et al. 2014): every value is zero with `probability`, the others are divided by `1 - probability`. The
 /// same numbers fall on any device, whatever the dtype.
 pub fn dropout(x: &Tensor, probability: f32, random: Random) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if super::is_fused(x) && x.device().is_cuda() {
+        return x.contiguous()?.apply_op1(DropoutOp { probability, random });
+    }
     mask(x, dropout_factors(x.elem_count(), probability, random))
+}
+
+#[cfg(feature = "cuda")]
+struct DropoutOp {
+    probability: f32,
+    random: Random,
+}
+
+#[cfg(feature = "cuda")]
+impl CustomOp1 for DropoutOp {
+    fn name(&self) -> &'static str {
+        "dropout"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        bail!("on the CPU dropout is a mask")
+    }
+
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        super::cuda::philox::dropout(self.probability, self.random, (x, layout))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        dropout(grad, self.probability, self.random).map(Some)
+    }
+}
+
+/// Uniform numbers in [0, 1) from index 0 on, in f32: the same bits on any device.
+pub fn uniform(random: Random, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
+    let shape = shape.into();
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(cuda) = device {
+        let out = crate::cuda::empty(shape, candle_core::DType::F32, cuda)?;
+        super::cuda::philox::fill_uniform(random, &out)?;
+        return Ok(out);
+    }
+    let mut values = vec![0.0; shape.elem_count()];
+    random.fill_uniform(0, &mut values);
+    Tensor::from_vec(values, shape, device)
 }

@@ -6,7 +6,9 @@
 
 use super::activation::activate_backward;
 use super::{Activation, OutPointer, Rows, activate, is_fused, rows_of, with_rows};
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor};
 use gemm::Parallelism;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -174,6 +176,9 @@ struct LinearOp {
     act: Activation,
     /// What the activation was applied to, where its gradient needs that: ReLU's is in the output.
     before: Arc<OnceLock<Vec<f32>>>,
+    /// The same on a GPU, without the bias.
+    #[cfg(feature = "cuda")]
+    product: Arc<OnceLock<Tensor>>,
 }
 
 impl LinearOp {
@@ -191,21 +196,40 @@ impl LinearOp {
         out
     }
 
-    /// Gradients of the input, if anything asks for it, of the weight and of the bias.
-    fn backward(&self, x: &Tensor, w: &Tensor, out: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Tensor, Tensor)> {
+    #[cfg(feature = "cuda")]
+    fn forward_cuda(
+        &self,
+        x: (&CudaStorage, &Layout),
+        w: (&CudaStorage, &Layout),
+        bias: Option<(&CudaStorage, &Layout)>,
+    ) -> Result<(CudaStorage, Shape)> {
+        let forward = super::cuda::linear::forward(self.act, x, w, bias)?;
+        if let Some(product) = forward.product {
+            self.product.get_or_init(|| product);
+        }
+        Ok((forward.out, forward.shape))
+    }
+
+    /// Gradients of the input, if anything asks for it, of the weight and of the bias, if there is one.
+    fn backward(&self, [x, w, out, grad]: [&Tensor; 4], bias: Option<&Tensor>) -> Result<(Option<Tensor>, Tensor, Option<Tensor>)> {
         let (rows, (inputs, outputs)) = (x.dim(0)?, w.dims2()?);
         let grad = grad.contiguous()?;
+        #[cfg(feature = "cuda")]
+        if x.device().is_cuda() {
+            return super::cuda::linear::backward(self.act, self.product.get(), [x, w, out, &grad], bias);
+        }
         let needs_dx = x.track_op();
         let (dx, dw, db) = with_rows(&[x, w, out, &grad], |matrices| {
             let [x, w, out, grad]: [Rows; 4] = [matrices[0], matrices[1], matrices[2], matrices[3]];
             let through = self.through(out, grad);
             let grad = if self.act == Activation::None { grad } else { Rows { data: &through, ..grad } };
             let dx = needs_dx.then(|| product_new(grad.into(), Operand::from(w).t()));
-            Ok((dx, product_new(Operand::from(x).t(), grad.into()), column_sums(grad)))
+            Ok((dx, product_new(Operand::from(x).t(), grad.into()), bias.map(|_| column_sums(grad))))
         })?;
         let device = x.device();
         let dx = dx.map(|dx| Tensor::from_vec(dx, (rows, inputs), device)).transpose()?;
-        Ok((dx, Tensor::from_vec(dw, (inputs, outputs), device)?, Tensor::from_vec(db, outputs, device)?))
+        let db = db.map(|db| Tensor::from_vec(db, outputs, device)).transpose()?;
+        Ok((dx, Tensor::from_vec(dw, (inputs, outputs), device)?, db))
     }
 
     /// The gradient before the activation; nothing where there is none.
@@ -231,8 +255,13 @@ impl CustomOp2 for LinearOp {
         Ok((CpuStorage::F32(self.forward(x, w, &[])), (x.rows, w.width).into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, xl: &Layout, w: &CudaStorage, wl: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.forward_cuda((x, xl), (w, wl), None)
+    }
+
     fn bwd(&self, x: &Tensor, w: &Tensor, out: &Tensor, grad: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw, _) = self.backward(x, w, out, grad)?;
+        let (dx, dw, _) = self.backward([x, w, out, grad], None)?;
         Ok((dx, Some(dw)))
     }
 }
@@ -255,16 +284,29 @@ impl CustomOp3 for LinearOp {
         Ok((CpuStorage::F32(self.forward(x, w, b)), (x.rows, w.width).into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        x: &CudaStorage,
+        xl: &Layout,
+        w: &CudaStorage,
+        wl: &Layout,
+        b: &CudaStorage,
+        bl: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        self.forward_cuda((x, xl), (w, wl), Some((b, bl)))
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
         w: &Tensor,
-        _: &Tensor,
+        b: &Tensor,
         out: &Tensor,
         grad: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let (dx, dw, db) = self.backward(x, w, out, grad)?;
-        Ok((dx, Some(dw), Some(db)))
+        let (dx, dw, db) = self.backward([x, w, out, grad], Some(b))?;
+        Ok((dx, Some(dw), db))
     }
 }
 
@@ -277,11 +319,17 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, act: Activatio
     if x.dim(1)? != weight.dim(0)? {
         candle_core::bail!("linear: rows of {} values by a weight {:?}", x.dim(1)?, weight.dims());
     }
-    let (op, weight) = (LinearOp { act, before: Arc::default() }, weight.contiguous()?);
-    // A transposed input has its rows' values apart; the op reads rows.
-    let x = if x.stride()[1] == 1 { x.clone() } else { x.contiguous()? };
+    let op = LinearOp {
+        act,
+        before: Arc::default(),
+        #[cfg(feature = "cuda")]
+        product: Arc::default(),
+    };
+    let weight = weight.contiguous()?;
+    // A transposed input has its rows' values apart; the op reads rows. cuBLAS gets rows one behind the other.
+    let x = if x.stride()[1] == 1 && x.device().is_cpu() { x.clone() } else { x.contiguous()? };
     match bias {
-        Some(bias) => x.apply_op3(&weight, bias, op),
+        Some(bias) => x.apply_op3(&weight, &bias.to_dtype(DType::F32)?, op),
         None => x.apply_op2(&weight, op),
     }
 }

@@ -7,7 +7,7 @@
 
 use super::linear::{Operand, TASK_ROWS, Target, column_sums, product, product_alone, product_new};
 use super::rows::check_indices;
-use super::{Activation, Rows, add_into, contiguous, is_fused, join_rows, linear, rows_of, with_rows};
+use super::{Activation, Rows, add_into, contiguous, is_on_host, join_rows, linear, rows_of, with_rows};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -152,7 +152,7 @@ pub fn lookup_linear(
     let entries: usize = columns.iter().map(Range::len).sum();
     match bias {
         // A short pass multiplies less by looking up first.
-        Some(bias) if is_fused(x) && !x.track_op() && index.len() > entries => {
+        Some(bias) if is_on_host(x) && !x.track_op() && index.len() > entries => {
             let op = LookupOp { x: x.contiguous()?, index, columns: columns.to_vec() };
             table.contiguous()?.apply_op3(&weight.contiguous()?, bias, op)
         }

@@ -39,7 +39,7 @@ pub(crate) use conv::{ConvShape, conv_sequence};
 pub use conv::{causal_conv, causal_conv_reference};
 pub use cross_entropy::{LossGroup, cross_entropy, cross_entropy_reference};
 pub(crate) use dropout::dropout_factors;
-pub use dropout::{dropout, mask};
+pub use dropout::{dropout, mask, uniform};
 pub(crate) use gru::gru_row;
 pub use gru::{gru, gru_gates, gru_reference};
 pub use linear::{linear, linear_reference};
@@ -65,6 +65,11 @@ pub(crate) fn is_fused(x: &Tensor) -> bool {
         DType::BF16 | DType::F16 => x.device().is_cuda(),
         _ => false,
     }
+}
+
+/// Whether the kernels over slices serve this tensor.
+pub(crate) fn is_on_host(x: &Tensor) -> bool {
+    is_fused(x) && x.device().is_cpu()
 }
 
 /// Checks that the rows of `x` are whole sequences of the batch of `state`, with one reset each.

@@ -62,7 +62,7 @@ impl Policy {
             outputs: vec![TensorSpec::f32("logits", &[LOGITS]), TensorSpec::f32("value", &[1]), TensorSpec::u32("action", &[ACTION])],
             state,
         };
-        let table = |name: &str, rows: u32| params.table(name, [rows as usize, embedding], Init::Normal(0.1));
+        let table = |name: &str, rows: u32| params.get(name, &[rows as usize, embedding], Init::Normal(0.1));
         Ok(Self {
             action_states: table("action_states", ACTION_STATES)?,
             characters: table("characters", CHARACTERS)?,
@@ -84,12 +84,17 @@ impl Policy {
         Ok(params.specs())
     }
 
-    /// The policy of a bundle, every tensor checked before memory is taken for it.
+    /// The policy of a bundle on the CPU, every tensor checked before memory is taken for it.
     pub fn load(bundle: &Bundle) -> Result<Self> {
+        Self::load_on(bundle, &Device::Cpu)
+    }
+
+    /// [`Self::load`] onto a device, in f32.
+    pub fn load_on(bundle: &Bundle, device: &Device) -> Result<Self> {
         bundle.require_family(&[super::FAMILY])?;
         let config: PolicyConfig = bundle.config()?;
         let parameters = bundle.read_parameters(&Self::parameters(&config)?)?;
-        Self::new(&config, &Params::stored(parameters, &Device::Cpu))
+        Self::new(&config, &Params::stored(parameters, device))
     }
 
     /// The configuration that it was made from.

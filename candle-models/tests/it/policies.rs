@@ -74,7 +74,3 @@ pub fn inputs(batch: usize, steps: usize, sampled: bool) -> NamedTensors {
 pub fn resets(batch: usize, steps: usize) -> Vec<bool> {
     (0..batch * steps).map(|i| Random::new(11).stream("resets").uniform(i as u64) < 0.15).collect()
 }
-
-pub fn frame(inputs: &NamedTensors, t: usize) -> NamedTensors {
-    inputs.map(|_, x| Ok(x.narrow(1, t, 1)?.squeeze(1)?.contiguous()?)).unwrap()
-}

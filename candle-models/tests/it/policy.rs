@@ -9,6 +9,10 @@ use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
 use candle_models::tensors::NamedTensors;
 
+fn frame(inputs: &NamedTensors, t: usize) -> NamedTensors {
+    inputs.map(|_, x| Ok(x.narrow(1, t, 1)?.squeeze(1)?.contiguous()?)).unwrap()
+}
+
 fn assert_close(what: &str, a: &Tensor, b: &Tensor, tolerance: f32) {
     assert_eq!(a.dims(), b.dims(), "{what}");
     let flat = |t: &Tensor| t.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();

@@ -132,6 +132,11 @@ impl Plan {
         Self { device, dtype, ..self }
     }
 
+    /// The device that the run computes on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// What is held out, for the log: games and rows, trained on and held out.
     pub fn games(&self) -> [(usize, usize); 2] {
         [&self.train, &self.held_out].map(|d| (d.shards().len(), d.passes().iter().map(|p| d.rows(p.game)).sum()))

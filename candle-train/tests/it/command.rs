@@ -57,6 +57,32 @@ fn a_dry_run_needs_no_directory_and_trains_nothing() {
 }
 
 #[test]
+fn the_environment_chooses_where_nothing_was_typed() {
+    let dir = tempfile::tempdir().unwrap();
+    let [replays, cache] = [replays(dir.path(), 3, 400), dir.path().join("cache")].map(|p| p.to_string_lossy().into_owned());
+    let train = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_candle-train"));
+        command.args(["policy", "--dry-run", "--replays", &replays, "--cache", &cache, "--set", "data.batch=8"]).args(arguments);
+        let output = run(command.envs(variables.iter().copied()));
+        (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, stdout, stderr) = train(&[("CANDLE_DEVICE", "cpu"), ("CANDLE_DTYPE", "f32")], &[]);
+    assert!(code == 0 && stdout.contains("on the CPU, in f32"), "{stderr}");
+    for (variable, message) in [
+        (("CANDLE_DEVICE", "cuda:77"), "error: device cuda:77: "),
+        (("CANDLE_DEVICE", "tpu"), "error: CANDLE_DEVICE: expected auto, cpu, cuda or cuda:NUMBER"),
+        (("CANDLE_DTYPE", "f8"), "error: config: dtype: CANDLE_DTYPE: expected f32, f16 or bf16"),
+    ] {
+        let (code, _, stderr) = train(&[variable], &[]);
+        assert!(code != 0 && stderr.contains(message) && !stderr.contains("warning"), "{variable:?}: {stderr}");
+        let (code, _, stderr) = train(&[variable], &["--device", "cpu", "--dtype", "f32"]);
+        assert_eq!(code, 0, "what was typed comes first: {variable:?}: {stderr}");
+    }
+    let (code, _, stderr) = train(&[("CANDLE_DEVICE", "cpu"), ("CANDLE_DTYPE", "bf16")], &[]);
+    assert!(code == 2 && stderr.contains("expected f32 on this device, found bf16"), "{stderr}");
+}
+
+#[test]
 fn what_cannot_work_is_one_line_and_a_code() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out").to_string_lossy().into_owned();
@@ -69,12 +95,16 @@ fn what_cannot_work_is_one_line_and_a_code() {
         (vec!["--out", &out, "--replays", &empty], 1, "the folder holds no .slp file"),
         (vec!["--out", &out, "--config", "/nowhere.toml"], 1, "/nowhere.toml: No such file"),
         (vec!["--eval-only", "--model", "/nowhere"], 1, "/nowhere: No such file"),
+        (vec!["--out", &out, "--device", "cuda:77"], 1, "device cuda:77: "),
+        (vec!["--out", &out, "--device", "cpu", "--dtype", "bf16"], 2, "config: dtype: expected f32 on this device, found bf16"),
     ] {
         let (found, _, stderr) = train(&arguments);
         assert_eq!(found, code, "{arguments:?}: {stderr}");
         let last = stderr.lines().last().unwrap_or_default();
         assert!(last.starts_with("error: ") && last.contains(message), "{arguments:?}: {stderr}");
     }
+    let (code, _, stderr) = train(&["--out", &out, "--device", "gpu"]);
+    assert!(code == 2 && stderr.contains("expected auto, cpu, cuda or cuda:NUMBER, found \"gpu\""), "{stderr}");
     assert_eq!(train(&["--max-time", "soon", "--out", &out]).0, 2);
     assert_eq!(train(&[]).0, 2, "--out is needed");
 }

@@ -1,5 +1,6 @@
 //! Training in memory.
 
+use candle_core::{DType, Device};
 use candle_models::policy::simulation::simulate;
 use candle_models::policy::{BackboneConfig, Heads};
 use candle_train::policy::config::RunConfig;
@@ -54,4 +55,35 @@ fn a_short_run_beats_guessing_by_frequency() {
     assert!(policy < 0.5 * marginal, "policy {policy}, marginal frequencies {marginal} nats a frame");
     let frames = |i: usize| trained.table[i].1.all().frames;
     assert!((0..trained.table.len()).all(|i| frames(i) == 2 * 1499), "all rows of the table are about the same frames");
+}
+
+/// The losses of all steps of a run of that dtype on the CPU.
+fn losses(config: &RunConfig, games: &Games, dtype: DType) -> Vec<f64> {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::New(dir.path().to_owned());
+    with_large_stack(|| Plan::new(config.clone(), games, Order::Epochs)?.on(Device::Cpu, dtype).train(&place, &Stop::after(None))).unwrap();
+    let lines = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
+    let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    lines.filter_map(|line| line["loss"].as_f64()).collect()
+}
+
+#[test]
+fn the_loss_in_bf16_follows_the_loss_in_f32() {
+    let games = games(2, 0, 900);
+    for backbone in ["mlp", "gru", "mamba", "attention"] {
+        let mut config = config(backbone, 2);
+        config.trainer.log_every = 1;
+        config.noise.dropout = 0.1;
+        if let BackboneConfig::Attention { heads, window, .. } = &mut config.model.backbone {
+            (*heads, *window) = (2, 8);
+        }
+        let [wide, narrow] = [DType::F32, DType::BF16].map(|dtype| losses(&config, &games, dtype));
+        assert!(wide.len() > 40 && wide.len() == narrow.len(), "{backbone}: {} and {} steps", wide.len(), narrow.len());
+        assert_ne!(wide, narrow, "{backbone}: nothing was rounded");
+        let worst = wide.iter().zip(&narrow).map(|(w, n)| (w - n).abs() / w).fold(0.0, f64::max);
+        let [w, n] = [&wide, &narrow].map(|losses| losses[losses.len() - 8..].iter().sum::<f64>() / 8.0);
+        eprintln!("{backbone}: {:.3} to {w:.4} in f32 and {n:.4} in bf16, steps differ by up to {worst:.2e}", wide[0]);
+        assert!(w < 0.6 * wide[0], "{backbone}: from {} to {w}", wide[0]);
+        assert!(worst < 0.05 && (w - n).abs() < 0.02 * w, "{backbone}: {w} in f32, {n} in bf16, worst step {worst}");
+    }
 }

@@ -4,12 +4,16 @@
 //! it. Activations have the dtype of the launch; gains, offsets, convolution taps, A, D and recurrent state are f32.
 
 pub(crate) mod attention;
+pub(crate) mod choose;
 pub(crate) mod conv;
+pub(crate) mod cross_entropy;
 pub(crate) mod elementwise;
 pub(crate) mod gru;
 pub(crate) mod heads;
+pub(crate) mod linear;
 pub(crate) mod mamba;
 pub(crate) mod norm;
+pub(crate) mod philox;
 pub(crate) mod product;
 pub(crate) mod rows;
 pub(crate) mod scan;
