@@ -40,10 +40,16 @@ impl Epilogue {
         Self { x, residual: Matrix::NONE, out, bias, act: activation_code(act) }
     }
 
-    /// `out = a + b`.
+    /// The same plus a matrix of the output's shape.
     #[allow(dead_code, reason = "for recorded programs: tensors add with Candle's own kernel")]
+    pub fn with_residual(self, residual: Matrix) -> Self {
+        Self { residual, ..self }
+    }
+
+    /// `out = a + b`.
+    #[allow(dead_code, reason = "as above")]
     pub fn add(a: Matrix, b: Matrix, out: Matrix) -> Self {
-        Self { residual: b, ..Self::new(a, out, 0, Activation::None) }
+        Self::new(a, out, 0, Activation::None).with_residual(b)
     }
 
     /// # Safety

@@ -1,6 +1,7 @@
 // Gates of a gated recurrent unit; the products with the weights are matrix products of their own.
 //
-// r, z = sigmoid(x + h), n = tanh(x_n + r h_n), h' = (1 - z) n + z h. A block has some columns of one sequence's frame.
+// r, z = sigmoid(x + h), n = tanh(x_n + r h_n), h' = (1 - z) n + z h. A block has some columns of one sequence's frame. The product
+// in the same kernel would need every block to read the whole state before any writes its part of the new one.
 
 // The states as the operand of the first product: zeros where the frame begins with a reset.
 template <typename T>

@@ -41,9 +41,7 @@ void scan(const Scan<T>& a) {
     const u32 lane = threadIdx.x % 32, part = threadIdx.x / 32;
     const u32 width = a.u.width, states = a.b.width, first = blockIdx.x * CHANNELS;
     const u64 row = (u64)blockIdx.y * a.steps;
-    // The row behind a tile takes what belongs to no frame of it.
-    float *dts = shared, *us = dts + (tile + 1) * CHANNELS, *bs = us + (tile + 1) * CHANNELS;
-    float *cs = bs + (tile + 1) * padded, *ys = cs + (tile + 1) * padded;
+    float *dts = shared, *us = dts + tile * CHANNELS, *bs = us + tile * CHANNELS, *cs = bs + tile * padded, *ys = cs + tile * padded;
 
     float h[C][S], rate[C][S];
     float* state = a.state.of(blockIdx.y);
@@ -94,13 +92,15 @@ void scan(const Scan<T>& a) {
         __syncthreads();  // The tile before has been written out.
 #pragma unroll
         for (u32 k = 0; k < BRING; k++) {
-            u32 t = min(line + k * lines, tile);
+            u32 t = line + k * lines;
+            if (t >= tile) break;
             dts[t * CHANNELS + own] = softplus(load(next_dt + k));
             us[t * CHANNELS + own] = load(next_u + k);
         }
 #pragma unroll
         for (u32 k = 0; k < BRING_STATES; k++) {
-            u32 t = min(state_line + k * state_lines, tile);
+            u32 t = state_line + k * state_lines;
+            if (t >= tile) break;
             bs[t * padded + own_state] = state_inside ? load(next_b + k) : 0.0f;
             cs[t * padded + own_state] = state_inside ? load(next_c + k) : 0.0f;
         }

@@ -75,7 +75,7 @@ impl Scan {
             _ => ("scan_narrow", 4, WARP, KEPT),
         };
         let warps = states.div_ceil(each);
-        let shared = 4 * ((tile + 1) * 2 * (channels + warps * each) + tile * warps * channels);
+        let shared = 4 * tile * (2 * (channels + warps * each) + warps * channels);
         Ok((Kernel { source: &SOURCE, name }, ((width.div_ceil(channels), batch, 1), warps * WARP, shared)))
     }
 }

@@ -194,7 +194,7 @@ fn epilogues_with_bias_and_residual_work_in_place() {
     let residual_rows = cuda::matrix(&on_residual).unwrap();
     // SAFETY: the matrices have three rows of 70 values each.
     unsafe {
-        elementwise::Epilogue { residual: residual_rows, ..epilogue }.launch(&gpu, DType::F32, 3).unwrap();
+        epilogue.with_residual(residual_rows).launch(&gpu, DType::F32, 3).unwrap();
         elementwise::Epilogue::add(x_rows, residual_rows, residual_rows).launch(&gpu, DType::F32, 3).unwrap();
     }
     let once = (activated + &residual).unwrap();
