@@ -28,7 +28,7 @@ build() {
     export CUDA_COMPUTE_CAP="${CUDA_COMPUTE_CAP:-80}"
     local features="candle-models/cli"
     for feature in ${FEATURES//,/ }; do features+=",candle-models/$feature,candle-bench/$feature"; done
-    cargo build --release -p candle-models -p candle-bench --features "$features" --bin candle-infer --bin candle-bench --bin first-answer
+    cargo build --release -p candle-models -p candle-bench --features "$features" --bin candle-infer --bin candle-bench
     tests="$(cargo test --release -p candle-models -p candle-bench --features "$features" --test gpu --no-run --message-format=json |
         sed -n 's/.*"name":"gpu".*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)"
     [ -x "$tests" ] || { echo "the test binary was not built" >&2; exit 1; }
@@ -39,7 +39,7 @@ build() {
     # Laid out like the repository: tests and benchmarks read weights and data by relative paths.
     mkdir -p "$suite"/{bin,stub,weights,candle-models/tests,candle-bench,examples}
     cp "$tests" "$suite/bin/gpu-tests"
-    cp "$target"/release/{candle-bench,first-answer,candle-infer} "$suite/bin/"
+    cp "$target"/release/{candle-bench,candle-infer} "$suite/bin/"
     strip "$suite"/bin/*
     cp -L "$CUDA_HOME/lib/stubs/libcuda.so" "$suite/stub/libcuda.so.1"
     cp -r weights/policy-mlp weights/policy-mamba "$suite/weights/"
@@ -158,8 +158,7 @@ run() {
         tests_only=yes
         note "The device is emulated: benchmarks would measure the emulator."
     fi
-    # One thread: the tests share one device.
-    part tests 180 "$root/bin/gpu-tests" --test-threads=1
+    part tests 180 "$root/run.sh" each-test
     if [ -z "$tests_only" ]; then
         cd "$root"
         local peer=() bench="$root/bin/candle-bench" common=(--out "$out" --warm-up 0.2 --window-length 0.2)
@@ -182,8 +181,20 @@ run() {
     return "$failed"
 }
 
+# Every test in a process of its own: a kernel that fails leaves its process without a device.
+each_test() {
+    local tests name failures=0
+    tests="$(cd "$(dirname "$0")" && pwd)/bin/gpu-tests"
+    while read -r name; do
+        timeout -k 5 60 "$tests" --exact "$name" --test-threads=1 </dev/null 2>&1 | sed '/^$/d; /^running 1 test$/d' || failures=$((failures + 1))
+    done < <("$tests" --list 2>/dev/null | sed -n 's/: test$//p')
+    echo "failed: $failures"
+    [ "$failures" = 0 ]
+}
+
 case "${1:-}" in
     build) shift; build "$@" ;;
     run) shift; run "$@" ;;
+    each-test) each_test ;;
     *) usage ;;
 esac

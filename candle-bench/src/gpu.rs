@@ -258,21 +258,21 @@ impl<T, F: Fn() -> candle_core::Result<T>> Subject for OnDevice<'_, F> {
     }
 }
 
-/// Seconds from the start of another process to its first answer, which it prints a line for.
+/// What a process prints behind its first answer.
+pub const ANSWER: &str = "answer";
+
+/// Seconds from the start of another process of this program to its first answer.
 fn first_answer(bundle: &Path, device: &str, dtype: &str) -> Result<f64> {
-    let program = std::env::current_exe().context("this program cannot be found")?.with_file_name("first-answer");
+    let program = std::env::current_exe().context("this program cannot be found")?;
     let start = Instant::now();
-    let mut child = Command::new(&program)
-        .arg(bundle)
-        .args([device, dtype])
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("{}: cannot be started", program.display()))?;
+    let mut command = Command::new(&program);
+    command.arg("first-answer").arg(bundle).args(["--device", device, "--dtype", dtype]).stdout(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("{}: cannot be started", program.display()))?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("it has no output")?).read_line(&mut line)?;
     let seconds = start.elapsed().as_secs_f64();
     let status = child.wait()?;
-    ensure!(status.success() && line.trim() == "answer", "{}: no answer from it ({status})", program.display());
+    ensure!(status.success() && line.trim() == ANSWER, "{}: no answer from it ({status})", program.display());
     Ok(seconds)
 }
 

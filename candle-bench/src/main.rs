@@ -2,14 +2,14 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_bench::gpu::{self, GpuSuite};
-use candle_bench::harness::Settings;
+use candle_bench::harness::{Settings, Subject};
 use candle_bench::host::Host;
 use candle_bench::load::{Arrivals, LoadSuite};
 use candle_bench::ops::{self, OpSuite};
 use candle_bench::peer::{Library, Peer};
-use candle_bench::policy::{Network, Place};
+use candle_bench::policy::{EngineCalls, Inputs, Network, Place};
 use candle_bench::suites::{LatencySuite, PeerSuite};
-use candle_bench::table::{Pass, Record, Report};
+use candle_bench::table::{Case, Pass, Record, Report};
 use candle_bench::targets::TargetSuite;
 use candle_models::device::{self, DeviceChoice};
 use candle_models::policy::{BackboneConfig, Heads};
@@ -40,6 +40,9 @@ enum Suite {
     Peers(Peers),
     /// The figures that the project holds itself to on a GPU, of the shipped policies, beside PyTorch.
     Gpu(Gpu),
+    /// Takes one step and prints a line: `gpu` measures how long that takes from the start of this process.
+    #[command(hide = true)]
+    FirstAnswer(FirstAnswer),
     /// Every fused operation against its plain form on the policy's sizes: ratio, rate, and share of this machine's peak.
     Ops(Ops),
 }
@@ -164,6 +167,15 @@ struct Gpu {
     alone: bool,
     #[command(flatten)]
     python: Python,
+}
+
+#[derive(clap::Args)]
+struct FirstAnswer {
+    bundle: PathBuf,
+    #[command(flatten)]
+    device: OnDevice,
+    #[arg(long)]
+    dtype: String,
 }
 
 /// The peer.
@@ -463,31 +475,33 @@ fn ops(arguments: &Ops) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Takes one step of a bundle and prints a line.
+fn first_answer(arguments: &FirstAnswer) -> Result<ExitCode> {
+    let (network, place) = (Network::open(&arguments.bundle)?, arguments.device.open()?);
+    let case = Case { dtype: arguments.dtype.clone(), ..network.case(Pass::Step, 1, 1, 1) };
+    EngineCalls::new(network.load()?, &case, &Inputs::random(&case), &place)?.run()?;
+    println!("{}", gpu::ANSWER);
+    Ok(ExitCode::SUCCESS)
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let common = match &arguments.suite {
-        Suite::Latency(a) => &a.common,
-        Suite::Load(a) => &a.common,
-        Suite::Targets(a) => &a.common,
-        Suite::Peers(a) => &a.common,
-        Suite::Gpu(a) => &a.common,
-        Suite::Ops(a) => &a.common,
+    type Run<'a> = Box<dyn Fn() -> Result<ExitCode> + 'a>;
+    let (threads, run): (&[usize], Run) = match &arguments.suite {
+        Suite::Latency(a) => (&a.common.threads, Box::new(|| latency(a))),
+        Suite::Load(a) => (&a.common.threads, Box::new(|| load(a))),
+        Suite::Targets(a) => (&a.common.threads, Box::new(|| targets(a))),
+        Suite::Peers(a) => (&a.common.threads, Box::new(|| peers(a))),
+        Suite::Gpu(a) => (&a.common.threads, Box::new(|| gpu(a))),
+        Suite::FirstAnswer(a) => (&[1], Box::new(|| first_answer(a))),
+        Suite::Ops(a) => (&a.common.threads, Box::new(|| ops(a))),
     };
     if cfg!(debug_assertions) {
         eprintln!("warning: this is not a release build (cargo run --release -p candle-bench): the times are not worth keeping");
     }
-    let threads = common.threads.iter().copied().max().unwrap_or(1);
     // SAFETY: no other thread has been started yet.
-    unsafe { device::configure_threads(threads) };
-    let result = match &arguments.suite {
-        Suite::Latency(a) => latency(a),
-        Suite::Load(a) => load(a),
-        Suite::Targets(a) => targets(a),
-        Suite::Peers(a) => peers(a),
-        Suite::Gpu(a) => gpu(a),
-        Suite::Ops(a) => ops(a),
-    };
-    result.unwrap_or_else(|error| {
+    unsafe { device::configure_threads(threads.iter().copied().max().unwrap_or(1)) };
+    run().unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         ExitCode::FAILURE
     })
