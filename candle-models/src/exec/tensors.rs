@@ -301,7 +301,7 @@ impl Executor for TensorExecutor<'_> {
         }
         #[cfg(feature = "cuda")]
         if logits.device().is_cuda() {
-            let values = ops::cuda::choose::choose(logits, &wanted.values, uniform, choice)?;
+            let values = ops::cuda::heads::choose(logits, &wanted.values, uniform, choice)?;
             return Ok(Indices::new(values, choice.columns));
         }
         let logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;

@@ -59,11 +59,11 @@ kernel! {
         let width = q.len() / shape.heads;
         let scale = 1.0 / (width as f32).sqrt();
         let scores = &mut scores[..=available];
-        for head in 0..shape.heads {
+        for (head, slope) in slopes.iter().enumerate() {
             let columns = head * width..(head + 1) * width;
             let mut most = f32::NEG_INFINITY;
             for (j, s) in scores.iter_mut().enumerate() {
-                *s = dot::<S>(&q[columns.clone()], &keys.row(t, j)[columns.clone()]) * scale - slopes[head] * j as f32;
+                *s = dot::<S>(&q[columns.clone()], &keys.row(t, j)[columns.clone()]) * scale - slope * j as f32;
                 most = most.max(*s);
             }
             let mut total = 0.0;

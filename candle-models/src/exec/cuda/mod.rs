@@ -298,7 +298,6 @@ impl CudaExecutor {
             timed(name, &|| step(&pass))?;
         }
         timed("copy-out", &|| self.copy_out(part.len()))?;
-        drop(pass);
         self.deliver(part, part.len());
         Ok(times)
     }

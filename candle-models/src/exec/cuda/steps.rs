@@ -230,7 +230,7 @@ impl<'a> Compiler<'a> {
         let (weight, bias) = (self.vector(&layer.weight)?, self.vector_or_none(layer.bias.as_ref())?);
         let (group, kind, eps) = (layer.weight.dim(0)?, layer.kind, layer.eps);
         Ok(self.with_narrow([x], out, move |pass, [x], out| {
-            let args = norm::Norm::new(pass.matrix(x), pass.matrix(out), [weight, bias], pass.rows(), group, kind, act, eps);
+            let args = norm::Norm::new([pass.matrix(x), pass.matrix(out)], [weight, bias], (pass.rows(), group), (kind, eps), act);
             // SAFETY: as for `linear`.
             Ok(unsafe { args.launch(pass.gpu, pass.dtype) }?)
         }))
@@ -311,7 +311,8 @@ impl<'a> Compiler<'a> {
             let (rows, dtype, resets) = (pass.rows(), pass.dtype, pass.resets());
             let matrix = |data, width: usize| Matrix { data, stride: width as u32, width: width as u32 };
             let shares = pass.matrix(shares).data;
-            let norm = norm::Norm::new(pass.matrix(x), pass.matrix(normed), [gain, 0], rows, x.width, NormKind::Rms, Activation::None, eps);
+            let norm =
+                norm::Norm::new([pass.matrix(x), pass.matrix(normed)], [gain, 0], (rows, x.width), (NormKind::Rms, eps), Activation::None);
             let conv = mamba::MambaConv {
                 x: pass.matrix(xz.columns(0, inner)),
                 u: pass.matrix(u),
@@ -450,17 +451,19 @@ impl<'a> Compiler<'a> {
 }
 
 fn choose(logits: Slot, (wanted, uniform): (IndexSlot, Slot), choice: Choice, out: IndexSlot) -> Run {
-    let Choice { column, columns, .. } = choice;
+    let Choice { column, columns, classes } = choice;
     Box::new(move |pass| {
         let args = Choose {
             logits: pass.matrix(logits),
-            wanted: pass.index(wanted, column, columns),
             uniform: pass.matrix(uniform.columns(column, columns)),
+            wanted: pass.index(wanted, column, columns),
             out: pass.index(out, 0, columns),
             rows: pass.rows() as u32,
+            columns: columns as u32,
+            classes: classes as u32,
         };
-        // SAFETY: the plan gives every matrix of a pass its rows.
-        Ok(unsafe { args.launch(pass.gpu) }?)
+        // SAFETY: the plan gives every matrix of a pass its rows, and logits are f32.
+        Ok(unsafe { args.launch(pass.gpu, DType::F32) }?)
     })
 }
 

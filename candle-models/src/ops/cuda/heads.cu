@@ -1,59 +1,66 @@
-// Choosing classes from logits, and all heads of an action one after the other in one block a row.
+// Choosing classes from logits as `exec::pick` does, and all heads of an action one after the other in one block a row.
 
-const u32 SAMPLE = 0xffffffff;
+// In place of a class: "choose one".
+#define SAMPLE 0xffffffffu
 
-// `exec::pick`: the class of a column from its logits by inverse of the cumulative distribution at `uniform`, the most likely one where
-// that is negative. One logit is that of class 1 against class 0. Sums in f64, as `random::categorical` has them.
-inline u32 pick(const float* logits, u32 classes, float uniform) {
-    if (classes == 1) {
-        if (uniform < 0.0f) return logits[0] > 0.0f;
-        float up = sigmoid(logits[0]), down = 1.0f - up;
-        bool low = down > 0.0f && isfinite(down), high = up > 0.0f && isfinite(up);
-        double target = (double)uniform * ((low ? (double)down : 0.0) + (high ? (double)up : 0.0));
-        return high && !(low && (double)down > target);
-    }
-    u32 best = 0;
-    float most = -INFINITY;
-    for (u32 i = 0; i < classes; i++) {
-        if (logits[i] > most) {
-            most = logits[i];
-            best = i;
-        }
-    }
-    if (uniform < 0.0f) return best;
-    double total = 0.0;
-    for (u32 i = 0; i < classes; i++) {
-        float w = expf(logits[i] - most);
-        if (w > 0.0f && isfinite(w)) total += (double)w;
-    }
-    double target = (double)uniform * total, cumulative = 0.0;
+template <typename T>
+struct Choose {
+    Rows<const T> logits;       // a column's lie side by side
+    Rows<const float> uniform;  // negative: the most likely class
+    Rows<const u32> wanted;
+    Rows<u32> out;
+    u32 rows;
+    u32 columns;
+    u32 classes;  // 2: one logit, that of class 1
+};
+
+// The first class at which the weights so far exceed the share `uniform` of all: `random::categorical`.
+template <typename F>
+u32 categorical(float uniform, u32 classes, F weight) {
+    double sum = 0.0, so_far = 0.0;
+    for (u32 i = 0; i < classes; i++) sum += (double)weight(i);
+    double target = (double)uniform * sum;
     u32 last = 0;
     for (u32 i = 0; i < classes; i++) {
-        float w = expf(logits[i] - most);
-        if (!(w > 0.0f && isfinite(w))) continue;
+        float w = weight(i);
+        if (!(w > 0.0f)) continue;
         last = i;
-        cumulative += (double)w;
-        if (cumulative > target) break;
+        so_far += (double)w;
+        if (so_far > target) break;
     }
     return last;
 }
 
-struct Choose {
-    Rows<const float> logits;
-    Rows<const u32> wanted;     // from the component's first column on
-    Rows<const float> uniform;  // likewise
-    Rows<u32> out;
-    u32 rows;
-};
-
-extern "C" __global__ void choose(const __grid_constant__ Choose a) {
-    u64 i = thread_number();
-    u32 columns = a.out.width, per = a.logits.width / columns;
-    if (i >= (u64)a.rows * columns) return;
-    u64 row = i / columns, column = i % columns;
-    u32 want = a.wanted.row(row)[column];
-    a.out.row(row)[column] = want == SAMPLE ? pick(a.logits.row(row) + column * per, per, a.uniform.row(row)[column]) : want;
+template <typename T>
+u32 pick(const T* logits, u32 classes, float uniform) {
+    if (classes == 2) {
+        float z = load(logits), up = sigmoid(z);
+        if (uniform < 0.0f) return z > 0.0f;
+        return categorical(uniform, 2, [&](u32 i) { return i ? up : 1.0f - up; });
+    }
+    float most = -__uint_as_float(0x7f800000);
+    u32 best = 0;
+    for (u32 i = 0; i < classes; i++) {
+        float z = load(logits + i);
+        if (z > most) {
+            most = z;
+            best = i;
+        }
+    }
+    if (uniform < 0.0f) return best;
+    return categorical(uniform, classes, [&](u32 i) { return expf(load(logits + i) - most); });
 }
+
+template <typename T>
+void choose(const Choose<T>& a) {
+    u64 thread = thread_number(), row = thread / a.columns;
+    if (row >= a.rows) return;
+    u32 column = thread % a.columns, wanted = a.wanted.row(row)[column];
+    u32 width = a.classes == 2 ? 1 : a.classes;
+    bool open = wanted == SAMPLE;
+    a.out.row(row)[column] = open ? pick(a.logits.row(row) + column * width, a.classes, a.uniform.row(row)[column]) : wanted;
+}
+KERNELS(choose, Choose)
 
 // A component: `HeadGroup` in heads.rs.
 template <typename T>
@@ -134,7 +141,7 @@ void heads(const Heads<T>& a) {
         if (threadIdx.x < group.columns) {
             u32 column = group.column + threadIdx.x, per = group.logits / group.columns;
             u32 want = a.wanted.row(row)[column];
-            if (want == SAMPLE) want = pick(logits + done + threadIdx.x * per, per, a.uniform.row(row)[column]);
+            if (want == SAMPLE) want = pick(logits + done + threadIdx.x * per, group.classes, a.uniform.row(row)[column]);
             classes[threadIdx.x] = want;
             a.out.row(row)[chosen + threadIdx.x] = want;
         }

@@ -4,7 +4,6 @@
 //! it. Activations have the dtype of the launch; gains, offsets, convolution taps, A, D and recurrent state are f32.
 
 pub(crate) mod attention;
-pub(crate) mod choose;
 pub(crate) mod conv;
 pub(crate) mod cross_entropy;
 pub(crate) mod elementwise;

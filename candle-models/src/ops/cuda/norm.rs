@@ -39,14 +39,11 @@ pub(crate) struct Norm {
 impl Norm {
     /// `rows` rows of `x` to `out`, normalised in groups of `group` values.
     pub fn new(
-        x: Matrix,
-        out: Matrix,
+        [x, out]: [Matrix; 2],
         [weight, bias]: [u64; 2],
-        rows: usize,
-        group: usize,
-        kind: NormKind,
+        (rows, group): (usize, usize),
+        (kind, eps): (NormKind, f64),
         act: Activation,
-        eps: f64,
     ) -> Self {
         let (kind, act) = (u32::from(kind == NormKind::Rms), activation_code(act));
         Self { x, out, weight, bias, rows: rows as u32, group: group as u32, kind, act, eps: eps as f32 }
@@ -92,7 +89,7 @@ pub(crate) fn forward(
     let parameters = [parameter(weight)?, bias.map_or(Ok(0), parameter)?];
     let rows = shape.elem_count() / width.max(1);
     // SAFETY: both matrices have the shape's rows, the parameters its width.
-    unsafe { Norm::new(x, out, parameters, rows, width, kind, act, eps.into()).launch(&gpu, dtype)? };
+    unsafe { Norm::new([x, out], parameters, (rows, width), (kind, eps.into()), act).launch(&gpu, dtype)? };
     Ok((storage, shape.clone()))
 }
 
@@ -112,7 +109,7 @@ pub(crate) fn backward(
     let blocks = rows.min(BLOCKS);
     let dx = cuda::empty(x.shape(), dtype, gpu.device())?;
     let sums = cuda::empty((blocks, 2 * width), DType::F32, gpu.device())?;
-    let forward = Norm::new(cuda::matrix(x)?, Matrix::NONE, [0; 2], rows, width, kind, act, eps.into());
+    let forward = Norm::new([cuda::matrix(x)?, Matrix::NONE], [0; 2], (rows, width), (kind, eps.into()), act);
     let args = NormBackward {
         x: forward.x,
         grad: cuda::matrix(grad)?,
