@@ -3,6 +3,8 @@
 //! Exit codes: 0 done, 1 failed, 2 called wrongly.
 
 use crate::device::{self, ChosenDevice, DeviceChoice, Purpose};
+use crate::engine::Placement;
+use crate::exec::Launches;
 use crate::stored::one_line;
 use anyhow::Result;
 use candle_core::{DType, Device};
@@ -32,6 +34,13 @@ impl Computing {
         fallback.iter().for_each(|reason| eprintln!("warning: {reason}"));
         let dtype = device::compute_dtype(self.dtype, &device, purpose)?;
         Ok((device, dtype))
+    }
+}
+
+impl Computing {
+    /// The same for an engine or a runner, which opens the device itself; `threads` where that is the CPU.
+    pub fn placement(&self, threads: usize, launches: Launches) -> crate::Result<Placement> {
+        Ok(Placement { device: DeviceChoice::or_environment(self.device)?, threads, dtype: self.dtype, launches })
     }
 }
 

@@ -31,6 +31,18 @@ pub enum Launches {
     Eager,
 }
 
+impl std::str::FromStr for Launches {
+    type Err = crate::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "captured" => Ok(Self::Captured),
+            "eager" => Ok(Self::Eager),
+            _ => Err(crate::Error::Input(format!("expected captured or eager, found {text:?}"))),
+        }
+    }
+}
+
 /// Columns of an index matrix and the table row that index 0 of each column means.
 pub type IndexColumns = [(usize, usize)];
 

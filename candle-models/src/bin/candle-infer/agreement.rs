@@ -4,7 +4,7 @@ use crate::options::Options;
 use crate::replays::Replays;
 use anyhow::Result;
 use candle_models::bundle::Bundle;
-use candle_models::engine::Model;
+use candle_models::engine::{Model, Placement};
 use candle_models::policy::actions::{Action, BUTTONS, GROUP_NAMES, GROUPS};
 use std::fmt;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub struct Choices(Vec<(Action, [f32; GROUPS])>);
 impl Choices {
     /// Both players of every replay are watched.
     pub fn new(bundle: &Bundle, model: &Arc<dyn Model>, replays: &[PathBuf]) -> Result<Self> {
-        let mut watcher = Replays::new(bundle, model, &Options::default(), 1)?;
+        let mut watcher = Replays::new(bundle, model, &Options::default(), &Placement::cpu(1))?;
         let mut choices = Vec::new();
         for path in replays {
             choices.extend(watcher.choices(path)?);

@@ -1,5 +1,7 @@
 //! Options of `run` and `demo`.
 
+use candle_models::cli::Computing;
+use candle_models::exec::Launches;
 use std::path::PathBuf;
 
 #[derive(clap::Args, Default)]
@@ -13,9 +15,14 @@ pub struct Options {
     /// Print every N-th frame [default: 60 for a single input, none for several].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub every: Option<u64>,
-    /// Threads, 1 to 1024 [default: CANDLE_THREADS, or else 1: a step is over before a second thread has woken up].
+    /// Threads on the CPU, 1 to 1024 [default: CANDLE_THREADS, or else 1: a step is over before a second thread has woken up].
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
+    #[command(flatten)]
+    pub computing: Computing,
+    /// How passes reach a GPU: captured (one graph for each batch size) or eager (kernel by kernel).
+    #[arg(long, value_name = "HOW", default_value = "captured")]
+    pub launches: Launches,
     /// Draw the actions from the policy's distribution instead of taking the most likely class of each component.
     #[arg(long)]
     pub sample: bool,

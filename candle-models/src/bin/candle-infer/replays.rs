@@ -4,7 +4,7 @@ use crate::options::Options;
 use crate::output::{Column, Output, line};
 use anyhow::{Result, anyhow, bail};
 use candle_models::bundle::{BASELINES, Bundle};
-use candle_models::engine::{Histogram, Model, Runner};
+use candle_models::engine::{Histogram, Model, Placement, Runner};
 use candle_models::policy::actions::{self, ACTION, Action, COMPONENTS, GROUP_NAMES, GROUPS, LOGITS, SAMPLE};
 use candle_models::policy::baselines::{Baselines, Likelihood, TABLE_NAMES, TABLES, table};
 use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
@@ -110,7 +110,7 @@ struct EndLine<'a> {
 
 impl Replays {
     /// A watcher for a bundle whose model has been loaded.
-    pub fn new(bundle: &Bundle, model: &Arc<dyn Model>, options: &Options, threads: usize) -> Result<Self> {
+    pub fn new(bundle: &Bundle, model: &Arc<dyn Model>, options: &Options, place: &Placement) -> Result<Self> {
         if model.family() != FAMILY {
             bail!("{}: a {FAMILY} is needed to watch replays, found a {}", bundle.dir().display(), model.family());
         }
@@ -121,7 +121,7 @@ impl Replays {
         let baselines = baselines.transpose().map_err(|e| Error::file(bundle.dir().join(BASELINES), e))?;
         let players = if options.port.is_some() { 1 } else { 2 };
         Ok(Self {
-            runner: Runner::new(model.clone(), players * ROWS, threads)?,
+            runner: Runner::on(model.clone(), (players * ROWS, 1), place)?,
             embedding,
             delay: config.delay,
             name: name.transpose()?,

@@ -7,8 +7,8 @@ use crate::{demo, tensors};
 use anyhow::{Context, Result, bail};
 use candle_models::bundle::Bundle;
 use candle_models::cli::{self, Usage};
-use candle_models::device;
-use candle_models::engine::{self, Histogram, Model};
+use candle_models::device::{self, DeviceChoice};
+use candle_models::engine::{self, Histogram, Model, Placement};
 use candle_models::policy::replay;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ struct Plan {
     bundle: Bundle,
     model: Arc<dyn Model>,
     inputs: Vec<Input>,
-    threads: usize,
+    place: Placement,
     /// The input is the shipped game.
     simulated: bool,
 }
@@ -92,7 +92,8 @@ impl Plan {
         let inputs = Self::inputs(inputs)?;
         let model = engine::load(&bundle).with_context(|| dir.display().to_string())?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |name| name.to_string_lossy().into_owned());
-        Ok(Self { name, bundle, model, inputs, threads, simulated })
+        let place = options.computing.placement(threads, options.launches)?;
+        Ok(Self { name, bundle, model, inputs, place, simulated })
     }
 
     fn inputs(paths: Vec<PathBuf>) -> Result<Vec<Input>> {
@@ -169,12 +170,12 @@ impl Run {
         match input {
             Input::Tensors(path) => {
                 let (times, every) = (&self.times, self.every);
-                self.frames += tensors::run(&self.plan.model, path, (self.plan.threads, every), output, times)?;
+                self.frames += tensors::run(&self.plan.model, path, (self.plan.place, every), output, times)?;
                 Ok(())
             }
             Input::Replay(path) => {
                 if self.replays.is_none() {
-                    let mut replays = Replays::new(&self.plan.bundle, &self.plan.model, options, self.plan.threads)?;
+                    let mut replays = Replays::new(&self.plan.bundle, &self.plan.model, options, &self.plan.place)?;
                     replays.show(self.every);
                     self.replays = Some(replays);
                 }
@@ -185,7 +186,9 @@ impl Run {
     }
 
     fn summary(&self, inputs: usize, elapsed: Duration) -> Result<()> {
-        let threads = format!("{} thread{}", self.plan.threads, if self.plan.threads == 1 { "" } else { "s" });
+        let Placement { device, threads, .. } = self.plan.place;
+        let on_cpu = device == DeviceChoice::Cpu || !candle_core::utils::cuda_is_available();
+        let place = if on_cpu { format!("{threads} thread{}", if threads == 1 { "" } else { "s" }) } else { format!("device {device}") };
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         let percentiles = |times: &Histogram| format!("p50 {:.1} us, p99 {:.1} us", us(times.percentile(0.5)), us(times.percentile(0.99)));
         let mut frames = self.frames;
@@ -194,12 +197,12 @@ impl Run {
             let players = if replays.players() == 1 { "one player's" } else { "both players'" };
             let (time, rows) = (percentiles(&replays.times), replays.rows());
             line(format_args!(
-                "time per frame: {time} ({players} observation and one pass of {rows} rows, the recorded and the chosen action; {threads})"
+                "time per frame: {time} ({players} observation and one pass of {rows} rows, the recorded and the chosen action; {place})"
             ))?;
             frames += replays.frames;
         }
         if self.frames > 0 {
-            line(format_args!("time per frame of tensors: {} (one pass of all sequences; {threads})", percentiles(&self.times)))?;
+            line(format_args!("time per frame of tensors: {} (one pass of all sequences; {place})", percentiles(&self.times)))?;
         }
         line(format_args!("{frames} frames, {inputs} of {} inputs, in {:.3} s", inputs + self.failed, elapsed.as_secs_f64()))?;
         Ok(())

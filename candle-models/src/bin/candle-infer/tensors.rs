@@ -3,7 +3,7 @@
 use crate::output::{Column, Output, line};
 use anyhow::Result;
 use candle_core::DType;
-use candle_models::engine::{Histogram, Model, Runner};
+use candle_models::engine::{Histogram, Model, Placement, Runner};
 use candle_models::tensors::{NamedTensors, TensorSpec};
 use candle_models::{Error, cli};
 use safetensors::tensor::Dtype;
@@ -33,7 +33,7 @@ struct Sequences {
 pub fn run(
     model: &Arc<dyn Model>,
     path: &Path,
-    (threads, every): (usize, Option<usize>),
+    (place, every): (Placement, Option<usize>),
     output: &mut Output,
     times: &Histogram,
 ) -> Result<u64> {
@@ -46,7 +46,7 @@ pub fn run(
         let rows = ROWS.min(data.sequences - first);
         let mut current = match runner.take() {
             Some((n, runner)) if n == rows => runner,
-            _ => Runner::new(model.clone(), rows, threads)?,
+            _ => Runner::on(model.clone(), (rows, 1), &place)?,
         };
         for frame in 0..data.frames {
             let start = Instant::now();
