@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod engine;
+mod faults;
 mod ops;
 #[path = "../it/policies.rs"]
 mod policies;

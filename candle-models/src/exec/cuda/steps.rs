@@ -279,7 +279,7 @@ impl<'a> Compiler<'a> {
 
     fn selective_scan(&mut self, x: [Slot; 3], [a_log, skip]: [&Tensor; 2], state: StatePlace, out: Slot) -> Result<Run> {
         let states = a_log.dim(1)?;
-        let a = self.vector(&(a_log.t()?.contiguous()?.exp()? * -std::f64::consts::LOG2_E)?)?;
+        let a = self.vector(&a_log.t()?.contiguous()?.exp()?.neg()?)?;
         let skip = self.vector(skip)?;
         Ok(self.with_narrow(x, out, move |pass, [u, dt, bc], out| {
             let (b, c) = (pass.matrix(bc.columns(0, states)), pass.matrix(bc.columns(states, states)));

@@ -31,7 +31,7 @@ pub(crate) struct Epilogue {
     pub out: Matrix,
     /// f32; 0 for none.
     pub bias: u64,
-    pub(super) act: u32,
+    act: u32,
 }
 
 impl Epilogue {
