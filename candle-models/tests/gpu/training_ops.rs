@@ -85,7 +85,8 @@ fn cross_entropies_of_mixed_choices() {
         let wanted = Tensor::from_vec(wanted, (rows, 6), &Device::Cpu).unwrap();
         let logits = (normal("logits", &[rows, 31]) * scale).unwrap();
         let op: crate::Op = &|x| Ok(vec![ops::cross_entropy(&x[0], &wanted, &groups, smoothing)?]);
-        let [expected, found, again] = [&Device::Cpu, &*device, &*device].map(|d| run(d, [DType::F32; 2], [&[], &[logits.clone()]], op));
+        let [expected, found, again] =
+            [&Device::Cpu, &*device, &*device].map(|d| run(d, [DType::F32; 2], [&[], std::slice::from_ref(&logits)], op));
         let name = format!("cross entropy of {rows} rows");
         assert_close(&name, &found.outputs[0], &expected.outputs[0], 1e-5);
         assert_close(&format!("{name}, gradient"), &found.gradients[0], &expected.gradients[0], 1e-5);
@@ -114,7 +115,7 @@ fn classes_are_picked_as_on_the_host() {
         let (rows, width) = (64, if classes == 2 { 1 } else { classes });
         let logits = (normal("logits", &[rows, columns * width]) * 2.0).unwrap();
         // Column 0 belongs to another component; a fifth asks for the most likely class.
-        let number = |i: usize| if i % 5 == 0 { -1.0 } else { Random::new(6).uniform(i as u64) };
+        let number = |i: usize| if i.is_multiple_of(5) { -1.0 } else { Random::new(6).uniform(i as u64) };
         let uniform: Vec<f32> = (0..rows * (columns + 1)).map(number).collect();
         let at = |shift: f32| {
             let values: Vec<f32> = uniform.iter().map(|u| if *u < 0.0 { *u } else { (u + shift).clamp(0.0, 0.999_999) }).collect();
