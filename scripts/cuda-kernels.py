@@ -3,7 +3,7 @@
 
     CUDA_HOME=DIR scripts/cuda-kernels.py [--cache DIR] [--spill BYTES] [FILE.cu ...]
 
-The text of a kernel file is put together as at run time (candle-models/src/cuda): `common.cuh` of its directory comes
+The text of a kernel file is put together as at run time (candle-models/src/cuda): `common.cuh` comes
 first. A compiler warning is an error, and so are register spills of more than BYTES (loads and stores together). Prints
 what each kernel takes. Results are kept in the cache by the hash of text, options and compiler, so that an unchanged
 file costs nothing.
@@ -24,6 +24,7 @@ ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90")
 # As in candle-models/src/cuda/compiler.rs, but to machine code, for only the assembler knows registers and spills.
 OPTIONS = ("--std=c++17", "-default-device", "--ptxas-options=-v")
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+COMMON = ROOT / "candle-models/src/ops/cuda/common.cuh"
 COLUMNS = ("file", "kernel", "arch", "registers", "shared", "stack", "spilled")
 
 
@@ -99,8 +100,7 @@ def check(job):
 
 def jobs(files, cache, compiler):
     for path in files:
-        common = path.parent / "common.cuh"
-        text = (common.read_text() if common.exists() else "") + path.read_text()
+        text = COMMON.read_text() + path.read_text()
         for architecture in ARCHITECTURES:
             key = hashlib.sha256("\0".join([compiler, architecture, *OPTIONS, text]).encode()).hexdigest()
             yield path, text, architecture, cache, key
@@ -112,9 +112,9 @@ def main():
     arguments.add_argument("--spill", type=int, default=64, help="bytes of register spills that a kernel may have (default 64)")
     arguments.add_argument("files", nargs="*", type=pathlib.Path)
     arguments = arguments.parse_args()
-    files = arguments.files or sorted((ROOT / "candle-models/src").rglob("*.cu"))
+    files = arguments.files or sorted(path for crate in ("candle-models", "candle-train") for path in (ROOT / crate / "src").rglob("*.cu"))
     if not files:
-        sys.exit("no kernel file below candle-models/src")
+        sys.exit("no kernel file below candle-models/src and candle-train/src")
     arguments.cache.mkdir(parents=True, exist_ok=True)
     compiler, failures, rows = version(library()), [], []
     with multiprocessing.Pool() as pool:

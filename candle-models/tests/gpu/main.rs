@@ -9,6 +9,7 @@ mod ops;
 #[path = "../it/policies.rs"]
 mod policies;
 mod sequences;
+mod training_ops;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_models::device::DeviceChoice;
