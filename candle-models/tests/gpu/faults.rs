@@ -10,14 +10,14 @@ use candle_models::policy::{BackboneConfig, PolicyConfig};
 use std::path::Path;
 use std::process::Command;
 
-/// Opens a runner for a large batch and makes a step with its first row.
+/// Opens a runner for a large batch.
 #[test]
 #[ignore = "the others run it in processes of their own"]
 fn opens_a_runner() {
     let backbone = BackboneConfig::Mamba { layers: 1, block: Default::default() };
     let model = policy(&PolicyConfig { hidden: 32, backbone, embedding: 4, ..Default::default() }).0;
     let place = Placement { device: DeviceChoice::Cuda(0), threads: 1, dtype: Some(DType::F32), launches: Launches::Eager };
-    match Runner::on(model, (256, 1), &place) {
+    match Runner::on(model, (8192, 1), &place) {
         Ok(_) => println!("opened"),
         Err(error) => println!("error: {error}"),
     }
@@ -43,12 +43,13 @@ fn machines_that_lack_something_are_told_what() {
     if !is_emulated() {
         return;
     }
-    let cases: [(&str, &str, &[&str]); 5] = [
+    let cases: [(&str, &str, &[&str]); 6] = [
         ("CUDA_EMULATOR_DEVICES", "0", &["error: device cuda:0: no CUDA device was found: nvidia-smi should list one"]),
         ("CUDA_EMULATOR_DRIVER_VERSION", "12040", &["error: device cuda:0: the driver supports CUDA 12.4, this program needs 13.0"]),
         ("CUDA_EMULATOR_CAPABILITY", "7.5", &["error: device cuda:0: CUDA emulator has compute capability 7.5: 8.0 (Ampere) or newer"]),
-        // The workspace and the weights leave room for some of the rows.
-        ("CUDA_EMULATOR_MEMORY", "41943040", &["instead of 256: the GPU has ", "opened"]),
+        // Room for all states, but not for passes of as many rows; then not for the states; then not for the workspace.
+        ("CUDA_EMULATOR_MEMORY", "100663296", &["instead of 8192: the GPU has ", "opened"]),
+        ("CUDA_EMULATOR_MEMORY", "67108864", &["error: the GPU's memory: asked for ", " MiB for a batch of one with 8192 states, found "]),
         ("CUDA_EMULATOR_MEMORY", "16777216", &["error: ", "OUT_OF_MEMORY"]),
     ];
     for (variable, value, expected) in cases {

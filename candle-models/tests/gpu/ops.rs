@@ -46,11 +46,11 @@ fn rows_of_tables_added_and_joined() {
         let name = format!("{rows} rows, {columns} of {entries} x {width}");
         let table = normal("table", &[entries, width]);
         for act in [Activation::None, Activation::Gelu] {
-            check(&device, &format!("{name} added, {act:?}"), &[normal("x", &[rows, width]), table.clone()], &[], &|x| {
+            check(&device, &format!("{name} added, {act:?}"), &[normal("x", &[rows, width])], std::slice::from_ref(&table), &|x| {
                 Ok(vec![ops::add_rows(&x[0], &x[1], index.clone(), columns, act)?])
             });
         }
-        check(&device, &format!("{name} joined"), &[normal("x", &[rows, 5]), table.clone()], &[], &|x| {
+        check(&device, &format!("{name} joined"), &[normal("x", &[rows, 5])], std::slice::from_ref(&table), &|x| {
             Ok(vec![ops::join_rows(&x[0], &x[1], index.clone(), columns)?])
         });
     }

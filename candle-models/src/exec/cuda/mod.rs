@@ -88,15 +88,17 @@ impl CudaExecutor {
         Ok(executor)
     }
 
-    /// Runs every bucket once, which compiles and loads what it needs, and captures it.
+    /// Runs every bucket once, which compiles and loads what it needs, and captures it. Without graphs one bucket does.
     fn warm_up(&mut self, launches: Launches) -> Result<()> {
         let most = self.buffers.batch;
         let sizes = std::iter::successors(Some(1), |n| Some(2 * n)).take_while(|n| *n < most).chain([most]);
         let mut eager = launches == Launches::Eager;
         for batch in sizes {
-            self.stage(&[], batch);
-            self.enqueue(batch)?;
-            self.synchronize()?;
+            if !eager || batch == 1 {
+                self.stage(&[], batch);
+                self.enqueue(batch)?;
+                self.synchronize()?;
+            }
             let graph = if eager { None } else { Some(self.capture(batch)) };
             let graph = match graph.transpose() {
                 Ok(graph) => graph,

@@ -1,4 +1,4 @@
-// Rows of tables, added to a matrix or joined to its columns: a block has some columns of one row.
+// Rows of tables in f32, added to a matrix or joined to its columns: a block has some columns of one row.
 
 // The table rows that belong to row r: column `map[2 j]` of its ids plus `map[2 j + 1]`, or id j where `map` is null.
 struct Lookup {
@@ -14,15 +14,15 @@ template <typename T>
 struct AddRows {
     Rows<const T> x;
     Rows<T> out;
-    Rows<const T> table;
+    Rows<const float> table;
     Lookup lookup;
     u32 act;
 };
 
 template <typename T>
-float with_rows(Rows<const T> x, Rows<const T> table, const Lookup& lookup, u32 column) {
+float with_rows(Rows<const T> x, Rows<const float> table, const Lookup& lookup, u32 column) {
     float y = load(x.row(blockIdx.x) + column);
-    for (u32 j = 0; j < lookup.columns; j++) y += load(table.row(lookup.of(blockIdx.x, j)) + column);
+    for (u32 j = 0; j < lookup.columns; j++) y += table.row(lookup.of(blockIdx.x, j))[column];
     return y;
 }
 
@@ -40,7 +40,7 @@ struct AddRowsBackward {
     Rows<const T> x;
     Rows<const T> grad;
     Rows<T> dx;
-    Rows<const T> table;
+    Rows<const float> table;
     Lookup lookup;
     u32 act;
 };
@@ -59,7 +59,7 @@ template <typename T>
 struct JoinRows {
     Rows<const T> x;
     Rows<T> out;
-    Rows<const T> table;
+    Rows<const float> table;
     Lookup lookup;
 };
 
@@ -72,7 +72,7 @@ void join_rows(const JoinRows<T>& a) {
         y = load(a.x.row(blockIdx.x) + column);
     } else {
         u32 j = (column - own) / a.table.width;
-        y = load(a.table.row(a.lookup.of(blockIdx.x, j)) + (column - own) % a.table.width);
+        y = a.table.row(a.lookup.of(blockIdx.x, j))[(column - own) % a.table.width];
     }
     store(a.out.row(blockIdx.x) + column, y);
 }

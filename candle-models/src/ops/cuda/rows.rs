@@ -38,6 +38,7 @@ pub(crate) struct Lookup {
 pub(crate) struct AddRows {
     pub x: Matrix,
     pub out: Matrix,
+    /// f32.
     pub table: Matrix,
     pub lookup: Lookup,
     act: u32,
@@ -50,7 +51,7 @@ impl AddRows {
     }
 
     /// # Safety
-    /// The matrices have `rows` rows of the table's width and that dtype, and every id is in the table.
+    /// The matrices have `rows` rows of the table's width and that dtype, the table is f32, and every id is in it.
     pub unsafe fn launch(&self, gpu: &Gpu, dtype: DType, rows: usize) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { gpu.launch(ADD_ROWS, Some(dtype), grid(rows, self.x.width), self) }
@@ -74,6 +75,7 @@ struct AddRowsBackward {
 pub(crate) struct JoinRows {
     pub x: Matrix,
     pub out: Matrix,
+    /// f32.
     pub table: Matrix,
     pub lookup: Lookup,
 }
@@ -96,9 +98,9 @@ fn lookup(index: &[u32], columns: usize, device: &Device) -> Result<(Tensor, Loo
 
 type Operand<'a> = (&'a CudaStorage, &'a Layout);
 
-/// A table of the dtype of what its rows are added or joined to.
-fn table_of((table, layout): Operand, dtype: DType) -> Result<Matrix> {
-    cuda::same(layout.shape(), dtype, (table, layout))?;
+/// A table is f32 whatever its rows are added or joined to: it keeps its bits in training, and a row is read once.
+fn table_of((table, layout): Operand) -> Result<Matrix> {
+    cuda::same(layout.shape(), DType::F32, (table, layout))?;
     cuda::storage_matrix(table, layout)
 }
 
@@ -107,7 +109,7 @@ pub(crate) fn add(index: &[u32], columns: usize, act: Activation, (x, layout): O
     let (gpu, shape, dtype) = (Gpu::of(&x.device)?, layout.shape(), x.dtype());
     let (_ids, lookup) = lookup(index, columns, &Device::Cuda(gpu.device().clone()))?;
     let (storage, out) = cuda::result(shape, dtype, gpu.device())?;
-    let args = AddRows::new(cuda::storage_matrix(x, layout)?, out, table_of(table, dtype)?, lookup, act);
+    let args = AddRows::new(cuda::storage_matrix(x, layout)?, out, table_of(table)?, lookup, act);
     // SAFETY: the caller has checked index and widths.
     unsafe { args.launch(&gpu, dtype, shape.dims()[0])? };
     Ok((storage, shape.clone()))
@@ -135,13 +137,13 @@ pub(crate) fn add_backward(index: &[u32], columns: usize, act: Activation, [x, t
         dx
     };
     let dtable = Pieces::new(index, table.dim(0)?, x.device())?.sum(&dx, (0, width), (columns, 0))?;
-    Ok([dx, dtable.to_dtype(dtype)?])
+    Ok([dx, dtable])
 }
 
 /// The custom operation [`join_rows`](crate::ops::join_rows), its index checked.
 pub(crate) fn join(index: &[u32], columns: usize, (x, layout): Operand, table: Operand) -> Result<(CudaStorage, Shape)> {
     let (gpu, dtype) = (Gpu::of(&x.device)?, x.dtype());
-    let table = table_of(table, dtype)?;
+    let table = table_of(table)?;
     let (_ids, lookup) = lookup(index, columns, &Device::Cuda(gpu.device().clone()))?;
     let rows = layout.dims()[0];
     let shape = Shape::from((rows, layout.dims()[1] + columns * table.width as usize));
@@ -156,5 +158,5 @@ pub(crate) fn join(index: &[u32], columns: usize, (x, layout): Operand, table: O
 pub(crate) fn join_backward(index: &[u32], columns: usize, table: &Tensor, grad: &Tensor) -> Result<Tensor> {
     let (entries, width) = table.dims2()?;
     let floats = grad.dim(D::Minus1)? - columns * width;
-    Pieces::new(index, entries, grad.device())?.sum(grad, (floats, width), (columns, width))?.to_dtype(grad.dtype())
+    Pieces::new(index, entries, grad.device())?.sum(grad, (floats, width), (columns, width))
 }
