@@ -34,7 +34,9 @@ build() {
     [ -x "$tests" ] || { echo "the test binary was not built" >&2; exit 1; }
 
     stage="$(mktemp -d)"
-    trap 'rm -rf "$stage"' EXIT
+    # Expanded now: the variable is gone when the trap runs.
+    # shellcheck disable=SC2064
+    trap "rm -rf '$stage'" EXIT
     local suite="$stage/gpu-suite"
     # Laid out like the repository: tests and benchmarks read weights and data by relative paths.
     mkdir -p "$suite"/{bin,stub,weights,candle-models/tests,candle-bench,examples}
