@@ -31,7 +31,8 @@
 //! so none can starve another.
 //!
 //! # Who owns what
-//! A session's inputs, state and outputs lie in one row of memory that belongs to the engine. The row belongs to the session
+//! A session's inputs, state and outputs lie in one row of memory that belongs to the engine; on a GPU the state lies with the device,
+//! and the row's is a copy that save, restore and fork bring up to date. The row belongs to the session
 //! except between a request's place in a batch and its answer. Every method of a session that touches the row first takes
 //! back a request that still waits in the queue, or waits for one that is being computed. Such requests are left over from
 //! a dropped future only.

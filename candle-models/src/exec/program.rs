@@ -47,6 +47,16 @@ pub enum Output {
     Indices(IndexSlot),
 }
 
+impl Output {
+    /// Values of a row.
+    pub(super) fn width(&self) -> usize {
+        match self {
+            Self::Floats(slot) => slot.width,
+            Self::Indices(slot) => slot.columns,
+        }
+    }
+}
+
 /// A matrix of floats in the making.
 #[derive(Debug)]
 pub(super) struct Buffer {
@@ -60,8 +70,7 @@ pub(super) struct Buffer {
 /// Place of a state in a sequence's row of states, and its width.
 pub(super) type StatePlace = (usize, usize);
 
-/// An operation with its parameters: those of [`Executor`](super::Executor), by the same names. Numbers come behind their place
-/// in the pass: where the operands lie, and in `out` the result.
+/// An operation with its parameters, by the names of [`Executor`](super::Executor): where its operands lie, and in `out` its result.
 #[derive(Debug, Clone)]
 pub(super) enum Op {
     Linear {
@@ -333,8 +342,8 @@ impl Recorder {
 
     fn finish(mut self, signature: Signature, outputs: Vec<Output>) -> Result<Program> {
         let kinds = |o: &Output| match o {
-            Output::Floats(s) => (DType::F32, s.width),
-            Output::Indices(s) => (DType::U32, s.columns),
+            Output::Floats(_) => (DType::F32, o.width()),
+            Output::Indices(_) => (DType::U32, o.width()),
         };
         let (found, expected): (Vec<_>, Vec<_>) =
             (outputs.iter().map(kinds).collect(), signature.outputs.iter().map(|s| (s.dtype, s.width())).collect());

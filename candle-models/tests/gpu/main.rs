@@ -3,6 +3,7 @@
 // Helpers of tests may unwrap as tests do; the setting in clippy.toml sees `#[test]` functions only.
 #![allow(clippy::unwrap_used)]
 
+mod device;
 mod engine;
 mod faults;
 mod ops;
@@ -12,24 +13,8 @@ mod sequences;
 mod training_ops;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_models::device::DeviceChoice;
 use candle_models::random::Random;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
-/// The device, one test at a time; `None` where there is none.
-fn cuda() -> Option<MutexGuard<'static, Device>> {
-    static DEVICE: OnceLock<Option<Mutex<Device>>> = OnceLock::new();
-    let device = DEVICE.get_or_init(|| match DeviceChoice::Cuda(0).open() {
-        Ok(chosen) => Some(Mutex::new(chosen.device)),
-        Err(error) => {
-            eprintln!("no CUDA device: skipped ({error})");
-            None
-        }
-    });
-    let required = std::env::var("CANDLE_REQUIRE_CUDA").is_ok_and(|v| v == "1");
-    assert!(device.is_some() || !required, "CANDLE_REQUIRE_CUDA=1 and there is no CUDA device");
-    device.as_ref().map(|device| device.lock().unwrap_or_else(PoisonError::into_inner))
-}
+use device::cuda;
 
 /// Random numbers of that shape, f32 on the CPU.
 fn normal(name: &str, shape: &[usize]) -> Tensor {

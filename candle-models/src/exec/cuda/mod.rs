@@ -76,7 +76,7 @@ impl CudaExecutor {
         launches: Launches,
     ) -> Result<Self> {
         let gpu = Arc::new(Gpu::new(device)?);
-        let mut plan = Plan::new(&program);
+        let mut plan = Plan::new(&program)?;
         let mut compiler = Compiler::new(gpu.clone(), dtype, &mut plan);
         let steps = compiler.compile(&program)?;
         let weights = compiler.finish();
@@ -183,10 +183,7 @@ impl CudaExecutor {
         let (slots, resets) = rest.split_at_mut(batch);
         let (mut floats, mut indices) = (0, 0);
         for input in &self.program.inputs {
-            let width = match input {
-                Output::Floats(slot) => slot.width,
-                Output::Indices(slot) => slot.columns,
-            };
+            let width = input.width();
             let (plane, behind) = inputs.split_at_mut(width * rows);
             inputs = behind;
             let each = width * frames;
@@ -210,18 +207,12 @@ impl CudaExecutor {
         for (b, slot) in slots.iter_mut().enumerate() {
             *slot = sequences.get(b).map_or((self.slots + b) as u32, |s| s.slot);
         }
-        let mut packed = resets.iter_mut();
-        let mut bytes = [0u8; 4];
-        for row in 0..rows {
+        let reset = |row: usize| {
             // SAFETY: the promise of `execute`.
-            let reset = sequences.get(row / frames).is_none_or(|s| unsafe { (&*s.resets)[row % frames] });
-            bytes[row % 4] = u8::from(reset);
-            if row % 4 == 3 || row + 1 == rows {
-                if let Some(word) = packed.next() {
-                    *word = u32::from_le_bytes(bytes);
-                }
-                bytes = [0; 4];
-            }
+            row < rows && sequences.get(row / frames).is_none_or(|s| unsafe { (&*s.resets)[row % frames] })
+        };
+        for (i, word) in resets.iter_mut().enumerate() {
+            *word = u32::from_le_bytes(std::array::from_fn(|byte| u8::from(reset(4 * i + byte))));
         }
     }
 
@@ -231,10 +222,7 @@ impl CudaExecutor {
         let mut planes = &self.buffers.host_output.words()[..self.plan.outputs * rows];
         let (mut floats, mut indices) = (0, 0);
         for output in &self.program.outputs {
-            let width = match output {
-                Output::Floats(slot) => slot.width,
-                Output::Indices(slot) => slot.columns,
-            };
+            let width = output.width();
             let (plane, behind) = planes.split_at(width * rows);
             planes = behind;
             let each = width * frames;

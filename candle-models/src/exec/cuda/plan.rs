@@ -6,8 +6,8 @@
 use crate::cuda::{Gpu, Matrix, States};
 use crate::exec::program::{IndexSlot, Op, Output, Program, Slot, StatePlace};
 use crate::ops::cuda::product::Operand;
+use crate::{Error, Result};
 use candle_core::DType;
-use std::sync::Arc;
 
 /// Bytes of a place: that of an f32 or an index, narrow values take half of it.
 const PLACE: usize = 4;
@@ -39,11 +39,12 @@ pub(super) struct Plan {
     pub arena: usize,
     /// Outputs that have to be copied to their place: what, and the place.
     pub copies: Vec<(Slot, Slot)>,
-    pub index_copies: Vec<(IndexSlot, usize)>,
 }
 
 impl Plan {
-    pub fn new(program: &Program) -> Self {
+    /// # Errors
+    /// If an output of indices is an input, or stands there twice.
+    pub fn new(program: &Program) -> Result<Self> {
         let arena = |at, stride| Home { region: Region::Arena, at, stride, start: 0, wide: false };
         let mut plan = Self {
             buffers: program.buffers.iter().map(|b| arena(b.at, b.width)).collect(),
@@ -52,13 +53,12 @@ impl Plan {
             outputs: 0,
             arena: program.width,
             copies: Vec::new(),
-            index_copies: Vec::new(),
         };
         plan.place_inputs(program);
-        plan.place_outputs(program);
+        plan.place_outputs(program)?;
         plan.place_joins(program);
         plan.widen_logits(program);
-        plan
+        Ok(plan)
     }
 
     fn place_inputs(&mut self, program: &Program) {
@@ -78,7 +78,7 @@ impl Plan {
     }
 
     /// An output that is a whole buffer of its own is written in its place.
-    fn place_outputs(&mut self, program: &Program) {
+    fn place_outputs(&mut self, program: &Program) -> Result<()> {
         for output in &program.outputs {
             let home = |at, stride| Home { region: Region::Output, at, stride, start: 0, wide: true };
             match output {
@@ -94,14 +94,19 @@ impl Plan {
                 }
                 Output::Indices(slot) => {
                     if self.indices.iter().any(|(at, _)| *at == slot.at) {
-                        self.index_copies.push((*slot, self.outputs));
-                    } else {
-                        self.indices.push((slot.at, home(self.outputs, slot.columns)));
+                        let expected = "an output of indices that is chosen by the model once";
+                        return Err(Error::tensor(
+                            "outputs",
+                            expected,
+                            format!("{} columns of an input or of another output", slot.columns),
+                        ));
                     }
+                    self.indices.push((slot.at, home(self.outputs, slot.columns)));
                     self.outputs += slot.columns;
                 }
             }
         }
+        Ok(())
     }
 
     /// Parts of a join that is an output are written where they will stand, if they are whole buffers; the last join first, so that joins
@@ -124,7 +129,7 @@ impl Plan {
                     }
                 }
                 Op::JoinIndices { parts, out } => {
-                    let (to, mut start) = (self.index_home(out.at, out.columns, program), 0);
+                    let (to, mut start) = (self.index_home(out.at, out.columns), 0);
                     for part in parts {
                         if !self.indices.iter().any(|(at, _)| *at == part.at) {
                             self.indices.push((part.at, Home { start: to.start + start, ..to }));
@@ -133,7 +138,7 @@ impl Plan {
                     }
                 }
                 Op::Choose { out, .. } | Op::Autoregressive { out, .. } => {
-                    self.index_home(out.at, out.columns, program);
+                    self.index_home(out.at, out.columns);
                 }
                 _ => {}
             }
@@ -155,11 +160,11 @@ impl Plan {
     }
 
     /// The home of an index matrix; one behind the floats of the arena if it has none yet.
-    fn index_home(&mut self, at: usize, columns: usize, program: &Program) -> Home {
+    fn index_home(&mut self, at: usize, columns: usize) -> Home {
         if let Some((_, home)) = self.indices.iter().find(|(a, _)| *a == at) {
             return *home;
         }
-        let home = Home { region: Region::Arena, at: self.arena.max(program.width), stride: columns, start: 0, wide: true };
+        let home = Home { region: Region::Arena, at: self.arena, stride: columns, start: 0, wide: true };
         self.arena = home.at + columns;
         self.indices.push((at, home));
         home
@@ -194,7 +199,7 @@ impl Plan {
 
 /// Addresses of a pass over `batch` sequences of `steps` frames. Row `b * steps + t` is frame t of sequence b.
 pub(super) struct Pass<'a> {
-    pub gpu: &'a Arc<Gpu>,
+    pub gpu: &'a Gpu,
     pub plan: &'a Plan,
     pub dtype: DType,
     pub batch: usize,

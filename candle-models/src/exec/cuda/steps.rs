@@ -1,6 +1,7 @@
 //! From operations to launches: weights go to the device here, kernels are put on the stream later.
 
 use super::plan::{Pass, Plan};
+use crate::Result;
 use crate::cuda::{Gpu, Matrix, address};
 use crate::exec::Choice;
 use crate::exec::program::{IndexSlot, Op, Program, Slot, StatePlace};
@@ -10,7 +11,6 @@ use crate::ops::cuda::heads::{Choose, HeadGroup, Heads};
 use crate::ops::cuda::product::{Behind, Gather, Operand, copy, finish, product};
 use crate::ops::cuda::{conv, elementwise, gru, mamba, norm, scan};
 use crate::ops::{Activation, Attention, NormKind};
-use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 use std::sync::Arc;
 
@@ -73,10 +73,6 @@ impl<'a> Compiler<'a> {
         }
         for (from, to) in self.plan.copies.clone() {
             steps.push(("copy", Box::new(move |pass| copy_slot(pass, from, to))));
-        }
-        if let Some((from, _)) = self.plan.index_copies.first() {
-            let expected = "an output of indices that is chosen by the model once";
-            return Err(Error::tensor("outputs", expected, format!("{} columns of an input or of another output", from.columns)));
         }
         Ok(steps)
     }
