@@ -32,6 +32,7 @@ mod flat;
 pub mod gradients;
 pub mod metrics;
 pub mod optim;
+pub mod parallel;
 pub mod policy;
 pub mod schedule;
 pub mod stop;
