@@ -11,7 +11,7 @@ use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
 use candle_models::tensors::NamedTensors;
 use candle_train::gradients::Gradients;
-use candle_train::optim::{AdamW, Optimiser};
+use candle_train::optim::{Optimiser, OptimiserConfig};
 use candle_train::policy::loss;
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ impl TrainCalls {
             var.set(tensors.get(name).with_context(|| format!("{name}: not in the bundle"))?)?;
         }
         let inputs = inputs.tensors()?;
-        let config = AdamW { weight_decay: 0.0, clip: 0.0, ..AdamW::default() };
+        let config = OptimiserConfig { weight_decay: 0.0, clip: 0.0, ..OptimiserConfig::default() };
         Ok(Self {
             actions: inputs.get("action")?.flatten(0, 1)?,
             state: policy.initial_state(case.batch)?,

@@ -144,7 +144,7 @@ pub enum Purpose {
 ///
 /// # Errors
 /// If the variable holds something else than a dtype; if a narrow one is asked for on the CPU, which would widen it for every
-/// product and accumulate sums in it; if f16 is asked for in training, where small gradients would vanish in it.
+/// product and accumulate sums in it.
 pub fn compute_dtype(typed: Option<DType>, device: &Device, purpose: Purpose) -> Result<DType> {
     let asked = match (typed, std::env::var_os(DTYPE_VARIABLE)) {
         (Some(dtype), _) => Some(dtype),
@@ -155,7 +155,7 @@ pub fn compute_dtype(typed: Option<DType>, device: &Device, purpose: Purpose) ->
     };
     let allowed = match (device, purpose) {
         (Device::Cuda(_), Purpose::Inference) => [DType::BF16, DType::F16, DType::F32].as_slice(),
-        (Device::Cuda(_), Purpose::Training) => &[DType::F32, DType::BF16],
+        (Device::Cuda(_), Purpose::Training) => &[DType::F32, DType::BF16, DType::F16],
         _ => &[DType::F32],
     };
     let dtype = asked.unwrap_or(allowed[0]);

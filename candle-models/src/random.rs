@@ -39,6 +39,7 @@
 pub struct Random {
     seed: u64,
     stream: u64,
+    first: u64,
 }
 
 // Tags that keep a named and a numbered child of one stream apart.
@@ -48,20 +49,32 @@ const NUMBERED: u64 = 0x6e75_6d62_6572_0002;
 impl Random {
     /// The root stream of `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { seed, stream: 0 }
+        Self { seed, stream: 0, first: 0 }
     }
 
     /// The stream called `name` below this one. Names are hashed to 64 bits, so distinct paths of names collide with a
     /// probability of about n^2 / 2^65 for n streams.
     #[must_use]
     pub fn stream(self, name: &str) -> Self {
-        Self { stream: mix(mix(self.stream ^ NAMED) ^ fnv1a(name.as_bytes())), ..self }
+        Self { stream: mix(mix(self.stream ^ NAMED) ^ fnv1a(name.as_bytes())), first: 0, ..self }
     }
 
     /// Stream number `n` below this one: an example, an epoch, a row. Siblings never collide.
     #[must_use]
     pub fn at(self, n: u64) -> Self {
-        Self { stream: mix(mix(self.stream ^ NUMBERED) ^ n), ..self }
+        Self { stream: mix(mix(self.stream ^ NUMBERED) ^ n), first: 0, ..self }
+    }
+
+    /// The same stream counted from index `first` on: index 0 of it is what `first` was. For a part of something larger, whose
+    /// numbers must not depend on how it was divided. Streams below do not inherit it.
+    #[must_use]
+    pub fn from_index(self, first: u64) -> Self {
+        Self { first: self.first.wrapping_add(first), ..self }
+    }
+
+    /// The index that this stream counts from.
+    pub fn first_index(self) -> u64 {
+        self.first
     }
 
     /// The seed: the key of the block function.
@@ -76,6 +89,7 @@ impl Random {
 
     /// 32 random bits.
     pub fn bits(self, index: u64) -> u32 {
+        let index = self.first.wrapping_add(index);
         self.block(index / 4)[(index % 4) as usize]
     }
 
@@ -86,11 +100,13 @@ impl Random {
 
     /// A number with mean 0 and variance 1 from the normal distribution (Box-Muller; absolute value at most 6.67).
     pub fn normal(self, index: u64) -> f32 {
+        let index = self.first.wrapping_add(index);
         to_normals(self.block(index / 4))[(index % 4) as usize]
     }
 
     /// An integer in `0..n`; 0 where `n` is 0. The bias is below n / 2^64.
     pub fn below(self, index: u64, n: u32) -> u32 {
+        let index = self.first.wrapping_add(index);
         let words = self.block(index / 2);
         let pair = (index % 2) as usize * 2;
         let bits = u64::from(words[pair + 1]) << 32 | u64::from(words[pair]);
@@ -128,6 +144,7 @@ impl Random {
     }
 
     fn fill(self, first_index: u64, out: &mut [f32], values: impl Fn([u32; 4]) -> [f32; 4]) {
+        let first_index = self.first.wrapping_add(first_index);
         let (head, body) = out.split_at_mut(((4 - first_index % 4) % 4).min(out.len() as u64) as usize);
         let mut block = first_index / 4;
         if !head.is_empty() {
@@ -263,6 +280,22 @@ mod tests {
         ];
         for (counter, key, expected) in vectors {
             assert_eq!(philox4x32_10(counter, key), expected, "counter {counter:08x?} key {key:08x?}");
+        }
+    }
+
+    #[test]
+    fn a_part_has_the_numbers_of_the_whole() {
+        let (random, n) = (Random::new(3).stream("x"), 100);
+        let mut whole = vec![0.0; n];
+        random.fill_uniform(0, &mut whole);
+        for first in [0, 1, 4, 6, 99] {
+            let (part, mut found) = (random.from_index(first), vec![0.0; n - first as usize]);
+            part.fill_uniform(0, &mut found);
+            assert_eq!(found, whole[first as usize..]);
+            assert_eq!(part.uniform(0), random.uniform(first));
+            assert_eq!(part.normal(0), random.normal(first));
+            assert_eq!(part.below(0, 1000), random.below(first, 1000));
+            assert_eq!(part.at(1), random.at(1));
         }
     }
 

@@ -6,15 +6,17 @@ use candle_models::cli::Computing;
 use candle_models::device::Purpose;
 use candle_models::policy::baselines::Baselines;
 use candle_models::policy::{Policy, replay, simulation};
+use candle_train::parallel::{Communicator, Single};
 use candle_train::policy::config::RunConfig;
 use candle_train::policy::dataset::Dataset;
 use candle_train::policy::loader::Order;
-use candle_train::policy::run::{Games, Place, Plan};
+use candle_train::policy::run::{Games, Plan};
 use candle_train::policy::shards::{self, Shard};
 use candle_train::policy::split::{HoldOut, split};
 use candle_train::policy::{evaluate, export};
+use candle_train::run::Place;
 use candle_train::stop::{Reason, Stop};
-use candle_train::trainer::{Outcome, with_large_stack};
+use candle_train::trainer::{Outcome, Resources, with_large_stack};
 use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -110,11 +112,12 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
     let shards = load(arguments)?;
     let games = hold_out(arguments, shards, config.data.held_out)?;
     let order = if arguments.overfit_batch { Order::FirstBatch } else { Order::Epochs };
-    let plan = Plan::new(config, &games, order)?.on(device, dtype);
+    let ranks: Arc<dyn Communicator> = Arc::new(Single);
+    let plan = Plan::new(config, &games, order)?.on(Resources { device, dtype, ranks })?;
     let [(train, rows), (held, held_rows)] = plan.games();
     println!("{}", plan.config.to_toml()?);
     println!("{train} games ({rows} rows) to train on, {held} ({held_rows} rows) held out");
-    let (place, dtype) = (if plan.device().is_cuda() { "CUDA" } else { "the CPU" }, dtype.as_str());
+    let (place, dtype) = (if plan.resources().device.is_cuda() { "CUDA" } else { "the CPU" }, dtype.as_str());
     println!("{} parameters, {} steps, {} an epoch; on {place}, in {dtype}", plan.parameters, plan.steps, plan.steps_per_epoch);
     let Some(out) = arguments.out.as_ref().filter(|_| !arguments.dry_run) else { return Ok(()) };
     std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
@@ -156,7 +159,7 @@ fn measure(arguments: &PolicyArguments) -> Result<()> {
         Some(tables) => rows.extend(evaluate::tables(&tables, &data)?.into_iter().map(|(name, l)| (name.to_owned(), l))),
         None => eprintln!("warning: {}: no {BASELINES}, so there is nothing to compare with", directory.display()),
     }
-    rows.push(("this policy".to_owned(), evaluate::policy(&policy, &data)?));
+    rows.push(("this policy".to_owned(), evaluate::policy(&policy, &data, &Single)?));
     println!("{} games, {:.1} s\n\n{}", data.shards().len(), start.elapsed().as_secs_f64(), export::table(&rows));
     Ok(())
 }

@@ -1,12 +1,13 @@
 //! Training for `candle-models`: one loop, and beside it the parts that it is made of.
 //!
-//! [`trainer`] is the loop over a [`Task`](trainer::Task); [`schedule`], [`gradients`] and [`optim`] are a step's parts,
-//! [`checkpoint`], [`metrics`] and [`stop`] what stands around it. [`policy`] trains the game policy.
+//! [`trainer`] is the loop over a [`Task`](task::Task); [`schedule`], [`gradients`], [`scale`] and [`optim`] are a step's parts,
+//! [`checkpoint`], [`metrics`], [`stop`] and [`run`] what stands around it, [`parallel`] what several ranks say to each other.
+//! [`policy`] trains the game policy.
 //!
 //! ```
 //! use candle_models::policy::{BackboneConfig, simulation::simulate};
-//! use candle_train::policy::{config::RunConfig, loader::Order, run::{Games, Place, Plan}, shards::Shard};
-//! use candle_train::{stop::Stop, trainer::with_large_stack};
+//! use candle_train::policy::{config::RunConfig, loader::Order, run::{Games, Plan}, shards::Shard};
+//! use candle_train::{run::Place, stop::Stop, trainer::with_large_stack};
 //! use std::sync::Arc;
 //!
 //! # fn main() -> candle_models::Result<()> {
@@ -30,10 +31,16 @@ pub mod checkpoint;
 #[cfg(feature = "cuda")]
 mod flat;
 pub mod gradients;
+pub mod identity;
 pub mod metrics;
 pub mod optim;
+mod overlap;
 pub mod parallel;
 pub mod policy;
+mod replica;
+pub mod run;
+pub mod scale;
 pub mod schedule;
 pub mod stop;
+pub mod task;
 pub mod trainer;

@@ -43,6 +43,12 @@ pub struct StepFigures {
     pub waited: Duration,
     /// Samples in the step.
     pub samples: usize,
+    /// Of it, in communication with other ranks.
+    pub communicating: Duration,
+    /// Ranks that share the step.
+    pub ranks: usize,
+    /// What the loss was multiplied by for the backward pass.
+    pub scale: f64,
     /// Steps skipped so far.
     pub skipped: u64,
     /// Shares of the loss by name.

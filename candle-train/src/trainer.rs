@@ -1,58 +1,40 @@
 //! The training loop. A [`Task`] gives losses; the trainer turns them into parameters.
 //!
-//! One step: gradients of `accumulate` micro batches, norm, clipping, AdamW, moving average; then one look at the device for
-//! the loss and the norm. A gradient that is not finite skips the step; `patience` such steps in a row end the run with the tensor's name. Around it: metrics, evaluation
-//! with the averaged parameters, checkpoints, stopping on a signal or a time limit.
+//! One step: gradients of `accumulate` micro batches, their sum over the ranks, norm, clipping, update, moving average; then one
+//! look at the device for the loss and the norm. A gradient that is not finite skips the step; `patience` such steps in a row end
+//! the run with the tensor's name. Around it: metrics, evaluation with the averaged parameters, checkpoints, stopping on a signal
+//! or a time limit. With several ranks all of them do the same; rank 0 alone writes.
 
 use crate::checkpoint::{Checkpoint, Retention, Store};
 use crate::gradients::Gradients;
+use crate::identity::{Difference, agree, check_replicas, difference};
 use crate::metrics::{Reporter, StepFigures};
-use crate::optim::{AdamW, Optimiser};
+use crate::optim::{Optimiser, OptimiserConfig};
+use crate::overlap::Flight;
+use crate::parallel::{Communicator, Single};
+use crate::replica::{self, Shared};
+use crate::scale::LossScale;
 use crate::schedule::Schedule;
 use crate::stop::{Reason, Stop};
-use candle_core::{Device, Tensor, Var};
-use candle_models::tensors::NamedTensors;
+use crate::task::{Loss, Task};
+use candle_core::{DType, Device, Tensor, Var};
+use candle_models::nn::Params;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One micro batch's result.
-#[derive(Debug)]
-pub struct Loss {
-    /// The scalar to differentiate: a mean over the samples.
-    pub value: Tensor,
-    /// Its shares `[k]`, for the metrics: read after the step, together with the loss.
-    pub parts: Tensor,
-    /// Their names.
-    pub names: &'static [&'static str],
-    /// Samples in it.
-    pub samples: usize,
-    /// How long the task waited for its data.
-    pub waited: Duration,
-}
-
-/// What is trained: a source of losses over parameters that the trainer updates.
-pub trait Task {
-    /// What a sample is called: `frames`.
-    fn unit(&self) -> &'static str;
-
-    /// The loss of the next micro batch, with gradients.
-    fn loss(&mut self) -> Result<Loss>;
-
-    /// Drops what it carries between batches, after a step that was not finite.
-    fn forget(&mut self) -> Result<()>;
-
-    /// Results of these parameters (the moving average) on held-out data, none without such data; `score` among them decides
-    /// which checkpoint is best.
-    fn evaluate(&mut self, parameters: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, f64>>;
-
-    /// Carried tensors, and the place in the data.
-    fn save(&self) -> Result<(NamedTensors, serde_json::Value)>;
-
-    /// Continues from what [`Self::save`] gave.
-    fn restore(&mut self, carried: &NamedTensors, cursor: &serde_json::Value) -> Result<()>;
+/// What matrices are rounded to while they are trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Weights {
+    /// Not at all.
+    #[default]
+    F32,
+    /// To the 8-bit grid that they will be stored in: quantisation-aware training.
+    Q8,
 }
 
 /// How to train.
@@ -67,14 +49,22 @@ pub struct TrainerConfig {
     pub evaluate_every: u64,
     /// Steps between checkpoints; 0 saves at the end only.
     pub save_every: u64,
+    /// Steps between comparisons of the ranks' parameters.
+    pub compare_every: u64,
+    /// Megabytes of gradients that travel between ranks at a time.
+    pub bucket_mb: f64,
+    /// Whether they travel while the backward pass goes on. Pays where the network is slow and processors are free.
+    pub overlap: bool,
     /// Steps in a row that may be skipped because a gradient is not finite.
     pub patience: u64,
+    /// What matrices are rounded to while they are trained.
+    pub weights: Weights,
     /// Which checkpoints are kept.
     pub keep: Retention,
     /// The learning rate.
     pub schedule: Schedule,
     /// The optimiser.
-    pub optimiser: AdamW,
+    pub optimiser: OptimiserConfig,
 }
 
 impl Default for TrainerConfig {
@@ -84,24 +74,61 @@ impl Default for TrainerConfig {
             log_every: 10,
             evaluate_every: 0,
             save_every: 200,
+            compare_every: 200,
+            bucket_mb: 25.0,
+            overlap: false,
             patience: 10,
+            weights: Weights::default(),
             keep: Retention::default(),
             schedule: Schedule::default(),
-            optimiser: AdamW::default(),
+            optimiser: OptimiserConfig::default(),
         }
     }
 }
 
 impl TrainerConfig {
+    /// Without what changes no parameter: what a checkpoint must agree on.
+    #[must_use]
+    pub fn identity(&self) -> Self {
+        let Self { log_every, evaluate_every, save_every, compare_every, bucket_mb, overlap, keep, .. } = Self::default();
+        Self { log_every, evaluate_every, save_every, compare_every, bucket_mb, overlap, keep, ..self.clone() }
+    }
+
     /// Names the field at fault.
     pub fn validate(&self) -> Result<()> {
-        for (field, value) in [("accumulate", self.accumulate as u64), ("log_every", self.log_every), ("patience", self.patience)] {
-            if value == 0 {
-                return Err(Error::config(format!("trainer.{field}"), "expected at least 1, found 0"));
-            }
+        let least_one = [
+            ("accumulate", self.accumulate as u64),
+            ("log_every", self.log_every),
+            ("compare_every", self.compare_every),
+            ("patience", self.patience),
+        ];
+        if let Some((field, _)) = least_one.into_iter().find(|(_, value)| *value == 0) {
+            return Err(Error::config(format!("trainer.{field}"), "expected at least 1, found 0"));
+        }
+        if !(1e-6..=1024.0).contains(&self.bucket_mb) {
+            return Err(Error::config("trainer.bucket_mb", format!("expected 0.000001 to 1024, found {}", self.bucket_mb)));
         }
         self.schedule.validate()?;
         self.optimiser.validate()
+    }
+}
+
+/// What a run computes with. None of it belongs to what a checkpoint must agree on.
+#[derive(Debug, Clone)]
+pub struct Resources {
+    /// Where the parameters lie.
+    pub device: Device,
+    /// What losses are computed in: f32, or bf16 or f16 with the parameters in f32 (on the CPU, which is not fast in those, that is
+    /// emulated).
+    pub dtype: DType,
+    /// Who trains together.
+    pub ranks: Arc<dyn Communicator>,
+}
+
+impl Default for Resources {
+    /// The CPU, f32, one rank.
+    fn default() -> Self {
+        Self { device: Device::Cpu, dtype: DType::F32, ranks: Arc::new(Single) }
     }
 }
 
@@ -119,12 +146,12 @@ pub enum Outcome {
 pub struct Trainer {
     config: TrainerConfig,
     vars: BTreeMap<String, Var>,
+    with: Resources,
     optimiser: Optimiser,
     gradients: Gradients,
     total: u64,
+    counters: Counters,
     step: u64,
-    skipped: u64,
-    skipped_in_row: u64,
     time: Duration,
     loss: f64,
     /// Whether the checkpoint that was resumed still lacks its evaluation.
@@ -134,12 +161,23 @@ pub struct Trainer {
     identity: serde_json::Value,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+/// What changes from step to step beside tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Counters {
-    updates: u64,
     skipped: u64,
     skipped_in_row: u64,
+    scale: LossScale,
+}
+
+/// A checkpoint beside its tensors.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Saved {
+    updates: u64,
+    counters: Counters,
+    /// Ranks of the run that saved: another number may resume.
+    ranks: usize,
     cursor: serde_json::Value,
     identity: serde_json::Value,
 }
@@ -147,19 +185,36 @@ struct Counters {
 impl Trainer {
     /// A trainer of `vars` for `total` steps. `identity` is the resolved configuration: a checkpoint with another one is
     /// refused. Nothing is written before [`Self::save_to`].
-    pub fn new(config: TrainerConfig, vars: BTreeMap<String, Var>, total: u64, identity: serde_json::Value) -> Result<Self> {
+    ///
+    /// # Errors
+    /// If a field is out of range, or another rank has another identity: all ranks have to call this.
+    pub fn new(
+        config: TrainerConfig,
+        vars: BTreeMap<String, Var>,
+        total: u64,
+        identity: serde_json::Value,
+        with: Resources,
+    ) -> Result<Self> {
         config.validate()?;
+        agree(&*with.ranks, &identity)?;
         let optimiser = Optimiser::new(config.optimiser.clone(), &vars)?;
-        let gradients = Gradients::zeros(&vars)?;
-        let (step, skipped, skipped_in_row, time, loss, store) = (0, 0, 0, Duration::ZERO, f64::NAN, None);
-        let owes_evaluation = false;
-        Ok(Self { config, vars, optimiser, gradients, total, step, skipped, skipped_in_row, time, loss, owes_evaluation, store, identity })
+        let gradients = Gradients::in_buckets(&vars, (config.bucket_mb * 1e6 / 4.0) as usize)?;
+        let counters = Counters { skipped: 0, skipped_in_row: 0, scale: LossScale::of(with.dtype) };
+        let (step, time, loss, owes_evaluation, store) = (0, Duration::ZERO, f64::NAN, false, None);
+        Ok(Self { config, vars, with, optimiser, gradients, total, counters, step, time, loss, owes_evaluation, store, identity })
     }
 
-    /// Saves checkpoints below `directory`.
+    /// Saves checkpoints below `directory`, on rank 0.
     pub fn save_to(&mut self, directory: &Path) -> Result<()> {
-        self.store = Some(Store::open(directory.join("checkpoints"), self.config.keep)?);
+        if self.leads() {
+            self.store = Some(Store::open(directory.join("checkpoints"), self.config.keep)?);
+        }
         Ok(())
+    }
+
+    /// Whether this is the rank that writes.
+    fn leads(&self) -> bool {
+        self.with.ranks.rank() == 0
     }
 
     /// Whether there is a checkpoint to continue from.
@@ -170,6 +225,21 @@ impl Trainer {
     /// Time that the steps took since the trainer was made or resumed: a checkpoint holds nothing that two equal runs would differ in.
     pub fn time(&self) -> Duration {
         self.time
+    }
+
+    /// How it trains.
+    pub fn config(&self) -> &TrainerConfig {
+        &self.config
+    }
+
+    /// What it computes with.
+    pub fn resources(&self) -> &Resources {
+        &self.with
+    }
+
+    /// Steps of the run.
+    pub fn total(&self) -> u64 {
+        self.total
     }
 
     /// Steps done.
@@ -187,39 +257,57 @@ impl Trainer {
         Ok(self.optimiser.average()?.into_iter().collect())
     }
 
-    /// Continues from the newest complete checkpoint. Returns the warnings about damaged ones, or `None` when there is
-    /// nothing to continue from.
+    /// Parameters as losses see them.
+    pub fn parameters(&self, tensors: BTreeMap<String, Tensor>) -> Params {
+        let params = Params::given(tensors, &self.with.device);
+        match self.config.weights {
+            Weights::F32 => params,
+            Weights::Q8 => params.rounded_to_8_bits(),
+        }
+    }
+
+    /// Continues from the newest complete checkpoint that rank 0 finds. Returns the warnings about damaged ones, or `None` when
+    /// there is nothing to continue from.
     pub fn resume(&mut self, task: &mut impl Task) -> Result<Option<Vec<String>>> {
-        let Some(store) = &self.store else { return Ok(None) };
-        let (found, damaged) = store.latest()?;
-        let warnings: Vec<String> = damaged.iter().map(|e| format!("passed over a checkpoint: {e}")).collect();
-        let Some(checkpoint) = found else { return Ok(None) };
-        let counters: Counters = serde_json::from_value(checkpoint.state.clone())
+        let ranks = self.with.ranks.clone();
+        let (found, damaged) = match &self.store {
+            Some(store) => store.latest()?,
+            None => (None, Vec::new()),
+        };
+        let Some(checkpoint) = replica::broadcast_checkpoint(&*ranks, found)? else { return Ok(None) };
+        let saved: Saved = serde_json::from_value(checkpoint.state.clone())
             .map_err(|e| Error::Input(format!("checkpoint of step {}: {e}", checkpoint.step)))?;
-        if let Some(difference) = difference("", &counters.identity, &self.identity) {
-            return Err(Error::Input(format!("this run cannot continue the checkpoint of step {}: {difference}", checkpoint.step)));
+        if let Some(Difference { path, values: [then, now] }) = difference(&saved.identity, &self.identity) {
+            let what = format!("{path}: {then} in the checkpoint, {now} now");
+            return Err(Error::Input(format!("this run cannot continue the checkpoint of step {}: {what}", checkpoint.step)));
         }
         let parameters = checkpoint.group("parameters")?;
         for (name, var) in &self.vars {
             var.set(&parameters.get(name)?.to_device(var.device())?)?;
         }
-        self.optimiser.restore(counters.updates, checkpoint.group("moments")?, checkpoint.group("average")?)?;
-        task.restore(checkpoint.group("carried")?, &counters.cursor)?;
-        (self.step, self.skipped, self.skipped_in_row) = (checkpoint.step, counters.skipped, counters.skipped_in_row);
+        self.optimiser.restore(saved.updates, checkpoint.group("moments")?, checkpoint.group("average")?)?;
+        task.restore(&replica::own_rows(&*ranks, checkpoint.group("carried")?)?, &saved.cursor)?;
+        (self.step, self.counters) = (checkpoint.step, saved.counters);
         self.owes_evaluation = checkpoint.score.is_none() && self.due(self.config.evaluate_every);
-        Ok(Some(warnings))
+        Ok(Some(damaged.iter().map(|e| format!("passed over a checkpoint: {e}")).collect()))
     }
 
-    /// Trains until the last step, or until `stop` says so.
+    /// Trains until the last step, or until `stop` of any rank says so.
     pub fn run(&mut self, task: &mut impl Task, reporter: &mut Reporter, stop: &Stop) -> Result<Outcome> {
+        replica::broadcast_parameters(&*self.with.ranks, &self.vars)?;
+        self.compare()?;
         if std::mem::take(&mut self.owes_evaluation) {
             self.evaluate(task, reporter)?;
         }
         while self.step < self.total {
-            let figures = self.train_step(task)?;
+            let (figures, stopped) = self.train_step(task, stop)?;
             let last = self.step == self.total;
-            reporter.step(&figures)?;
-            let stopped = stop.now();
+            if self.leads() {
+                reporter.step(&figures)?;
+            }
+            if self.due(self.config.compare_every) {
+                self.compare()?;
+            }
             let (evaluate, save) = (self.due(self.config.evaluate_every) && stopped.is_none(), self.due(self.config.save_every));
             if save || evaluate || stopped.is_some() {
                 self.save(task)?;
@@ -239,59 +327,102 @@ impl Trainer {
         self.step == self.total || (every > 0 && self.step.is_multiple_of(every))
     }
 
-    fn train_step(&mut self, task: &mut impl Task) -> Result<StepFigures> {
+    fn train_step(&mut self, task: &mut impl Task, stop: &Stop) -> Result<(StepFigures, Option<Reason>)> {
         let start = Instant::now();
         let learning_rate = self.config.schedule.at(self.step, self.total);
         let mut figures = StepFigures { step: self.step + 1, learning_rate, ..StepFigures::default() };
-        let share = 1.0 / self.config.accumulate as f64;
         self.gradients.clear();
-        let (mut told, mut names) = (None::<Tensor>, [].as_slice());
-        for _ in 0..self.config.accumulate {
-            let loss = task.loss()?;
-            figures.samples += loss.samples;
-            figures.waited += loss.waited;
-            names = loss.names;
-            let tell = Tensor::cat(&[&loss.value.detach().reshape(1)?, &loss.parts], 0)?;
+        let (mut told, mut names, mut weight) = (None::<Tensor>, [].as_slice(), 0.0);
+        for micro in 1..=self.config.accumulate {
+            let loss = self.micro_batch(task, micro, &mut figures)?;
+            (names, weight) = (loss.names, weight + loss.weight);
+            let tell = (Tensor::cat(&[&loss.value.detach().reshape(1)?, &loss.parts], 0)? * loss.weight)?;
             told = Some(told.map_or_else(|| Ok(tell.clone()), |sum| sum + &tell)?);
-            self.gradients.add(&self.vars, &(loss.value * share)?.backward()?)?;
         }
         let Some(told) = told else { return Err(Error::config("trainer.accumulate", "expected at least 1, found 0")) };
-        let step = self.optimiser.step(&self.gradients, &(told * share)?, learning_rate)?;
-        figures.norm = step.norm;
+        let waiting = Instant::now();
+        let mine = Shared { told, weight, samples: figures.samples, stop: stop.now() };
+        let Shared { told, weight, samples, stop } = replica::share_figures(&*self.with.ranks, &mut self.gradients, mine)?;
+        figures.communicating += waiting.elapsed();
+        self.gradients.divide_by(weight * self.counters.scale.factor());
+        let step = self.optimiser.step(&self.gradients, &(told * (1.0 / weight))?, learning_rate)?;
+        (figures.norm, figures.samples) = (step.norm, samples);
         let mut told = step.figures.into_iter().map(f64::from);
         figures.loss = told.next().unwrap_or(f64::NAN);
         figures.parts = names.iter().copied().zip(told).collect();
+        figures.scale = self.counters.scale.factor();
+        let halved = self.counters.scale.after(step.updated);
         if step.updated {
-            self.skipped_in_row = 0;
+            self.counters.skipped_in_row = 0;
         } else {
-            self.skip(task, figures.loss)?;
+            self.skip(task, figures.loss, halved)?;
         }
         self.step += 1;
         self.loss = figures.loss;
-        figures.skipped = self.skipped;
+        (figures.skipped, figures.ranks) = (self.counters.skipped, self.with.ranks.size());
         figures.time = start.elapsed();
         self.time += figures.time;
-        Ok(figures)
+        Ok((figures, stop))
     }
 
-    fn skip(&mut self, task: &mut impl Task, loss: f64) -> Result<()> {
-        self.skipped += 1;
-        self.skipped_in_row += 1;
+    /// Forward and backward of one micro batch. After the last one the gradients are the sum over all ranks.
+    fn micro_batch(&mut self, task: &mut impl Task, micro: usize, figures: &mut StepFigures) -> Result<Loss> {
+        let (ranks, last) = (self.with.ranks.clone(), micro == self.config.accumulate && self.with.ranks.size() > 1);
+        let flight = if last && self.config.overlap { Flight::start(&mut self.gradients, &self.vars, &ranks)? } else { None };
+        let tensors = || self.vars.iter().map(|(name, var)| (name.clone(), var.as_tensor().clone())).collect();
+        let (flight, tensors) = flight.map_or_else(|| (None, tensors()), |(flight, hooked)| (Some(flight), hooked));
+        let loss = task.loss(&self.parameters(tensors).computing_in(self.with.dtype))?;
+        figures.samples += loss.samples;
+        figures.waited += loss.waited;
+        let gradients = (&loss.value * (loss.weight * self.counters.scale.factor()))?.backward()?;
+        let waiting = Instant::now();
+        match flight {
+            Some(flight) => flight.land(&mut self.gradients)?,
+            None => {
+                self.gradients.add(&self.vars, &gradients)?;
+                if last {
+                    self.gradients.reduce(&*ranks)?;
+                }
+            }
+        }
+        if last {
+            figures.communicating += waiting.elapsed();
+        }
+        Ok(loss)
+    }
+
+    /// Notes a step that was not finite. Where the loss scale was to blame for it, it is not one of those that end a run.
+    fn skip(&mut self, task: &mut impl Task, loss: f64, scale_halved: bool) -> Result<()> {
+        self.counters.skipped += 1;
         task.forget()?;
+        if scale_halved {
+            return Ok(());
+        }
+        self.counters.skipped_in_row += 1;
         let culprit =
             self.gradients.not_finite()?.map_or(format!("the loss is {loss}"), |name| format!("the gradient of {name} is not finite"));
-        if self.skipped_in_row >= self.config.patience {
-            let (step, n) = (self.step + 1, self.skipped_in_row);
-            return Err(Error::Input(format!("training stopped at step {step}: {culprit}, {n} steps in a row")));
+        if self.counters.skipped_in_row >= self.config.patience {
+            let (step, in_row) = (self.step + 1, self.counters.skipped_in_row);
+            return Err(Error::Input(format!("training stopped at step {step}: {culprit}, {in_row} steps in a row")));
         }
-        eprintln!("warning: step {} skipped: {culprit}", self.step + 1);
+        if self.leads() {
+            eprintln!("warning: step {} skipped: {culprit}", self.step + 1);
+        }
         Ok(())
+    }
+
+    /// Checks that all ranks have the same parameters.
+    fn compare(&self) -> Result<()> {
+        match self.with.ranks.size() {
+            1 => Ok(()),
+            _ => check_replicas(&*self.with.ranks, self.step, replica::checksum(&self.vars)?),
+        }
     }
 
     /// After the step is saved: whatever happens here, no training is lost.
     fn evaluate(&self, task: &mut impl Task, reporter: &mut Reporter) -> Result<()> {
-        let results = task.evaluate(self.average()?)?;
-        if results.is_empty() {
+        let results = task.evaluate(&self.parameters(self.average()?), &*self.with.ranks)?;
+        if results.is_empty() || !self.leads() {
             return Ok(());
         }
         reporter.evaluation(self.step, &results)?;
@@ -302,37 +433,20 @@ impl Trainer {
     }
 
     fn save(&self, task: &impl Task) -> Result<()> {
-        let Some(store) = &self.store else { return Ok(()) };
         let (carried, cursor) = task.save()?;
+        let carried = replica::all_rows(&*self.with.ranks, carried)?;
+        let Some(store) = &self.store else { return Ok(()) };
         let parameter = |(name, var): (&String, &Var)| Ok((name.clone(), var.as_detached_tensor().to_device(&Device::Cpu)?));
         let parameters = self.vars.iter().map(parameter).collect::<Result<_>>()?;
         let (moments, average) = (self.optimiser.moments()?, self.optimiser.average()?);
         let groups = [("parameters", parameters), ("moments", moments), ("average", average), ("carried", carried)];
-        let counters = Counters {
-            updates: self.optimiser.updates(),
-            skipped: self.skipped,
-            skipped_in_row: self.skipped_in_row,
-            cursor,
-            identity: self.identity.clone(),
-        };
-        let state = serde_json::to_value(counters).map_err(|e| Error::Input(format!("checkpoint: {e}")))?;
+        let (updates, counters, ranks) = (self.optimiser.updates(), self.counters, self.with.ranks.size());
+        let state = serde_json::to_value(Saved { updates, counters, ranks, cursor, identity: self.identity.clone() })
+            .map_err(|e| Error::Input(format!("checkpoint: {e}")))?;
         let tensors = groups.into_iter().map(|(name, group)| (name.to_owned(), group)).collect();
         store.save(&Checkpoint { step: self.step, tensors, state, score: None })?;
         Ok(())
     }
-}
-
-/// The first place where two JSON values differ, as `a.b: 1 in the checkpoint, 2 now`.
-fn difference(path: &str, saved: &serde_json::Value, now: &serde_json::Value) -> Option<String> {
-    if let (Some(a), Some(b)) = (saved.as_object(), now.as_object()) {
-        let null = serde_json::Value::Null;
-        let keys: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
-        return keys.into_iter().find_map(|key| {
-            let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-            difference(&inner, a.get(key).unwrap_or(&null), b.get(key).unwrap_or(&null))
-        });
-    }
-    (saved != now).then(|| format!("{path}: {saved} in the checkpoint, {now} now"))
 }
 
 /// Runs `f` on a thread with a stack for deep graphs: Candle walks and drops the graph of an unroll by recursion.
@@ -348,10 +462,11 @@ pub fn with_large_stack<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_models::nn::Init;
+    use candle_models::tensors::NamedTensors;
 
     /// Fits y = 2 x: one parameter, the place in the data is a counter, the carried tensor an exponential sum.
     struct Line {
-        w: Var,
         place: u64,
         carried: Tensor,
         poison: Option<u64>,
@@ -359,14 +474,9 @@ mod tests {
     }
 
     impl Line {
-        fn new(w: &Var) -> Self {
-            Self {
-                w: w.clone(),
-                place: 0,
-                carried: Tensor::zeros(1, candle_core::DType::F32, &Device::Cpu).unwrap(),
-                poison: None,
-                forgotten: 0,
-            }
+        fn new() -> Self {
+            let carried = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();
+            Self { place: 0, carried, poison: None, forgotten: 0 }
         }
     }
 
@@ -374,21 +484,22 @@ mod tests {
         fn unit(&self) -> &'static str {
             "samples"
         }
-        fn loss(&mut self) -> Result<Loss> {
+        fn loss(&mut self, parameters: &Params) -> Result<Loss> {
+            let w = parameters.get("w", &[1], Init::Constant(0.0))?;
             let x = 1.0 + (self.place as f64 * 0.7).sin() + self.carried.sum_all()?.to_scalar::<f32>()? as f64 * 0.1;
             self.carried = ((&self.carried * 0.5)? + x)?;
             let poison = if self.poison.is_some_and(|p| self.place >= p) { f64::NAN } else { 1.0 };
             self.place += 1;
-            let value = ((self.w.affine(x, -2.0 * x)?).sqr()?.sum_all()? * poison)?;
+            let value = ((w.affine(x, -2.0 * x)?).sqr()?.sum_all()? * poison)?;
             let parts = Tensor::new(&[x as f32], &Device::Cpu)?;
-            Ok(Loss { value, parts, names: &["x"], samples: 1, waited: Duration::ZERO })
+            Ok(Loss { value, parts, names: &["x"], weight: 1.0, samples: 1, waited: Duration::ZERO })
         }
         fn forget(&mut self) -> Result<()> {
             self.forgotten += 1;
             Ok(())
         }
-        fn evaluate(&mut self, parameters: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, f64>> {
-            let w = parameters["w"].to_vec1::<f32>()?[0];
+        fn evaluate(&mut self, parameters: &Params, _: &dyn Communicator) -> Result<BTreeMap<String, f64>> {
+            let w = parameters.get("w", &[1], Init::Constant(0.0))?.to_vec1::<f32>()?[0];
             Ok([("score".to_owned(), f64::from((w - 2.0).abs()))].into())
         }
         fn save(&self) -> Result<(NamedTensors, serde_json::Value)> {
@@ -402,13 +513,13 @@ mod tests {
     }
 
     fn config() -> TrainerConfig {
-        let optimiser = AdamW { weight_decay: 0.0, ..AdamW::default() };
+        let optimiser = OptimiserConfig { weight_decay: 0.0, ..OptimiserConfig::default() };
         let schedule = Schedule { peak: 0.1, warmup: 5, ..Schedule::default() };
         TrainerConfig { save_every: 7, evaluate_every: 50, accumulate: 2, patience: 3, optimiser, schedule, ..TrainerConfig::default() }
     }
 
     fn trainer(w: &Var) -> Trainer {
-        Trainer::new(config(), [("w".to_owned(), w.clone())].into(), 60, serde_json::json!({"seed": 1})).unwrap()
+        Trainer::new(config(), [("w".to_owned(), w.clone())].into(), 60, serde_json::json!({"seed": 1}), Resources::default()).unwrap()
     }
 
     fn var() -> Var {
@@ -423,7 +534,7 @@ mod tests {
     #[test]
     fn learns_a_line() {
         let w = var();
-        assert_eq!(run(&mut trainer(&w), &mut Line::new(&w)).unwrap(), Outcome::Finished);
+        assert_eq!(run(&mut trainer(&w), &mut Line::new()).unwrap(), Outcome::Finished);
         let found = w.to_vec1::<f32>().unwrap()[0];
         assert!((found - 2.0).abs() < 5e-2, "expected 2, found {found}");
     }
@@ -431,12 +542,12 @@ mod tests {
     #[test]
     fn a_stopped_run_continues_bit_for_bit() {
         let whole = var();
-        run(&mut trainer(&whole), &mut Line::new(&whole)).unwrap();
+        run(&mut trainer(&whole), &mut Line::new()).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let mut steps = 0;
         let parts = loop {
             let w = var();
-            let (mut t, mut task) = (trainer(&w), Line::new(&w));
+            let (mut t, mut task) = (trainer(&w), Line::new());
             t.save_to(dir.path()).unwrap();
             t.resume(&mut task).unwrap();
             assert_eq!(t.step(), steps, "one more step than the run before");
@@ -457,17 +568,18 @@ mod tests {
         let w = var();
         let mut first = trainer(&w);
         first.save_to(dir.path()).unwrap();
-        run(&mut first, &mut Line::new(&w)).unwrap();
-        let mut other = Trainer::new(config(), [("w".to_owned(), w.clone())].into(), 60, serde_json::json!({"seed": 2})).unwrap();
+        run(&mut first, &mut Line::new()).unwrap();
+        let mut other =
+            Trainer::new(config(), [("w".to_owned(), w.clone())].into(), 60, serde_json::json!({"seed": 2}), Resources::default()).unwrap();
         other.save_to(dir.path()).unwrap();
-        let error = other.resume(&mut Line::new(&w)).unwrap_err().to_string();
+        let error = other.resume(&mut Line::new()).unwrap_err().to_string();
         assert!(error.ends_with("seed: 1 in the checkpoint, 2 now"), "{error}");
     }
 
     #[test]
     fn gradients_that_are_not_finite_skip_and_then_stop() {
         let w = var();
-        let mut task = Line { poison: Some(20), ..Line::new(&w) };
+        let mut task = Line { poison: Some(20), ..Line::new() };
         let error = run(&mut trainer(&w), &mut task).unwrap_err().to_string();
         assert_eq!(error, "training stopped at step 13: the gradient of w is not finite, 3 steps in a row");
         assert_eq!(task.forgotten, 3);

@@ -11,7 +11,7 @@ use candle_models::policy::{Policy, PolicyConfig};
 use candle_models::random::Random;
 use candle_nn::optim::{Optimizer, ParamsAdamW};
 use candle_train::gradients::Gradients;
-use candle_train::optim::{AdamW, Optimiser};
+use candle_train::optim::{Optimiser, OptimiserConfig};
 use std::collections::BTreeMap;
 
 pub(super) const NAME: &str = "adamw";
@@ -78,7 +78,7 @@ fn problem() -> Result<(BTreeMap<String, Var>, GradStore)> {
 
 pub(super) fn pair() -> Result<Pair> {
     // Without decay and clipping: Candle's decays every parameter and does not clip.
-    let config = AdamW { weight_decay: 0.0, clip: 0.0, ..AdamW::default() };
+    let config = OptimiserConfig { weight_decay: 0.0, clip: 0.0, ..OptimiserConfig::default() };
     let theirs = ParamsAdamW { lr: LEARNING_RATE, beta1: config.beta1, beta2: config.beta2, eps: config.eps, weight_decay: 0.0 };
     let (vars, store) = problem()?;
     let n: usize = vars.values().map(|v| v.elem_count()).sum();

@@ -23,6 +23,9 @@ pub struct Regularisation {
     pub drop_ids: f32,
     /// Address of this pass: the seed and the step.
     pub random: Random,
+    /// Rows of the whole batch before this pass's first: where several processes share a batch, a row's noise does not depend on
+    /// how it was divided.
+    pub first_row: usize,
 }
 
 /// Indices of a pass, `[rows, width]`, on the host.
@@ -114,16 +117,16 @@ impl<'a> TensorExecutor<'a> {
         Ok(self.inputs.get(name)?.flatten(0, 1)?.flatten_from(1)?)
     }
 
-    /// Probability and random numbers of the next dropout, if there is any.
-    fn next_dropout(&mut self) -> Option<(f32, Random)> {
-        let Regularisation { dropout, random, .. } = self.noise.filter(|noise| noise.dropout > 0.0)?;
-        Some((dropout, self.next(random.stream("dropout"))))
+    /// Probability and random numbers of the next dropout, on rows of `width` values, if there is any.
+    fn next_dropout(&mut self, width: usize) -> Option<(f32, Random)> {
+        let noise = self.noise.filter(|noise| noise.dropout > 0.0)?;
+        Some((noise.dropout, self.next(noise, "dropout", width)))
     }
 
-    /// The address of the next noise.
-    fn next(&mut self, random: Random) -> Random {
+    /// The address of the next noise, on rows of `width` values.
+    fn next(&mut self, noise: Regularisation, stream: &str, width: usize) -> Random {
         self.calls += 1;
-        random.at(self.calls)
+        noise.random.stream(stream).at(self.calls).from_index((noise.first_row * width) as u64)
     }
 }
 
@@ -218,7 +221,7 @@ impl Executor for TensorExecutor<'_> {
     }
 
     fn dropout(&mut self, x: &Tensor) -> Result<Tensor> {
-        match self.next_dropout() {
+        match self.next_dropout(x.dim(1)?) {
             Some((probability, random)) => emulated([x], |[x]| Ok(ops::dropout(x, probability, random)?)),
             None => Ok(x.clone()),
         }
@@ -226,12 +229,12 @@ impl Executor for TensorExecutor<'_> {
 
     fn drop_indices(&mut self, ids: &Indices, columns: usize, absent: u32) -> Result<Indices> {
         match self.noise {
-            Some(Regularisation { drop_ids, random, .. }) if drop_ids > 0.0 => {
+            Some(noise) if noise.drop_ids > 0.0 => {
                 let mut values = ids.values.to_vec();
                 let mut uniform = vec![0.0; values.len() / ids.width * columns];
-                self.next(random.stream("drop ids")).fill_uniform(0, &mut uniform);
+                self.next(noise, "drop ids", columns).fill_uniform(0, &mut uniform);
                 for (row, uniform) in values.chunks_mut(ids.width).zip(uniform.chunks(columns)) {
-                    row.iter_mut().zip(uniform).filter(|(_, u)| **u < drop_ids).for_each(|(v, _)| *v = absent);
+                    row.iter_mut().zip(uniform).filter(|(_, u)| **u < noise.drop_ids).for_each(|(v, _)| *v = absent);
                 }
                 Ok(Indices::new(values, ids.width))
             }
@@ -280,7 +283,7 @@ impl Executor for TensorExecutor<'_> {
             return block.compose(self, x);
         }
         let ((weights, eps), state) = (block.weights()?, block.first_state());
-        let mask = self.next_dropout().map(|(probability, random)| ops::dropout_factors(x.elem_count(), probability, random));
+        let mask = self.next_dropout(x.dim(1)?).map(|(probability, random)| ops::dropout_factors(x.elem_count(), probability, random));
         let before = [&self.states[state], &self.states[state + 1]];
         let (y, after) = ops::mamba_block(x, &weights, eps, before, self.resets, mask)?;
         [self.states[state], self.states[state + 1]] = after;

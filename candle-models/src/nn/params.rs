@@ -1,7 +1,7 @@
 //! Where a model's parameters come from: made from addressed random numbers, read from a bundle, or only described.
 
 use crate::bundle::{Parameter, ParameterSpec};
-use crate::ops::Format;
+use crate::ops::{self, Format};
 use crate::random::Random;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor, Var};
@@ -35,12 +35,14 @@ pub struct Params {
     dtype: DType,
     /// What matrices are cast to when they are asked for.
     compute: Option<DType>,
+    /// Whether matrices come out on the grid of 8-bit integers that they will be stored in.
+    rounded: bool,
     device: Device,
 }
 
 impl Params {
     fn new(source: Source, dtype: DType, device: &Device) -> Self {
-        Self { source: Rc::new(RefCell::new(source)), prefix: String::new(), dtype, compute: None, device: device.clone() }
+        Self { source: Rc::new(RefCell::new(source)), prefix: String::new(), dtype, compute: None, rounded: false, device: device.clone() }
     }
 
     /// New variables in f32. A value depends on the seed and the parameter's name only, not on the order of creation.
@@ -75,6 +77,13 @@ impl Params {
         Self { compute: Some(dtype), ..self }
     }
 
+    /// A view whose matrices have the values that 8-bit storage will give them, while gradients pass to the parameters as if nothing
+    /// had been rounded: quantisation-aware training (Jacob et al. 2018).
+    #[must_use]
+    pub fn rounded_to_8_bits(self) -> Self {
+        Self { rounded: true, ..self }
+    }
+
     /// A group: names inside are `prefix.name`.
     pub fn pp(&self, name: impl std::fmt::Display) -> Self {
         let prefix = if self.prefix.is_empty() { name.to_string() } else { format!("{}.{name}", self.prefix) };
@@ -94,6 +103,7 @@ impl Params {
     /// The weight `[inputs, outputs]` of a linear layer, which a bundle may hold in 8 bits, and how it was stored.
     pub fn matrix(&self, name: &str, shape: [usize; 2], init: Init) -> Result<(Tensor, Format)> {
         let Parameter { tensor, format } = self.parameter(ParameterSpec::matrix(self.pp(name).prefix, shape), init)?;
+        let tensor = if self.rounded { ops::fake_quantise(&tensor)? } else { tensor };
         let tensor = match self.compute {
             Some(dtype) => tensor.to_dtype(dtype)?,
             None => tensor,

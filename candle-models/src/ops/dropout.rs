@@ -57,7 +57,7 @@ pub(crate) fn dropout_factors(n: usize, probability: f32, random: Random) -> Vec
 /// same numbers fall on any device, whatever the dtype.
 pub fn dropout(x: &Tensor, probability: f32, random: Random) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
-    if super::is_fused(x) && x.device().is_cuda() {
+    if super::is_fused(x) && x.device().is_cuda() && super::cuda::philox::counts_from(random) {
         return x.contiguous()?.apply_op1(DropoutOp { probability, random });
     }
     mask(x, dropout_factors(x.elem_count(), probability, random))
@@ -92,7 +92,9 @@ impl CustomOp1 for DropoutOp {
 pub fn uniform(random: Random, shape: impl Into<Shape>, device: &Device) -> Result<Tensor> {
     let shape = shape.into();
     #[cfg(feature = "cuda")]
-    if let Device::Cuda(cuda) = device {
+    if let Device::Cuda(cuda) = device
+        && super::cuda::philox::counts_from(random)
+    {
         let out = crate::cuda::empty(shape, candle_core::DType::F32, cuda)?;
         super::cuda::philox::fill_uniform(random, &out)?;
         return Ok(out);

@@ -13,6 +13,7 @@ mod cross_entropy;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod dropout;
+mod fake_quantise;
 #[cfg(feature = "flash-attn")]
 mod flash;
 mod gru;
@@ -40,6 +41,7 @@ pub use conv::{causal_conv, causal_conv_reference};
 pub use cross_entropy::{LossGroup, cross_entropy, cross_entropy_reference};
 pub(crate) use dropout::dropout_factors;
 pub use dropout::{dropout, mask, uniform};
+pub use fake_quantise::fake_quantise;
 pub(crate) use gru::gru_row;
 pub use gru::{gru, gru_gates, gru_reference};
 pub use linear::{linear, linear_reference};

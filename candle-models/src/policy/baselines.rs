@@ -25,6 +25,7 @@ use super::actions::{ACTION, Action, BUTTONS, COMPONENTS, GROUP_NAMES, GROUPS, g
 use crate::tensors::NamedTensors;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -45,7 +46,7 @@ const STORED_NAMES: [&str; TABLES] = ["marginal", "first_order", "second_order",
 const SMOOTHING: f32 = 0.1;
 
 /// Sums over some frames.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// How many frames.
     pub frames: u64,
@@ -80,7 +81,7 @@ impl Tally {
 }
 
 /// How likely the recorded actions are to a model or a table.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Likelihood {
     /// Frames whose action differs from the one before.
     pub changed: Tally,

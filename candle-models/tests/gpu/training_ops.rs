@@ -69,6 +69,12 @@ fn random_numbers_have_the_bits_of_the_host() {
             let ones = |device: &Device| Tensor::ones(n, dtype, device).unwrap();
             let [host, there] = [&Device::Cpu, &*device].map(|d| flat(&ops::dropout(&ones(d), probability, random).unwrap()));
             assert_eq!(host, there, "dropout of {n} {dtype:?}");
+            // Counted from elsewhere: by the kernel from the start of a block, by the host's numbers from inside one.
+            for first in [4 * n as u64, 4 * n as u64 + 3] {
+                let part = random.from_index(first);
+                let [host, there] = [&Device::Cpu, &*device].map(|d| flat(&ops::dropout(&ones(d), probability, part).unwrap()));
+                assert_eq!(host, there, "dropout of {n} {dtype:?} from index {first}");
+            }
         }
     }
     check(&device, "dropout", &[normal("x", &[7, 11])], &[], &|x| Ok(vec![ops::dropout(&x[0], 0.4, Random::new(5))?]));
@@ -170,7 +176,7 @@ fn pass(config: &PolicyConfig, vars: &BTreeMap<String, Var>, device: &Device, dt
     let policy = Policy::new(config, &Params::given(tensors, device).computing_in(dtype)).unwrap();
     let (batch, steps) = (4, 8);
     let resets: Vec<bool> = (0..batch * steps).map(|i| i == 3).collect();
-    let noise = Regularisation { dropout: 0.2, drop_ids: 0.2, random: Random::new(11) };
+    let noise = Regularisation { dropout: 0.2, drop_ids: 0.2, random: Random::new(11), first_row: 0 };
     let state = policy.initial_state(batch).unwrap();
     let (outputs, after) = policy.train_unroll(&inputs(&policy, batch, steps), &resets, &state, &noise).unwrap();
     let part =

@@ -211,7 +211,7 @@ fn mamba(config: &MambaConfig, resets: &[bool], batch: usize, dropout: f32, x: &
     let state = |spec: TensorSpec| normal(&spec.name, &[&[batch], &spec.shape[..]].concat()).to_dtype(x[0].dtype());
     let states = states.into_iter().map(state).collect::<Result<Vec<_>>>()?;
     let inputs = NamedTensors::new();
-    let noise = Regularisation { dropout, drop_ids: 0.0, random: Random::new(2) };
+    let noise = Regularisation { dropout, drop_ids: 0.0, random: Random::new(2), first_row: 0 };
     let mut executor = TensorExecutor::new(&inputs, resets, states, &Device::Cpu).with_noise(noise);
     let y = block.forward(&mut executor, &x[0]).map_err(error)?;
     Ok((y, executor.into_states()))

@@ -110,7 +110,7 @@ fn every_variable_has_a_finite_gradient_that_is_not_zero() {
     let (batch, steps) = (3, 7);
     for config in configs() {
         let (policy, params) = policy(&config);
-        let noise = Regularisation { dropout: 0.1, drop_ids: 0.1, random: Random::new(5) };
+        let noise = Regularisation { dropout: 0.1, drop_ids: 0.1, random: Random::new(5), first_row: 0 };
         let state = policy.initial_state(batch).unwrap();
         let (outputs, _) = policy.train_unroll(&inputs(batch, steps, false), &resets(batch, steps), &state, &noise).unwrap();
         let part = |name: &str| outputs.get(name).unwrap().sqr().unwrap().sum_all().unwrap();

@@ -62,6 +62,7 @@ struct Clip {
     const float* loss;
     Verdict* verdict;
     double limit;  // 0 for none
+    double unscale;
     u32 chunks;
 };
 
@@ -70,10 +71,10 @@ extern "C" __global__ void clip(const __grid_constant__ Clip a) {
     for (u32 i = threadIdx.x; i < a.chunks; i += blockDim.x) sum += a.partial[i];
     sum = block_sum(sum);
     if (threadIdx.x > 0) return;
-    double norm = sqrt(sum);
+    double norm = sqrt(sum) * a.unscale;
     bool finite = isfinite((float)norm) && isfinite(*a.loss);
     a.verdict->norm = (float)norm;
-    a.verdict->scale = !finite ? __uint_as_float(0x7fc00000) : a.limit > 0.0 && norm > a.limit ? (float)(a.limit / norm) : 1.0f;
+    a.verdict->scale = !finite ? __uint_as_float(0x7fc00000) : a.limit > 0.0 && norm > a.limit ? (float)(a.limit / norm * a.unscale) : (float)a.unscale;
 }
 
 // `Factors` in optim/mod.rs.

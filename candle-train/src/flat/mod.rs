@@ -3,7 +3,9 @@
 //! A parameter keeps its own memory, which is updated in place; a table of chunks says where each stretch of it lies. The norm
 //! stays on the device: the update reads it there, and the host sees it only together with the loss.
 
+use crate::gradients::{Clipping, bucket_sizes};
 use crate::optim::{Factors, Moment, Step, decays};
+use crate::parallel::Communicator;
 use candle_core::{CudaDevice, DType, Device, Tensor, Var};
 use candle_models::cuda::{Gpu, Kernel, Source, address, empty};
 use candle_models::{Error, Result};
@@ -70,6 +72,8 @@ pub(crate) struct FlatGradients {
     gpu: Arc<Gpu>,
     sum: Tensor,
     places: Vec<Place>,
+    /// Values of each bucket, all together those of `sum`.
+    buckets: Vec<usize>,
     /// Which parameters the loss depended on.
     present: Vec<bool>,
 }
@@ -89,11 +93,12 @@ struct Gather {
 }
 
 impl FlatGradients {
-    pub fn new(device: &CudaDevice, vars: &BTreeMap<String, Var>) -> Result<Self> {
+    pub fn new(device: &CudaDevice, vars: &BTreeMap<String, Var>, limit: usize) -> Result<Self> {
         let places = places(vars)?;
+        let buckets = bucket_sizes(places.iter().map(|place| place.range.len()), limit);
         let total = places.last().map_or(0, |p| p.range.end);
         let sum = Tensor::zeros(total.max(1), DType::F32, &Device::Cuda(device.clone()))?;
-        Ok(Self { gpu: Gpu::of(device)?, sum, present: vec![false; places.len()], places })
+        Ok(Self { gpu: Gpu::of(device)?, sum, present: vec![false; places.len()], buckets, places })
     }
 
     pub fn clear(&mut self) {
@@ -125,8 +130,23 @@ impl FlatGradients {
         &self.places[i].name
     }
 
-    pub fn absent(&self) -> Vec<&str> {
-        self.places.iter().zip(&self.present).filter(|(_, present)| !**present).map(|(place, _)| place.name.as_str()).collect()
+    pub fn present(&self) -> &[bool] {
+        &self.present
+    }
+
+    pub fn set_present(&mut self, present: &[bool]) {
+        self.present.copy_from_slice(present);
+    }
+
+    pub fn reduce(&mut self, ranks: &dyn Communicator) -> Result<()> {
+        for (place, _) in self.places.iter().zip(&self.present).filter(|(_, present)| !**present) {
+            self.sum.slice_set(&Tensor::zeros(place.range.len(), DType::F32, self.sum.device())?, 0, place.range.start)?;
+        }
+        let mut end = self.places.last().map_or(0, |place| place.range.end);
+        self.buckets.iter().rev().try_for_each(|size| {
+            end -= size;
+            ranks.all_reduce_cuda(&self.sum.narrow(0, end, *size)?)
+        })
     }
 
     /// All gradients, copied.
@@ -172,6 +192,7 @@ struct Clip {
     loss: u64,
     verdict: u64,
     limit: f64,
+    unscale: f64,
     chunks: u32,
 }
 
@@ -212,7 +233,7 @@ impl FlatMoments {
         Ok(&self.table.insert(table).1)
     }
 
-    pub fn step(&mut self, gradients: &FlatGradients, figures: &Tensor, clip: f64, factors: Factors) -> Result<Step> {
+    pub fn step(&mut self, gradients: &FlatGradients, figures: &Tensor, clipping: Clipping, factors: Factors) -> Result<Step> {
         if gradients.sum.elem_count() != self.mean.elem_count() || figures.dtype() != DType::F32 {
             return Err(Error::Input("gradients or figures of other parameters".to_owned()));
         }
@@ -224,7 +245,8 @@ impl FlatMoments {
         let (gradient, partial_address, verdict_address) = (address(&gradients.sum)?, address(&partial)?, address(&verdict)?);
         let squares = Squares { chunks: table_address, gradient, partial: partial_address };
         let loss = address(&figures)?;
-        let clip = Clip { partial: partial_address, loss, verdict: verdict_address, limit: clip, chunks: chunks as u32 };
+        let Clipping { limit, unscale } = clipping;
+        let clip = Clip { partial: partial_address, loss, verdict: verdict_address, limit, unscale, chunks: chunks as u32 };
         let [mean, square, average] = [&self.mean, &self.square, &self.average].map(address);
         let (mean, square, average) = (mean?, square?, average?);
         let update = Update { chunks: table_address, gradient, mean, square, average, verdict: verdict_address, factors };

@@ -1,7 +1,7 @@
 //! The update on the CPU.
 
 use super::{Factors, Moment, Step, decays};
-use crate::gradients::{Gradients, clip_factor};
+use crate::gradients::{Clipping, Gradients};
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Tensor, Var};
 use candle_models::Result;
 use rayon::prelude::*;
@@ -51,12 +51,12 @@ impl Moments {
         Ok(Self(vars.iter().map(slot).collect::<Result<_>>()?))
     }
 
-    pub fn step(&mut self, gradients: &Gradients, figures: &Tensor, clip: f64, factors: Factors) -> Result<Step> {
+    pub fn step(&mut self, gradients: &Gradients, figures: &Tensor, clipping: Clipping, factors: Factors) -> Result<Step> {
         let step = Step::new(gradients.norm()?, figures.to_vec1()?);
         if !step.updated {
             return Ok(step);
         }
-        let scale = clip_factor(step.norm, clip);
+        let scale = clipping.factor(step.norm);
         let updates = self.0.par_iter_mut().zip(gradients.slices()?).map(|(slot, gradient)| {
             let Some(gradient) = gradient else { return Ok(()) };
             let keep = if slot.decay { factors.keep } else { 1.0 };

@@ -1,10 +1,13 @@
-//! AdamW with an exponential moving average of the parameters: one pass over flat slices per parameter on the CPU, one over all
-//! parameters on CUDA. Both do the same arithmetic in the same order.
+//! AdamW and SGD with momentum, with an exponential moving average of the parameters: one pass over flat slices per parameter on
+//! the CPU, one over all parameters on CUDA. Both do the same arithmetic in the same order.
 //!
 //! For gradient g (after clipping) and step t from 1 (Loshchilov and Hutter 2019, algorithm 2):
 //! m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p = p - lr decay p - lr (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps),
 //! then ema = ema + (1 - d) (p - ema) with d = min(ema_decay, (1 + t) / (10 + t)), so that the average forgets the
 //! initial weights quickly in short runs.
+//!
+//! SGD (the same paper, algorithm 1): m = b1 m + g; p = p - lr decay p - lr m. It is AdamW's arithmetic with other factors: v stays
+//! zero and the denominator one.
 
 mod host;
 
@@ -17,15 +20,27 @@ use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What AdamW needs beside the learning rate.
+/// How gradients become updates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// By the mean of the gradients over the root of the mean of their squares.
+    Adamw,
+    /// By the sum of the gradients, older ones decaying.
+    Sgd,
+}
+
+/// What the optimiser needs beside the learning rate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AdamW {
-    /// Decay of the mean of gradients.
+pub struct OptimiserConfig {
+    /// How gradients become updates.
+    pub rule: Rule,
+    /// Decay of the mean of gradients; SGD's momentum.
     pub beta1: f64,
-    /// Decay of the mean of squared gradients.
+    /// Decay of the mean of squared gradients (AdamW).
     pub beta2: f64,
-    /// Added to the denominator.
+    /// Added to the denominator (AdamW).
     pub eps: f64,
     /// Decoupled weight decay, for the parameters that [`decays`] names.
     pub weight_decay: f64,
@@ -35,13 +50,13 @@ pub struct AdamW {
     pub ema: f64,
 }
 
-impl Default for AdamW {
+impl Default for OptimiserConfig {
     fn default() -> Self {
-        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.3, clip: 1.0, ema: 0.99 }
+        Self { rule: Rule::Adamw, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.3, clip: 1.0, ema: 0.99 }
     }
 }
 
-impl AdamW {
+impl OptimiserConfig {
     /// Refuses values outside their range.
     pub fn validate(&self) -> Result<()> {
         let share = |field: &str, x: f64| {
@@ -69,7 +84,7 @@ pub fn decays(name: &str, rank: usize) -> bool {
 /// The optimiser's memory of every parameter, in name order.
 #[derive(Debug)]
 pub struct Optimiser {
-    config: AdamW,
+    config: OptimiserConfig,
     /// Updates made so far.
     updates: u64,
     memory: Memory,
@@ -103,7 +118,7 @@ impl Step {
 
 impl Optimiser {
     /// A fresh optimiser: zero moments, the average equal to the parameters. All of them are on one device.
-    pub fn new(config: AdamW, vars: &BTreeMap<String, Var>) -> Result<Self> {
+    pub fn new(config: OptimiserConfig, vars: &BTreeMap<String, Var>) -> Result<Self> {
         let memory = match vars.values().next().map(|var| var.device()) {
             #[cfg(feature = "cuda")]
             Some(candle_core::Device::Cuda(device)) => Memory::Cuda(FlatMoments::new(device, vars)?),
@@ -122,10 +137,11 @@ impl Optimiser {
     /// host waits for the device. Where the norm or the loss is not finite nothing changes.
     pub fn step(&mut self, gradients: &Gradients, figures: &Tensor, learning_rate: f64) -> Result<Step> {
         let factors = self.config.factors(self.updates + 1, learning_rate);
+        let clipping = gradients.clipping(self.config.clip);
         let step = match &mut self.memory {
-            Memory::Host(moments) => moments.step(gradients, figures, self.config.clip, factors)?,
+            Memory::Host(moments) => moments.step(gradients, figures, clipping, factors)?,
             #[cfg(feature = "cuda")]
-            Memory::Cuda(moments) => moments.step(gradients.flat()?, figures, self.config.clip, factors)?,
+            Memory::Cuda(moments) => moments.step(gradients.flat()?, figures, clipping, factors)?,
         };
         self.updates += u64::from(step.updated);
         Ok(step)
@@ -206,12 +222,12 @@ pub(crate) struct Factors {
     pub follow: f32,
 }
 
-impl AdamW {
+impl OptimiserConfig {
     /// Of update number `t`, from 1.
     fn factors(&self, t: u64, learning_rate: f64) -> Factors {
         let t = t as f64;
         let ema = self.ema.min((1.0 + t) / (10.0 + t));
-        Factors {
+        let adamw = Factors {
             beta1: self.beta1 as f32,
             beta2: self.beta2 as f32,
             fresh1: (1.0 - self.beta1) as f32,
@@ -221,6 +237,10 @@ impl AdamW {
             rate: (learning_rate / (1.0 - self.beta1.powf(t))) as f32,
             unbias: (1.0 / (1.0 - self.beta2.powf(t)).sqrt()) as f32,
             follow: if self.ema > 0.0 { (1.0 - ema) as f32 } else { 1.0 },
+        };
+        match self.rule {
+            Rule::Adamw => adamw,
+            Rule::Sgd => Factors { fresh1: 1.0, fresh2: 0.0, eps: 1.0, rate: learning_rate as f32, unbias: 0.0, ..adamw },
         }
     }
 }
@@ -269,7 +289,8 @@ mod tests {
         let steps = [[0.1f32, -0.2, 0.3, 0.0], [0.5, 0.5, -0.5, 0.0], [-1.0, 0.25, 0.125, 0.0]];
         let start = [1.0f32, -2.0, 3.0, 0.5];
         let vars = one("layer.weight", &start, &[2, 2]);
-        let mut optimiser = Optimiser::new(AdamW { beta2: 0.99, ema: 0.15, clip: 0.0, ..AdamW::default() }, &vars).unwrap();
+        let mut optimiser =
+            Optimiser::new(OptimiserConfig { beta2: 0.99, ema: 0.15, clip: 0.0, ..OptimiserConfig::default() }, &vars).unwrap();
         let mut ema = start;
         for ((step, g), expected) in steps.iter().enumerate().zip(expected) {
             optimiser.step(&gradients(&vars, g), &no_figures(), 0.1).unwrap();
@@ -284,10 +305,30 @@ mod tests {
         }
     }
 
+    /// Reference from PyTorch 2.11, whose decay is coupled and therefore 0 here:
+    /// ```python
+    /// p = torch.nn.Parameter(torch.tensor([1., -2.]))
+    /// o = torch.optim.SGD([p], lr=.1, momentum=.9)
+    /// for g in [[.1, -.2], [.5, .5], [-1., .25]]:
+    ///     p.grad = torch.tensor(g); o.step(); print(p.tolist())
+    /// ```
+    #[test]
+    fn sgd_with_momentum_equals_the_reference() {
+        let expected = [[0.99, -1.98], [0.931, -2.012], [0.9779, -2.0658]];
+        let vars = one("layer.weight", &[1.0, -2.0], &[1, 2]);
+        let config = OptimiserConfig { rule: Rule::Sgd, weight_decay: 0.0, clip: 0.0, ..OptimiserConfig::default() };
+        let mut optimiser = Optimiser::new(config, &vars).unwrap();
+        for (g, expected) in [[0.1f32, -0.2], [0.5, 0.5], [-1.0, 0.25]].iter().zip(expected) {
+            optimiser.step(&gradients(&vars, g), &no_figures(), 0.1).unwrap();
+            let found = read(&vars["layer.weight"]);
+            assert!(found.iter().zip(expected).all(|(f, e)| (f - e).abs() < 1e-6), "expected {expected:?}, found {found:?}");
+        }
+    }
+
     #[test]
     fn the_first_step_moves_by_the_learning_rate() {
         let vars = one("layer.bias", &[1.0, 1.0, 1.0], &[3]);
-        let mut optimiser = Optimiser::new(AdamW { clip: 0.0, ..AdamW::default() }, &vars).unwrap();
+        let mut optimiser = Optimiser::new(OptimiserConfig { clip: 0.0, ..OptimiserConfig::default() }, &vars).unwrap();
         optimiser.step(&gradients(&vars, &[100.0, -0.001, 0.0]), &no_figures(), 0.01).unwrap();
         let found = read(&vars["layer.bias"]);
         // No decay on a bias: the value without a gradient stays.
@@ -299,7 +340,7 @@ mod tests {
     #[test]
     fn a_step_that_is_not_finite_changes_nothing() {
         let vars = one("w", &[0.5, -0.5], &[1, 2]);
-        let mut optimiser = Optimiser::new(AdamW::default(), &vars).unwrap();
+        let mut optimiser = Optimiser::new(OptimiserConfig::default(), &vars).unwrap();
         let loss = |x: f32| Tensor::new(&[x, 7.0], &Device::Cpu).unwrap();
         for (gradient, loss_) in [(f32::NAN, 1.0), (f32::INFINITY, 1.0), (1.0, f32::NAN)] {
             let step = optimiser.step(&gradients(&vars, &[gradient, 0.0]), &loss(loss_), 0.1).unwrap();
@@ -324,12 +365,12 @@ mod tests {
     fn restored_moments_continue_bit_for_bit() {
         let run = |split: Option<usize>| {
             let vars = one("w", &[0.3, -0.7], &[1, 2]);
-            let mut optimiser = Optimiser::new(AdamW::default(), &vars).unwrap();
+            let mut optimiser = Optimiser::new(OptimiserConfig::default(), &vars).unwrap();
             for step in 0..6 {
                 if split == Some(step) {
                     let (moments, average) = (optimiser.moments().unwrap(), optimiser.average().unwrap());
                     let updates = optimiser.updates();
-                    optimiser = Optimiser::new(AdamW::default(), &vars).unwrap();
+                    optimiser = Optimiser::new(OptimiserConfig::default(), &vars).unwrap();
                     optimiser.restore(updates, &moments, &average).unwrap();
                 }
                 optimiser.step(&gradients(&vars, &[(step as f32).sin(), 0.1]), &no_figures(), 0.01).unwrap();
@@ -344,7 +385,7 @@ mod tests {
     fn a_parameter_without_a_gradient_is_left_alone() {
         let mut vars = one("a", &[1.0, 1.0], &[1, 2]);
         vars.extend(one("b", &[2.0, 2.0], &[1, 2]));
-        let mut optimiser = Optimiser::new(AdamW::default(), &vars).unwrap();
+        let mut optimiser = Optimiser::new(OptimiserConfig::default(), &vars).unwrap();
         optimiser.step(&gradients(&vars, &[1.0, 1.0]), &no_figures(), 0.1).unwrap();
         assert_ne!(read(&vars["a"]), [1.0, 1.0]);
         assert_eq!(read(&vars["b"]), [2.0, 2.0]);

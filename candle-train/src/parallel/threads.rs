@@ -46,6 +46,9 @@ impl Group {
     fn exchange(&self, rank: usize, mine: Vec<u8>) -> Result<Arc<Vec<Vec<u8>>>> {
         let start = Instant::now();
         let mut state = self.lock();
+        if let Some(why) = &state.lost {
+            return Err(Error::Input(why.clone()));
+        }
         let round = state.round;
         state.brought[rank] = Some(mine);
         if state.brought.iter().all(Option::is_some) {
@@ -84,7 +87,12 @@ impl Communicator for ThreadRank {
         let mine = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         let all = self.group.exchange(self.rank, mine)?;
         if let Some(rank) = all.iter().position(|other| other.len() != values.len() * 4) {
-            return Err(Error::Input(format!("rank {rank}: {} values to sum, {} on rank {}", all[rank].len() / 4, values.len(), self.rank)));
+            return Err(Error::Input(format!(
+                "rank {rank}: {} values to sum, {} on rank {}",
+                all[rank].len() / 4,
+                values.len(),
+                self.rank
+            )));
         }
         // In the order of ranks on every rank: the same bits.
         values.fill(0.0);

@@ -2,6 +2,7 @@
 
 use super::dataset::{Buffers, Dataset, Pass};
 use super::loader::inputs;
+use crate::parallel::{Communicator, gather};
 use candle_models::Result;
 use candle_models::policy::Policy;
 use candle_models::policy::actions::{ACTION, Action, LOGITS, most_likely, nll};
@@ -12,15 +13,18 @@ use candle_models::recurrent::Recurrent;
 const LANES: usize = 8;
 const FRAMES: usize = 120;
 
-/// How likely the policy finds the recorded actions of all games, both players, with state carried through each game.
-pub fn policy(policy: &Policy, data: &Dataset) -> Result<Likelihood> {
+/// How likely the policy finds the recorded actions of all games, both players, with state carried through each game. Every rank
+/// measures some of the games; all get the sum, to the bit what one rank alone would find.
+pub fn policy(policy: &Policy, data: &Dataset, ranks: &dyn Communicator) -> Result<Likelihood> {
     let mut passes = data.passes();
     // Games of like length side by side: the shorter ones of a group wait for the longest.
     passes.sort_by_key(|pass| std::cmp::Reverse(data.rows(pass.game)));
+    let groups: Vec<&[Pass]> = passes.chunks(LANES).collect();
+    let own = groups.iter().skip(ranks.rank()).step_by(ranks.size());
+    let own: Vec<Likelihood> = own.map(|group| evaluate_group(policy, data, group)).collect::<Result<_>>()?;
+    let found = gather(ranks, &own)?;
     let mut all = Likelihood::default();
-    for group in passes.chunks(LANES) {
-        all.merge(&evaluate_group(policy, data, group)?);
-    }
+    (0..groups.len()).for_each(|group| all.merge(&found[group % ranks.size()][group / ranks.size()]));
     Ok(all)
 }
 
@@ -81,6 +85,7 @@ fn sequences(data: &Dataset) -> Result<Vec<Vec<Action>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parallel::Single;
     use crate::policy::shards::testing;
     use candle_core::Device;
     use candle_models::nn::Params;
@@ -94,7 +99,7 @@ mod tests {
         let policy_ = Policy::new(&config, &Params::init(Random::new(1), &Device::Cpu)).unwrap();
         let lengths = [FRAMES + 50, 40, 2 * FRAMES + 3, FRAMES + 1, 90];
         let data = Dataset::new(&testing::shards(&lengths), &[], 2).unwrap();
-        let found = policy(&policy_, &data).unwrap();
+        let found = policy(&policy_, &data, &Single).unwrap();
 
         let mut expected = Likelihood::default();
         for pass in data.passes() {

@@ -5,15 +5,16 @@ use super::dataset::Dataset;
 use super::evaluate;
 use super::loader::{Cursor, Loader};
 use super::loss::{components, weighted_mean};
-use crate::trainer::{Loss, Task};
-use candle_core::{D, DType, Device, Tensor, Var};
+use crate::parallel::Communicator;
+use crate::task::{Loss, Task};
+use candle_core::{D, Device, Tensor};
 use candle_models::exec::tensors::Regularisation;
 use candle_models::nn::Params;
-use candle_models::policy::Policy;
 use candle_models::policy::actions::{ACTION, GROUP_NAMES, LOGITS};
+use candle_models::policy::{Policy, PolicyConfig};
 use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
-use candle_models::tensors::NamedTensors;
+use candle_models::tensors::{NamedTensors, TensorSpec};
 use candle_models::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,42 +41,30 @@ const PARTS: [&str; GROUP_NAMES.len() + 1] = {
 
 /// A policy learning to act as recorded.
 pub struct Imitation {
-    /// Over the parameters in f32.
-    policy: Policy,
-    vars: BTreeMap<String, Var>,
-    /// What losses are computed in.
-    dtype: DType,
+    config: PolicyConfig,
+    device: Device,
     loader: Loader,
     carried: NamedTensors,
     loss: LossConfig,
     noise: NoiseConfig,
     random: Random,
     held_out: Option<HeldOut>,
-    repeats: bool,
 }
 
 impl Imitation {
-    /// A task at the loader's first batch, over `vars` in f32 on their device. Matrices and activations of a loss are of `dtype`;
-    /// gradients arrive in f32.
-    pub fn new(run: &RunConfig, vars: BTreeMap<String, Var>, dtype: DType, loader: Loader, held_out: Option<HeldOut>) -> Result<Self> {
-        let device = vars.values().next().map_or(Device::Cpu, |var| var.device().clone());
-        let policy = Policy::new(&run.model, &Params::given(tensors(&vars), &device))?;
-        let carried = policy.initial_state(run.data.batch)?;
-        let (loss, noise) = (run.loss.clone(), run.noise.clone());
+    /// A task at the loader's first batch.
+    pub fn new(run: &RunConfig, device: &Device, loader: Loader, held_out: Option<HeldOut>) -> Result<Self> {
+        let (config, device, loss, noise) = (run.model.clone(), device.clone(), run.loss.clone(), run.noise.clone());
         let random = Random::new(run.seed).stream("noise");
-        let repeats = loader.repeats();
-        Ok(Self { policy, vars, dtype, loader, carried, loss, noise, random, held_out, repeats })
+        let mut task = Self { config, device, loader, carried: NamedTensors::new(), loss, noise, random, held_out };
+        task.forget()?;
+        Ok(task)
     }
 
-    /// The policy whose graph begins with the casts of this step's parameters.
-    fn computing(&self) -> Result<Policy> {
-        let params = Params::given(tensors(&self.vars), self.policy.device()).computing_in(self.dtype);
-        Policy::new(self.policy.config(), &params)
+    /// The states that are carried from batch to batch, of every lane.
+    fn states(&self) -> Result<Vec<TensorSpec>> {
+        Ok(Policy::new(&self.config, &Params::description())?.signature().state.clone())
     }
-}
-
-fn tensors(vars: &BTreeMap<String, Var>) -> BTreeMap<String, Tensor> {
-    vars.iter().map(|(name, var)| (name.clone(), var.as_tensor().clone())).collect()
 }
 
 impl Task for Imitation {
@@ -83,38 +72,39 @@ impl Task for Imitation {
         "frames"
     }
 
-    fn loss(&mut self) -> Result<Loss> {
+    fn loss(&mut self, parameters: &Params) -> Result<Loss> {
         let (batch, waited) = self.loader.next()?;
-        if self.repeats {
+        if self.loader.repeats() {
             self.forget()?;
         }
         let (dropout, drop_ids) = (self.noise.dropout as f32, self.noise.drop_ids as f32);
-        let noise = Regularisation { dropout, drop_ids, random: self.random.at(batch.number) };
-        let (outputs, state) = self.computing()?.train_unroll(&batch.inputs, &batch.resets, &self.carried, &noise)?;
+        let noise = Regularisation { dropout, drop_ids, random: self.random.at(batch.number), first_row: batch.first_row };
+        let policy = Policy::new(&self.config, parameters)?;
+        let (outputs, state) = policy.train_unroll(&batch.inputs, &batch.resets, &self.carried, &noise)?;
         self.carried = state.map(|_, t| Ok(t.detach()))?;
 
         let n = batch.resets.len();
         let logits = outputs.get("logits")?.reshape((n, LOGITS))?;
         let actions = batch.inputs.get("action")?.reshape((n, ACTION))?;
-        let groups = weighted_mean(&components(&logits, &actions, self.loss.smoothing)?, &batch.weights)?;
+        let (components, weights) = (components(&logits, &actions, self.loss.smoothing)?, &batch.weights);
+        let groups = weighted_mean(&components, weights)?;
         let returns = batch.returns.to_device(logits.device())?;
         let error = (outputs.get("value")?.reshape((n, 1))? - returns.unsqueeze(D::Minus1)?)?.sqr()?;
-        let error = weighted_mean(&error, &batch.weights)?;
+        let error = weighted_mean(&error, weights)?;
         let parts = Tensor::cat(&[groups.detach(), error.detach()], 0)?;
         let value = (groups.sum_all()? + (error.sum_all()? * self.loss.value)?)?;
-        Ok(Loss { value, parts, names: &PARTS, samples: n, waited })
+        let weight = f64::from(weights.sum_all()?.to_scalar::<f32>()?) / self.loader.rows() as f64;
+        Ok(Loss { value, parts, names: &PARTS, weight, samples: n, waited })
     }
 
     fn forget(&mut self) -> Result<()> {
-        let batch = self.carried.iter().next().map_or(0, |(_, t)| t.dims()[0]);
-        self.carried = self.policy.initial_state(batch)?;
+        self.carried = NamedTensors::zeros(&self.states()?, self.loader.lanes().len(), &self.device)?;
         Ok(())
     }
 
-    fn evaluate(&mut self, parameters: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, f64>> {
+    fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<BTreeMap<String, f64>> {
         let Some(held_out) = &self.held_out else { return Ok(BTreeMap::new()) };
-        let policy = Policy::new(self.policy.config(), &Params::given(parameters, self.policy.device()))?;
-        let likelihood = evaluate::policy(&policy, &held_out.data)?;
+        let likelihood = evaluate::policy(&Policy::new(&self.config, parameters)?, &held_out.data, ranks)?;
         let all = likelihood.all();
         let figures = [
             ("score", all.total()),
@@ -134,8 +124,7 @@ impl Task for Imitation {
 
     fn restore(&mut self, carried: &NamedTensors, cursor: &serde_json::Value) -> Result<()> {
         let cursor: Cursor = serde_json::from_value(cursor.clone()).map_err(|e| Error::Input(format!("checkpoint's cursor: {e}")))?;
-        let batch = self.carried.iter().next().map_or(0, |(_, t)| t.dims()[0]);
-        carried.check(&self.policy.signature().state, &[batch])?;
+        carried.check(&self.states()?, &[self.loader.lanes().len()])?;
         self.loader.seek(cursor)?;
         self.carried = carried.clone();
         Ok(())

@@ -9,6 +9,7 @@ use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
@@ -39,8 +40,10 @@ pub enum Order {
 /// How batches are made.
 #[derive(Debug, Clone)]
 pub struct LoaderConfig {
-    /// Rows of a batch.
+    /// Rows of a batch, all ranks together.
     pub shape: StepShape,
+    /// Which of its lanes are read.
+    pub lanes: Range<usize>,
     /// Probability that a pass is mirrored.
     pub mirror: f32,
     /// Frames without loss after a lane starts in the middle of a game.
@@ -51,7 +54,7 @@ pub struct LoaderConfig {
     pub random: Random,
 }
 
-/// One step's data: B lanes of T rows, on the host.
+/// One micro batch's data, or a rank's share of it: B lanes of T rows, on the host.
 #[derive(Debug)]
 pub struct Batch {
     /// The policy's inputs, `[B, T, ...]`.
@@ -62,6 +65,8 @@ pub struct Batch {
     pub weights: Tensor,
     /// Discounted returns, `[B * T]`.
     pub returns: Tensor,
+    /// Rows of the batch before these.
+    pub first_row: usize,
     /// Number of the batch since the first epoch: the address of its noise.
     pub number: u64,
     /// The batch after this one.
@@ -95,6 +100,16 @@ impl Loader {
     /// The batch that comes next.
     pub fn cursor(&self) -> Cursor {
         self.cursor
+    }
+
+    /// The lanes that are read.
+    pub fn lanes(&self) -> Range<usize> {
+        self.config.lanes.clone()
+    }
+
+    /// Rows of a batch, all ranks together.
+    pub fn rows(&self) -> usize {
+        self.config.shape.rows()
     }
 
     /// Whether the same batch comes again and again.
@@ -167,12 +182,12 @@ fn make(data: &Dataset, config: &LoaderConfig, plan: &mut Option<(u64, Epoch)>, 
         Some((number, plan)) if *number == cursor.epoch => plan,
         _ => &plan.insert((cursor.epoch, epoch(data, config, cursor.epoch)?)).1,
     };
-    let StepShape { lanes, unroll } = config.shape;
-    let n = config.shape.rows();
+    let (lanes, unroll) = (config.lanes.clone(), config.shape.unroll);
+    let (first_row, n) = (lanes.start * unroll, lanes.len() * unroll);
     let (mut rows, mut resets, mut weights) = (Buffers::zeros(n), vec![false; n], vec![1f32; n]);
-    for lane in 0..lanes {
+    for lane in lanes.clone() {
         for piece in plan.chunk(cursor.step as usize, lane) {
-            let start = lane * unroll + piece.at;
+            let start = lane * unroll - first_row + piece.at;
             let end = start + piece.rows.len();
             let lane_start = cursor.step == 0 && piece.at == 0;
             resets[start] = piece.rows.start == 0 || lane_start;
@@ -191,7 +206,7 @@ fn make(data: &Dataset, config: &LoaderConfig, plan: &mut Option<(u64, Epoch)>, 
     let number = cursor.epoch * plan.steps() as u64 + cursor.step;
     let weights = Tensor::from_vec(weights, n, &Device::Cpu)?;
     let returns = Tensor::from_vec(std::mem::take(&mut rows.returns), n, &Device::Cpu)?;
-    Ok(Batch { inputs: inputs(rows, lanes, unroll)?, resets, weights, returns, number, next })
+    Ok(Batch { inputs: inputs(rows, lanes.len(), unroll)?, resets, weights, returns, first_row, number, next })
 }
 
 /// The policy's inputs `[lanes, unroll, ...]`, on the host.
@@ -215,7 +230,7 @@ mod tests {
 
     fn loader(data: &Arc<Dataset>, seed: u64) -> Loader {
         let shape = StepShape { lanes: 3, unroll: 10 };
-        let config = LoaderConfig { shape, mirror: 0.5, burn_in: 4, order: Order::Epochs, random: Random::new(seed) };
+        let config = LoaderConfig { shape, lanes: 0..3, mirror: 0.5, burn_in: 4, order: Order::Epochs, random: Random::new(seed) };
         Loader::new(data.clone(), config).unwrap()
     }
 
@@ -321,7 +336,7 @@ mod tests {
         let shards = testing::shards(&[12]);
         let data = Arc::new(Dataset::new(&shards, &[], 0).unwrap());
         let shape = StepShape { lanes: 3, unroll: 10 };
-        let config = LoaderConfig { shape, mirror: 0.0, burn_in: 0, order: Order::Epochs, random: Random::new(1) };
+        let config = LoaderConfig { shape, lanes: 0..3, mirror: 0.0, burn_in: 0, order: Order::Epochs, random: Random::new(1) };
         let error = Loader::new(data, config).unwrap_err().to_string();
         assert_eq!(error, "the training games have 22 rows, fewer than one step of 3 x 10");
     }

@@ -7,11 +7,11 @@ use super::imitation::{HeldOut, Imitation};
 use super::loader::{Loader, LoaderConfig, Order};
 use super::plan::StepShape;
 use super::shards::Shard;
-use crate::metrics::Reporter;
+use crate::parallel::share;
+use crate::run::{Place, train};
 use crate::stop::Stop;
-use crate::trainer::{Outcome, Trainer};
-use candle_core::{DType, Device, Tensor};
-use candle_models::files::write_atomic;
+use crate::trainer::{Outcome, Resources, Trainer};
+use candle_core::Tensor;
 use candle_models::nn::Params;
 use candle_models::policy::Policy;
 use candle_models::policy::baselines::{Baselines, FIRST_ORDER, Likelihood};
@@ -19,7 +19,6 @@ use candle_models::random::Random;
 use candle_models::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,26 +31,6 @@ pub struct Games {
     pub held_out: Vec<Arc<Shard>>,
 }
 
-/// Where a run keeps its files, and where it starts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// Nothing is written.
-    Memory,
-    /// `config.toml`, metrics and checkpoints go here; the directory must not hold a run.
-    New(PathBuf),
-    /// The same, and a run that is there is continued.
-    Resume(PathBuf),
-}
-
-impl Place {
-    fn directory(&self) -> Option<&Path> {
-        match self {
-            Self::Memory => None,
-            Self::New(path) | Self::Resume(path) => Some(path),
-        }
-    }
-}
-
 /// A run that is ready to start: everything that can be wrong with it has been checked.
 #[derive(Debug)]
 pub struct Plan {
@@ -60,8 +39,7 @@ pub struct Plan {
     train: Arc<Dataset>,
     held_out: Arc<Dataset>,
     order: Order,
-    device: Device,
-    dtype: DType,
+    with: Resources,
     /// Steps of an epoch.
     pub steps_per_epoch: u64,
     /// Steps of the run.
@@ -117,24 +95,29 @@ impl Plan {
         games.train.iter().for_each(|shard| hash.update(&shard.info().replay));
         let data = hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect();
         let (steps_per_epoch, steps) = (0, 0);
-        let (device, dtype) = (Device::Cpu, DType::F32);
-        let mut plan = Self { config, train, held_out, order, device, dtype, steps_per_epoch, steps, parameters, data };
+        let with = Resources::default();
+        let mut plan = Self { config, train, held_out, order, with, steps_per_epoch, steps, parameters, data };
         let micro = plan.loader()?.steps_per_epoch();
         plan.steps_per_epoch = micro / plan.config.trainer.accumulate as u64;
         plan.steps = (micro * plan.config.epochs / plan.config.trainer.accumulate as u64).max(1);
         Ok(plan)
     }
 
-    /// The same run on another device, its losses computed in `dtype`: f32, or bf16 with the parameters in f32 (on the CPU, which
-    /// has no fast bf16, that is emulated). Neither belongs to what a checkpoint must agree on.
-    #[must_use]
-    pub fn on(self, device: Device, dtype: DType) -> Self {
-        Self { device, dtype, ..self }
+    /// The same run with other resources.
+    ///
+    /// # Errors
+    /// If a rank is left without a lane of the batch.
+    pub fn on(self, with: Resources) -> Result<Self> {
+        let (lanes, ranks) = (self.config.data.batch, with.ranks.size());
+        if lanes < ranks {
+            return Err(Error::config("data.batch", format!("{lanes} sequences cannot be shared by {ranks} ranks")));
+        }
+        Ok(Self { with, ..self })
     }
 
-    /// The device that the run computes on.
-    pub fn device(&self) -> &Device {
-        &self.device
+    /// What the run computes with.
+    pub fn resources(&self) -> &Resources {
+        &self.with
     }
 
     /// What is held out, for the log: games and rows, trained on and held out.
@@ -145,9 +128,10 @@ impl Plan {
     fn loader(&self) -> Result<Loader> {
         let data = &self.config.data;
         let shape = StepShape { lanes: data.batch, unroll: data.unroll };
+        let lanes = share(data.batch, self.with.ranks.rank(), self.with.ranks.size());
         let random = Random::new(self.config.seed).stream("data");
         let (mirror, burn_in, order) = (data.mirror as f32, data.burn_in, self.order);
-        Loader::new(self.train.clone(), LoaderConfig { shape, mirror, burn_in, order, random })
+        Loader::new(self.train.clone(), LoaderConfig { shape, lanes, mirror, burn_in, order, random })
     }
 
     /// Trains until the last step, or until `stop` says so. Deep graphs need a large stack: see
@@ -156,7 +140,7 @@ impl Plan {
     /// # Errors
     /// If the place already holds a run, or one of another configuration; if gradients stay non-finite; if the disk is full.
     pub fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
-        let device = self.device.clone();
+        let (device, ranks) = (self.with.device.clone(), self.with.ranks.clone());
         let baselines = evaluate::fit_tables(&self.train)?;
         let tables = evaluate::tables(&baselines, &self.held_out)?;
         let measured = !self.held_out.shards().is_empty();
@@ -165,38 +149,22 @@ impl Plan {
 
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
         Policy::new(&self.config.model, &params)?;
-        let mut task = Imitation::new(&self.config, params.vars(), self.dtype, self.loader()?, held_out)?;
-        let identity = serde_json::json!({ "config": self.config, "data": self.data });
-        let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity)?;
-        begin(&mut trainer, &mut task, place, &self.config)?;
-        let mut reporter =
-            Reporter::new(place.directory(), trainer.step(), self.steps, self.config.trainer.log_every, "frames")?.watching(&device);
-        let outcome = trainer.run(&mut task, &mut reporter, stop)?;
-        drop(reporter);
+        let mut task = Imitation::new(&self.config, &device, self.loader()?, held_out)?;
+        let config = RunConfig { trainer: self.config.trainer.identity(), ..self.config.clone() };
+        let identity = serde_json::json!({ "config": config, "data": self.data });
+        let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity, self.with.clone())?;
+        let outcome = train(&mut trainer, &mut task, place, &self.config.to_toml()?, stop)?;
 
         let parameters = trainer.average()?;
         let mut table = Vec::new();
         if measured && outcome == Outcome::Finished {
-            let policy = Policy::new(&self.config.model, &Params::given(parameters.clone(), &device))?;
+            let policy = Policy::new(&self.config.model, &trainer.parameters(parameters.clone()))?;
             table = tables.into_iter().map(|(name, likelihood)| (name.to_owned(), likelihood)).collect();
-            table.push((policy_name(&self.config), evaluate::policy(&policy, &self.held_out)?));
+            table.push((policy_name(&self.config), evaluate::policy(&policy, &self.held_out, &*ranks)?));
         }
         let (step, loss, time) = (trainer.step(), trainer.loss(), trainer.time());
         Ok(Trained { outcome, config: self.config, step, loss, time, parameters, baselines, table })
     }
-}
-
-fn begin(trainer: &mut Trainer, task: &mut Imitation, place: &Place, config: &RunConfig) -> Result<()> {
-    let Some(directory) = place.directory() else { return Ok(()) };
-    trainer.save_to(directory)?;
-    if trainer.has_checkpoint() && matches!(place, Place::New(_)) {
-        return Err(Error::file(directory, "holds a run already; --resume continues it"));
-    }
-    if let Some(warnings) = trainer.resume(task)? {
-        warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-        eprintln!("continued from step {}", trainer.step());
-    }
-    write_atomic(directory.join("config.toml"), config.to_toml()?.as_bytes())
 }
 
 /// The policy's row in a table: `mamba, autoregressive`.

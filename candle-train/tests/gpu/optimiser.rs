@@ -4,7 +4,7 @@ use crate::cuda;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_models::random::Random;
 use candle_train::gradients::Gradients;
-use candle_train::optim::{AdamW, Optimiser, Step};
+use candle_train::optim::{Optimiser, OptimiserConfig, Step};
 use std::collections::BTreeMap;
 
 type Vars = BTreeMap<String, Var>;
@@ -49,9 +49,9 @@ fn bits(vars: &Vars) -> Vec<Vec<u32>> {
     values.map(|v| v.into_iter().map(f32::to_bits).collect()).collect()
 }
 
-fn config() -> AdamW {
+fn config() -> OptimiserConfig {
     // Clips some of the steps: the norm of a step's gradients is about 90.
-    AdamW { clip: 92.0, ..AdamW::default() }
+    OptimiserConfig { clip: 92.0, ..OptimiserConfig::default() }
 }
 
 #[test]

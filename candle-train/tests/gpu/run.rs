@@ -6,10 +6,11 @@ use candle_models::policy::simulation::simulate;
 use candle_models::policy::{BackboneConfig, Heads};
 use candle_train::policy::config::RunConfig;
 use candle_train::policy::loader::Order;
-use candle_train::policy::run::{Games, Place, Plan, Trained};
+use candle_train::policy::run::{Games, Plan, Trained};
 use candle_train::policy::shards::Shard;
+use candle_train::run::Place;
 use candle_train::stop::Stop;
-use candle_train::trainer::{Outcome, with_large_stack};
+use candle_train::trainer::{Outcome, Resources, with_large_stack};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +40,11 @@ fn config(backbone: &str) -> RunConfig {
 }
 
 fn train(config: &RunConfig, (device, dtype): (&Device, DType), place: &Place, stop: &Stop) -> Trained {
-    with_large_stack(|| Plan::new(config.clone(), &games(), Order::Epochs)?.on(device.clone(), dtype).train(place, stop)).unwrap()
+    with_large_stack(|| {
+        let resources = Resources { device: device.clone(), dtype, ..Resources::default() };
+        Plan::new(config.clone(), &games(), Order::Epochs)?.on(resources)?.train(place, stop)
+    })
+    .unwrap()
 }
 
 /// The losses of all steps.

@@ -6,7 +6,7 @@ use candle_models::exec::tensors::TensorExecutor;
 use candle_models::nn::{Gru, Mamba, MambaConfig, Params};
 use candle_models::tensors::NamedTensors;
 use candle_train::gradients::Gradients;
-use candle_train::optim::{AdamW, Optimiser};
+use candle_train::optim::{Optimiser, OptimiserConfig};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
@@ -61,7 +61,8 @@ fn check(file: &str, states: &[&str], forward: Forward) {
     // another name.
     let row = |name: &&str| Var::from_tensor(&golden.get(&format!("param.{name}")).reshape((1, ())).unwrap()).unwrap();
     let vars: BTreeMap<String, Var> = names.iter().map(|name| (format!("{name}.row"), row(name))).collect();
-    let mut optimiser = Optimiser::new(AdamW { weight_decay: 0.1, clip: 0.0, ema: 0.0, ..AdamW::default() }, &vars).unwrap();
+    let mut optimiser =
+        Optimiser::new(OptimiserConfig { weight_decay: 0.1, clip: 0.0, ema: 0.0, ..OptimiserConfig::default() }, &vars).unwrap();
     let shaped = |name: &&str| {
         let values = vars[&format!("{name}.row")].as_tensor().reshape(golden.get(&format!("param.{name}")).dims()).unwrap();
         (name.to_string(), values)
@@ -75,7 +76,7 @@ fn check(file: &str, states: &[&str], forward: Forward) {
         );
         let mut gradients = Gradients::zeros(&vars).unwrap();
         gradients.add(&vars, &loss.backward().unwrap()).unwrap();
-        assert!(gradients.absent().is_empty(), "{file}: no gradient for {:?}", gradients.absent());
+        assert!(gradients.present().iter().all(|p| *p), "{file}: some of {names:?} have no gradient");
         optimiser.step(&gradients, &loss.detach().reshape(1).unwrap(), LEARNING_RATE).unwrap();
     }
     for name in names {

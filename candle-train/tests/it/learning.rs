@@ -1,14 +1,15 @@
 //! Training in memory.
 
-use candle_core::{DType, Device};
+use candle_core::DType;
 use candle_models::policy::simulation::simulate;
 use candle_models::policy::{BackboneConfig, Heads};
 use candle_train::policy::config::RunConfig;
 use candle_train::policy::loader::Order;
-use candle_train::policy::run::{Games, Place, Plan, Trained};
+use candle_train::policy::run::{Games, Plan, Trained};
 use candle_train::policy::shards::Shard;
+use candle_train::run::Place;
 use candle_train::stop::Stop;
-use candle_train::trainer::{Outcome, with_large_stack};
+use candle_train::trainer::{Outcome, Resources, with_large_stack};
 use std::sync::Arc;
 
 fn games(train: u64, held_out: u64, frames: usize) -> Games {
@@ -61,7 +62,11 @@ fn a_short_run_beats_guessing_by_frequency() {
 fn losses(config: &RunConfig, games: &Games, dtype: DType) -> Vec<f64> {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::New(dir.path().to_owned());
-    with_large_stack(|| Plan::new(config.clone(), games, Order::Epochs)?.on(Device::Cpu, dtype).train(&place, &Stop::after(None))).unwrap();
+    with_large_stack(|| {
+        let resources = Resources { dtype, ..Resources::default() };
+        Plan::new(config.clone(), games, Order::Epochs)?.on(resources)?.train(&place, &Stop::after(None))
+    })
+    .unwrap();
     let lines = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
     let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     lines.filter_map(|line| line["loss"].as_f64()).collect()

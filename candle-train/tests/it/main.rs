@@ -5,6 +5,7 @@
 mod command;
 mod golden;
 mod learning;
+mod ranks;
 mod resume;
 
 use candle_models::policy::{replay, simulation};

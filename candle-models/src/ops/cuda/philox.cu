@@ -3,6 +3,7 @@
 struct Address {
     u64 seed;
     u64 stream;
+    u64 first;  // blocks before the first value
 };
 
 struct Words {
@@ -10,6 +11,7 @@ struct Words {
 };
 
 inline Words philox(const Address& a, u64 block) {
+    block += a.first;
     u32 c0 = (u32)block, c1 = (u32)(block >> 32), c2 = (u32)a.stream, c3 = (u32)(a.stream >> 32);
     u32 k0 = (u32)a.seed, k1 = (u32)(a.seed >> 32);
 #pragma unroll

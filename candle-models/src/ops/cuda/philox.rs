@@ -15,11 +15,18 @@ const DROPOUT: Kernel = Kernel { source: &SOURCE, name: "dropout" };
 struct Address {
     seed: u64,
     stream: u64,
+    /// Blocks of four before the first value.
+    first: u64,
+}
+
+/// Whether the kernels can count from where this stream does: they make blocks of four.
+pub(crate) fn counts_from(random: Random) -> bool {
+    random.first_index().is_multiple_of(4)
 }
 
 impl From<Random> for Address {
     fn from(random: Random) -> Self {
-        Self { seed: random.seed(), stream: random.stream_id() }
+        Self { seed: random.seed(), stream: random.stream_id(), first: random.first_index() / 4 }
     }
 }
 
