@@ -4,14 +4,14 @@
 //! the loss and the norm. A gradient that is not finite skips the step; `patience` such steps in a row end the run with the tensor's name. Around it: metrics, evaluation
 //! with the averaged parameters, checkpoints, stopping on a signal or a time limit.
 
-use crate::checkpoint::{Checkpoint, Retention, Store};
+use crate::checkpoint::{Checkpoint, Retention, Store, Writer, host_copy};
 use crate::gradients::Gradients;
 use crate::metrics::{Reporter, StepFigures};
 use crate::optim::{AdamW, Optimiser};
 use crate::schedule::Schedule;
 use crate::stop::{Reason, Stop};
-use candle_core::{Device, Tensor, Var};
-use candle_models::tensors::NamedTensors;
+use candle_core::{Tensor, Var};
+use candle_models::tensors::{NamedTensors, TensorSpec};
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -129,7 +129,7 @@ pub struct Trainer {
     loss: f64,
     /// Whether the checkpoint that was resumed still lacks its evaluation.
     owes_evaluation: bool,
-    store: Option<Store>,
+    saves: Option<Writer>,
     /// What the checkpoint must agree on to be resumed.
     identity: serde_json::Value,
 }
@@ -151,20 +151,20 @@ impl Trainer {
         config.validate()?;
         let optimiser = Optimiser::new(config.optimiser.clone(), &vars)?;
         let gradients = Gradients::zeros(&vars)?;
-        let (step, skipped, skipped_in_row, time, loss, store) = (0, 0, 0, Duration::ZERO, f64::NAN, None);
+        let (step, skipped, skipped_in_row, time, loss, saves) = (0, 0, 0, Duration::ZERO, f64::NAN, None);
         let owes_evaluation = false;
-        Ok(Self { config, vars, optimiser, gradients, total, step, skipped, skipped_in_row, time, loss, owes_evaluation, store, identity })
+        Ok(Self { config, vars, optimiser, gradients, total, step, skipped, skipped_in_row, time, loss, owes_evaluation, saves, identity })
     }
 
     /// Saves checkpoints below `directory`.
     pub fn save_to(&mut self, directory: &Path) -> Result<()> {
-        self.store = Some(Store::open(directory.join("checkpoints"), self.config.keep)?);
+        self.saves = Some(Writer::new(Store::open(directory.join("checkpoints"), self.config.keep)?)?);
         Ok(())
     }
 
     /// Whether there is a checkpoint to continue from.
     pub fn has_checkpoint(&self) -> bool {
-        self.store.as_ref().is_some_and(|store| store.latest_name().is_some())
+        self.saves.as_ref().is_some_and(|saves| saves.store().latest_name().is_some())
     }
 
     /// Time that the steps took since the trainer was made or resumed: a checkpoint holds nothing that two equal runs would differ in.
@@ -190,28 +190,38 @@ impl Trainer {
     /// Continues from the newest complete checkpoint. Returns the warnings about damaged ones, or `None` when there is
     /// nothing to continue from.
     pub fn resume(&mut self, task: &mut impl Task) -> Result<Option<Vec<String>>> {
-        let Some(store) = &self.store else { return Ok(None) };
-        let (found, damaged) = store.latest()?;
+        let Some(saves) = &self.saves else { return Ok(None) };
+        let (found, damaged) = saves.store().latest()?;
         let warnings: Vec<String> = damaged.iter().map(|e| format!("passed over a checkpoint: {e}")).collect();
         let Some(checkpoint) = found else { return Ok(None) };
         let counters: Counters = serde_json::from_value(checkpoint.state.clone())
             .map_err(|e| Error::Input(format!("checkpoint of step {}: {e}", checkpoint.step)))?;
+        let specs: Vec<TensorSpec> = self.vars.iter().map(|(name, var)| TensorSpec::f32(name, var.dims())).collect();
+        let of_this_model = checkpoint.check("parameters", &specs).and_then(|()| checkpoint.check("average", &specs));
         if let Some(difference) = difference("", &counters.identity, &self.identity) {
-            return Err(Error::Input(format!("this run cannot continue the checkpoint of step {}: {difference}", checkpoint.step)));
+            let tensor = of_this_model.err().map_or(String::new(), |error| format!("; {error}"));
+            return Err(Error::Input(format!("this run cannot continue the checkpoint of step {}: {difference}{tensor}", checkpoint.step)));
         }
-        let parameters = checkpoint.group("parameters")?;
-        for (name, var) in &self.vars {
-            var.set(&parameters.get(name)?.to_device(var.device())?)?;
-        }
+        of_this_model?;
         self.optimiser.restore(counters.updates, checkpoint.group("moments")?, checkpoint.group("average")?)?;
         task.restore(checkpoint.group("carried")?, &counters.cursor)?;
+        for (name, var) in &self.vars {
+            var.set(&checkpoint.group("parameters")?.get(name)?.to_device(var.device())?)?;
+        }
         (self.step, self.skipped, self.skipped_in_row) = (checkpoint.step, counters.skipped, counters.skipped_in_row);
         self.owes_evaluation = checkpoint.score.is_none() && self.due(self.config.evaluate_every);
         Ok(Some(warnings))
     }
 
-    /// Trains until the last step, or until `stop` says so.
+    /// Trains until the last step, or until `stop` says so. A checkpoint that cannot be saved is a warning while there are others to
+    /// come, and an error at the end.
     pub fn run(&mut self, task: &mut impl Task, reporter: &mut Reporter, stop: &Stop) -> Result<Outcome> {
+        let outcome = self.train(task, reporter, stop)?;
+        self.saves.as_mut().map_or(Ok(()), Writer::finish)?;
+        Ok(outcome)
+    }
+
+    fn train(&mut self, task: &mut impl Task, reporter: &mut Reporter, stop: &Stop) -> Result<Outcome> {
         if std::mem::take(&mut self.owes_evaluation) {
             self.evaluate(task, reporter)?;
         }
@@ -222,7 +232,7 @@ impl Trainer {
             let stopped = stop.now();
             let (evaluate, save) = (self.due(self.config.evaluate_every) && stopped.is_none(), self.due(self.config.save_every));
             if save || evaluate || stopped.is_some() {
-                self.save(task)?;
+                self.save(task, reporter)?;
             }
             if evaluate {
                 self.evaluate(task, reporter)?;
@@ -289,22 +299,22 @@ impl Trainer {
     }
 
     /// After the step is saved: whatever happens here, no training is lost.
-    fn evaluate(&self, task: &mut impl Task, reporter: &mut Reporter) -> Result<()> {
+    fn evaluate(&mut self, task: &mut impl Task, reporter: &mut Reporter) -> Result<()> {
         let results = task.evaluate(self.average()?)?;
         if results.is_empty() {
             return Ok(());
         }
         reporter.evaluation(self.step, &results)?;
-        match (&self.store, results.get("score")) {
-            (Some(store), Some(score)) => store.set_score(self.step, *score),
+        match (&mut self.saves, results.get("score")) {
+            (Some(saves), Some(score)) => saves.set_score(self.step, *score),
             _ => Ok(()),
         }
     }
 
-    fn save(&self, task: &impl Task) -> Result<()> {
-        let Some(store) = &self.store else { return Ok(()) };
+    fn save(&mut self, task: &impl Task, reporter: &Reporter) -> Result<()> {
+        let Some(saves) = &mut self.saves else { return Ok(()) };
         let (carried, cursor) = task.save()?;
-        let parameter = |(name, var): (&String, &Var)| Ok((name.clone(), var.as_detached_tensor().to_device(&Device::Cpu)?));
+        let parameter = |(name, var): (&String, &Var)| Ok((name.clone(), host_copy(var)?));
         let parameters = self.vars.iter().map(parameter).collect::<Result<_>>()?;
         let (moments, average) = (self.optimiser.moments()?, self.optimiser.average()?);
         let groups = [("parameters", parameters), ("moments", moments), ("average", average), ("carried", carried)];
@@ -317,7 +327,9 @@ impl Trainer {
         };
         let state = serde_json::to_value(counters).map_err(|e| Error::Input(format!("checkpoint: {e}")))?;
         let tensors = groups.into_iter().map(|(name, group)| (name.to_owned(), group)).collect();
-        store.save(&Checkpoint { step: self.step, tensors, state, score: None })?;
+        if let Err(error) = saves.save(Checkpoint { step: self.step, tensors, state, score: None }) {
+            reporter.say(&format!("warning: {error}; training goes on"));
+        }
         Ok(())
     }
 }
@@ -348,6 +360,7 @@ pub fn with_large_stack<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::Device;
 
     /// Fits y = 2 x: one parameter, the place in the data is a counter, the carried tensor an exponential sum.
     struct Line {
