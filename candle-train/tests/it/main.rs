@@ -4,6 +4,8 @@
 
 mod command;
 mod golden;
+#[cfg(target_os = "linux")]
+mod killed;
 mod learning;
 mod resume;
 
