@@ -2,11 +2,11 @@
 
 use super::config::RunConfig;
 use super::dataset::{Dataset, frequent_names};
-use super::evaluate;
 use super::imitation::{HeldOut, Imitation};
 use super::loader::{Loader, LoaderConfig, Order};
 use super::plan::StepShape;
 use super::shards::Shard;
+use super::{evaluate, games};
 use crate::metrics::Reporter;
 use crate::stop::Stop;
 use crate::trainer::{Outcome, Trainer};
@@ -168,7 +168,7 @@ impl Plan {
         let mut task = Imitation::new(&self.config, params.vars(), self.dtype, self.loader()?, held_out)?;
         let identity = serde_json::json!({ "config": self.config, "data": self.data });
         let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity)?;
-        begin(&mut trainer, &mut task, place, &self.config)?;
+        begin(&mut trainer, &mut task, place, &self)?;
         let mut reporter =
             Reporter::new(place.directory(), trainer.step(), self.steps, self.config.trainer.log_every, "frames")?.watching(&device);
         let outcome = trainer.run(&mut task, &mut reporter, stop)?;
@@ -186,17 +186,23 @@ impl Plan {
     }
 }
 
-fn begin(trainer: &mut Trainer, task: &mut Imitation, place: &Place, config: &RunConfig) -> Result<()> {
+fn begin(trainer: &mut Trainer, task: &mut Imitation, place: &Place, plan: &Plan) -> Result<()> {
     let Some(directory) = place.directory() else { return Ok(()) };
     trainer.save_to(directory)?;
     if trainer.has_checkpoint() && matches!(place, Place::New(_)) {
         return Err(Error::file(directory, "holds a run already; --resume continues it"));
     }
-    if let Some(warnings) = trainer.resume(task)? {
+    let infos = || plan.train.shards().iter().map(|shard| shard.info());
+    let resumed = trainer.resume(task).map_err(|error| match games::difference(directory, infos()) {
+        Some(changed) => Error::Input(format!("{error}; {changed}")),
+        None => error,
+    })?;
+    games::note(directory, infos())?;
+    if let Some(warnings) = resumed {
         warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
         eprintln!("continued from step {}", trainer.step());
     }
-    write_atomic(directory.join("config.toml"), config.to_toml()?.as_bytes())
+    write_atomic(directory.join("config.toml"), plan.config.to_toml()?.as_bytes())
 }
 
 /// The policy's row in a table: `mamba, autoregressive`.

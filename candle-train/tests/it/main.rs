@@ -7,6 +7,8 @@ mod golden;
 #[cfg(target_os = "linux")]
 mod killed;
 mod learning;
+#[cfg(unix)]
+mod recovery;
 mod resume;
 
 use candle_models::policy::{replay, simulation};
