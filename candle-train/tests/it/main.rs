@@ -7,6 +7,7 @@ mod golden;
 #[cfg(target_os = "linux")]
 mod killed;
 mod learning;
+mod parity;
 #[cfg(unix)]
 mod recovery;
 mod resume;
