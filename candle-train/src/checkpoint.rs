@@ -48,17 +48,19 @@ impl Checkpoint {
 
 /// Which checkpoints are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Retention {
     /// The newest ones; at least 1.
     pub last: usize,
     /// The ones with the lowest score.
     pub best: usize,
+    /// Those of every so many steps, for good; 0 for none.
+    pub every: u64,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { last: 2, best: 1 }
+        Self { last: 2, best: 1, every: 0 }
     }
 }
 
@@ -70,7 +72,7 @@ impl Retention {
         let mut best: Vec<(f64, u64)> = saved.iter().filter_map(|&(step, score)| Some((score?, step))).collect();
         best.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
         let keep: Vec<u64> = newest.iter().take(self.last.max(1)).copied().chain(best.iter().take(self.best).map(|b| b.1)).collect();
-        newest.retain(|step| !keep.contains(step));
+        newest.retain(|step| !keep.contains(step) && !(self.every > 0 && step.is_multiple_of(self.every)));
         newest
     }
 }
@@ -307,13 +309,24 @@ mod tests {
     #[test]
     fn the_last_and_the_best_are_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path(), Retention { last: 2, best: 1 }).unwrap();
+        let store = Store::open(dir.path(), Retention { last: 2, best: 1, every: 0 }).unwrap();
         for (step, score) in [(1, Some(3.0)), (2, Some(1.0)), (3, None), (4, Some(2.0)), (5, None)] {
             store.save(&checkpoint(step, score)).unwrap();
         }
         assert_eq!(steps(&store), [2, 4, 5]);
         assert_eq!(store.best().unwrap().unwrap().step, 2);
         assert_eq!(store.latest().unwrap().0.unwrap().step, 5);
+    }
+
+    #[test]
+    fn every_so_many_steps_are_kept_for_good() {
+        let saved: Vec<(u64, Option<f64>)> = (1..=10).map(|i| (i * 10, (i == 3).then_some(1.0))).collect();
+        let kept = |retention: Retention| {
+            let deleted = retention.delete(&saved);
+            saved.iter().map(|s| s.0).filter(|step| !deleted.contains(step)).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(Retention { last: 1, best: 1, every: 40 }), [30, 40, 80, 100]);
+        assert_eq!(kept(Retention { last: 0, best: 0, every: 0 }), [100], "the newest is always kept");
     }
 
     #[test]
@@ -361,7 +374,7 @@ mod tests {
     #[test]
     fn a_score_comes_after_the_save() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path(), Retention { last: 1, best: 1 }).unwrap();
+        let store = Store::open(dir.path(), Retention { last: 1, best: 1, every: 0 }).unwrap();
         for (step, score) in [(1, 2.0), (2, 1.0), (3, 3.0)] {
             store.save(&checkpoint(step, None)).unwrap();
             store.set_score(step, score).unwrap();

@@ -27,6 +27,7 @@
 //! bit for bit, on any number of threads.
 
 pub mod checkpoint;
+pub mod early_stop;
 #[cfg(feature = "cuda")]
 mod flat;
 pub mod gradients;
