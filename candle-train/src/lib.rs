@@ -36,4 +36,5 @@ pub mod optim;
 pub mod policy;
 pub mod schedule;
 pub mod stop;
+pub mod summary;
 pub mod trainer;
