@@ -34,6 +34,7 @@ pub mod gradients;
 pub mod metrics;
 pub mod optim;
 pub mod policy;
+pub mod report;
 pub mod schedule;
 pub mod stop;
 pub mod summary;

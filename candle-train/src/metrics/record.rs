@@ -135,7 +135,7 @@ impl<'a> Record<'a> {
 }
 
 /// A time for people: `42s`, `3m20s`, `2h05m`, `3d04h`.
-pub(super) fn short_time(time: Duration) -> String {
+pub(crate) fn short_time(time: Duration) -> String {
     let s = time.as_secs();
     match s {
         0..60 => format!("{s}s"),

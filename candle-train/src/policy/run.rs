@@ -8,7 +8,9 @@ use super::loader::{Loader, LoaderConfig, Order};
 use super::plan::StepShape;
 use super::shards::Shard;
 use crate::metrics::Reporter;
+use crate::report::{self, About};
 use crate::stop::Stop;
+use crate::summary::Summary;
 use crate::trainer::{Outcome, Trainer};
 use candle_core::{DType, Device, Tensor};
 use candle_models::files::write_atomic;
@@ -68,6 +70,10 @@ pub struct Plan {
     pub steps: u64,
     /// Values to train.
     pub parameters: usize,
+    /// What the network consists of.
+    pub summary: Summary,
+    /// The command that asked for the run, for its report.
+    pub command: String,
     /// Hash of the training games' content, in hexadecimal.
     pub data: String,
 }
@@ -112,13 +118,14 @@ impl Plan {
         }
         let data = |shards: &[Arc<Shard>]| Ok::<_, Error>(Arc::new(Dataset::new(shards, &config.model.names, config.model.delay)?));
         let (train, held_out) = (data(&games.train)?, data(&games.held_out)?);
-        let parameters = Policy::parameters(&config.model)?.iter().map(|p| p.shape.iter().product::<usize>()).sum();
+        let summary = Summary::new(&Policy::parameters(&config.model)?);
+        let (parameters, command) = (summary.values as usize, String::new());
         let mut hash = Sha256::new();
         games.train.iter().for_each(|shard| hash.update(&shard.info().replay));
         let data = hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect();
         let (steps_per_epoch, steps) = (0, 0);
         let (device, dtype) = (Device::Cpu, DType::F32);
-        let mut plan = Self { config, train, held_out, order, device, dtype, steps_per_epoch, steps, parameters, data };
+        let mut plan = Self { config, train, held_out, order, device, dtype, steps_per_epoch, steps, parameters, summary, command, data };
         let micro = plan.loader()?.steps_per_epoch();
         plan.steps_per_epoch = micro / plan.config.trainer.accumulate as u64;
         plan.steps = (micro * plan.config.epochs / plan.config.trainer.accumulate as u64).max(1);
@@ -150,6 +157,30 @@ impl Plan {
         Loader::new(self.train.clone(), LoaderConfig { shape, mirror, burn_in, order, random })
     }
 
+    /// Says in the run's directory what it is, and starts to report on the steps after `step`.
+    fn reporter(&self, place: &Place, step: u64) -> Result<Reporter> {
+        const UNIT: &str = "frames";
+        let on = if self.device.is_cuda() { "CUDA" } else { "the CPU" };
+        let games = |what: &str, data: &Dataset| {
+            let names: Vec<&str> = data.shards().iter().map(|shard| shard.info().source.as_str()).collect();
+            let shown = names.iter().take(50).copied().collect::<Vec<_>>().join(", ");
+            format!("{what}: {} games, {shown}{}", names.len(), if names.len() > 50 { " and others" } else { "" })
+        };
+        let about = About {
+            command: self.command.clone(),
+            host: report::host(),
+            device: format!("{on}, in {}", self.dtype.as_str()),
+            data: vec![games("trained on", &self.train), games("held out", &self.held_out)],
+            model: self.summary.to_string(),
+            parameters: self.summary.values,
+            steps: self.steps,
+            unit: UNIT.into(),
+        };
+        place.directory().map_or(Ok(()), |directory| about.save(directory))?;
+        let reporter = Reporter::new(place.directory(), step, self.steps, self.config.trainer.log_every, UNIT)?;
+        reporter.watching(&self.device).counting(self.summary.operations).describing(&self.config.to_toml()?)
+    }
+
     /// Trains until the last step, or until `stop` says so. Deep graphs need a large stack: see
     /// [`with_large_stack`](crate::trainer::with_large_stack).
     ///
@@ -169,10 +200,13 @@ impl Plan {
         let identity = serde_json::json!({ "config": self.config, "data": self.data });
         let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity)?;
         begin(&mut trainer, &mut task, place, &self.config)?;
-        let mut reporter =
-            Reporter::new(place.directory(), trainer.step(), self.steps, self.config.trainer.log_every, "frames")?.watching(&device);
-        let outcome = trainer.run(&mut task, &mut reporter, stop)?;
+        let mut reporter = self.reporter(place, trainer.step())?;
+        let outcome = trainer.run(&mut task, &mut reporter, stop);
         drop(reporter);
+        if let Some(Err(error)) = place.directory().map(report::write) {
+            eprintln!("warning: no report: {error}");
+        }
+        let outcome = outcome?;
 
         let parameters = trainer.average()?;
         let mut table = Vec::new();

@@ -6,6 +6,7 @@ mod command;
 mod golden;
 mod learning;
 mod resume;
+mod tensorboard;
 
 use candle_models::policy::{replay, simulation};
 use std::path::{Path, PathBuf};
