@@ -144,8 +144,15 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
     with_large_stack(|| {
         let trained = plan.train(&place, &stop)?;
         if let Outcome::Stopped(reason) = trained.outcome {
-            let why = if reason == Reason::Signal { "a signal" } else { "the time limit" };
-            println!("stopped by {why} at step {}; --resume continues", trained.step);
+            let why = match reason {
+                Reason::Signal => "by a signal",
+                Reason::Time => "by the time limit",
+                Reason::NoImprovement => "because held-out scores no longer improve",
+            };
+            let then = if trained.outcome.done() { "" } else { "; --resume continues" };
+            println!("stopped {why} at step {}{then}", trained.step);
+        }
+        if !trained.outcome.done() {
             return Ok(());
         }
         export::save(&out.join("bundle"), &trained, &provenance)?;

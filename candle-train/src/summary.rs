@@ -160,7 +160,9 @@ total                    346 688     688 128
     #[test]
     fn groups_are_named_by_their_prefix() {
         let parameters: Vec<_> = (0..20)
-            .flat_map(|i| [ParameterSpec::matrix(format!("blocks.{i}.out.weight"), [8, 4]), ParameterSpec::new(format!("blocks.{i}.out.bias"), &[4])])
+            .flat_map(|i| {
+                [ParameterSpec::matrix(format!("blocks.{i}.out.weight"), [8, 4]), ParameterSpec::new(format!("blocks.{i}.out.bias"), &[4])]
+            })
             .chain([ParameterSpec::new("norm", &[4])])
             .collect();
         let rows = Summary::new(&parameters).rows;

@@ -5,6 +5,7 @@
 //! with the averaged parameters, checkpoints, stopping on a signal or a time limit.
 
 use crate::checkpoint::{Checkpoint, Retention, Store};
+use crate::early_stop::{EarlyStop, Plateau};
 use crate::gradients::Gradients;
 use crate::metrics::{Reporter, StepFigures};
 use crate::optim::{AdamW, Optimiser};
@@ -71,6 +72,8 @@ pub struct TrainerConfig {
     pub patience: u64,
     /// Which checkpoints are kept.
     pub keep: Retention,
+    /// When to give up because held-out scores no longer improve.
+    pub early_stop: EarlyStop,
     /// The learning rate.
     pub schedule: Schedule,
     /// The optimiser.
@@ -86,6 +89,7 @@ impl Default for TrainerConfig {
             save_every: 200,
             patience: 10,
             keep: Retention::default(),
+            early_stop: EarlyStop::default(),
             schedule: Schedule::default(),
             optimiser: AdamW::default(),
         }
@@ -100,6 +104,7 @@ impl TrainerConfig {
                 return Err(Error::config(format!("trainer.{field}"), "expected at least 1, found 0"));
             }
         }
+        self.early_stop.validate()?;
         self.schedule.validate()?;
         self.optimiser.validate()
     }
@@ -110,8 +115,15 @@ impl TrainerConfig {
 pub enum Outcome {
     /// All steps are done.
     Finished,
-    /// It stopped early and can be resumed.
+    /// It stopped before the last step.
     Stopped(Reason),
+}
+
+impl Outcome {
+    /// Whether the run has done what it was for: there is nothing to resume.
+    pub fn done(self) -> bool {
+        matches!(self, Self::Finished | Self::Stopped(Reason::NoImprovement))
+    }
 }
 
 /// Parameters in training.
@@ -129,6 +141,7 @@ pub struct Trainer {
     loss: f64,
     /// Whether the checkpoint that was resumed still lacks its evaluation.
     owes_evaluation: bool,
+    plateau: Plateau,
     store: Option<Store>,
     /// What the checkpoint must agree on to be resumed.
     identity: serde_json::Value,
@@ -140,6 +153,8 @@ struct Counters {
     updates: u64,
     skipped: u64,
     skipped_in_row: u64,
+    /// Before this step's evaluation, whose score the manifest holds.
+    plateau: Plateau,
     cursor: serde_json::Value,
     identity: serde_json::Value,
 }
@@ -152,8 +167,23 @@ impl Trainer {
         let optimiser = Optimiser::new(config.optimiser.clone(), &vars)?;
         let gradients = Gradients::zeros(&vars)?;
         let (step, skipped, skipped_in_row, time, loss, store) = (0, 0, 0, Duration::ZERO, f64::NAN, None);
-        let owes_evaluation = false;
-        Ok(Self { config, vars, optimiser, gradients, total, step, skipped, skipped_in_row, time, loss, owes_evaluation, store, identity })
+        let (owes_evaluation, plateau) = (false, Plateau::default());
+        Ok(Self {
+            config,
+            vars,
+            optimiser,
+            gradients,
+            total,
+            step,
+            skipped,
+            skipped_in_row,
+            time,
+            loss,
+            owes_evaluation,
+            plateau,
+            store,
+            identity,
+        })
     }
 
     /// Saves checkpoints below `directory`.
@@ -206,6 +236,7 @@ impl Trainer {
         self.optimiser.restore(counters.updates, checkpoint.group("moments")?, checkpoint.group("average")?)?;
         task.restore(checkpoint.group("carried")?, &counters.cursor)?;
         (self.step, self.skipped, self.skipped_in_row) = (checkpoint.step, counters.skipped, counters.skipped_in_row);
+        self.plateau = checkpoint.score.map_or(counters.plateau, |score| counters.plateau.after(score, &self.config.early_stop));
         self.owes_evaluation = checkpoint.score.is_none() && self.due(self.config.evaluate_every);
         Ok(Some(warnings))
     }
@@ -216,6 +247,9 @@ impl Trainer {
             self.evaluate(task, reporter)?;
         }
         while self.step < self.total {
+            if self.config.early_stop.gives_up(&self.plateau) {
+                return Ok(Outcome::Stopped(Reason::NoImprovement));
+            }
             let figures = self.train_step(task)?;
             let last = self.step == self.total;
             reporter.step(&figures)?;
@@ -289,16 +323,15 @@ impl Trainer {
     }
 
     /// After the step is saved: whatever happens here, no training is lost.
-    fn evaluate(&self, task: &mut impl Task, reporter: &mut Reporter) -> Result<()> {
+    fn evaluate(&mut self, task: &mut impl Task, reporter: &mut Reporter) -> Result<()> {
         let results = task.evaluate(self.average()?)?;
         if results.is_empty() {
             return Ok(());
         }
         reporter.evaluation(self.step, &results)?;
-        match (&self.store, results.get("score")) {
-            (Some(store), Some(score)) => store.set_score(self.step, *score),
-            _ => Ok(()),
-        }
+        let Some(&score) = results.get("score") else { return Ok(()) };
+        self.plateau = self.plateau.after(score, &self.config.early_stop);
+        self.store.as_ref().map_or(Ok(()), |store| store.set_score(self.step, score))
     }
 
     fn save(&self, task: &impl Task) -> Result<()> {
@@ -312,6 +345,7 @@ impl Trainer {
             updates: self.optimiser.updates(),
             skipped: self.skipped,
             skipped_in_row: self.skipped_in_row,
+            plateau: self.plateau,
             cursor,
             identity: self.identity.clone(),
         };
@@ -449,6 +483,31 @@ mod tests {
         };
         assert_eq!(steps, 60);
         assert_eq!(whole.to_vec1::<f32>().unwrap(), parts.to_vec1::<f32>().unwrap());
+    }
+
+    #[test]
+    fn no_improvement_ends_the_run_and_a_resumed_one_at_the_same_step() {
+        let stalled = |directory: &Path, steps: usize| {
+            let w = var();
+            let config = TrainerConfig { evaluate_every: 2, early_stop: EarlyStop { patience: 3, min_delta: 10.0 }, ..config() };
+            let mut t = Trainer::new(config, [("w".to_owned(), w.clone())].into(), 60, serde_json::Value::Null).unwrap();
+            t.save_to(directory).unwrap();
+            let mut task = Line::new(&w);
+            let mut reporter = Reporter::new(None, 0, 60, 10, "samples").unwrap();
+            for _ in 0..steps {
+                t.resume(&mut task).unwrap();
+                let outcome = t.run(&mut task, &mut reporter, &Stop::after((steps > 1).then_some(Duration::ZERO))).unwrap();
+                if outcome == Outcome::Stopped(Reason::NoImprovement) {
+                    break;
+                }
+            }
+            t.step()
+        };
+        let [whole, parts] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        // Evaluations after steps 2, 4, 6 and 8: the first score is the best, none after it is better by 10.
+        assert_eq!(stalled(whole.path(), 1), 8);
+        assert_eq!(stalled(whole.path(), 1), 8, "resumed, it does not train on");
+        assert_eq!(stalled(parts.path(), 60), 8);
     }
 
     #[test]

@@ -210,7 +210,7 @@ impl Plan {
 
         let parameters = trainer.average()?;
         let mut table = Vec::new();
-        if measured && outcome == Outcome::Finished {
+        if measured && outcome.done() {
             let policy = Policy::new(&self.config.model, &Params::given(parameters.clone(), &device))?;
             table = tables.into_iter().map(|(name, likelihood)| (name.to_owned(), likelihood)).collect();
             table.push((policy_name(&self.config), evaluate::policy(&policy, &self.held_out)?));

@@ -90,9 +90,7 @@ fn several_ranks(curves: &Curves) -> bool {
 
 fn wide(page: &mut String, curves: &Curves, rate: &str) -> Result<()> {
     let both = |key: &str| {
-        curves.get(key).map_or_else(Vec::new, |c| {
-            vec![("each step", line(c.raw(), PALE, 2)), ("smoothed", line(c.smooth(), STRONG, 4))]
-        })
+        curves.get(key).map_or_else(Vec::new, |c| vec![("each step", line(c.raw(), PALE, 2)), ("smoothed", line(c.smooth(), STRONG, 4))])
     };
     let plain = |key: &str| curves.get(key).map_or_else(Vec::new, |c| vec![("", line(c.raw(), STRONG, 4))]);
     let per_cent = |curve: &Curve| curve.smooth().into_iter().map(|(step, share)| (step, share * 100.0)).collect();
