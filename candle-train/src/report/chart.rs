@@ -27,12 +27,15 @@ pub(super) enum Size {
 pub(super) enum Axis {
     /// At 0.
     FromZero,
-    /// Around the values; logarithmic where they are positive and span more than [`DECADES`].
+    /// Around the values; logarithmic where the positive ones span more than [`DECADES`] and others are rare: those (the loss of a step
+    /// without weight) are then not drawn.
     Around,
 }
 
 /// The greatest value over the least from which an axis is logarithmic.
 const DECADES: f64 = 20.0;
+/// Values that are not positive are rare where there is at most one in so many.
+const RARE: usize = 20;
 /// Points that get a dot of their own.
 const DOTS: usize = 40;
 const GREY: RGBColor = RGBColor(128, 128, 128);
@@ -42,10 +45,19 @@ pub(super) fn svg(size: Size, axis: Axis, lines: &[Line]) -> Result<Option<Strin
     let points = || lines.iter().flat_map(|line| &line.points);
     let Some((x0, x1)) = bounds(points().map(|p| p.0)) else { return Ok(None) };
     let Some((y0, y1)) = bounds(points().map(|p| p.1)) else { return Ok(None) };
-    let logarithmic = axis == Axis::Around && y0 > 0.0 && y1 / y0 > DECADES;
+    let positive = bounds(points().map(|p| p.1).filter(|y| *y > 0.0)).filter(|_| {
+        let others = points().filter(|p| p.1 <= 0.0).count();
+        axis == Axis::Around && others * RARE <= points().count()
+    });
+    let logarithmic = positive.filter(|(y0, y1)| y1 / y0 > DECADES);
+    let (low, high) = match (logarithmic, axis) {
+        (Some((y0, y1)), _) => widened(y0.log10(), y1.log10()),
+        (None, Axis::FromZero) => widened(y0.min(0.0), y1),
+        (None, Axis::Around) => widened(y0, y1),
+    };
+    let logarithmic = logarithmic.is_some();
     // The coordinates are those of the paper: a logarithmic axis is a linear one of logarithms.
     let place = |y: f64| if logarithmic { y.log10() } else { y };
-    let (low, high) = widened(if axis == Axis::FromZero { y0.min(0.0) } else { place(y0) }, place(y1));
     let y_ticks = if logarithmic { log_ticks(low, high) } else { ticks(low, high, 5) };
     let y_text = |y: &f64| number(if logarithmic { 10f64.powf(*y) } else { *y });
     let x_text = |x: &f64| count(*x);
@@ -79,7 +91,7 @@ pub(super) fn svg(size: Size, axis: Axis, lines: &[Line]) -> Result<Option<Strin
             .draw()
             .map_err(failed)?;
         for Line { points, color, width } in lines {
-            let shown = || points.iter().map(|&(x, y)| (x, place(y)));
+            let shown = || points.iter().map(|&(x, y)| (x, place(y))).filter(|p| p.1.is_finite());
             chart.draw_series(LineSeries::new(shown(), color.stroke_width(*width))).map_err(failed)?;
             if points.len() <= DOTS {
                 chart.draw_series(shown().map(|point| Circle::new(point, width + 3, color.filled()))).map_err(failed)?;
@@ -209,6 +221,9 @@ mod tests {
         assert!(labels(&linear).contains(&"1.05") && labels(&linear).contains(&"50"), "{:?}", labels(&linear));
         let logarithmic = chart(&[(1.0, 25.0), (100.0, 0.3)], Axis::Around);
         assert!(["0.5", "1", "20"].iter().all(|l| labels(&logarithmic).contains(l)), "{:?}", labels(&logarithmic));
+        let mut falling: Vec<(f64, f64)> = (0..50).map(|i| (f64::from(i), 0.8f64.powi(i))).collect();
+        falling[0].1 = 0.0;
+        assert!(labels(&chart(&falling, Axis::Around)).contains(&"0.01"), "one zero does not spoil a logarithmic axis");
         let shares = chart(&[(1.0, 25.0), (100.0, 0.3)], Axis::FromZero);
         assert!(["0", "10", "20"].iter().all(|l| labels(&shares).contains(l)), "{:?}", labels(&shares));
     }

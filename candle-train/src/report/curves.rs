@@ -53,15 +53,18 @@ impl Curve {
         self.bins().flat_map(point).collect()
     }
 
-    /// Step and mean, each mean averaged with those before it, which count less and less.
+    /// Step and mean over a thirtieth of the run around it: over fewer places at the start, where figures move fastest, and over
+    /// those before at the end.
     pub(super) fn smooth(&self) -> Vec<(f64, f64)> {
-        let keep = 1.0 - 1.0 / (self.bins().count() as f64 / 30.0).max(1.0);
-        let (mut sum, mut weight) = (0.0, 0.0);
-        let point = |bin: &Bin| {
-            (sum, weight) = (sum * keep + bin.sum / bin.values as f64, weight * keep + 1.0);
-            (bin.steps / bin.values as f64, sum / weight)
+        let means: Vec<(f64, f64)> = self.bins().map(|bin| (bin.steps / bin.values as f64, bin.sum / bin.values as f64)).collect();
+        let half = means.len() / 60;
+        let point = |i: usize| {
+            let left = half.min(i);
+            let right = left.min(means.len() - 1 - i);
+            let around = &means[i - left..=i + right];
+            (means[i].0, around.iter().map(|mean| mean.1).sum::<f64>() / around.len() as f64)
         };
-        self.bins().map(point).collect()
+        (0..means.len()).map(point).collect()
     }
 
     /// Mean over all values; not a number without any.
@@ -183,6 +186,7 @@ mod tests {
         assert!(raw.len() <= 2 * PLACES && smooth.len() <= PLACES);
         assert!(raw.iter().any(|p| p.1 == 1e3), "the outlier is shown");
         assert!(smooth[..300].iter().all(|p| (p.1 - 0.5).abs() < 0.01), "the mean of 0 and 1");
+        assert!(smooth.iter().filter(|p| p.1 > 0.6).all(|p| (p.0 - 31_234.0).abs() < 1_200.0), "an outlier is spread to both sides");
         assert!(smooth.windows(2).all(|w| w[0].0 < w[1].0));
         assert!((loss.mean() - (0.5 + 1e3 / 60_000.0)).abs() < 1e-3);
     }
