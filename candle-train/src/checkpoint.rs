@@ -72,7 +72,8 @@ impl Retention {
         let mut best: Vec<(f64, u64)> = saved.iter().filter_map(|&(step, score)| Some((score?, step))).collect();
         best.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
         let keep: Vec<u64> = newest.iter().take(self.last.max(1)).copied().chain(best.iter().take(self.best).map(|b| b.1)).collect();
-        newest.retain(|step| !keep.contains(step) && !(self.every > 0 && step.is_multiple_of(self.every)));
+        let milestone = |step: u64| self.every > 0 && step.is_multiple_of(self.every);
+        newest.retain(|step| !keep.contains(step) && !milestone(*step));
         newest
     }
 }

@@ -32,7 +32,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Trains a game policy by imitation of replays, or measures one.
-    Policy(PolicyArguments),
+    Policy(Box<PolicyArguments>),
     /// Makes report.html of a run again, from its metrics.
     Report(ReportArguments),
 }
