@@ -7,6 +7,7 @@
      "threads": N, "inputs": FILE, "outputs": FILE}
                                                        -> {"ok": {}}
     {"op": "round", "calls": N}                        -> {"ok": {"latencies_us": [...], "seconds": S}}
+    {"op": "peak"}                                     -> {"ok": peak of this process's resident set in KiB}
 
 and {"error": "one line"} when a request fails. `inputs` are safetensors `[B, frames, ...]` by name. A step takes them frame
 by frame, round and round, with the state carried on; its outputs are those of the first round from the initial state.
@@ -16,9 +17,11 @@ matrices T times a call. ONNX Runtime may be missing where nothing is asked of i
 """
 
 import gc
+import importlib.metadata
 import io
 import json
 import os
+import pathlib
 import sys
 import time
 import warnings
@@ -27,17 +30,18 @@ import numpy
 import safetensors.numpy
 import torch
 
-try:
-    import onnxruntime
-except ImportError:
-    onnxruntime = None
-
 from cuda import CudaPass, CudaProduct
 from policy import OUTPUTS, Policy
 
 INPUTS = ("features", "ids", "previous_action", "action", "uniform")
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
 WARM_UP_CALLS = 3  # of a round, not counted: the other side had the caches
+
+
+def onnxruntime_version():
+    """None where it is missing. It is imported where it computes: a process of PyTorch's must not carry it in its memory."""
+    distributions = importlib.metadata.packages_distributions().get("onnxruntime")
+    return importlib.metadata.version(distributions[0]) if distributions else None
 
 
 def read_inputs(path):
@@ -125,6 +129,8 @@ def export(policy, inputs, state):
 
 
 def session(model, threads):
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -151,6 +157,8 @@ class Bound:
 
 def ort_value(array):
     """A copy in memory of its own: `ortvalue_from_numpy` borrows the array's without keeping it alive."""
+    import onnxruntime
+
     value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, "cpu")
     value.update_inplace(numpy.ascontiguousarray(array))
     return value
@@ -210,7 +218,7 @@ ON_CUDA = {"step": CudaPass, "window": CudaPass, "product": CudaProduct}
 
 def subject_of(case):
     library, device = case["library"], case["device"]
-    if library == "onnxruntime" and onnxruntime is None:
+    if library == "onnxruntime" and onnxruntime_version() is None:
         raise ValueError("onnxruntime is not installed")
     on_gpu = device != "cpu" and library.startswith("pytorch")
     kind = ON_CUDA.get(case["pass"]) if on_gpu else SUBJECTS.get((library, case["pass"]))
@@ -259,7 +267,7 @@ def main():
             request = json.loads(line)
             match request["op"]:
                 case "hello":
-                    ok = {"pytorch": torch.__version__.split("+")[0], "onnxruntime": onnxruntime.__version__ if onnxruntime else "missing"}
+                    ok = {"pytorch": torch.__version__.split("+")[0], "onnxruntime": onnxruntime_version() or "missing"}
                 case "prepare":
                     subject = None  # the old one's memory goes first
                     subject, ok = prepare(request), {}
@@ -267,6 +275,9 @@ def main():
                     if subject is None:
                         raise ValueError("a round needs a prepared subject")
                     ok = time_round(subject, request["calls"])
+                case "peak":
+                    status = pathlib.Path("/proc/self/status").read_text()
+                    ok = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")))
                 case op:
                     raise ValueError(f"no such request: {op}")
             answer = {"ok": ok}

@@ -13,3 +13,4 @@ pub mod suites;
 pub mod table;
 pub mod targets;
 pub mod train;
+pub mod training;

@@ -11,6 +11,7 @@ use candle_bench::policy::{EngineCalls, Inputs, Network, Place};
 use candle_bench::suites::{LatencySuite, PeerSuite};
 use candle_bench::table::{Case, Pass, Record, Report};
 use candle_bench::targets::TargetSuite;
+use candle_bench::training::TrainingSuite;
 use candle_models::device::{self, DeviceChoice};
 use candle_models::policy::{BackboneConfig, Heads};
 use clap::{Parser, Subcommand};
@@ -40,6 +41,11 @@ enum Suite {
     Peers(Peers),
     /// The figures that the project holds itself to on a GPU, of the shipped policies, beside PyTorch.
     Gpu(Gpu),
+    /// What the trainer adds to its work: time above the bare sum, memory beside PyTorch's, time of a checkpoint; Mamba policy.
+    Training(Training),
+    /// Trains for a few steps and prints the resident set in KiB before and the peak: `training` starts it.
+    #[command(hide = true)]
+    TrainPeak(TrainPeak),
     /// Takes one step and prints a line: `gpu` measures how long that takes from the start of this process.
     #[command(hide = true)]
     FirstAnswer(FirstAnswer),
@@ -167,6 +173,28 @@ struct Gpu {
     alone: bool,
     #[command(flatten)]
     python: Python,
+}
+
+#[derive(clap::Args)]
+struct Training {
+    #[command(flatten)]
+    common: Common,
+    /// Sequences of a step; their frames are those of a window.
+    #[arg(long, value_name = "B", default_value_t = 32)]
+    batch: usize,
+    #[command(flatten)]
+    python: Python,
+}
+
+#[derive(clap::Args)]
+struct TrainPeak {
+    bundle: PathBuf,
+    #[arg(long)]
+    batch: usize,
+    #[arg(long)]
+    frames: usize,
+    #[arg(long)]
+    threads: usize,
 }
 
 #[derive(clap::Args)]
@@ -475,6 +503,30 @@ fn ops(arguments: &Ops) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn training(arguments: &Training) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&[arguments.batch]])?;
+    let host = Host::detect(common.host.clone());
+    let suite = TrainingSuite {
+        network: Network::open(Path::new("weights/policy-mamba"))?,
+        batch: arguments.batch,
+        frames: common.window,
+        threads: common.threads.clone(),
+        settings: common.settings.clone(),
+    };
+    let peer = || Peer::start(&arguments.python.python, &arguments.python.script);
+    let rows = suite.run(peer, &host, |row| eprintln!("{}", row.line()))?;
+    common.report("training", suite.describe(), rows, &host)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn train_peak(arguments: &TrainPeak) -> Result<ExitCode> {
+    let TrainPeak { bundle, batch, frames, threads } = arguments;
+    let [before, peak] = candle_bench::training::train_peak(&Network::open(bundle)?, *batch, *frames, *threads)?;
+    println!("{before} {peak}");
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Takes one step of a bundle and prints a line.
 fn first_answer(arguments: &FirstAnswer) -> Result<ExitCode> {
     let (network, place) = (Network::open(&arguments.bundle)?, arguments.device.open()?);
@@ -493,6 +545,8 @@ fn main() -> ExitCode {
         Suite::Targets(a) => (&a.common.threads, Box::new(|| targets(a))),
         Suite::Peers(a) => (&a.common.threads, Box::new(|| peers(a))),
         Suite::Gpu(a) => (&a.common.threads, Box::new(|| gpu(a))),
+        Suite::Training(a) => (&a.common.threads, Box::new(|| training(a))),
+        Suite::TrainPeak(a) => (std::slice::from_ref(&a.threads), Box::new(|| train_peak(a))),
         Suite::FirstAnswer(a) => (&[1], Box::new(|| first_answer(a))),
         Suite::Ops(a) => (&a.common.threads, Box::new(|| ops(a))),
     };

@@ -1,6 +1,6 @@
 //! The other side of a comparison: a Python process that holds the same network and answers one JSON line per request.
 //!
-//! Requests are `{"op": "hello"}`, `{"op": "prepare", ...}` with the fields of [`PeerCase`], and `{"op": "round", "calls": n}`;
+//! Requests are `{"op": "hello"}`, `{"op": "prepare", ...}` with the fields of [`PeerCase`], `{"op": "round", "calls": n}` and `{"op": "peak"}`;
 //! an answer is `{"ok": {...}}` or `{"error": "one line"}`. The process lives as long as the comparison, so rounds can
 //! be interleaved without starting an interpreter in between.
 
@@ -79,6 +79,7 @@ enum Request<'a> {
     Hello,
     Prepare(&'a PeerCase),
     Round { calls: usize },
+    Peak,
 }
 
 #[derive(Deserialize)]
@@ -125,6 +126,11 @@ impl Peer {
     pub fn prepare(&mut self, case: &PeerCase) -> Result<()> {
         let _: serde_json::Value = self.ask(&Request::Prepare(case))?;
         Ok(())
+    }
+
+    /// The peak of the peer's resident set so far in KiB; before anything is prepared, what its libraries take.
+    pub fn peak_kilobytes(&mut self) -> Result<u64> {
+        self.ask(&Request::Peak)
     }
 
     fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T> {

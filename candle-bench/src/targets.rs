@@ -301,6 +301,11 @@ pub fn resident(network: &Network) -> Result<u64> {
             session.step()?;
         }
     }
+    peak_kilobytes()
+}
+
+/// The peak of this process's resident set in KiB.
+pub fn peak_kilobytes() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status").context("the peak of memory is read from /proc, which is not there")?;
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("no VmHWM in /proc/self/status")?;
     line.trim().trim_end_matches("kB").trim().parse().context("VmHWM is not a number")

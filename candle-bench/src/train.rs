@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// As in the peer's program; without decay and clipping, for the two sides treat these differently.
 const LEARNING_RATE: f64 = 1e-3;
 /// Candle walks and drops the graph of an unroll by recursion. Reserved, not resident.
-const STACK_BYTES: usize = 1 << 30;
+pub(crate) const STACK_BYTES: usize = 1 << 30;
 
 /// Every call is one update of the parameters on the same batch.
 pub struct TrainCalls {

@@ -7,17 +7,21 @@
 //!   manifest.json                     SHA-256 of the other files; written last
 //! <dir>/latest                        the name of the newest one, replaced by a rename
 //! ```
-//! A crash at any moment leaves the older checkpoints and `latest` as they were.
+//! A crash at any moment leaves the older checkpoints as they were, and `latest` at a complete one. [`Store`] is the directory,
+//! [`Writer`] saves to it while training goes on.
 
-use candle_core::{Device, safetensors::load_buffer};
+mod files;
+mod writer;
+
+pub use writer::{Writer, host_copy};
+
 use candle_models::files::write_atomic;
-use candle_models::tensors::NamedTensors;
+use candle_models::tensors::{NamedTensors, TensorSpec};
 use candle_models::{Error, Result};
+use files::{Create, json, read_manifest, sync_directory, write_bytes};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const FORMAT: u32 = 1;
@@ -44,21 +48,30 @@ impl Checkpoint {
     pub fn group(&self, name: &str) -> Result<&NamedTensors> {
         self.tensors.get(name).ok_or_else(|| Error::Input(format!("checkpoint of step {}: no tensors '{name}'", self.step)))
     }
+
+    /// Refuses a group that does not hold exactly these tensors: one of another architecture. The error names the first tensor that
+    /// is missing, of another shape or too many.
+    pub fn check(&self, group: &str, expected: &[TensorSpec]) -> Result<()> {
+        let checked = self.group(group)?.check(expected, &[]);
+        checked.map_err(|e| Error::Input(format!("the checkpoint of step {} is of another model: {group}: {e}", self.step)))
+    }
 }
 
 /// Which checkpoints are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Retention {
     /// The newest ones; at least 1.
     pub last: usize,
     /// The ones with the lowest score.
     pub best: usize,
+    /// Those of every so many steps, for good; 0 for none.
+    pub every: u64,
 }
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { last: 2, best: 1 }
+        Self { last: 2, best: 1, every: 0 }
     }
 }
 
@@ -70,7 +83,8 @@ impl Retention {
         let mut best: Vec<(f64, u64)> = saved.iter().filter_map(|&(step, score)| Some((score?, step))).collect();
         best.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
         let keep: Vec<u64> = newest.iter().take(self.last.max(1)).copied().chain(best.iter().take(self.best).map(|b| b.1)).collect();
-        newest.retain(|step| !keep.contains(step));
+        let milestone = |step: u64| self.every > 0 && step.is_multiple_of(self.every);
+        newest.retain(|step| !keep.contains(step) && !milestone(*step));
         newest
     }
 }
@@ -92,13 +106,17 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens or creates the directory, and removes what an interrupted save left behind.
+    /// Opens or creates the directory, and removes what an interrupted save left behind. For the one process that writes there.
     pub fn open(directory: impl Into<PathBuf>, retention: Retention) -> Result<Self> {
         let directory = directory.into();
         fs::create_dir_all(&directory).map_err(Error::io(&directory))?;
+        if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            sync_directory(parent)?;
+        }
         for (name, path) in entries(&directory)? {
             if name.starts_with(PARTIAL) {
-                remove(&path)?;
+                let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                removed.map_err(Error::io(&path))?;
             }
         }
         Ok(Self { directory, retention })
@@ -111,15 +129,15 @@ impl Store {
     }
 
     /// [`Self::save`] with the files opened by `create`.
-    fn save_through(&self, checkpoint: &Checkpoint, create: &dyn Fn(&Path) -> std::io::Result<File>) -> Result<PathBuf> {
+    fn save_through(&self, checkpoint: &Checkpoint, create: Create) -> Result<PathBuf> {
         let partial = self.directory.join(format!("{PARTIAL}{}", name_of(checkpoint.step)));
-        let written = write_directory(&partial, checkpoint, create).and_then(|()| self.publish(&partial, checkpoint.step));
+        let written = files::write(&partial, checkpoint, create).and_then(|()| self.publish(&partial, checkpoint.step, create));
         let path = written.map_err(|error| {
             let _ = fs::remove_dir_all(&partial);
             let kept = self.latest_name().map_or("there is no older one".to_owned(), |name| format!("the latest is still {name}"));
             Error::Input(format!("checkpoint of step {} not saved: {error}; {kept}", checkpoint.step))
         })?;
-        self.prune()?;
+        self.prune(Some(checkpoint.step))?;
         Ok(path)
     }
 
@@ -128,36 +146,69 @@ impl Store {
         let path = self.directory.join(name_of(step));
         let manifest = Manifest { score: Some(score), ..read_manifest(&path)? };
         write_atomic(path.join(MANIFEST), &json(&path, &manifest)?)?;
-        self.prune()
+        self.prune(None)
     }
 
-    fn publish(&self, partial: &Path, step: u64) -> Result<PathBuf> {
+    fn publish(&self, partial: &Path, step: u64, create: Create) -> Result<PathBuf> {
         let path = self.directory.join(name_of(step));
         if path.exists() {
-            remove(&path)?; // The same step, saved before by a run that was then resumed from an older one.
+            // Damaged, so that the run was resumed from an older one. `latest` must not name it while it is replaced.
+            let older = self.newest_below(step)?;
+            self.point_to(older, create)?;
+            self.remove(step)?;
         }
         fs::rename(partial, &path).map_err(Error::io(&path))?;
-        let (pointer, draft) = (self.directory.join(LATEST), self.directory.join(format!("{PARTIAL}{LATEST}")));
-        write_file(&draft, name_of(step).as_bytes(), &|path| File::create(path))?;
-        fs::rename(&draft, &pointer).map_err(Error::io(&pointer))?;
         sync_directory(&self.directory)?;
+        self.point_to(Some(step), create)?;
         Ok(path)
     }
 
-    fn prune(&self) -> Result<()> {
-        let mut saved = Vec::new();
-        for (name, path) in entries(&self.directory)? {
-            if let (Some(step), Ok(manifest)) = (step_of(&name), read_manifest(&path)) {
-                saved.push((step, manifest.score));
+    /// Makes `latest` name this step, or nothing.
+    fn point_to(&self, step: Option<u64>, create: Create) -> Result<()> {
+        let pointer = self.directory.join(LATEST);
+        match step {
+            Some(step) => {
+                let draft = self.directory.join(format!("{PARTIAL}{LATEST}"));
+                write_bytes(&draft, name_of(step).as_bytes(), create)?;
+                fs::rename(&draft, &pointer).map_err(Error::io(&pointer))?;
+            }
+            None if pointer.exists() => fs::remove_file(&pointer).map_err(Error::io(&pointer))?,
+            None => {}
+        }
+        sync_directory(&self.directory)
+    }
+
+    /// Deletes what need not be kept, and after the save of a step what is newer: this run has passed it over as damaged.
+    fn prune(&self, saved: Option<u64>) -> Result<()> {
+        let mut kept = Vec::new();
+        for (step, path) in self.steps()? {
+            if saved.is_some_and(|saved| step > saved) {
+                self.remove(step)?;
+            } else if let Ok(manifest) = read_manifest(&path) {
+                kept.push((step, manifest.score));
             }
         }
-        self.retention.delete(&saved).into_iter().try_for_each(|step| remove(&self.directory.join(name_of(step))))
+        self.retention.delete(&kept).into_iter().try_for_each(|step| self.remove(step))
+    }
+
+    /// Removes a checkpoint so that a crash in mid-removal leaves none that looks whole or damaged.
+    fn remove(&self, step: u64) -> Result<()> {
+        let (path, aside) = (self.directory.join(name_of(step)), self.directory.join(format!("{PARTIAL}removed-{}", name_of(step))));
+        fs::rename(&path, &aside).map_err(Error::io(&path))?;
+        fs::remove_dir_all(&aside).map_err(Error::io(&aside))
     }
 
     /// The name of the newest one, if there is any.
     pub fn latest_name(&self) -> Option<String> {
-        let name = fs::read_to_string(self.directory.join(LATEST)).ok()?;
-        self.directory.join(&name).join(MANIFEST).exists().then_some(name)
+        let named = fs::read_to_string(self.directory.join(LATEST)).ok().and_then(|name| step_of(&name));
+        let complete = |step: &u64| read_manifest(&self.directory.join(name_of(*step))).is_ok();
+        named.filter(complete).or_else(|| self.newest_below(u64::MAX).ok()?).map(name_of)
+    }
+
+    /// The newest one before this step with a manifest.
+    fn newest_below(&self, limit: u64) -> Result<Option<u64>> {
+        let steps = self.steps()?.into_iter().filter(|(step, path)| *step < limit && read_manifest(path).is_ok());
+        Ok(steps.map(|(step, _)| step).max())
     }
 
     /// The newest complete checkpoint, and why newer ones were passed over, if any.
@@ -173,16 +224,22 @@ impl Store {
     }
 
     fn first_complete(&self, sort: impl Fn(&mut Vec<(u64, PathBuf)>)) -> Result<(Option<Checkpoint>, Vec<Error>)> {
-        let mut saved: Vec<_> = entries(&self.directory)?.into_iter().filter_map(|(n, p)| Some((step_of(&n)?, p))).collect();
+        let mut saved = self.steps()?;
         sort(&mut saved);
         let mut damaged = Vec::new();
-        for (_, path) in saved {
-            match load(&path) {
-                Ok(checkpoint) => return Ok((Some(checkpoint), damaged)),
+        for (step, path) in saved {
+            match files::read(&path) {
+                Ok(checkpoint) if checkpoint.step == step => return Ok((Some(checkpoint), damaged)),
+                Ok(other) => damaged.push(Error::file(&path, format!("expected step {step}, found step {}", other.step))),
                 Err(error) => damaged.push(error),
             }
         }
         Ok((None, damaged))
+    }
+
+    /// Everything that is called a checkpoint, complete or not.
+    fn steps(&self) -> Result<Vec<(u64, PathBuf)>> {
+        Ok(entries(&self.directory)?.into_iter().filter_map(|(name, path)| Some((step_of(&name)?, path))).collect())
     }
 }
 
@@ -192,74 +249,6 @@ fn name_of(step: u64) -> String {
 
 fn step_of(name: &str) -> Option<u64> {
     name.strip_prefix("step-")?.parse().ok()
-}
-
-fn write_directory(path: &Path, checkpoint: &Checkpoint, create: &dyn Fn(&Path) -> std::io::Result<File>) -> Result<()> {
-    fs::create_dir(path).map_err(Error::io(path))?;
-    let mut files = BTreeMap::new();
-    let mut add = |name: String, bytes: &[u8]| -> Result<()> {
-        write_file(&path.join(&name), bytes, create)?;
-        files.insert(name, hex(bytes));
-        Ok(())
-    };
-    for (group, tensors) in &checkpoint.tensors {
-        let bytes = safetensors::serialize(tensors.iter(), None).map_err(|e| Error::file(path, e))?;
-        add(format!("{group}.safetensors"), &bytes)?;
-    }
-    add(STATE.to_owned(), &json(path, &checkpoint.state)?)?;
-    let manifest = Manifest { format: FORMAT, step: checkpoint.step, score: checkpoint.score, files };
-    write_file(&path.join(MANIFEST), &json(path, &manifest)?, create)?;
-    sync_directory(path)
-}
-
-fn load(path: &Path) -> Result<Checkpoint> {
-    let manifest = read_manifest(path)?;
-    let mut checkpoint = Checkpoint { step: manifest.step, score: manifest.score, ..Checkpoint::default() };
-    for (name, hash) in &manifest.files {
-        let file = path.join(name);
-        let bytes = fs::read(&file).map_err(Error::io(&file))?;
-        if hex(&bytes) != *hash {
-            return Err(Error::file(&file, "damaged: its hash is not the manifest's"));
-        }
-        if name == STATE {
-            checkpoint.state = serde_json::from_slice(&bytes).map_err(|e| Error::file(&file, e))?;
-        } else if let Some(group) = name.strip_suffix(".safetensors") {
-            checkpoint.tensors.insert(group.to_owned(), load_buffer(&bytes, &Device::Cpu)?.into_iter().collect());
-        }
-    }
-    Ok(checkpoint)
-}
-
-fn read_manifest(path: &Path) -> Result<Manifest> {
-    let file = path.join(MANIFEST);
-    let bytes = fs::read(&file).map_err(Error::io(&file))?;
-    let manifest: Manifest = serde_json::from_slice(&bytes).map_err(|e| Error::file(&file, e))?;
-    if manifest.format != FORMAT {
-        return Err(Error::file(&file, format!("expected checkpoint format {FORMAT}, found {}", manifest.format)));
-    }
-    Ok(manifest)
-}
-
-fn json(path: &Path, value: &impl Serialize) -> Result<Vec<u8>> {
-    serde_json::to_vec_pretty(value).map_err(|e| Error::file(path, e))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn write_file(path: &Path, bytes: &[u8], create: &dyn Fn(&Path) -> std::io::Result<File>) -> Result<()> {
-    let mut file = create(path).map_err(Error::io(path))?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(Error::io(path))
-}
-
-fn sync_directory(path: &Path) -> Result<()> {
-    File::open(path).and_then(|f| f.sync_all()).map_err(Error::io(path))
-}
-
-fn remove(path: &Path) -> Result<()> {
-    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-    removed.map_err(Error::io(path))
 }
 
 fn entries(directory: &Path) -> Result<Vec<(String, PathBuf)>> {
@@ -274,7 +263,7 @@ fn entries(directory: &Path) -> Result<Vec<(String, PathBuf)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::Tensor;
+    use candle_core::{Device, Tensor};
 
     fn checkpoint(step: u64, score: Option<f64>) -> Checkpoint {
         let tensor = Tensor::from_vec(vec![step as f32; 1000], 1000, &Device::Cpu).unwrap();
@@ -307,13 +296,24 @@ mod tests {
     #[test]
     fn the_last_and_the_best_are_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path(), Retention { last: 2, best: 1 }).unwrap();
+        let store = Store::open(dir.path(), Retention { last: 2, best: 1, every: 0 }).unwrap();
         for (step, score) in [(1, Some(3.0)), (2, Some(1.0)), (3, None), (4, Some(2.0)), (5, None)] {
             store.save(&checkpoint(step, score)).unwrap();
         }
         assert_eq!(steps(&store), [2, 4, 5]);
         assert_eq!(store.best().unwrap().unwrap().step, 2);
         assert_eq!(store.latest().unwrap().0.unwrap().step, 5);
+    }
+
+    #[test]
+    fn every_so_many_steps_are_kept_for_good() {
+        let saved: Vec<(u64, Option<f64>)> = (1..=10).map(|i| (i * 10, (i == 3).then_some(1.0))).collect();
+        let kept = |retention: Retention| {
+            let deleted = retention.delete(&saved);
+            saved.iter().map(|s| s.0).filter(|step| !deleted.contains(step)).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(Retention { last: 1, best: 1, every: 40 }), [30, 40, 80, 100]);
+        assert_eq!(kept(Retention { last: 0, best: 0, every: 0 }), [100], "the newest is always kept");
     }
 
     #[test]
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn a_score_comes_after_the_save() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path(), Retention { last: 1, best: 1 }).unwrap();
+        let store = Store::open(dir.path(), Retention { last: 1, best: 1, every: 0 }).unwrap();
         for (step, score) in [(1, 2.0), (2, 1.0), (3, 3.0)] {
             store.save(&checkpoint(step, None)).unwrap();
             store.set_score(step, score).unwrap();
@@ -379,5 +379,73 @@ mod tests {
         store.save(&checkpoint(1, None)).unwrap();
         store.save(&checkpoint(1, Some(1.0))).unwrap();
         assert_eq!(store.latest().unwrap().0.unwrap().score, Some(1.0));
+    }
+
+    #[test]
+    fn whatever_is_damaged_is_passed_over_and_leaves_the_run_able_to_go_on() {
+        type Damage = fn(&Path);
+        let cut: Damage = |file| fs::write(file, &fs::read(file).unwrap()[..fs::metadata(file).unwrap().len() as usize / 2]).unwrap();
+        let empty: Damage = |file| fs::write(file, "").unwrap();
+        let gone: Damage = |file| fs::remove_file(file).unwrap();
+        let flipped: Damage = |file| {
+            let mut bytes = fs::read(file).unwrap();
+            bytes[12] ^= 1;
+            fs::write(file, bytes).unwrap();
+        };
+        for file in ["parameters.safetensors", "carried.safetensors", STATE, MANIFEST] {
+            for damage in [cut, empty, gone, flipped] {
+                let dir = tempfile::tempdir().unwrap();
+                let store = Store::open(dir.path(), Retention { last: 1, best: 1, every: 0 }).unwrap();
+                store.save(&checkpoint(1, Some(1.0))).unwrap();
+                damage(&store.save(&checkpoint(3, None)).unwrap().join(file));
+                let (found, damaged) = store.latest().unwrap();
+                assert_eq!(found.unwrap().step, 1, "{file}");
+                assert!(damaged.len() == 1 && damaged[0].to_string().contains(file), "{file}: {damaged:?}");
+                // The run goes on from step 1: what it saves counts, and the damaged one is not kept in its place.
+                store.save(&checkpoint(2, None)).unwrap();
+                assert_eq!((steps(&store), store.latest_name()), (vec![1, 2], Some(name_of(2))), "{file}");
+                store.save(&checkpoint(3, None)).unwrap();
+                assert_eq!(store.latest().unwrap().0.unwrap().step, 3, "{file}");
+                assert!(store.latest().unwrap().1.is_empty(), "{file}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pointer_to_nothing_does_not_hide_what_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Retention::default()).unwrap();
+        assert_eq!(store.latest_name(), None);
+        store.save(&checkpoint(1, None)).unwrap();
+        for text in ["step-000000000009", "", "../..", "step-"] {
+            fs::write(dir.path().join(LATEST), text).unwrap();
+            assert_eq!(store.latest_name(), Some(name_of(1)), "{text:?}");
+            assert_eq!(store.latest().unwrap().0.unwrap().step, 1, "{text:?}");
+        }
+        fs::remove_file(dir.path().join(LATEST)).unwrap();
+        assert_eq!(store.latest_name(), Some(name_of(1)));
+    }
+
+    #[test]
+    fn a_checkpoint_under_another_name_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Retention::default()).unwrap();
+        fs::rename(store.save(&checkpoint(1, None)).unwrap(), dir.path().join(name_of(7))).unwrap();
+        let (found, damaged) = store.latest().unwrap();
+        assert!(found.is_none() && damaged[0].to_string().ends_with("expected step 7, found step 1"), "{damaged:?}");
+    }
+
+    #[test]
+    fn another_architecture_is_named_by_its_tensor() {
+        let checkpoint = checkpoint(4, None);
+        checkpoint.check("parameters", &[TensorSpec::f32("w", &[1000])]).unwrap();
+        for (specs, message) in [
+            (vec![TensorSpec::f32("w", &[10, 100])], "tensor w: expected F32 [10, 100], found F32 [1000]"),
+            (vec![TensorSpec::f32("w", &[1000]), TensorSpec::f32("x", &[1])], "tensor x: expected to be present, found only [w]"),
+            (vec![], "tensor w: expected no such tensor in the signature, found one"),
+        ] {
+            let error = checkpoint.check("parameters", &specs).unwrap_err().to_string();
+            assert_eq!(error, format!("the checkpoint of step 4 is of another model: parameters: {message}"));
+        }
     }
 }

@@ -14,6 +14,7 @@ use candle_train::policy::run::{Games, Plan};
 use candle_train::policy::shards::{self, Shard};
 use candle_train::policy::split::{HoldOut, split};
 use candle_train::policy::{evaluate, export};
+use candle_train::report;
 use candle_train::run::Place;
 use candle_train::stop::{Reason, Stop};
 use candle_train::trainer::{Outcome, Resources, with_large_stack};
@@ -33,14 +34,25 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Trains a game policy by imitation of replays, or measures one.
-    Policy(PolicyArguments),
+    Policy(Box<PolicyArguments>),
+    /// Makes report.html of a run again, from its metrics.
+    Report(ReportArguments),
+}
+
+#[derive(Debug, Args)]
+struct ReportArguments {
+    /// Directory of the run.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
 }
 
 impl Arguments {
     /// How many threads were asked for.
     pub fn threads(&self) -> Option<usize> {
-        let Task::Policy(arguments) = &self.task;
-        arguments.threads
+        match &self.task {
+            Task::Policy(arguments) => arguments.threads,
+            Task::Report(_) => None,
+        }
     }
 }
 
@@ -49,7 +61,7 @@ struct PolicyArguments {
     /// Replays (.slp), or folders of them. Without any, games are simulated.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     replays: Vec<PathBuf>,
-    /// Directory of the run: config.toml, metrics.jsonl, checkpoints/, and at the end the model in bundle/.
+    /// Directory of the run: config.toml, metrics.jsonl, report.html, checkpoints/, and at the end the model in bundle/.
     #[arg(long, value_name = "DIR", required_unless_present_any = ["eval_only", "dry_run"])]
     out: Option<PathBuf>,
     /// quick (an MLP, five games, one epoch), standard (an MLP, all games) or mamba.
@@ -98,8 +110,14 @@ const SIMULATED_FRAMES: usize = 3600;
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> Result<()> {
-    let Task::Policy(arguments) = arguments.task;
-    if arguments.eval_only { measure(&arguments) } else { train(&arguments) }
+    match arguments.task {
+        Task::Policy(arguments) if arguments.eval_only => measure(&arguments),
+        Task::Policy(arguments) => train(&arguments),
+        Task::Report(arguments) => {
+            println!("{}", report::write(&arguments.directory)?.display());
+            Ok(())
+        }
+    }
 }
 
 fn train(arguments: &PolicyArguments) -> Result<()> {
@@ -113,9 +131,9 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
     let games = hold_out(arguments, shards, config.data.held_out)?;
     let order = if arguments.overfit_batch { Order::FirstBatch } else { Order::Epochs };
     let ranks: Arc<dyn Communicator> = Arc::new(Single);
-    let plan = Plan::new(config, &games, order)?.on(Resources { device, dtype, ranks })?;
+    let mut plan = Plan::new(config, &games, order)?.on(Resources { device, dtype, ranks })?;
     let [(train, rows), (held, held_rows)] = plan.games();
-    println!("{}", plan.config.to_toml()?);
+    println!("{}\n{}", plan.config.to_toml()?, plan.summary);
     println!("{train} games ({rows} rows) to train on, {held} ({held_rows} rows) held out");
     let (place, dtype) = (if plan.resources().device.is_cuda() { "CUDA" } else { "the CPU" }, dtype.as_str());
     println!("{} parameters, {} steps, {} an epoch; on {place}, in {dtype}", plan.parameters, plan.steps, plan.steps_per_epoch);
@@ -125,11 +143,19 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
     let stop = Stop::after(arguments.max_time).on_signals()?;
     let place = if arguments.resume { Place::Resume(out.clone()) } else { Place::New(out.clone()) };
     let provenance = provenance(arguments, &games, plan.config.data.files);
+    plan.command = provenance.command.clone();
     with_large_stack(|| {
         let trained = plan.train(&place, &stop)?;
         if let Outcome::Stopped(reason) = trained.outcome {
-            let why = if reason == Reason::Signal { "a signal" } else { "the time limit" };
-            println!("stopped by {why} at step {}; --resume continues", trained.step);
+            let why = match reason {
+                Reason::Signal => "by a signal",
+                Reason::Time => "by the time limit",
+                Reason::NoImprovement => "because held-out scores no longer improve",
+            };
+            let then = if trained.outcome.done() { "" } else { "; --resume continues" };
+            println!("stopped {why} at step {}{then}", trained.step);
+        }
+        if !trained.outcome.done() {
             return Ok(());
         }
         export::save(&out.join("bundle"), &trained, &provenance)?;

@@ -28,6 +28,7 @@
 //! bit for bit, on any number of threads.
 
 pub mod checkpoint;
+pub mod early_stop;
 #[cfg(feature = "cuda")]
 mod flat;
 pub mod gradients;
@@ -38,9 +39,11 @@ mod overlap;
 pub mod parallel;
 pub mod policy;
 mod replica;
+pub mod report;
 pub mod run;
 pub mod scale;
 pub mod schedule;
 pub mod stop;
+pub mod summary;
 pub mod task;
 pub mod trainer;

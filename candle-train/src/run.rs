@@ -1,9 +1,10 @@
 //! A run of a task from its first step, or from its last checkpoint, to its end.
 
 use crate::metrics::Reporter;
+use crate::report::{self, About};
 use crate::stop::Stop;
 use crate::task::Task;
-use crate::trainer::{Outcome, Trainer};
+use crate::trainer::{Outcome, Resources, Trainer};
 use candle_models::files::write_atomic;
 use candle_models::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -29,35 +30,57 @@ impl Place {
     }
 }
 
-/// Trains until the last step, or until `stop` says so. `config` is the resolved configuration as text, kept beside the metrics.
-/// An error of one rank ends all of them.
+/// Opens the place and continues the run that is there, if there is one. An error of one rank ends all of them.
 ///
 /// # Errors
-/// If the place already holds a run, or one of another configuration; if gradients stay non-finite; if the disk is full.
-pub fn train(trainer: &mut Trainer, task: &mut impl Task, place: &Place, config: &str, stop: &Stop) -> Result<Outcome> {
+/// If the place already holds a run that was not to be continued, or one of another configuration.
+pub fn begin(trainer: &mut Trainer, task: &mut impl Task, place: &Place) -> Result<()> {
+    let Some(directory) = place.directory() else { return Ok(()) };
     let ranks = trainer.resources().ranks.clone();
-    let outcome = begin(trainer, task, place, config).and_then(|()| {
-        let directory = place.directory().filter(|_| ranks.rank() == 0);
-        let mut reporter = Reporter::new(directory, trainer.step(), trainer.total(), trainer.config().log_every, task.unit())?
-            .watching(&trainer.resources().device);
-        trainer.run(task, &mut reporter, stop)
-    });
-    if let Err(error) = &outcome {
-        ranks.abandon(&error.to_string());
+    let mut begin = || {
+        trainer.save_to(directory)?;
+        if trainer.has_checkpoint() && matches!(place, Place::New(_)) {
+            return Err(Error::file(directory, "holds a run already; --resume continues it"));
+        }
+        let resumed = trainer.resume(task)?;
+        if let Some(warnings) = resumed.filter(|_| ranks.rank() == 0) {
+            warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+            eprintln!("continued from step {}", trainer.step());
+        }
+        Ok(())
+    };
+    begin().inspect_err(|error: &Error| ranks.abandon(&error.to_string()))
+}
+
+/// Trains until the last step, or until `stop` says so; writes metrics on the way and a report at the end. An error of one rank ends
+/// all of them.
+///
+/// # Errors
+/// If gradients stay non-finite; if the last checkpoint cannot be saved.
+pub fn train(trainer: &mut Trainer, task: &mut impl Task, place: &Place, about: About, stop: &Stop) -> Result<Outcome> {
+    let ranks = trainer.resources().ranks.clone();
+    let outcome = reporter(trainer, place, about, task.unit())
+        .and_then(|mut reporter| trainer.run(task, &mut reporter, stop))
+        .inspect_err(|error| ranks.abandon(&error.to_string()));
+    if let Some(Err(error)) = place.directory().filter(|_| ranks.rank() == 0).map(report::write) {
+        eprintln!("warning: no report: {error}");
     }
     outcome
 }
 
-fn begin(trainer: &mut Trainer, task: &mut impl Task, place: &Place, config: &str) -> Result<()> {
-    let Some(directory) = place.directory() else { return Ok(()) };
-    let leads = trainer.resources().ranks.rank() == 0;
-    trainer.save_to(directory)?;
-    if trainer.has_checkpoint() && matches!(place, Place::New(_)) {
-        return Err(Error::file(directory, "holds a run already; --resume continues it"));
+/// Says in the run's directory what it is, and starts to report on its steps.
+fn reporter(trainer: &Trainer, place: &Place, about: About, unit: &'static str) -> Result<Reporter> {
+    let Resources { device, dtype, ranks } = trainer.resources();
+    if ranks.rank() > 0 {
+        return Reporter::silent();
     }
-    if let Some(warnings) = trainer.resume(task)?.filter(|_| leads) {
-        warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-        eprintln!("continued from step {}", trainer.step());
+    let on = if device.is_cuda() { "CUDA" } else { "the CPU" };
+    let on = format!("{} x {on}, in {}", ranks.size(), dtype.as_str());
+    let about = About { host: report::host(), device: on, steps: trainer.total(), unit: unit.into(), ..about };
+    if let Some(directory) = place.directory() {
+        about.save(directory)?;
+        write_atomic(directory.join("config.toml"), about.configuration.as_bytes())?;
     }
-    if leads { write_atomic(directory.join("config.toml"), config.as_bytes()) } else { Ok(()) }
+    let reporter = Reporter::new(place.directory(), trainer.step(), trainer.total(), trainer.config().log_every, unit)?;
+    reporter.watching(device).counting(about.operations).describing(&about.configuration)
 }

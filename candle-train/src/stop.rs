@@ -13,6 +13,8 @@ pub enum Reason {
     Signal,
     /// The time given is used up.
     Time,
+    /// Held-out scores no longer improve: the run has done what it was for.
+    NoImprovement,
 }
 
 /// Asked after every step.

@@ -10,7 +10,8 @@ use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, device};
 use candle_train::parallel::{Communicator, share};
-use candle_train::run::{Place, train};
+use candle_train::report::About;
+use candle_train::run::{Place, begin, train};
 use candle_train::schedule::Schedule;
 use candle_train::stop::Stop;
 use candle_train::task::{Loss, Task};
@@ -103,7 +104,7 @@ fn main() -> Result<()> {
 
     let schedule = Schedule { peak: 1e-2, ..Schedule::default() };
     let config = TrainerConfig { log_every: 200, evaluate_every: 500, schedule, ..TrainerConfig::default() };
-    let text = serde_json::to_string_pretty(&config)?;
+    let about = About { configuration: serde_json::to_string_pretty(&config)?, ..About::default() };
     let identity = serde_json::json!({ "trainer": config, "steps": steps, "batch": BATCH, "hidden": HIDDEN, "seed": SEED });
     let params = Params::init(Random::new(SEED).stream("parameters"), &Device::Cpu);
     network(&params, &Tensor::zeros((1, 1), candle_core::DType::F32, &Device::Cpu)?)?;
@@ -111,7 +112,8 @@ fn main() -> Result<()> {
     let resources = Resources::default();
     let mut task = Regression { next: 0, rows: share(BATCH, resources.ranks.rank(), resources.ranks.size()) };
     let mut trainer = Trainer::new(config, params.vars(), steps, identity, resources)?;
-    let outcome = train(&mut trainer, &mut task, &place, &text, &Stop::after(None).on_signals()?)?;
+    begin(&mut trainer, &mut task, &place)?;
+    let outcome = train(&mut trainer, &mut task, &place, about, &Stop::after(None).on_signals()?)?;
     if outcome != Outcome::Finished {
         println!("stopped at step {}; the same command continues", trainer.step());
         return Ok(());

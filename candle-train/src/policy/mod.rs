@@ -8,6 +8,7 @@ pub mod config;
 pub mod dataset;
 pub mod evaluate;
 pub mod export;
+mod games;
 pub mod imitation;
 pub mod loader;
 pub mod loss;

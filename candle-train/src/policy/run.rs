@@ -2,14 +2,16 @@
 
 use super::config::RunConfig;
 use super::dataset::{Dataset, frequent_names};
-use super::evaluate;
 use super::imitation::{HeldOut, Imitation};
 use super::loader::{Loader, LoaderConfig, Order};
 use super::plan::StepShape;
 use super::shards::Shard;
+use super::{evaluate, games};
 use crate::parallel::share;
-use crate::run::{Place, train};
+use crate::report::About;
+use crate::run::{Place, begin, train};
 use crate::stop::Stop;
+use crate::summary::Summary;
 use crate::trainer::{Outcome, Resources, Trainer};
 use candle_core::Tensor;
 use candle_models::nn::Params;
@@ -46,6 +48,10 @@ pub struct Plan {
     pub steps: u64,
     /// Values to train.
     pub parameters: usize,
+    /// What the network consists of.
+    pub summary: Summary,
+    /// The command that asked for the run, for its report.
+    pub command: String,
     /// Hash of the training games' content, in hexadecimal.
     pub data: String,
 }
@@ -90,13 +96,14 @@ impl Plan {
         }
         let data = |shards: &[Arc<Shard>]| Ok::<_, Error>(Arc::new(Dataset::new(shards, &config.model.names, config.model.delay)?));
         let (train, held_out) = (data(&games.train)?, data(&games.held_out)?);
-        let parameters = Policy::parameters(&config.model)?.iter().map(|p| p.shape.iter().product::<usize>()).sum();
+        let summary = Summary::new(&Policy::parameters(&config.model)?);
+        let (parameters, command) = (summary.values as usize, String::new());
         let mut hash = Sha256::new();
         games.train.iter().for_each(|shard| hash.update(&shard.info().replay));
         let data = hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect();
         let (steps_per_epoch, steps) = (0, 0);
         let with = Resources::default();
-        let mut plan = Self { config, train, held_out, order, with, steps_per_epoch, steps, parameters, data };
+        let mut plan = Self { config, train, held_out, order, with, steps_per_epoch, steps, parameters, summary, command, data };
         let micro = plan.loader()?.steps_per_epoch();
         plan.steps_per_epoch = micro / plan.config.trainer.accumulate as u64;
         plan.steps = (micro * plan.config.epochs / plan.config.trainer.accumulate as u64).max(1);
@@ -134,6 +141,38 @@ impl Plan {
         Loader::new(self.train.clone(), LoaderConfig { shape, lanes, mirror, burn_in, order, random })
     }
 
+    /// What a report says of the run.
+    fn about(&self) -> Result<About> {
+        let games = |what: &str, data: &Dataset| {
+            let names: Vec<&str> = data.shards().iter().map(|shard| shard.info().source.as_str()).collect();
+            let shown = names.iter().take(50).copied().collect::<Vec<_>>().join(", ");
+            format!("{what}: {} games, {shown}{}", names.len(), if names.len() > 50 { " and others" } else { "" })
+        };
+        Ok(About {
+            command: self.command.clone(),
+            data: vec![games("trained on", &self.train), games("held out", &self.held_out)],
+            model: self.summary.to_string(),
+            parameters: self.summary.values,
+            operations: self.summary.operations,
+            configuration: self.config.to_toml()?,
+            ..About::default()
+        })
+    }
+
+    /// Continues the run that is there, if there is one; notes the games, so that a later one can say which of them changed.
+    fn begin(&self, trainer: &mut Trainer, task: &mut Imitation, place: &Place) -> Result<()> {
+        let infos = || self.train.shards().iter().map(|shard| shard.info());
+        let directory = place.directory();
+        begin(trainer, task, place).map_err(|error| match directory.and_then(|directory| games::difference(directory, infos())) {
+            Some(changed) => Error::Input(format!("{error}; {changed}")),
+            None => error,
+        })?;
+        match directory.filter(|_| self.with.ranks.rank() == 0) {
+            Some(directory) => games::note(directory, infos()),
+            None => Ok(()),
+        }
+    }
+
     /// Trains until the last step, or until `stop` says so. Deep graphs need a large stack: see
     /// [`with_large_stack`](crate::trainer::with_large_stack).
     ///
@@ -153,11 +192,12 @@ impl Plan {
         let config = RunConfig { trainer: self.config.trainer.identity(), ..self.config.clone() };
         let identity = serde_json::json!({ "config": config, "data": self.data });
         let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity, self.with.clone())?;
-        let outcome = train(&mut trainer, &mut task, place, &self.config.to_toml()?, stop)?;
+        self.begin(&mut trainer, &mut task, place)?;
+        let outcome = train(&mut trainer, &mut task, place, self.about()?, stop)?;
 
         let parameters = trainer.average()?;
         let mut table = Vec::new();
-        if measured && outcome == Outcome::Finished {
+        if measured && outcome.done() {
             let policy = Policy::new(&self.config.model, &trainer.parameters(parameters.clone()))?;
             table = tables.into_iter().map(|(name, likelihood)| (name.to_owned(), likelihood)).collect();
             table.push((policy_name(&self.config), evaluate::policy(&policy, &self.held_out, &*ranks)?));

@@ -168,7 +168,11 @@ fn prepare_one(path: &Path, cache: &Path) -> Result<One> {
         Err(error) => return Ok(One::Unusable(error)),
     };
     let source = path.file_name().unwrap_or_default().to_string_lossy();
-    write_atomic(&file, &encode(&game, &source, &hash)?)?;
+    let encoded = match encode(&game, &source, &hash) {
+        Ok(encoded) => encoded,
+        Err(error) => return Ok(One::Unusable(error)),
+    };
+    write_atomic(&file, &encoded)?;
     let shard = Shard::open(&file)?;
     warning = warning.or_else(|| incomplete(path, &shard.info));
     Ok(One::Ready { shard: Box::new(shard), encoded: true, warning })
@@ -210,8 +214,9 @@ fn encode(game: &Game, source: &str, replay: &str) -> Result<Vec<u8>> {
     let mut tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::with_capacity(8);
     for player in 0..2 {
         let (features, ids) = encode_rows(game, player)?;
+        let returns = returns(game, player).iter().flat_map(|r| r.to_le_bytes()).collect::<Vec<u8>>();
+        check_finite(source, player, &features, &returns)?;
         let actions = game.frames.iter().flat_map(|f| Action::from_controller(&f.players[player].controller).classes()).collect();
-        let returns = returns(game, player).iter().flat_map(|r| r.to_le_bytes()).collect();
         tensors.push((format!("features.{player}"), Dtype::F16, vec![frames - 1, WIDTH], features));
         tensors.push((format!("ids.{player}"), Dtype::U16, vec![frames - 1, IDS], ids));
         tensors.push((format!("actions.{player}"), Dtype::U8, vec![frames, ACTION], actions));
@@ -248,6 +253,27 @@ fn encode_rows(game: &Game, player: usize) -> Result<(Vec<u8>, Vec<u8>)> {
         id_bytes.extend(ids.iter().flat_map(|&id| (id as u16).to_le_bytes()));
     }
     Ok((feature_bytes, id_bytes))
+}
+
+/// Refuses numbers that are not finite: one of them in a batch makes the gradient of every parameter so.
+fn check_finite(source: &str, player: usize, features: &[u8], returns: &[u8]) -> Result<()> {
+    let half = |bytes: &[u8; 2]| f16::from_le_bytes(*bytes).is_finite();
+    let float = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes).is_finite();
+    let refused =
+        |row: usize, what: &str| Err(Error::Input(format!("{source}: player {player}, row {row}: {what} is not a finite number")));
+    for (row, bytes) in features.chunks_exact(WIDTH * 2).enumerate() {
+        let row_of = bytes.as_chunks::<2>().0;
+        // Without an early end, so that the compiler makes vectors of it: this runs over all data at every start.
+        if !row_of.iter().fold(true, |finite, bytes| finite & half(bytes)) {
+            let column = row_of.iter().position(|bytes| !half(bytes)).unwrap_or_default();
+            let field = SCHEMA.iter().rfind(|field| field.offset <= column).map_or("", |field| field.name);
+            return refused(row, &format!("feature {column} ({field})"));
+        }
+    }
+    match returns.as_chunks::<4>().0.iter().position(|bytes| !float(bytes)) {
+        Some(row) => refused(row, "the return"),
+        None => Ok(()),
+    }
 }
 
 /// Per row, the discounted sum of rewards from its frame on: +1 when the opponent loses a stock, -1 when the player does,
@@ -331,6 +357,10 @@ impl Shard {
             })
         };
         let views = [view(0)?, view(1)?];
+        for (player, view) in views.iter().enumerate() {
+            check_finite(&info.source, player, &map[view.features.clone()], &map[view.returns.clone()])
+                .map_err(|e| Error::file(path, e))?;
+        }
         Ok(Self { info, rows, views, bytes })
     }
 
@@ -537,5 +567,38 @@ mod tests {
             assert!(all.warnings[0].starts_with("encoded again: "), "{:?}", all.warnings);
             assert_eq!(fs::read(&file).unwrap(), good);
         }
+    }
+
+    #[test]
+    fn what_is_not_a_number_is_refused_by_game_player_and_row() {
+        // Of a game, the encoder takes what is not finite for zero; the return of a game in memory is the way past it.
+        let mut game = testing::game(1, 50);
+        game.frames[20].players[1].fighter.percent = f32::NAN;
+        let error = Shard::from_game(&game, "g1").map(drop).unwrap_err().to_string();
+        assert_eq!(error, "g1: player 0, row 0: the return is not a finite number");
+
+        // In a shard that somebody else wrote, hash and all.
+        let mut bytes = encode(&testing::game(1, 50), "g1", "").unwrap();
+        let good = Shard::parse(Bytes::Owned(bytes.clone()), Path::new("x")).unwrap();
+        let place = good.views[1].features.start + (5 * WIDTH + 3) * 2;
+        bytes[place..place + 2].copy_from_slice(&f16::NAN.to_le_bytes());
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let mut names = tensors.names();
+        names.sort_unstable();
+        let hash = content(names.iter().map(|name| tensors.tensor(name).unwrap().data()));
+        let (at, old) = (bytes.windows(64).position(|w| w == good.info.content.as_bytes()).unwrap(), good.info.content.len());
+        bytes[at..at + old].copy_from_slice(hash.as_bytes());
+        let error = Shard::parse(Bytes::Owned(bytes.clone()), Path::new("x")).map(drop).unwrap_err().to_string();
+        assert!(error.starts_with("x: g1: player 1, row 5: feature 3 (") && error.ends_with(") is not a finite number"), "{error}");
+
+        // In the cache: it is built again, and the reason is told.
+        let dir = tempfile::tempdir().unwrap();
+        let (replays, cache) = (write_replays(dir.path(), &[50]), dir.path().join("cache"));
+        prepare(&replays, &cache).unwrap();
+        let file = fs::read_dir(&cache).unwrap().next().unwrap().unwrap().path();
+        fs::write(&file, bytes).unwrap();
+        let all = prepare(&replays, &cache).unwrap();
+        assert_eq!((all.encoded, all.shards.len()), (1, 1));
+        assert!(all.warnings[0].contains("player 1, row 5"), "{:?}", all.warnings);
     }
 }

@@ -27,6 +27,17 @@ fn a_run_leaves_a_bundle_that_can_be_measured() {
     let first: serde_json::Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
     assert!(first["loss"].as_f64().unwrap() > 10.0, "untrained, all 81 logits near zero");
 
+    // The report is there, shows no private path, and comes out the same when it is made again.
+    let report = std::fs::read_to_string(out.join("report.html")).unwrap();
+    for part in ["candle-train policy --preset mamba", "trained on: 2 games, g1.slp, g2.slp", "heads.buttons.*", "<svg ", "over_markov"] {
+        assert!(report.contains(part), "no '{part}' in the report");
+    }
+    assert!(!report.contains(&*dir.path().to_string_lossy()), "a private path in the report");
+    std::fs::remove_file(out.join("report.html")).unwrap();
+    let again = run(Command::new(env!("CARGO_BIN_EXE_candle-train")).arg("report").arg(&out));
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    assert!(std::fs::read_to_string(out.join("report.html")).unwrap() == report);
+
     let [bundle, replays, cache] = [bundle, replays, dir.path().join("cache")].map(|p| p.to_string_lossy().into_owned());
     let arguments = ["--eval-only", "--model", &bundle, "--replays", &replays, "--hold-out", "g0", "--cache", &cache];
     let (code, stdout, stderr) = train(&arguments);
@@ -54,6 +65,7 @@ fn a_dry_run_needs_no_directory_and_trains_nothing() {
     let (code, stdout, stderr) = train(&["--dry-run", "--replays", &replays, "--cache", &cache, "--set", "data.batch=8"]);
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains("[trainer.schedule]") && stdout.contains("batch = 8") && stdout.contains("parameters, "), "{stdout}");
+    assert!(stdout.contains("  672 x 512  344 064     688 128"), "{stdout}");
 }
 
 #[test]

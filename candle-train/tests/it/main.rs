@@ -4,9 +4,15 @@
 
 mod command;
 mod golden;
+#[cfg(target_os = "linux")]
+mod killed;
 mod learning;
+mod parity;
 mod ranks;
+#[cfg(unix)]
+mod recovery;
 mod resume;
+mod tensorboard;
 
 use candle_models::policy::{replay, simulation};
 use std::path::{Path, PathBuf};

@@ -2,6 +2,7 @@
 
 use crate::{replays, run, small, text};
 use candle_models::random::Random;
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -47,29 +48,61 @@ fn assert_equal_runs(found: &Path, expected: &Path) {
     }
 }
 
-#[test]
-fn killed_at_random_moments_and_resumed_it_is_the_same_run() {
+/// That `latest` names a checkpoint whose every file is what its manifest says. There may be none before the first one is saved.
+fn assert_latest_is_whole(out: &Path) {
+    let name = latest(out);
+    if name.is_empty() {
+        return;
+    }
+    let directory = out.join("checkpoints").join(&name);
+    let read = |file: &str| fs::read(directory.join(file)).unwrap_or_else(|e| panic!("latest is {name}: {file}: {e}"));
+    let manifest: serde_json::Value = serde_json::from_slice(&read("manifest.json")).unwrap();
+    for (file, hash) in manifest["files"].as_object().unwrap() {
+        let found: String = Sha256::digest(read(file)).iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(found, hash.as_str().unwrap(), "latest is {name}: {file}");
+    }
+}
+
+/// Kills a run of that many epochs again and again: at any moment from its start on, and, so that it gets anywhere, every second time
+/// not before it has saved a checkpoint. What comes of it must be the run that nobody killed. Gives the kills that came before its end.
+fn soak(kills: u64, epochs: u64) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let replays = replays(dir.path(), 3, FRAMES);
     let (whole, killed) = (dir.path().join("whole"), dir.path().join("killed"));
-    let done = run(&mut small(&replays, &whole));
+    let command = |out: &Path| {
+        let mut command = small(&replays, out);
+        command.args(["--set", &format!("epochs={epochs}")]);
+        command
+    };
+    let done = run(&mut command(&whole));
     assert!(done.status.success(), "{}", text(&done.stderr));
 
-    let mut killed_at = Vec::new();
-    for i in 0..6 {
-        let mut child = start_until_saved(small(&replays, &killed).arg("--resume"), &killed);
-        sleep(Duration::from_micros(u64::from(Random::new(1).below(i, 60_000))));
+    let (random, mut killed_at) = (Random::new(1), Vec::new());
+    for i in 0..kills {
+        let micros = |limit: u32| Duration::from_micros(u64::from(random.below(i, limit)));
+        let mut command = command(&killed);
+        command.arg("--resume");
+        let mut child = if i % 2 == 0 {
+            let child = start_until_saved(&mut command, &killed);
+            sleep(micros(60_000));
+            child
+        } else {
+            let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            sleep(micros(400_000));
+            child
+        };
         if child.try_wait().unwrap().is_some() {
-            break; // A fast machine may be done before the sixth kill.
+            break; // A fast machine may be done before the last kill.
         }
         child.kill().unwrap(); // SIGKILL.
         child.wait().unwrap();
+        assert_latest_is_whole(&killed);
         killed_at.push(latest(&killed));
     }
-    assert!(killed_at.len() >= 3, "the run is too short for this machine: killed at {killed_at:?}");
-    let done = run(small(&replays, &killed).arg("--resume"));
+    let done = run(command(&killed).arg("--resume"));
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert!(text(&done.stderr).contains("continued from step"), "{}", text(&done.stderr));
+    assert!(!text(&done.stderr).contains("passed over"), "no checkpoint was damaged: {}", text(&done.stderr));
     assert_equal_runs(&killed, &whole);
     let model = |out: &Path| candle_core::safetensors::load(out.join("bundle/model.safetensors"), &candle_core::Device::Cpu).unwrap();
     let (a, b) = (model(&whole), model(&killed));
@@ -87,6 +120,23 @@ fn killed_at_random_moments_and_resumed_it_is_the_same_run() {
         (of("loss"), of("evaluation").into_iter().collect())
     };
     assert_eq!(steps(&killed), steps(&whole));
+    killed_at.len()
+}
+
+#[test]
+fn killed_at_random_moments_and_resumed_it_is_the_same_run() {
+    let kills = soak(10, 4);
+    assert!(kills >= 5, "the run is too short for this machine: it was killed {kills} times");
+}
+
+/// `cargo test -p candle-train --test it soak -- --ignored --nocapture`: minutes.
+#[test]
+#[ignore = "minutes: the test above with 200 kills"]
+fn a_soak_of_two_hundred_kills() {
+    let start = Instant::now();
+    let kills = soak(200, 120);
+    eprintln!("killed {kills} times, resumed every time; {:.0} s", start.elapsed().as_secs_f64());
+    assert_eq!(kills, 200, "the run is too short for this machine");
 }
 
 #[test]

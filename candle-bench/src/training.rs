@@ -1,0 +1,333 @@
+//! What the trainer adds to the work that training is: time above the bare sum, memory beside PyTorch's, time of a checkpoint.
+
+use crate::harness::{Rounds, Settings, Subject, Timed};
+use crate::host::Host;
+use crate::peer::{Library, Peer, PeerCase};
+use crate::policy::{Inputs, Network};
+use crate::stats;
+use crate::table::{Case, Pass};
+use crate::targets::{Limit, TargetRow, peak_kilobytes};
+use crate::train::STACK_BYTES;
+use anyhow::{Context, Result, ensure};
+use candle_core::{Device, Tensor, Var};
+use candle_models::nn::Params;
+use candle_models::policy::simulation::simulate;
+use candle_models::policy::{Policy, PolicyConfig};
+use candle_models::random::Random;
+use candle_models::recurrent::Recurrent;
+use candle_models::tensors::NamedTensors;
+use candle_train::checkpoint::{Checkpoint, Retention, Store, Writer, host_copy};
+use candle_train::gradients::Gradients;
+use candle_train::optim::Optimiser;
+use candle_train::policy::config::RunConfig;
+use candle_train::policy::loader::Order;
+use candle_train::policy::loss;
+use candle_train::policy::run::{Games, Plan};
+use candle_train::policy::shards::Shard;
+use candle_train::run::Place;
+use candle_train::stop::Stop;
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Steps of a run of the trainer, and those of them that do not count: the first ones find cold memory.
+const STEPS: u64 = 10;
+const COLD_STEPS: usize = 3;
+/// Training steps of either side before its peak of memory is read.
+const MEMORY_STEPS: u64 = 5;
+/// The checkpoint's model, and how often it is saved.
+const PARAMETERS: usize = 10_000_000;
+const SAVES: usize = 7;
+
+/// What is measured.
+#[derive(Debug)]
+pub struct TrainingSuite {
+    /// A policy in f32; its architecture is trained, from fresh weights.
+    pub network: Network,
+    /// Sequences of a step.
+    pub batch: usize,
+    /// Frames of a sequence.
+    pub frames: usize,
+    /// Threads of a step.
+    pub threads: Vec<usize>,
+    /// Lengths of the measurements.
+    pub settings: Settings,
+}
+
+impl TrainingSuite {
+    /// Measures everything; `seen` is called after each figure. Where `peer` starts no process, memory is left out.
+    pub fn run(&self, peer: impl Fn() -> Result<Peer>, host: &Host, mut seen: impl FnMut(&TargetRow)) -> Result<Vec<TargetRow>> {
+        let mut rows = Vec::new();
+        for &threads in &self.threads {
+            let case = self.network.case(Pass::Train, self.batch, self.frames, threads);
+            for row in [self.overhead(&case, host)?, self.memory(&case, peer()?, host)?] {
+                seen(&row);
+                rows.push(row);
+            }
+        }
+        let row = self.checkpoint(host)?;
+        seen(&row);
+        rows.push(row);
+        Ok(rows)
+    }
+
+    /// The method in words, for the report.
+    pub fn describe(&self) -> String {
+        format!(
+            "Trainer: its own times of a step, from asking for the batch to the update, against forward, backward and update of one batch in the same process, in \
+             rounds of {STEPS} steps of either in turn, of which {COLD_STEPS} do not count; the median of the rounds' ratios of medians. Memory: VmHWM of two \
+             processes after {MEMORY_STEPS} steps, ours with its loader, moments and average, the peer with its batch and moments. Checkpoint: parameters, two moments and an \
+             average copied and handed to the writer, and the same until everything is synced to the disk of the temporary directory."
+        )
+    }
+
+    /// The trainer's step against forward, backward and optimiser alone, in rounds of either in turn.
+    fn overhead(&self, case: &Case, host: &Host) -> Result<TargetRow> {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(case.threads).stack_size(STACK_BYTES).build()?;
+        let games = games()?;
+        let mut bare = Timed(BareStep::new(&self.network.config, case)?);
+        let (mut ratios, mut ours, mut sums) = (Vec::new(), Vec::new(), Vec::new());
+        let start = Instant::now();
+        while ratios.len() < self.settings.rounds && (ratios.len() < 4 || start.elapsed().as_secs_f64() < self.settings.limit_s) {
+            let trainer = || steps_of_trainer(&self.network.config, case, &games);
+            let mut sum = || Ok::<_, anyhow::Error>(bare.round(STEPS as usize)?.latencies_us.split_off(COLD_STEPS));
+            // Who goes first changes: whatever the machine does in between falls on both.
+            let (a, b) = if ratios.len() % 2 == 0 {
+                let a = pool.install(trainer)?;
+                (a, pool.install(&mut sum)?)
+            } else {
+                let b = pool.install(&mut sum)?;
+                (pool.install(trainer)?, b)
+            };
+            ratios.push(median(&a) / median(&b));
+            ours.extend(a);
+            sums.extend(b);
+        }
+        let (ours, sums) = (median(&ours) / 1e3, median(&sums) / 1e3);
+        Ok(TargetRow {
+            host: host.clone(),
+            case: case.clone(),
+            what: "trainer's step above forward, backward and optimiser".into(),
+            found: 100.0 * (median(&ratios) - 1.0),
+            limit: Limit::AtMost(3.0),
+            unit: "%".into(),
+            evidence: format!("{ours:.1} ms, bare {sums:.1} ms, median of {} rounds of {STEPS} steps in turn", ratios.len()),
+        })
+    }
+
+    /// Peaks of the resident set of two processes that train the same architecture on batches of one size.
+    fn memory(&self, case: &Case, mut peer: Peer, host: &Host) -> Result<TargetRow> {
+        let program = std::env::current_exe().context("this program cannot be found")?;
+        let mut command = Command::new(program);
+        command.arg("train-peak").arg(&self.network.bundle);
+        for (name, value) in [("--batch", self.batch), ("--frames", self.frames), ("--threads", case.threads)] {
+            command.arg(name).arg(value.to_string());
+        }
+        let output = command.output().context("a second process cannot be started")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let figures: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [our_base, ours] = figures[..] else { anyhow::bail!("no peak from it: {}", String::from_utf8_lossy(&output.stderr)) };
+
+        let scratch = tempfile::tempdir().context("no directory for the inputs of the peer")?;
+        let their_base = peer.peak_kilobytes()? as f64;
+        Inputs::random(case).tensors()?.save_safetensors(scratch.path().join("inputs.safetensors"))?;
+        peer.prepare(&PeerCase {
+            library: Library::Pytorch,
+            device: case.device.clone(),
+            dtype: "f32".to_owned(),
+            bundle: std::path::absolute(&self.network.original)?,
+            pass: case.pass,
+            batch: case.batch,
+            frames: case.frames,
+            threads: case.threads,
+            inputs: scratch.path().join("inputs.safetensors"),
+            outputs: scratch.path().join("outputs.safetensors"),
+        })?;
+        peer.round(MEMORY_STEPS as usize)?;
+        let theirs = peer.peak_kilobytes()? as f64;
+        let mb = |kilobytes: f64| kilobytes * 1024.0 / 1e6;
+        Ok(TargetRow {
+            host: host.clone(),
+            case: case.clone(),
+            what: "peak memory of training over PyTorch's".into(),
+            found: ours / theirs,
+            limit: Limit::AtMost(0.5),
+            unit: "x".into(),
+            evidence: format!(
+                "{:.0} MB with loader and average, {:.0} MB before anything is loaded; {} {:.0} MB, {:.0} MB when its libraries are imported",
+                mb(ours),
+                mb(our_base),
+                peer.versions().of(Library::Pytorch),
+                mb(theirs),
+                mb(their_base)
+            ),
+        })
+    }
+
+    /// How long training waits for a checkpoint of parameters, two moments and an average, and how long until it is on the disk.
+    fn checkpoint(&self, host: &Host) -> Result<TargetRow> {
+        let directory = tempfile::tempdir().context("no directory for checkpoints")?;
+        let mut writer = Writer::new(Store::open(directory.path(), Retention::default())?)?;
+        let vars = (0..40).map(|i| Ok((format!("{i:02}"), Var::ones(PARAMETERS / 40, candle_core::DType::F32, &Device::Cpu)?)));
+        let vars = vars.collect::<Result<BTreeMap<String, Var>>>()?;
+        let (mut waits, mut totals) = (Vec::new(), Vec::new());
+        for step in 0..SAVES as u64 {
+            let start = Instant::now();
+            let copy = || vars.iter().map(|(name, var)| Ok((name.clone(), host_copy(var)?))).collect::<Result<NamedTensors>>();
+            let groups = ["parameters", "moments.mean", "moments.square", "average"];
+            let tensors = groups.into_iter().map(|group| Ok((group.to_owned(), copy()?))).collect::<Result<_>>()?;
+            writer.save(Checkpoint { step, tensors, state: serde_json::Value::Null, score: None })?;
+            waits.push(start.elapsed().as_secs_f64());
+            writer.finish()?;
+            totals.push(start.elapsed().as_secs_f64());
+        }
+        let (slowest, total) = (waits.iter().copied().fold(0.0, f64::max), median(&totals));
+        Ok(TargetRow {
+            host: host.clone(),
+            case: Case { model: format!("{PARAMETERS} parameters"), ..self.network.case(Pass::Train, 1, 1, 1) },
+            what: "checkpoint of 10 M parameters, time that training waits".into(),
+            found: median(&waits),
+            limit: Limit::AtMost(0.3),
+            unit: "s".into(),
+            evidence: format!("160 MB, median of {SAVES}, slowest {slowest:.3} s; {total:.2} s until hashed and on the disk"),
+        })
+    }
+}
+
+fn median(samples: &[f64]) -> f64 {
+    stats::median(&stats::sorted(samples))
+}
+
+fn games() -> Result<Games> {
+    let shard = |seed| Ok(Arc::new(Shard::from_game(&simulate(seed, 3000), "simulated")?));
+    Ok(Games { train: (0..3).map(shard).collect::<Result<_>>()?, held_out: Vec::new() })
+}
+
+/// A run of this architecture as the trainer's preset has it, but for dropout, which is not the trainer's.
+fn run_of(model: &PolicyConfig, case: &Case) -> Result<RunConfig> {
+    let mut run = RunConfig::preset("mamba")?;
+    run.model = model.clone();
+    (run.data.batch, run.data.unroll, run.data.burn_in, run.epochs) = (case.batch, case.frames, 0, 1000);
+    (run.noise.dropout, run.noise.drop_ids) = (0.0, 0.0);
+    run.trainer.log_every = 1;
+    Ok(run)
+}
+
+/// Times of the trainer's steps in microseconds, from asking for the batch to the update, behind the cold ones.
+fn steps_of_trainer(model: &PolicyConfig, case: &Case, games: &Games) -> Result<Vec<f64>> {
+    let directory = tempfile::tempdir().context("no directory for the metrics")?;
+    train(model, case, games, STEPS, &Place::New(directory.path().to_owned()))?;
+    let lines = std::fs::read_to_string(directory.path().join("metrics.jsonl"))?;
+    let lines = lines.lines().map(serde_json::from_str::<serde_json::Value>).collect::<Result<Vec<_>, _>>()?;
+    let times: Vec<f64> = lines.iter().filter_map(|line| Some(line["ms"].as_f64()? * 1e3)).collect();
+    ensure!(times.len() == STEPS as usize, "metrics of {} steps, expected {STEPS}", times.len());
+    Ok(times[COLD_STEPS..].to_vec())
+}
+
+fn train(model: &PolicyConfig, case: &Case, games: &Games, steps: u64, place: &Place) -> Result<()> {
+    let mut plan = Plan::new(run_of(model, case)?, games, Order::Epochs)?;
+    plan.steps = steps;
+    plan.train(place, &Stop::after(None))?;
+    Ok(())
+}
+
+/// Trains an architecture for some steps in this process: its resident set in KiB before anything was loaded, and the peak.
+pub fn train_peak(network: &Network, batch: usize, frames: usize, threads: usize) -> Result<[u64; 2]> {
+    let before = peak_kilobytes()?;
+    let case = network.case(Pass::Train, batch, frames, threads);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK_BYTES).build()?;
+    pool.install(|| train(&network.config, &case, &games()?, MEMORY_STEPS, &Place::Memory))?;
+    Ok([before, peak_kilobytes()?])
+}
+
+/// Forward, backward and optimiser of the policy's loss on one batch, and nothing else.
+struct BareStep {
+    run: RunConfig,
+    policy: Policy,
+    vars: BTreeMap<String, Var>,
+    inputs: NamedTensors,
+    actions: Tensor,
+    state: NamedTensors,
+    resets: Vec<bool>,
+    gradients: Gradients,
+    optimiser: Optimiser,
+}
+
+impl BareStep {
+    fn new(model: &PolicyConfig, case: &Case) -> Result<Self> {
+        let run = run_of(model, case)?;
+        let params = Params::init(Random::new(0), &Device::Cpu);
+        let (policy, vars) = (Policy::new(model, &params)?, params.vars());
+        let inputs = Inputs::random(case).tensors()?;
+        Ok(Self {
+            actions: inputs.get("action")?.flatten(0, 1)?,
+            state: policy.initial_state(case.batch)?,
+            resets: vec![false; case.batch * case.frames],
+            gradients: Gradients::zeros(&vars)?,
+            optimiser: Optimiser::new(run.trainer.optimiser.clone(), &vars)?,
+            run,
+            policy,
+            vars,
+            inputs,
+        })
+    }
+}
+
+impl Subject for BareStep {
+    fn run(&mut self) -> Result<()> {
+        let (outputs, state) = self.policy.unroll(&self.inputs, &self.resets, &self.state)?;
+        self.state = state.map(|_, t| Ok(t.detach()))?;
+        let logits = outputs.get("logits")?.flatten(0, 1)?;
+        let imitation = loss::components(&logits, &self.actions, self.run.loss.smoothing)?.sum(1)?.mean_all()?;
+        let value = outputs.get("value")?.sqr()?.mean_all()?;
+        let loss = (imitation + (value * self.run.loss.value)?)?;
+        self.gradients.clear();
+        self.gradients.add(&self.vars, &loss.backward()?)?;
+        self.optimiser.step(&self.gradients, &loss.detach().reshape(1)?, self.run.trainer.schedule.peak)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_models::policy::Heads;
+
+    fn tiny(directory: &std::path::Path) -> (Network, Case) {
+        let network = Network::random("mlp", Heads::Independent, directory).unwrap();
+        let case = network.case(Pass::Train, 2, 4, 1);
+        (network, case)
+    }
+
+    #[test]
+    fn every_warm_step_of_the_trainer_is_timed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (network, case) = tiny(directory.path());
+        let times = steps_of_trainer(&network.config, &case, &games().unwrap()).unwrap();
+        assert_eq!(times.len(), STEPS as usize - COLD_STEPS);
+        assert!(times.iter().all(|&us| us > 1.0), "{times:?}");
+    }
+
+    #[test]
+    fn the_bare_step_trains_what_the_trainer_trains() {
+        let directory = tempfile::tempdir().unwrap();
+        let (network, case) = tiny(directory.path());
+        let mut bare = BareStep::new(&network.config, &case).unwrap();
+        let before: Vec<Tensor> = bare.vars.values().map(|var| var.as_tensor().copy().unwrap()).collect();
+        bare.run().unwrap();
+        assert!(bare.gradients.present().iter().all(|present| *present));
+        for (before, (name, var)) in before.iter().zip(&bare.vars) {
+            let moved = (before - var.as_tensor()).unwrap().abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
+            assert!(moved > 0.0, "{name} has not moved");
+        }
+    }
+
+    #[test]
+    fn training_raises_the_peak_of_its_process() {
+        let directory = tempfile::tempdir().unwrap();
+        let (network, case) = tiny(directory.path());
+        let [before, peak] = train_peak(&network, case.batch, case.frames, 1).unwrap();
+        assert!(before > 1000 && peak >= before);
+    }
+}

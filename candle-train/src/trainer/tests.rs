@@ -1,0 +1,161 @@
+use super::*;
+use crate::early_stop::EarlyStop;
+use crate::optim::OptimiserConfig;
+use crate::parallel::Communicator;
+use crate::schedule::Schedule;
+use candle_core::{DType, Device};
+use candle_models::nn::Init;
+use candle_models::tensors::NamedTensors;
+use std::path::Path;
+
+/// Fits y = 2 x: one parameter, the place in the data is a counter, the carried tensor an exponential sum.
+struct Line {
+    place: u64,
+    carried: Tensor,
+    poison: Option<u64>,
+    forgotten: usize,
+}
+
+impl Line {
+    fn new() -> Self {
+        let carried = Tensor::zeros(1, DType::F32, &Device::Cpu).unwrap();
+        Self { place: 0, carried, poison: None, forgotten: 0 }
+    }
+}
+
+impl Task for Line {
+    fn unit(&self) -> &'static str {
+        "samples"
+    }
+    fn loss(&mut self, parameters: &Params) -> Result<Loss> {
+        let w = parameters.get("w", &[1], Init::Constant(0.0))?;
+        let x = 1.0 + (self.place as f64 * 0.7).sin() + self.carried.sum_all()?.to_scalar::<f32>()? as f64 * 0.1;
+        self.carried = ((&self.carried * 0.5)? + x)?;
+        let poison = if self.poison.is_some_and(|p| self.place >= p) { f64::NAN } else { 1.0 };
+        self.place += 1;
+        let value = ((w.affine(x, -2.0 * x)?).sqr()?.sum_all()? * poison)?;
+        let parts = Tensor::new(&[x as f32], &Device::Cpu)?;
+        Ok(Loss { value, parts, names: &["x"], weight: 1.0, samples: 1, waited: Duration::ZERO })
+    }
+    fn forget(&mut self) -> Result<()> {
+        self.forgotten += 1;
+        Ok(())
+    }
+    fn evaluate(&mut self, parameters: &Params, _: &dyn Communicator) -> Result<BTreeMap<String, f64>> {
+        let w = parameters.get("w", &[1], Init::Constant(0.0))?.to_vec1::<f32>()?[0];
+        Ok([("score".to_owned(), f64::from((w - 2.0).abs()))].into())
+    }
+    fn save(&self) -> Result<(NamedTensors, serde_json::Value)> {
+        Ok(([("sum".to_owned(), self.carried.clone())].into_iter().collect(), self.place.into()))
+    }
+    fn restore(&mut self, carried: &NamedTensors, cursor: &serde_json::Value) -> Result<()> {
+        self.carried = carried.get("sum")?.clone();
+        self.place = cursor.as_u64().unwrap();
+        Ok(())
+    }
+}
+
+fn config() -> TrainerConfig {
+    let optimiser = OptimiserConfig { weight_decay: 0.0, ..OptimiserConfig::default() };
+    let schedule = Schedule { peak: 0.1, warmup: 5, ..Schedule::default() };
+    TrainerConfig { save_every: 7, evaluate_every: 50, accumulate: 2, patience: 3, optimiser, schedule, ..TrainerConfig::default() }
+}
+
+fn trainer(w: &Var) -> Trainer {
+    Trainer::new(config(), [("w".to_owned(), w.clone())].into(), 60, serde_json::json!({"seed": 1}), Resources::default()).unwrap()
+}
+
+fn var() -> Var {
+    Var::new(&[0f32], &Device::Cpu).unwrap()
+}
+
+fn run(trainer: &mut Trainer, task: &mut Line) -> Result<Outcome> {
+    let mut reporter = Reporter::new(None, 0, 60, 10, "samples").unwrap();
+    trainer.run(task, &mut reporter, &Stop::after(None))
+}
+
+#[test]
+fn learns_a_line() {
+    let w = var();
+    assert_eq!(run(&mut trainer(&w), &mut Line::new()).unwrap(), Outcome::Finished);
+    let found = w.to_vec1::<f32>().unwrap()[0];
+    assert!((found - 2.0).abs() < 5e-2, "expected 2, found {found}");
+}
+
+#[test]
+fn a_stopped_run_continues_bit_for_bit() {
+    let whole = var();
+    run(&mut trainer(&whole), &mut Line::new()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut steps = 0;
+    let parts = loop {
+        let w = var();
+        let (mut t, mut task) = (trainer(&w), Line::new());
+        t.save_to(dir.path()).unwrap();
+        t.resume(&mut task).unwrap();
+        assert_eq!(t.step(), steps, "one more step than the run before");
+        let mut reporter = Reporter::new(None, 0, 60, 10, "samples").unwrap();
+        let outcome = t.run(&mut task, &mut reporter, &Stop::after(Some(Duration::ZERO))).unwrap();
+        steps += 1;
+        if outcome == Outcome::Finished {
+            break w;
+        }
+    };
+    assert_eq!(steps, 60);
+    assert_eq!(whole.to_vec1::<f32>().unwrap(), parts.to_vec1::<f32>().unwrap());
+}
+
+#[test]
+fn no_improvement_ends_the_run_and_a_resumed_one_at_the_same_step() {
+    let stalled = |directory: &Path, steps: usize| {
+        let w = var();
+        let config = TrainerConfig { evaluate_every: 2, early_stop: EarlyStop { patience: 3, min_delta: 10.0 }, ..config() };
+        let mut t = Trainer::new(config, [("w".to_owned(), w.clone())].into(), 60, serde_json::Value::Null, Resources::default()).unwrap();
+        t.save_to(directory).unwrap();
+        let mut task = Line::new();
+        let mut reporter = Reporter::new(None, 0, 60, 10, "samples").unwrap();
+        for _ in 0..steps {
+            t.resume(&mut task).unwrap();
+            let outcome = t.run(&mut task, &mut reporter, &Stop::after((steps > 1).then_some(Duration::ZERO))).unwrap();
+            if outcome == Outcome::Stopped(Reason::NoImprovement) {
+                break;
+            }
+        }
+        t.step()
+    };
+    let [whole, parts] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    // Evaluations after steps 2, 4, 6 and 8: the first score is the best, none after it is better by 10.
+    assert_eq!(stalled(whole.path(), 1), 8);
+    assert_eq!(stalled(whole.path(), 1), 8, "resumed, it does not train on");
+    assert_eq!(stalled(parts.path(), 60), 8);
+}
+
+#[test]
+fn another_configuration_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let w = var();
+    let mut first = trainer(&w);
+    first.save_to(dir.path()).unwrap();
+    run(&mut first, &mut Line::new()).unwrap();
+    let mut other =
+        Trainer::new(config(), [("w".to_owned(), w.clone())].into(), 60, serde_json::json!({"seed": 2}), Resources::default()).unwrap();
+    other.save_to(dir.path()).unwrap();
+    let error = other.resume(&mut Line::new()).unwrap_err().to_string();
+    assert!(error.ends_with("seed: 1 in the checkpoint, 2 now"), "{error}");
+}
+
+#[test]
+fn gradients_that_are_not_finite_skip_and_then_stop() {
+    let w = var();
+    let mut task = Line { poison: Some(20), ..Line::new() };
+    let error = run(&mut trainer(&w), &mut task).unwrap_err().to_string();
+    assert_eq!(error, "training stopped at step 13: the gradient of w is not finite, 3 steps in a row");
+    assert_eq!(task.forgotten, 3);
+    assert!(w.to_vec1::<f32>().unwrap()[0].is_finite());
+}
+
+#[test]
+fn zero_where_it_makes_no_sense_is_named() {
+    let error = TrainerConfig { accumulate: 0, ..TrainerConfig::default() }.validate().unwrap_err().to_string();
+    assert_eq!(error, "config: trainer.accumulate: expected at least 1, found 0");
+}
