@@ -1,5 +1,7 @@
 //! Arguments, first as typed, then resolved; then the run.
 
+mod launch;
+
 use anyhow::{Context, Result};
 use candle_models::bundle::{BASELINES, Bundle};
 use candle_models::cli::Computing;
@@ -34,13 +36,17 @@ pub struct Arguments {
 enum Task {
     /// Trains a game policy by imitation of replays, or measures one.
     Policy(PolicyArguments),
+    /// Runs the command behind it in several processes of this machine, its ranks, which train together.
+    Launch(launch::LaunchArguments),
 }
 
 impl Arguments {
     /// How many threads were asked for.
     pub fn threads(&self) -> Option<usize> {
-        let Task::Policy(arguments) = &self.task;
-        arguments.threads
+        match &self.task {
+            Task::Policy(arguments) => arguments.threads,
+            Task::Launch(_) => None,
+        }
     }
 }
 
@@ -98,8 +104,11 @@ const SIMULATED_FRAMES: usize = 3600;
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> Result<()> {
-    let Task::Policy(arguments) = arguments.task;
-    if arguments.eval_only { measure(&arguments) } else { train(&arguments) }
+    match arguments.task {
+        Task::Policy(arguments) if arguments.eval_only => measure(&arguments),
+        Task::Policy(arguments) => train(&arguments),
+        Task::Launch(arguments) => launch::run(&arguments),
+    }
 }
 
 fn train(arguments: &PolicyArguments) -> Result<()> {

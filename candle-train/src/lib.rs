@@ -32,6 +32,7 @@ pub mod checkpoint;
 mod flat;
 pub mod gradients;
 pub mod identity;
+pub mod launch;
 pub mod metrics;
 pub mod optim;
 mod overlap;

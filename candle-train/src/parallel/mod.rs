@@ -2,9 +2,16 @@
 //!
 //! A run has R ranks, each with all parameters and its share of every batch. After the backward pass the gradients are summed over
 //! the ranks, so that all of them make the same update. [`Communicator`] is the little that training needs of a message-passing
-//! library; [`Single`] is a run of one rank, [`threads`] ranks in one process.
+//! library; [`Single`] is a run of one rank, [`threads`] ranks in one process, `mpi` processes on CPUs, `nccl` processes on GPUs.
+//! [`connect`](connect::connect) picks one by what started this process.
 
+pub mod connect;
+pub mod environment;
+#[cfg(feature = "mpi")]
+pub mod mpi;
+pub mod rendezvous;
 pub mod threads;
+pub mod watch;
 
 use candle_models::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
