@@ -2,7 +2,7 @@
 //! others, and is named.
 
 use candle_models::{Error, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM, SIGUSR1};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -54,11 +54,7 @@ pub fn run(ranks: &Ranks, program: &dyn Fn() -> Command) -> Result<Ended> {
     if nproc == 0 || nnodes == 0 || node_rank >= nnodes {
         return Err(Error::Input(format!("launch: {nproc} processes on machine {node_rank} of {nnodes}")));
     }
-    let signal = Arc::new(AtomicUsize::new(0));
-    for number in [SIGTERM, SIGINT] {
-        let value = usize::try_from(number).unwrap_or_default();
-        signal_hook::flag::register_usize(number, signal.clone(), value).map_err(|e| Error::Input(format!("signal {number}: {e}")))?;
-    }
+    let signal = signals()?;
     let mut processes = Processes(Vec::new());
     for local in 0..nproc {
         let mut command = program();
@@ -72,6 +68,41 @@ pub fn run(ranks: &Ranks, program: &dyn Fn() -> Command) -> Result<Ended> {
         processes.0.push(Process::start(rank, &mut command)?);
     }
     Ok(processes.wait(&signal, ranks.grace))
+}
+
+/// The last signal that came, 0 for none.
+fn signals() -> Result<Arc<AtomicUsize>> {
+    let signal = Arc::new(AtomicUsize::new(0));
+    for number in [SIGTERM, SIGINT] {
+        let value = usize::try_from(number).unwrap_or_default();
+        signal_hook::flag::register_usize(number, signal.clone(), value).map_err(|e| Error::Input(format!("signal {number}: {e}")))?;
+    }
+    Ok(signal)
+}
+
+fn take(signal: &AtomicUsize) -> Option<i32> {
+    i32::try_from(signal.swap(0, Ordering::Relaxed)).ok().filter(|number| *number != 0)
+}
+
+/// Whom a signal is for.
+#[derive(Debug, Clone, Copy)]
+enum To {
+    /// A child.
+    Child,
+    /// A child and what it has started.
+    Group,
+}
+
+/// Signals a child that has not been waited for.
+fn send(child: &Child, to: To, number: i32) {
+    if let Ok(id) = i32::try_from(child.id()) {
+        let target = match to {
+            To::Child => id,
+            To::Group => -id,
+        };
+        // SAFETY: no memory is involved. The child has not been waited for, so its number is no other process's or group's.
+        unsafe { libc::kill(target, number) };
+    }
 }
 
 /// One rank.
@@ -95,10 +126,8 @@ impl Process {
     }
 
     fn signal(&self, number: i32) {
-        if let (None, Ok(id)) = (self.status, i32::try_from(self.child.id())) {
-            // SAFETY: no memory is involved. The child has not been waited for, so its number is no other process's; the sign means
-            // its group: shells start programs, programs start workers.
-            unsafe { libc::kill(-id, number) };
+        if self.status.is_none() {
+            send(&self.child, To::Group, number);
         }
     }
 
@@ -141,8 +170,7 @@ impl Processes {
         let mut ended = Ended::Well;
         let mut deadline: Option<Instant> = None;
         loop {
-            let number = i32::try_from(signal.swap(0, Ordering::Relaxed)).unwrap_or_default();
-            if number != 0 {
+            if let Some(number) = take(signal) {
                 self.0.iter().for_each(|p| p.signal(number));
                 deadline.get_or_insert(Instant::now() + grace);
             }
@@ -168,7 +196,7 @@ impl Processes {
                 break;
             }
             if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-                self.0.iter().for_each(|p| p.signal(signal_hook::consts::SIGKILL));
+                self.0.iter().for_each(|p| p.signal(SIGKILL));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -183,7 +211,7 @@ impl Processes {
 impl Drop for Processes {
     fn drop(&mut self) {
         for process in &mut self.0 {
-            process.signal(signal_hook::consts::SIGKILL);
+            process.signal(SIGKILL);
             let _ = process.child.wait();
         }
     }
@@ -214,11 +242,35 @@ pub fn mpirun(nproc: usize) -> Result<Command> {
     let mut command = Command::new(found);
     // Threads of one rank are not bound to one core; more ranks than cores are the caller's wish.
     command.args(["-n", &nproc.to_string(), "--bind-to", "none", "--oversubscribe"]);
-    // After SIGTERM a rank finishes its step and writes a checkpoint; a second, as is usual, would be too short.
-    command.args(["--mca", "odls_base_sigkill_timeout", "120"]);
     // Containers run as root.
     command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
     Ok(command)
+}
+
+/// Runs `mpirun`; its exit code is that of the rank that failed first.
+///
+/// On SIGTERM it would give its ranks a second, and then kill them. SIGUSR1 it passes on, so the first signal becomes that: ranks
+/// finish their step and save. A second one ends `mpirun`.
+///
+/// # Errors
+/// Where it cannot be started.
+pub fn run_mpirun(command: &mut Command) -> Result<u8> {
+    let name = PathBuf::from(command.get_program());
+    let failed = |source| Error::Io { path: name.clone(), source };
+    let signal = signals()?;
+    let mut child = command.stdin(Stdio::null()).process_group(0).spawn().map_err(failed)?;
+    let mut numbers = [SIGUSR1].into_iter();
+    loop {
+        if take(&signal).is_some() {
+            // Its ranks are in groups of their own.
+            send(&child, To::Child, numbers.next().unwrap_or(SIGTERM));
+        }
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            let code = status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+            return Ok(u8::try_from(code).unwrap_or(1));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[cfg(test)]

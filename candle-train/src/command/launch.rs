@@ -5,7 +5,6 @@ use candle_models::device::{DeviceChoice, THREADS_VARIABLE};
 use candle_train::launch::{self, Ended, Ranks};
 use candle_train::parallel::connect::gpus;
 use clap::Args;
-use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -47,7 +46,11 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
     };
     if !on_gpus(arguments)? {
         let mut mpirun = command(launch::mpirun(arguments.nproc)?);
-        return Err(mpirun.arg(program).args(&arguments.command).exec()).context("mpirun");
+        return match launch::run_mpirun(mpirun.arg(program).args(&arguments.command))? {
+            0 => Ok(()),
+            // The rank, and mpirun, have said why.
+            code => std::process::exit(code.into()),
+        };
     }
     let ranks = Ranks {
         nproc: arguments.nproc,

@@ -9,6 +9,8 @@ pub mod connect;
 pub mod environment;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 pub mod rendezvous;
 pub mod threads;
 pub mod watch;

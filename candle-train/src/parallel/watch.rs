@@ -133,6 +133,8 @@ struct State {
     /// Who has made the fewest calls, and how many.
     slowest: (usize, u64),
     alarm: Option<Alarm>,
+    /// Whether this rank is done, and waits for the others to be.
+    leaving: bool,
     /// This rank's last words.
     farewell: Option<Message>,
 }
@@ -175,6 +177,15 @@ impl Watch {
     /// The rank that has made the fewest calls, and their number, as of a second ago.
     pub fn slowest(&self) -> (usize, u64) {
         self.shared.lock().slowest
+    }
+
+    /// Tells the others that this rank is done, and waits until all are, or one is lost, for `limit` at most.
+    pub fn leave(&self, limit: Duration) {
+        let mut state = self.shared.lock();
+        state.leaving = true;
+        let all_left = |state: &State| (0..).zip(&state.left).all(|(rank, left)| *left || rank == self.shared.rank);
+        let waits = |state: &mut State| state.lost.is_none() && !all_left(state);
+        drop(self.shared.changed.wait_timeout_while(state, limit, waits));
     }
 
     /// Calls `alarm` on the watch's thread when a rank is lost, or now where one is.
@@ -264,6 +275,10 @@ impl Guard {
                 return self.linger();
             }
             self.links.retain(|link| !link.ended);
+            if std::mem::take(&mut self.shared.lock().leaving) {
+                let rank = u32::try_from(self.shared.rank).unwrap_or(u32::MAX);
+                self.tell(&Message::Left { rank }, self.shared.rank);
+            }
             self.beat();
             std::thread::sleep(TICK);
         }
@@ -281,6 +296,7 @@ impl Guard {
                         if let Some(left) = self.shared.lock().left.get_mut(rank as usize) {
                             *left = true;
                         }
+                        self.shared.changed.notify_all();
                         relayed.push((message, link.rank));
                     }
                     Message::Lost { rank, why } => {

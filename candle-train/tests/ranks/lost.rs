@@ -63,3 +63,11 @@ fn the_slowest_rank_is_known_to_all() {
         assert!(code == 0 && said.contains("slowest (1, 7)"), "{said}");
     }
 }
+
+#[test]
+fn ranks_that_leave_wait_for_the_last() {
+    for (rank, seconds) in three("leave together").into_iter().zip([2, 1, 0]) {
+        let (code, said) = rank.end();
+        assert!(code == 0 && said.contains(&format!("waited {seconds} s")) && !said.contains("error"), "{said}");
+    }
+}

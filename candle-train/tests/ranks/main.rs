@@ -32,6 +32,13 @@ fn as_a_rank() {
     println!("rank {} met {} others", launched.rank, launched.size - 1);
     match script.as_str() {
         "leave" => drop(watch),
+        "leave together" => {
+            // The last is two seconds behind; the others wait for it.
+            std::thread::sleep(Duration::from_secs(launched.rank as u64));
+            let start = Instant::now();
+            watch.leave(Duration::from_secs(30));
+            println!("waited {} s", start.elapsed().as_secs_f64().round());
+        }
         "abandon" if launched.rank == 1 => watch.abandon("the disk is full"),
         "panic" if launched.rank == 1 => panic!("a mistake"),
         "count" => {
