@@ -3,12 +3,15 @@
 mod launch;
 
 use anyhow::{Context, Result};
+use candle_core::{DType, Device};
 use candle_models::bundle::{BASELINES, Bundle};
 use candle_models::cli::Computing;
 use candle_models::device::Purpose;
 use candle_models::policy::baselines::Baselines;
 use candle_models::policy::{Policy, replay, simulation};
-use candle_train::parallel::{Communicator, Single};
+use candle_train::parallel::Communicator;
+use candle_train::parallel::connect::{connect, gpus, local_device};
+use candle_train::parallel::environment::from_environment;
 use candle_train::policy::config::RunConfig;
 use candle_train::policy::dataset::Dataset;
 use candle_train::policy::loader::Order;
@@ -117,17 +120,15 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
         None => None,
     };
     let config = RunConfig::resolve(&arguments.preset, file.as_deref(), &arguments.sets)?;
-    let (device, dtype) = arguments.computing.open(Purpose::Training)?;
-    let shards = load(arguments)?;
+    let (device, dtype, ranks) = resources(arguments)?;
+    let leads = ranks.rank() == 0;
+    let shards = load(arguments, &*ranks)?;
     let games = hold_out(arguments, shards, config.data.held_out)?;
     let order = if arguments.overfit_batch { Order::FirstBatch } else { Order::Epochs };
-    let ranks: Arc<dyn Communicator> = Arc::new(Single);
     let plan = Plan::new(config, &games, order)?.on(Resources { device, dtype, ranks })?;
-    let [(train, rows), (held, held_rows)] = plan.games();
-    println!("{}", plan.config.to_toml()?);
-    println!("{train} games ({rows} rows) to train on, {held} ({held_rows} rows) held out");
-    let (place, dtype) = (if plan.resources().device.is_cuda() { "CUDA" } else { "the CPU" }, dtype.as_str());
-    println!("{} parameters, {} steps, {} an epoch; on {place}, in {dtype}", plan.parameters, plan.steps, plan.steps_per_epoch);
+    if leads {
+        describe(&plan)?;
+    }
     let Some(out) = arguments.out.as_ref().filter(|_| !arguments.dry_run) else { return Ok(()) };
     std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
 
@@ -138,7 +139,12 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
         let trained = plan.train(&place, &stop)?;
         if let Outcome::Stopped(reason) = trained.outcome {
             let why = if reason == Reason::Signal { "a signal" } else { "the time limit" };
-            println!("stopped by {why} at step {}; --resume continues", trained.step);
+            if leads {
+                println!("stopped by {why} at step {}; --resume continues", trained.step);
+            }
+            return Ok(());
+        }
+        if !leads {
             return Ok(());
         }
         export::save(&out.join("bundle"), &trained, &provenance)?;
@@ -151,13 +157,34 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
     Ok(())
 }
 
+/// What this process computes with, and the ranks that it computes with.
+fn resources(arguments: &PolicyArguments) -> Result<(Device, DType, Arc<dyn Communicator>)> {
+    let launched = from_environment()?;
+    let computing = arguments.computing.clone().on(|choice| local_device(choice, launched.as_ref(), gpus()))?;
+    let (device, dtype) = computing.open(Purpose::Training)?;
+    // That configurations are the same is checked, key by key, when the run begins.
+    let ranks = connect(launched.as_ref(), &device, "policy")?;
+    Ok((device, dtype, ranks))
+}
+
+fn describe(plan: &Plan) -> Result<()> {
+    let [(train, rows), (held, held_rows)] = plan.games();
+    println!("{}", plan.config.to_toml()?);
+    println!("{train} games ({rows} rows) to train on, {held} ({held_rows} rows) held out");
+    let Resources { device, dtype, ranks } = plan.resources();
+    let (place, dtype) = (if device.is_cuda() { "CUDA" } else { "the CPU" }, dtype.as_str());
+    let ranks = if ranks.size() == 1 { String::new() } else { format!(", on {} ranks", ranks.size()) };
+    println!("{} parameters, {} steps, {} an epoch; on {place}, in {dtype}{ranks}", plan.parameters, plan.steps, plan.steps_per_epoch);
+    Ok(())
+}
+
 fn measure(arguments: &PolicyArguments) -> Result<()> {
     let directory = arguments.model.as_deref().context("--eval-only needs --model")?;
     let bundle = Bundle::open(directory)?;
-    let (device, _) = arguments.computing.open(Purpose::Training)?;
+    let (device, _, ranks) = resources(arguments)?;
     let policy = Policy::load_on(&bundle, &device)?;
     let tables = bundle.read_file(BASELINES)?.map(|bytes| Baselines::from_bytes(&bytes)).transpose()?;
-    let mut shards = load(arguments)?;
+    let mut shards = load(arguments, &*ranks)?;
     if !arguments.hold_out.is_empty() {
         shards = split_shards(&shards, &HoldOut::Named(arguments.hold_out.clone()))?.held_out;
     }
@@ -168,13 +195,20 @@ fn measure(arguments: &PolicyArguments) -> Result<()> {
         Some(tables) => rows.extend(evaluate::tables(&tables, &data)?.into_iter().map(|(name, l)| (name.to_owned(), l))),
         None => eprintln!("warning: {}: no {BASELINES}, so there is nothing to compare with", directory.display()),
     }
-    rows.push(("this policy".to_owned(), evaluate::policy(&policy, &data, &Single)?));
+    rows.push(("this policy".to_owned(), evaluate::policy(&policy, &data, &*ranks)?));
+    if ranks.rank() > 0 {
+        return Ok(());
+    }
     println!("{} games, {:.1} s\n\n{}", data.shards().len(), start.elapsed().as_secs_f64(), export::table(&rows));
     Ok(())
 }
 
-/// The shards of the replays that were named, or of simulated ones.
-fn load(arguments: &PolicyArguments) -> Result<Vec<Arc<Shard>>> {
+/// The shards of the replays that were named, or of simulated ones. Rank 0 encodes them; others find them, or encode their own where
+/// they have another disk.
+fn load(arguments: &PolicyArguments, ranks: &dyn Communicator) -> Result<Vec<Arc<Shard>>> {
+    if ranks.rank() > 0 {
+        ranks.barrier()?;
+    }
     let start = Instant::now();
     let temporary;
     let cache = match (&arguments.cache, &arguments.out) {
@@ -187,6 +221,12 @@ fn load(arguments: &PolicyArguments) -> Result<Vec<Arc<Shard>>> {
     };
     let replays = if arguments.replays.is_empty() { simulate(&cache)? } else { replay::collect(&arguments.replays)? };
     let prepared = shards::prepare(&replays, &cache)?;
+    if ranks.rank() == 0 {
+        ranks.barrier()?;
+    } else if prepared.encoded == 0 {
+        // Rank 0 has said all there is to say.
+        return Ok(prepared.shards.into_iter().map(Arc::new).collect());
+    }
     prepared.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     let bytes: usize = prepared.shards.iter().map(Shard::bytes).sum();
     let (games, encoded, seconds) = (prepared.shards.len(), prepared.encoded, start.elapsed().as_secs_f64());
@@ -200,8 +240,10 @@ fn simulate(cache: &Path) -> Result<Vec<PathBuf>> {
     eprintln!("no --replays: training on {SIMULATED_GAMES} simulated games");
     let write = |seed: u64| -> Result<PathBuf> {
         let path = directory.join(format!("simulated{seed:02}.slp"));
-        // Always written: an older version's simulation must not be mistaken for this one's.
-        replay::write(&simulation::simulate(seed, SIMULATED_FRAMES), &path)?;
+        // Always written: an older version's simulation must not be mistaken for this one's. Ranks that share the disk write the same.
+        let mine = path.with_extension(std::process::id().to_string());
+        replay::write(&simulation::simulate(seed, SIMULATED_FRAMES), &mine)?;
+        std::fs::rename(&mine, &path).with_context(|| path.display().to_string())?;
         Ok(path)
     };
     (0..SIMULATED_GAMES).map(write).collect()

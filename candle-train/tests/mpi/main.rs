@@ -4,6 +4,7 @@
 
 mod calls;
 mod failures;
+mod training;
 
 use candle_train::parallel::Communicator;
 use candle_train::parallel::connect::connect;
