@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-features=cuda,flash-attn
+features=cuda,flash-attn,nccl
 target="${CARGO_TARGET_DIR:-$PWD/target}/cuda-check"
 tools="$target/stand-in"
 mkdir -p "$tools"

@@ -35,6 +35,11 @@ impl Computing {
         let dtype = device::compute_dtype(self.dtype, &device, purpose)?;
         Ok((device, dtype))
     }
+
+    /// The same, on what `choose` makes of the device that was typed or that the environment names.
+    pub fn on(self, choose: impl FnOnce(DeviceChoice) -> DeviceChoice) -> crate::Result<Self> {
+        Ok(Self { device: Some(choose(DeviceChoice::or_environment(self.device)?)), ..self })
+    }
 }
 
 impl Computing {

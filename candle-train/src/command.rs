@@ -1,16 +1,21 @@
 //! Arguments, first as typed, then resolved; then the run.
 
+mod launch;
+
 use anyhow::{Context, Result};
+use candle_core::{DType, Device};
 use candle_models::bundle::{BASELINES, Bundle};
 use candle_models::cli::Computing;
 use candle_models::device::Purpose;
 use candle_models::policy::baselines::Baselines;
 use candle_models::policy::{Policy, replay, simulation};
-use candle_train::parallel::{Communicator, Single};
+use candle_train::parallel::Communicator;
+use candle_train::parallel::connect::{connect, gpus, local_device};
+use candle_train::parallel::environment::from_environment;
 use candle_train::policy::config::RunConfig;
 use candle_train::policy::dataset::Dataset;
 use candle_train::policy::loader::Order;
-use candle_train::policy::run::{Games, Plan};
+use candle_train::policy::run::{Games, Plan, Trained};
 use candle_train::policy::shards::{self, Shard};
 use candle_train::policy::split::{HoldOut, split};
 use candle_train::policy::{evaluate, export};
@@ -35,6 +40,8 @@ pub struct Arguments {
 enum Task {
     /// Trains a game policy by imitation of replays, or measures one.
     Policy(Box<PolicyArguments>),
+    /// Runs the command behind it in several processes of this machine, its ranks, which train together.
+    Launch(launch::LaunchArguments),
     /// Makes report.html of a run again, from its metrics.
     Report(ReportArguments),
 }
@@ -51,7 +58,7 @@ impl Arguments {
     pub fn threads(&self) -> Option<usize> {
         match &self.task {
             Task::Policy(arguments) => arguments.threads,
-            Task::Report(_) => None,
+            Task::Report(_) | Task::Launch(_) => None,
         }
     }
 }
@@ -117,6 +124,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
             println!("{}", report::write(&arguments.directory)?.display());
             Ok(())
         }
+        Task::Launch(arguments) => launch::run(&arguments),
     }
 }
 
@@ -126,17 +134,15 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
         None => None,
     };
     let config = RunConfig::resolve(&arguments.preset, file.as_deref(), &arguments.sets)?;
-    let (device, dtype) = arguments.computing.open(Purpose::Training)?;
-    let shards = load(arguments)?;
+    let (device, dtype, ranks) = resources(arguments)?;
+    let leads = ranks.rank() == 0;
+    let shards = load(arguments, &*ranks)?;
     let games = hold_out(arguments, shards, config.data.held_out)?;
     let order = if arguments.overfit_batch { Order::FirstBatch } else { Order::Epochs };
-    let ranks: Arc<dyn Communicator> = Arc::new(Single);
     let mut plan = Plan::new(config, &games, order)?.on(Resources { device, dtype, ranks })?;
-    let [(train, rows), (held, held_rows)] = plan.games();
-    println!("{}\n{}", plan.config.to_toml()?, plan.summary);
-    println!("{train} games ({rows} rows) to train on, {held} ({held_rows} rows) held out");
-    let (place, dtype) = (if plan.resources().device.is_cuda() { "CUDA" } else { "the CPU" }, dtype.as_str());
-    println!("{} parameters, {} steps, {} an epoch; on {place}, in {dtype}", plan.parameters, plan.steps, plan.steps_per_epoch);
+    if leads {
+        describe(&plan)?;
+    }
     let Some(out) = arguments.out.as_ref().filter(|_| !arguments.dry_run) else { return Ok(()) };
     std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
 
@@ -146,35 +152,61 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
     plan.command = provenance.command.clone();
     with_large_stack(|| {
         let trained = plan.train(&place, &stop)?;
-        if let Outcome::Stopped(reason) = trained.outcome {
-            let why = match reason {
-                Reason::Signal => "by a signal",
-                Reason::Time => "by the time limit",
-                Reason::NoImprovement => "because held-out scores no longer improve",
-            };
-            let then = if trained.outcome.done() { "" } else { "; --resume continues" };
-            println!("stopped {why} at step {}{then}", trained.step);
-        }
-        if !trained.outcome.done() {
-            return Ok(());
-        }
-        export::save(&out.join("bundle"), &trained, &provenance)?;
-        if !trained.table.is_empty() {
-            println!("\n{}", export::table(&trained.table));
-        }
-        println!("{} steps in {:.1} s; model in {}", trained.step, trained.time.as_secs_f64(), out.join("bundle").display());
-        Ok(())
+        if leads { conclude(&trained, out, &provenance) } else { Ok(()) }
     })?;
+    Ok(())
+}
+
+/// Says how the run ended, and writes the model if it is done.
+fn conclude(trained: &Trained, out: &Path, provenance: &export::Provenance) -> candle_models::Result<()> {
+    if let Outcome::Stopped(reason) = trained.outcome {
+        let why = match reason {
+            Reason::Signal => "by a signal",
+            Reason::Time => "by the time limit",
+            Reason::NoImprovement => "because held-out scores no longer improve",
+        };
+        let then = if trained.outcome.done() { "" } else { "; --resume continues" };
+        println!("stopped {why} at step {}{then}", trained.step);
+    }
+    if !trained.outcome.done() {
+        return Ok(());
+    }
+    export::save(&out.join("bundle"), trained, provenance)?;
+    if !trained.table.is_empty() {
+        println!("\n{}", export::table(&trained.table));
+    }
+    println!("{} steps in {:.1} s; model in {}", trained.step, trained.time.as_secs_f64(), out.join("bundle").display());
+    Ok(())
+}
+
+/// What this process computes with, and the ranks that it computes with.
+fn resources(arguments: &PolicyArguments) -> Result<(Device, DType, Arc<dyn Communicator>)> {
+    let launched = from_environment()?;
+    let computing = arguments.computing.clone().on(|choice| local_device(choice, launched.as_ref(), gpus()))?;
+    let (device, dtype) = computing.open(Purpose::Training)?;
+    // That configurations are the same is checked, key by key, when the run begins.
+    let ranks = connect(launched.as_ref(), &device, "policy")?;
+    Ok((device, dtype, ranks))
+}
+
+fn describe(plan: &Plan) -> Result<()> {
+    let [(train, rows), (held, held_rows)] = plan.games();
+    println!("{}\n{}", plan.config.to_toml()?, plan.summary);
+    println!("{train} games ({rows} rows) to train on, {held} ({held_rows} rows) held out");
+    let Resources { device, dtype, ranks } = plan.resources();
+    let (place, dtype) = (if device.is_cuda() { "CUDA" } else { "the CPU" }, dtype.as_str());
+    let ranks = if ranks.size() == 1 { String::new() } else { format!(", on {} ranks", ranks.size()) };
+    println!("{} parameters, {} steps, {} an epoch; on {place}, in {dtype}{ranks}", plan.parameters, plan.steps, plan.steps_per_epoch);
     Ok(())
 }
 
 fn measure(arguments: &PolicyArguments) -> Result<()> {
     let directory = arguments.model.as_deref().context("--eval-only needs --model")?;
     let bundle = Bundle::open(directory)?;
-    let (device, _) = arguments.computing.open(Purpose::Training)?;
+    let (device, _, ranks) = resources(arguments)?;
     let policy = Policy::load_on(&bundle, &device)?;
     let tables = bundle.read_file(BASELINES)?.map(|bytes| Baselines::from_bytes(&bytes)).transpose()?;
-    let mut shards = load(arguments)?;
+    let mut shards = load(arguments, &*ranks)?;
     if !arguments.hold_out.is_empty() {
         shards = split_shards(&shards, &HoldOut::Named(arguments.hold_out.clone()))?.held_out;
     }
@@ -185,13 +217,20 @@ fn measure(arguments: &PolicyArguments) -> Result<()> {
         Some(tables) => rows.extend(evaluate::tables(&tables, &data)?.into_iter().map(|(name, l)| (name.to_owned(), l))),
         None => eprintln!("warning: {}: no {BASELINES}, so there is nothing to compare with", directory.display()),
     }
-    rows.push(("this policy".to_owned(), evaluate::policy(&policy, &data, &Single)?));
+    rows.push(("this policy".to_owned(), evaluate::policy(&policy, &data, &*ranks)?));
+    if ranks.rank() > 0 {
+        return Ok(());
+    }
     println!("{} games, {:.1} s\n\n{}", data.shards().len(), start.elapsed().as_secs_f64(), export::table(&rows));
     Ok(())
 }
 
-/// The shards of the replays that were named, or of simulated ones.
-fn load(arguments: &PolicyArguments) -> Result<Vec<Arc<Shard>>> {
+/// The shards of the replays that were named, or of simulated ones. Rank 0 encodes them; others find them, or encode their own where
+/// they have another disk.
+fn load(arguments: &PolicyArguments, ranks: &dyn Communicator) -> Result<Vec<Arc<Shard>>> {
+    if ranks.rank() > 0 {
+        ranks.barrier()?;
+    }
     let start = Instant::now();
     let temporary;
     let cache = match (&arguments.cache, &arguments.out) {
@@ -204,6 +243,12 @@ fn load(arguments: &PolicyArguments) -> Result<Vec<Arc<Shard>>> {
     };
     let replays = if arguments.replays.is_empty() { simulate(&cache)? } else { replay::collect(&arguments.replays)? };
     let prepared = shards::prepare(&replays, &cache)?;
+    if ranks.rank() == 0 {
+        ranks.barrier()?;
+    } else if prepared.encoded == 0 {
+        // Rank 0 has said all there is to say.
+        return Ok(prepared.shards.into_iter().map(Arc::new).collect());
+    }
     prepared.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     let bytes: usize = prepared.shards.iter().map(Shard::bytes).sum();
     let (games, encoded, seconds) = (prepared.shards.len(), prepared.encoded, start.elapsed().as_secs_f64());
@@ -217,8 +262,10 @@ fn simulate(cache: &Path) -> Result<Vec<PathBuf>> {
     eprintln!("no --replays: training on {SIMULATED_GAMES} simulated games");
     let write = |seed: u64| -> Result<PathBuf> {
         let path = directory.join(format!("simulated{seed:02}.slp"));
-        // Always written: an older version's simulation must not be mistaken for this one's.
-        replay::write(&simulation::simulate(seed, SIMULATED_FRAMES), &path)?;
+        // Always written: an older version's simulation must not be mistaken for this one's. Ranks that share the disk write the same.
+        let mine = path.with_extension(std::process::id().to_string());
+        replay::write(&simulation::simulate(seed, SIMULATED_FRAMES), &mine)?;
+        std::fs::rename(&mine, &path).with_context(|| path.display().to_string())?;
         Ok(path)
     };
     (0..SIMULATED_GAMES).map(write).collect()

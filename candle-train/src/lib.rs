@@ -33,6 +33,7 @@ pub mod early_stop;
 mod flat;
 pub mod gradients;
 pub mod identity;
+pub mod launch;
 pub mod metrics;
 pub mod optim;
 mod overlap;

@@ -1,7 +1,7 @@
 //! When a run stops before its last step: a signal or the clock. Both let the step finish and the checkpoint be saved.
 
 use candle_models::{Error, Result};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Why a run stopped early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// SIGTERM or SIGINT came.
+    /// SIGTERM, SIGINT or SIGUSR1 came.
     Signal,
     /// The time given is used up.
     Time,
@@ -31,9 +31,9 @@ impl Stop {
         Self { flag: Arc::default(), start: Instant::now(), limit }
     }
 
-    /// Stops at SIGTERM or SIGINT too. A second signal ends the process at once with code 1.
+    /// Stops at SIGTERM, SIGINT or SIGUSR1 (the one that mpirun passes on) too. A second signal ends the process at once with code 1.
     pub fn on_signals(self) -> Result<Self> {
-        for signal in [SIGTERM, SIGINT] {
+        for signal in [SIGTERM, SIGINT, SIGUSR1] {
             signal_hook::flag::register_conditional_shutdown(signal, 1, self.flag.clone())
                 .and_then(|_| signal_hook::flag::register(signal, self.flag.clone()))
                 .map_err(|e| Error::Input(format!("signal {signal}: {e}")))?;

@@ -2,9 +2,18 @@
 //!
 //! A run has R ranks, each with all parameters and its share of every batch. After the backward pass the gradients are summed over
 //! the ranks, so that all of them make the same update. [`Communicator`] is the little that training needs of a message-passing
-//! library; [`Single`] is a run of one rank, [`threads`] ranks in one process.
+//! library; [`Single`] is a run of one rank, [`threads`] ranks in one process, `mpi` processes on CPUs, `nccl` processes on GPUs.
+//! [`connect`](connect::connect) picks one by what started this process.
 
+pub mod connect;
+pub mod environment;
+#[cfg(feature = "mpi")]
+pub mod mpi;
+#[cfg(feature = "nccl")]
+pub mod nccl;
+pub mod rendezvous;
 pub mod threads;
+pub mod watch;
 
 use candle_models::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
@@ -82,6 +91,12 @@ impl Communicator for Single {
     }
 }
 
+/// As much of a text as `limit` bytes hold.
+fn shortened(text: &str, limit: usize) -> &str {
+    let end = (0..=limit.min(text.len())).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    &text[..end]
+}
+
 fn check_root(ranks: &dyn Communicator, root: usize) -> Result<()> {
     if root >= ranks.size() {
         return Err(Error::Input(format!("rank {root} of {}", ranks.size())));
@@ -126,6 +141,11 @@ mod tests {
             assert_eq!(all, (0..n).collect::<Vec<_>>());
             assert!((0..size).all(|rank| share(n, rank, size).len().abs_diff(n / size) <= 1));
         }
+    }
+
+    #[test]
+    fn texts_are_cut_between_characters() {
+        assert_eq!([0, 1, 2, 3, 9].map(|limit| shortened("aäb", limit)), ["", "a", "a", "aä", "aäb"]);
     }
 
     #[test]

@@ -6,6 +6,8 @@
 #[path = "../../../candle-models/tests/gpu/device.rs"]
 mod device;
 mod optimiser;
+#[cfg(feature = "nccl")]
+mod ranks;
 mod run;
 
 use device::cuda;

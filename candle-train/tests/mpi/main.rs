@@ -1,0 +1,52 @@
+//! Ranks over MPI, as mpirun starts them: this test program starts itself.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod calls;
+mod failures;
+mod training;
+
+use candle_train::parallel::Communicator;
+use candle_train::parallel::connect::connect;
+use candle_train::parallel::environment::from_environment;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a rank does.
+const SCRIPT: &str = "CANDLE_TEST_RANK";
+
+/// A rank, where mpirun started this program; else there is nothing to test.
+#[test]
+fn as_a_rank() {
+    let Ok(script) = std::env::var(SCRIPT) else { return };
+    let ranks = connect(from_environment().unwrap().as_ref(), &candle_core::Device::Cpu, "").unwrap();
+    match script.as_str() {
+        "calls" => calls::all(&*ranks),
+        "measure" => calls::measure(&*ranks),
+        failure => failures::fail(failure, ranks),
+    }
+}
+
+fn mpirun(size: usize, script: &str) -> Command {
+    let mut command = Command::new("mpirun");
+    command.args(["-n", &size.to_string(), "--bind-to", "none", "--oversubscribe"]);
+    command.arg(std::env::current_exe().unwrap()).args(["--exact", "as_a_rank", "--nocapture", "--test-threads", "1"]);
+    command.env(SCRIPT, script).env("CANDLE_RANK_TIMEOUT", "60");
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command
+}
+
+/// All that it said, and its exit code.
+fn end(output: &Output) -> (i32, String) {
+    let said = [&output.stdout[..], &output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Waits for `ranks` and drops them, as a program does at its end.
+fn done(ranks: Arc<dyn Communicator>) {
+    ranks.barrier().unwrap();
+    drop(ranks);
+}
+
+const SOON: Duration = Duration::from_secs(30);

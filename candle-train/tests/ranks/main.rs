@@ -1,0 +1,182 @@
+//! The rendezvous and the watch between real processes, as launchers start them: this test program starts itself as ranks.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod hosts;
+mod lost;
+mod strangers;
+
+use candle_train::parallel::connect::limit;
+use candle_train::parallel::environment::from_environment;
+use candle_train::parallel::rendezvous::{Token, meet};
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What a rank does after the rendezvous.
+const SCRIPT: &str = "CANDLE_TEST_RANK";
+
+/// A rank, where this program was started as one; else there is nothing to test.
+#[test]
+fn as_a_rank() {
+    let Ok(script) = std::env::var(SCRIPT) else { return };
+    let launched = from_environment().unwrap().unwrap();
+    let configuration = std::env::var("CANDLE_TEST_CONFIGURATION").unwrap_or_default();
+    let token: Token = std::array::from_fn(|i| i as u8 ^ 0x5a);
+    let (watch, received) = match meet(&launched, &configuration, limit().unwrap(), || Ok(token)) {
+        Ok(met) => met,
+        Err(error) => end(2, &error.to_string()),
+    };
+    assert_eq!(received, token);
+    println!("rank {} met {} others", launched.rank, launched.size - 1);
+    match script.as_str() {
+        "leave" => drop(watch),
+        "leave together" => {
+            // The last is two seconds behind; the others wait for it.
+            std::thread::sleep(Duration::from_secs(launched.rank as u64));
+            let start = Instant::now();
+            watch.leave(Duration::from_secs(30));
+            println!("waited {} s", start.elapsed().as_secs_f64().round());
+        }
+        "abandon" if launched.rank == 1 => watch.abandon("the disk is full"),
+        "panic" if launched.rank == 1 => panic!("a mistake"),
+        "count" => {
+            // Rank 1 makes fewer calls than the others, who learn that.
+            (0..10 - 3 * (launched.rank % 2)).for_each(|_| watch.count());
+            std::thread::sleep(Duration::from_millis(3500));
+            println!("slowest {:?}", watch.slowest());
+        }
+        _ => match watch.wait(Duration::from_secs(60)) {
+            Ok(()) => end(4, "nobody was lost"),
+            Err(error) => end(3, &error.to_string()),
+        },
+    }
+}
+
+/// Ends the process with the watch as it is: as a program does that fails.
+fn end(code: i32, why: &str) -> ! {
+    eprintln!("error: {why}");
+    std::process::exit(code)
+}
+
+/// Two free ports in a row; the first.
+fn port() -> u16 {
+    loop {
+        let first = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let free = |port: u16| TcpListener::bind(("0.0.0.0", port)).is_ok();
+        if first < u16::MAX - 1 && free(first) && free(first + 1) {
+            return first;
+        }
+    }
+}
+
+/// The command for a rank with torchrun's variables.
+fn command(rank: usize, size: usize, port: u16, script: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if ["SLURM_", "OMPI_", "PMI"].iter().any(|p| name.starts_with(p)) {
+            command.env_remove(name);
+        }
+    }
+    command.args(["--exact", "as_a_rank", "--nocapture"]).env(SCRIPT, script);
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string()).env("LOCAL_RANK", rank.to_string());
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string()).env("CANDLE_RANK_TIMEOUT", "30");
+    command
+}
+
+/// A process that dies with its test.
+struct Rank(Child);
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(command: &mut Command) -> Rank {
+    Rank(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+impl Rank {
+    /// Exit code (or minus the signal), and all that it said.
+    fn end(mut self) -> (i32, String) {
+        use std::os::unix::process::ExitStatusExt;
+        let mut said = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        let status = self.0.wait().unwrap();
+        (status.code().unwrap_or_else(|| -status.signal().unwrap()), said)
+    }
+
+    /// Waits until it has said that it met the others.
+    fn met(&mut self) {
+        let mut said = Vec::new();
+        let out = self.0.stdout.as_mut().unwrap();
+        let mut byte = [0];
+        while !String::from_utf8_lossy(&said).contains(" others\n") {
+            assert_eq!(out.read(&mut byte).unwrap(), 1, "ended after {}", String::from_utf8_lossy(&said));
+            said.push(byte[0]);
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("sh").args(["-c", &format!("kill -{name} {}", self.0.id())]).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+#[test]
+fn ranks_meet_in_any_order() {
+    let port = port();
+    let ranks: Vec<_> = [2, 1, 0]
+        .into_iter()
+        .map(|rank| {
+            std::thread::sleep(Duration::from_millis(300));
+            start(&mut command(rank, 3, port, "leave"))
+        })
+        .collect();
+    for rank in ranks {
+        let (code, said) = rank.end();
+        assert!(code == 0 && said.contains("met 2 others") && !said.contains("warning"), "{said}");
+    }
+}
+
+#[test]
+fn torchrun_starts_ranks_that_meet() {
+    let python = std::env::var_os("CANDLE_TORCHRUN").unwrap_or_else(|| "torchrun".into());
+    if Command::new(&python).arg("--help").output().is_ok_and(|o| o.status.success()) {
+        let port = port().to_string();
+        let mut torchrun = Command::new(&python);
+        torchrun.args(["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", &port, "--no-python"]);
+        torchrun.arg(std::env::current_exe().unwrap()).args(["--exact", "as_a_rank", "--nocapture"]);
+        torchrun.env(SCRIPT, "leave").env("CANDLE_RANK_TIMEOUT", "60");
+        let (code, said) = start(&mut torchrun).end();
+        assert_eq!(code, 0, "{said}");
+        assert!(said.contains("rank 0 met 1 others") && said.contains("rank 1 met 1 others"), "{said}");
+    } else {
+        eprintln!("skipped: no torchrun in PATH, and none in CANDLE_TORCHRUN");
+    }
+}
+
+#[test]
+fn who_does_not_come_is_named_to_all_who_did() {
+    let (port, begin) = (port(), Instant::now());
+    let ranks = [0, 2].map(|rank| start(command(rank, 4, port, "leave").env("CANDLE_RANK_TIMEOUT", "2")));
+    for rank in ranks {
+        let (code, said) = rank.end();
+        assert_eq!(code, 2, "{said}");
+        assert!(said.contains(&format!("ranks 1, 3 did not come to port {} of rank 0 within 2 s", port + 1)), "{said}");
+    }
+    assert!(begin.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn a_rank_without_rank_0_says_where_it_looked() {
+    let port = port();
+    let (code, said) = start(command(1, 2, port, "leave").env("CANDLE_RANK_TIMEOUT", "1")).end();
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains(&format!("rank 1 did not reach rank 0 at 127.0.0.1:{} within 1 s: Connection refused", port + 1)), "{said}");
+}
