@@ -19,7 +19,7 @@ fn checkpoint(step: u64) -> Checkpoint {
 }
 
 fn store(directory: &Path) -> Store {
-    Store::open(directory, Retention { last: 1, best: 1, every: 0 }).unwrap()
+    Store::open(directory, Retention { last: 1, best: 1 }).unwrap()
 }
 
 /// What is there before the process that is killed starts.
@@ -54,7 +54,7 @@ fn kill_after(stops: usize, scene: &str, directory: &Path) -> bool {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "killed::the_process_that_is_killed", "--ignored", "--test-threads=1"]);
     command.env(SCENE, scene).env(DIRECTORY, directory).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: the call reads no memory of ours.
+    // SAFETY: a call without memory.
     let trace_me = || match unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
@@ -63,7 +63,7 @@ fn kill_after(stops: usize, scene: &str, directory: &Path) -> bool {
     unsafe { command.pre_exec(trace_me) };
     let child = command.spawn().expect("this test traces a child with ptrace").id() as i32;
 
-    let (mut status, mut counting, mut seen, mut exited_well) = (0, false, 0, false);
+    let (mut status, mut counting, mut seen, mut end) = (0, false, 0, None);
     let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_EXITKILL;
     loop {
         // SAFETY: `status` outlives the call. Children of this thread alone: other tests have processes too.
@@ -72,7 +72,9 @@ fn kill_after(stops: usize, scene: &str, directory: &Path) -> bool {
             break; // All its threads are gone.
         }
         if !libc::WIFSTOPPED(status) {
-            exited_well |= thread == child && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
+            if thread == child {
+                end = Some(status);
+            }
             continue;
         }
         let mut deliver = 0;
@@ -87,7 +89,6 @@ fn kill_after(stops: usize, scene: &str, directory: &Path) -> bool {
             // SAFETY: a call without memory; `child` has not been waited for to its end, so that the number is still its own.
             unsafe { libc::kill(child, libc::SIGKILL) };
             seen = 0;
-            counting = false;
             continue;
         }
         // SAFETY: calls on a stopped thread that this thread traces. Options again do no harm.
@@ -96,8 +97,11 @@ fn kill_after(stops: usize, scene: &str, directory: &Path) -> bool {
             libc::ptrace(libc::PTRACE_SYSCALL, thread, 0, deliver);
         }
     }
-    assert!(!exited_well || counting, "the process ended before it began to save");
-    !exited_well
+    match end {
+        Some(status) if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 && counting => false,
+        Some(status) if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL => true,
+        other => panic!("the traced process neither saved nor was killed: wait status {other:?}, saving: {counting}"),
+    }
 }
 
 /// What must hold whenever the process died.
