@@ -8,6 +8,7 @@ pub mod load;
 pub mod ops;
 pub mod peer;
 pub mod policy;
+pub mod ranks;
 pub mod stats;
 pub mod suites;
 pub mod table;

@@ -8,6 +8,7 @@ use candle_bench::load::{Arrivals, LoadSuite};
 use candle_bench::ops::{self, OpSuite};
 use candle_bench::peer::{Library, Peer};
 use candle_bench::policy::{EngineCalls, Inputs, Network, Place};
+use candle_bench::ranks::RankSuite;
 use candle_bench::suites::{LatencySuite, PeerSuite};
 use candle_bench::table::{Case, Pass, Record, Report};
 use candle_bench::targets::TargetSuite;
@@ -182,6 +183,9 @@ struct Training {
     /// Sequences of a step; their frames are those of a window.
     #[arg(long, value_name = "B", default_value_t = 32)]
     batch: usize,
+    /// candle-train, built with the feature mpi: measures two ranks beside one too.
+    #[arg(long, value_name = "PROGRAM")]
+    ranks: Option<PathBuf>,
     #[command(flatten)]
     python: Python,
 }
@@ -515,7 +519,13 @@ fn training(arguments: &Training) -> Result<ExitCode> {
         settings: common.settings.clone(),
     };
     let peer = || Peer::start(&arguments.python.python, &arguments.python.script);
-    let rows = suite.run(peer, &host, |row| eprintln!("{}", row.line()))?;
+    let mut rows = suite.run(peer, &host, |row| eprintln!("{}", row.line()))?;
+    if let Some(program) = &arguments.ranks {
+        let ranks = RankSuite { program: program.clone(), batch: suite.batch, frames: suite.frames, rounds: 3 };
+        let measured = ranks.run(&suite.network, &host)?;
+        measured.iter().for_each(|row| eprintln!("{}", row.line()));
+        rows.extend(measured);
+    }
     common.report("training", suite.describe(), rows, &host)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -21,7 +21,7 @@ use candle_models::{Error, Result};
 use files::{Create, json, read_manifest, sync_directory, write_bytes};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 const FORMAT: u32 = 1;
@@ -103,15 +103,24 @@ struct Manifest {
 pub struct Store {
     directory: PathBuf,
     retention: Retention,
+    /// Holds the directory's lock, which the system releases when the process is gone, however it went.
+    _lock: File,
 }
 
 impl Store {
     /// Opens or creates the directory, and removes what an interrupted save left behind. For the one process that writes there.
+    ///
+    /// # Errors
+    /// If another process writes there (where the file system knows locks).
     pub fn open(directory: impl Into<PathBuf>, retention: Retention) -> Result<Self> {
         let directory = directory.into();
         fs::create_dir_all(&directory).map_err(Error::io(&directory))?;
         if let Some(parent) = directory.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             sync_directory(parent)?;
+        }
+        let lock = File::open(&directory).map_err(Error::io(&directory))?;
+        if let Err(TryLockError::WouldBlock) = lock.try_lock() {
+            return Err(Error::file(&directory, "another process trains there: it is locked"));
         }
         for (name, path) in entries(&directory)? {
             if name.starts_with(PARTIAL) {
@@ -119,7 +128,7 @@ impl Store {
                 removed.map_err(Error::io(&path))?;
             }
         }
-        Ok(Self { directory, retention })
+        Ok(Self { directory, retention, _lock: lock })
     }
 
     /// Writes a checkpoint, makes it the latest, and deletes those that need not be kept. If it fails (a full disk), the
@@ -346,6 +355,16 @@ mod tests {
         assert!(error.ends_with("the latest is still step-000000000001"), "{error}");
         assert_eq!(store.latest().unwrap().0.unwrap().step, 1);
         assert_eq!(entries(dir.path()).unwrap().len(), 2, "only the checkpoint and the pointer are left");
+    }
+
+    #[test]
+    fn two_do_not_write_to_one_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Store::open(dir.path(), Retention::default()).unwrap();
+        let error = Store::open(dir.path(), Retention::default()).unwrap_err().to_string();
+        assert!(error.ends_with("another process trains there: it is locked"), "{error}");
+        drop(first);
+        Store::open(dir.path(), Retention::default()).unwrap();
     }
 
     #[test]

@@ -83,6 +83,9 @@ struct PolicyArguments {
     /// Replays to hold out, by name (`t02`) and separated by commas. Default: a share chosen by content, `data.held_out`.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     hold_out: Vec<String>,
+    /// Begins with the parameters of this policy, whose architecture the run then has, in place of random ones.
+    #[arg(long, value_name = "BUNDLE")]
+    start_from: Option<PathBuf>,
     /// Continues the run in --out, if there is one.
     #[arg(long)]
     resume: bool,
@@ -133,13 +136,23 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
         Some(path) => Some(std::fs::read_to_string(path).with_context(|| path.display().to_string())?),
         None => None,
     };
-    let config = RunConfig::resolve(&arguments.preset, file.as_deref(), &arguments.sets)?;
+    let mut config = RunConfig::resolve(&arguments.preset, file.as_deref(), &arguments.sets)?;
+    let start = arguments.start_from.as_ref().map(Bundle::open).transpose()?;
+    if let Some(start) = &start {
+        if config.model != RunConfig::preset(&arguments.preset)?.model {
+            return Err(candle_models::Error::config("model", "the architecture is that of --start-from").into());
+        }
+        config.model = start.config()?;
+    }
     let (device, dtype, ranks) = resources(arguments)?;
     let leads = ranks.rank() == 0;
     let shards = load(arguments, &*ranks)?;
     let games = hold_out(arguments, shards, config.data.held_out)?;
     let order = if arguments.overfit_batch { Order::FirstBatch } else { Order::Epochs };
     let mut plan = Plan::new(config, &games, order)?.on(Resources { device, dtype, ranks })?;
+    if let Some(start) = &start {
+        plan = plan.start_from(start)?;
+    }
     if leads {
         describe(&plan)?;
     }

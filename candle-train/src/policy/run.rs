@@ -14,9 +14,10 @@ use crate::stop::Stop;
 use crate::summary::Summary;
 use crate::trainer::{Outcome, Resources, Trainer};
 use candle_core::Tensor;
+use candle_models::bundle::Bundle;
 use candle_models::nn::Params;
-use candle_models::policy::Policy;
 use candle_models::policy::baselines::{Baselines, FIRST_ORDER, Likelihood};
+use candle_models::policy::{FAMILY, Policy};
 use candle_models::random::Random;
 use candle_models::{Error, Result};
 use sha2::{Digest, Sha256};
@@ -54,6 +55,15 @@ pub struct Plan {
     pub command: String,
     /// Hash of the training games' content, in hexadecimal.
     pub data: String,
+    /// Parameters to begin with in place of random ones.
+    start: Option<Start>,
+}
+
+/// Parameters of a trained policy, and the hash of the file that they came from.
+#[derive(Debug)]
+struct Start {
+    parameters: BTreeMap<String, Tensor>,
+    hash: String,
 }
 
 /// What a run gave.
@@ -103,7 +113,8 @@ impl Plan {
         let data = hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect();
         let (steps_per_epoch, steps) = (0, 0);
         let with = Resources::default();
-        let mut plan = Self { config, train, held_out, order, with, steps_per_epoch, steps, parameters, summary, command, data };
+        let mut plan =
+            Self { config, train, held_out, order, with, steps_per_epoch, steps, parameters, summary, command, data, start: None };
         let micro = plan.loader()?.steps_per_epoch();
         plan.steps_per_epoch = micro / plan.config.trainer.accumulate as u64;
         plan.steps = (micro * plan.config.epochs / plan.config.trainer.accumulate as u64).max(1);
@@ -120,6 +131,21 @@ impl Plan {
             return Err(Error::config("data.batch", format!("{lanes} sequences cannot be shared by {ranks} ranks")));
         }
         Ok(Self { with, ..self })
+    }
+
+    /// The same run from the parameters of a policy in place of random ones: fine-tuning.
+    ///
+    /// # Errors
+    /// If the bundle holds another family or another architecture.
+    pub fn start_from(self, bundle: &Bundle) -> Result<Self> {
+        bundle.require_family(&[FAMILY])?;
+        let parameters = bundle.read_tensors(&Policy::parameters(&self.config.model)?)?;
+        let mut hash = Sha256::new();
+        for tensor in parameters.values() {
+            tensor.flatten_all()?.to_vec1::<f32>()?.iter().for_each(|v| hash.update(v.to_le_bytes()));
+        }
+        let hash = hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect();
+        Ok(Self { start: Some(Start { parameters, hash }), ..self })
     }
 
     /// What the run computes with.
@@ -188,9 +214,12 @@ impl Plan {
 
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
         Policy::new(&self.config.model, &params)?;
+        for (name, tensor) in self.start.iter().flat_map(|start| &start.parameters) {
+            params.vars()[name].set(&tensor.to_device(&device)?)?;
+        }
         let mut task = Imitation::new(&self.config, &device, self.loader()?, held_out)?;
         let config = RunConfig { trainer: self.config.trainer.identity(), ..self.config.clone() };
-        let identity = serde_json::json!({ "config": config, "data": self.data });
+        let identity = serde_json::json!({ "config": config, "data": self.data, "start": self.start.as_ref().map(|start| &start.hash) });
         let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity, self.with.clone())?;
         self.begin(&mut trainer, &mut task, place)?;
         let outcome = train(&mut trainer, &mut task, place, self.about()?, stop)?;

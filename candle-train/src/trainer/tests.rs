@@ -154,6 +154,59 @@ fn gradients_that_are_not_finite_skip_and_then_stop() {
     assert!(w.to_vec1::<f32>().unwrap()[0].is_finite());
 }
 
+/// Like [`Line`] with its parameter in f16, whose gradient of up to 4 times the loss scale overflows above 65504.
+struct Narrow(Line);
+
+impl Task for Narrow {
+    fn unit(&self) -> &'static str {
+        "samples"
+    }
+    fn loss(&mut self, parameters: &Params) -> Result<Loss> {
+        let w = parameters.get("w", &[1], Init::Constant(0.0))?.to_dtype(DType::F16)?;
+        let x = 1.0 + (self.0.place as f64 * 0.7).sin();
+        self.0.place += 1;
+        let value = w.affine(x, -2.0 * x)?.sqr()?.sum_all()?.to_dtype(DType::F32)?;
+        let parts = Tensor::zeros(0, DType::F32, &Device::Cpu)?;
+        Ok(Loss { value, parts, names: &[], weight: 1.0, samples: 1, waited: Duration::ZERO })
+    }
+    fn save(&self) -> Result<(NamedTensors, serde_json::Value)> {
+        self.0.save()
+    }
+    fn restore(&mut self, carried: &NamedTensors, cursor: &serde_json::Value) -> Result<()> {
+        self.0.restore(carried, cursor)
+    }
+}
+
+#[test]
+fn f16_finds_its_loss_scale_and_keeps_it_over_a_resume() {
+    let with = Resources { dtype: DType::F16, ..Resources::default() };
+    let config = TrainerConfig { accumulate: 1, ..config() };
+    let run = |directory: &Path, limit: Option<Duration>| {
+        let w = var();
+        let vars = [("w".to_owned(), w.clone())].into();
+        let mut t = Trainer::new(config.clone(), vars, 60, serde_json::Value::Null, with.clone()).unwrap();
+        let mut task = Narrow(Line::new());
+        t.save_to(directory).unwrap();
+        t.resume(&mut task).unwrap();
+        let mut reporter = Reporter::new(None, 0, 60, 10, "samples").unwrap();
+        let outcome = t.run(&mut task, &mut reporter, &Stop::after(limit)).unwrap();
+        (outcome, w.to_vec1::<f32>().unwrap()[0], t.counters)
+    };
+    let [whole, parts] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let (_, found, counters) = run(whole.path(), None);
+    assert!((found - 2.0).abs() < 0.1, "expected 2, found {found}");
+    // The first gradients are -8 at most: 65536 overflows, a few halvings help, and none of that ends a run.
+    assert!((1..=6).contains(&counters.skipped) && counters.skipped_in_row == 0, "{counters:?}");
+    assert_eq!(counters.scale.factor(), 65536.0 / f64::powi(2.0, counters.skipped as i32));
+    let resumed = loop {
+        let (outcome, found, counters) = run(parts.path(), Some(Duration::ZERO));
+        if outcome == Outcome::Finished {
+            break (found, counters);
+        }
+    };
+    assert_eq!(resumed, (found, counters));
+}
+
 #[test]
 fn zero_where_it_makes_no_sense_is_named() {
     let error = TrainerConfig { accumulate: 0, ..TrainerConfig::default() }.validate().unwrap_err().to_string();

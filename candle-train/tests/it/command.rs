@@ -1,6 +1,7 @@
 //! What the command prints, writes and refuses.
 
 use crate::{replays, run, small, text};
+use std::path::Path;
 use std::process::Command;
 
 fn train(arguments: &[&str]) -> (i32, String, String) {
@@ -50,6 +51,18 @@ fn a_run_leaves_a_bundle_that_can_be_measured() {
     };
     assert_eq!(row(&stdout, "this policy"), row(&card, "mamba, autoregressive heads"));
     assert_eq!(row(&stdout, "second-order, conditioned"), row(&card, "second-order, conditioned"));
+
+    // A run from that policy begins where it ended.
+    let tuned = dir.path().join("tuned").to_string_lossy().into_owned();
+    let arguments = ["--start-from", &bundle, "--replays", &replays, "--cache", &cache, "--out", &tuned, "--max-time", "0"];
+    let (code, _, stderr) = train(&[&arguments[..], &["--set", "data.batch=4"]].concat());
+    assert_eq!(code, 0, "{stderr}");
+    let tuned = std::fs::read_to_string(Path::new(&tuned).join("metrics.jsonl")).unwrap();
+    let tuned: serde_json::Value = serde_json::from_str(tuned.lines().next().unwrap()).unwrap();
+    let [tuned, first] = [&tuned, &first].map(|line| line["loss"].as_f64().unwrap());
+    assert!(tuned < 0.7 * first, "{tuned} nats a frame after {first}");
+    let (code, _, stderr) = train(&[&arguments[..], &["--set", "model.hidden=8"]].concat());
+    assert!(code == 2 && stderr.contains("model: the architecture is that of --start-from"), "{stderr}");
 
     // A second run must not touch the first one's files.
     let again = run(&mut small(replays.as_ref(), &out));

@@ -19,7 +19,7 @@ fn checkpoint(step: u64) -> Checkpoint {
 }
 
 fn store(directory: &Path) -> Store {
-    Store::open(directory, Retention { last: 1, best: 1 }).unwrap()
+    Store::open(directory, Retention { last: 1, best: 1, every: 0 }).unwrap()
 }
 
 /// What is there before the process that is killed starts.

@@ -1,15 +1,17 @@
 //! Training in memory.
 
 use candle_core::DType;
+use candle_models::policy::replay;
 use candle_models::policy::simulation::simulate;
 use candle_models::policy::{BackboneConfig, Heads};
 use candle_train::policy::config::RunConfig;
 use candle_train::policy::loader::Order;
 use candle_train::policy::run::{Games, Plan, Trained};
-use candle_train::policy::shards::Shard;
+use candle_train::policy::shards::{self, Shard};
 use candle_train::run::Place;
 use candle_train::stop::Stop;
-use candle_train::trainer::{Outcome, Resources, with_large_stack};
+use candle_train::trainer::{Outcome, Resources, Weights, with_large_stack};
+use std::path::Path;
 use std::sync::Arc;
 
 fn games(train: u64, held_out: u64, frames: usize) -> Games {
@@ -60,11 +62,18 @@ fn a_short_run_beats_guessing_by_frequency() {
 
 /// The losses of all steps of a run of that dtype on the CPU.
 fn losses(config: &RunConfig, games: &Games, dtype: DType) -> Vec<f64> {
+    losses_of(config, games, dtype, u64::MAX)
+}
+
+/// The losses of the first steps.
+fn losses_of(config: &RunConfig, games: &Games, dtype: DType, steps: u64) -> Vec<f64> {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::New(dir.path().to_owned());
     with_large_stack(|| {
         let resources = Resources { dtype, ..Resources::default() };
-        Plan::new(config.clone(), games, Order::Epochs)?.on(resources)?.train(&place, &Stop::after(None))
+        let mut plan = Plan::new(config.clone(), games, Order::Epochs)?.on(resources)?;
+        plan.steps = plan.steps.min(steps);
+        plan.train(&place, &Stop::after(None))
     })
     .unwrap();
     let lines = std::fs::read_to_string(dir.path().join("metrics.jsonl")).unwrap();
@@ -91,4 +100,49 @@ fn the_loss_in_bf16_follows_the_loss_in_f32() {
         assert!(w < 0.6 * wide[0], "{backbone}: from {} to {w}", wide[0]);
         assert!(worst < 0.05 && (w - n).abs() < 0.02 * w, "{backbone}: {w} in f32, {n} in bf16, worst step {worst}");
     }
+}
+
+/// Means over 25 steps.
+fn smooth(losses: &[f64]) -> Vec<f64> {
+    losses.chunks(25).map(|chunk| chunk.iter().sum::<f64>() / chunk.len() as f64).collect()
+}
+
+#[test]
+fn five_hundred_steps_on_a_real_replay_in_bf16_are_those_in_f32() {
+    let Some(data) = std::env::var_os("CANDLE_DATA") else {
+        eprintln!("skipped: CANDLE_DATA is not set");
+        return;
+    };
+    let replays = replay::collect(&[Path::new(&data).join("slippi")]).unwrap();
+    let two: Vec<_> =
+        replays.into_iter().filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("t0"))).take(2).collect();
+    let cache = tempfile::tempdir().unwrap();
+    let train = shards::prepare(&two, cache.path()).unwrap().shards.into_iter().map(Arc::new).collect();
+    let games = Games { train, held_out: Vec::new() };
+    let mut config = config("mamba", 20);
+    (config.data.batch, config.data.unroll, config.trainer.log_every) = (8, 16, 1);
+    config.model.heads = Heads::Autoregressive;
+    let [wide, narrow] = [DType::F32, DType::BF16].map(|dtype| losses_of(&config, &games, dtype, 500));
+    assert_eq!((wide.len(), narrow.len()), (500, 500));
+    assert_ne!(wide, narrow, "nothing was rounded");
+    let worst = smooth(&wide).iter().zip(smooth(&narrow)).map(|(w, n)| (w - n).abs() / w).fold(0.0, f64::max);
+    let [first, last] = [smooth(&wide)[0], smooth(&wide)[19]];
+    eprintln!("from {first:.3} to {last:.3} nats a frame; curves differ by {:.2}% at most", 100.0 * worst);
+    assert!(last < 0.5 * first && worst < 0.01, "from {first} to {last}, curves differ by {worst}");
+}
+
+#[test]
+fn training_in_f16_and_for_8_bits_learns_as_well() {
+    let games = games(2, 0, 900);
+    let mut config = config("mamba", 3);
+    config.trainer.log_every = 1;
+    let mut rounded = config.clone();
+    rounded.trainer.weights = Weights::Q8;
+    let [wide, narrow, rounded] =
+        [(&config, DType::F32), (&config, DType::F16), (&rounded, DType::F32)].map(|(config, dtype)| losses(config, &games, dtype));
+    assert_ne!(wide, rounded, "nothing was rounded");
+    let end = |losses: &[f64]| losses[losses.len() - 16..].iter().sum::<f64>() / 16.0;
+    let [w, n, q] = [&wide, &narrow, &rounded].map(|losses| end(losses));
+    eprintln!("{:.3} to {w:.4} in f32, {n:.4} in f16, {q:.4} with weights of 8 bits", wide[0]);
+    assert!(w < 0.6 * wide[0] && (n - w).abs() < 0.05 * w && (q - w).abs() < 0.05 * w, "{w} in f32, {n} in f16, {q} in 8 bits");
 }
