@@ -121,7 +121,8 @@ fn five_hundred_steps_on_a_real_replay_in_bf16_are_those_in_f32() {
     let games = Games { train, held_out: Vec::new() };
     let mut config = config("mamba", 20);
     (config.data.batch, config.data.unroll, config.trainer.log_every) = (8, 16, 1);
-    config.model.heads = Heads::Autoregressive;
+    // The heads and the rate of the preset `mamba`.
+    (config.model.heads, config.trainer.schedule.peak) = (Heads::Autoregressive, 1e-3);
     let [wide, narrow] = [DType::F32, DType::BF16].map(|dtype| losses_of(&config, &games, dtype, 500));
     assert_eq!((wide.len(), narrow.len()), (500, 500));
     assert_ne!(wide, narrow, "nothing was rounded");
