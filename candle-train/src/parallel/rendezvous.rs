@@ -7,7 +7,7 @@
 //! itself, the network between the machines must be the cluster's own.
 
 use super::environment::{Launched, Master};
-use super::watch::{Link, Watch};
+use super::watch::{Link, Watch, cut};
 use candle_models::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::io::{ErrorKind, Read, Write};
@@ -195,7 +195,7 @@ impl Host {
         if !refused.is_empty() {
             why += &format!("; refused: {}", refused.join("; "));
         }
-        why.truncate(why.floor_char_boundary(TEXT_LENGTH));
+        why.truncate(cut(&why, TEXT_LENGTH).len());
         for mut link in links.into_iter().flatten() {
             // Who cannot be told has gone too.
             let _ = link.say(&answer(Answer::Refusal, why.as_bytes()));

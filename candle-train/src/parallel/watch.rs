@@ -83,12 +83,18 @@ enum Message {
     Lost { rank: u32, why: String },
 }
 
+/// The beginning of a text, in whole characters.
+pub(super) fn cut(text: &str, length: usize) -> &str {
+    let end = (0..=length.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
+}
+
 impl Message {
     fn to_bytes(&self) -> Vec<u8> {
         let (kind, rank, calls, text) = match self {
             Self::Beat { rank, calls } => (1_u8, rank, *calls, ""),
             Self::Left { rank } => (2, rank, 0, ""),
-            Self::Lost { rank, why } => (3, rank, 0, &why[..why.floor_char_boundary(TEXT_LENGTH)]),
+            Self::Lost { rank, why } => (3, rank, 0, cut(why, TEXT_LENGTH)),
         };
         let length = u16::try_from(text.len()).unwrap_or(0);
         [&[kind][..], &rank.to_le_bytes(), &calls.to_le_bytes(), &length.to_le_bytes(), text.as_bytes()].concat()
@@ -349,5 +355,38 @@ impl Guard {
             self.links.iter_mut().for_each(|link| drop(link.listen()));
             std::thread::sleep(TICK / 5);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_as_they_were_sent_in_pieces_of_any_length() {
+        let messages = [
+            Message::Beat { rank: 7, calls: 1 << 40 },
+            Message::Left { rank: 0 },
+            Message::Lost { rank: u32::MAX, why: "disk full: 0 bytes left, \u{e9}".into() },
+            Message::Lost { rank: 1, why: String::new() },
+        ];
+        let bytes: Vec<u8> = messages.iter().flat_map(Message::to_bytes).collect();
+        for piece in [1, 3, 16, bytes.len()] {
+            let (mut read, mut found) = (Vec::new(), Vec::new());
+            for part in bytes.chunks(piece) {
+                read.extend_from_slice(part);
+                found.extend(std::iter::from_fn(|| Message::take(&mut read)));
+            }
+            assert_eq!(found, messages);
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(cut("ab", 5), "ab");
+        assert_eq!(cut("a\u{e9}b", 2), "a");
+        let why = "\u{e9}".repeat(TEXT_LENGTH);
+        let mut bytes = Message::Lost { rank: 1, why }.to_bytes();
+        assert_eq!(Message::take(&mut bytes), Some(Message::Lost { rank: 1, why: "\u{e9}".repeat(TEXT_LENGTH / 2) }));
     }
 }
