@@ -167,10 +167,11 @@ impl Communicator for NcclRank {
     }
 
     fn all_reduce(&self, values: &mut [f32]) -> Result<()> {
-        let sum = Tensor::from_slice(values, values.len(), &Device::Cuda(self.device.clone()))?;
-        if !values.is_empty() {
-            self.all_reduce_cuda(&sum)?;
+        if values.is_empty() {
+            return self.barrier();
         }
+        let sum = Tensor::from_slice(values, values.len(), &Device::Cuda(self.device.clone()))?;
+        self.all_reduce_cuda(&sum)?;
         self.settle()?;
         values.copy_from_slice(&sum.to_vec1::<f32>()?);
         Ok(())

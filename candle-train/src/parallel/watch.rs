@@ -352,3 +352,36 @@ impl Guard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_as_they_were_sent_in_pieces_of_any_length() {
+        let messages = [
+            Message::Beat { rank: 7, calls: 1 << 40 },
+            Message::Left { rank: 0 },
+            Message::Lost { rank: u32::MAX, why: "disk full: 0 bytes left, \u{e9}".into() },
+            Message::Lost { rank: 1, why: String::new() },
+        ];
+        let bytes: Vec<u8> = messages.iter().flat_map(Message::to_bytes).collect();
+        for piece in [1, 3, 16, bytes.len()] {
+            let (mut read, mut found) = (Vec::new(), Vec::new());
+            for part in bytes.chunks(piece) {
+                read.extend_from_slice(part);
+                found.extend(std::iter::from_fn(|| Message::take(&mut read)));
+            }
+            assert_eq!(found, messages);
+        }
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(shortened("ab", 5), "ab");
+        assert_eq!(shortened("a\u{e9}b", 2), "a");
+        let why = "\u{e9}".repeat(TEXT_LENGTH);
+        let mut bytes = Message::Lost { rank: 1, why }.to_bytes();
+        assert_eq!(Message::take(&mut bytes), Some(Message::Lost { rank: 1, why: "\u{e9}".repeat(TEXT_LENGTH / 2) }));
+    }
+}

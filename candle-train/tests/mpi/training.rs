@@ -21,7 +21,7 @@ fn replays(directory: &Path, frames: usize) -> PathBuf {
 }
 
 /// Arguments of a small run: five lanes, which neither two nor four ranks share evenly; SGD, which does not divide by the rounding of
-/// gradients near zero.
+/// gradients near zero, with a learning rate that does not amplify it from step to step.
 fn arguments(replays: &Path, out: &Path) -> Vec<String> {
     let mut arguments = ["policy", "--preset", "mamba", "--threads", "1", "--hold-out", "g0"].map(str::to_owned).to_vec();
     arguments.extend(["--replays".to_owned(), replays.display().to_string(), "--out".into(), out.display().to_string()]);
@@ -41,7 +41,7 @@ fn arguments(replays: &Path, out: &Path) -> Vec<String> {
         "trainer.compare_every=7",
         "trainer.optimiser.rule=sgd",
         "trainer.optimiser.clip=10.0",
-        "trainer.schedule.peak=0.02",
+        "trainer.schedule.peak=0.005",
     ] {
         arguments.extend(["--set".to_owned(), set.to_owned()]);
     }
@@ -103,7 +103,7 @@ fn the_gradient_of_several_ranks_is_that_of_one() {
         train(size, &arguments);
         let first = fs::read_to_string(out.join("metrics.jsonl")).unwrap();
         let first: serde_json::Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
-        (parameters(&out), first["grad_norm"].as_f64().unwrap())
+        (parameters(&out), first["norm"].as_f64().unwrap())
     };
     let (one, gradient) = step(1);
     for size in [2, 4] {
@@ -193,7 +193,8 @@ fn a_killed_rank_is_named_and_the_run_resumes_on_any_number_of_ranks() {
     assert!(said.contains("continued from step "), "{said}");
     assert!(parameters(&killed) == parameters(&whole), "resumed on two ranks");
     train(1, &[arguments(&replays, &elsewhere), vec!["--resume".into()]].concat());
-    assert!(distance(&parameters(&elsewhere), &parameters(&whole)) < 1e-5, "resumed on one rank");
+    let distance = distance(&parameters(&elsewhere), &parameters(&whole));
+    assert!(distance < 1e-5, "resumed on one rank: {distance:e}");
 }
 
 #[test]
