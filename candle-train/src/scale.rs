@@ -25,6 +25,12 @@ impl LossScale {
         Self { factor: if dynamic { START } else { 1.0 }, good: 0, dynamic }
     }
 
+    /// This one as a run goes on that has saved another: what was found, unless it was for another dtype.
+    #[must_use]
+    pub fn continued(self, saved: Self) -> Self {
+        if saved.dynamic == self.dynamic { saved } else { self }
+    }
+
     /// What the loss is multiplied by, and gradients divided by.
     pub fn factor(&self) -> f64 {
         self.factor
@@ -74,6 +80,15 @@ mod tests {
         let mut scale = LossScale::of(DType::F16);
         assert_eq!((0..100).filter(|_| scale.after(false)).count(), 16);
         assert_eq!(scale.factor(), 1.0);
+    }
+
+    #[test]
+    fn a_run_that_goes_on_in_another_dtype_starts_anew() {
+        let [mut narrow, wide] = [DType::F16, DType::BF16].map(LossScale::of);
+        narrow.after(false);
+        assert_eq!(LossScale::of(DType::F16).continued(narrow), narrow);
+        assert_eq!(LossScale::of(DType::F16).continued(wide).factor(), 65536.0);
+        assert_eq!(wide.continued(narrow), wide);
     }
 
     #[test]

@@ -207,6 +207,8 @@ impl Trainer {
         let mine = Shared { told, weight, samples: figures.samples, stop: stop.now() };
         let Shared { told, weight, samples, stop } = replica::share_figures(&*self.with.ranks, &mut self.gradients, mine)?;
         figures.communicated += waiting.elapsed();
+        // A batch in which nothing counts has gradients of zero, not of zero over zero.
+        let weight = if weight > 0.0 { weight } else { 1.0 };
         self.gradients.divide_by(weight * self.counters.scale.factor());
         let step = self.optimiser.step(&self.gradients, &(told * (1.0 / weight))?, learning_rate)?;
         (figures.norm, figures.samples) = (step.norm, samples);

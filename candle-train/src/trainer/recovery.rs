@@ -59,7 +59,8 @@ impl Trainer {
         for (name, var) in &self.vars {
             var.set(&checkpoint.group("parameters")?.get(name)?.to_device(var.device())?)?;
         }
-        (self.step, self.counters) = (checkpoint.step, saved.counters);
+        let scale = self.counters.scale.continued(saved.counters.scale);
+        (self.step, self.counters) = (checkpoint.step, Counters { scale, ..saved.counters });
         if let Some(score) = checkpoint.score {
             self.counters.plateau = self.counters.plateau.after(score, &self.config.early_stop);
         }

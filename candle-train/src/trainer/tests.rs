@@ -208,6 +208,30 @@ fn f16_finds_its_loss_scale_and_keeps_it_over_a_resume() {
 }
 
 #[test]
+fn a_batch_without_weight_changes_nothing_but_the_decay() {
+    struct Nothing(Line);
+    impl Task for Nothing {
+        fn unit(&self) -> &'static str {
+            "samples"
+        }
+        fn loss(&mut self, parameters: &Params) -> Result<Loss> {
+            Ok(Loss { weight: 0.0, ..self.0.loss(parameters)? })
+        }
+        fn save(&self) -> Result<(NamedTensors, serde_json::Value)> {
+            self.0.save()
+        }
+        fn restore(&mut self, carried: &NamedTensors, cursor: &serde_json::Value) -> Result<()> {
+            self.0.restore(carried, cursor)
+        }
+    }
+    let w = var();
+    let mut t = trainer(&w);
+    let mut reporter = Reporter::new(None, 0, 60, 10, "samples").unwrap();
+    t.run(&mut Nothing(Line::new()), &mut reporter, &Stop::after(None)).unwrap();
+    assert_eq!((t.counters.skipped, t.loss(), w.to_vec1::<f32>().unwrap()), (0, 0.0, vec![0.0]));
+}
+
+#[test]
 fn zero_where_it_makes_no_sense_is_named() {
     let error = TrainerConfig { accumulate: 0, ..TrainerConfig::default() }.validate().unwrap_err().to_string();
     assert_eq!(error, "config: trainer.accumulate: expected at least 1, found 0");
