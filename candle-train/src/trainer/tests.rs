@@ -137,6 +137,7 @@ fn another_configuration_is_refused_by_name() {
     let mut first = trainer(&w);
     first.save_to(dir.path()).unwrap();
     run(&mut first, &mut Line::new()).unwrap();
+    drop(first);
     let mut other =
         Trainer::new(config(), [("w".to_owned(), w.clone())].into(), 60, serde_json::json!({"seed": 2}), Resources::default()).unwrap();
     other.save_to(dir.path()).unwrap();
