@@ -124,8 +124,6 @@ struct Shared {
     changed: Condvar,
 }
 
-type Alarm = Box<dyn FnOnce(&str) + Send>;
-
 #[derive(Default)]
 struct State {
     /// The first rank that was lost, and why: the cause of what follows.
@@ -133,7 +131,6 @@ struct State {
     left: Vec<bool>,
     /// Who has made the fewest calls, and how many.
     slowest: (usize, u64),
-    alarm: Option<Alarm>,
     /// Whether this rank is done, and waits for the others to be.
     leaving: bool,
     /// This rank's last words.
@@ -189,18 +186,6 @@ impl Watch {
         drop(self.shared.changed.wait_timeout_while(state, limit, waits));
     }
 
-    /// Calls `alarm` on the watch's thread when a rank is lost, or now where one is.
-    pub fn on_loss(&self, alarm: impl FnOnce(&str) + Send + 'static) {
-        let mut state = self.shared.lock();
-        match state.lost.clone() {
-            Some((rank, why)) => {
-                drop(state);
-                alarm(&format!("rank {rank}: {why}"));
-            }
-            None => state.alarm = Some(Box::new(alarm)),
-        }
-    }
-
     /// Tells all others that this rank gives up and why.
     pub fn abandon(&self, why: &str) {
         let rank = u32::try_from(self.shared.rank).unwrap_or(u32::MAX);
@@ -239,14 +224,8 @@ impl Shared {
     }
 
     fn lose(&self, rank: usize, why: String) {
-        let mut state = self.lock();
-        state.lost = Some((rank, why.clone()));
-        let alarm = state.alarm.take();
-        drop(state);
+        self.lock().lost = Some((rank, why));
         self.changed.notify_all();
-        if let Some(alarm) = alarm {
-            alarm(&format!("rank {rank}: {why}"));
-        }
     }
 }
 
