@@ -174,7 +174,7 @@ fn sum_of_squares(values: &[f32]) -> f64 {
 }
 
 impl Gradients {
-    /// Zeros for every parameter, in buckets of [`BUCKET`] values.
+    /// Zeros for every parameter, in buckets of 25 MB.
     pub fn zeros(vars: &BTreeMap<String, Var>) -> Result<Self> {
         Self::in_buckets(vars, BUCKET)
     }
