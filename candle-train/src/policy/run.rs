@@ -188,7 +188,7 @@ impl Plan {
 
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
         Policy::new(&self.config.model, &params)?;
-        let mut task = Imitation::new(&self.config, &device, self.loader()?, held_out)?;
+        let mut task = Imitation::new(&self.config, &device, self.loader()?.on(&device), held_out)?;
         let config = RunConfig { trainer: self.config.trainer.identity(), ..self.config.clone() };
         let identity = serde_json::json!({ "config": config, "data": self.data });
         let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity, self.with.clone())?;
