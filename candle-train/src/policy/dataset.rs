@@ -34,6 +34,19 @@ pub struct Rows<'a> {
     pub returns: &'a mut [f32],
 }
 
+impl Rows<'_> {
+    /// Some of them.
+    pub fn part(&mut self, rows: Range<usize>) -> Rows<'_> {
+        Rows {
+            features: &mut self.features[rows.start * WIDTH..rows.end * WIDTH],
+            ids: &mut self.ids[rows.start * IDS..rows.end * IDS],
+            previous: &mut self.previous[rows.start * ACTION..rows.end * ACTION],
+            action: &mut self.action[rows.start * ACTION..rows.end * ACTION],
+            returns: &mut self.returns[rows],
+        }
+    }
+}
+
 /// Games with the delay and the player names of one policy applied.
 #[derive(Debug, Clone)]
 pub struct Dataset {
@@ -103,6 +116,12 @@ impl Dataset {
         Ok(())
     }
 
+    /// Says that rows of a pass are read soon: the system may fetch them from the disk meanwhile.
+    pub fn expect(&self, pass: Pass, rows: Range<usize>) {
+        // Actions are read up to the delay ahead of the state.
+        self.shards[pass.game].expect(pass.player, rows.clone(), rows.start + self.delay..rows.end + self.delay + 1);
+    }
+
     fn frame_action(&self, pass: Pass, frame: usize) -> Result<Action> {
         let action = Action::new(self.shards[pass.game].action(pass.player, frame))?;
         Ok(if pass.mirror { action.mirror() } else { action })
@@ -141,14 +160,9 @@ impl Buffers {
         }
     }
 
-    pub fn rows(&mut self, rows: Range<usize>) -> Rows<'_> {
-        Rows {
-            features: &mut self.features[rows.start * WIDTH..rows.end * WIDTH],
-            ids: &mut self.ids[rows.start * IDS..rows.end * IDS],
-            previous: &mut self.previous[rows.start * ACTION..rows.end * ACTION],
-            action: &mut self.action[rows.start * ACTION..rows.end * ACTION],
-            returns: &mut self.returns[rows],
-        }
+    pub fn rows(&mut self) -> Rows<'_> {
+        let Self { features, ids, previous, action, returns } = self;
+        Rows { features, ids, previous, action, returns }
     }
 }
 
@@ -161,7 +175,7 @@ mod tests {
     fn read(data: &Dataset, pass: Pass) -> Buffers {
         let n = data.rows(pass.game);
         let mut buffers = Buffers::zeros(n);
-        data.read(pass, 0..n, buffers.rows(0..n)).unwrap();
+        data.read(pass, 0..n, buffers.rows().part(0..n)).unwrap();
         buffers
     }
 
@@ -193,7 +207,7 @@ mod tests {
         let pass = Pass { game: 0, player: 1, mirror: true };
         let whole = read(&data, pass);
         let mut part = Buffers::zeros(7);
-        data.read(pass, 11..18, part.rows(0..7)).unwrap();
+        data.read(pass, 11..18, part.rows().part(0..7)).unwrap();
         assert_eq!(part.features, whole.features[11 * WIDTH..18 * WIDTH]);
         assert_eq!(part.previous, whole.previous[11 * ACTION..18 * ACTION]);
         assert_eq!(part.action, whole.action[11 * ACTION..18 * ACTION]);

@@ -38,7 +38,7 @@ fn evaluate_group(policy: &Policy, data: &Dataset, group: &[Pass]) -> Result<Lik
         // Rows of each lane in this pass; a game that is over has none.
         let counts: Vec<usize> = group.iter().map(|pass| data.rows(pass.game).saturating_sub(start).min(frames)).collect();
         for (lane, (pass, &n)) in group.iter().zip(&counts).enumerate().filter(|(_, (_, n))| **n > 0) {
-            data.read(*pass, start..start + n, rows.rows(lane * frames..lane * frames + n))?;
+            data.read(*pass, start..start + n, rows.rows().part(lane * frames..lane * frames + n))?;
         }
         let (previous, action) = (rows.previous.clone(), rows.action.clone());
         let resets: Vec<bool> = (0..group.len() * frames).map(|i| start == 0 && i % frames == 0).collect();
@@ -105,7 +105,7 @@ mod tests {
         for pass in data.passes() {
             let n = data.rows(pass.game);
             let mut rows = Buffers::zeros(n);
-            data.read(pass, 0..n, rows.rows(0..n)).unwrap();
+            data.read(pass, 0..n, rows.rows().part(0..n)).unwrap();
             let (previous, action) = (rows.previous.clone(), rows.action.clone());
             let state = policy_.initial_state(1).unwrap();
             let (outputs, _) = policy_.unroll(&inputs(rows, 1, n).unwrap(), &vec![false; n], &state).unwrap();

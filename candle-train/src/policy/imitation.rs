@@ -87,13 +87,13 @@ impl Task for Imitation {
         let logits = outputs.get("logits")?.reshape((n, LOGITS))?;
         let actions = batch.inputs.get("action")?.reshape((n, ACTION))?;
         let (components, weights) = (components(&logits, &actions, self.loss.smoothing)?, &batch.weights);
-        let groups = weighted_mean(&components, weights)?;
+        let groups = weighted_mean(&components, weights, batch.weight)?;
         let returns = batch.returns.to_device(logits.device())?;
         let error = (outputs.get("value")?.reshape((n, 1))? - returns.unsqueeze(D::Minus1)?)?.sqr()?;
-        let error = weighted_mean(&error, weights)?;
+        let error = weighted_mean(&error, weights, batch.weight)?;
         let parts = Tensor::cat(&[groups.detach(), error.detach()], 0)?;
         let value = (groups.sum_all()? + (error.sum_all()? * self.loss.value)?)?;
-        let weight = f64::from(weights.sum_all()?.to_scalar::<f32>()?) / self.loader.rows() as f64;
+        let weight = f64::from(batch.weight) / self.loader.rows() as f64;
         Ok(Loss { value, parts, names: &PARTS, weight, samples: n, waited })
     }
 

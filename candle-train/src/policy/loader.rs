@@ -1,8 +1,9 @@
 //! Batches, made ahead on a thread of their own.
 
-use super::dataset::{Buffers, Dataset};
+use super::dataset::{Buffers, Dataset, Rows};
 use super::plan::{Epoch, StepShape};
-use candle_core::{Device, Tensor};
+use super::upload::{Blocks, Floats, Sending, Sent, way};
+use candle_core::{DType, Device, Tensor};
 use candle_models::policy::actions::ACTION;
 use candle_models::policy::embedding::{IDS, WIDTH};
 use candle_models::random::Random;
@@ -11,12 +12,17 @@ use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Batches that wait for the trainer at most.
 const AHEAD: usize = 3;
+/// Steps whose rows are asked of the disk at a time, one such stretch before they are read: a lane's rows of so many steps are one
+/// read of some 300 KB at 60 frames a step, and all lanes' reads are under way together.
+const STRETCH: usize = 8;
+/// Floats of a row: features, return, weight.
+const FLOATS: usize = WIDTH + 2;
 
 /// The next batch to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -54,7 +60,7 @@ pub struct LoaderConfig {
     pub random: Random,
 }
 
-/// One micro batch's data, or a rank's share of it: B lanes of T rows, on the host.
+/// One micro batch's data, or a rank's share of it: B lanes of T rows. Floats lie on the loader's device, indices on the host.
 #[derive(Debug)]
 pub struct Batch {
     /// The policy's inputs, `[B, T, ...]`.
@@ -63,6 +69,8 @@ pub struct Batch {
     pub resets: Vec<bool>,
     /// Weight of each row in the loss, `[B * T]`.
     pub weights: Tensor,
+    /// The sum of the weights.
+    pub weight: f32,
     /// Discounted returns, `[B * T]`.
     pub returns: Tensor,
     /// Rows of the batch before these.
@@ -73,23 +81,53 @@ pub struct Batch {
     pub next: Cursor,
 }
 
-/// Hands out batches in order.
-#[derive(Debug)]
-pub struct Loader {
-    data: Arc<Dataset>,
-    config: LoaderConfig,
-    steps: u64,
-    cursor: Cursor,
-    batches: Option<Receiver<Result<Batch>>>,
+/// What the thread makes of a batch, beside its floats.
+struct Made {
+    /// Ids, previous actions and actions, `[B, T, ...]`.
+    indices: [Tensor; 3],
+    resets: Vec<bool>,
+    weight: f32,
+    first_row: usize,
+    number: u64,
+    next: Cursor,
+}
+
+/// The trainer's end of the line from the thread.
+struct Line {
+    batches: Receiver<Result<(Floats, Made)>>,
+    sending: Sending,
+    /// The batch that comes next, if its floats are already on their way to the device.
+    sent: Option<Result<(Sent, Made)>>,
+    uniform: Tensor,
+}
+
+/// The thread at work.
+struct Running {
+    line: Option<Line>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// Hands out batches in order.
+pub struct Loader {
+    data: Arc<Dataset>,
+    config: LoaderConfig,
+    device: Device,
+    steps: u64,
+    cursor: Cursor,
+    running: Option<Running>,
+}
+
 impl Loader {
-    /// A loader at the first batch. Nothing is read before the first [`Self::next`].
+    /// A loader at the first batch, for the CPU. Nothing is read before the first [`Self::next`].
     pub fn new(data: Arc<Dataset>, config: LoaderConfig) -> Result<Self> {
         let steps = epoch(&data, &config, 0)?.steps() as u64;
-        let cursor = Cursor::default();
-        Ok(Self { data, config, steps, cursor, batches: None, thread: None })
+        let (device, cursor) = (Device::Cpu, Cursor::default());
+        Ok(Self { data, config, device, steps, cursor, running: None })
+    }
+
+    /// The same loader for another device: the floats of its batches lie there, copied while the batch before is computed.
+    pub fn on(self, device: &Device) -> Self {
+        Self { device: device.clone(), running: None, ..self }
     }
 
     /// Batches of an epoch.
@@ -122,7 +160,7 @@ impl Loader {
         if cursor.step >= self.steps {
             return Err(Error::Input(format!("batch {} of an epoch of {} batches: is the data another one?", cursor.step, self.steps)));
         }
-        self.stop();
+        self.running = None;
         self.cursor = cursor;
         Ok(())
     }
@@ -131,45 +169,84 @@ impl Loader {
     #[allow(clippy::should_implement_trait)] // Not an iterator: it never ends, and it fails.
     pub fn next(&mut self) -> Result<(Batch, Duration)> {
         let start = Instant::now();
-        let batches = match self.batches.take() {
-            Some(batches) => batches,
+        let running = match self.running.take() {
+            Some(running) => running,
             None => self.start()?,
         };
-        let batches = self.batches.insert(batches);
-        let batch = batches.recv().map_err(|_| Error::Input("the loader's thread ended".to_owned()))??;
+        let line = self.running.insert(running).line.as_mut();
+        let batch = line.ok_or_else(ended).and_then(Line::next)?;
         self.cursor = batch.next;
         Ok((batch, start.elapsed()))
     }
 
-    fn start(&mut self) -> Result<Receiver<Result<Batch>>> {
-        let (sender, receiver) = sync_channel(AHEAD);
-        let (data, config, mut cursor) = (self.data.clone(), self.config.clone(), self.cursor);
-        let work = move || {
-            let mut plan: Option<(u64, Epoch)> = None;
-            loop {
-                let batch = make(&data, &config, &mut plan, cursor);
-                let next = batch.as_ref().map(|b| b.next).ok();
-                // The receiver is gone when the trainer is done or seeks.
-                let (Ok(()), Some(next)) = (sender.send(batch), next) else { return };
-                cursor = next;
-            }
-        };
+    fn start(&self) -> Result<Running> {
+        let (lanes, unroll) = (self.config.lanes.len(), self.config.shape.unroll);
+        let (sending, blocks) = way(&self.device, lanes * unroll * FLOATS, AHEAD + 1)?;
+        let uniform = Tensor::zeros((lanes, unroll, ACTION), DType::F32, &self.device)?;
+        let (sender, batches) = sync_channel(AHEAD);
+        let (data, config, cursor) = (self.data.clone(), self.config.clone(), self.cursor);
+        let work = move || work(&data, &config, blocks, cursor, &sender);
         let thread = std::thread::Builder::new().name("loader".into()).spawn(work);
-        self.thread = Some(thread.map_err(|e| Error::Input(format!("cannot start the loader's thread: {e}")))?);
-        Ok(receiver)
+        let thread = thread.map_err(|e| Error::Input(format!("cannot start the loader's thread: {e}")))?;
+        Ok(Running { line: Some(Line { batches, sending, sent: None, uniform }), thread: Some(thread) })
     }
+}
 
-    fn stop(&mut self) {
-        self.batches = None;
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The thread ends when nobody listens.
+        self.line = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-impl Drop for Loader {
-    fn drop(&mut self) {
-        self.stop();
+impl Line {
+    fn next(&mut self) -> Result<Batch> {
+        let (floats, made) = match self.sent.take() {
+            Some(sent) => sent?,
+            None => self.send(self.batches.recv().map_err(|_| ended())?)?,
+        };
+        if self.sending.is_ahead() {
+            self.sent = self.batches.try_recv().ok().map(|made| self.send(made));
+        }
+        self.batch(&floats.arrive()?, made)
+    }
+
+    fn send(&self, made: Result<(Floats, Made)>) -> Result<(Sent, Made)> {
+        let (floats, made) = made?;
+        Ok((self.sending.send(floats)?, made))
+    }
+
+    fn batch(&self, floats: &Tensor, made: Made) -> Result<Batch> {
+        let Made { indices, resets, weight, first_row, number, next } = made;
+        let (lanes, unroll) = (indices[0].dim(0)?, indices[0].dim(1)?);
+        let n = lanes * unroll;
+        let features = floats.narrow(0, 0, n * WIDTH)?.reshape((lanes, unroll, WIDTH))?;
+        let (returns, weights) = (floats.narrow(0, n * WIDTH, n)?, floats.narrow(0, n * (WIDTH + 1), n)?);
+        let inputs = named(features, indices, self.uniform.clone());
+        Ok(Batch { inputs, resets, weights, weight, returns, first_row, number, next })
+    }
+}
+
+fn ended() -> Error {
+    Error::Input("the loader's thread ended".to_owned())
+}
+
+/// What the thread does.
+fn work(data: &Dataset, config: &LoaderConfig, mut blocks: Blocks, mut cursor: Cursor, sender: &SyncSender<Result<(Floats, Made)>>) {
+    let mut plan = None;
+    loop {
+        let made = match blocks.next() {
+            Ok(Some(mut floats)) => make(data, config, &mut plan, cursor, &mut floats).map(|made| (floats, made)),
+            Ok(None) => return,
+            Err(error) => Err(error),
+        };
+        let next = made.as_ref().map(|(_, made)| made.next).ok();
+        // The receiver is gone when the trainer is done or seeks.
+        let (Ok(()), Some(next)) = (sender.send(made), next) else { return };
+        cursor = next;
     }
 }
 
@@ -177,14 +254,44 @@ fn epoch(data: &Dataset, config: &LoaderConfig, number: u64) -> Result<Epoch> {
     Epoch::new(data, config.shape, config.mirror, config.random.stream("epoch").at(number))
 }
 
-fn make(data: &Dataset, config: &LoaderConfig, plan: &mut Option<(u64, Epoch)>, cursor: Cursor) -> Result<Batch> {
-    let plan = match plan {
-        Some((number, plan)) if *number == cursor.epoch => plan,
-        _ => &plan.insert((cursor.epoch, epoch(data, config, cursor.epoch)?)).1,
+/// An epoch, as far as its rows were asked of the disk.
+struct Reading {
+    number: u64,
+    epoch: Epoch,
+    asked: usize,
+}
+
+impl Reading {
+    fn new(data: &Dataset, config: &LoaderConfig, Cursor { epoch: number, step }: Cursor) -> Result<Self> {
+        Ok(Self { number, epoch: epoch(data, config, number)?, asked: step as usize })
+    }
+
+    /// Asks for what is read in this step's stretch and the next one.
+    fn ask(&mut self, data: &Dataset, lanes: Range<usize>, step: usize) {
+        while self.asked <= step + STRETCH && self.asked < self.epoch.steps() {
+            let steps = self.asked..self.epoch.steps().min(self.asked + STRETCH);
+            self.asked = steps.end;
+            for piece in lanes.clone().flat_map(|lane| self.epoch.stretch(steps.clone(), lane)) {
+                data.expect(piece.pass, piece.rows);
+            }
+        }
+    }
+}
+
+fn make(data: &Dataset, config: &LoaderConfig, reading: &mut Option<Reading>, cursor: Cursor, floats: &mut Floats) -> Result<Made> {
+    let reading = match reading {
+        Some(reading) if reading.number == cursor.epoch => reading,
+        _ => reading.insert(Reading::new(data, config, cursor)?),
     };
     let (lanes, unroll) = (config.lanes.clone(), config.shape.unroll);
+    reading.ask(data, lanes.clone(), cursor.step as usize);
+    let plan = &reading.epoch;
     let (first_row, n) = (lanes.start * unroll, lanes.len() * unroll);
-    let (mut rows, mut resets, mut weights) = (Buffers::zeros(n), vec![false; n], vec![1f32; n]);
+    let (features, rest) = floats.values()?.split_at_mut(n * WIDTH);
+    let (returns, weights) = rest.split_at_mut(n);
+    weights.fill(1.0);
+    let (mut resets, mut ids, [mut previous, mut action]) = (vec![false; n], vec![0; n * IDS], [0, 1].map(|_| vec![0; n * ACTION]));
+    let mut rows = Rows { features, ids: &mut ids, previous: &mut previous, action: &mut action, returns };
     for lane in lanes.clone() {
         for piece in plan.chunk(cursor.step as usize, lane) {
             let start = lane * unroll - first_row + piece.at;
@@ -194,7 +301,7 @@ fn make(data: &Dataset, config: &LoaderConfig, plan: &mut Option<(u64, Epoch)>, 
             if lane_start && piece.rows.start > 0 {
                 weights[start..end.min(start + config.burn_in)].fill(0.0);
             }
-            data.read(piece.pass, piece.rows, rows.rows(start..end))?;
+            data.read(piece.pass, piece.rows, rows.part(start..end))?;
         }
     }
     let last = cursor.step + 1 == plan.steps() as u64;
@@ -204,22 +311,29 @@ fn make(data: &Dataset, config: &LoaderConfig, plan: &mut Option<(u64, Epoch)>, 
         Order::Epochs => Cursor { step: cursor.step + 1, ..cursor },
     };
     let number = cursor.epoch * plan.steps() as u64 + cursor.step;
-    let weights = Tensor::from_vec(weights, n, &Device::Cpu)?;
-    let returns = Tensor::from_vec(std::mem::take(&mut rows.returns), n, &Device::Cpu)?;
-    Ok(Batch { inputs: inputs(rows, lanes.len(), unroll)?, resets, weights, returns, first_row, number, next })
+    let (weight, indices) = (weights.iter().sum(), indices([ids, previous, action], lanes.len(), unroll)?);
+    Ok(Made { indices, resets, weight, first_row, number, next })
+}
+
+/// Ids, previous actions and actions as tensors `[lanes, unroll, ...]`.
+fn indices([ids, previous, action]: [Vec<u32>; 3], lanes: usize, unroll: usize) -> Result<[Tensor; 3]> {
+    let tensor = |values: Vec<u32>, width: usize| Tensor::from_vec(values, (lanes, unroll, width), &Device::Cpu);
+    Ok([tensor(ids, IDS)?, tensor(previous, ACTION)?, tensor(action, ACTION)?])
+}
+
+fn named(features: Tensor, [ids, previous, action]: [Tensor; 3], uniform: Tensor) -> NamedTensors {
+    let mut inputs = NamedTensors::new();
+    for (name, tensor) in [("features", features), ("ids", ids), ("previous_action", previous), ("action", action), ("uniform", uniform)] {
+        inputs.insert(name, tensor);
+    }
+    inputs
 }
 
 /// The policy's inputs `[lanes, unroll, ...]`, on the host.
 pub(crate) fn inputs(rows: Buffers, lanes: usize, unroll: usize) -> Result<NamedTensors> {
-    let device = &Device::Cpu;
-    let actions = |ids: Vec<u32>| Tensor::from_vec(ids, (lanes, unroll, ACTION), device);
-    let mut inputs = NamedTensors::new();
-    inputs.insert("features", Tensor::from_vec(rows.features, (lanes, unroll, WIDTH), device)?);
-    inputs.insert("ids", Tensor::from_vec(rows.ids, (lanes, unroll, IDS), device)?);
-    inputs.insert("previous_action", actions(rows.previous)?);
-    inputs.insert("action", actions(rows.action)?);
-    inputs.insert("uniform", Tensor::zeros((lanes, unroll, ACTION), candle_core::DType::F32, device)?);
-    Ok(inputs)
+    let features = Tensor::from_vec(rows.features, (lanes, unroll, WIDTH), &Device::Cpu)?;
+    let uniform = Tensor::zeros((lanes, unroll, ACTION), DType::F32, &Device::Cpu)?;
+    Ok(named(features, indices([rows.ids, rows.previous, rows.action], lanes, unroll)?, uniform))
 }
 
 #[cfg(test)]
@@ -280,6 +394,8 @@ mod tests {
             let mut seen: HashMap<(usize, usize, usize), usize> = HashMap::new();
             for lane in 0..3 {
                 let mut before = None;
+                let all: usize = plan.stretch(0..plan.steps(), lane).iter().map(|p| p.rows.len()).sum();
+                assert_eq!(all, plan.steps() * 10);
                 for step in 0..plan.steps() {
                     let pieces = plan.chunk(step, lane);
                     assert_eq!(pieces.iter().map(|p| p.rows.len()).sum::<usize>(), 10);
@@ -308,6 +424,7 @@ mod tests {
             let plan = Epoch::new(&data, StepShape { lanes: 3, unroll: 10 }, 0.5, Random::new(9).stream("epoch").at(0)).unwrap();
             let batch = loader.next().unwrap().0;
             let weights = batch.weights.to_vec1::<f32>().unwrap();
+            assert_eq!(batch.weight, weights.iter().sum::<f32>());
             for lane in 0..3 {
                 let pieces = plan.chunk(step as usize, lane);
                 for at in 0..10 {
@@ -337,7 +454,7 @@ mod tests {
         let data = Arc::new(Dataset::new(&shards, &[], 0).unwrap());
         let shape = StepShape { lanes: 3, unroll: 10 };
         let config = LoaderConfig { shape, lanes: 0..3, mirror: 0.0, burn_in: 0, order: Order::Epochs, random: Random::new(1) };
-        let error = Loader::new(data, config).unwrap_err().to_string();
+        let error = Loader::new(data, config).map(drop).unwrap_err().to_string();
         assert_eq!(error, "the training games have 22 rows, fewer than one step of 3 x 10");
     }
 }

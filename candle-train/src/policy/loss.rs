@@ -29,11 +29,11 @@ pub fn components(logits: &Tensor, actions: &Tensor, smoothing: f64) -> Result<T
     Ok(ops::cross_entropy(logits, actions, &COMPONENT_GROUPS, smoothing)?)
 }
 
-/// The mean over rows with their weights, `[n, k]` to `[k]`; zero if all weights are. The weights may lie on the host.
-pub fn weighted_mean(values: &Tensor, weights: &Tensor) -> Result<Tensor> {
-    let total = weights.sum_all()?.to_scalar::<f32>()?.max(f32::MIN_POSITIVE);
+/// The mean over rows with their weights, `[n, k]` to `[k]`; zero if all weights are. `total` is their sum, which the host knows:
+/// asking a device for it would wait for all its work. The weights may lie on the host.
+pub fn weighted_mean(values: &Tensor, weights: &Tensor, total: f32) -> Result<Tensor> {
     let weights = weights.to_device(values.device())?;
-    Ok(values.broadcast_mul(&weights.unsqueeze(1)?)?.sum(0)?.affine(1.0 / f64::from(total), 0.0)?)
+    Ok(values.broadcast_mul(&weights.unsqueeze(1)?)?.sum(0)?.affine(1.0 / f64::from(total.max(f32::MIN_POSITIVE)), 0.0)?)
 }
 
 #[cfg(test)]
@@ -124,8 +124,8 @@ mod tests {
     fn rows_without_weight_do_not_count() {
         let values = Tensor::new(&[[1f32, 2.0], [5.0, 6.0], [9.0, 9.0]], &Device::Cpu).unwrap();
         let weights = Tensor::new(&[1f32, 1.0, 0.0], &Device::Cpu).unwrap();
-        assert_eq!(weighted_mean(&values, &weights).unwrap().to_vec1::<f32>().unwrap(), [3.0, 4.0]);
+        assert_eq!(weighted_mean(&values, &weights, 2.0).unwrap().to_vec1::<f32>().unwrap(), [3.0, 4.0]);
         let none = Tensor::zeros(3, DType::F32, &Device::Cpu).unwrap();
-        assert_eq!(weighted_mean(&values, &none).unwrap().to_vec1::<f32>().unwrap(), [0.0, 0.0]);
+        assert_eq!(weighted_mean(&values, &none, 0.0).unwrap().to_vec1::<f32>().unwrap(), [0.0, 0.0]);
     }
 }

@@ -16,3 +16,4 @@ pub mod plan;
 pub mod run;
 pub mod shards;
 pub mod split;
+mod upload;

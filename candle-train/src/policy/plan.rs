@@ -26,14 +26,14 @@ impl StepShape {
     }
 }
 
-/// Consecutive rows of one pass inside a chunk.
+/// Consecutive rows of one pass inside a stretch of a lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
     /// Whose rows.
     pub pass: Pass,
     /// Rows of the pass.
     pub rows: Range<usize>,
-    /// Place of the first one in the chunk.
+    /// Place of the first one in the stretch.
     pub at: usize,
 }
 
@@ -81,8 +81,13 @@ impl Epoch {
 
     /// The rows of one lane in one step.
     pub fn chunk(&self, step: usize, lane: usize) -> Vec<Piece> {
-        let mut place = self.offset + (lane * self.steps + step) * self.shape.unroll;
-        let end = place + self.shape.unroll;
+        self.stretch(step..step + 1, lane)
+    }
+
+    /// The rows of one lane in consecutive steps of the epoch.
+    pub fn stretch(&self, steps: Range<usize>, lane: usize) -> Vec<Piece> {
+        let mut place = self.offset + (lane * self.steps + steps.start) * self.shape.unroll;
+        let end = place + steps.len() * self.shape.unroll;
         let (mut index, mut at) = (self.starts.partition_point(|&s| s <= place) - 1, 0);
         let mut pieces = Vec::new();
         while place < end {

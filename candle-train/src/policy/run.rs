@@ -217,7 +217,7 @@ impl Plan {
         for (name, tensor) in self.start.iter().flat_map(|start| &start.parameters) {
             params.vars()[name].set(&tensor.to_device(&device)?)?;
         }
-        let mut task = Imitation::new(&self.config, &device, self.loader()?, held_out)?;
+        let mut task = Imitation::new(&self.config, &device, self.loader()?.on(&device), held_out)?;
         let config = RunConfig { trainer: self.config.trainer.identity(), ..self.config.clone() };
         let identity = serde_json::json!({ "config": config, "data": self.data, "start": self.start.as_ref().map(|start| &start.hash) });
         let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity, self.with.clone())?;

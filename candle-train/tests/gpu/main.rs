@@ -5,6 +5,7 @@
 
 #[path = "../../../candle-models/tests/gpu/device.rs"]
 mod device;
+mod loader;
 mod optimiser;
 #[cfg(feature = "nccl")]
 mod ranks;

@@ -10,11 +10,11 @@ mod steps;
 
 use super::Launches;
 use super::program::{Output, Program, Sequence};
-use crate::cuda::Gpu;
+use crate::cuda::{Gpu, Pinned};
 use crate::{Error, Result};
 use candle_core::cuda_backend::cudarc::driver::{CudaGraph, DriverError, result, sys};
 use candle_core::{CudaDevice, DType};
-use memory::{Block, Failure, Pinned};
+use memory::{Block, Failure};
 use plan::{Pass, Plan};
 use std::sync::Arc;
 use std::time::Instant;
@@ -370,6 +370,7 @@ impl Buffers {
     ) -> std::result::Result<Self, Failure> {
         let (stream, rows) = (gpu.stream(), batch * frames);
         let (input, output) = (plan.input_words(batch, frames), plan.outputs * rows);
+        let pinned = |len: usize| Pinned::new(stream, len).map_err(Failure::of(Pinned::bytes(len)));
         Ok(Self {
             batch,
             states: Block::new(stream, 4 * state_width * (slots + batch))?,
@@ -377,8 +378,8 @@ impl Buffers {
             output: Block::new(stream, 4 * output)?,
             arena: Block::new(stream, 4 * plan.arena * rows)?,
             product: Block::new(stream, 4 * product * rows)?,
-            host_input: Pinned::new(stream, input)?,
-            host_output: Pinned::new(stream, output)?,
+            host_input: pinned(input)?,
+            host_output: pinned(output)?,
         })
     }
 }
