@@ -239,7 +239,9 @@ fn the_dtype_falls_out_for_the_purpose() {
     let Some(device) = cuda() else { return };
     assert_eq!(compute_dtype(None, &device, Purpose::Inference).unwrap(), DType::BF16);
     assert_eq!(compute_dtype(None, &device, Purpose::Training).unwrap(), DType::F32);
-    assert_eq!(compute_dtype(Some(DType::BF16), &device, Purpose::Training).unwrap(), DType::BF16);
-    let error = compute_dtype(Some(DType::F16), &device, Purpose::Training).unwrap_err().to_string();
-    assert_eq!(error, "config: dtype: expected f32 or bf16 in training, found f16");
+    for dtype in [DType::BF16, DType::F16] {
+        assert_eq!(compute_dtype(Some(dtype), &device, Purpose::Training).unwrap(), dtype);
+    }
+    let error = compute_dtype(Some(DType::F64), &device, Purpose::Training).unwrap_err().to_string();
+    assert_eq!(error, "config: dtype: expected f32 or bf16 or f16 in training, found f64");
 }
