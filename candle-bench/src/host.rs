@@ -34,10 +34,11 @@ impl Host {
 
     /// Asks the system. What it does not say is `unknown`.
     pub fn detect(name: Option<String>) -> Self {
+        let machine = candle_train::host::Host::detect();
         Self {
-            host: name.unwrap_or_else(|| first_line("/proc/sys/kernel/hostname")),
-            cpu: cpu_model(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            host: name.unwrap_or(machine.name),
+            cpu: machine.cpu,
+            cpus: machine.cpus,
             features: features().join("+"),
             commit: commit(),
             profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
@@ -48,15 +49,6 @@ impl Host {
 
 fn unknown() -> String {
     "unknown".to_owned()
-}
-
-fn first_line(path: &str) -> String {
-    std::fs::read_to_string(path).ok().and_then(|text| text.lines().next().map(|l| l.trim().to_owned())).unwrap_or_else(unknown)
-}
-
-fn cpu_model(cpuinfo: &str) -> String {
-    let named = |line: &str| line.strip_prefix("model name").and_then(|rest| rest.split_once(':')).map(|(_, name)| name.trim().to_owned());
-    cpuinfo.lines().find_map(named).unwrap_or_else(unknown)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -116,12 +108,6 @@ mod tests {
         assert_eq!(date(1_709_251_200), "2024-03-01");
         assert_eq!(date(4_107_542_400), "2100-03-01");
         assert_eq!(date(1_798_761_599), "2026-12-31");
-    }
-
-    #[test]
-    fn the_model_of_a_cpu() {
-        assert_eq!(cpu_model("processor\t: 0\nmodel name\t: AMD EPYC 9654\nmodel name\t: AMD EPYC 9654\n"), "AMD EPYC 9654");
-        assert_eq!(cpu_model(""), "unknown");
     }
 
     #[test]

@@ -3,7 +3,6 @@
 mod launch;
 
 use anyhow::{Context, Result};
-use candle_core::{DType, Device};
 use candle_models::bundle::{BASELINES, Bundle};
 use candle_models::cli::Computing;
 use candle_models::device::Purpose;
@@ -144,12 +143,12 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
         }
         config.model = start.config()?;
     }
-    let (device, dtype, ranks) = resources(arguments)?;
-    let leads = ranks.rank() == 0;
-    let shards = load(arguments, &*ranks)?;
+    let resources = resources(arguments)?;
+    let leads = resources.ranks.rank() == 0;
+    let shards = load(arguments, &*resources.ranks)?;
     let games = hold_out(arguments, shards, config.data.held_out)?;
     let order = if arguments.overfit_batch { Order::FirstBatch } else { Order::Epochs };
-    let mut plan = Plan::new(config, &games, order)?.on(Resources { device, dtype, ranks })?;
+    let mut plan = Plan::new(config, &games, order)?.on(resources)?;
     if let Some(start) = &start {
         plan = plan.start_from(start)?;
     }
@@ -193,13 +192,13 @@ fn conclude(trained: &Trained, out: &Path, provenance: &export::Provenance) -> c
 }
 
 /// What this process computes with, and the ranks that it computes with.
-fn resources(arguments: &PolicyArguments) -> Result<(Device, DType, Arc<dyn Communicator>)> {
+fn resources(arguments: &PolicyArguments) -> Result<Resources> {
     let launched = from_environment()?;
     let computing = arguments.computing.clone().on(|choice| local_device(choice, launched.as_ref(), gpus()))?;
     let (device, dtype) = computing.open(Purpose::Training)?;
     // That configurations are the same is checked, key by key, when the run begins.
     let ranks = connect(launched.as_ref(), &device, "policy")?;
-    Ok((device, dtype, ranks))
+    Ok(Resources { device, dtype, ranks })
 }
 
 fn describe(plan: &Plan) -> Result<()> {
@@ -209,14 +208,14 @@ fn describe(plan: &Plan) -> Result<()> {
     let Resources { device, dtype, ranks } = plan.resources();
     let (place, dtype) = (if device.is_cuda() { "CUDA" } else { "the CPU" }, dtype.as_str());
     let ranks = if ranks.size() == 1 { String::new() } else { format!(", on {} ranks", ranks.size()) };
-    println!("{} parameters, {} steps, {} an epoch; on {place}, in {dtype}{ranks}", plan.parameters, plan.steps, plan.steps_per_epoch);
+    println!("{} parameters, {} steps, {} an epoch; on {place}, in {dtype}{ranks}", plan.summary.values, plan.steps, plan.steps_per_epoch);
     Ok(())
 }
 
 fn measure(arguments: &PolicyArguments) -> Result<()> {
     let directory = arguments.model.as_deref().context("--eval-only needs --model")?;
     let bundle = Bundle::open(directory)?;
-    let (device, _, ranks) = resources(arguments)?;
+    let Resources { device, ranks, .. } = resources(arguments)?;
     let policy = Policy::load_on(&bundle, &device)?;
     let tables = bundle.read_file(BASELINES)?.map(|bytes| Baselines::from_bytes(&bytes)).transpose()?;
     let mut shards = load(arguments, &*ranks)?;

@@ -32,6 +32,7 @@ pub mod early_stop;
 #[cfg(feature = "cuda")]
 mod flat;
 pub mod gradients;
+pub mod host;
 pub mod identity;
 pub mod launch;
 pub mod metrics;

@@ -1,5 +1,6 @@
 //! A run of a task from its first step, or from its last checkpoint, to its end.
 
+use crate::host::Host;
 use crate::metrics::Reporter;
 use crate::report::{self, About};
 use crate::stop::Stop;
@@ -76,7 +77,7 @@ fn reporter(trainer: &Trainer, place: &Place, about: About, unit: &'static str) 
     }
     let on = if device.is_cuda() { "CUDA" } else { "the CPU" };
     let on = format!("{} x {on}, in {}", ranks.size(), dtype.as_str());
-    let about = About { host: report::host(), device: on, steps: trainer.total(), unit: unit.into(), ..about };
+    let about = About { host: Host::detect().to_string(), device: on, steps: trainer.total(), unit: unit.into(), ..about };
     if let Some(directory) = place.directory() {
         about.save(directory)?;
         write_atomic(directory.join("config.toml"), about.configuration.as_bytes())?;

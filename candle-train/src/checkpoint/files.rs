@@ -1,6 +1,7 @@
 //! A checkpoint as files: written once through a hash, synced, and checked when they are read.
 
 use super::{Checkpoint, FORMAT, MANIFEST, Manifest, STATE};
+use crate::identity::hex;
 use candle_core::{Device, safetensors::load_buffer};
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
@@ -115,10 +116,6 @@ fn write_tensors(file: &mut Hashed, tensors: &NamedTensors) -> io::Result<()> {
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
     tensors.iter().try_for_each(|(_, tensor)| file.write_all(&tensor.data()))
-}
-
-fn hex(digest: impl AsRef<[u8]>) -> String {
-    digest.as_ref().iter().map(|b| format!("{b:02x}")).collect()
 }
 
 pub(super) fn sync_directory(path: &Path) -> Result<()> {

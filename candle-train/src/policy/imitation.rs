@@ -44,6 +44,8 @@ pub struct Imitation {
     config: PolicyConfig,
     device: Device,
     loader: Loader,
+    /// What is carried from batch to batch, of every lane.
+    states: Vec<TensorSpec>,
     carried: NamedTensors,
     loss: LossConfig,
     noise: NoiseConfig,
@@ -56,14 +58,10 @@ impl Imitation {
     pub fn new(run: &RunConfig, device: &Device, loader: Loader, held_out: Option<HeldOut>) -> Result<Self> {
         let (config, device, loss, noise) = (run.model.clone(), device.clone(), run.loss.clone(), run.noise.clone());
         let random = Random::new(run.seed).stream("noise");
-        let mut task = Self { config, device, loader, carried: NamedTensors::new(), loss, noise, random, held_out };
+        let states = Policy::new(&config, &Params::description())?.signature().state.clone();
+        let mut task = Self { config, device, loader, states, carried: NamedTensors::new(), loss, noise, random, held_out };
         task.forget()?;
         Ok(task)
-    }
-
-    /// The states that are carried from batch to batch, of every lane.
-    fn states(&self) -> Result<Vec<TensorSpec>> {
-        Ok(Policy::new(&self.config, &Params::description())?.signature().state.clone())
     }
 }
 
@@ -98,7 +96,7 @@ impl Task for Imitation {
     }
 
     fn forget(&mut self) -> Result<()> {
-        self.carried = NamedTensors::zeros(&self.states()?, self.loader.lanes().len(), &self.device)?;
+        self.carried = NamedTensors::zeros(&self.states, self.loader.lanes().len(), &self.device)?;
         Ok(())
     }
 
@@ -124,7 +122,7 @@ impl Task for Imitation {
 
     fn restore(&mut self, carried: &NamedTensors, cursor: &serde_json::Value) -> Result<()> {
         let cursor: Cursor = serde_json::from_value(cursor.clone()).map_err(|e| Error::Input(format!("checkpoint's cursor: {e}")))?;
-        carried.check(&self.states()?, &[self.loader.lanes().len()])?;
+        carried.check(&self.states, &[self.loader.lanes().len()])?;
         self.loader.seek(cursor)?;
         self.carried = carried.clone();
         Ok(())

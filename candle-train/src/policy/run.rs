@@ -7,6 +7,7 @@ use super::loader::{Loader, LoaderConfig, Order};
 use super::plan::StepShape;
 use super::shards::Shard;
 use super::{evaluate, games};
+use crate::identity::hex;
 use crate::parallel::share;
 use crate::report::About;
 use crate::run::{Place, begin, train};
@@ -47,8 +48,6 @@ pub struct Plan {
     pub steps_per_epoch: u64,
     /// Steps of the run.
     pub steps: u64,
-    /// Values to train.
-    pub parameters: usize,
     /// What the network consists of.
     pub summary: Summary,
     /// The command that asked for the run, for its report.
@@ -107,14 +106,13 @@ impl Plan {
         let data = |shards: &[Arc<Shard>]| Ok::<_, Error>(Arc::new(Dataset::new(shards, &config.model.names, config.model.delay)?));
         let (train, held_out) = (data(&games.train)?, data(&games.held_out)?);
         let summary = Summary::new(&Policy::parameters(&config.model)?);
-        let (parameters, command) = (summary.values as usize, String::new());
         let mut hash = Sha256::new();
         games.train.iter().for_each(|shard| hash.update(&shard.info().replay));
-        let data = hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect();
-        let (steps_per_epoch, steps) = (0, 0);
+        let data = hex(&hash.finalize()[..8]);
+        let (steps_per_epoch, steps, command, start) = (0, 0, String::new(), None);
         let with = Resources::default();
         let mut plan =
-            Self { config, train, held_out, order, with, steps_per_epoch, steps, parameters, summary, command, data, start: None };
+            Self { config, train, held_out, order, with, steps_per_epoch, steps, summary, command, data, start };
         let micro = plan.loader()?.steps_per_epoch();
         plan.steps_per_epoch = micro / plan.config.trainer.accumulate as u64;
         plan.steps = (micro * plan.config.epochs / plan.config.trainer.accumulate as u64).max(1);
@@ -144,7 +142,7 @@ impl Plan {
         for tensor in parameters.values() {
             tensor.flatten_all()?.to_vec1::<f32>()?.iter().for_each(|v| hash.update(v.to_le_bytes()));
         }
-        let hash = hash.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect();
+        let hash = hex(&hash.finalize()[..8]);
         Ok(Self { start: Some(Start { parameters, hash }), ..self })
     }
 

@@ -24,6 +24,7 @@ mod prepare;
 
 pub use prepare::{Prepared, prepare};
 
+use crate::identity::hex;
 use candle_models::policy::actions::{ACTION, COMPONENTS};
 use candle_models::policy::embedding::{ACTION_STATES, CHARACTERS, IDS, SCHEMA, WIDTH};
 use candle_models::policy::game::Game;
@@ -110,10 +111,6 @@ struct View {
 fn key(replay: &str) -> String {
     let encoder = format!("{VERSION} {HALF_LIFE} {WIDTH} {ACTION_STATES} {CHARACTERS} {SCHEMA:?} {COMPONENTS:?}");
     hex(Sha256::digest(format!("{replay} {encoder}")))[..32].to_owned()
-}
-
-fn hex(digest: impl AsRef<[u8]>) -> String {
-    digest.as_ref().iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn content_of(tensors: &SafeTensors) -> std::result::Result<String, safetensors::SafeTensorError> {

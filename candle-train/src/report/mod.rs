@@ -62,17 +62,6 @@ impl About {
     }
 }
 
-/// This machine: its name, its processor, the processors that this process may use.
-pub fn host() -> String {
-    let line = |path: &str, found: &dyn Fn(&str) -> Option<String>| {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        text.lines().find_map(found).unwrap_or_else(|| "unknown".into())
-    };
-    let name = line("/proc/sys/kernel/hostname", &|l| Some(l.trim().to_owned()));
-    let processor = line("/proc/cpuinfo", &|l| Some(l.strip_prefix("model name")?.split_once(':')?.1.trim().to_owned()));
-    format!("{name}, {processor}, {} processors", std::thread::available_parallelism().map_or(1, usize::from))
-}
-
 /// Makes the report of the run in `directory`, as [`REPORT`] there.
 ///
 /// # Errors

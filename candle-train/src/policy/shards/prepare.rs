@@ -2,7 +2,8 @@
 
 use super::checked::{Checked, Stamp};
 use super::encode::encode;
-use super::{Info, Shard, hex, key};
+use super::{Info, Shard, key};
+use crate::identity::hex;
 use candle_models::files::write_atomic;
 use candle_models::policy::game::Game;
 use candle_models::policy::replay;
