@@ -13,6 +13,7 @@ pub(crate) mod cpu;
 pub(crate) mod cuda;
 pub mod program;
 mod record;
+pub(crate) mod tape;
 pub mod tensors;
 
 use crate::Result;

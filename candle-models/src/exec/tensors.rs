@@ -92,6 +92,8 @@ pub struct TensorExecutor<'a> {
     states: Vec<Tensor>,
     noise: Option<Regularisation>,
     calls: u64,
+    /// Whether gradients flow through the states.
+    through_time: bool,
     device: Device,
 }
 
@@ -99,12 +101,19 @@ impl<'a> TensorExecutor<'a> {
     /// A pass over `inputs` `[B, T, ...]` with the states in the signature's order. Inputs may lie on the host: floats go to the
     /// device when they are asked for.
     pub fn new(inputs: &'a NamedTensors, resets: &'a [bool], states: Vec<Tensor>, device: &Device) -> Self {
-        Self { inputs, resets, states, noise: None, calls: 0, device: device.clone() }
+        Self { inputs, resets, states, noise: None, calls: 0, through_time: false, device: device.clone() }
     }
 
     /// Adds training noise.
     pub fn with_noise(mut self, noise: Regularisation) -> Self {
         self.noise = Some(noise);
+        self
+    }
+
+    /// Lets gradients flow through the states, from one pass to the pass before it: for closed loops, whose steps are passes of
+    /// their own. In plain operations; on the host a tape does the same several times as fast.
+    pub fn through_time(mut self) -> Self {
+        self.through_time = true;
         self
     }
 
@@ -248,7 +257,8 @@ impl Executor for TensorExecutor<'_> {
 
     fn causal_conv(&mut self, x: &Tensor, weight: &Tensor, bias: &Tensor, state: usize) -> Result<Tensor> {
         emulated([x], |[x]| {
-            let (y, after) = ops::causal_conv(x, weight, bias, &self.states[state], self.resets)?;
+            let conv = if self.through_time { ops::causal_conv_reference } else { ops::causal_conv };
+            let (y, after) = conv(x, weight, bias, &self.states[state], self.resets)?;
             self.states[state] = after;
             Ok(y)
         })
@@ -259,7 +269,8 @@ impl Executor for TensorExecutor<'_> {
         let a = a_log.t()?.contiguous()?.exp()?.neg()?;
         let params = Tensor::cat(&[a, skip.unsqueeze(0)?], 0)?;
         emulated([u, &packed], |[u, packed]| {
-            let (y, after) = ops::selective_scan(u, packed, &params, &self.states[state], self.resets)?;
+            let scan = if self.through_time { ops::selective_scan_reference } else { ops::selective_scan };
+            let (y, after) = scan(u, packed, &params, &self.states[state], self.resets)?;
             self.states[state] = after;
             Ok(y)
         })
@@ -271,7 +282,8 @@ impl Executor for TensorExecutor<'_> {
             None => Tensor::zeros(hidden.weight.dim(1)?, self.states[state].dtype(), &self.device)?,
         };
         emulated([x, &hidden.weight], |[x, weight]| {
-            let (y, after) = ops::gru(x, weight, &bias, &self.states[state], self.resets)?;
+            let gru = if self.through_time { ops::gru_reference } else { ops::gru };
+            let (y, after) = gru(x, weight, &bias, &self.states[state], self.resets)?;
             self.states[state] = after;
             Ok(y)
         })
@@ -279,7 +291,7 @@ impl Executor for TensorExecutor<'_> {
 
     fn mamba(&mut self, x: &Tensor, block: &Mamba) -> Result<Tensor> {
         // One node of the graph is a gain where memory is the CPU's; on CUDA the operations are kernels of their own.
-        if !ops::is_on_host(x) {
+        if self.through_time || !ops::is_on_host(x) {
             return block.compose(self, x);
         }
         let ((weights, eps), state) = (block.weights()?, block.first_state());

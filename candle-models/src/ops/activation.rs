@@ -62,7 +62,7 @@ kernel! {
 
 kernel! {
     /// `grad *= act'(x)`.
-    pub(super) fn activate_backward<S>(act: Activation, x: &'a [f32], grad: &'a mut [f32]) {
+    pub(crate) fn activate_backward<S>(act: Activation, x: &'a [f32], grad: &'a mut [f32]) {
         match act {
             Activation::None => {}
             Activation::Relu => grad.iter_mut().zip(x).for_each(|(g, &x)| *g = if x > 0.0 { *g } else { 0.0 }),
@@ -89,7 +89,7 @@ kernel! {
 
 kernel! {
     /// Gradients of `a * silu(z)` for one row.
-    pub(super) fn gate_row_backward<S>(a: &'a [f32], z: &'a [f32], grad: &'a [f32], da: &'a mut [f32], dz: &'a mut [f32]) {
+    pub(crate) fn gate_row_backward<S>(a: &'a [f32], z: &'a [f32], grad: &'a [f32], da: &'a mut [f32], dz: &'a mut [f32]) {
         for ((((&a, &z), &g), da), dz) in a.iter().zip(z).zip(grad).zip(da).zip(dz) {
             let s = simd::sigmoid::<S>(z);
             *da = g * z * s;

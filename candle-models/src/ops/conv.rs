@@ -308,7 +308,8 @@ kernel! {
 pub fn causal_conv(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor, resets: &[bool]) -> Result<(Tensor, Tensor)> {
     super::check_sequence(x, state, resets)?;
     if !is_fused(x) {
-        return causal_conv_reference(x, weight, bias, state, resets);
+        let (y, after) = causal_conv_reference(x, weight, bias, &state.detach(), resets)?;
+        return Ok((y, after.detach()));
     }
     let ((taps, width), batch) = (weight.dims2()?, state.dim(0)?);
     if taps < 2 || x.dim(1)? != width || bias.dims() != [width] || state.dims() != [batch, taps - 1, width] {
@@ -321,7 +322,7 @@ pub fn causal_conv(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor, r
     Ok((y, after.take()?))
 }
 
-/// [`causal_conv`] in plain tensor operations.
+/// [`causal_conv`] in plain tensor operations. Here the states do carry gradients.
 pub fn causal_conv_reference(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor, resets: &[bool]) -> Result<(Tensor, Tensor)> {
     let (taps, width) = weight.dims2()?;
     let batch = state.dim(0)?;
@@ -337,7 +338,7 @@ pub fn causal_conv_reference(x: &Tensor, weight: &Tensor, bias: &Tensor, state: 
         outputs.push(window.broadcast_mul(weight)?.sum(1)?.broadcast_add(bias)?.silu()?);
         history = window.narrow(1, 1, taps - 1)?;
     }
-    Ok((Tensor::stack(&outputs, 1)?.reshape((batch * steps, width))?, history.contiguous()?.detach()))
+    Ok((Tensor::stack(&outputs, 1)?.reshape((batch * steps, width))?, history.contiguous()?))
 }
 
 #[cfg(test)]

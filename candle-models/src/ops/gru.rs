@@ -38,7 +38,7 @@ pub fn gru_gates(x: &Tensor, h: &Tensor, state: &Tensor) -> Result<Tensor> {
 
 kernel! {
     /// [`gru_row`] that also leaves in `kept` `[4 width]` what the backward reads: r, z, the candidate and the candidate's share of `h`.
-    fn gru_row_kept<S>(x: &'a [f32], h: &'a [f32], state: &'a mut [f32], kept: &'a mut [f32]) {
+    pub(crate) fn gru_row_kept<S>(x: &'a [f32], h: &'a [f32], state: &'a mut [f32], kept: &'a mut [f32]) {
         let n = state.len();
         let (xr, xz, xn) = (&x[..n], &x[n..2 * n], &x[2 * n..3 * n]);
         let (hr, hz, hn) = (&h[..n], &h[n..2 * n], &h[2 * n..3 * n]);
@@ -58,7 +58,7 @@ kernel! {
 kernel! {
     /// One row backwards: `carry` `[width]` holds the gradient of the new state and becomes the direct share of that of the old one;
     /// `dx` and `dh` `[3 width]` become the gradients of the two products.
-    fn gru_row_backward<S>(kept: &'a [f32], before: &'a [f32], carry: &'a mut [f32], dx: &'a mut [f32], dh: &'a mut [f32]) {
+    pub(crate) fn gru_row_backward<S>(kept: &'a [f32], before: &'a [f32], carry: &'a mut [f32], dx: &'a mut [f32], dh: &'a mut [f32]) {
         let n = carry.len();
         let (kr, kz, kc, kn) = (&kept[..n], &kept[n..2 * n], &kept[2 * n..3 * n], &kept[3 * n..4 * n]);
         let (xr, rest) = dx.split_at_mut(n);
@@ -219,7 +219,8 @@ impl CustomOp3 for GruOp {
 pub fn gru(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor, resets: &[bool]) -> Result<(Tensor, Tensor)> {
     super::check_sequence(x, state, resets)?;
     if !is_fused(x) {
-        return gru_reference(x, weight, bias, state, resets);
+        let (y, after) = gru_reference(x, weight, bias, &state.detach(), resets)?;
+        return Ok((y, after.detach()));
     }
     let (batch, width) = state.dims2()?;
     if x.dim(1)? != 3 * width || weight.dims() != [width, 3 * width] || bias.dims() != [3 * width] {
@@ -232,12 +233,12 @@ pub fn gru(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor, resets: &
     Ok((y, after.take()?))
 }
 
-/// [`gru`] in plain tensor operations, one frame after the other.
+/// [`gru`] in plain tensor operations, one frame after the other. Here the states do carry gradients.
 pub fn gru_reference(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor, resets: &[bool]) -> Result<(Tensor, Tensor)> {
     let batch = state.dim(0)?;
     let steps = x.dim(0)? / batch;
     let x = x.reshape((batch, steps, ()))?;
-    let mut h = state.detach();
+    let mut h = state.clone();
     let mut outputs = Vec::with_capacity(steps);
     for t in 0..steps {
         if (0..batch).any(|row| resets[row * steps + t]) {
@@ -249,5 +250,5 @@ pub fn gru_reference(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor,
         h = gru_gates(&x.narrow(1, t, 1)?.squeeze(1)?, &product, &h)?;
         outputs.push(h.clone());
     }
-    Ok((Tensor::stack(&outputs, 1)?.reshape((batch * steps, ()))?, h.detach()))
+    Ok((Tensor::stack(&outputs, 1)?.reshape((batch * steps, ()))?, h))
 }

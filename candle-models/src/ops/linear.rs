@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 
 /// A matrix for a product: `rows` and `columns` steps may be exchanged, which transposes it without moving a value.
 #[derive(Clone, Copy)]
-pub(super) struct Operand<'a> {
+pub(crate) struct Operand<'a> {
     data: &'a [f32],
     rows: usize,
     columns: usize,
@@ -49,7 +49,7 @@ impl<'a> From<Rows<'a>> for Operand<'a> {
 
 /// What a product does with its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Target {
+pub(crate) enum Target {
     /// Replaces what is there.
     Fresh,
     /// Adds to it.
@@ -65,7 +65,7 @@ pub(super) fn product(a: Operand, b: Operand, out: &mut [f32], stride: usize, ta
 }
 
 /// [`product`] on this thread alone: inside a task.
-pub(super) fn product_alone(a: Operand, b: Operand, out: &mut [f32], stride: usize, target: Target) {
+pub(crate) fn product_alone(a: Operand, b: Operand, out: &mut [f32], stride: usize, target: Target) {
     check_room(a, b, out.len(), stride);
     // SAFETY: as in `product`.
     unsafe { multiply(a, b, OutPointer { data: out.as_mut_ptr(), stride }, target) };

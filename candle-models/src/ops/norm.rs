@@ -71,7 +71,7 @@ kernel! {
 
 kernel! {
     /// Input gradient of a row; adds to the gradients of gain and offset.
-    fn norm_row_backward<S>(kind: NormKind, eps: f32, x: &'a [f32], weight: &'a [f32], grad: &'a [f32], dx: &'a mut [f32], dw: &'a mut [f32], db: &'a mut [f32]) {
+    pub(crate) fn norm_row_backward<S>(kind: NormKind, eps: f32, x: &'a [f32], weight: &'a [f32], grad: &'a [f32], dx: &'a mut [f32], dw: &'a mut [f32], db: &'a mut [f32]) {
         let (mean, scale) = moments(kind, x, eps);
         for ((((&x, &g), &w), d), (dw, db)) in x.iter().zip(grad).zip(weight).zip(dx.iter_mut()).zip(dw.iter_mut().zip(db)) {
             *dw += g * (x - mean) * scale;

@@ -150,7 +150,7 @@ impl PackedMatrix {
     /// Packs a row-major weight `[inputs, outputs]`; an empty bias is zero.
     pub fn new(inputs: usize, outputs: usize, weight: &[f32], bias: &[f32], format: &Format) -> Self {
         let (lines, kind) = match format {
-            Format::F32 => (lines::<F32>(outputs, weight, &[]), Kind::F32),
+            Format::F32 => (lines_of_floats(outputs, weight), Kind::F32),
             Format::Bf16 => (lines::<Bf16>(outputs, weight, &[]), Kind::Bf16),
             Format::Q8(scale) => (lines::<Q8>(outputs, weight, scale), Kind::Q8),
         };
@@ -183,6 +183,19 @@ impl PackedMatrix {
     pub(super) fn columns(&self, p: usize) -> (&[f32], &[f32]) {
         (&self.scale[p * PANEL..][..PANEL], &self.bias[p * PANEL..][..PANEL])
     }
+}
+
+/// [`lines`] of f32: a copy, which training repeats at every step.
+fn lines_of_floats(outputs: usize, weight: &[f32]) -> Vec<Line> {
+    let rows = weight.len() / outputs.max(1);
+    let mut lines = vec![Line::ZERO; rows * outputs.div_ceil(PANEL)];
+    for (panel, lines) in lines.chunks_mut(rows.max(1)).enumerate() {
+        let columns = panel * PANEL..((panel + 1) * PANEL).min(outputs);
+        for (line, row) in lines.iter_mut().zip(weight.chunks_exact(outputs)) {
+            line.0.iter_mut().zip(&row[columns.clone()]).for_each(|(word, value)| *word = value.to_bits());
+        }
+    }
+    lines
 }
 
 /// All panels of a weight, one behind the other; rows behind the last are zero.

@@ -145,7 +145,8 @@ impl CustomOp3 for ScanOp {
 pub fn selective_scan(u: &Tensor, packed: &Tensor, params: &Tensor, state: &Tensor, resets: &[bool]) -> Result<(Tensor, Tensor)> {
     super::check_sequence(u, state, resets)?;
     if !is_fused(u) {
-        return selective_scan_reference(u, packed, params, state, resets);
+        let (y, after) = selective_scan_reference(u, packed, params, &state.detach(), resets)?;
+        return Ok((y, after.detach()));
     }
     let (batch, states, width) = state.dims3()?;
     let shape = ScanShape { steps: u.dim(0)? / batch, width, states };
@@ -158,7 +159,7 @@ pub fn selective_scan(u: &Tensor, packed: &Tensor, params: &Tensor, state: &Tens
     Ok((y, after.take()?))
 }
 
-/// [`selective_scan`] in plain tensor operations, one frame after the other.
+/// [`selective_scan`] in plain tensor operations, one frame after the other. Here the states do carry gradients.
 pub fn selective_scan_reference(u: &Tensor, packed: &Tensor, params: &Tensor, state: &Tensor, resets: &[bool]) -> Result<(Tensor, Tensor)> {
     let (batch, states, width) = state.dims3()?;
     let steps = u.dim(0)? / batch;
@@ -181,5 +182,5 @@ pub fn selective_scan_reference(u: &Tensor, packed: &Tensor, params: &Tensor, st
         let y = h.broadcast_mul(&c)?.sum(1)?;
         outputs.push((y + u.squeeze(1)?.broadcast_mul(&skip)?)?);
     }
-    Ok((Tensor::stack(&outputs, 1)?.reshape((batch * steps, width))?, h.detach()))
+    Ok((Tensor::stack(&outputs, 1)?.reshape((batch * steps, width))?, h))
 }

@@ -111,8 +111,7 @@ impl Plan {
         let data = hex(&hash.finalize()[..8]);
         let (steps_per_epoch, steps, command, start) = (0, 0, String::new(), None);
         let with = Resources::default();
-        let mut plan =
-            Self { config, train, held_out, order, with, steps_per_epoch, steps, summary, command, data, start };
+        let mut plan = Self { config, train, held_out, order, with, steps_per_epoch, steps, summary, command, data, start };
         let micro = plan.loader()?.steps_per_epoch();
         plan.steps_per_epoch = micro / plan.config.trainer.accumulate as u64;
         plan.steps = (micro * plan.config.epochs / plan.config.trainer.accumulate as u64).max(1);

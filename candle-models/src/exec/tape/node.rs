@@ -1,0 +1,369 @@
+//! The operations of a tape: each forward, backward, and the gradients of its parameters.
+
+use super::{Differentiable, Matrix, Parameters, Tape};
+use crate::exec::program::{Op, Slot};
+use crate::nn::{Linear, Norm};
+use crate::ops::{self, Activation, Format, NormKind, Operand, OutPointer, PackedMatrix, Rows, Target};
+use crate::{Error, Result};
+use candle_core::{DType, Tensor};
+use std::ops::Range;
+
+/// The values of a parameter on the host.
+fn host(tensor: &Tensor) -> Result<Vec<f32>> {
+    Ok(tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?)
+}
+
+/// A weight packed for both directions, its bias, and where their gradients go.
+pub(super) struct Weight {
+    forward: PackedMatrix,
+    transposed: PackedMatrix,
+    bias: Vec<f32>,
+    place: Range<usize>,
+    bias_place: Option<Range<usize>>,
+}
+
+impl Weight {
+    fn new(layer: &Linear, parameters: &mut Parameters) -> Result<Self> {
+        let (inputs, outputs) = layer.weight.dims2()?;
+        let bias = layer.bias.as_ref().map(host).transpose()?.unwrap_or_default();
+        let (values, transposed) = (host(&layer.weight)?, host(&layer.weight.t()?.contiguous()?)?);
+        Ok(Self {
+            forward: PackedMatrix::new(inputs, outputs, &values, &bias, &Format::F32),
+            transposed: PackedMatrix::new(outputs, inputs, &transposed, &[], &Format::F32),
+            bias,
+            place: parameters.place(&layer.weight),
+            bias_place: layer.bias.as_ref().map(|b| parameters.place(b)),
+        })
+    }
+
+    /// Adds the gradients of weight and bias: `x^T dy` and the sum of `dy` over its rows.
+    fn gradients(&self, x: Rows, dy: Rows, bias_rows: Rows, sums: &mut [f32]) {
+        ops::product_alone(Operand::from(x).t(), dy.into(), &mut sums[self.place.clone()], dy.width, Target::Sum);
+        if let Some(place) = &self.bias_place {
+            let bias = &mut sums[place.clone()];
+            (0..bias_rows.rows).for_each(|r| ops::add_into(bias, bias_rows.row(r)));
+        }
+    }
+}
+
+/// `out = x W + b`.
+fn multiply(matrix: &PackedMatrix, x: Rows, out: &mut [f32]) {
+    assert!(out.len() >= x.rows * matrix.outputs);
+    let pointer = OutPointer::rows(out, matrix.outputs);
+    // SAFETY: `out` has a row of the matrix's width for every row of `x` (asserted) and is borrowed alone.
+    unsafe { ops::linear_block(matrix, Activation::None, (x.data, x.stride), 0..x.rows, 0..matrix.panel_count(), pointer) };
+}
+
+fn rows(data: &[f32], width: usize) -> Rows<'_> {
+    Rows { data, rows: data.len() / width, width, stride: width }
+}
+
+/// An operation. `before` is what an activation was applied to.
+pub(super) enum Node {
+    Linear {
+        x: Slot,
+        out: Slot,
+        act: Activation,
+        before: Option<Slot>,
+        weight: Weight,
+    },
+    Norm {
+        x: Slot,
+        out: Slot,
+        norm: Normaliser,
+    },
+    Add {
+        a: Slot,
+        b: Slot,
+        out: Slot,
+    },
+    Gate {
+        a: Slot,
+        z: Slot,
+        out: Slot,
+    },
+    Join {
+        parts: Vec<Slot>,
+        out: Slot,
+    },
+    /// `kept` is what the gates leave for their backward, and its gradient's place takes that of the products.
+    Gru {
+        x: Slot,
+        out: Slot,
+        kept: Slot,
+        products: Slot,
+        weight: Weight,
+    },
+}
+
+/// A normalisation with its parameters on the host.
+pub(super) struct Normaliser {
+    kind: NormKind,
+    eps: f32,
+    act: Activation,
+    weight: Vec<f32>,
+    bias: Vec<f32>,
+    place: Range<usize>,
+    bias_place: Range<usize>,
+}
+
+impl Normaliser {
+    fn new(norm: &Norm, act: Activation, parameters: &mut Parameters) -> Result<Self> {
+        let place = parameters.place(&norm.weight);
+        let (bias, bias_place) = match &norm.bias {
+            Some(bias) => (host(bias)?, parameters.place(bias)),
+            None => (Vec::new(), 0..0),
+        };
+        Ok(Self { kind: norm.kind, eps: norm.eps as f32, act, weight: host(&norm.weight)?, bias, place, bias_place })
+    }
+
+    fn forward(&self, x: Rows, out: &mut [f32]) {
+        let group = self.weight.len();
+        for (r, out) in out.chunks_exact_mut(x.width).enumerate() {
+            for (x, out) in x.row(r).chunks_exact(group).zip(out.chunks_exact_mut(group)) {
+                ops::norm_row(self.kind, self.eps, self.act, x, &self.weight, &self.bias, out);
+            }
+        }
+    }
+
+    /// The gradient `dx` of what was read, and those of gain and offset, which are added to `sums`; `dy` is changed on the way.
+    fn backward(&self, x: Rows, dy: &mut [f32], dx: &mut [f32], sums: &mut [f32]) {
+        let group = self.weight.len();
+        let (mut gain, mut offset, mut before) = (vec![0.0; group], vec![0.0; group], vec![0.0; group]);
+        for (r, (dy, dx)) in dy.chunks_exact_mut(x.width).zip(dx.chunks_exact_mut(x.width)).enumerate() {
+            let groups = dy.chunks_exact_mut(group).zip(dx.chunks_exact_mut(group));
+            for (x, (dy, dx)) in x.row(r).chunks_exact(group).zip(groups) {
+                if self.act != Activation::None {
+                    ops::norm_row(self.kind, self.eps, Activation::None, x, &self.weight, &self.bias, &mut before);
+                    ops::activate_backward(self.act, &before, dy);
+                }
+                ops::norm_row_backward(self.kind, self.eps, x, &self.weight, dy, dx, &mut gain, &mut offset);
+            }
+        }
+        ops::add_into(&mut sums[self.place.clone()], &gain);
+        if !self.bias.is_empty() {
+            ops::add_into(&mut sums[self.bias_place.clone()], &offset);
+        }
+    }
+}
+
+/// A matrix of the tape's own.
+fn matrix(matrices: &mut Vec<Matrix>, width: usize) -> Slot {
+    // Nobody adds to its gradient.
+    matrices.push(Matrix { width, read_once: true });
+    Slot { buffer: matrices.len() - 1, start: 0, width }
+}
+
+impl Node {
+    pub fn new(op: &Op, matrices: &mut Vec<Matrix>, parameters: &mut Parameters) -> Result<Self> {
+        Ok(match op {
+            Op::Linear { x, layer, act, out } => {
+                let before = matches!(act, Activation::Gelu | Activation::Silu).then(|| matrix(matrices, out.width));
+                Self::Linear { x: *x, out: *out, act: *act, before, weight: Weight::new(layer, parameters)? }
+            }
+            Op::Norm { x, norm, act, out } => Self::Norm { x: *x, out: *out, norm: Normaliser::new(norm, *act, parameters)? },
+            Op::Add { a, b, out } => Self::Add { a: *a, b: *b, out: *out },
+            Op::Gate { a, z, out } => Self::Gate { a: *a, z: *z, out: *out },
+            Op::Join { parts, out } => Self::Join { parts: parts.clone(), out: *out },
+            Op::Gru { x, hidden, out, products, .. } => {
+                // The recorder's scratch for one row of a sequence serves here for all of them.
+                matrices[products.buffer].read_once = true;
+                let (kept, weight) = (matrix(matrices, 4 * out.width), Weight::new(hidden, parameters)?);
+                Self::Gru { x: *x, out: *out, kept, products: *products, weight }
+            }
+            other => return Err(Error::Input(format!("no derivative through time of the operation {}", other.name()))),
+        })
+    }
+
+    /// Values a row of the state's gradient.
+    pub fn carried(&self) -> usize {
+        match self {
+            Self::Gru { out, .. } => out.width,
+            _ => 0,
+        }
+    }
+
+    /// Values a row that a backward works in.
+    pub fn scratch(&self) -> usize {
+        match self {
+            Self::Linear { x, .. } | Self::Norm { x, .. } => x.width,
+            Self::Gate { a, .. } => 2 * a.width,
+            Self::Join { parts, .. } => parts.iter().map(|p| p.width).max().unwrap_or(0),
+            Self::Gru { x, out, .. } => x.width + out.width,
+            Self::Add { .. } => 0,
+        }
+    }
+
+    pub fn forward(&self, net: &Differentiable, tape: &mut Tape, t: usize) {
+        let out_slot = self.out();
+        let range = tape.step(out_slot.width, t);
+        let mut matrix = std::mem::take(&mut tape.values[out_slot.buffer]);
+        let out = &mut matrix[range.clone()];
+        match self {
+            Self::Linear { x, act, before, weight, .. } => {
+                multiply(&weight.forward, tape.read(&tape.values, net, *x, t), out);
+                if let Some(before) = before {
+                    tape.values[before.buffer][range].copy_from_slice(out);
+                }
+                ops::activate(*act, out);
+            }
+            Self::Norm { x, norm, .. } => norm.forward(tape.read(&tape.values, net, *x, t), out),
+            Self::Add { a, b, .. } => {
+                let (a, b) = (tape.read(&tape.values, net, *a, t), tape.read(&tape.values, net, *b, t));
+                for (r, out) in out.chunks_exact_mut(a.width).enumerate() {
+                    out.iter_mut().zip(a.row(r)).zip(b.row(r)).for_each(|((o, a), b)| *o = a + b);
+                }
+            }
+            Self::Gate { a, z, .. } => {
+                let (a, z) = (tape.read(&tape.values, net, *a, t), tape.read(&tape.values, net, *z, t));
+                out.chunks_exact_mut(a.width).enumerate().for_each(|(r, out)| ops::gate_row(a.row(r), z.row(r), out));
+            }
+            Self::Join { parts, out: slot } => {
+                for (r, mut row) in out.chunks_exact_mut(slot.width).enumerate() {
+                    for part in parts {
+                        let (to, rest) = row.split_at_mut(part.width);
+                        to.copy_from_slice(tape.read(&tape.values, net, *part, t).row(r));
+                        row = rest;
+                    }
+                }
+            }
+            Self::Gru { x, kept, products, weight, out: slot } => {
+                let (before, out) = matrix.split_at_mut(range.start);
+                let out = &mut out[..range.len()];
+                let mut kept_matrix = std::mem::take(&mut tape.values[kept.buffer]);
+                let mut products_matrix = std::mem::take(&mut tape.values[products.buffer]);
+                let product = &mut products_matrix[tape.step(products.width, t)];
+                if t == 0 {
+                    product.chunks_exact_mut(products.width).for_each(|row| row.copy_from_slice(&weight.bias));
+                    out.fill(0.0);
+                } else {
+                    let before = &before[range.start - range.len()..];
+                    multiply(&weight.forward, rows(before, slot.width), product);
+                    out.copy_from_slice(before);
+                }
+                let x = tape.read(&tape.values, net, *x, t);
+                let kept_rows = kept_matrix[tape.step(kept.width, t)].chunks_exact_mut(kept.width);
+                for (r, ((out, product), kept)) in
+                    out.chunks_exact_mut(slot.width).zip(product.chunks_exact(products.width)).zip(kept_rows).enumerate()
+                {
+                    ops::gru_row_kept(x.row(r), product, out, kept);
+                }
+                tape.values[kept.buffer] = kept_matrix;
+                tape.values[products.buffer] = products_matrix;
+            }
+        }
+        tape.values[out_slot.buffer] = matrix;
+    }
+
+    fn out(&self) -> Slot {
+        match self {
+            Self::Linear { out, .. }
+            | Self::Norm { out, .. }
+            | Self::Add { out, .. }
+            | Self::Gate { out, .. }
+            | Self::Join { out, .. }
+            | Self::Gru { out, .. } => *out,
+        }
+    }
+
+    /// Number `i` among the nodes says where its state's gradient lies.
+    pub fn backward(&self, net: &Differentiable, tape: &mut Tape, i: usize, t: usize) {
+        let out_slot = self.out();
+        let range = tape.step(out_slot.width, t);
+        let mut matrix = std::mem::take(&mut tape.grads[out_slot.buffer]);
+        let mut scratch = std::mem::take(&mut tape.scratch);
+        let dy = &mut matrix[range.clone()];
+        match self {
+            Self::Linear { x, act, before, weight, out } => {
+                if *act != Activation::None {
+                    let before = before.as_ref().unwrap_or(out);
+                    ops::activate_backward(*act, &tape.values[before.buffer][range], dy);
+                }
+                let dx = &mut scratch[..tape.rows * x.width];
+                if net.matrices[x.buffer].read_once {
+                    let range = tape.step(x.width, t);
+                    multiply(&weight.transposed, rows(dy, out.width), &mut tape.grads[x.buffer][range]);
+                } else {
+                    multiply(&weight.transposed, rows(dy, out.width), dx);
+                    tape.deliver(net, *x, t, dx);
+                }
+            }
+            Self::Norm { x, norm, .. } => {
+                let dx = &mut scratch[..tape.rows * x.width];
+                let mut sums = std::mem::take(&mut tape.sums);
+                norm.backward(tape.read(&tape.values, net, *x, t), dy, dx, &mut sums);
+                tape.sums = sums;
+                tape.deliver(net, *x, t, dx);
+            }
+            Self::Add { a, b, .. } => {
+                tape.deliver(net, *a, t, dy);
+                tape.deliver(net, *b, t, dy);
+            }
+            Self::Gate { a, z, .. } => {
+                let (da, dz) = scratch[..2 * tape.rows * a.width].split_at_mut(tape.rows * a.width);
+                let (from, gate) = (tape.read(&tape.values, net, *a, t), tape.read(&tape.values, net, *z, t));
+                for (r, dy) in dy.chunks_exact(a.width).enumerate() {
+                    let row = r * a.width..(r + 1) * a.width;
+                    ops::gate_row_backward(from.row(r), gate.row(r), dy, &mut da[row.clone()], &mut dz[row]);
+                }
+                tape.deliver(net, *a, t, da);
+                tape.deliver(net, *z, t, dz);
+            }
+            Self::Join { parts, out } => {
+                let mut start = 0;
+                for part in parts {
+                    let dx = &mut scratch[..tape.rows * part.width];
+                    for (to, from) in dx.chunks_exact_mut(part.width).zip(dy.chunks_exact(out.width)) {
+                        to.copy_from_slice(&from[start..start + part.width]);
+                    }
+                    tape.deliver(net, *part, t, dx);
+                    start += part.width;
+                }
+            }
+            Self::Gru { x, kept, products, weight, out } => {
+                let (dx, through) = scratch.split_at_mut(tape.rows * x.width);
+                let mut carry = std::mem::take(&mut tape.carries[i]);
+                ops::add_into(&mut carry, dy);
+                let mut dh_matrix = std::mem::take(&mut tape.grads[products.buffer]);
+                let dh = &mut dh_matrix[tape.step(products.width, t)];
+                let kept = tape.read(&tape.values, net, *kept, t);
+                let before = (t > 0).then(|| tape.read(&tape.values, net, *out, t - 1));
+                let zeros = vec![0.0; out.width];
+                let gates = dx.chunks_exact_mut(x.width).zip(dh.chunks_exact_mut(products.width));
+                for (r, (carry, (dx, dh))) in carry.chunks_exact_mut(out.width).zip(gates).enumerate() {
+                    let before = before.as_ref().map_or(zeros.as_slice(), |rows| rows.row(r));
+                    ops::gru_row_backward(kept.row(r), before, carry, dx, dh);
+                }
+                if t > 0 {
+                    let through = &mut through[..tape.rows * out.width];
+                    multiply(&weight.transposed, rows(dh, products.width), through);
+                    ops::add_into(&mut carry, through);
+                }
+                tape.grads[products.buffer] = dh_matrix;
+                tape.carries[i] = carry;
+                tape.deliver(net, *x, t, dx);
+            }
+        }
+        tape.scratch = scratch;
+        tape.grads[out_slot.buffer] = matrix;
+    }
+
+    /// Adds the gradients of the parameters over all steps.
+    pub fn finish(&self, net: &Differentiable, tape: &Tape, sums: &mut [f32]) {
+        match self {
+            Self::Linear { x, out, weight, .. } => {
+                let dy = tape.all(&tape.grads, net, *out);
+                weight.gradients(tape.all(&tape.values, net, *x), dy, dy, sums);
+            }
+            Self::Gru { out, products, weight, .. } => {
+                let dh = tape.all(&tape.grads, net, *products);
+                // The state that a step started from is the one that the step before it gave; before the first it was zero.
+                let later = (tape.steps - 1) * tape.rows;
+                let before = Rows { rows: later, ..tape.all(&tape.values, net, *out) };
+                let products = Rows { data: &dh.data[tape.rows * dh.stride..], rows: later, ..dh };
+                weight.gradients(before, products, dh, sums);
+            }
+            _ => {}
+        }
+    }
+}

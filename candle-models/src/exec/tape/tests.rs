@@ -1,0 +1,175 @@
+//! The tape against the same network on tensors whose states carry gradients.
+
+use super::*;
+use crate::exec::Executor;
+use crate::exec::program::{Recorder, Whole};
+use crate::exec::tensors::TensorExecutor;
+use crate::nn::{Gru, Linear, Norm, Params};
+use crate::ops::Activation;
+use crate::random::Random;
+use crate::tensors::{NamedTensors, Signature, TensorSpec};
+use candle_core::{Device, Tensor};
+
+const INPUTS: usize = 5;
+const WIDTH: usize = 24;
+const OUTPUTS: usize = 4;
+const ROWS: usize = 6;
+const STEPS: usize = 5;
+
+/// Every operation that a tape knows.
+struct Net {
+    signature: Signature,
+    first: Linear,
+    norm: Norm,
+    grus: [Gru; 2],
+    heads: [Linear; 2],
+    groups: Norm,
+}
+
+impl Net {
+    fn new(params: &Params) -> Result<Self> {
+        let mut state = Vec::new();
+        let grus =
+            [Gru::new(INPUTS + WIDTH, WIDTH, &params.pp("gru.0"), &mut state)?, Gru::new(WIDTH, WIDTH, &params.pp("gru.1"), &mut state)?];
+        Ok(Self {
+            first: Linear::new(INPUTS, WIDTH, &params.pp("first"))?,
+            norm: Norm::layer(WIDTH, &params.pp("norm"))?,
+            grus,
+            heads: [Linear::new(WIDTH, OUTPUTS, &params.pp("head.0"))?, Linear::new(2 * WIDTH, OUTPUTS, &params.pp("head.1"))?],
+            groups: Norm::rms(2, &params.pp("groups"))?,
+            signature: Signature {
+                inputs: vec![TensorSpec::f32("x", &[INPUTS])],
+                outputs: vec![TensorSpec::f32("y", &[OUTPUTS]), TensorSpec::f32("z", &[OUTPUTS])],
+                state,
+            },
+        })
+    }
+
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<[E::V; 2]> {
+        let x = e.input("x")?;
+        let h = e.linear(&x, &self.first, Activation::Silu)?;
+        let h = e.norm(&h, &self.norm, Activation::Gelu)?;
+        let both = e.join(&[x, h.clone()])?;
+        let a = self.grus[0].forward(e, &both)?;
+        let b = self.grus[1].forward(e, &a)?;
+        let sum = e.add(&a, &b)?;
+        let gated = e.gate(&sum, &h)?;
+        let y = e.linear(&gated, &self.heads[0], Activation::Relu)?;
+        let turned = turned(e, &gated)?;
+        let wide = e.join(&[b, turned])?;
+        let z = e.linear(&wide, &self.heads[1], Activation::Gelu)?;
+        let z = e.norm(&z, &self.groups, Activation::None)?;
+        Ok([y, z])
+    }
+}
+
+/// Some columns in another order, so that a matrix is read in parts.
+fn turned<E: Executor>(e: &mut E, x: &E::V) -> Result<E::V> {
+    let halves = [e.columns(x, WIDTH / 2, WIDTH / 2)?, e.columns(x, 0, WIDTH / 2)?];
+    e.join(&halves)
+}
+
+/// What step t reads: noise, and what the step before gave.
+fn noise(t: usize) -> Vec<f32> {
+    let mut values = vec![0.0; ROWS * INPUTS];
+    Random::new(5).at(t as u64).fill_normal(0, &mut values);
+    values
+}
+
+/// The loss is the sum of the products of all outputs with fixed numbers.
+fn weights(t: usize, output: usize) -> Vec<f32> {
+    let mut values = vec![0.0; ROWS * OUTPUTS];
+    Random::new(6).at((2 * t + output) as u64).fill_normal(0, &mut values);
+    values
+}
+
+/// Loss and gradients by name on tensors.
+fn with_tensors(params: &Params, net: &Net) -> (f32, Vec<(String, Vec<f32>)>) {
+    let device = Device::Cpu;
+    let resets = vec![false; ROWS];
+    let zeros = |spec: &TensorSpec| Tensor::zeros((ROWS, spec.width()), candle_core::DType::F32, &device).unwrap();
+    let mut states: Vec<Tensor> = net.signature.state.iter().map(zeros).collect();
+    let mut fed = Tensor::zeros((ROWS, OUTPUTS), candle_core::DType::F32, &device).unwrap();
+    let mut loss = Tensor::zeros((), candle_core::DType::F32, &device).unwrap();
+    for t in 0..STEPS {
+        let x = Tensor::from_vec(noise(t), (ROWS, INPUTS), &device).unwrap();
+        let x = (x + fed.pad_with_zeros(1, 0, INPUTS - OUTPUTS).unwrap()).unwrap();
+        let inputs = NamedTensors::from_iter([("x".to_owned(), x.unsqueeze(1).unwrap())]);
+        let mut executor = TensorExecutor::new(&inputs, &resets, states, &device).through_time();
+        let outputs = net.pass(&mut executor).unwrap();
+        states = executor.into_states();
+        for (i, output) in outputs.iter().enumerate() {
+            let weights = Tensor::from_vec(weights(t, i), (ROWS, OUTPUTS), &device).unwrap();
+            loss = (loss + (output * weights).unwrap().sum_all().unwrap()).unwrap();
+        }
+        fed = outputs[1].clone();
+    }
+    let grads = loss.backward().unwrap();
+    let gradient = |(name, var): (String, candle_core::Var)| {
+        let grad = grads.get(&var).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        (name, grad)
+    };
+    (loss.to_scalar().unwrap(), params.vars().into_iter().map(gradient).collect())
+}
+
+/// The same on a tape.
+fn with_tape(params: &Params, net: &Net, old: Option<Tape>) -> (f32, Vec<(String, Vec<f32>)>, Tape) {
+    let record = |recorder: &mut Recorder| Ok(net.pass(recorder)?.map(Output::Floats).to_vec());
+    let program = Program::new(&net.signature, Whole::default(), record).unwrap();
+    let net = Differentiable::new(&program).unwrap();
+    let mut tape = Tape::new(&net, ROWS, STEPS, old);
+    let mut loss = 0.0;
+    for t in 0..STEPS {
+        tape.input_mut(&net, 0, t).copy_from_slice(&noise(t));
+        if t > 0 {
+            let fed: Vec<f32> = (0..ROWS).flat_map(|r| tape.output(&net, 1, t - 1).row(r).to_vec()).collect();
+            for (to, from) in tape.input_mut(&net, 0, t).chunks_mut(INPUTS).zip(fed.chunks(OUTPUTS)) {
+                crate::ops::add_into(&mut to[..OUTPUTS], from);
+            }
+        }
+        tape.forward(&net, t);
+        for i in 0..2 {
+            let weights = weights(t, i);
+            for r in 0..ROWS {
+                loss += tape.output(&net, i, t).row(r).iter().zip(&weights[r * OUTPUTS..]).map(|(y, w)| y * w).sum::<f32>();
+            }
+        }
+    }
+    let mut fed = vec![0.0; ROWS * OUTPUTS];
+    for t in (0..STEPS).rev() {
+        tape.clear(&net, t);
+        for i in 0..2 {
+            let weights = weights(t, i);
+            tape.add_output_grad(&net, i, t, |r, grad| crate::ops::add_into(grad, &weights[r * OUTPUTS..][..OUTPUTS]));
+        }
+        tape.add_output_grad(&net, 1, t, |r, grad| crate::ops::add_into(grad, &fed[r * OUTPUTS..][..OUTPUTS]));
+        tape.backward(&net, t);
+        let grads = tape.input_grad(&net, 0, t);
+        fed = (0..ROWS).flat_map(|r| grads.row(r)[..OUTPUTS].to_vec()).collect();
+    }
+    let sums = tape.finish(&net).to_vec();
+    let gradient = |(name, var): (String, candle_core::Var)| {
+        let (_, place) = net.parameters.tensors.iter().find(|(t, _)| t.id() == var.as_tensor().id()).unwrap();
+        (name, sums[place.clone()].to_vec())
+    };
+    (loss, params.vars().into_iter().map(gradient).collect(), tape)
+}
+
+#[test]
+fn gradients_through_time_are_those_of_tensors() {
+    let params = Params::init(Random::new(1), &Device::Cpu);
+    let net = Net::new(&params).unwrap();
+    let (want_loss, want) = with_tensors(&params, &net);
+    let mut tape = None;
+    // The second time in the memory of the first.
+    for _ in 0..2 {
+        let (loss, found, used) = with_tape(&params, &net, tape.take());
+        tape = Some(used);
+        assert!((loss - want_loss).abs() < 1e-4 * (1.0 + want_loss.abs()), "{loss} {want_loss}");
+        for ((name, found), (_, want)) in found.iter().zip(&want) {
+            let scale = want.iter().fold(1e-3f32, |m, x| m.max(x.abs()));
+            let worst = found.iter().zip(want).map(|(f, w)| (f - w).abs()).fold(0.0, f32::max);
+            assert!(worst < 2e-5 * scale, "{name}: {worst} of {scale}");
+        }
+    }
+}
