@@ -25,6 +25,7 @@
 //! # }
 //! ```
 
+pub mod beam;
 pub mod bundle;
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -1,0 +1,32 @@
+//! Beam alignment: which beams two antenna arrays should use, found in a few measurements.
+//!
+//! A base station with `N_TX` antennas and a user with `N_RX` see each other through a channel matrix H of few paths. A
+//! measurement is `y = w^H H f + n` with unit-norm beams `f` (transmit) and `w` (receive) and `n ~ CN(0, 1 / SNR)`; what the
+//! link gains in the end is `G = |w^H H f|^2`.
+//!
+//! Complex vectors lie as interleaved pairs `[N, 2]` (real, imaginary) in f32; a leading axis is the batch.
+
+pub mod array;
+pub mod cdl;
+pub mod channel;
+pub mod codebook;
+pub mod complex;
+mod draw;
+mod setting;
+
+pub use array::Array;
+pub use cdl::Profile;
+pub use channel::{Cdl, ChannelConfig, ChannelModel, Channels, Geometric, Link, Mobility, PathParameters};
+pub use codebook::{Codebook, CodebookConfig};
+
+use crate::{Error, Result};
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+/// An error that names `field` unless `value` lies in `range`; NaN lies in none.
+fn within<T: PartialOrd + Display>(field: &str, value: T, range: RangeInclusive<T>) -> Result<()> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(Error::config(field, format!("{value} is outside {}..={}", range.start(), range.end())))
+}
