@@ -6,22 +6,41 @@
 //!
 //! Complex vectors lie as interleaved pairs `[N, 2]` (real, imaginary) in f32; a leading axis is the batch.
 
+mod alignment;
 pub mod array;
 pub mod cdl;
 pub mod channel;
 pub mod codebook;
 pub mod complex;
+mod config;
+mod decision;
 mod draw;
+mod episode;
+mod model;
+mod plain;
 mod setting;
+#[cfg(test)]
+mod tests;
+mod user;
+mod weighting;
 
+pub use alignment::alignment;
 pub use array::Array;
 pub use cdl::Profile;
 pub use channel::{Cdl, ChannelConfig, ChannelModel, Channels, Geometric, Link, Mobility, PathParameters};
 pub use codebook::{Codebook, CodebookConfig};
+pub use config::{BeamConfig, DecisionConfig, Feedback, MemoryConfig, Scheme, View, Weighting};
+pub use decision::{BaseStation, Decision};
+pub use episode::{Episodes, Sensing, Tapes};
+pub use model::{Beam, Decided};
+pub use user::UserEquipment;
 
 use crate::{Error, Result};
 use std::fmt::Display;
 use std::ops::RangeInclusive;
+
+/// The family's name in a bundle's `config.json`.
+pub const FAMILY: &str = "beam";
 
 /// An error that names `field` unless `value` lies in `range`; NaN lies in none.
 fn within<T: PartialOrd + Display>(field: &str, value: T, range: RangeInclusive<T>) -> Result<()> {

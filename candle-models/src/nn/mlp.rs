@@ -25,7 +25,7 @@ impl Dense {
     }
 }
 
-/// Pre-norm residual `x + W2 GELU(W1 rms_norm(x))`, four times as wide inside.
+/// Pre-norm residual `x + W2 GELU(W1 rms_norm(x))`.
 #[derive(Debug, Clone)]
 pub struct FeedForward {
     norm: Norm,
@@ -34,12 +34,12 @@ pub struct FeedForward {
 }
 
 impl FeedForward {
-    /// Over `width` values.
-    pub fn new(width: usize, params: &Params) -> Result<Self> {
+    /// Over `width` values, `inner` inside.
+    pub fn new(width: usize, inner: usize, params: &Params) -> Result<Self> {
         Ok(Self {
             norm: Norm::rms(width, &params.pp("norm"))?,
-            up: Linear::new(width, 4 * width, &params.pp("up"))?,
-            down: Linear::new(4 * width, width, &params.pp("down"))?,
+            up: Linear::new(width, inner, &params.pp("up"))?,
+            down: Linear::new(inner, width, &params.pp("down"))?,
         })
     }
 

@@ -69,7 +69,7 @@ impl Backbone {
                 for i in 0..*layers {
                     let (attend, feed) = (params.pp(format!("blocks.{}", 2 * i)), params.pp(format!("blocks.{}", 2 * i + 1)));
                     blocks.push(Block::Attention(SlidingAttention::new(width, shape, &attend, states)?));
-                    blocks.push(Block::FeedForward(FeedForward::new(width, &feed)?));
+                    blocks.push(Block::FeedForward(FeedForward::new(width, 4 * width, &feed)?));
                 }
             }
             BackboneConfig::Hybrid { layers, block, heads, window } => {

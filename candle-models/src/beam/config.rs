@@ -1,0 +1,228 @@
+//! What a beam controller is made of, as plain data.
+
+use super::{ChannelConfig, CodebookConfig, within};
+use crate::nn::MambaConfig;
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// Which parts are learned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheme {
+    /// The user's network; the base station transmits the beam of its codebook that the user names.
+    C1,
+    /// The user's and the base station's networks; the codebook that is swept is fixed.
+    C2,
+    /// Both networks and the codebook.
+    C3,
+}
+
+/// The recurrent part of the user's network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum MemoryConfig {
+    /// Gated recurrent units, one over the other.
+    Gru {
+        /// Layers.
+        layers: usize,
+    },
+    /// Mamba blocks.
+    Mamba {
+        /// Blocks.
+        layers: usize,
+        /// Sizes of a block.
+        #[serde(default)]
+        block: MambaConfig,
+    },
+}
+
+/// What the user tells the base station behind the last measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Feedback {
+    /// The number of a beam.
+    Index,
+    /// Real numbers.
+    Reals {
+        /// How many.
+        values: usize,
+    },
+    /// Numbers in -1 to 1, rounded to a grid.
+    Quantised {
+        /// How many.
+        values: usize,
+        /// Bits of each.
+        bits: u32,
+    },
+}
+
+/// What an array can do to the signals of its antennas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Weighting {
+    /// Any amplitude and phase.
+    #[default]
+    Free,
+    /// Phase shifters: every antenna has the same amplitude.
+    Phases,
+    /// Phase shifters with `2^bits` positions.
+    QuantisedPhases {
+        /// Bits of a phase.
+        bits: u32,
+    },
+}
+
+/// What the user's network reads of a measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum View {
+    /// As published: `[re y, im y, number of the beam]`.
+    Scalars,
+    /// The measurement in antenna space, `y w`, in the place of the beam that it was sent with; `y`, the beam as one of C, the progress
+    /// and the SNR. The phase of the first measurement is the reference of all.
+    Antennas,
+}
+
+/// What the user decides by, behind the last measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum DecisionConfig {
+    /// As published: the state of the memory.
+    State,
+    /// The state and all measurements in antenna space, through residual blocks.
+    Measurements {
+        /// Width of the blocks.
+        width: usize,
+        /// Blocks.
+        layers: usize,
+    },
+}
+
+/// A beam controller.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BeamConfig {
+    /// Which parts are learned.
+    pub scheme: Scheme,
+    /// The arrays, and the channels that it was trained on.
+    pub channel: ChannelConfig,
+    /// The beams that the base station sweeps: with scheme C3 those that training starts from.
+    pub codebook: CodebookConfig,
+    /// Measurements of an episode (T).
+    pub measurements: usize,
+    /// What the user's network reads.
+    pub view: View,
+    /// The user's memory.
+    pub memory: MemoryConfig,
+    /// Its width.
+    pub hidden: usize,
+    /// What the user decides by.
+    pub decision: DecisionConfig,
+    /// Width of the base station's layers.
+    pub base: usize,
+    /// What the user tells the base station.
+    pub feedback: Feedback,
+    /// What the user's array can do.
+    pub receive_weights: Weighting,
+    /// What the base station's array can do, with scheme C1 too.
+    pub transmit_weights: Weighting,
+}
+
+impl Default for BeamConfig {
+    fn default() -> Self {
+        Self {
+            scheme: Scheme::C3,
+            channel: ChannelConfig::default(),
+            codebook: CodebookConfig::Random { count: 8, seed: 1 },
+            measurements: 16,
+            view: View::Antennas,
+            memory: MemoryConfig::Gru { layers: 2 },
+            hidden: 256,
+            decision: DecisionConfig::Measurements { width: 512, layers: 2 },
+            base: 256,
+            feedback: Feedback::Reals { values: 16 },
+            receive_weights: Weighting::Free,
+            transmit_weights: Weighting::Free,
+        }
+    }
+}
+
+impl Weighting {
+    fn validate(self, field: &str) -> Result<()> {
+        match self {
+            Self::QuantisedPhases { bits } => within(&format!("{field}.bits"), bits, 1..=16),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl BeamConfig {
+    /// Names the field that is out of range. The limits keep a hostile file from asking for absurd memory.
+    pub fn validate(&self) -> Result<()> {
+        self.channel.validate()?;
+        within("measurements", self.measurements, 1..=1024)?;
+        within("codebook.count", self.codebook.count(), 1..=1024)?;
+        within("hidden", self.hidden, 8..=4096)?;
+        within("base", self.base, 8..=4096)?;
+        match &self.memory {
+            MemoryConfig::Gru { layers } => within("memory.layers", *layers, 1..=16)?,
+            MemoryConfig::Mamba { layers, block } => within("memory.layers", *layers, 1..=64).and(block.validate())?,
+        }
+        if let DecisionConfig::Measurements { width, layers } = self.decision {
+            within("decision.width", width, 8..=8192)?;
+            within("decision.layers", layers, 1..=64)?;
+        }
+        match self.feedback {
+            Feedback::Index => {}
+            Feedback::Reals { values } => within("feedback.values", values, 1..=1024)?,
+            Feedback::Quantised { values, bits } => {
+                within("feedback.values", values, 1..=1024)?;
+                within("feedback.bits", bits, 1..=16)?;
+            }
+        }
+        if (self.scheme == Scheme::C1) != (self.feedback == Feedback::Index) {
+            return Err(Error::config("feedback.kind", "an index goes with scheme C1, and only with it"));
+        }
+        self.receive_weights.validate("receive_weights")?;
+        self.transmit_weights.validate("transmit_weights")
+    }
+
+    /// Numbers of a receive beam, `2 N_RX`.
+    pub fn receive_width(&self) -> usize {
+        2 * self.channel.receive.elements()
+    }
+
+    /// Numbers of a transmit beam, `2 N_TX`.
+    pub fn transmit_width(&self) -> usize {
+        2 * self.channel.transmit.elements()
+    }
+
+    /// Numbers that the user's network gives for the base station: with scheme C1 a score for every beam.
+    pub fn feedback_width(&self) -> usize {
+        match self.feedback {
+            Feedback::Index => self.codebook.count(),
+            Feedback::Reals { values } | Feedback::Quantised { values, .. } => values,
+        }
+    }
+
+    /// Numbers that the user's network reads of a measurement.
+    pub fn features(&self) -> usize {
+        match self.view {
+            View::Scalars => 3,
+            View::Antennas => self.codebook.count() * self.receive_width() + 2 + self.codebook.count() + 2,
+        }
+    }
+
+    /// Numbers of all measurements of an episode in antenna space, `[C, ceil(T / C), N_RX, 2]`.
+    pub fn record(&self) -> usize {
+        let beams = self.codebook.count();
+        beams * self.measurements.div_ceil(beams) * self.receive_width()
+    }
+
+    /// Where in the record the measurement number `step` lies, made with beam `index`.
+    pub fn record_place(&self, step: usize, index: usize) -> std::ops::Range<usize> {
+        let (beams, width) = (self.codebook.count(), self.receive_width());
+        let at = (index * self.measurements.div_ceil(beams) + step / beams) * width;
+        at..at + width
+    }
+}

@@ -1,0 +1,144 @@
+//! The networks at both ends of a link (arXiv 2401.13587, schemes C1 to C3).
+//!
+//! The user measures with beam `w_t` what the base station sends with beam `f_t` of its codebook, and its network
+//! ([`UserEquipment`]) turns the measurement into the next beam. Behind the last one it decides ([`Decision`]) which beam to keep and what
+//! to tell the base station, whose network ([`BaseStation`]) turns that into the beam to transmit with. Shape letters: N_RX and
+//! N_TX antennas, T measurements, C beams of the codebook, R numbers of all measurements in antenna space, F numbers of feedback.
+//!
+//! Additions to the published method, each of which a configuration can leave out: see [`View`](super::View) and
+//! [`DecisionConfig`](super::DecisionConfig); and the codebook starts from random beams.
+
+use super::config::{BeamConfig, Scheme};
+use super::decision::{BaseStation, Decision};
+use super::user::UserEquipment;
+use super::{Codebook, Episodes, FAMILY, Tapes};
+use crate::bundle::{Bundle, ParameterSpec};
+use crate::engine::Model;
+use crate::exec::tensors::TensorExecutor;
+use crate::nn::{Init, Params};
+use crate::tensors::NamedTensors;
+use crate::{Error, Result};
+use candle_core::{D, Device, Tensor};
+
+/// What both ends have decided behind the last measurement.
+#[derive(Debug, Clone)]
+pub struct Decided {
+    /// The user's beam, `[B, 2 N_RX]`.
+    pub receive: Tensor,
+    /// What the user's network says, `[B, F]`: with scheme C1 a score for every beam of the codebook.
+    pub feedback: Tensor,
+    /// The base station's beam, `[B, 2 N_TX]`: with scheme C1 that of the highest score.
+    pub transmit: Tensor,
+}
+
+/// Everything that is learned.
+pub struct Beam {
+    /// The configuration that it was made from.
+    pub config: BeamConfig,
+    /// The user's network while it measures.
+    pub user: UserEquipment,
+    /// The user's network behind the last measurement.
+    pub decision: Decision,
+    /// The base station's network; scheme C1 has none.
+    pub base: Option<BaseStation>,
+    /// The beams that the base station sweeps, as they were stored, `[C, 2 N_TX]`.
+    pub codebook: Tensor,
+    /// The beam of the first measurement, as it was stored, `[1, 2 N_RX]`.
+    pub first: Tensor,
+}
+
+impl Beam {
+    /// The networks with parameters from `params`.
+    pub fn new(config: &BeamConfig, params: &Params) -> Result<Self> {
+        config.validate()?;
+        let start = Codebook::generate(&config.codebook, &config.channel.transmit)?;
+        let shape = [start.count(), config.transmit_width()];
+        // A fixed codebook is stored as well: a bundle says what was swept, however codebooks are made one day.
+        let codebook = params.get("codebook", &shape, Init::Values(&|i, _| start.beams()[i]))?;
+        let codebook = if config.scheme == Scheme::C3 { codebook } else { codebook.detach() };
+        let base = match config.scheme {
+            Scheme::C1 => None,
+            Scheme::C2 | Scheme::C3 => Some(BaseStation::new(config, &params.pp("base"))?),
+        };
+        Ok(Self {
+            user: UserEquipment::new(config, &params.pp("user"))?,
+            decision: Decision::new(config, &params.pp("decision"))?,
+            base,
+            codebook,
+            first: params.get("first", &[1, config.receive_width()], Init::Normal(1.0))?,
+            config: config.clone(),
+        })
+    }
+
+    /// Names and shapes of the parameters, without memory for them.
+    pub fn parameters(config: &BeamConfig) -> Result<Vec<ParameterSpec>> {
+        let params = Params::description();
+        Self::new(config, &params)?;
+        Ok(params.specs())
+    }
+
+    /// The networks of a bundle on a device, every tensor checked before memory is taken for it.
+    pub fn load(bundle: &Bundle, device: &Device) -> Result<Self> {
+        bundle.require_family(&[FAMILY])?;
+        let config: BeamConfig = bundle.config()?;
+        let parameters = bundle.read_parameters(&Self::parameters(&config)?)?;
+        Self::new(&config, &Params::stored(parameters, device))
+    }
+
+    /// Runs episodes to their end, with gradients (but for the choice of scheme C1).
+    ///
+    /// # Errors
+    /// If the episodes do not fit each other or the arrays; the field is named.
+    pub fn align(&self, episodes: &Episodes, tapes: &Tapes) -> Result<Decided> {
+        let [measurements, state] = self.measure(episodes, tapes)?;
+        let [receive, feedback] = self.decision.decide(&measurements, &state)?;
+        let transmit = match &self.base {
+            Some(base) => base.transmit(&self.config.feedback.send(&feedback)?)?,
+            None => self.swept()?.index_select(&feedback.argmax(D::Minus1)?, 0)?,
+        };
+        Ok(Decided { receive, feedback, transmit })
+    }
+
+    /// The codebook as it is swept: beams `[C, 2 N_TX]` that the array can form.
+    pub fn swept(&self) -> Result<Tensor> {
+        self.config.transmit_weights.form(&self.codebook)
+    }
+
+    /// The beam of the first measurement, `[1, 2 N_RX]`.
+    pub fn first_beam(&self) -> Result<Tensor> {
+        self.config.receive_weights.form(&self.first)
+    }
+}
+
+/// A model's pass over `[B, T, ...]` on tensors.
+pub(super) fn unroll<const N: usize>(
+    model: &dyn Model,
+    inputs: &NamedTensors,
+    resets: &[bool],
+    state: &NamedTensors,
+    pass: impl FnOnce(&mut TensorExecutor) -> Result<[Tensor; N]>,
+) -> Result<(NamedTensors, NamedTensors)> {
+    let (signature, device) = (model.signature(), model.device());
+    let name = &signature.inputs[0].name;
+    let dims = inputs.get(name)?.dims().to_vec();
+    let (&[batch, steps, _], true) = (&dims[..], dims.iter().all(|n| *n > 0)) else {
+        return Err(Error::tensor(name, "[batch, steps, width] without zeros", format!("{dims:?}")));
+    };
+    inputs.check(&signature.inputs, &[batch, steps])?;
+    state.check(&signature.state, &[batch])?;
+    if resets.len() != batch * steps {
+        return Err(Error::Input(format!("{} resets for {batch} sequences of {steps} steps", resets.len())));
+    }
+    let states = signature.state.iter().map(|s| Ok(state.get(&s.name)?.to_device(device)?)).collect::<Result<_>>()?;
+    let mut executor = TensorExecutor::new(inputs, resets, states, device);
+    let found = pass(&mut executor)?;
+    let outputs = signature.outputs.iter().zip(found).map(|(spec, x)| Ok((spec.name.clone(), x.reshape((batch, steps, ()))?)));
+    let outputs = outputs.collect::<Result<NamedTensors>>()?;
+    Ok((outputs, signature.state.iter().map(|s| s.name.clone()).zip(executor.into_states()).collect()))
+}
+
+/// The configuration as it stands in a bundle.
+pub(super) fn as_json(config: &BeamConfig) -> serde_json::Value {
+    // A struct of numbers and strings always has a JSON form.
+    serde_json::to_value(config).unwrap_or_default()
+}

@@ -1,0 +1,108 @@
+//! The fused episode against plain tensor operations, and these against finite differences in f64.
+
+use super::*;
+use crate::nn::Params;
+use crate::random::Random;
+use candle_core::{DType, Device, Tensor};
+use std::sync::Arc;
+
+fn small(edit: impl Fn(&mut BeamConfig)) -> BeamConfig {
+    let mut config = BeamConfig { measurements: 5, hidden: 12, base: 8, ..BeamConfig::default() };
+    config.channel.transmit = Array::Ula { elements: 6 };
+    config.channel.receive = Array::Planar { rows: 2, columns: 2 };
+    config.codebook = CodebookConfig::Random { count: 3, seed: 4 };
+    config.feedback = Feedback::Reals { values: 4 };
+    edit(&mut config);
+    config
+}
+
+fn variants() -> Vec<BeamConfig> {
+    vec![
+        small(|_| {}),
+        small(|c| c.channel.mobility = Some(Mobility { doppler: 0.05, drift: 1.0 })),
+        small(|c| (c.receive_weights, c.transmit_weights) = (Weighting::Phases, Weighting::Phases)),
+        small(|c| (c.view, c.decision) = (View::Scalars, DecisionConfig::State)),
+        small(|c| (c.measurements, c.feedback) = (2, Feedback::Quantised { values: 3, bits: 3 })),
+    ]
+}
+
+fn episodes(config: &BeamConfig, batch: usize) -> Episodes {
+    let random = Random::new(9);
+    let channels = Channels::generate(&config.channel, random.stream("channels"), 7, batch, config.measurements).unwrap();
+    Episodes {
+        channels: Arc::new(channels),
+        measurements: config.measurements,
+        start: (0..batch as u32).map(|i| i % 3).collect(),
+        snr_db: (0..batch).map(|i| i as f32 - 4.0).collect(),
+        noise: random.stream("noise"),
+        first: 7,
+        sensing: Sensing::Measurements,
+    }
+}
+
+/// A smooth function of everything that an episode leads to.
+fn loss(model: &Beam, episodes: &Episodes) -> Tensor {
+    let steps = episodes.measurements;
+    let [record, state] = model.measure(episodes, &Tapes::default()).unwrap();
+    let [w, said] = model.decision.decide(&record, &state).unwrap();
+    let f = model.base.as_ref().unwrap().transmit(&model.config.feedback.send(&said).unwrap()).unwrap();
+    let found = alignment(&episodes.channels, steps - 1, &w, &f).unwrap();
+    let outputs = Tensor::cat(&[&record, &state], 1).unwrap();
+    // All three shares, and everything that was seen.
+    let weights = Tensor::new(&[[1.0f64, 0.3, 0.2]], &Device::Cpu).unwrap().to_dtype(found.dtype()).unwrap();
+    let end = ((found + 1e-2).unwrap().log().unwrap().broadcast_mul(&weights)).unwrap().mean_all().unwrap();
+    let places = Tensor::arange(0f32, outputs.elem_count() as f32, &Device::Cpu).unwrap().to_dtype(outputs.dtype()).unwrap();
+    let mixed = (outputs.flatten_all().unwrap() * places.sin().unwrap()).unwrap().mean_all().unwrap();
+    (end + mixed).unwrap()
+}
+
+#[test]
+fn the_fused_episode_is_the_plain_one() {
+    for (i, config) in variants().iter().enumerate() {
+        let episodes = episodes(config, 9);
+        let gradients = |dtype: DType| {
+            let params = Params::init_dtype(Random::new(3), dtype, &Device::Cpu);
+            let loss = loss(&Beam::new(config, &params).unwrap(), &episodes);
+            let grads = loss.backward().unwrap();
+            let of = |(name, var): (String, candle_core::Var)| {
+                let grad = grads.get(&var).unwrap().to_dtype(DType::F64).unwrap().flatten_all().unwrap();
+                (name, grad.to_vec1::<f64>().unwrap())
+            };
+            (loss.to_dtype(DType::F64).unwrap().to_scalar::<f64>().unwrap(), params.vars().into_iter().map(of).collect::<Vec<_>>())
+        };
+        let ((want_loss, want), (loss, found)) = (gradients(DType::F64), gradients(DType::F32));
+        assert!((loss - want_loss).abs() < 1e-5, "variant {i}: {loss} {want_loss}");
+        for ((name, found), (_, want)) in found.iter().zip(&want) {
+            let size = want.iter().fold(1e-4f64, |m, x| m.max(x.abs()));
+            let worst = found.iter().zip(want).map(|(f, w)| (f - w).abs()).fold(0.0, f64::max);
+            assert!(worst < 1e-4 * size, "variant {i}, {name}: {worst} of {size}");
+        }
+    }
+}
+
+#[test]
+fn finite_differences_confirm_the_gradient_through_the_whole_episode() {
+    // A rounded feedback has no difference to take.
+    for (i, config) in variants().iter().enumerate().take(4) {
+        let episodes = episodes(config, 4);
+        let params = Params::init_dtype(Random::new(3), DType::F64, &Device::Cpu);
+        let model = Beam::new(config, &params).unwrap();
+        let grads = loss(&model, &episodes).backward().unwrap();
+        for (name, var) in params.vars() {
+            let (start, grad) = (var.as_tensor().copy().unwrap(), grads.get(&var).unwrap().flatten_all().unwrap());
+            let values = start.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+            for at in [0, values.len() / 2, values.len() - 1] {
+                let moved = |by: f64| {
+                    let mut values = values.clone();
+                    values[at] += by;
+                    var.set(&Tensor::from_vec(values, start.shape(), &Device::Cpu).unwrap()).unwrap();
+                    loss(&model, &episodes).to_scalar::<f64>().unwrap()
+                };
+                let difference = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+                let found = grad.get(at).unwrap().to_scalar::<f64>().unwrap();
+                assert!((difference - found).abs() < 1e-7 + 1e-4 * difference.abs(), "variant {i}, {name} {at}: {found} {difference}");
+            }
+            var.set(&start).unwrap();
+        }
+    }
+}

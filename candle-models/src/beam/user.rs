@@ -1,0 +1,160 @@
+//! The user's network while it measures: a measurement in, the next beam out.
+
+use super::config::{BeamConfig, MemoryConfig, View};
+use super::{FAMILY, model};
+use crate::Result;
+use crate::engine::{IndexLimits, Model};
+use crate::exec::Executor;
+use crate::exec::program::{Output, Recorder};
+use crate::nn::{Gru, Linear, Mamba, Norm, Params};
+use crate::ops::Activation;
+use crate::recurrent::Recurrent;
+use crate::tensors::{NamedTensors, Signature, TensorSpec};
+use candle_core::Device;
+
+enum Memory {
+    Gru(Vec<Gru>),
+    /// The layer in front, the blocks and the norm behind them.
+    Mamba(Linear, Vec<Mamba>, Norm),
+}
+
+/// The user's network: a measurement in, the next beam out.
+pub struct UserEquipment {
+    config: BeamConfig,
+    signature: Signature,
+    device: Device,
+    memory: Memory,
+    beam: Linear,
+    unit: Norm,
+}
+
+/// What measurements in antenna space are multiplied by, so that inputs have a size of about one.
+pub(super) const SCALE: f32 = 0.4;
+
+/// A measurement as the user's network sees it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Observation<'a> {
+    /// What was received, `[re, im]`, turned to the reference.
+    pub measurement: [f32; 2],
+    /// The beam that it was received with, `[N_RX, 2]`.
+    pub beam: &'a [f32],
+    /// The number of the beam that it was sent with.
+    pub index: usize,
+    /// How many measurements there were before.
+    pub step: usize,
+    /// Signal-to-noise ratio in dB.
+    pub snr_db: f32,
+}
+
+impl Observation<'_> {
+    /// Writes what the network reads: see [`View`].
+    pub fn write(&self, config: &BeamConfig, features: &mut [f32]) {
+        let [re, im] = self.measurement;
+        if config.view == View::Scalars {
+            features.copy_from_slice(&[re, im, self.index as f32]);
+            return;
+        }
+        features.fill(0.0);
+        let (antennas, rest) = features.split_at_mut(config.codebook.count() * self.beam.len());
+        self.write_antennas(&mut antennas[self.index * self.beam.len()..][..self.beam.len()]);
+        rest[..2].copy_from_slice(&[SCALE * re, SCALE * im]);
+        rest[2 + self.index] = 1.0;
+        let [progress, snr] = &mut rest[2 + config.codebook.count()..] else { return };
+        *progress = self.step as f32 / (config.measurements.max(2) - 1) as f32;
+        *snr = self.snr_db / 30.0;
+    }
+
+    /// Writes the measurement in antenna space, `y w`.
+    pub fn write_antennas(&self, to: &mut [f32]) {
+        let [re, im] = self.measurement.map(|y| SCALE * y);
+        for (to, w) in to.chunks_exact_mut(2).zip(self.beam.chunks_exact(2)) {
+            (to[0], to[1]) = (re * w[0] - im * w[1], re * w[1] + im * w[0]);
+        }
+    }
+}
+
+impl UserEquipment {
+    pub(super) fn new(config: &BeamConfig, params: &Params) -> Result<Self> {
+        let (features, width) = (config.features(), config.hidden);
+        let mut state = Vec::new();
+        let memory = match &config.memory {
+            MemoryConfig::Gru { layers } => {
+                let gru = |i: usize| Gru::new(if i == 0 { features } else { width }, width, &params.pp(format!("memory.{i}")), &mut state);
+                Memory::Gru((0..*layers).map(gru).collect::<Result<_>>()?)
+            }
+            MemoryConfig::Mamba { layers, block } => {
+                let input = Linear::new(features, width, &params.pp("input"))?;
+                let mamba = |i: usize| Mamba::new(width, block, &params.pp(format!("memory.{i}")), &mut state);
+                Memory::Mamba(input, (0..*layers).map(mamba).collect::<Result<_>>()?, Norm::rms(width, &params.pp("norm"))?)
+            }
+        };
+        let signature = Signature {
+            inputs: vec![TensorSpec::f32("features", &[features])],
+            outputs: vec![TensorSpec::f32("beam", &[config.receive_width()]), TensorSpec::f32("state", &[width])],
+            state,
+        };
+        let beam = Linear::new(width, config.receive_width(), &params.pp("beam"))?;
+        Ok(Self {
+            memory,
+            unit: config.receive_weights.norm(&beam)?,
+            beam,
+            device: params.device().clone(),
+            config: config.clone(),
+            signature,
+        })
+    }
+
+    /// The next beam `[rows, 2 N_RX]` and the state `[rows, hidden]`.
+    pub(super) fn pass<E: Executor>(&self, e: &mut E) -> Result<[E::V; 2]> {
+        let mut x = e.input("features")?;
+        match &self.memory {
+            Memory::Gru(layers) => {
+                for layer in layers {
+                    x = layer.forward(e, &x)?;
+                }
+            }
+            Memory::Mamba(input, blocks, norm) => {
+                x = e.linear(&x, input, Activation::None)?;
+                for block in blocks {
+                    x = block.forward(e, &x)?;
+                }
+                x = e.norm(&x, norm, Activation::None)?;
+            }
+        }
+        let beam = e.linear(&x, &self.beam, Activation::None)?;
+        let beam = e.norm(&beam, &self.unit, Activation::None)?;
+        Ok([beam, x])
+    }
+}
+
+impl Recurrent for UserEquipment {
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
+        model::unroll(self, inputs, resets, state, |e| self.pass(e))
+    }
+}
+
+impl Model for UserEquipment {
+    fn family(&self) -> &'static str {
+        FAMILY
+    }
+
+    fn config(&self) -> serde_json::Value {
+        model::as_json(&self.config)
+    }
+
+    fn index_limits(&self, _: &str) -> IndexLimits {
+        IndexLimits::default()
+    }
+
+    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
+        Ok(self.pass(recorder)?.map(Output::Floats).to_vec())
+    }
+}
