@@ -1,5 +1,6 @@
 //! Arguments, first as typed, then resolved; then the run.
 
+mod beam;
 mod launch;
 
 use anyhow::{Context, Result};
@@ -39,6 +40,8 @@ pub struct Arguments {
 enum Task {
     /// Trains a game policy by imitation of replays, or measures one.
     Policy(Box<PolicyArguments>),
+    /// Trains a beam controller on fresh channels.
+    Beam(Box<beam::BeamArguments>),
     /// Runs the command behind it in several processes of this machine, its ranks, which train together.
     Launch(launch::LaunchArguments),
     /// Makes report.html of a run again, from its metrics.
@@ -56,7 +59,8 @@ impl Arguments {
     /// How many threads were asked for.
     pub fn threads(&self) -> Option<usize> {
         match &self.task {
-            Task::Policy(arguments) => arguments.threads,
+            Task::Policy(arguments) => arguments.run.threads,
+            Task::Beam(arguments) => arguments.run.threads,
             Task::Report(_) | Task::Launch(_) => None,
         }
     }
@@ -67,33 +71,15 @@ struct PolicyArguments {
     /// Replays (.slp), or folders of them. Without any, games are simulated.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     replays: Vec<PathBuf>,
-    /// Directory of the run: config.toml, metrics.jsonl, report.html, checkpoints/, and at the end the model in bundle/.
-    #[arg(long, value_name = "DIR", required_unless_present_any = ["eval_only", "dry_run"])]
-    out: Option<PathBuf>,
     /// quick (an MLP, five games, one epoch), standard (an MLP, all games) or mamba.
     #[arg(long, default_value = "quick")]
     preset: String,
-    /// TOML file whose keys replace those of the preset.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// A key of the configuration, as in `--set trainer.schedule.peak=5e-4`; comes over --config. May be repeated.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    sets: Vec<String>,
     /// Replays to hold out, by name (`t02`) and separated by commas. Default: a share chosen by content, `data.held_out`.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     hold_out: Vec<String>,
     /// Begins with the parameters of this policy, whose architecture the run then has, in place of random ones.
     #[arg(long, value_name = "BUNDLE")]
     start_from: Option<PathBuf>,
-    /// Continues the run in --out, if there is one.
-    #[arg(long)]
-    resume: bool,
-    /// Stops after this time with a checkpoint, as in 90s, 30m or 2h.
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
-    max_time: Option<Duration>,
-    /// Checks and prints everything, trains nothing.
-    #[arg(long)]
-    dry_run: bool,
     /// Trains on the first batch again and again, without regularisation: its loss must fall towards zero.
     #[arg(long)]
     overfit_batch: bool,
@@ -107,10 +93,93 @@ struct PolicyArguments {
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
     #[command(flatten)]
+    run: RunArguments,
+}
+
+/// What a run is asked whatever it trains.
+#[derive(Debug, Args)]
+struct RunArguments {
+    /// Directory of the run: config.toml, metrics.jsonl, report.html, checkpoints/, and at the end the model in bundle/.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// TOML file whose keys replace those of the preset.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A key of the configuration, as in `--set trainer.schedule.peak=5e-4`; comes over --config. May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Continues the run in --out, if there is one.
+    #[arg(long)]
+    resume: bool,
+    /// Stops after this time with a checkpoint, as in 90s, 30m or 2h.
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    max_time: Option<Duration>,
+    /// Checks and prints everything, trains nothing.
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
     computing: Computing,
     /// Processors to compute with. Default: CANDLE_THREADS, or all that this process may use.
     #[arg(long)]
     threads: Option<usize>,
+}
+
+impl RunArguments {
+    /// The text of --config.
+    fn file(&self) -> Result<Option<String>> {
+        let Some(path) = &self.config else { return Ok(None) };
+        Ok(Some(std::fs::read_to_string(path).with_context(|| path.display().to_string())?))
+    }
+
+    /// What this process computes with, and the ranks that it computes with to train `what`.
+    fn resources(&self, what: &str) -> Result<Resources> {
+        let launched = from_environment()?;
+        let computing = self.computing.clone().on(|choice| local_device(choice, launched.as_ref(), gpus()))?;
+        let (device, dtype) = computing.open(Purpose::Training)?;
+        // That configurations are the same is checked, key by key, when the run begins.
+        let ranks = connect(launched.as_ref(), &device, what)?;
+        Ok(Resources { device, dtype, ranks })
+    }
+
+    /// Makes the directory of the run; none for a dry one.
+    fn directory(&self) -> Result<Option<&Path>> {
+        let out = match &self.out {
+            _ if self.dry_run => return Ok(None),
+            Some(out) => out,
+            None => return Err(candle_models::Error::config("--out", "expected the directory of the run, or --dry-run").into()),
+        };
+        std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
+        Ok(Some(out))
+    }
+
+    /// Where the run starts.
+    fn place(&self, out: &Path) -> Place {
+        if self.resume { Place::Resume(out.to_owned()) } else { Place::New(out.to_owned()) }
+    }
+
+    /// When it is to stop.
+    fn stop(&self) -> Result<Stop> {
+        Ok(Stop::after(self.max_time).on_signals()?)
+    }
+}
+
+/// Says that a run has stopped, and why.
+fn say_stopped(outcome: Outcome, step: u64) {
+    let Outcome::Stopped(reason) = outcome else { return };
+    let why = match reason {
+        Reason::Signal => "by a signal",
+        Reason::Time => "by the time limit",
+        Reason::NoImprovement => "because held-out scores no longer improve",
+    };
+    let then = if outcome.done() { "" } else { "; --resume continues" };
+    println!("stopped {why} at step {step}{then}");
+}
+
+/// `on the CPU, in f32` and on how many ranks.
+fn place_of(Resources { device, dtype, ranks }: &Resources) -> String {
+    let (place, dtype) = (if device.is_cuda() { "CUDA" } else { "the CPU" }, dtype.as_str());
+    let ranks = if ranks.size() == 1 { String::new() } else { format!(", on {} ranks", ranks.size()) };
+    format!("on {place}, in {dtype}{ranks}")
 }
 
 /// Games and frames of each that are simulated where no replays are given.
@@ -122,6 +191,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     match arguments.task {
         Task::Policy(arguments) if arguments.eval_only => measure(&arguments),
         Task::Policy(arguments) => train(&arguments),
+        Task::Beam(arguments) => beam::train(&arguments),
         Task::Report(arguments) => {
             println!("{}", report::write(&arguments.directory)?.display());
             Ok(())
@@ -131,11 +201,8 @@ pub fn run(arguments: Arguments) -> Result<()> {
 }
 
 fn train(arguments: &PolicyArguments) -> Result<()> {
-    let file = match &arguments.config {
-        Some(path) => Some(std::fs::read_to_string(path).with_context(|| path.display().to_string())?),
-        None => None,
-    };
-    let mut config = RunConfig::resolve(&arguments.preset, file.as_deref(), &arguments.sets)?;
+    let asked = &arguments.run;
+    let mut config = RunConfig::resolve(&arguments.preset, asked.file()?.as_deref(), &asked.sets)?;
     let start = arguments.start_from.as_ref().map(Bundle::open).transpose()?;
     if let Some(start) = &start {
         if config.model != RunConfig::preset(&arguments.preset)?.model {
@@ -143,7 +210,7 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
         }
         config.model = start.config()?;
     }
-    let resources = resources(arguments)?;
+    let resources = asked.resources("policy")?;
     let leads = resources.ranks.rank() == 0;
     let shards = load(arguments, &*resources.ranks)?;
     let games = hold_out(arguments, shards, config.data.held_out)?;
@@ -155,11 +222,8 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
     if leads {
         describe(&plan)?;
     }
-    let Some(out) = arguments.out.as_ref().filter(|_| !arguments.dry_run) else { return Ok(()) };
-    std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
-
-    let stop = Stop::after(arguments.max_time).on_signals()?;
-    let place = if arguments.resume { Place::Resume(out.clone()) } else { Place::New(out.clone()) };
+    let Some(out) = asked.directory()? else { return Ok(()) };
+    let (place, stop) = (asked.place(out), asked.stop()?);
     let provenance = provenance(arguments, &games, plan.config.data.files);
     plan.command = provenance.command.clone();
     with_large_stack(|| {
@@ -171,15 +235,7 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
 
 /// Says how the run ended, and writes the model if it is done.
 fn conclude(trained: &Trained, out: &Path, provenance: &export::Provenance) -> candle_models::Result<()> {
-    if let Outcome::Stopped(reason) = trained.outcome {
-        let why = match reason {
-            Reason::Signal => "by a signal",
-            Reason::Time => "by the time limit",
-            Reason::NoImprovement => "because held-out scores no longer improve",
-        };
-        let then = if trained.outcome.done() { "" } else { "; --resume continues" };
-        println!("stopped {why} at step {}{then}", trained.step);
-    }
+    say_stopped(trained.outcome, trained.step);
     if !trained.outcome.done() {
         return Ok(());
     }
@@ -191,31 +247,18 @@ fn conclude(trained: &Trained, out: &Path, provenance: &export::Provenance) -> c
     Ok(())
 }
 
-/// What this process computes with, and the ranks that it computes with.
-fn resources(arguments: &PolicyArguments) -> Result<Resources> {
-    let launched = from_environment()?;
-    let computing = arguments.computing.clone().on(|choice| local_device(choice, launched.as_ref(), gpus()))?;
-    let (device, dtype) = computing.open(Purpose::Training)?;
-    // That configurations are the same is checked, key by key, when the run begins.
-    let ranks = connect(launched.as_ref(), &device, "policy")?;
-    Ok(Resources { device, dtype, ranks })
-}
-
 fn describe(plan: &Plan) -> Result<()> {
     let [(train, rows), (held, held_rows)] = plan.games();
     println!("{}\n{}", plan.config.to_toml()?, plan.summary);
     println!("{train} games ({rows} rows) to train on, {held} ({held_rows} rows) held out");
-    let Resources { device, dtype, ranks } = plan.resources();
-    let (place, dtype) = (if device.is_cuda() { "CUDA" } else { "the CPU" }, dtype.as_str());
-    let ranks = if ranks.size() == 1 { String::new() } else { format!(", on {} ranks", ranks.size()) };
-    println!("{} parameters, {} steps, {} an epoch; on {place}, in {dtype}{ranks}", plan.summary.values, plan.steps, plan.steps_per_epoch);
+    println!("{} parameters, {} steps, {} an epoch; {}", plan.summary.values, plan.steps, plan.steps_per_epoch, place_of(plan.resources()));
     Ok(())
 }
 
 fn measure(arguments: &PolicyArguments) -> Result<()> {
     let directory = arguments.model.as_deref().context("--eval-only needs --model")?;
     let bundle = Bundle::open(directory)?;
-    let Resources { device, ranks, .. } = resources(arguments)?;
+    let Resources { device, ranks, .. } = arguments.run.resources("policy")?;
     let policy = Policy::load_on(&bundle, &device)?;
     let tables = bundle.read_file(BASELINES)?.map(|bytes| Baselines::from_bytes(&bytes)).transpose()?;
     let mut shards = load(arguments, &*ranks)?;
@@ -245,7 +288,7 @@ fn load(arguments: &PolicyArguments, ranks: &dyn Communicator) -> Result<Vec<Arc
     }
     let start = Instant::now();
     let temporary;
-    let cache = match (&arguments.cache, &arguments.out) {
+    let cache = match (&arguments.cache, &arguments.run.out) {
         (Some(cache), _) => cache.clone(),
         (None, Some(out)) => out.join("shards"),
         (None, None) => {

@@ -2,7 +2,7 @@
 //!
 //! [`trainer`] is the loop over a [`Task`](task::Task); [`schedule`], [`gradients`], [`scale`] and [`optim`] are a step's parts,
 //! [`checkpoint`], [`metrics`], [`stop`] and [`run`] what stands around it, [`parallel`] what several ranks say to each other.
-//! [`policy`] trains the game policy.
+//! [`policy`] trains the game policy, [`beam`] beam controllers.
 //!
 //! ```
 //! use candle_models::policy::{BackboneConfig, simulation::simulate};
@@ -27,6 +27,7 @@
 //! Everything random is addressed by (seed, purpose, index), so a resumed run gives the parameters of an uninterrupted one
 //! bit for bit, on any number of threads.
 
+pub mod beam;
 pub mod checkpoint;
 pub mod early_stop;
 #[cfg(feature = "cuda")]
@@ -37,6 +38,7 @@ pub mod identity;
 pub mod launch;
 pub mod metrics;
 pub mod optim;
+pub mod overlay;
 mod overlap;
 pub mod parallel;
 pub mod policy;

@@ -41,9 +41,9 @@ pub struct Beam {
     pub decision: Decision,
     /// The base station's network; scheme C1 has none.
     pub base: Option<BaseStation>,
-    /// The beams that the base station sweeps, as they were stored, `[C, 2 N_TX]`.
+    /// The beams that the base station sweeps, before they are made such as its array can form, `[C, 2 N_TX]`.
     pub codebook: Tensor,
-    /// The beam of the first measurement, as it was stored, `[1, 2 N_RX]`.
+    /// The beam of the first measurement, before that, `[1, 2 N_RX]`.
     pub first: Tensor,
 }
 
@@ -51,11 +51,13 @@ impl Beam {
     /// The networks with parameters from `params`.
     pub fn new(config: &BeamConfig, params: &Params) -> Result<Self> {
         config.validate()?;
+        let first = params.get("first", &[1, config.receive_width()], Init::Normal(1.0))?;
         let start = Codebook::generate(&config.codebook, &config.channel.transmit)?;
         let shape = [start.count(), config.transmit_width()];
-        // A fixed codebook is stored as well: a bundle says what was swept, however codebooks are made one day.
-        let codebook = params.get("codebook", &shape, Init::Values(&|i, _| start.beams()[i]))?;
-        let codebook = if config.scheme == Scheme::C3 { codebook } else { codebook.detach() };
+        let codebook = match config.scheme {
+            Scheme::C3 => params.get("codebook", &shape, Init::Values(&|i, _| start.beams()[i]))?,
+            Scheme::C1 | Scheme::C2 => Tensor::from_slice(start.beams(), &shape, params.device())?.to_dtype(first.dtype())?,
+        };
         let base = match config.scheme {
             Scheme::C1 => None,
             Scheme::C2 | Scheme::C3 => Some(BaseStation::new(config, &params.pp("base"))?),
@@ -65,7 +67,7 @@ impl Beam {
             decision: Decision::new(config, &params.pp("decision"))?,
             base,
             codebook,
-            first: params.get("first", &[1, config.receive_width()], Init::Normal(1.0))?,
+            first,
             config: config.clone(),
         })
     }

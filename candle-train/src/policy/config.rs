@@ -1,11 +1,12 @@
 //! What a training run is, as plain data: a preset, overlaid by a TOML file, overlaid by `--set a.b=c`.
 
+use crate::overlay;
 use crate::trainer::TrainerConfig;
 use candle_models::policy::embedding::NAMES;
 use candle_models::policy::{BackboneConfig, PolicyConfig};
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
-use toml::{Table, Value};
+use toml::Table;
 
 /// Which rows make a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -103,16 +104,7 @@ impl RunConfig {
     /// # Errors
     /// If a key is unknown, or a value has the wrong type or is out of range; the key is named.
     pub fn resolve(preset: &str, file: Option<&str>, sets: &[String]) -> Result<Self> {
-        let run = Self::preset(preset)?;
-        let mut table = Table::try_from(&run).map_err(|e| Error::config("preset", e))?;
-        if let Some(text) = file {
-            let overlay: Table = toml::from_str(text).map_err(|e| Error::config("file", one_line(&e.to_string())))?;
-            merge(&mut table, overlay, "")?;
-        }
-        for set in sets {
-            merge(&mut table, parse_set(set)?, "")?;
-        }
-        let run: Self = Value::Table(table).try_into().map_err(|e: toml::de::Error| Error::config("value", one_line(&e.to_string())))?;
+        let run = overlay::resolve(&Self::preset(preset)?, file, sets, &usual)?;
         run.validate()?;
         Ok(run)
     }
@@ -154,61 +146,11 @@ impl RunConfig {
     }
 }
 
-/// Lays `overlay` over `base`. A key that `base` does not have is an error.
-fn merge(base: &mut Table, overlay: Table, path: &str) -> Result<()> {
-    if let Some(Value::String(kind)) = overlay.get("kind") {
-        change_kind(base, kind, path)?;
-    }
-    for (key, value) in overlay {
-        let place = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-        let known: Vec<&str> = base.keys().map(String::as_str).collect();
-        let known = known.join(", ");
-        match (base.get_mut(&key), value) {
-            (None, _) => return Err(Error::config(&place, format!("no such key (there are {known})"))),
-            (Some(Value::Table(inner)), Value::Table(value)) => merge(inner, value, &place)?,
-            // A number without a point is a float where one is asked for.
-            (Some(Value::Float(slot)), Value::Integer(value)) => *slot = value as f64,
-            (Some(slot), value) if slot.same_type(&value) => *slot = value,
-            (Some(slot), value) => {
-                return Err(Error::config(&place, format!("expected {}, found {} {value}", slot.type_str(), value.type_str())));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Another kind of backbone has other keys: its usual sizes take the place of the old ones.
-fn change_kind(base: &mut Table, kind: &str, path: &str) -> Result<()> {
-    if base.get("kind").and_then(Value::as_str) == Some(kind) {
-        return Ok(());
-    }
-    let field = format!("{path}.kind");
+/// A backbone of another kind has its usual sizes.
+fn usual(kind: &str) -> Result<Table> {
     let named = BackboneConfig::named(kind);
-    let named =
-        named.ok_or_else(|| Error::config(&field, format!("expected one of {}, found '{kind}'", BackboneConfig::KINDS.join(", "))))?;
-    *base = Table::try_from(named).map_err(|e| Error::config(&field, e))?;
-    Ok(())
-}
-
-/// `a.b=c` as a table. What is not a TOML value counts as text, so that `heads=independent` needs no quotes.
-fn parse_set(set: &str) -> Result<Table> {
-    let (key, value) = set.split_once('=').ok_or_else(|| Error::config(set, "expected key=value"))?;
-    let (key, value) = (key.trim(), value.trim());
-    let parsed = toml::from_str::<Table>(&format!("v = {value}")).ok().and_then(|mut t| t.remove("v"));
-    let mut value = parsed.unwrap_or_else(|| Value::String(value.to_owned()));
-    let mut parts = key.rsplit('.').peekable();
-    while let Some(part) = parts.next() {
-        let table = Table::from_iter([(part.to_owned(), value)]);
-        if parts.peek().is_none() {
-            return Ok(table);
-        }
-        value = Value::Table(table);
-    }
-    Err(Error::config(set, "expected key=value"))
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let named = named.ok_or_else(|| Error::config("kind", format!("expected one of {}, found '{kind}'", BackboneConfig::KINDS.join(", "))))?;
+    Table::try_from(named).map_err(|e| Error::config("kind", e))
 }
 
 #[cfg(test)]

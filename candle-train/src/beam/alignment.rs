@@ -1,0 +1,174 @@
+//! Learning to align beams as a [`Task`]: fresh channels in, the gain that both ends reach out.
+
+use super::config::{EpisodeConfig, LossConfig, Objective, RunConfig};
+use crate::parallel::{Communicator, gather, share};
+use crate::task::{Loss, Task};
+use candle_core::{D, Tensor};
+use candle_models::beam::{Beam, BeamConfig, Channels, Decided, Episodes, Scheme, Sensing, Tapes, alignment};
+use candle_models::nn::Params;
+use candle_models::random::Random;
+use candle_models::tensors::NamedTensors;
+use candle_models::{Error, Result};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the parts of the loss are called: shares of the channel's power, and with scheme C1 how often the best beam is chosen.
+const PARTS: [&str; 3] = ["gain", "receive", "transmit"];
+const PARTS_OF_A_CHOICE: [&str; 4] = ["gain", "receive", "transmit", "choice"];
+
+/// A beam controller learning to align.
+pub struct Alignment {
+    model: BeamConfig,
+    episode: EpisodeConfig,
+    loss: LossConfig,
+    random: Random,
+    /// Steps over which the auxiliary loss fades.
+    fading: f64,
+    /// The next micro batch.
+    next: u64,
+    /// This rank's rows of it.
+    rows: Range<usize>,
+    tapes: Tapes,
+}
+
+impl Alignment {
+    /// A task at the first of `batches` micro batches.
+    pub fn new(run: &RunConfig, batches: u64, ranks: &dyn Communicator) -> Self {
+        Self {
+            model: run.model.clone(),
+            episode: run.episode.clone(),
+            loss: run.loss.clone(),
+            random: Random::new(run.seed),
+            fading: run.loss.auxiliary_until * batches as f64,
+            next: 0,
+            rows: share(run.episode.batch, ranks.rank(), ranks.size()),
+            tapes: Tapes::default(),
+        }
+    }
+
+    /// The episodes `first..` of a stream, of which everything depends on their number alone.
+    fn episodes(&self, random: Random, (first, batch): (u64, usize), measurements: usize, snr: (f64, f64)) -> Result<Episodes> {
+        let channels = Channels::generate(&self.model.channel, random.stream("channels"), first, batch, self.model.measurements)?;
+        let numbers = || first..first + batch as u64;
+        let beams = if self.model.scheme == Scheme::C3 { self.model.codebook.count() as u32 } else { 1 };
+        let snr_db = |i| (snr.0 + (snr.1 - snr.0) * f64::from(random.stream("snr").uniform(i))) as f32;
+        Ok(Episodes {
+            channels: Arc::new(channels),
+            measurements,
+            start: numbers().map(|i| random.stream("start").below(i, beams)).collect(),
+            snr_db: numbers().map(snr_db).collect(),
+            noise: random.stream("noise"),
+            first,
+            sensing: Sensing::Measurements,
+        })
+    }
+
+    /// `-log(share + floor)`, or the negative share.
+    fn objective(&self, share: &Tensor) -> Result<Tensor> {
+        Ok(match self.loss.objective {
+            Objective::Share => share.mean_all()?.neg()?,
+            Objective::Logarithm { floor } => (share + floor)?.log()?.mean_all()?.neg()?,
+        })
+    }
+
+    /// The cross-entropy of the choice of a beam, and how often it is the best.
+    fn choice(&self, model: &Beam, episodes: &Episodes, decided: &Decided) -> Result<[Tensor; 2]> {
+        let swept = candle_models::beam::Codebook::new(
+            self.model.channel.transmit.elements(),
+            model.swept()?.flatten_all()?.to_vec1()?,
+        )?;
+        let width = self.model.receive_width();
+        let channels = &episodes.channels;
+        let responses = channels.responses(&swept)?;
+        let last = swept.count() * width * (channels.steps() - 1);
+        let best = |responses: &[f32]| {
+            let power = responses[last..].chunks_exact(width).map(|h| h.iter().map(|x| x * x).sum::<f32>());
+            power.enumerate().fold((0, -1.0), |best, (i, p)| if p > best.1 { (i as u32, p) } else { best }).0
+        };
+        let best: Vec<u32> = responses.chunks_exact(swept.count() * width * channels.steps()).map(best).collect();
+        let scores = &decided.feedback;
+        let best = Tensor::from_vec(best, scores.dim(0)?, scores.device())?;
+        let right = scores.argmax(D::Minus1)?.eq(&best)?.to_dtype(scores.dtype())?.mean_all()?;
+        Ok([cross_entropy(scores, &best)?, right])
+    }
+}
+
+/// The mean of `log(sum of exp) - score of the target`.
+fn cross_entropy(scores: &Tensor, target: &Tensor) -> Result<Tensor> {
+    let shifted = scores.broadcast_sub(&scores.detach().max_keepdim(D::Minus1)?)?;
+    let total = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
+    Ok((total - shifted.gather(&target.unsqueeze(1)?, 1)?)?.mean_all()?)
+}
+
+impl Task for Alignment {
+    fn unit(&self) -> &'static str {
+        "episodes"
+    }
+
+    fn loss(&mut self, parameters: &Params) -> Result<Loss> {
+        let number = self.next;
+        self.next += 1;
+        let random = self.random.stream("training");
+        let first = number * self.episode.batch as u64 + self.rows.start as u64;
+        let spread = (self.model.measurements - self.episode.fewest) as u32;
+        let measurements = self.model.measurements - random.stream("measurements").below(number, spread + 1) as usize;
+        let snr = (self.episode.snr_low, self.episode.snr_high);
+        let episodes = self.episodes(random, (first, self.rows.len()), measurements, snr)?;
+        let model = Beam::new(&self.model, parameters)?;
+        let decided = model.align(&episodes, &self.tapes)?;
+        let shares = alignment(&episodes.channels, measurements - 1, &decided.receive, &decided.transmit)?;
+        let column = |i: usize| Ok::<_, Error>(shares.narrow(1, i, 1)?);
+        let mut value = self.objective(&column(0)?)?;
+        let auxiliary = self.loss.auxiliary * (1.0 - number as f64 / self.fading.max(1.0)).max(0.0);
+        if auxiliary > 0.0 {
+            value = (value + ((self.objective(&column(1)?)? + self.objective(&column(2)?)?)? * auxiliary)?)?;
+        }
+        let (mut parts, mut names) = (shares.detach().mean(0)?, &PARTS[..]);
+        if self.model.scheme == Scheme::C1 {
+            let [entropy, right] = self.choice(&model, &episodes, &decided)?;
+            value = (value + (entropy * self.loss.choice)?)?;
+            (parts, names) = (Tensor::cat(&[&parts, &right.reshape(1)?], 0)?, &PARTS_OF_A_CHOICE[..]);
+        }
+        let weight = self.rows.len() as f64 / self.episode.batch as f64;
+        Ok(Loss { value, parts, names, weight, samples: self.rows.len(), waited: Duration::ZERO })
+    }
+
+    fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<BTreeMap<String, f64>> {
+        const BATCH: usize = 512;
+        let model = Beam::new(&self.model, parameters)?;
+        let (mine, snr) = (share(self.episode.evaluated, ranks.rank(), ranks.size()), self.episode.snr);
+        let (mut decibels, mut satisfied) = (0.0, 0u64);
+        for first in mine.clone().step_by(BATCH) {
+            let batch = BATCH.min(mine.end - first);
+            let measurements = self.model.measurements;
+            let episodes = self.episodes(self.random.stream("evaluation"), (first as u64, batch), measurements, (snr, snr))?;
+            let decided = model.align(&episodes, &self.tapes)?;
+            let shares = alignment(&episodes.channels, measurements - 1, &decided.receive, &decided.transmit)?;
+            let shares = shares.narrow(1, 0, 1)?.flatten_all()?.to_vec1::<f32>()?;
+            let steps = episodes.channels.steps();
+            for (share, power) in shares.iter().zip(episodes.channels.power().chunks_exact(steps)) {
+                let gain = 10.0 * f64::from(share * power[(measurements - 1).min(steps - 1)]).max(1e-20).log10();
+                decibels += gain;
+                satisfied += u64::from(gain + snr >= 20.0);
+            }
+        }
+        let all = gather(ranks, &(decibels, satisfied))?;
+        let count = self.episode.evaluated as f64;
+        let decibels = all.iter().map(|(decibels, _)| decibels).sum::<f64>() / count;
+        let satisfaction = all.iter().map(|(_, satisfied)| *satisfied as f64).sum::<f64>() / count;
+        // Lower is better.
+        let figures = [("score", -decibels), ("gain_db", decibels), ("satisfaction", satisfaction)];
+        Ok(figures.into_iter().map(|(name, x)| (name.to_owned(), x)).collect())
+    }
+
+    fn save(&self) -> Result<(NamedTensors, serde_json::Value)> {
+        Ok((NamedTensors::new(), self.next.into()))
+    }
+
+    fn restore(&mut self, _: &NamedTensors, cursor: &serde_json::Value) -> Result<()> {
+        self.next = cursor.as_u64().ok_or_else(|| Error::Input(format!("checkpoint's cursor: expected a number, found {cursor}")))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! A training run of a beam controller from fresh channels to a model bundle.
+
+use super::alignment::Alignment;
+use super::config::RunConfig;
+use crate::report::About;
+use crate::run::{Place, begin, train};
+use crate::stop::Stop;
+use crate::summary::Summary;
+use crate::task::Task;
+use crate::trainer::{Outcome, Resources, Trainer};
+use candle_core::Tensor;
+use candle_models::beam::Beam;
+use candle_models::nn::Params;
+use candle_models::random::Random;
+use candle_models::{Error, Result};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A run that is ready to start: everything that can be wrong with it has been checked.
+#[derive(Debug)]
+pub struct Plan {
+    /// The configuration.
+    pub config: RunConfig,
+    /// What the run computes with.
+    pub with: Resources,
+    /// Steps of the run.
+    pub steps: u64,
+    /// What the networks consist of.
+    pub summary: Summary,
+    /// The command that asked for the run, for its report.
+    pub command: String,
+}
+
+/// What a run gave.
+#[derive(Debug)]
+pub struct Trained {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The configuration.
+    pub config: RunConfig,
+    /// Steps done.
+    pub step: u64,
+    /// Wall time of this process's share.
+    pub time: Duration,
+    /// The moving average of the parameters.
+    pub parameters: BTreeMap<String, Tensor>,
+    /// What they reach on the channels of the evaluation; empty when the run was stopped.
+    pub figures: BTreeMap<String, f64>,
+}
+
+impl Plan {
+    /// Checks a configuration.
+    ///
+    /// # Errors
+    /// If a field is out of range, or a rank is left without an episode of the batch.
+    pub fn new(config: RunConfig, with: Resources) -> Result<Self> {
+        config.validate()?;
+        let (batch, ranks) = (config.episode.batch, with.ranks.size());
+        if batch < ranks {
+            return Err(Error::config("episode.batch", format!("{batch} episodes cannot be shared by {ranks} ranks")));
+        }
+        let summary = Summary::new(&Beam::parameters(&config.model)?);
+        let steps = config.episodes.div_ceil((batch * config.trainer.accumulate) as u64).max(1);
+        Ok(Self { config, with, steps, summary, command: String::new() })
+    }
+
+    /// Trains until the last step, or until `stop` says so.
+    ///
+    /// # Errors
+    /// If the place already holds a run, or one of another configuration; if gradients stay non-finite; if the disk is full.
+    pub fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
+        let (device, ranks) = (self.with.device.clone(), self.with.ranks.clone());
+        let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
+        Beam::new(&self.config.model, &params)?;
+        let batches = self.steps * self.config.trainer.accumulate as u64;
+        let mut task = Alignment::new(&self.config, batches, &*ranks);
+        let identity = RunConfig { trainer: self.config.trainer.identity(), ..self.config.clone() };
+        let identity = serde_json::json!({ "config": identity });
+        let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity, self.with.clone())?;
+        begin(&mut trainer, &mut task, place)?;
+        let about = About {
+            command: self.command,
+            data: vec!["fresh channels in every step".to_owned()],
+            model: self.summary.to_string(),
+            parameters: self.summary.values,
+            operations: self.summary.operations,
+            configuration: self.config.to_toml()?,
+            ..About::default()
+        };
+        let outcome = train(&mut trainer, &mut task, place, about, stop)?;
+        let parameters = trainer.average()?;
+        let figures = if outcome.done() { task.evaluate(&trainer.parameters(parameters.clone()), &*ranks)? } else { BTreeMap::new() };
+        Ok(Trained { outcome, step: trainer.step(), time: trainer.time(), parameters, figures, config: self.config })
+    }
+}
