@@ -7,17 +7,21 @@
 //! Complex vectors lie as interleaved pairs `[N, 2]` (real, imaginary) in f32; a leading axis is the batch.
 
 pub mod array;
+pub mod baselines;
 pub mod cdl;
 pub mod channel;
 pub mod codebook;
 pub mod complex;
 mod draw;
+pub mod metrics;
 mod setting;
 
 pub use array::Array;
+pub use baselines::{Baseline, Beams, Trial};
 pub use cdl::Profile;
 pub use channel::{Cdl, ChannelConfig, ChannelModel, Channels, Geometric, Link, Mobility, PathParameters};
 pub use codebook::{Codebook, CodebookConfig};
+pub use metrics::Summary;
 
 use crate::{Error, Result};
 use std::fmt::Display;
