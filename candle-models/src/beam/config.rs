@@ -1,5 +1,6 @@
 //! What a beam controller is made of, as plain data.
 
+use super::array::phasor;
 use super::{ChannelConfig, CodebookConfig, within};
 use crate::nn::MambaConfig;
 use crate::{Error, Result};
@@ -72,6 +73,18 @@ pub enum Weighting {
     },
 }
 
+/// How the learned beams of a sweep depend on each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sweep {
+    /// As published: not at all.
+    Free,
+    /// They are one beam, its direction cosine moved by 2 / C from each to the next: `f_c[n] = f_0[n] exp(j 2 pi n c / C)`. A sweep
+    /// that starts elsewhere is then the same sweep of a channel whose departures are moved, so the networks see every sweep from its
+    /// start, and what the base station's network gives is moved back.
+    Shifted,
+}
+
 /// What the user's network reads of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -108,6 +121,8 @@ pub struct BeamConfig {
     pub channel: ChannelConfig,
     /// The beams that the base station sweeps: with scheme C3 those that training starts from.
     pub codebook: CodebookConfig,
+    /// How learned beams depend on each other: for scheme C3.
+    pub sweep: Sweep,
     /// Measurements of an episode (T).
     pub measurements: usize,
     /// What the user's network reads.
@@ -134,6 +149,7 @@ impl Default for BeamConfig {
             scheme: Scheme::C3,
             channel: ChannelConfig::default(),
             codebook: CodebookConfig::Random { count: 8, seed: 1 },
+            sweep: Sweep::Shifted,
             measurements: 16,
             view: View::Antennas,
             memory: MemoryConfig::Gru { layers: 2 },
@@ -185,6 +201,24 @@ impl BeamConfig {
         }
         self.receive_weights.validate("receive_weights")?;
         self.transmit_weights.validate("transmit_weights")
+    }
+
+    /// Whether the networks see a sweep from its start.
+    pub fn is_relative(&self) -> bool {
+        self.scheme == Scheme::C3 && self.sweep == Sweep::Shifted
+    }
+
+    /// What a transmit beam is multiplied by to move its direction cosine by `2 times / C`, `[N_TX, 2]`.
+    pub fn shift(&self, times: u32) -> Vec<f32> {
+        let ((_, columns), beams) = (self.channel.transmit.shape(), self.codebook.count());
+        let phase = |n: usize| phasor(2.0 * ((n % columns * times as usize) % beams) as f64 / beams as f64);
+        (0..self.channel.transmit.elements()).flat_map(|n| phase(n).map(|x| x as f32)).collect()
+    }
+
+    /// The number under which the networks see the beam of step `step` of a sweep from beam `start` on.
+    pub fn seen(&self, start: u32, step: usize) -> usize {
+        let first = if self.is_relative() { 0 } else { start as usize };
+        (first + step) % self.codebook.count()
     }
 
     /// Numbers of a receive beam, `2 N_RX`.

@@ -10,7 +10,7 @@
 use super::channel::noise_deviation;
 use super::complex::inner;
 use super::config::View;
-use super::user::{Observation, SCALE};
+use super::user::{ANTENNA_SCALE, Observation, SCALE};
 use super::{Beam, BeamConfig, Channels, within};
 use crate::exec::program::{Output, Program, Whole};
 use crate::exec::tape::{Differentiable, Tape};
@@ -262,7 +262,7 @@ impl Loop {
             let seen = Observation {
                 measurement: turned,
                 beam: &block.beams[(t * rows + r) * width..][..width],
-                index: self.slot(start + r, t).0,
+                index: self.config.seen(self.episodes.start[start + r], t),
                 step: t,
                 snr_db: self.episodes.snr_db[start + r],
             };
@@ -309,14 +309,14 @@ impl Loop {
             let (beam, grad) = (&block.beams[at * width..][..width], grads.row(r));
             let (y, turn) = (pair(&block.measured, at), reference(self.config.view, pair(&block.measured, r)));
             let turned = multiply(y, turn);
-            let (index, to) = (self.slot(start + r, t).0, &mut beams[r * width..][..width]);
+            let (index, to) = (self.config.seen(self.episodes.start[start + r], t), &mut beams[r * width..][..width]);
             // What the network and the decision saw: z_n = s y' w_n, and the former also s y' itself.
             let record = &outer[r * self.total()..][self.config.record_place(t, index)];
             let (antennas, mut dy) = match self.config.view {
-                View::Scalars => (None, pair(grad, 0).map(|g| g / SCALE)),
+                View::Scalars => (None, pair(grad, 0)),
                 View::Antennas => {
                     let (antennas, rest) = grad.split_at(self.config.codebook.count() * width);
-                    (Some(&antennas[index * width..][..width]), pair(rest, 0))
+                    (Some(&antennas[index * width..][..width]), pair(rest, 0).map(|g| SCALE * g))
                 }
             };
             for (n, to) in to.chunks_exact_mut(2).enumerate() {
@@ -325,11 +325,11 @@ impl Loop {
                     let seen = pair(antennas, n);
                     dz = [dz[0] + seen[0], dz[1] + seen[1]];
                 }
+                let dz = dz.map(|g| ANTENNA_SCALE * g);
                 let through = multiply(dz, conjugate(w));
                 dy = [dy[0] + through[0], dy[1] + through[1]];
-                to.copy_from_slice(&multiply(dz, conjugate(turned)).map(|x| SCALE * x));
+                to.copy_from_slice(&multiply(dz, conjugate(turned)));
             }
-            let dy = dy.map(|x| SCALE * x);
             // y' = y rho
             let drho = multiply(dy, conjugate(y));
             (references[2 * r], references[2 * r + 1]) = (references[2 * r] + drho[0], references[2 * r + 1] + drho[1]);

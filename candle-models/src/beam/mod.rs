@@ -8,6 +8,7 @@
 
 mod alignment;
 pub mod array;
+pub mod baselines;
 pub mod cdl;
 pub mod channel;
 pub mod codebook;
@@ -16,6 +17,7 @@ mod config;
 mod decision;
 mod draw;
 mod episode;
+pub mod metrics;
 mod model;
 mod plain;
 mod setting;
@@ -26,12 +28,14 @@ mod weighting;
 
 pub use alignment::alignment;
 pub use array::Array;
+pub use baselines::{Baseline, Beams, Trial};
 pub use cdl::Profile;
 pub use channel::{Cdl, ChannelConfig, ChannelModel, Channels, Geometric, Link, Mobility, PathParameters};
 pub use codebook::{Codebook, CodebookConfig};
-pub use config::{BeamConfig, DecisionConfig, Feedback, MemoryConfig, Scheme, View, Weighting};
+pub use config::{BeamConfig, DecisionConfig, Feedback, MemoryConfig, Scheme, Sweep, View, Weighting};
 pub use decision::{BaseStation, Decision};
 pub use episode::{Episodes, Sensing, Tapes};
+pub use metrics::Summary;
 pub use model::{Beam, Decided};
 pub use user::UserEquipment;
 

@@ -53,7 +53,8 @@ impl Beam {
         config.validate()?;
         let first = params.get("first", &[1, config.receive_width()], Init::Normal(1.0))?;
         let start = Codebook::generate(&config.codebook, &config.channel.transmit)?;
-        let shape = [start.count(), config.transmit_width()];
+        let rows = if config.is_relative() { 1 } else { start.count() };
+        let shape = [rows, config.transmit_width()];
         let codebook = match config.scheme {
             Scheme::C3 => params.get("codebook", &shape, Init::Values(&|i, _| start.beams()[i]))?,
             Scheme::C1 | Scheme::C2 => Tensor::from_slice(start.beams(), &shape, params.device())?.to_dtype(first.dtype())?,
@@ -95,7 +96,11 @@ impl Beam {
         let [measurements, state] = self.measure(episodes, tapes)?;
         let [receive, feedback] = self.decision.decide(&measurements, &state)?;
         let transmit = match &self.base {
-            Some(base) => base.transmit(&self.config.feedback.send(&feedback)?)?,
+            Some(base) => {
+                let beam = base.transmit(&self.config.feedback.send(&feedback)?)?;
+                let beam = if self.config.is_relative() { self.moved(&beam, &episodes.start)? } else { beam };
+                self.config.transmit_weights.rounded(&beam)?
+            }
             None => self.swept()?.index_select(&feedback.argmax(D::Minus1)?, 0)?,
         };
         Ok(Decided { receive, feedback, transmit })
@@ -103,7 +108,24 @@ impl Beam {
 
     /// The codebook as it is swept: beams `[C, 2 N_TX]` that the array can form.
     pub fn swept(&self) -> Result<Tensor> {
-        self.config.transmit_weights.form(&self.codebook)
+        if !self.config.is_relative() {
+            return self.config.transmit_weights.form(&self.codebook);
+        }
+        let numbers: Vec<u32> = (0..self.config.codebook.count() as u32).collect();
+        let all = self.codebook.broadcast_as((numbers.len(), self.config.transmit_width()))?;
+        self.config.transmit_weights.form(&self.moved(&all, &numbers)?)
+    }
+
+    /// Beams `[rows, 2 N_TX]` with their direction cosines moved by 2 / C, as often as `times` says for each.
+    fn moved(&self, beams: &Tensor, times: &[u32]) -> Result<Tensor> {
+        let phases: Vec<f32> = times.iter().flat_map(|times| self.config.shift(*times)).collect();
+        let shape = (times.len(), self.config.transmit_width() / 2, 2);
+        let phases = Tensor::from_vec(phases, shape, &Device::Cpu)?.to_device(beams.device())?.to_dtype(beams.dtype())?;
+        let beams = beams.reshape(shape)?;
+        let part = |x: &Tensor, i: usize| x.narrow(2, i, 1);
+        let (x, y, cos, sin) = (part(&beams, 0)?, part(&beams, 1)?, part(&phases, 0)?, part(&phases, 1)?);
+        let moved = [((&x * &cos)? - (&y * &sin)?)?, ((x * sin)? + (y * cos)?)?];
+        Ok(Tensor::cat(&moved, 2)?.flatten_from(1)?)
     }
 
     /// The beam of the first measurement, `[1, 2 N_RX]`.

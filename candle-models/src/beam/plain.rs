@@ -5,7 +5,7 @@
 
 use super::config::View;
 use super::episode::{Episodes, Sensing};
-use super::user::SCALE;
+use super::user::{ANTENNA_SCALE, SCALE};
 use super::{Beam, Channels};
 use crate::exec::tensors::TensorExecutor;
 use crate::recurrent::Recurrent;
@@ -148,15 +148,17 @@ pub(super) fn measure(model: &Beam, episodes: &Episodes, codebook: &Tensor, firs
         let turned = turn.as_ref().map_or_else(|| Ok(y.clone()), |turn| y.mul(turn))?;
         let y = Complex { re: turned.re.unsqueeze(1)?, im: turned.im.unsqueeze(1)? };
         let scaled = Complex { re: (&y.re * f64::from(SCALE))?, im: (&y.im * f64::from(SCALE))? };
-        let seen = scaled.mul(&w)?.to_rows()?;
+        let seen = (y.mul(&w)?.to_rows()? * f64::from(ANTENNA_SCALE))?;
         // Every row has places of its own for what it saw.
         let slots = config.record() / seen.dim(1)?;
-        let slot = |start: u32| (config.record_place(t, (start as usize + t) % beams).start / config.receive_width()) as u32;
-        let place = one_of(episodes.start.iter().map(|s| slot(*s)).collect(), slots, codebook)?.unsqueeze(2)?;
+        let number = |start: &u32| config.seen(*start, t) as u32;
+        let slot = |start: &u32| (config.record_place(t, number(start) as usize).start / config.receive_width()) as u32;
+        let place = one_of(episodes.start.iter().map(slot).collect(), slots, codebook)?.unsqueeze(2)?;
         record = (record + place.broadcast_mul(&seen.unsqueeze(1)?)?.flatten_from(1)?)?;
-        let beam_number = one_of(index.to_vec1()?, beams, codebook)?;
+        let numbers: Vec<u32> = episodes.start.iter().map(number).collect();
+        let beam_number = one_of(numbers.clone(), beams, codebook)?;
         let features = match config.view {
-            View::Scalars => Tensor::cat(&[y.to_rows()?, index.to_dtype(dtype)?.unsqueeze(1)?], 1)?,
+            View::Scalars => Tensor::cat(&[y.to_rows()?, column(numbers.iter().map(|n| *n as f32).collect())?], 1)?,
             View::Antennas => {
                 let antennas = beam_number.unsqueeze(2)?.broadcast_mul(&seen.unsqueeze(1)?)?.flatten_from(1)?;
                 let progress = column(vec![t as f32 / (config.measurements.max(2) - 1) as f32; batch])?;

@@ -21,6 +21,8 @@ fn variants() -> Vec<BeamConfig> {
         small(|_| {}),
         small(|c| c.channel.mobility = Some(Mobility { doppler: 0.05, drift: 1.0 })),
         small(|c| (c.receive_weights, c.transmit_weights) = (Weighting::Phases, Weighting::Phases)),
+        small(|c| c.sweep = Sweep::Free),
+        small(|c| (c.sweep, c.view, c.decision) = (Sweep::Free, View::Scalars, DecisionConfig::State)),
         small(|c| (c.view, c.decision) = (View::Scalars, DecisionConfig::State)),
         small(|c| (c.measurements, c.feedback) = (2, Feedback::Quantised { values: 3, bits: 3 })),
     ]
@@ -83,7 +85,7 @@ fn the_fused_episode_is_the_plain_one() {
 #[test]
 fn finite_differences_confirm_the_gradient_through_the_whole_episode() {
     // A rounded feedback has no difference to take.
-    for (i, config) in variants().iter().enumerate().take(4) {
+    for (i, config) in variants().iter().enumerate().take(6) {
         let episodes = episodes(config, 4);
         let params = Params::init_dtype(Random::new(3), DType::F64, &Device::Cpu);
         let model = Beam::new(config, &params).unwrap();

@@ -28,8 +28,10 @@ pub struct UserEquipment {
     unit: Norm,
 }
 
-/// What measurements in antenna space are multiplied by, so that inputs have a size of about one.
+/// What measurements are multiplied by, so that inputs have a size of about one.
 pub(super) const SCALE: f32 = 0.4;
+/// The same for measurements in antenna space, where a beam's numbers are a quarter.
+pub(super) const ANTENNA_SCALE: f32 = 2.4;
 
 /// A measurement as the user's network sees it.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +68,7 @@ impl Observation<'_> {
 
     /// Writes the measurement in antenna space, `y w`.
     pub fn write_antennas(&self, to: &mut [f32]) {
-        let [re, im] = self.measurement.map(|y| SCALE * y);
+        let [re, im] = self.measurement.map(|y| ANTENNA_SCALE * y);
         for (to, w) in to.chunks_exact_mut(2).zip(self.beam.chunks_exact(2)) {
             (to[0], to[1]) = (re * w[0] - im * w[1], re * w[1] + im * w[0]);
         }

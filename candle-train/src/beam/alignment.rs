@@ -75,10 +75,7 @@ impl Alignment {
 
     /// The cross-entropy of the choice of a beam, and how often it is the best.
     fn choice(&self, model: &Beam, episodes: &Episodes, decided: &Decided) -> Result<[Tensor; 2]> {
-        let swept = candle_models::beam::Codebook::new(
-            self.model.channel.transmit.elements(),
-            model.swept()?.flatten_all()?.to_vec1()?,
-        )?;
+        let swept = candle_models::beam::Codebook::new(self.model.channel.transmit.elements(), model.swept()?.flatten_all()?.to_vec1()?)?;
         let width = self.model.receive_width();
         let channels = &episodes.channels;
         let responses = channels.responses(&swept)?;

@@ -4,7 +4,7 @@ use crate::optim::OptimiserConfig;
 use crate::overlay;
 use crate::schedule::{Schedule, Shape};
 use crate::trainer::TrainerConfig;
-use candle_models::beam::{BeamConfig, CodebookConfig, DecisionConfig, Feedback, Scheme, View};
+use candle_models::beam::{BeamConfig, CodebookConfig, DecisionConfig, Feedback, Scheme, Sweep, View};
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -80,24 +80,21 @@ impl RunConfig {
     pub fn preset(name: &str) -> Result<Self> {
         let schedule = Schedule { peak: 2e-3, warmup: 100, floor: 0.01, ..Schedule::default() };
         let optimiser = OptimiserConfig { weight_decay: 0.0, clip: 5.0, ema: 0.999, ..OptimiserConfig::default() };
-        let trainer = TrainerConfig { log_every: 100, evaluate_every: 2000, save_every: 1000, schedule, optimiser, ..TrainerConfig::default() };
+        let trainer =
+            TrainerConfig { log_every: 100, evaluate_every: 2000, save_every: 1000, schedule, optimiser, ..TrainerConfig::default() };
         let mut run = Self {
             seed: 1,
             episodes: 10_000_000,
             episode: EpisodeConfig { batch: 256, snr_low: 10.0, snr_high: 10.0, fewest: 16, evaluated: 4096, snr: 10.0 },
-            loss: LossConfig {
-                objective: Objective::Logarithm { floor: 1e-3 },
-                auxiliary: 0.3,
-                auxiliary_until: 0.3,
-                choice: 0.1,
-            },
+            loss: LossConfig { objective: Objective::Logarithm { floor: 1e-3 }, auxiliary: 0.3, auxiliary_until: 0.3, choice: 0.1 },
             model: BeamConfig::default(),
             trainer,
         };
         let fixed = CodebookConfig::Random { count: 8, seed: 1 };
         match name {
             "c1" => {
-                (run.model.scheme, run.model.feedback, run.model.codebook) = (Scheme::C1, Feedback::Index, CodebookConfig::Published { count: 8 });
+                (run.model.scheme, run.model.feedback, run.model.codebook) =
+                    (Scheme::C1, Feedback::Index, CodebookConfig::Published { count: 8 });
                 run.loss.choice = 1.0;
             }
             "c2" => (run.model.scheme, run.model.codebook) = (Scheme::C2, fixed),
@@ -105,6 +102,7 @@ impl RunConfig {
             "paper" => {
                 run.model = BeamConfig {
                     codebook: CodebookConfig::Published { count: 8 },
+                    sweep: Sweep::Free,
                     view: View::Scalars,
                     hidden: 384,
                     decision: DecisionConfig::State,
@@ -113,7 +111,8 @@ impl RunConfig {
                 run.loss = LossConfig { objective: Objective::Share, auxiliary: 0.0, auxiliary_until: 0.0, choice: 0.1 };
                 // 100 000 channels are an epoch of 98 batches; the rate falls every ten.
                 run.episode.batch = 1024;
-                run.trainer.schedule = Schedule { peak: 1e-3, warmup: 0, shape: Shape::Step, period: 980, decay: 0.96, floor: 0.0, ..Schedule::default() };
+                run.trainer.schedule =
+                    Schedule { peak: 1e-3, warmup: 0, shape: Shape::Step, period: 980, decay: 0.96, floor: 0.0, ..Schedule::default() };
             }
             _ => return Err(Error::config("preset", format!("expected one of {}, found '{name}'", Self::PRESETS.join(", ")))),
         }
@@ -156,8 +155,11 @@ impl RunConfig {
         if !(floor > 0.0 && floor <= 1.0) {
             return Err(Error::config("loss.objective.floor", format!("expected above 0 to 1, found {floor}")));
         }
-        let weights =
-            [("loss.auxiliary", self.loss.auxiliary, 1e6), ("loss.auxiliary_until", self.loss.auxiliary_until, 1.0), ("loss.choice", self.loss.choice, 1e6)];
+        let weights = [
+            ("loss.auxiliary", self.loss.auxiliary, 1e6),
+            ("loss.auxiliary_until", self.loss.auxiliary_until, 1.0),
+            ("loss.choice", self.loss.choice, 1e6),
+        ];
         if let Some((field, x, limit)) = weights.into_iter().find(|(_, x, limit)| !(0.0..=*limit).contains(x)) {
             return Err(Error::config(field, format!("expected 0 to {limit}, found {x}")));
         }

@@ -29,7 +29,11 @@ fn card(trained: &Trained, command: &str) -> Result<String> {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "# Beam alignment, scheme {scheme}\n");
-    let _ = writeln!(text, "Aligns a link of {transmit} transmit and {receive} receive antennas in {} measurements: {what}. {parameters} parameters.\n", config.model.measurements);
+    let _ = writeln!(
+        text,
+        "Aligns a link of {transmit} transmit and {receive} receive antennas in {} measurements: {what}. {parameters} parameters.\n",
+        config.model.measurements
+    );
     let _ = writeln!(text, "## Figures\n");
     let (count, snr) = (config.episode.evaluated, config.episode.snr);
     let _ = writeln!(text, "On {count} channels that training never saw, at {snr} dB:\n");
@@ -40,7 +44,11 @@ fn card(trained: &Trained, command: &str) -> Result<String> {
     }
     let minutes = trained.time.as_secs_f64() / 60.0;
     let _ = writeln!(text, "\n## Training\n");
-    let _ = writeln!(text, "{} steps, {} episodes, each with a channel of its own, seed {}; {minutes:.1} minutes of steps since the last start.\n", trained.step, config.episodes, config.seed);
+    let _ = writeln!(
+        text,
+        "{} steps, {} episodes, each with a channel of its own, seed {}; {minutes:.1} minutes of steps since the last start.\n",
+        trained.step, config.episodes, config.seed
+    );
     let _ = writeln!(text, "```sh\n{command}\n```\n\n```toml\n{}```", config.to_toml()?);
     Ok(text)
 }

@@ -26,7 +26,13 @@ pub fn train(arguments: &BeamArguments) -> Result<()> {
     let leads = plan.with.ranks.rank() == 0;
     if leads {
         println!("{}\n{}", plan.config.to_toml()?, plan.summary);
-        println!("{} parameters, {} steps of {} episodes; {}", plan.summary.values, plan.steps, plan.config.episode.batch, place_of(&plan.with));
+        println!(
+            "{} parameters, {} steps of {} episodes; {}",
+            plan.summary.values,
+            plan.steps,
+            plan.config.episode.batch,
+            place_of(&plan.with)
+        );
     }
     let Some(out) = asked.directory()? else { return Ok(()) };
     let (place, stop, command) = (asked.place(out), asked.stop()?, plan.command.clone());

@@ -149,7 +149,8 @@ impl RunConfig {
 /// A backbone of another kind has its usual sizes.
 fn usual(kind: &str) -> Result<Table> {
     let named = BackboneConfig::named(kind);
-    let named = named.ok_or_else(|| Error::config("kind", format!("expected one of {}, found '{kind}'", BackboneConfig::KINDS.join(", "))))?;
+    let named =
+        named.ok_or_else(|| Error::config("kind", format!("expected one of {}, found '{kind}'", BackboneConfig::KINDS.join(", "))))?;
     Table::try_from(named).map_err(|e| Error::config("kind", e))
 }
 
