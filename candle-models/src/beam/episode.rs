@@ -118,12 +118,20 @@ impl Beam {
         let record = |recorder: &mut _| Ok(self.user.pass(recorder)?.map(Output::Floats).to_vec());
         let program = Program::new(crate::recurrent::Recurrent::signature(&self.user), Whole::default(), record)?;
         let net = Differentiable::new(&program)?;
-        let flat = net.parameters().map(|p| p.flatten_all()?.to_dtype(DType::F32)).collect::<candle_core::Result<Vec<_>>>()?;
-        let flat = Tensor::cat(&flat, 0)?;
+        let gradients = Arc::<Mutex<Vec<f32>>>::default();
+        let owed = net.parameters().chunks(3).map(|parameters| Owed::to(parameters, &gradients)).collect::<Result<Vec<_>>>()?;
+        let owed = Tensor::cat(&owed, 0)?;
         let noise = (0..episodes.channels.batch()).map(|i| episodes.noise(i)).collect::<Result<_>>()?;
-        let loops =
-            Loop { config: self.config.clone(), episodes: episodes.clone(), noise, net, tapes: tapes.clone(), blocks: Mutex::default() };
-        let found = codebook.contiguous()?.apply_op3(&first.contiguous()?, &flat, loops)?;
+        let loops = Loop {
+            config: self.config.clone(),
+            episodes: episodes.clone(),
+            noise,
+            net,
+            tapes: tapes.clone(),
+            blocks: Mutex::default(),
+            gradients,
+        };
+        let found = codebook.contiguous()?.apply_op3(&first.contiguous()?, &owed, loops)?;
         Ok([found.narrow(1, 0, self.config.record())?, found.narrow(1, self.config.record(), self.config.hidden)?])
     }
 }
@@ -142,6 +150,61 @@ struct Loop {
     tapes: Tapes,
     /// What the forward leaves for the backward.
     blocks: Mutex<Vec<Option<Block>>>,
+    /// What the backward leaves for the parameters.
+    gradients: Arc<Mutex<Vec<f32>>>,
+}
+
+/// Gradients of up to three parameters, which the backward of an episode leaves beside the graph. A custom operation knows three
+/// tensors, an episode has dozens of parameters, and joining them to one would copy all of them forward and backward: in their place
+/// goes one number each that says nothing.
+struct Owed {
+    places: Vec<Range<usize>>,
+    gradients: Arc<Mutex<Vec<f32>>>,
+}
+
+impl Owed {
+    fn to(parameters: &[(Tensor, Range<usize>)], gradients: &Arc<Mutex<Vec<f32>>>) -> Result<Tensor> {
+        let owed = Self { places: parameters.iter().map(|(_, place)| place.clone()).collect(), gradients: gradients.clone() };
+        // Where there are fewer than three, one comes again; the others have no gradient then.
+        let at = |i: usize| &parameters[i.min(parameters.len() - 1)].0;
+        Ok(at(0).apply_op3(at(1), at(2), owed)?)
+    }
+
+    fn of(&self, i: usize, parameter: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let Some(place) = self.places.get(i) else { return Ok(None) };
+        let gradients = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
+        let gradient = Tensor::from_slice(&gradients[place.clone()], parameter.shape(), parameter.device())?;
+        Ok(Some(gradient.to_dtype(parameter.dtype())?))
+    }
+}
+
+impl CustomOp3 for Owed {
+    fn name(&self) -> &'static str {
+        "owed"
+    }
+
+    fn cpu_fwd(
+        &self,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> candle_core::Result<(CpuStorage, Shape)> {
+        Ok((CpuStorage::F32(vec![0.0]), 1.into()))
+    }
+
+    fn bwd(
+        &self,
+        a: &Tensor,
+        b: &Tensor,
+        c: &Tensor,
+        _: &Tensor,
+        _: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        Ok((self.of(0, a)?, self.of(1, b)?, self.of(2, c)?))
+    }
 }
 
 /// Some rows of a batch on their way.
@@ -272,8 +335,9 @@ impl Loop {
         }
     }
 
-    /// Runs a block backward from the gradients of its outputs: those of codebook, first beam and parameters.
-    fn backward(&self, index: usize, block: &mut Block, grad: &[f32]) -> [Vec<f32>; 3] {
+    /// Runs a block backward from the gradients of its outputs: those of codebook and first beam; those of the parameters stay on its
+    /// tape.
+    fn backward(&self, index: usize, block: &mut Block, grad: &[f32]) -> [Vec<f32>; 2] {
         let (width, steps) = (self.width(), self.episodes.measurements);
         let (range, total) = (self.rows(index), self.total());
         let rows = range.len();
@@ -296,7 +360,8 @@ impl Loop {
         beams.chunks_exact(width).for_each(|row| add_into(&mut first, row));
         let mut codebook = vec![0.0; self.config.codebook.count() * self.config.transmit_width()];
         self.codebook_gradient(range, &responses, &mut codebook);
-        [codebook, first, block.tape.finish(&self.net).to_vec()]
+        block.tape.finish(&self.net);
+        [codebook, first]
     }
 
     /// From the gradients of what the network read in step `t` to those of the step's beams (replaced), of `H f` and of the
@@ -401,7 +466,7 @@ impl CustomOp3 for Loop {
         &self,
         codebook: &Tensor,
         first: &Tensor,
-        flat: &Tensor,
+        owed: &Tensor,
         _: &Tensor,
         grad: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
@@ -410,15 +475,22 @@ impl CustomOp3 for Loop {
         let parts = blocks.par_iter_mut().zip(grad.par_chunks(BLOCK * self.total())).enumerate();
         let parts = parts.map(|(i, (block, grad))| block.as_mut().map(|block| self.backward(i, block, grad)));
         let Some(parts) = parts.collect::<Option<Vec<_>>>() else { candle_core::bail!("episode: a second backward") };
-        blocks.into_iter().flatten().for_each(|block| self.tapes.put(block.tape));
+        let mut gradients = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
+        for block in blocks.into_iter().flatten() {
+            match gradients.is_empty() {
+                true => gradients.extend_from_slice(block.tape.gradients()),
+                false => add_into(&mut gradients, block.tape.gradients()),
+            }
+            self.tapes.put(block.tape);
+        }
         let sum = parts.into_iter().reduce(|mut sum, part| {
             sum.iter_mut().zip(&part).for_each(|(to, from)| add_into(to, from));
             sum
         });
-        let Some([dcodebook, dfirst, dflat]) = sum else { candle_core::bail!("episode: an empty batch") };
+        let Some([dcodebook, dfirst]) = sum else { candle_core::bail!("episode: an empty batch") };
         let shaped =
             |values: Vec<f32>, like: &Tensor| Ok::<_, candle_core::Error>(Some(Tensor::from_vec(values, like.shape(), like.device())?));
-        Ok((shaped(dcodebook, codebook)?, shaped(dfirst, first)?, shaped(dflat, flat)?))
+        Ok((shaped(dcodebook, codebook)?, shaped(dfirst, first)?, Some(owed.zeros_like()?)))
     }
 }
 

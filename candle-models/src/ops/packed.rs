@@ -164,6 +164,20 @@ impl PackedMatrix {
         Self { inputs, outputs, kind, lines, scale: factors, bias: padded }
     }
 
+    /// Packs the transpose, `[outputs, inputs]`, of a row-major weight `[inputs, outputs]` in f32, without bias.
+    pub fn transposed(inputs: usize, outputs: usize, weight: &[f32]) -> Self {
+        assert_eq!(weight.len(), inputs * outputs);
+        let columns = inputs.next_multiple_of(PANEL);
+        let mut lines = vec![Line::ZERO; outputs * columns / PANEL];
+        for (panel, lines) in lines.chunks_mut(outputs.max(1)).enumerate() {
+            let rows = weight.chunks_exact(outputs).skip(panel * PANEL).take(PANEL);
+            for (column, row) in rows.enumerate() {
+                lines.iter_mut().zip(row).for_each(|(line, value)| line.0[column] = value.to_bits());
+            }
+        }
+        Self { inputs: outputs, outputs: inputs, kind: Kind::F32, lines, scale: vec![1.0; columns], bias: vec![0.0; columns] }
+    }
+
     pub fn panel_count(&self) -> usize {
         self.bias.len() / PANEL
     }

@@ -87,9 +87,9 @@ impl Differentiable {
         Ok(Self { nodes, matrices, inputs, outputs, parameters })
     }
 
-    /// The parameters in the order of their gradients.
-    pub fn parameters(&self) -> impl Iterator<Item = &Tensor> {
-        self.parameters.tensors.iter().map(|(tensor, _)| tensor)
+    /// The parameters, each with the place of its gradient.
+    pub fn parameters(&self) -> &[(Tensor, Range<usize>)] {
+        &self.parameters.tensors
     }
 
     /// Whether a tape made for another program of that shape serves this one.
@@ -199,14 +199,18 @@ impl Tape {
         }
     }
 
-    /// The gradients of all parameters over all steps, behind the last backward.
-    pub fn finish(&mut self, net: &Differentiable) -> &[f32] {
+    /// Gradients of all parameters, behind [`Self::finish`].
+    pub fn gradients(&self) -> &[f32] {
+        &self.sums
+    }
+
+    /// Completes the gradients of all parameters over all steps, behind the last backward.
+    pub fn finish(&mut self, net: &Differentiable) {
         let mut sums = std::mem::take(&mut self.sums);
         for node in &net.nodes {
             node.finish(net, self, &mut sums);
         }
         self.sums = sums;
-        &self.sums
     }
 
     /// Hands `grad` `[rows, width]` to a matrix of step `t` that an operation has read.

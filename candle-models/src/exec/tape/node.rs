@@ -5,12 +5,22 @@ use crate::exec::program::{Op, Slot};
 use crate::nn::{Linear, Norm};
 use crate::ops::{self, Activation, Format, NormKind, Operand, OutPointer, PackedMatrix, Rows, Target};
 use crate::{Error, Result};
-use candle_core::{DType, Tensor};
+use candle_core::{CpuStorage, DType, Storage, Tensor};
 use std::ops::Range;
 
 /// The values of a parameter on the host.
 fn host(tensor: &Tensor) -> Result<Vec<f32>> {
-    Ok(tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?)
+    with_host(tensor, <[f32]>::to_vec)
+}
+
+/// Calls `f` with the values of a parameter, where they lie if they do so in order.
+fn with_host<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
+    let tensor = tensor.to_dtype(DType::F32)?.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    match (&*storage, layout.contiguous_offsets()) {
+        (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) => Ok(f(&values[start..end])),
+        _ => Err(Error::Input("a tape's parameters lie on the host".to_owned())),
+    }
 }
 
 /// A weight packed for both directions, its bias, and where their gradients go.
@@ -26,10 +36,13 @@ impl Weight {
     fn new(layer: &Linear, parameters: &mut Parameters) -> Result<Self> {
         let (inputs, outputs) = layer.weight.dims2()?;
         let bias = layer.bias.as_ref().map(host).transpose()?.unwrap_or_default();
-        let (values, transposed) = (host(&layer.weight)?, host(&layer.weight.t()?.contiguous()?)?);
+        let (forward, transposed) = with_host(&layer.weight, |values| {
+            let forward = || PackedMatrix::new(inputs, outputs, values, &bias, &Format::F32);
+            rayon::join(forward, || PackedMatrix::transposed(inputs, outputs, values))
+        })?;
         Ok(Self {
-            forward: PackedMatrix::new(inputs, outputs, &values, &bias, &Format::F32),
-            transposed: PackedMatrix::new(outputs, inputs, &transposed, &[], &Format::F32),
+            forward,
+            transposed,
             bias,
             place: parameters.place(&layer.weight),
             bias_place: layer.bias.as_ref().map(|b| parameters.place(b)),
@@ -321,7 +334,11 @@ impl Node {
                 }
             }
             Self::Gru { x, kept, products, weight, out } => {
+                // What one operation alone reads has its gradient written in place.
+                let in_place = net.matrices[x.buffer].read_once;
+                let mut dx_matrix = if in_place { std::mem::take(&mut tape.grads[x.buffer]) } else { Vec::new() };
                 let (dx, through) = scratch.split_at_mut(tape.rows * x.width);
+                let dx = if in_place { &mut dx_matrix[tape.step(x.width, t)] } else { dx };
                 let mut carry = std::mem::take(&mut tape.carries[i]);
                 ops::add_into(&mut carry, dy);
                 let mut dh_matrix = std::mem::take(&mut tape.grads[products.buffer]);
@@ -341,7 +358,11 @@ impl Node {
                 }
                 tape.grads[products.buffer] = dh_matrix;
                 tape.carries[i] = carry;
-                tape.deliver(net, *x, t, dx);
+                if in_place {
+                    tape.grads[x.buffer] = dx_matrix;
+                } else {
+                    tape.deliver(net, *x, t, dx);
+                }
             }
         }
         tape.scratch = scratch;

@@ -147,9 +147,10 @@ fn with_tape(params: &Params, net: &Net, old: Option<Tape>) -> (f32, Vec<(String
         let grads = tape.input_grad(&net, 0, t);
         fed = (0..ROWS).flat_map(|r| grads.row(r)[..OUTPUTS].to_vec()).collect();
     }
-    let sums = tape.finish(&net).to_vec();
+    tape.finish(&net);
+    let sums = tape.gradients().to_vec();
     let gradient = |(name, var): (String, candle_core::Var)| {
-        let (_, place) = net.parameters.tensors.iter().find(|(t, _)| t.id() == var.as_tensor().id()).unwrap();
+        let (_, place) = net.parameters().iter().find(|(t, _)| t.id() == var.as_tensor().id()).unwrap();
         (name, sums[place.clone()].to_vec())
     };
     (loss, params.vars().into_iter().map(gradient).collect(), tape)
