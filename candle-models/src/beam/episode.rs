@@ -8,8 +8,8 @@
 //! (`exec::tape`), so that threads meet once. Elsewhere it is the same in plain tensor operations ([`super::plain`]).
 
 use super::channel::noise_deviation;
-use super::complex::inner;
-use super::config::View;
+use super::complex::{inner, product};
+use super::config::{MemoryConfig, View};
 use super::user::{ANTENNA_SCALE, Observation, SCALE};
 use super::{Beam, BeamConfig, Channels, within};
 use crate::exec::program::{Output, Program, Whole};
@@ -112,7 +112,9 @@ impl Beam {
     pub fn measure(&self, episodes: &Episodes, tapes: &Tapes) -> Result<[Tensor; 2]> {
         episodes.check(&self.config)?;
         let (codebook, first) = (self.swept()?, self.first_beam()?);
-        if !(codebook.device().is_cpu() && codebook.dtype() == DType::F32) {
+        // A tape knows gated recurrent units only.
+        let has_tape = matches!(self.config.memory, MemoryConfig::Gru { .. });
+        if !(has_tape && codebook.device().is_cpu() && codebook.dtype() == DType::F32) {
             return super::plain::measure(self, episodes, &codebook, &first);
         }
         let record = |recorder: &mut _| Ok(self.user.pass(recorder)?.map(Output::Floats).to_vec());
@@ -225,10 +227,6 @@ pub(super) fn reference(view: View, [re, im]: [f32; 2]) -> [f32; 2] {
     if modulus > 0.0 && view == View::Antennas { [re / modulus, -im / modulus] } else { [1.0, 0.0] }
 }
 
-fn multiply([a, b]: [f32; 2], [c, d]: [f32; 2]) -> [f32; 2] {
-    [a * c - b * d, a * d + b * c]
-}
-
 fn conjugate([a, b]: [f32; 2]) -> [f32; 2] {
     [a, -b]
 }
@@ -321,7 +319,7 @@ impl Loop {
             // Another row's measurements, the same row's all along.
             let from = if self.episodes.sensing == Sensing::Shuffled { (r + 1) % rows } else { r };
             let turn = reference(self.config.view, pair(&block.measured, from));
-            let turned = multiply(pair(&block.measured, t * rows + from), turn);
+            let turned = product(pair(&block.measured, t * rows + from), turn);
             let seen = Observation {
                 measurement: turned,
                 beam: &block.beams[(t * rows + r) * width..][..width],
@@ -373,7 +371,7 @@ impl Loop {
             let at = t * rows + r;
             let (beam, grad) = (&block.beams[at * width..][..width], grads.row(r));
             let (y, turn) = (pair(&block.measured, at), reference(self.config.view, pair(&block.measured, r)));
-            let turned = multiply(y, turn);
+            let turned = product(y, turn);
             let (index, to) = (self.config.seen(self.episodes.start[start + r], t), &mut beams[r * width..][..width]);
             // What the network and the decision saw: z_n = s y' w_n, and the former also s y' itself.
             let record = &outer[r * self.total()..][self.config.record_place(t, index)];
@@ -391,19 +389,19 @@ impl Loop {
                     dz = [dz[0] + seen[0], dz[1] + seen[1]];
                 }
                 let dz = dz.map(|g| ANTENNA_SCALE * g);
-                let through = multiply(dz, conjugate(w));
+                let through = product(dz, conjugate(w));
                 dy = [dy[0] + through[0], dy[1] + through[1]];
-                to.copy_from_slice(&multiply(dz, conjugate(turned)));
+                to.copy_from_slice(&product(dz, conjugate(turned)));
             }
             // y' = y rho
-            let drho = multiply(dy, conjugate(y));
+            let drho = product(dy, conjugate(y));
             (references[2 * r], references[2 * r + 1]) = (references[2 * r] + drho[0], references[2 * r + 1] + drho[1]);
-            let mut dy = multiply(dy, conjugate(turn));
+            let mut dy = product(dy, conjugate(turn));
             if t == 0 && self.config.view == View::Antennas {
                 // rho = exp(-j arg y_0), whose derivative by the argument is -j rho.
                 let power = y[0] * y[0] + y[1] * y[1];
                 if power > 0.0 {
-                    let by_argument = multiply(turn, conjugate(pair(references, r)))[1];
+                    let by_argument = product(turn, conjugate(pair(references, r)))[1];
                     (dy[0], dy[1]) = (dy[0] - by_argument * y[1] / power, dy[1] + by_argument * y[0] / power);
                 }
             }
@@ -411,8 +409,8 @@ impl Loop {
             let slot = (r * slots + self.slot(start + r, t).1) * width;
             let response = &block.responses[slot..][..width];
             for (n, (to, dr)) in to.chunks_exact_mut(2).zip(responses[slot..][..width].chunks_exact_mut(2)).enumerate() {
-                let dw = multiply(conjugate(dy), pair(response, n));
-                let back = multiply(dy, pair(beam, n));
+                let dw = product(conjugate(dy), pair(response, n));
+                let back = product(dy, pair(beam, n));
                 (to[0], to[1]) = (to[0] + dw[0], to[1] + dw[1]);
                 (dr[0], dr[1]) = (dr[0] + back[0], dr[1] + back[1]);
             }

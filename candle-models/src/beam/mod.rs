@@ -21,6 +21,7 @@ pub mod metrics;
 mod model;
 mod plain;
 mod setting;
+mod sounder;
 #[cfg(test)]
 mod tests;
 mod user;
@@ -37,6 +38,7 @@ pub use decision::{BaseStation, Decision};
 pub use episode::{Episodes, Sensing, Tapes};
 pub use metrics::Summary;
 pub use model::{Beam, Decided};
+pub use sounder::Sounder;
 pub use user::UserEquipment;
 
 use crate::{Error, Result};

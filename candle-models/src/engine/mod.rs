@@ -68,6 +68,7 @@ use crate::Result;
 use crate::bundle::{Bundle, ParameterSpec};
 use crate::exec::program::{Output, Recorder};
 use crate::recurrent::Recurrent;
+use crate::{beam, policy};
 use std::sync::Arc;
 
 /// Which values an input of indices can take.
@@ -96,12 +97,18 @@ pub trait Model: Recurrent + Send + Sync {
 
 /// The model of a bundle, whatever its family: a new family is one line here.
 pub fn load(bundle: &Bundle) -> Result<Arc<dyn Model>> {
-    bundle.require_family(&[crate::policy::FAMILY])?;
-    Ok(Arc::new(crate::policy::Policy::load(bundle)?))
+    bundle.require_family(&[policy::FAMILY, beam::FAMILY])?;
+    match bundle.manifest().family.as_str() {
+        beam::FAMILY => Ok(Arc::new(beam::Beam::load(bundle, &candle_core::Device::Cpu)?.user)),
+        _ => Ok(Arc::new(policy::Policy::load(bundle)?)),
+    }
 }
 
 /// What the file of a bundle's parameters must hold, whatever its family: one line for a new one here too.
 pub fn parameters(bundle: &Bundle) -> Result<Vec<ParameterSpec>> {
-    bundle.require_family(&[crate::policy::FAMILY])?;
-    crate::policy::Policy::parameters(&bundle.config()?)
+    bundle.require_family(&[policy::FAMILY, beam::FAMILY])?;
+    match bundle.manifest().family.as_str() {
+        beam::FAMILY => beam::Beam::parameters(&bundle.config()?),
+        _ => policy::Policy::parameters(&bundle.config()?),
+    }
 }

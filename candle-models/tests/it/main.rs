@@ -2,6 +2,7 @@
 // Helpers of tests may unwrap as tests do; the setting in clippy.toml sees `#[test]` functions only.
 #![allow(clippy::unwrap_used)]
 
+mod beam;
 mod bundle;
 #[cfg(feature = "cli")]
 mod doctor;

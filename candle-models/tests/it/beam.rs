@@ -1,0 +1,273 @@
+//! The property suites of a family on beam controllers: every network of a link, with every memory.
+
+use candle_core::{DType, Device, Tensor};
+use candle_models::beam::{
+    Beam, BeamConfig, Channels, DecisionConfig, Episodes, Feedback, MemoryConfig, Mobility, Scheme, Sensing, Sounder, Sweep, Tapes, View,
+    Weighting,
+};
+use candle_models::engine::{Engine, Model, Options, Runner};
+use candle_models::nn::{MambaConfig, Params};
+use candle_models::random::Random;
+use candle_models::tensors::NamedTensors;
+use std::sync::Arc;
+
+fn small(edit: impl Fn(&mut BeamConfig)) -> BeamConfig {
+    let mut config = BeamConfig { measurements: 6, hidden: 24, base: 16, ..BeamConfig::default() };
+    config.decision = DecisionConfig::Measurements { width: 32, layers: 1 };
+    edit(&mut config);
+    config
+}
+
+fn configs() -> Vec<BeamConfig> {
+    let mamba = MemoryConfig::Mamba { layers: 2, block: MambaConfig { state: 4, ..MambaConfig::default() } };
+    vec![
+        small(|_| {}),
+        small(|c| c.memory = mamba.clone()),
+        small(|c| (c.scheme, c.feedback) = (Scheme::C1, Feedback::Index)),
+        small(|c| (c.sweep, c.view, c.decision) = (Sweep::Free, View::Scalars, DecisionConfig::State)),
+        small(|c| (c.receive_weights, c.transmit_weights) = (Weighting::QuantisedPhases { bits: 3 }, Weighting::Phases)),
+        small(|c| {
+            (c.feedback, c.channel.mobility) = (Feedback::Quantised { values: 8, bits: 4 }, Some(Mobility { doppler: 0.01, drift: 0.5 }))
+        }),
+    ]
+}
+
+fn beam(config: &BeamConfig) -> Beam {
+    let params = Params::init(Random::new(2), &Device::Cpu);
+    Beam::new(config, &params).unwrap();
+    let tensors = params.vars().into_iter().map(|(name, var)| (name, var.as_detached_tensor())).collect();
+    Beam::new(config, &Params::given(tensors, &Device::Cpu)).unwrap()
+}
+
+/// All networks of a controller.
+fn networks(config: &BeamConfig) -> Vec<Arc<dyn Model>> {
+    let Beam { user, decision, base, .. } = beam(config);
+    let mut networks: Vec<Arc<dyn Model>> = vec![Arc::new(user), Arc::new(decision)];
+    networks.extend(base.map(|base| Arc::new(base) as Arc<dyn Model>));
+    networks
+}
+
+fn inputs(model: &dyn Model, batch: usize, steps: usize) -> NamedTensors {
+    let random = |name: &str, width: usize| {
+        let mut values = vec![0.0; batch * steps * width];
+        Random::new(5).stream(name).fill_normal(0, &mut values);
+        Tensor::from_vec(values, (batch, steps, width), &Device::Cpu).unwrap()
+    };
+    model.signature().inputs.iter().map(|spec| (spec.name.clone(), random(&spec.name, spec.width()))).collect()
+}
+
+fn resets(batch: usize, steps: usize) -> Vec<bool> {
+    (0..batch * steps).map(|i| Random::new(6).uniform(i as u64) < 0.2).collect()
+}
+
+fn frame(inputs: &NamedTensors, t: usize) -> NamedTensors {
+    inputs.map(|_, x| Ok(x.narrow(1, t, 1)?.squeeze(1)?.contiguous()?)).unwrap()
+}
+
+fn flat(x: &Tensor) -> Vec<f32> {
+    x.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn assert_close(what: &str, found: &[f32], want: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), want.len(), "{what}");
+    for (i, (x, y)) in found.iter().zip(want).enumerate() {
+        assert!((x - y).abs() <= tolerance * (1.0 + y.abs()), "{what} at {i}: {x} and {y}");
+    }
+}
+
+#[test]
+fn unroll_equals_folded_steps_and_a_row_of_a_batch_is_the_row_alone() {
+    let (batch, steps) = (3, 7);
+    for (i, model) in configs().iter().flat_map(networks).enumerate() {
+        let (inputs, resets) = (inputs(&*model, batch, steps), resets(batch, steps));
+        let start = model.initial_state(batch).unwrap();
+        let (whole, after) = model.unroll(&inputs, &resets, &start).unwrap();
+        let mut state = start;
+        for t in 0..steps {
+            let now: Vec<bool> = (0..batch).map(|b| resets[b * steps + t]).collect();
+            let (outputs, next) = model.step(&frame(&inputs, t), &now, &state).unwrap();
+            for (name, found) in outputs.iter() {
+                assert_close(&format!("network {i} {name} {t}"), &flat(found), &flat(frame(&whole, t).get(name).unwrap()), 2e-5);
+            }
+            state = next;
+        }
+        for (name, found) in state.iter() {
+            assert_close(&format!("network {i} state {name}"), &flat(found), &flat(after.get(name).unwrap()), 2e-5);
+        }
+        for b in 0..batch {
+            let alone = inputs.map(|_, x| Ok(x.narrow(0, b, 1)?)).unwrap();
+            let (outputs, _) = model.unroll(&alone, &resets[b * steps..][..steps], &model.initial_state(1).unwrap()).unwrap();
+            for (name, found) in outputs.iter() {
+                let want = whole.get(name).unwrap().narrow(0, b, 1).unwrap();
+                assert_close(&format!("network {i} {name} row {b}"), &flat(found), &flat(&want), 2e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_runner_and_an_engine_answer_like_tensors() {
+    let (batch, steps) = (3, 7);
+    for (i, model) in configs().iter().flat_map(networks).enumerate() {
+        let (inputs, resets) = (inputs(&*model, batch, steps), resets(batch, steps));
+        let (want, _) = model.unroll(&inputs, &resets, &model.initial_state(batch).unwrap()).unwrap();
+        let mut runner = Runner::new(model.clone(), batch, 1).unwrap();
+        let engine = Engine::start(model.clone(), &Options { sessions: 1, ..Options::default() }).unwrap();
+        let mut session = engine.open().unwrap();
+        for t in 0..steps {
+            let now: Vec<bool> = (0..batch).map(|b| resets[b * steps + t]).collect();
+            if now[0] {
+                session.reset();
+            }
+            for (name, x) in frame(&inputs, t).iter() {
+                runner.set_f32(name, &flat(x)).unwrap();
+                session.set_f32(name, &flat(&x.get(0).unwrap())).unwrap();
+            }
+            runner.step(&now).unwrap();
+            session.step().unwrap();
+            for (name, want) in frame(&want, t).iter() {
+                for b in 0..batch {
+                    assert_close(
+                        &format!("network {i} {name} {t} row {b}"),
+                        runner.floats(name, b).unwrap(),
+                        &flat(&want.get(b).unwrap()),
+                        3e-5,
+                    );
+                }
+                assert_close(
+                    &format!("network {i} {name} {t}, a session"),
+                    session.floats(name).unwrap(),
+                    &flat(&want.get(0).unwrap()),
+                    3e-5,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sweep_measurement_by_measurement_ends_where_the_episode_ends() {
+    for (i, config) in configs().iter().enumerate() {
+        let (model, batch) = (beam(config), 4);
+        let random = Random::new(8);
+        let channels = Channels::generate(&config.channel, random.stream("channels"), 0, batch, config.measurements).unwrap();
+        let episodes = Episodes {
+            channels: Arc::new(channels),
+            measurements: config.measurements,
+            start: if config.scheme == Scheme::C3 { vec![0, 3, 7, 2] } else { vec![0; 4] },
+            snr_db: vec![10.0, 0.0, 20.0, -5.0],
+            noise: random.stream("noise"),
+            first: 0,
+            sensing: Sensing::Measurements,
+        };
+        let want = model.align(&episodes, &Tapes::default()).unwrap();
+        let swept = flat(&model.swept().unwrap());
+        let Beam { decision, base, .. } = beam(config);
+        let [user, decision]: [Arc<dyn Model>; 2] = [Arc::new(beam(config).user), Arc::new(decision)];
+        let base = base.map(|base| Arc::new(base) as Arc<dyn Model>);
+        for b in 0..batch {
+            let mut sounder = Sounder::new(&model, episodes.start[b]).unwrap();
+            let mut network = Runner::new(user.clone(), 1, 1).unwrap();
+            let mut noise = vec![0.0; 2 * config.measurements];
+            random.stream("noise").at(b as u64).fill_normal(0, &mut noise);
+            let deviation = candle_models::beam::channel::noise_deviation(episodes.snr_db[b]).unwrap();
+            for t in 0..config.measurements {
+                let sent = &swept[sounder.transmitted() * config.transmit_width()..][..config.transmit_width()];
+                let [re, im] = episodes.channels.at(b, t).measure(sounder.beam(), sent);
+                let y = [re + deviation * noise[2 * t], im + deviation * noise[2 * t + 1]];
+                sounder.observe(y, episodes.snr_db[b], network.floats_mut("features", 0).unwrap()).unwrap();
+                network.step(&[t == 0]).unwrap();
+                sounder.follow(network.floats("beam", 0).unwrap()).unwrap();
+            }
+            let mut decide = Runner::new(decision.clone(), 1, 1).unwrap();
+            decide.set_f32("measurements", sounder.measurements()).unwrap();
+            decide.set_f32("state", network.floats("state", 0).unwrap()).unwrap();
+            decide.step(&[true]).unwrap();
+            let row = |x: &Tensor| flat(&x.get(b).unwrap());
+            let mut receive = decide.floats("beam", 0).unwrap().to_vec();
+            config.receive_weights.round(&mut receive);
+            assert_close(&format!("config {i}, receive beam {b}"), &receive, &row(&want.receive), 2e-4);
+            assert_close(&format!("config {i}, feedback {b}"), decide.floats("feedback", 0).unwrap(), &row(&want.feedback), 2e-4);
+            if let Some(base) = &base {
+                let sent = Tensor::new(decide.floats("feedback", 0).unwrap(), &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+                let mut station = Runner::new(base.clone(), 1, 1).unwrap();
+                station.set_f32("feedback", &flat(&config.feedback.send(&sent).unwrap())).unwrap();
+                station.step(&[true]).unwrap();
+                let mut transmit = station.floats("beam", 0).unwrap().to_vec();
+                sounder.transmit(&mut transmit).unwrap();
+                assert_close(&format!("config {i}, transmit beam {b}"), &transmit, &row(&want.transmit), 2e-4);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let message = |edit: &dyn Fn(&mut BeamConfig)| small(edit).validate().unwrap_err().to_string();
+    use candle_models::beam::{Array, ChannelModel, CodebookConfig, Geometric};
+    for (found, field) in [
+        (message(&|c| c.measurements = 0), "measurements"),
+        (message(&|c| c.channel.receive = Array::Ula { elements: 1 }), "receive.elements"),
+        (message(&|c| c.channel.model = ChannelModel::Geometric(Geometric { paths: 0, ..Geometric::default() })), "model.paths"),
+        (message(&|c| c.feedback = Feedback::Quantised { values: 4, bits: 0 }), "feedback.bits"),
+        (message(&|c| c.feedback = Feedback::Reals { values: 0 }), "feedback.values"),
+        (message(&|c| c.feedback = Feedback::Index), "feedback.kind"),
+        (message(&|c| c.codebook = CodebookConfig::Random { count: 0, seed: 1 }), "codebook.count"),
+        (message(&|c| c.receive_weights = Weighting::QuantisedPhases { bits: 0 }), "receive_weights.bits"),
+        (message(&|c| c.hidden = 0), "hidden"),
+    ] {
+        assert!(found.starts_with(&format!("config: {field}: ")), "{field}: {found}");
+    }
+
+    let config = small(|_| {});
+    let model = beam(&config);
+    let episodes = |snr: f32, start: u32, measurements: usize| {
+        let channels = Channels::generate(&config.channel, Random::new(1), 0, 2, measurements.max(1)).unwrap();
+        let (channels, noise) = (Arc::new(channels), Random::new(1));
+        let sensing = Sensing::Measurements;
+        let episodes = Episodes { channels, measurements, start: vec![start; 2], snr_db: vec![snr; 2], noise, first: 0, sensing };
+        model.align(&episodes, &Tapes::default()).unwrap_err().to_string()
+    };
+    assert!(episodes(f32::NAN, 0, 6).starts_with("config: snr_db: NaN"), "{}", episodes(f32::NAN, 0, 6));
+    assert!(episodes(f32::INFINITY, 0, 6).starts_with("config: snr_db: inf"));
+    assert_eq!(episodes(10.0, 8, 6), "start: 8 in a codebook of 8 beams");
+    assert!(episodes(10.0, 0, 0).starts_with("config: measurements: 0 is outside"));
+    assert!(episodes(10.0, 0, 7).starts_with("config: measurements: 7 is outside"));
+
+    let mut sounder = Sounder::new(&model, 0).unwrap();
+    let mut features = vec![0.0; config.features()];
+    assert!(Sounder::new(&model, 8).unwrap_err().to_string().starts_with("config: start: 8"));
+    let error = sounder.observe([f32::NAN, 0.0], 10.0, &mut features).unwrap_err().to_string();
+    assert_eq!(error, "measurement 0: expected finite numbers, found [NaN, 0.0] at 10 dB");
+    assert!(sounder.observe([1.0, 0.0], 10.0, &mut features[1..]).unwrap_err().to_string().starts_with("tensor features: expected [270]"));
+    assert_eq!(sounder.follow(&[0.0; 3]).unwrap_err().to_string(), "tensor beam: expected [32], found [3]");
+    assert_eq!(sounder.step(), 0);
+    for _ in 0..6 {
+        sounder.observe([1.0, 0.0], 10.0, &mut features).unwrap();
+    }
+    assert!(sounder.observe([1.0, 0.0], 10.0, &mut features).unwrap_err().to_string().starts_with("config: measurements: 7"));
+}
+
+#[test]
+fn a_channel_without_power_does_not_poison_a_batch() {
+    let config = small(|_| {});
+    let params = Params::init(Random::new(2), &Device::Cpu);
+    let model = Beam::new(&config, &params).unwrap();
+    let channels = Channels::generate(&config.channel, Random::new(1), 0, 3, 6).unwrap();
+    let mut gains = channels.gains().to_vec();
+    gains[..6].fill(0.0);
+    let zeros = vec![0.0; gains.len()];
+    let given = candle_models::beam::PathParameters { batch: 3, steps: 1, paths: 3, gains: &gains, departure: &zeros, arrival: &zeros };
+    let channels = Arc::new(Channels::from_paths(&config.channel.receive, &config.channel.transmit, &given).unwrap());
+    for sensing in [Sensing::Measurements, Sensing::Nothing] {
+        let (start, noise) = (vec![0; 3], Random::new(1));
+        let episodes = Episodes { channels: channels.clone(), measurements: 6, start, snr_db: vec![10.0; 3], noise, first: 0, sensing };
+        let decided = model.align(&episodes, &Tapes::default()).unwrap();
+        let shares = candle_models::beam::alignment(&channels, 5, &decided.receive, &decided.transmit).unwrap();
+        assert_eq!(flat(&shares.get(0).unwrap()), [0.0; 3]);
+        let grads = ((shares + 1e-3).unwrap().log().unwrap().mean_all().unwrap()).backward().unwrap();
+        for (name, var) in params.vars() {
+            assert!(flat(grads.get(&var).unwrap()).iter().all(|g| g.is_finite()), "{name} with {sensing:?}");
+        }
+    }
+}
