@@ -257,8 +257,8 @@ fn bad_trials_name_the_field() {
     }
 }
 
-/// The ceilings of codebooks whose beams see every direction. They are no bounds of the specification: the values are from
-/// 40 000 channels of this code, and hold the codebooks' definitions in place.
+/// The ceilings of codebooks whose beams see every direction. No table of others has them: the values are from 40 000
+/// channels of this code (an independent implementation agrees within its error) and hold the codebooks' definitions in place.
 #[test]
 fn ceilings_of_the_other_codebooks_stay() {
     let channels = channels(40_000);
