@@ -323,14 +323,19 @@ impl<'a> Link<'a> {
         re * re + im * im
     }
 
-    /// The matrix H `[N_RX, N_TX, 2]`: for tests and files.
+    /// The matrix H `[N_RX, N_TX, 2]`: for tests, files and channels of many paths.
     pub fn matrix(&self) -> Vec<f32> {
         let mut out = vec![0.; self.rx() * self.tx() / 2];
-        let mut conjugate = vec![0.; self.tx()];
+        // a_tx* and j a_tx*: a complex factor becomes two real ones, and the loop over them vectorises.
+        let [mut conjugate, mut turned] = [(); 2].map(|()| vec![0.; self.tx()]);
         for (gain, receive, transmit) in self.each_path() {
-            conjugate.iter_mut().zip(transmit).enumerate().for_each(|(k, (c, x))| *c = if k % 2 == 0 { *x } else { -x });
+            for (i, [re, im]) in transmit.chunks_exact(2).map(|x| [x[0], x[1]]).enumerate() {
+                conjugate[2 * i..2 * i + 2].copy_from_slice(&[re, -im]);
+                turned[2 * i..2 * i + 2].copy_from_slice(&[im, re]);
+            }
             for (a, row) in receive.chunks_exact(2).zip(out.chunks_exact_mut(self.tx())) {
-                add_scaled(product(gain, [a[0], a[1]]), &conjugate, row);
+                let [re, im] = product(gain, [a[0], a[1]]);
+                row.iter_mut().zip(conjugate.iter().zip(&turned)).for_each(|(h, (c, t))| *h += re * c + im * t);
             }
         }
         out

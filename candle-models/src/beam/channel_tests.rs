@@ -303,4 +303,9 @@ fn cost_of_a_channel() {
         times.sort_by(f64::total_cmp);
         println!("{:?}: {:.2} us a channel (median; best {:.2})", config.model, times[10], times[0]);
     }
+    let codebook = Codebook::dft(&Array::Ula { elements: 32 }, 1, 8).unwrap();
+    let channels = Channels::generate(&ChannelConfig::default(), random(), 0, 1024, 1).unwrap();
+    let start = std::time::Instant::now();
+    let responses = pool.install(|| channels.responses(&codebook)).unwrap();
+    println!("responses to 8 beams: {:.2} us a channel, {} numbers", start.elapsed().as_secs_f64() * 1e6 / 1024., responses.len());
 }

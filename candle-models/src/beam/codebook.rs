@@ -1,6 +1,6 @@
 //! Codebooks: fixed sets of unit-norm beams.
 
-use super::array::{Array, MAX_ELEMENTS};
+use super::array::{Array, MAX_ELEMENTS, phasor};
 use super::complex::{normalise, squared_norm};
 use super::within;
 use crate::random::Random;
@@ -37,11 +37,19 @@ pub enum CodebookConfig {
         /// The seed: beam c depends on it and on c.
         seed: u64,
     },
-    /// Wide beams with a quadratic phase: the direction cosine runs through a sector from the first element to the last, so
-    /// that no direction of the sector is in a null.
+    /// Wide beams with a quadratic phase: the direction cosine runs evenly through `sectors` of `count` sectors from the first
+    /// element to the last, centred on the beam's own. No direction in there is in a null.
+    ///
+    /// With 1 sector a beam is a sector's own, which serves feedback of an index (8 beams of 32 elements, three paths: a
+    /// ceiling of 22.3 dB, the DFT grid's is 19.9). Joint estimation wants every direction in many measurements: from 16 at 10 dB
+    /// with random receive beams the most probable three paths lose 5.2 +- 0.7 dB to the genie with 1 sector, 1.7 +- 0.4
+    /// with 2, 1.0 +- 0.2 with 3, 0.6 +- 0.1 with 4, 0.7 +- 0.2 with 8; with random transmit beams 0.5 +- 0.1, with the DFT grid
+    /// 11.9 +- 0.9. (Limits: the search for the mode also started from the true angles.)
     Wide {
-        /// Beams, and sectors.
+        /// Beams.
         count: usize,
+        /// Sectors that a beam covers, 1 to `count`; more than the space has wrap around.
+        sectors: usize,
     },
 }
 
@@ -53,7 +61,7 @@ impl CodebookConfig {
     /// Number of beams.
     pub fn count(&self) -> usize {
         match *self {
-            Self::Dft { count, .. } | Self::Published { count } | Self::Random { count, .. } | Self::Wide { count } => count,
+            Self::Dft { count, .. } | Self::Published { count } | Self::Random { count, .. } | Self::Wide { count, .. } => count,
         }
     }
 }
@@ -100,7 +108,7 @@ impl Codebook {
             }
             CodebookConfig::Published { count } => Self::published(array, count),
             CodebookConfig::Random { count, seed } => Self::random(array.elements(), count, seed),
-            CodebookConfig::Wide { count } => Self::wide(array, count),
+            CodebookConfig::Wide { count, sectors } => Self::wide(array, count, sectors),
         }
     }
 
@@ -110,7 +118,6 @@ impl Codebook {
     /// No beam, or too many.
     pub fn dft(array: &Array, rows: usize, columns: usize) -> Result<Self> {
         within("codebook.count", rows.saturating_mul(columns), 1..=MAX_BEAMS)?;
-        let centre = |i: usize, count: usize| -1. + (2 * i + 1) as f64 / count as f64;
         let mut beams = vec![0.; 2 * array.elements() * rows * columns];
         for (c, beam) in beams.chunks_exact_mut(2 * array.elements()).enumerate() {
             // A single row looks at the horizon, which is where its grid's centre lies.
@@ -139,16 +146,15 @@ impl Codebook {
     }
 
     /// The direction cosine of element n is `u_c + width (n / (N - 1) - 1/2)`; its sum along the array is the phase.
-    fn wide(array: &Array, count: usize) -> Result<Self> {
+    fn wide(array: &Array, count: usize, sectors: usize) -> Result<Self> {
         let Array::Ula { elements } = *array else {
             return Err(Error::config("codebook.kind", "wide beams are made for linear arrays only"));
         };
-        let width = 2. / count as f64;
-        let phase = |c: usize, n: f64| {
-            let start = -1. + (c as f64) * width;
-            n * start + width * n * n / (2. * (elements - 1) as f64)
-        };
-        let beam = |c: usize| (0..elements).flat_map(move |n| super::array::phasor(phase(c, n as f64)).map(|x| x as f32));
+        within("codebook.sectors", sectors, 1..=count)?;
+        let width = 2. * sectors as f64 / count as f64;
+        let start = |c: usize| centre(c, count) - width / 2.;
+        let phase = |c: usize, n: f64| n * start(c) + width * n * n / (2. * (elements - 1) as f64);
+        let beam = |c: usize| (0..elements).flat_map(move |n| phasor(phase(c, n as f64)).map(|x| x as f32));
         Self::new(elements, (0..count).flat_map(beam).collect())
     }
 
@@ -200,6 +206,11 @@ impl Codebook {
     }
 }
 
+/// Centre of sector `i` of `count` in the direction cosine.
+fn centre(i: usize, count: usize) -> f64 {
+    -1. + (2 * i + 1) as f64 / count as f64
+}
+
 fn check_rows(count: usize, rows: usize, array: &Array) -> Result<()> {
     within("codebook.rows", rows, 1..=count)?;
     if !count.is_multiple_of(rows) {
@@ -230,7 +241,7 @@ pub fn to_quantised_phases(beam: &mut [f32], bits: u32) -> Result<()> {
     let (levels, modulus) = ((1u32 << bits) as f32, (2. / beam.len() as f32).sqrt());
     for pair in beam.chunks_exact_mut(2) {
         let level = (pair[1].atan2(pair[0]) / TAU * levels).round();
-        let [cos, sin] = super::array::phasor(f64::from(2. * level / levels));
+        let [cos, sin] = phasor(f64::from(2. * level / levels));
         pair.copy_from_slice(&[cos as f32 * modulus, sin as f32 * modulus]);
     }
     Ok(())
@@ -282,22 +293,26 @@ mod tests {
         assert_eq!(pairs, [(7, 0)]);
     }
 
-    /// No direction may fall between the wide beams: the best of them gives a direction at least an eighth of what 8 beams
-    /// that shared the power evenly over the sectors would.
+    /// Every direction is seen: by one beam where beams cover a sector each, by several where they overlap. The beams of a
+    /// coarse DFT grid have nulls in common.
     #[test]
     fn wide_beams_leave_no_direction_out() {
-        let weakest = |config: CodebookConfig| {
+        // The share of the power of `seen` ideal beams that the `seen` best beams bring to the worst direction.
+        let worst = |config: CodebookConfig, seen: usize| {
             let codebook = Codebook::generate(&config, &ULA).unwrap();
             let mut response = vec![0.; 64];
-            let best = |i: u32, response: &mut [f32]| {
-                ULA.response(f64::from(i) / 500. - 1., 0., response);
-                let gain = |c: usize| inner(response, codebook.beam(c)).iter().map(|x| x * x).sum::<f32>();
-                (0..8).map(gain).fold(0., f32::max)
-            };
-            (0..1000).map(|i| best(i, &mut response)).fold(f32::INFINITY, f32::min)
+            let shares = (0..1000).map(|i| {
+                ULA.response(f64::from(i) / 500. - 1., 0., &mut response);
+                let gain = |c: usize| inner(&response, codebook.beam(c)).iter().map(|x| x * x).sum::<f32>();
+                let mut gains: Vec<f32> = (0..8).map(gain).collect();
+                gains.sort_by(f32::total_cmp);
+                gains[8 - seen..].iter().sum::<f32>() / 8.
+            });
+            shares.fold(f32::INFINITY, f32::min)
         };
-        assert!(weakest(CodebookConfig::Wide { count: 8 }) > 1.);
-        assert!(weakest(CodebookConfig::Dft { count: 8, rows: 1 }) < 1e-3);
+        let wide = |sectors| CodebookConfig::Wide { count: 8, sectors };
+        let found = [worst(wide(1), 1), worst(wide(4), 4), worst(wide(8), 8), worst(CodebookConfig::Dft { count: 8, rows: 1 }, 8)];
+        assert!(found[0] > 0.15 && found[1] > 0.5 && found[2] > 0.5 && found[3] < 1e-3, "{found:?}");
     }
 
     #[test]
@@ -331,7 +346,8 @@ mod tests {
         assert_eq!(generate(CodebookConfig::Dft { count: 8, rows: 3 }), "config: codebook.rows: 3 does not divide the 8 beams");
         assert_eq!(generate(CodebookConfig::Dft { count: 8, rows: 2 }), "config: codebook.rows: 2 rows of beams for a linear array");
         assert_eq!(generate(CodebookConfig::Published { count: 1 }), "config: codebook.count: 1 is outside 2..=4096");
-        assert_eq!(generate(CodebookConfig::Wide { count: 5000 }), "config: codebook.count: 5000 is outside 1..=4096");
+        assert_eq!(generate(CodebookConfig::Wide { count: 5000, sectors: 1 }), "config: codebook.count: 5000 is outside 1..=4096");
+        assert_eq!(generate(CodebookConfig::Wide { count: 8, sectors: 9 }), "config: codebook.sectors: 9 is outside 1..=8");
         for beams in [vec![0.; 4], vec![1., f32::NAN, 0., 0.], vec![1.; 3], vec![]] {
             assert!(Codebook::new(2, beams).unwrap_err().to_string().contains("codebook"));
         }

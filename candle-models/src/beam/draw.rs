@@ -167,13 +167,11 @@ fn draw_cdl(cdl: &Cdl, clusters: &[Cluster], random: Random, paths: &mut Vec<Pat
     // Zenith spreads count upwards, elevations downwards: the offsets are symmetric, so that it makes no difference.
     let spreads = cdl.profile.spreads().map(half_turns);
     for (c, cluster) in (0..).zip(clusters) {
-        // Each angle's offsets fall on the rays in an order of their own (TR 38.901, step 8).
-        let orders = [0, 1, 2, 3].map(|angle| random.at(COUPLING).at(4 * c + angle).permutation(cluster.rays));
+        // Each angle's offsets fall on the rays in an order of their own (TR 38.901, step 8). A single ray has none.
+        let order = |angle: u64| random.at(COUPLING).at(4 * c + angle).permutation(cluster.rays);
+        let orders = if cluster.rays > 1 { [0, 1, 2, 3].map(order) } else { [const { Vec::new() }; 4] };
         for ray in 0..cluster.rays {
-            let offset = |angle: usize| match cluster.rays {
-                1 => 0.,
-                _ => spreads[angle] * f64::from(RAY_OFFSETS[orders[angle][ray] as usize]),
-            };
+            let offset = |angle: usize| orders[angle].get(ray).map_or(0., |i| spreads[angle] * f64::from(RAY_OFFSETS[*i as usize]));
             let [aod, aoa, eod, eoa] = [0, 1, 2, 3].map(|angle| cluster.angles[angle] + offset(angle));
             let phase = phasor(2. * f64::from(phases.uniform(paths.len() as u64)));
             paths.push(Path::new(phase.map(|x| x * cluster.amplitude), [aod + turn_departure, eod], [aoa + turn_arrival, eoa]));

@@ -192,6 +192,9 @@ impl Probe<'_> {
 
     /// Measurement number `index`: the signal with noise.
     fn noisy(&self, index: usize, [re, im]: [f32; 2]) -> [f32; 2] {
+        if self.deviation == 0. {
+            return [re, im];
+        }
         let noise = |part: u64| self.deviation * self.noise.normal(2 * index as u64 + part);
         [re + noise(0), im + noise(1)]
     }

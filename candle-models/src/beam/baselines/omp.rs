@@ -94,50 +94,70 @@ impl Omp {
         genie::singular_vectors(&Link { gains: &gains, receive: &receive, transmit: &transmit, power: 0. }, w, f);
     }
 
-    /// The chosen atoms and their gains by least squares: `columns = Q U` by Gram-Schmidt as they are chosen, then `U g = Q^H y`.
+    /// The chosen atoms and their gains by least squares.
     fn pursue(&self, measured: &[f32]) -> (Vec<usize>, Vec<f32>) {
         let width = measured.len();
-        let (mut residual, mut atoms) = (measured.to_vec(), Vec::new());
-        let (mut basis, mut triangle, mut right): (Vec<Vec<f32>>, Vec<Vec<[f32; 2]>>, Vec<[f32; 2]>) = Default::default();
+        let (mut residual, mut atoms, mut fit) = (measured.to_vec(), Vec::new(), Fit::default());
         for _ in 0..self.paths {
             let power = |column: &[f32]| inner(column, &residual).iter().map(|x| x * x).sum::<f32>();
             let columns = self.dictionary.chunks_exact(width).enumerate();
             let (best, _) = columns.map(|(i, column)| (i, power(column))).fold((0, -1.), |a, b| if b.1 > a.1 { b } else { a });
-            let mut rest = self.dictionary[best * width..(best + 1) * width].to_vec();
-            let mut shares = Vec::new();
-            for q in &basis {
-                let [re, im] = inner(q, &rest);
-                add_scaled([-re, -im], q, &mut rest);
-                shares.push([re, im]);
-            }
-            let norm = squared_norm(&rest).sqrt() as f32;
-            // A column in the span of those before explains nothing more; nor does any other.
-            if norm < 1e-4 {
+            if !fit.explain(&self.dictionary[best * width..(best + 1) * width], &mut residual) {
                 break;
             }
-            rest.iter_mut().for_each(|x| *x /= norm);
-            let [re, im] = inner(&rest, &residual);
-            add_scaled([-re, -im], &rest, &mut residual);
-            shares.push([norm, 0.]);
-            basis.push(rest);
-            triangle.push(shares);
-            right.push([re, im]);
             atoms.push(best);
         }
-        let gains = self.back_substitute(&triangle, right, &atoms);
+        let gains = fit.gains();
+        // The dictionary's columns were divided by their norms.
+        let gains = gains.iter().zip(&atoms).flat_map(|(g, atom)| g.map(|x| x / self.norms[*atom])).collect();
         (atoms, gains)
     }
+}
 
-    /// Solves `U g = right`; column k of U is `triangle[k]`. The dictionary's columns were divided by their norms.
-    fn back_substitute(&self, triangle: &[Vec<[f32; 2]>], mut right: Vec<[f32; 2]>, atoms: &[usize]) -> Vec<f32> {
-        for k in (0..atoms.len()).rev() {
-            right[k] = right[k].map(|x| x / triangle[k][k][0]);
-            let [re, im] = right[k];
+/// Least squares by Gram-Schmidt, one column after the other: `columns = Q U`, `U g = Q^H y`.
+#[derive(Default)]
+struct Fit {
+    /// Orthonormal columns of Q.
+    basis: Vec<Vec<f32>>,
+    /// Columns of U, down to the diagonal.
+    triangle: Vec<Vec<[f32; 2]>>,
+    right: Vec<[f32; 2]>,
+}
+
+impl Fit {
+    /// Takes from the residual what a column explains; false, and nothing is done, if that is nothing: the column lies in the
+    /// span of those before.
+    fn explain(&mut self, column: &[f32], residual: &mut [f32]) -> bool {
+        let mut rest = column.to_vec();
+        let mut shares = Vec::new();
+        for q in &self.basis {
+            let [re, im] = inner(q, &rest);
+            add_scaled([-re, -im], q, &mut rest);
+            shares.push([re, im]);
+        }
+        let norm = squared_norm(&rest).sqrt() as f32;
+        if norm < 1e-4 {
+            return false;
+        }
+        rest.iter_mut().for_each(|x| *x /= norm);
+        let [re, im] = inner(&rest, residual);
+        add_scaled([-re, -im], &rest, residual);
+        shares.push([norm, 0.]);
+        self.basis.push(rest);
+        self.triangle.push(shares);
+        self.right.push([re, im]);
+        true
+    }
+
+    /// The columns' factors, by back-substitution.
+    fn gains(mut self) -> Vec<[f32; 2]> {
+        for k in (0..self.right.len()).rev() {
+            self.right[k] = self.right[k].map(|x| x / self.triangle[k][k][0]);
             for i in 0..k {
-                let [a, b] = product(triangle[k][i], [re, im]);
-                right[i] = [right[i][0] - a, right[i][1] - b];
+                let [a, b] = product(self.triangle[k][i], self.right[k]);
+                self.right[i] = [self.right[i][0] - a, self.right[i][1] - b];
             }
         }
-        right.iter().zip(atoms).flat_map(|(g, atom)| g.map(|x| x / self.norms[*atom])).collect()
+        self.right
     }
 }
