@@ -91,7 +91,7 @@ pub enum Sweep {
 pub enum View {
     /// As published: `[re y, im y, number of the beam]`.
     Scalars,
-    /// The measurement in antenna space, `y w`, in the place of the beam that it was sent with; `y`, the beam as one of C, the progress
+    /// The measurement in antenna space, `y w`, in a place of the beam that it was sent with; `y`, the beam as one of C, the progress
     /// and the SNR. The phase of the first measurement is the reference of all.
     Antennas,
 }

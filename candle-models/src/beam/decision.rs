@@ -6,7 +6,7 @@ use crate::Result;
 use crate::engine::{IndexLimits, Model};
 use crate::exec::Executor;
 use crate::exec::program::{Output, Recorder};
-use crate::exec::tensors::TensorExecutor;
+use crate::exec::tape::Tapes;
 use crate::nn::{Dense, FeedForward, Linear, Norm, Params};
 use crate::ops::Activation;
 use crate::recurrent::Recurrent;
@@ -71,13 +71,13 @@ impl Decision {
         Ok([beam, e.linear(&x, &self.feedback, Activation::None)?])
     }
 
-    /// The beam `[rows, 2 N_RX]` and the feedback `[rows, F]`, from all measurements `[rows, R]` and the state `[rows, hidden]`, with
+    /// The beam `[rows, 2 N_RX]` and the feedback `[rows, F]`, from all measurements and the state side by side `[rows, R + hidden]`, with
     /// gradients.
-    pub(super) fn decide(&self, measurements: &Tensor, state: &Tensor) -> Result<[Tensor; 2]> {
-        let inputs = [("measurements".to_owned(), measurements.unsqueeze(1)?), ("state".to_owned(), state.unsqueeze(1)?)];
-        let (inputs, resets) = (inputs.into_iter().collect(), vec![false; state.dim(0)?]);
-        let [beam, feedback] = self.pass(&mut TensorExecutor::new(&inputs, &resets, Vec::new(), &self.device))?;
-        Ok([self.config.receive_weights.rounded(&beam)?, feedback])
+    pub(super) fn decide(&self, seen: &Tensor, tapes: &Tapes) -> Result<[Tensor; 2]> {
+        let found = model::feed(self, seen, tapes, |e| self.pass(e))?;
+        let width = self.config.receive_width();
+        let beam = self.config.receive_weights.rounded(&found.narrow(1, 0, width)?.contiguous()?)?;
+        Ok([beam, found.narrow(1, width, self.config.feedback_width())?.contiguous()?])
     }
 }
 
@@ -150,11 +150,8 @@ impl BaseStation {
     }
 
     /// The beam `[rows, 2 N_TX]` for what arrived, `[rows, F]`, with gradients.
-    pub(super) fn transmit(&self, feedback: &Tensor) -> Result<Tensor> {
-        let inputs = [("feedback".to_owned(), feedback.unsqueeze(1)?)].into_iter().collect();
-        let resets = vec![false; feedback.dim(0)?];
-        let [beam] = self.pass(&mut TensorExecutor::new(&inputs, &resets, Vec::new(), &self.device))?;
-        Ok(beam)
+    pub(super) fn transmit(&self, feedback: &Tensor, tapes: &Tapes) -> Result<Tensor> {
+        model::feed(self, feedback, tapes, |e| self.pass(e))
     }
 }
 

@@ -13,7 +13,7 @@ use super::config::{MemoryConfig, View};
 use super::user::{ANTENNA_SCALE, Observation, SCALE};
 use super::{Beam, BeamConfig, Channels, within};
 use crate::exec::program::{Output, Program, Whole};
-use crate::exec::tape::{Differentiable, Tape};
+use crate::exec::tape::{Differentiable, Gradients, Tape, Tapes};
 use crate::ops::add_into;
 use crate::random::Random;
 use crate::{Error, Result};
@@ -90,26 +90,12 @@ impl Episodes {
     }
 }
 
-/// Memory of episodes that is used again by the next ones of their size.
-#[derive(Default, Clone)]
-pub struct Tapes(Arc<Mutex<Vec<Tape>>>);
-
-impl Tapes {
-    fn take(&self) -> Option<Tape> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
-    }
-
-    fn put(&self, tape: Tape) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(tape);
-    }
-}
-
 impl Beam {
-    /// All measurements in antenna space `[B, R]` and the state behind the last one `[B, hidden]`, with gradients.
+    /// All measurements in antenna space and, side by side with them, the state behind the last one, `[B, R + hidden]`, with gradients.
     ///
     /// # Errors
     /// If the episodes do not fit each other or the arrays; the field is named.
-    pub fn measure(&self, episodes: &Episodes, tapes: &Tapes) -> Result<[Tensor; 2]> {
+    pub fn measure(&self, episodes: &Episodes, tapes: &Tapes) -> Result<Tensor> {
         episodes.check(&self.config)?;
         let (codebook, first) = (self.swept()?, self.first_beam()?);
         // A tape knows gated recurrent units only.
@@ -120,9 +106,8 @@ impl Beam {
         let record = |recorder: &mut _| Ok(self.user.pass(recorder)?.map(Output::Floats).to_vec());
         let program = Program::new(crate::recurrent::Recurrent::signature(&self.user), Whole::default(), record)?;
         let net = Differentiable::new(&program)?;
-        let gradients = Arc::<Mutex<Vec<f32>>>::default();
-        let owed = net.parameters().chunks(3).map(|parameters| Owed::to(parameters, &gradients)).collect::<Result<Vec<_>>>()?;
-        let owed = Tensor::cat(&owed, 0)?;
+        let gradients = Gradients::default();
+        let owed = gradients.owed_to(&net)?;
         let noise = (0..episodes.channels.batch()).map(|i| episodes.noise(i)).collect::<Result<_>>()?;
         let loops = Loop {
             config: self.config.clone(),
@@ -133,8 +118,7 @@ impl Beam {
             blocks: Mutex::default(),
             gradients,
         };
-        let found = codebook.contiguous()?.apply_op3(&first.contiguous()?, &owed, loops)?;
-        Ok([found.narrow(1, 0, self.config.record())?, found.narrow(1, self.config.record(), self.config.hidden)?])
+        Ok(codebook.contiguous()?.apply_op3(&first.contiguous()?, &owed, loops)?)
     }
 }
 
@@ -153,60 +137,7 @@ struct Loop {
     /// What the forward leaves for the backward.
     blocks: Mutex<Vec<Option<Block>>>,
     /// What the backward leaves for the parameters.
-    gradients: Arc<Mutex<Vec<f32>>>,
-}
-
-/// Gradients of up to three parameters, which the backward of an episode leaves beside the graph. A custom operation knows three
-/// tensors, an episode has dozens of parameters, and joining them to one would copy all of them forward and backward: in their place
-/// goes one number each that says nothing.
-struct Owed {
-    places: Vec<Range<usize>>,
-    gradients: Arc<Mutex<Vec<f32>>>,
-}
-
-impl Owed {
-    fn to(parameters: &[(Tensor, Range<usize>)], gradients: &Arc<Mutex<Vec<f32>>>) -> Result<Tensor> {
-        let owed = Self { places: parameters.iter().map(|(_, place)| place.clone()).collect(), gradients: gradients.clone() };
-        // Where there are fewer than three, one comes again; the others have no gradient then.
-        let at = |i: usize| &parameters[i.min(parameters.len() - 1)].0;
-        Ok(at(0).apply_op3(at(1), at(2), owed)?)
-    }
-
-    fn of(&self, i: usize, parameter: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let Some(place) = self.places.get(i) else { return Ok(None) };
-        let gradients = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
-        let gradient = Tensor::from_slice(&gradients[place.clone()], parameter.shape(), parameter.device())?;
-        Ok(Some(gradient.to_dtype(parameter.dtype())?))
-    }
-}
-
-impl CustomOp3 for Owed {
-    fn name(&self) -> &'static str {
-        "owed"
-    }
-
-    fn cpu_fwd(
-        &self,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        Ok((CpuStorage::F32(vec![0.0]), 1.into()))
-    }
-
-    fn bwd(
-        &self,
-        a: &Tensor,
-        b: &Tensor,
-        c: &Tensor,
-        _: &Tensor,
-        _: &Tensor,
-    ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        Ok((self.of(0, a)?, self.of(1, b)?, self.of(2, c)?))
-    }
+    gradients: Gradients,
 }
 
 /// Some rows of a batch on their way.
@@ -279,7 +210,7 @@ impl Loop {
                 self.episodes.channels.at(episode, t).received(beam, response);
             });
         }
-        let tape = Tape::new(&self.net, rows, steps, self.tapes.take());
+        let tape = self.tapes.take(&self.net, rows, steps);
         let (beams, measured) = (vec![0.0; steps * rows * width], vec![0.0; steps * rows * 2]);
         let mut block = Block { tape, beams, measured, responses };
         for t in 0..steps {
@@ -323,11 +254,12 @@ impl Loop {
             let seen = Observation {
                 measurement: turned,
                 beam: &block.beams[(t * rows + r) * width..][..width],
-                index: self.config.seen(self.episodes.start[start + r], t),
+                index: self.slot(start + r, t).0,
+                seen: self.config.seen(self.episodes.start[start + r], t),
                 step: t,
                 snr_db: self.episodes.snr_db[start + r],
             };
-            let record = &mut out[r * self.total()..][self.config.record_place(t, seen.index)];
+            let record = &mut out[r * self.total()..][self.config.record_place(t, seen.seen)];
             seen.write_antennas(record);
             seen.write(&self.config, &mut block.tape.input_mut(&self.net, 0, t)[r * features..][..features]);
         }
@@ -473,12 +405,8 @@ impl CustomOp3 for Loop {
         let parts = blocks.par_iter_mut().zip(grad.par_chunks(BLOCK * self.total())).enumerate();
         let parts = parts.map(|(i, (block, grad))| block.as_mut().map(|block| self.backward(i, block, grad)));
         let Some(parts) = parts.collect::<Option<Vec<_>>>() else { candle_core::bail!("episode: a second backward") };
-        let mut gradients = self.gradients.lock().unwrap_or_else(PoisonError::into_inner);
         for block in blocks.into_iter().flatten() {
-            match gradients.is_empty() {
-                true => gradients.extend_from_slice(block.tape.gradients()),
-                false => add_into(&mut gradients, block.tape.gradients()),
-            }
+            self.gradients.add(&block.tape);
             self.tapes.put(block.tape);
         }
         let sum = parts.into_iter().reduce(|mut sum, part| {

@@ -27,6 +27,7 @@ mod tests;
 mod user;
 mod weighting;
 
+pub use crate::exec::tape::Tapes;
 pub use alignment::alignment;
 pub use array::Array;
 pub use baselines::{Baseline, Beams, Trial};
@@ -35,7 +36,7 @@ pub use channel::{Cdl, ChannelConfig, ChannelModel, Channels, Geometric, Link, M
 pub use codebook::{Codebook, CodebookConfig};
 pub use config::{BeamConfig, DecisionConfig, Feedback, MemoryConfig, Scheme, Sweep, View, Weighting};
 pub use decision::{BaseStation, Decision};
-pub use episode::{Episodes, Sensing, Tapes};
+pub use episode::{Episodes, Sensing};
 pub use metrics::Summary;
 pub use model::{Beam, Decided};
 pub use sounder::Sounder;

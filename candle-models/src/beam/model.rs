@@ -14,11 +14,12 @@ use super::user::UserEquipment;
 use super::{Codebook, Episodes, FAMILY, Tapes};
 use crate::bundle::{Bundle, ParameterSpec};
 use crate::engine::Model;
+use crate::exec::tape;
 use crate::exec::tensors::TensorExecutor;
 use crate::nn::{Init, Params};
 use crate::tensors::NamedTensors;
 use crate::{Error, Result};
-use candle_core::{D, Device, Tensor};
+use candle_core::{D, DType, Device, Tensor};
 
 /// What both ends have decided behind the last measurement.
 #[derive(Debug, Clone)]
@@ -93,11 +94,10 @@ impl Beam {
     /// # Errors
     /// If the episodes do not fit each other or the arrays; the field is named.
     pub fn align(&self, episodes: &Episodes, tapes: &Tapes) -> Result<Decided> {
-        let [measurements, state] = self.measure(episodes, tapes)?;
-        let [receive, feedback] = self.decision.decide(&measurements, &state)?;
+        let [receive, feedback] = self.decision.decide(&self.measure(episodes, tapes)?, tapes)?;
         let transmit = match &self.base {
             Some(base) => {
-                let beam = base.transmit(&self.config.feedback.send(&feedback)?)?;
+                let beam = base.transmit(&self.config.feedback.send(&feedback)?, tapes)?;
                 let beam = if self.config.is_relative() { self.moved(&beam, &episodes.start)? } else { beam };
                 self.config.transmit_weights.rounded(&beam)?
             }
@@ -159,6 +159,28 @@ pub(super) fn unroll<const N: usize>(
     let outputs = signature.outputs.iter().zip(found).map(|(spec, x)| Ok((spec.name.clone(), x.reshape((batch, steps, ()))?)));
     let outputs = outputs.collect::<Result<NamedTensors>>()?;
     Ok((outputs, signature.state.iter().map(|s| s.name.clone()).zip(executor.into_states()).collect()))
+}
+
+/// A network without memory over all its inputs side by side `[rows, ...]`, its outputs side by side, with gradients.
+pub(super) fn feed<const N: usize>(
+    model: &dyn Model,
+    inputs: &Tensor,
+    tapes: &Tapes,
+    pass: impl FnOnce(&mut TensorExecutor) -> Result<[Tensor; N]>,
+) -> Result<Tensor> {
+    let signature = model.signature();
+    if inputs.device().is_cpu() && inputs.dtype() == DType::F32 {
+        return tape::feed(signature, |recorder| model.record(recorder), inputs, tapes);
+    }
+    let mut start = 0;
+    let mut named = NamedTensors::new();
+    for spec in &signature.inputs {
+        named.insert(spec.name.clone(), inputs.narrow(1, start, spec.width())?.unsqueeze(1)?);
+        start += spec.width();
+    }
+    let resets = vec![false; inputs.dim(0)?];
+    let found = pass(&mut TensorExecutor::new(&named, &resets, Vec::new(), model.device()))?;
+    Ok(Tensor::cat(&found, 1)?)
 }
 
 /// The configuration as it stands in a bundle.

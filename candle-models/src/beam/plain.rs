@@ -115,7 +115,7 @@ fn sensed(sensing: Sensing, signal: Complex, noise: &Complex) -> Result<Complex>
 }
 
 /// [`Beam::measure`].
-pub(super) fn measure(model: &Beam, episodes: &Episodes, codebook: &Tensor, first: &Tensor) -> Result<[Tensor; 2]> {
+pub(super) fn measure(model: &Beam, episodes: &Episodes, codebook: &Tensor, first: &Tensor) -> Result<Tensor> {
     let (config, device, dtype) = (&model.config, codebook.device(), codebook.dtype());
     let (batch, steps, beams) = (episodes.channels.batch(), episodes.measurements, config.codebook.count());
     let column = |values: Vec<f32>| Ok::<_, Error>(Tensor::from_vec(values, (batch, 1), &Device::Cpu)?.to_device(device)?.to_dtype(dtype)?);
@@ -134,7 +134,7 @@ pub(super) fn measure(model: &Beam, episodes: &Episodes, codebook: &Tensor, firs
     let mut record = Tensor::zeros((batch, config.record()), dtype, device)?;
     for t in 0..steps {
         let index: Vec<u32> = episodes.start.iter().map(|s| (s + t as u32) % beams as u32).collect();
-        let index = Tensor::from_vec(index, batch, &Device::Cpu)?.to_device(device)?;
+        let (numbers, index) = (index.clone(), Tensor::from_vec(index, batch, &Device::Cpu)?.to_device(device)?);
         let sent = Complex::from_rows(&codebook.index_select(&index, 0)?)?;
         let paths = Paths::new(&episodes.channels, t, dtype, device)?;
         let w = Complex::from_rows(&beam)?;
@@ -155,12 +155,12 @@ pub(super) fn measure(model: &Beam, episodes: &Episodes, codebook: &Tensor, firs
         let slot = |start: &u32| (config.record_place(t, number(start) as usize).start / config.receive_width()) as u32;
         let place = one_of(episodes.start.iter().map(slot).collect(), slots, codebook)?.unsqueeze(2)?;
         record = (record + place.broadcast_mul(&seen.unsqueeze(1)?)?.flatten_from(1)?)?;
-        let numbers: Vec<u32> = episodes.start.iter().map(number).collect();
         let beam_number = one_of(numbers.clone(), beams, codebook)?;
+        let place_seen = one_of(episodes.start.iter().map(number).collect(), beams, codebook)?;
         let features = match config.view {
             View::Scalars => Tensor::cat(&[y.to_rows()?, column(numbers.iter().map(|n| *n as f32).collect())?], 1)?,
             View::Antennas => {
-                let antennas = beam_number.unsqueeze(2)?.broadcast_mul(&seen.unsqueeze(1)?)?.flatten_from(1)?;
+                let antennas = place_seen.unsqueeze(2)?.broadcast_mul(&seen.unsqueeze(1)?)?.flatten_from(1)?;
                 let progress = column(vec![t as f32 / (config.measurements.max(2) - 1) as f32; batch])?;
                 Tensor::cat(&[antennas, scaled.to_rows()?, beam_number, progress, snr.clone()], 1)?
             }
@@ -172,7 +172,8 @@ pub(super) fn measure(model: &Beam, episodes: &Episodes, codebook: &Tensor, firs
         behind = Some(trunk);
         beam = config.receive_weights.rounded(&next)?;
     }
-    behind.map(|state| [record, state]).ok_or_else(|| Error::Input("an episode without measurements".to_owned()))
+    let Some(state) = behind else { return Err(Error::Input("an episode without measurements".to_owned())) };
+    Ok(Tensor::cat(&[record, state], 1)?)
 }
 
 /// For each row a one in its column of `columns`, in the dtype and on the device of `like`.

@@ -64,10 +64,10 @@ impl Sounder {
         if step == 0 {
             self.reference = reference(self.config.view, measurement);
         }
-        let (measurement, index) = (product(measurement, self.reference), self.config.seen(self.start, step));
-        let seen = Observation { measurement, beam: &self.beam, index, step, snr_db };
-        seen.write_antennas(&mut self.measurements[self.config.record_place(step, index)]);
-        seen.write(&self.config, features);
+        let (measurement, seen) = (product(measurement, self.reference), self.config.seen(self.start, step));
+        let observed = Observation { measurement, beam: &self.beam, index: self.transmitted(), seen, step, snr_db };
+        observed.write_antennas(&mut self.measurements[self.config.record_place(step, seen)]);
+        observed.write(&self.config, features);
         self.step += 1;
         Ok(())
     }

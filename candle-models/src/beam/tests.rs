@@ -45,11 +45,11 @@ fn episodes(config: &BeamConfig, batch: usize) -> Episodes {
 /// A smooth function of everything that an episode leads to.
 fn loss(model: &Beam, episodes: &Episodes) -> Tensor {
     let steps = episodes.measurements;
-    let [record, state] = model.measure(episodes, &Tapes::default()).unwrap();
-    let [w, said] = model.decision.decide(&record, &state).unwrap();
-    let f = model.base.as_ref().unwrap().transmit(&model.config.feedback.send(&said).unwrap()).unwrap();
+    let tapes = Tapes::default();
+    let outputs = model.measure(episodes, &tapes).unwrap();
+    let [w, said] = model.decision.decide(&outputs, &tapes).unwrap();
+    let f = model.base.as_ref().unwrap().transmit(&model.config.feedback.send(&said).unwrap(), &tapes).unwrap();
     let found = alignment(&episodes.channels, steps - 1, &w, &f).unwrap();
-    let outputs = Tensor::cat(&[&record, &state], 1).unwrap();
     // All three shares, and everything that was seen.
     let weights = Tensor::new(&[[1.0f64, 0.3, 0.2]], &Device::Cpu).unwrap().to_dtype(found.dtype()).unwrap();
     let end = ((found + 1e-2).unwrap().log().unwrap().broadcast_mul(&weights)).unwrap().mean_all().unwrap();

@@ -42,6 +42,8 @@ pub(super) struct Observation<'a> {
     pub beam: &'a [f32],
     /// The number of the beam that it was sent with.
     pub index: usize,
+    /// The number under which the networks see that beam.
+    pub seen: usize,
     /// How many measurements there were before.
     pub step: usize,
     /// Signal-to-noise ratio in dB.
@@ -58,7 +60,7 @@ impl Observation<'_> {
         }
         features.fill(0.0);
         let (antennas, rest) = features.split_at_mut(config.codebook.count() * self.beam.len());
-        self.write_antennas(&mut antennas[self.index * self.beam.len()..][..self.beam.len()]);
+        self.write_antennas(&mut antennas[self.seen * self.beam.len()..][..self.beam.len()]);
         rest[..2].copy_from_slice(&[SCALE * re, SCALE * im]);
         rest[2 + self.index] = 1.0;
         let [progress, snr] = &mut rest[2 + config.codebook.count()..] else { return };

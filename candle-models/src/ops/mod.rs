@@ -7,7 +7,6 @@
 
 mod activation;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-#[allow(dead_code, reason = "training takes it up next")]
 pub(crate) mod amx;
 mod attention;
 mod choices;

@@ -9,7 +9,9 @@
 //! The oracle is the same model on the tensor executor whose states carry gradients
 //! ([`through_time`](super::tensors::TensorExecutor::through_time)).
 
+mod feed;
 mod node;
+mod owed;
 #[cfg(test)]
 mod tests;
 
@@ -17,8 +19,11 @@ use super::program::{Output, Program, Slot};
 use crate::ops::Rows;
 use crate::{Error, Result};
 use candle_core::Tensor;
+pub(crate) use feed::feed;
 use node::Node;
+pub(crate) use owed::Gradients;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A matrix of every step: its width, and whether one operation reads it and reads all of it, so that its gradient is written
 /// rather than added to.
@@ -100,6 +105,32 @@ impl Differentiable {
     }
 }
 
+/// Tapes that are used again by the next passes of their size: fresh pages cost more than the arithmetic on them.
+#[derive(Default, Clone)]
+pub struct Tapes(Arc<Mutex<Vec<Tape>>>);
+
+/// The most tapes that are kept.
+const KEPT: usize = 256;
+
+impl Tapes {
+    pub(crate) fn take(&self, net: &Differentiable, rows: usize, steps: usize) -> Tape {
+        let mut tapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = tapes.iter().position(|tape| tape.rows == rows && tape.steps == steps && net.fits(tape));
+        known.map(|i| tapes.swap_remove(i)).unwrap_or_else(|| {
+            drop(tapes);
+            Tape::new(net, rows, steps)
+        })
+    }
+
+    pub(crate) fn put(&self, tape: Tape) {
+        let mut tapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if tapes.len() == KEPT {
+            tapes.remove(0);
+        }
+        tapes.push(tape);
+    }
+}
+
 /// The values and gradients of `rows` rows through `steps` steps.
 pub(crate) struct Tape {
     rows: usize,
@@ -115,11 +146,7 @@ pub(crate) struct Tape {
 }
 
 impl Tape {
-    /// Memory for a program; `old` is used again where it fits, for fresh pages cost more than the arithmetic on them.
-    pub fn new(net: &Differentiable, rows: usize, steps: usize, old: Option<Self>) -> Self {
-        if let Some(old) = old.filter(|old| old.rows == rows && old.steps == steps && net.fits(old)) {
-            return old;
-        }
+    fn new(net: &Differentiable, rows: usize, steps: usize) -> Self {
         let matrices = || net.matrices.iter().map(|m| vec![0.0; steps * rows * m.width]).collect();
         let carries = net.nodes.iter().map(|node| vec![0.0; rows * node.carried()]).collect();
         let scratch = vec![0.0; rows * net.nodes.iter().map(Node::scratch).max().unwrap_or(0)];

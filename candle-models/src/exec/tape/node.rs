@@ -3,6 +3,8 @@
 use super::{Differentiable, Matrix, Parameters, Tape};
 use crate::exec::program::{Op, Slot};
 use crate::nn::{Linear, Norm};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use crate::ops::amx;
 use crate::ops::{self, Activation, Format, NormKind, Operand, OutPointer, PackedMatrix, Rows, Target};
 use crate::{Error, Result};
 use candle_core::{CpuStorage, DType, Storage, Tensor};
@@ -23,10 +25,69 @@ fn with_host<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
     }
 }
 
+/// A matrix packed for products from the right.
+enum Packed {
+    Floats(PackedMatrix),
+    /// In bf16, where the processor multiplies those.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    Tiles(amx::Tiles, Vec<f32>),
+}
+
+/// Whether products with a weight are taken in bf16: it was asked for in bf16, and the processor has products of those.
+fn in_tiles(weight: &Tensor) -> bool {
+    cfg!(all(target_arch = "x86_64", target_os = "linux")) && weight.dtype() == DType::BF16 && has_tiles()
+}
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn has_tiles() -> bool {
+    amx::available()
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+fn has_tiles() -> bool {
+    false
+}
+
+impl Packed {
+    fn new(tiles: bool, [inputs, outputs]: [usize; 2], weight: &[f32], bias: &[f32]) -> Self {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if tiles {
+            return Self::Tiles(amx::Tiles::new(inputs, outputs, weight), bias.to_vec());
+        }
+        let _ = tiles;
+        Self::Floats(PackedMatrix::new(inputs, outputs, weight, bias, &Format::F32))
+    }
+
+    fn transposed(tiles: bool, [inputs, outputs]: [usize; 2], weight: &[f32]) -> Self {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if tiles {
+            return Self::Tiles(amx::Tiles::transposed(inputs, outputs, weight), Vec::new());
+        }
+        let _ = tiles;
+        Self::Floats(PackedMatrix::transposed(inputs, outputs, weight))
+    }
+
+    /// `out = x W + b`.
+    fn multiply(&self, x: Rows, out: &mut [f32]) {
+        match self {
+            Self::Floats(matrix) => {
+                assert!(out.len() >= x.rows * matrix.outputs);
+                let pointer = OutPointer::rows(out, matrix.outputs);
+                let (rows, panels) = (0..x.rows, 0..matrix.panel_count());
+                // SAFETY: `out` has a row of the matrix's width for every row of `x` (asserted) and is borrowed alone.
+                unsafe { ops::linear_block(matrix, Activation::None, (x.data, x.stride), rows, panels, pointer) };
+            }
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::Tiles(tiles, bias) => amx::multiply(tiles, x, bias, out),
+        }
+    }
+}
+
 /// A weight packed for both directions, its bias, and where their gradients go.
 pub(super) struct Weight {
-    forward: PackedMatrix,
-    transposed: PackedMatrix,
+    forward: Packed,
+    transposed: Packed,
+    tiles: bool,
     bias: Vec<f32>,
     place: Range<usize>,
     bias_place: Option<Range<usize>>,
@@ -36,35 +97,27 @@ impl Weight {
     fn new(layer: &Linear, parameters: &mut Parameters) -> Result<Self> {
         let (inputs, outputs) = layer.weight.dims2()?;
         let bias = layer.bias.as_ref().map(host).transpose()?.unwrap_or_default();
+        let (shape, tiles) = ([inputs, outputs], in_tiles(&layer.weight));
         let (forward, transposed) = with_host(&layer.weight, |values| {
-            let forward = || PackedMatrix::new(inputs, outputs, values, &bias, &Format::F32);
-            rayon::join(forward, || PackedMatrix::transposed(inputs, outputs, values))
+            rayon::join(|| Packed::new(tiles, shape, values, &bias), || Packed::transposed(tiles, shape, values))
         })?;
-        Ok(Self {
-            forward,
-            transposed,
-            bias,
-            place: parameters.place(&layer.weight),
-            bias_place: layer.bias.as_ref().map(|b| parameters.place(b)),
-        })
+        let (place, bias_place) = (parameters.place(&layer.weight), layer.bias.as_ref().map(|b| parameters.place(b)));
+        Ok(Self { forward, transposed, tiles, bias, place, bias_place })
     }
 
-    /// Adds the gradients of weight and bias: `x^T dy` and the sum of `dy` over its rows.
+    /// Adds the gradients of weight and bias: `x^T dy`, and the sum of `bias_rows`.
     fn gradients(&self, x: Rows, dy: Rows, bias_rows: Rows, sums: &mut [f32]) {
-        ops::product_alone(Operand::from(x).t(), dy.into(), &mut sums[self.place.clone()], dy.width, Target::Sum);
+        let out = &mut sums[self.place.clone()];
+        match self.tiles {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            true => amx::multiply_transposed(x, dy, out),
+            _ => ops::product_alone(Operand::from(x).t(), dy.into(), out, dy.width, Target::Sum),
+        }
         if let Some(place) = &self.bias_place {
             let bias = &mut sums[place.clone()];
             (0..bias_rows.rows).for_each(|r| ops::add_into(bias, bias_rows.row(r)));
         }
     }
-}
-
-/// `out = x W + b`.
-fn multiply(matrix: &PackedMatrix, x: Rows, out: &mut [f32]) {
-    assert!(out.len() >= x.rows * matrix.outputs);
-    let pointer = OutPointer::rows(out, matrix.outputs);
-    // SAFETY: `out` has a row of the matrix's width for every row of `x` (asserted) and is borrowed alone.
-    unsafe { ops::linear_block(matrix, Activation::None, (x.data, x.stride), 0..x.rows, 0..matrix.panel_count(), pointer) };
 }
 
 fn rows(data: &[f32], width: usize) -> Rows<'_> {
@@ -214,7 +267,7 @@ impl Node {
         let out = &mut matrix[range.clone()];
         match self {
             Self::Linear { x, act, before, weight, .. } => {
-                multiply(&weight.forward, tape.read(&tape.values, net, *x, t), out);
+                weight.forward.multiply(tape.read(&tape.values, net, *x, t), out);
                 if let Some(before) = before {
                     tape.values[before.buffer][range].copy_from_slice(out);
                 }
@@ -251,7 +304,7 @@ impl Node {
                     out.fill(0.0);
                 } else {
                     let before = &before[range.start - range.len()..];
-                    multiply(&weight.forward, rows(before, slot.width), product);
+                    weight.forward.multiply(rows(before, slot.width), product);
                     out.copy_from_slice(before);
                 }
                 let x = tape.read(&tape.values, net, *x, t);
@@ -295,9 +348,9 @@ impl Node {
                 let dx = &mut scratch[..tape.rows * x.width];
                 if net.matrices[x.buffer].read_once {
                     let range = tape.step(x.width, t);
-                    multiply(&weight.transposed, rows(dy, out.width), &mut tape.grads[x.buffer][range]);
+                    weight.transposed.multiply(rows(dy, out.width), &mut tape.grads[x.buffer][range]);
                 } else {
-                    multiply(&weight.transposed, rows(dy, out.width), dx);
+                    weight.transposed.multiply(rows(dy, out.width), dx);
                     tape.deliver(net, *x, t, dx);
                 }
             }
@@ -353,7 +406,7 @@ impl Node {
                 }
                 if t > 0 {
                     let through = &mut through[..tape.rows * out.width];
-                    multiply(&weight.transposed, rows(dh, products.width), through);
+                    weight.transposed.multiply(rows(dh, products.width), through);
                     ops::add_into(&mut carry, through);
                 }
                 tape.grads[products.buffer] = dh_matrix;

@@ -113,11 +113,11 @@ fn with_tensors(params: &Params, net: &Net) -> (f32, Vec<(String, Vec<f32>)>) {
 }
 
 /// The same on a tape.
-fn with_tape(params: &Params, net: &Net, old: Option<Tape>) -> (f32, Vec<(String, Vec<f32>)>, Tape) {
+fn with_tape(params: &Params, net: &Net, tapes: &Tapes) -> (f32, Vec<(String, Vec<f32>)>) {
     let record = |recorder: &mut Recorder| Ok(net.pass(recorder)?.map(Output::Floats).to_vec());
     let program = Program::new(&net.signature, Whole::default(), record).unwrap();
     let net = Differentiable::new(&program).unwrap();
-    let mut tape = Tape::new(&net, ROWS, STEPS, old);
+    let mut tape = tapes.take(&net, ROWS, STEPS);
     let mut loss = 0.0;
     for t in 0..STEPS {
         tape.input_mut(&net, 0, t).copy_from_slice(&noise(t));
@@ -153,7 +153,8 @@ fn with_tape(params: &Params, net: &Net, old: Option<Tape>) -> (f32, Vec<(String
         let (_, place) = net.parameters().iter().find(|(t, _)| t.id() == var.as_tensor().id()).unwrap();
         (name, sums[place.clone()].to_vec())
     };
-    (loss, params.vars().into_iter().map(gradient).collect(), tape)
+    tapes.put(tape);
+    (loss, params.vars().into_iter().map(gradient).collect())
 }
 
 #[test]
@@ -161,11 +162,10 @@ fn gradients_through_time_are_those_of_tensors() {
     let params = Params::init(Random::new(1), &Device::Cpu);
     let net = Net::new(&params).unwrap();
     let (want_loss, want) = with_tensors(&params, &net);
-    let mut tape = None;
+    let tapes = Tapes::default();
     // The second time in the memory of the first.
     for _ in 0..2 {
-        let (loss, found, used) = with_tape(&params, &net, tape.take());
-        tape = Some(used);
+        let (loss, found) = with_tape(&params, &net, &tapes);
         assert!((loss - want_loss).abs() < 1e-4 * (1.0 + want_loss.abs()), "{loss} {want_loss}");
         for ((name, found), (_, want)) in found.iter().zip(&want) {
             let scale = want.iter().fold(1e-3f32, |m, x| m.max(x.abs()));

@@ -1,0 +1,126 @@
+//! A program without memory as one differentiable operation: feed-forward networks at the price of their products.
+
+use super::owed::Gradients;
+use super::{Differentiable, Tape, Tapes};
+use crate::Result;
+use crate::exec::program::{Output, Program, Recorder, Whole};
+use crate::tensors::Signature;
+use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
+use rayon::prelude::*;
+use std::sync::{Mutex, PoisonError};
+
+/// Rows that go through the network together. Fixed, so that sums over rows do not depend on the number of threads.
+const BLOCK: usize = 64;
+
+/// All outputs side by side `[rows, ...]` for all inputs side by side `[rows, ...]`, f32 on the host, with gradients.
+pub(crate) fn feed(
+    signature: &Signature,
+    record: impl FnOnce(&mut Recorder) -> Result<Vec<Output>>,
+    inputs: &Tensor,
+    tapes: &Tapes,
+) -> Result<Tensor> {
+    let net = Differentiable::new(&Program::new(signature, Whole::default(), record)?)?;
+    let (gradients, blocks) = (Gradients::default(), Mutex::default());
+    let owed = gradients.owed_to(&net)?;
+    let width = |specs: &[crate::tensors::TensorSpec]| specs.iter().map(|spec| spec.width()).sum();
+    let widths = [width(&signature.inputs), width(&signature.outputs)];
+    Ok(inputs.contiguous()?.apply_op2(&owed, Feed { net, widths, tapes: tapes.clone(), blocks, gradients })?)
+}
+
+struct Feed {
+    net: Differentiable,
+    /// Of all inputs and of all outputs.
+    widths: [usize; 2],
+    tapes: Tapes,
+    /// What the forward leaves for the backward.
+    blocks: Mutex<Vec<Tape>>,
+    gradients: Gradients,
+}
+
+impl Feed {
+    fn forward(&self, inputs: &[f32], outputs: &mut [f32]) -> Tape {
+        let [width, out_width] = self.widths;
+        let mut tape = self.tapes.take(&self.net, inputs.len() / width, 1);
+        let mut start = 0;
+        for (i, slot) in self.net.inputs.iter().enumerate() {
+            let rows = tape.input_mut(&self.net, i, 0).chunks_exact_mut(slot.width);
+            rows.zip(inputs.chunks_exact(width)).for_each(|(to, from)| to.copy_from_slice(&from[start..start + slot.width]));
+            start += slot.width;
+        }
+        tape.forward(&self.net, 0);
+        let mut start = 0;
+        for (i, slot) in self.net.outputs.iter().enumerate() {
+            let rows = tape.output(&self.net, i, 0);
+            for (r, to) in outputs.chunks_exact_mut(out_width).enumerate() {
+                to[start..start + slot.width].copy_from_slice(rows.row(r));
+            }
+            start += slot.width;
+        }
+        tape
+    }
+
+    fn backward(&self, tape: &mut Tape, grad: &[f32], inputs: &mut [f32]) {
+        let [width, out_width] = self.widths;
+        tape.clear(&self.net, 0);
+        let mut start = 0;
+        for (i, slot) in self.net.outputs.iter().enumerate() {
+            tape.add_output_grad(&self.net, i, 0, |r, to| crate::ops::add_into(to, &grad[r * out_width + start..][..slot.width]));
+            start += slot.width;
+        }
+        tape.backward(&self.net, 0);
+        let mut start = 0;
+        for (i, slot) in self.net.inputs.iter().enumerate() {
+            let rows = tape.input_grad(&self.net, i, 0);
+            inputs.chunks_exact_mut(width).enumerate().for_each(|(r, to)| to[start..start + slot.width].copy_from_slice(rows.row(r)));
+            start += slot.width;
+        }
+        tape.finish(&self.net);
+    }
+}
+
+impl CustomOp2 for Feed {
+    fn name(&self) -> &'static str {
+        "feed"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout, _: &CpuStorage, _: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        let [width, out_width] = self.widths;
+        let (CpuStorage::F32(x), Some((start, end))) = (x, layout.contiguous_offsets()) else {
+            candle_core::bail!("feed asks for contiguous f32");
+        };
+        if layout.dims().last() != Some(&width) {
+            candle_core::bail!("feed: {width} inputs a row, found {:?}", layout.dims());
+        }
+        let rows = (end - start) / width;
+        let mut out = vec![0.0; rows * out_width];
+        let parts = x[start..end].par_chunks(BLOCK * width).zip(out.par_chunks_mut(BLOCK * out_width));
+        let blocks = parts.map(|(x, out)| self.forward(x, out)).collect();
+        *self.blocks.lock().unwrap_or_else(PoisonError::into_inner) = blocks;
+        Ok((CpuStorage::F32(out), (rows, out_width).into()))
+    }
+
+    fn bwd(&self, x: &Tensor, owed: &Tensor, _: &Tensor, grad: &Tensor) -> candle_core::Result<(Option<Tensor>, Option<Tensor>)> {
+        let [width, out_width] = self.widths;
+        let grad = grad.flatten_all()?.to_vec1::<f32>()?;
+        let mut blocks = std::mem::take(&mut *self.blocks.lock().unwrap_or_else(PoisonError::into_inner));
+        if blocks.is_empty() {
+            candle_core::bail!("feed: a second backward");
+        }
+        let mut dx = vec![0.0; x.elem_count()];
+        let parts = grad.par_chunks(BLOCK * out_width).zip(dx.par_chunks_mut(BLOCK * width));
+        blocks.par_iter_mut().zip(parts).for_each(|(tape, (grad, dx))| self.backward(tape, grad, dx));
+        for tape in blocks {
+            self.gradients.add(&tape);
+            self.tapes.put(tape);
+        }
+        Ok((Some(Tensor::from_vec(dx, x.shape(), x.device())?), Some(owed.zeros_like()?)))
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        // A pass without a backward.
+        let blocks = self.blocks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        blocks.drain(..).for_each(|tape| self.tapes.put(tape));
+    }
+}
