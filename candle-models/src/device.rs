@@ -137,6 +137,8 @@ pub enum Purpose {
     Inference,
     /// Parameters, which stay in f32 whatever is computed in.
     Training,
+    /// Training in closed loops, whose products the CPU takes in bf16 where it has instructions for that.
+    Episodes,
 }
 
 /// The dtype to compute in: what was typed, or else what [`DTYPE_VARIABLE`] says, or else the fastest that is exact enough on this
@@ -155,7 +157,9 @@ pub fn compute_dtype(typed: Option<DType>, device: &Device, purpose: Purpose) ->
     };
     let allowed = match (device, purpose) {
         (Device::Cuda(_), Purpose::Inference) => [DType::BF16, DType::F16, DType::F32].as_slice(),
-        (Device::Cuda(_), Purpose::Training) => &[DType::F32, DType::BF16, DType::F16],
+        (Device::Cuda(_), Purpose::Training | Purpose::Episodes) => &[DType::F32, DType::BF16, DType::F16],
+        // bf16 is then what products are taken in, between f32 values.
+        (_, Purpose::Episodes) if crate::ops::has_bf16_products() => &[DType::F32, DType::BF16],
         _ => &[DType::F32],
     };
     let dtype = asked.unwrap_or(allowed[0]);

@@ -132,10 +132,10 @@ impl RunArguments {
     }
 
     /// What this process computes with, and the ranks that it computes with to train `what`.
-    fn resources(&self, what: &str) -> Result<Resources> {
+    fn resources(&self, what: &str, purpose: Purpose) -> Result<Resources> {
         let launched = from_environment()?;
         let computing = self.computing.clone().on(|choice| local_device(choice, launched.as_ref(), gpus()))?;
-        let (device, dtype) = computing.open(Purpose::Training)?;
+        let (device, dtype) = computing.open(purpose)?;
         // That configurations are the same is checked, key by key, when the run begins.
         let ranks = connect(launched.as_ref(), &device, what)?;
         Ok(Resources { device, dtype, ranks })
@@ -210,7 +210,7 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
         }
         config.model = start.config()?;
     }
-    let resources = asked.resources("policy")?;
+    let resources = asked.resources("policy", Purpose::Training)?;
     let leads = resources.ranks.rank() == 0;
     let shards = load(arguments, &*resources.ranks)?;
     let games = hold_out(arguments, shards, config.data.held_out)?;
@@ -258,7 +258,7 @@ fn describe(plan: &Plan) -> Result<()> {
 fn measure(arguments: &PolicyArguments) -> Result<()> {
     let directory = arguments.model.as_deref().context("--eval-only needs --model")?;
     let bundle = Bundle::open(directory)?;
-    let Resources { device, ranks, .. } = arguments.run.resources("policy")?;
+    let Resources { device, ranks, .. } = arguments.run.resources("policy", Purpose::Training)?;
     let policy = Policy::load_on(&bundle, &device)?;
     let tables = bundle.read_file(BASELINES)?.map(|bytes| Baselines::from_bytes(&bytes)).transpose()?;
     let mut shards = load(arguments, &*ranks)?;

@@ -105,7 +105,7 @@ impl Beam {
         }
         let record = |recorder: &mut _| Ok(self.user.pass(recorder)?.map(Output::Floats).to_vec());
         let program = Program::new(crate::recurrent::Recurrent::signature(&self.user), Whole::default(), record)?;
-        let net = Differentiable::new(&program)?;
+        let net = Differentiable::new(&program, tapes.products())?;
         let gradients = Gradients::default();
         let owed = gradients.owed_to(&net)?;
         let noise = (0..episodes.channels.batch()).map(|i| episodes.noise(i)).collect::<Result<_>>()?;

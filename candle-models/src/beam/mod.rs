@@ -27,7 +27,7 @@ mod tests;
 mod user;
 mod weighting;
 
-pub use crate::exec::tape::Tapes;
+pub use crate::exec::tape::{Products, Tapes};
 pub use alignment::alignment;
 pub use array::Array;
 pub use baselines::{Baseline, Beams, Trial};

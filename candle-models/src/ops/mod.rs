@@ -77,6 +77,14 @@ pub(crate) fn is_on_host(x: &Tensor) -> bool {
     is_fused(x) && x.device().is_cpu()
 }
 
+/// Whether this processor has instructions for products in bf16 that are worth it.
+pub(crate) fn has_bf16_products() -> bool {
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    return amx::available();
+    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    return false;
+}
+
 /// Checks that the rows of `x` are whole sequences of the batch of `state`, with one reset each.
 fn check_sequence(x: &Tensor, state: &Tensor, resets: &[bool]) -> Result<()> {
     let (rows, batch) = (x.dim(0)?, state.dim(0)?);

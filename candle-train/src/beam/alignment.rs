@@ -4,7 +4,7 @@ use super::config::{EpisodeConfig, LossConfig, Objective, RunConfig};
 use crate::parallel::{Communicator, gather, share};
 use crate::task::{Loss, Task};
 use candle_core::{D, Tensor};
-use candle_models::beam::{Beam, BeamConfig, Channels, Decided, Episodes, Scheme, Sensing, Tapes, alignment};
+use candle_models::beam::{Beam, BeamConfig, Channels, Decided, Episodes, Products, Scheme, Sensing, Tapes, alignment};
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
@@ -35,7 +35,7 @@ pub struct Alignment {
 
 impl Alignment {
     /// A task at the first of `batches` micro batches.
-    pub fn new(run: &RunConfig, batches: u64, ranks: &dyn Communicator) -> Self {
+    pub fn new(run: &RunConfig, batches: u64, ranks: &dyn Communicator, products: Products) -> Self {
         Self {
             model: run.model.clone(),
             episode: run.episode.clone(),
@@ -44,7 +44,7 @@ impl Alignment {
             fading: run.loss.auxiliary_until * batches as f64,
             next: 0,
             rows: share(run.episode.batch, ranks.rank(), ranks.size()),
-            tapes: Tapes::default(),
+            tapes: Tapes::new(products),
         }
     }
 

@@ -8,8 +8,8 @@ use crate::stop::Stop;
 use crate::summary::Summary;
 use crate::task::Task;
 use crate::trainer::{Outcome, Resources, Trainer};
-use candle_core::Tensor;
-use candle_models::beam::Beam;
+use candle_core::{DType, Tensor};
+use candle_models::beam::{Beam, Products};
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::{Error, Result};
@@ -72,11 +72,15 @@ impl Plan {
         let (device, ranks) = (self.with.device.clone(), self.with.ranks.clone());
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
         Beam::new(&self.config.model, &params)?;
+        // On the CPU bf16 is for products alone: values between them and parameters stay in f32.
+        let narrow = device.is_cpu() && self.with.dtype == DType::BF16;
+        let (products, dtype) = if narrow { (Products::Bf16, DType::F32) } else { (Products::F32, self.with.dtype) };
         let batches = self.steps * self.config.trainer.accumulate as u64;
-        let mut task = Alignment::new(&self.config, batches, &*ranks);
+        let mut task = Alignment::new(&self.config, batches, &*ranks, products);
         let identity = RunConfig { trainer: self.config.trainer.identity(), ..self.config.clone() };
         let identity = serde_json::json!({ "config": identity });
-        let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity, self.with.clone())?;
+        let mut trainer =
+            Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity, Resources { dtype, ..self.with.clone() })?;
         begin(&mut trainer, &mut task, place)?;
         let about = About {
             command: self.command,

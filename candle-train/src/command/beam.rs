@@ -2,6 +2,7 @@
 
 use super::{RunArguments, command_line, place_of, say_stopped};
 use anyhow::Result;
+use candle_models::device::Purpose;
 use candle_train::beam::config::RunConfig;
 use candle_train::beam::export;
 use candle_train::beam::run::Plan;
@@ -21,7 +22,7 @@ pub struct BeamArguments {
 pub fn train(arguments: &BeamArguments) -> Result<()> {
     let asked = &arguments.run;
     let config = RunConfig::resolve(&arguments.preset, asked.file()?.as_deref(), &asked.sets)?;
-    let mut plan = Plan::new(config, asked.resources("beam")?)?;
+    let mut plan = Plan::new(config, asked.resources("beam", Purpose::Episodes)?)?;
     plan.command = command_line(std::env::args().skip(1));
     let leads = plan.with.ranks.rank() == 0;
     if leads {

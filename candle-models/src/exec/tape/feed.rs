@@ -19,7 +19,7 @@ pub(crate) fn feed(
     inputs: &Tensor,
     tapes: &Tapes,
 ) -> Result<Tensor> {
-    let net = Differentiable::new(&Program::new(signature, Whole::default(), record)?)?;
+    let net = Differentiable::new(&Program::new(signature, Whole::default(), record)?, tapes.products())?;
     let (gradients, blocks) = (Gradients::default(), Mutex::default());
     let owed = gradients.owed_to(&net)?;
     let width = |specs: &[crate::tensors::TensorSpec]| specs.iter().map(|spec| spec.width()).sum();

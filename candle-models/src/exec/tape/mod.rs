@@ -43,8 +43,8 @@ pub(crate) struct Differentiable {
 }
 
 /// The parameters that the operations hold, in the order of first use, each with its place in one vector of gradients.
-#[derive(Default)]
 struct Parameters {
+    products: Products,
     tensors: Vec<(Tensor, Range<usize>)>,
 }
 
@@ -65,11 +65,11 @@ impl Parameters {
 }
 
 impl Differentiable {
-    /// Packs the weights of a program.
+    /// Packs the weights of a program for products of that precision.
     ///
     /// # Errors
     /// If an operation has no derivative here (choices and indices), or a weight is not on the host.
-    pub fn new(program: &Program) -> Result<Self> {
+    pub fn new(program: &Program, products: Products) -> Result<Self> {
         let floats = |output: &Output| match output {
             Output::Floats(slot) => Ok(*slot),
             Output::Indices(_) => Err(Error::Input("a differentiable program has inputs and outputs of floats only".to_owned())),
@@ -87,7 +87,7 @@ impl Differentiable {
         // The caller is a reader of the outputs.
         outputs.iter().for_each(|slot| readers[slot.buffer] += 2);
         matrices.iter_mut().zip(readers).for_each(|(m, readers)| m.read_once &= readers == 1);
-        let mut parameters = Parameters::default();
+        let mut parameters = Parameters { products, tensors: Vec::new() };
         let nodes = program.ops.iter().map(|op| Node::new(op, &mut matrices, &mut parameters)).collect::<Result<_>>()?;
         Ok(Self { nodes, matrices, inputs, outputs, parameters })
     }
@@ -105,16 +105,39 @@ impl Differentiable {
     }
 }
 
-/// Tapes that are used again by the next passes of their size: fresh pages cost more than the arithmetic on them.
+/// What the operands of products with weights are rounded to; sums are in f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Products {
+    /// Not at all.
+    #[default]
+    F32,
+    /// To bf16, where the processor multiplies those (Intel AMX) several times as fast; elsewhere not at all.
+    Bf16,
+}
+
+/// Tapes that are used again by the next passes of their size (fresh pages cost more than the arithmetic on them), and how precise
+/// their products are.
 #[derive(Default, Clone)]
-pub struct Tapes(Arc<Mutex<Vec<Tape>>>);
+pub struct Tapes {
+    tapes: Arc<Mutex<Vec<Tape>>>,
+    products: Products,
+}
 
 /// The most tapes that are kept.
 const KEPT: usize = 256;
 
 impl Tapes {
+    /// No tapes yet.
+    pub fn new(products: Products) -> Self {
+        Self { tapes: Arc::default(), products }
+    }
+
+    pub(crate) fn products(&self) -> Products {
+        self.products
+    }
+
     pub(crate) fn take(&self, net: &Differentiable, rows: usize, steps: usize) -> Tape {
-        let mut tapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tapes = self.tapes.lock().unwrap_or_else(PoisonError::into_inner);
         let known = tapes.iter().position(|tape| tape.rows == rows && tape.steps == steps && net.fits(tape));
         known.map(|i| tapes.swap_remove(i)).unwrap_or_else(|| {
             drop(tapes);
@@ -123,7 +146,7 @@ impl Tapes {
     }
 
     pub(crate) fn put(&self, tape: Tape) {
-        let mut tapes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tapes = self.tapes.lock().unwrap_or_else(PoisonError::into_inner);
         if tapes.len() == KEPT {
             tapes.remove(0);
         }

@@ -1,6 +1,6 @@
 //! The operations of a tape: each forward, backward, and the gradients of its parameters.
 
-use super::{Differentiable, Matrix, Parameters, Tape};
+use super::{Differentiable, Matrix, Parameters, Products, Tape};
 use crate::exec::program::{Op, Slot};
 use crate::nn::{Linear, Norm};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -31,21 +31,6 @@ enum Packed {
     /// In bf16, where the processor multiplies those.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Tiles(amx::Tiles, Vec<f32>),
-}
-
-/// Whether products with a weight are taken in bf16: it was asked for in bf16, and the processor has products of those.
-fn in_tiles(weight: &Tensor) -> bool {
-    cfg!(all(target_arch = "x86_64", target_os = "linux")) && weight.dtype() == DType::BF16 && has_tiles()
-}
-
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-fn has_tiles() -> bool {
-    amx::available()
-}
-
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-fn has_tiles() -> bool {
-    false
 }
 
 impl Packed {
@@ -97,7 +82,7 @@ impl Weight {
     fn new(layer: &Linear, parameters: &mut Parameters) -> Result<Self> {
         let (inputs, outputs) = layer.weight.dims2()?;
         let bias = layer.bias.as_ref().map(host).transpose()?.unwrap_or_default();
-        let (shape, tiles) = ([inputs, outputs], in_tiles(&layer.weight));
+        let (shape, tiles) = ([inputs, outputs], parameters.products == Products::Bf16 && ops::has_bf16_products());
         let (forward, transposed) = with_host(&layer.weight, |values| {
             rayon::join(|| Packed::new(tiles, shape, values, &bias), || Packed::transposed(tiles, shape, values))
         })?;

@@ -116,7 +116,7 @@ fn with_tensors(params: &Params, net: &Net) -> (f32, Vec<(String, Vec<f32>)>) {
 fn with_tape(params: &Params, net: &Net, tapes: &Tapes) -> (f32, Vec<(String, Vec<f32>)>) {
     let record = |recorder: &mut Recorder| Ok(net.pass(recorder)?.map(Output::Floats).to_vec());
     let program = Program::new(&net.signature, Whole::default(), record).unwrap();
-    let net = Differentiable::new(&program).unwrap();
+    let net = Differentiable::new(&program, Products::F32).unwrap();
     let mut tape = tapes.take(&net, ROWS, STEPS);
     let mut loss = 0.0;
     for t in 0..STEPS {
