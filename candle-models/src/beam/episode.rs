@@ -9,7 +9,7 @@
 
 use super::channel::noise_deviation;
 use super::complex::{inner, product};
-use super::config::{MemoryConfig, View};
+use super::config::View;
 use super::user::{ANTENNA_SCALE, Observation, SCALE};
 use super::{Beam, BeamConfig, Channels, within};
 use crate::exec::program::{Output, Program, Whole};
@@ -98,9 +98,7 @@ impl Beam {
     pub fn measure(&self, episodes: &Episodes, tapes: &Tapes) -> Result<Tensor> {
         episodes.check(&self.config)?;
         let (codebook, first) = (self.swept()?, self.first_beam()?);
-        // A tape knows gated recurrent units only.
-        let has_tape = matches!(self.config.memory, MemoryConfig::Gru { .. });
-        if !(has_tape && codebook.device().is_cpu() && codebook.dtype() == DType::F32) {
+        if !(codebook.device().is_cpu() && codebook.dtype() == DType::F32) {
             return super::plain::measure(self, episodes, &codebook, &first);
         }
         let record = |recorder: &mut _| Ok(self.user.pass(recorder)?.map(Output::Floats).to_vec());

@@ -1,7 +1,7 @@
 //! The fused episode against plain tensor operations, and these against finite differences in f64.
 
 use super::*;
-use crate::nn::Params;
+use crate::nn::{MambaConfig, Params};
 use crate::random::Random;
 use candle_core::{DType, Device, Tensor};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ fn variants() -> Vec<BeamConfig> {
         small(|_| {}),
         small(|c| c.channel.mobility = Some(Mobility { doppler: 0.05, drift: 1.0 })),
         small(|c| (c.receive_weights, c.transmit_weights) = (Weighting::Phases, Weighting::Phases)),
+        small(|c| c.memory = MemoryConfig::Mamba { layers: 2, block: MambaConfig { state: 3, ..MambaConfig::default() } }),
         small(|c| c.sweep = Sweep::Free),
         small(|c| (c.sweep, c.view, c.decision) = (Sweep::Free, View::Scalars, DecisionConfig::State)),
         small(|c| (c.view, c.decision) = (View::Scalars, DecisionConfig::State)),
@@ -85,7 +86,7 @@ fn the_fused_episode_is_the_plain_one() {
 #[test]
 fn finite_differences_confirm_the_gradient_through_the_whole_episode() {
     // A rounded feedback has no difference to take.
-    for (i, config) in variants().iter().enumerate().take(6) {
+    for (i, config) in variants().iter().enumerate().take(7) {
         let episodes = episodes(config, 4);
         let params = Params::init_dtype(Random::new(3), DType::F64, &Device::Cpu);
         let model = Beam::new(config, &params).unwrap();

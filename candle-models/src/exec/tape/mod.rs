@@ -10,6 +10,7 @@
 //! ([`through_time`](super::tensors::TensorExecutor::through_time)).
 
 mod feed;
+mod mamba;
 mod node;
 mod owed;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The operations of a tape: each forward, backward, and the gradients of its parameters.
 
+use super::mamba::{Conv, Scan};
 use super::{Differentiable, Matrix, Parameters, Products, Tape};
 use crate::exec::program::{Op, Slot};
 use crate::nn::{Linear, Norm};
@@ -11,7 +12,7 @@ use candle_core::{CpuStorage, DType, Storage, Tensor};
 use std::ops::Range;
 
 /// The values of a parameter on the host.
-fn host(tensor: &Tensor) -> Result<Vec<f32>> {
+pub(super) fn host(tensor: &Tensor) -> Result<Vec<f32>> {
     with_host(tensor, <[f32]>::to_vec)
 }
 
@@ -137,6 +138,8 @@ pub(super) enum Node {
         parts: Vec<Slot>,
         out: Slot,
     },
+    Conv(Conv),
+    Scan(Scan),
     /// `kept` is what the gates leave for their backward, and its gradient's place takes that of the products.
     Gru {
         x: Slot,
@@ -199,7 +202,7 @@ impl Normaliser {
 }
 
 /// A matrix of the tape's own.
-fn matrix(matrices: &mut Vec<Matrix>, width: usize) -> Slot {
+pub(super) fn matrix(matrices: &mut Vec<Matrix>, width: usize) -> Slot {
     // Nobody adds to its gradient.
     matrices.push(Matrix { width, read_once: true });
     Slot { buffer: matrices.len() - 1, start: 0, width }
@@ -222,6 +225,10 @@ impl Node {
                 let (kept, weight) = (matrix(matrices, 4 * out.width), Weight::new(hidden, parameters)?);
                 Self::Gru { x: *x, out: *out, kept, products: *products, weight }
             }
+            Op::CausalConv { x, weight, bias, out, .. } => Self::Conv(Conv::new([*x, *out], [weight, bias], matrices, parameters)?),
+            Op::SelectiveScan { u, dt, bc, a_log, skip, out, .. } => {
+                Self::Scan(Scan::new([*u, *dt, *bc, *out], [a_log, skip], matrices, parameters)?)
+            }
             other => return Err(Error::Input(format!("no derivative through time of the operation {}", other.name()))),
         })
     }
@@ -230,6 +237,8 @@ impl Node {
     pub fn carried(&self) -> usize {
         match self {
             Self::Gru { out, .. } => out.width,
+            Self::Conv(conv) => conv.carried(),
+            Self::Scan(scan) => scan.carried(),
             _ => 0,
         }
     }
@@ -241,7 +250,7 @@ impl Node {
             Self::Gate { a, .. } => 2 * a.width,
             Self::Join { parts, .. } => parts.iter().map(|p| p.width).max().unwrap_or(0),
             Self::Gru { x, out, .. } => x.width + out.width,
-            Self::Add { .. } => 0,
+            Self::Add { .. } | Self::Conv(_) | Self::Scan(_) => 0,
         }
     }
 
@@ -278,6 +287,8 @@ impl Node {
                     }
                 }
             }
+            Self::Conv(conv) => conv.forward(net, tape, t, out),
+            Self::Scan(scan) => scan.forward(net, tape, t, out),
             Self::Gru { x, kept, products, weight, out: slot } => {
                 let (before, out) = matrix.split_at_mut(range.start);
                 let out = &mut out[..range.len()];
@@ -314,6 +325,8 @@ impl Node {
             | Self::Gate { out, .. }
             | Self::Join { out, .. }
             | Self::Gru { out, .. } => *out,
+            Self::Conv(conv) => conv.out(),
+            Self::Scan(scan) => scan.out(),
         }
     }
 
@@ -370,6 +383,16 @@ impl Node {
                     tape.deliver(net, *part, t, dx);
                     start += part.width;
                 }
+            }
+            Self::Conv(conv) => {
+                let mut carry = std::mem::take(&mut tape.carries[i]);
+                conv.backward(net, tape, t, dy, &mut carry);
+                tape.carries[i] = carry;
+            }
+            Self::Scan(scan) => {
+                let mut carry = std::mem::take(&mut tape.carries[i]);
+                scan.backward(net, tape, t, dy, &mut carry);
+                tape.carries[i] = carry;
             }
             Self::Gru { x, kept, products, weight, out } => {
                 // What one operation alone reads has its gradient written in place.
