@@ -30,6 +30,7 @@ import numpy
 import safetensors.numpy
 import torch
 
+from beam import BeamTrain
 from cuda import CudaPass, CudaProduct
 from policy import OUTPUTS, Policy
 
@@ -227,7 +228,19 @@ def subject_of(case):
     return kind
 
 
+def is_beam(case):
+    path = pathlib.Path(case["bundle"]) / "config.json"
+    return path.exists() and json.loads(path.read_text()).get("family") == "beam"
+
+
 def prepare(case):
+    if is_beam(case):
+        if (case["library"], case["pass"], case["device"]) != ("pytorch", "train", "cpu"):
+            raise ValueError(f"{case['library']} has no {case['pass']} pass of a beam controller on {case['device']} here")
+        torch.set_num_threads(case["threads"])
+        subject = BeamTrain(case)
+        safetensors.numpy.save_file(subject.first_outputs(), case["outputs"])
+        return subject
     kind = subject_of(case)
     torch.set_num_threads(case["threads"])
     inputs = read_inputs(case["inputs"]) if case["pass"] != "product" else None

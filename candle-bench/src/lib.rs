@@ -1,6 +1,7 @@
 //! Measures the models of this workspace: latency by batch and backbone, and comparisons with PyTorch and ONNX Runtime
 //! on the same weights and inputs.
 
+pub mod beam;
 pub mod gpu;
 pub mod harness;
 pub mod host;

@@ -1,6 +1,7 @@
 //! Measures the game policy on this machine and compares it with PyTorch and ONNX Runtime.
 
 use anyhow::{Context, Result, bail, ensure};
+use candle_bench::beam::BeamSuite;
 use candle_bench::gpu::{self, GpuSuite};
 use candle_bench::harness::{Settings, Subject};
 use candle_bench::host::Host;
@@ -50,6 +51,8 @@ enum Suite {
     /// Takes one step and prints a line: `gpu` measures how long that takes from the start of this process.
     #[command(hide = true)]
     FirstAnswer(FirstAnswer),
+    /// The figures of the beam family: training of the published network beside PyTorch, channels, the next beam of the shipped one.
+    Beam(BeamBench),
     /// Every fused operation against its plain form on the policy's sizes: ratio, rate, and share of this machine's peak.
     Ops(Ops),
 }
@@ -219,6 +222,23 @@ struct Python {
     /// The peer's program.
     #[arg(long, value_name = "FILE", default_value = "candle-bench/peers/peer.py")]
     script: PathBuf,
+}
+
+#[derive(clap::Args)]
+struct BeamBench {
+    #[command(flatten)]
+    common: Common,
+    /// Episodes of a training step.
+    #[arg(long, value_name = "B", default_value_t = 256)]
+    batch: usize,
+    /// Width of the user's network in training.
+    #[arg(long, value_name = "H", default_value_t = 384)]
+    hidden: usize,
+    /// The controller whose next beam is timed.
+    #[arg(long, value_name = "DIR", default_value = "weights/beam-c3")]
+    bundle: PathBuf,
+    #[command(flatten)]
+    python: Python,
 }
 
 #[derive(clap::Args)]
@@ -530,6 +550,23 @@ fn training(arguments: &Training) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn beam(arguments: &BeamBench) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&[arguments.batch]])?;
+    let host = Host::detect(common.host.clone());
+    let suite = BeamSuite {
+        batch: arguments.batch,
+        hidden: arguments.hidden,
+        bundle: arguments.bundle.clone(),
+        threads: common.threads.clone(),
+        settings: common.settings.clone(),
+    };
+    let mut peer = Peer::start(&arguments.python.python, &arguments.python.script)?;
+    let rows = suite.run(&mut peer, &host, |row| eprintln!("{}", row.line()))?;
+    common.report("beam", common.settings.describe_comparison(), rows, &host)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn train_peak(arguments: &TrainPeak) -> Result<ExitCode> {
     let TrainPeak { bundle, batch, frames, threads } = arguments;
     let [before, peak] = candle_bench::training::train_peak(&Network::open(bundle)?, *batch, *frames, *threads)?;
@@ -556,6 +593,7 @@ fn main() -> ExitCode {
         Suite::Peers(a) => (&a.common.threads, Box::new(|| peers(a))),
         Suite::Gpu(a) => (&a.common.threads, Box::new(|| gpu(a))),
         Suite::Training(a) => (&a.common.threads, Box::new(|| training(a))),
+        Suite::Beam(a) => (&a.common.threads, Box::new(|| beam(a))),
         Suite::TrainPeak(a) => (std::slice::from_ref(&a.threads), Box::new(|| train_peak(a))),
         Suite::FirstAnswer(a) => (&[1], Box::new(|| first_answer(a))),
         Suite::Ops(a) => (&a.common.threads, Box::new(|| ops(a))),

@@ -153,7 +153,7 @@ impl Default for BeamConfig {
             measurements: 16,
             view: View::Antennas,
             memory: MemoryConfig::Gru { layers: 2 },
-            hidden: 256,
+            hidden: 160,
             decision: DecisionConfig::Measurements { width: 512, layers: 2 },
             base: 256,
             feedback: Feedback::Reals { values: 16 },

@@ -78,26 +78,31 @@ impl RunConfig {
 
     /// `c1`, `c2` and `c3`: the three schemes with our recipe. `paper`: scheme C3 as published.
     pub fn preset(name: &str) -> Result<Self> {
-        let schedule = Schedule { peak: 2e-3, warmup: 100, floor: 0.01, ..Schedule::default() };
-        let optimiser = OptimiserConfig { weight_decay: 0.0, clip: 5.0, ema: 0.999, ..OptimiserConfig::default() };
+        let schedule = Schedule { peak: 4e-3, warmup: 200, floor: 0.01, ..Schedule::default() };
+        let optimiser = OptimiserConfig { weight_decay: 0.0, clip: 5.0, ema: 0.998, ..OptimiserConfig::default() };
         let trainer =
-            TrainerConfig { log_every: 100, evaluate_every: 2000, save_every: 1000, schedule, optimiser, ..TrainerConfig::default() };
+            TrainerConfig { log_every: 100, evaluate_every: 1000, save_every: 1000, schedule, optimiser, ..TrainerConfig::default() };
+        let objective = Objective::Logarithm { floor: 1e-3 };
         let mut run = Self {
             seed: 1,
-            episodes: 10_000_000,
-            episode: EpisodeConfig { batch: 256, snr_low: 10.0, snr_high: 10.0, fewest: 16, evaluated: 4096, snr: 10.0 },
-            loss: LossConfig { objective: Objective::Logarithm { floor: 1e-3 }, auxiliary: 0.3, auxiliary_until: 0.3, choice: 0.1 },
+            episodes: 6_000_000,
+            episode: EpisodeConfig { batch: 512, snr_low: -10.0, snr_high: 20.0, fewest: 16, evaluated: 4096, snr: 10.0 },
+            loss: LossConfig { objective, auxiliary: 0.3, auxiliary_until: 0.3, choice: 0.1 },
             model: BeamConfig::default(),
             trainer,
         };
-        let fixed = CodebookConfig::Random { count: 8, seed: 1 };
         match name {
             "c1" => {
-                (run.model.scheme, run.model.feedback, run.model.codebook) =
-                    (Scheme::C1, Feedback::Index, CodebookConfig::Published { count: 8 });
+                run.episodes = 1_000_000;
                 run.loss.choice = 1.0;
+                run.model = BeamConfig {
+                    scheme: Scheme::C1,
+                    feedback: Feedback::Index,
+                    codebook: CodebookConfig::Published { count: 8 },
+                    ..run.model
+                };
             }
-            "c2" => (run.model.scheme, run.model.codebook) = (Scheme::C2, fixed),
+            "c2" => (run.episodes, run.model.scheme) = (3_000_000, Scheme::C2),
             "c3" => {}
             "paper" => {
                 run.model = BeamConfig {
@@ -110,9 +115,10 @@ impl RunConfig {
                 };
                 run.loss = LossConfig { objective: Objective::Share, auxiliary: 0.0, auxiliary_until: 0.0, choice: 0.1 };
                 // 100 000 channels are an epoch of 98 batches; the rate falls every ten.
-                run.episode.batch = 1024;
+                (run.episode.batch, run.episode.snr_low, run.episode.snr_high) = (1024, 10.0, 10.0);
+                let shape = Shape::Step;
                 run.trainer.schedule =
-                    Schedule { peak: 1e-3, warmup: 0, shape: Shape::Step, period: 980, decay: 0.96, floor: 0.0, ..Schedule::default() };
+                    Schedule { peak: 1e-3, warmup: 0, shape, period: 980, decay: 0.96, floor: 0.0, ..Schedule::default() };
             }
             _ => return Err(Error::config("preset", format!("expected one of {}, found '{name}'", Self::PRESETS.join(", ")))),
         }
@@ -169,5 +175,58 @@ impl RunConfig {
     /// The configuration as TOML, as it is printed and saved.
     pub fn to_toml(&self) -> Result<String> {
         toml::to_string(self).map_err(|e| Error::config("value", e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_models::beam::{ChannelModel, MemoryConfig, Mobility, Profile};
+
+    fn resolve(sets: &[&str]) -> Result<RunConfig> {
+        RunConfig::resolve("c3", None, &sets.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn presets_are_valid_and_survive_toml() {
+        for preset in RunConfig::PRESETS {
+            let run = RunConfig::resolve(preset, None, &[]).unwrap();
+            assert_eq!(run, RunConfig::preset(preset).unwrap());
+            // The keys of another preset's kinds are not the same: each over itself.
+            assert_eq!(RunConfig::resolve(preset, Some(&run.to_toml().unwrap()), &[]).unwrap(), run);
+        }
+        assert!(RunConfig::preset("c4").unwrap_err().to_string().ends_with("expected one of c1, c2, c3, paper, found 'c4'"));
+    }
+
+    #[test]
+    fn kinds_and_what_can_be_left_out_can_be_set() {
+        let run = resolve(&["model.memory.kind=mamba", "model.memory.layers=2"]).unwrap();
+        assert!(matches!(run.model.memory, MemoryConfig::Mamba { layers: 2, .. }));
+        let run = resolve(&["model.channel.mobility.doppler=0.01"]).unwrap();
+        assert_eq!(run.model.channel.mobility, Some(Mobility { doppler: 0.01, drift: 0.0 }));
+        let run = resolve(&["model.channel.model={ kind = \"cdl\", profile = \"b\" }"]).unwrap();
+        assert!(matches!(&run.model.channel.model, ChannelModel::Cdl(cdl) if cdl.profile == Profile::B));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (set, message) in [
+            ("episodes=0", "config: episodes: expected 1 to "),
+            ("episode.batch=0", "config: episode.batch: expected 1 to 65536, found 0"),
+            ("episode.fewest=17", "config: episode.fewest: expected 1 to 16, found 17"),
+            ("episode.snr_low=nan", "config: episode.snr_low: expected -100 to 100 dB, found NaN"),
+            ("episode.snr_high=inf", "config: episode.snr_high: expected -100 to 100 dB, found inf"),
+            ("episode.snr_low=30", "config: episode.snr_high: 20 is below episode.snr_low 30"),
+            ("loss.objective.floor=0", "config: loss.objective.floor: "),
+            ("loss.auxiliary=-1", "config: loss.auxiliary: "),
+            ("model.measurements=0", "config: measurements: 0 is outside"),
+            ("model.channel.model.paths=0", "config: model.paths: 0 is outside"),
+            ("model.channel.receive.elements=1", "config: receive.elements: 1 is outside"),
+            ("model.speed=1", "config: model.speed: no such key (there are "),
+            ("model.feedback.kind=index", "config: feedback.kind: "),
+        ] {
+            let error = resolve(&[set]).unwrap_err().to_string();
+            assert!(error.starts_with(message) && !error.contains('\n'), "{set}: {error}");
+        }
     }
 }

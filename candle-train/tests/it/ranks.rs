@@ -40,7 +40,7 @@ fn config() -> RunConfig {
 }
 
 /// Runs `f` on every rank of a group of threads.
-fn on_ranks<T: Send>(size: usize, f: impl Fn(Arc<dyn Communicator>) -> Result<T> + Sync) -> Vec<Result<T>> {
+pub fn on_ranks<T: Send>(size: usize, f: impl Fn(Arc<dyn Communicator>) -> Result<T> + Sync) -> Vec<Result<T>> {
     let f = &f;
     std::thread::scope(|scope| {
         let rank = |rank: threads::ThreadRank| scope.spawn(move || with_large_stack(|| f(Arc::new(rank))));

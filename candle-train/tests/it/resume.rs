@@ -29,7 +29,7 @@ fn latest(out: &Path) -> String {
 }
 
 /// Starts the command and waits until it has saved a checkpoint that was not there before.
-fn start_until_saved(command: &mut Command, out: &Path) -> Child {
+pub fn start_until_saved(command: &mut Command, out: &Path) -> Child {
     let before = latest(out);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let start = Instant::now();
@@ -40,7 +40,7 @@ fn start_until_saved(command: &mut Command, out: &Path) -> Child {
     child
 }
 
-fn assert_equal_runs(found: &Path, expected: &Path) {
+pub fn assert_equal_runs(found: &Path, expected: &Path) {
     let (found, expected) = (last_checkpoint(found), last_checkpoint(expected));
     assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
     for (name, bytes) in &expected {

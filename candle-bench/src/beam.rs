@@ -1,0 +1,316 @@
+//! The beam family: a training step beside PyTorch's and the machine's matrix product, channels, and the next beam for one user.
+
+use crate::harness::{self, Settings, Subject, Timed};
+use crate::host::Host;
+use crate::ops::Peaks;
+use crate::peer::{Library, Peer, PeerCase};
+use crate::policy::{Answers, agreement, read_answers};
+use crate::table::{Case, Pass};
+use crate::targets::{Limit, TargetRow};
+use anyhow::{Context, Result, ensure};
+use candle_core::{Device, Tensor, Var};
+use candle_models::beam::{Beam, BeamConfig, Channels, Episodes, Products, Sensing, Tapes, alignment, channel};
+use candle_models::bundle::{self, Bundle, Manifest, Role, Storage};
+use candle_models::engine::{self, Engine, Options, Session};
+use candle_models::nn::Params;
+use candle_models::random::Random;
+use candle_models::tensors::NamedTensors;
+use candle_train::beam::config::RunConfig;
+use candle_train::gradients::Gradients;
+use candle_train::optim::{Optimiser, OptimiserConfig};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// As in the peer's program.
+const LEARNING_RATE: f64 = 1e-3;
+/// Batches of channels whose median time counts.
+const GENERATED: usize = 21;
+
+/// What is measured.
+#[derive(Debug)]
+pub struct BeamSuite {
+    /// Episodes of a training step.
+    pub batch: usize,
+    /// Width of the user's network in training.
+    pub hidden: usize,
+    /// The controller whose next beam is timed.
+    pub bundle: PathBuf,
+    /// Threads of a training step.
+    pub threads: Vec<usize>,
+    /// Lengths of the measurements.
+    pub settings: Settings,
+}
+
+impl BeamSuite {
+    /// Measures everything; `seen` is called after each figure.
+    pub fn run(&self, peer: &mut Peer, host: &Host, mut seen: impl FnMut(&TargetRow)) -> Result<Vec<TargetRow>> {
+        let mut rows = Vec::new();
+        for &threads in &self.threads {
+            for row in self.training(threads, peer, host)? {
+                seen(&row);
+                rows.push(row);
+            }
+        }
+        for (dtype, most) in [("f32", 60.0), ("q8", 40.0)] {
+            let row = self.next_beam(dtype, most, host)?;
+            seen(&row);
+            rows.push(row);
+        }
+        Ok(rows)
+    }
+
+    /// The published network with this suite's width.
+    fn config(&self) -> Result<BeamConfig> {
+        Ok(BeamConfig { hidden: self.hidden, ..RunConfig::preset("paper")?.model })
+    }
+
+    fn case(&self, threads: usize, dtype: &str) -> Case {
+        Case {
+            model: format!("beam c3 as published, gru 2x{}", self.hidden),
+            backbone: "gru".to_owned(),
+            pass: Pass::Train,
+            batch: self.batch,
+            frames: RunConfig::preset("paper").map_or(0, |run| run.model.measurements),
+            threads,
+            device: "cpu".to_owned(),
+            dtype: dtype.to_owned(),
+        }
+    }
+
+    fn training(&self, threads: usize, peer: &mut Peer, host: &Host) -> Result<Vec<TargetRow>> {
+        let (scratch, config) = (tempfile::tempdir().context("no directory for the peer's bundle")?, self.config()?);
+        let case = self.case(threads, "f32");
+        let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(threads).build()?);
+        let mut calls = TrainCalls::new(&config, self.batch, Products::F32, pool.clone())?;
+        calls.save(scratch.path())?;
+        let theirs = PeerCase {
+            library: Library::Pytorch,
+            device: "cpu".to_owned(),
+            dtype: "f32".to_owned(),
+            bundle: scratch.path().join("bundle"),
+            pass: Pass::Train,
+            batch: self.batch,
+            frames: case.frames,
+            threads,
+            inputs: scratch.path().join("inputs.safetensors"),
+            outputs: scratch.path().join("outputs.safetensors"),
+        };
+        peer.prepare(&theirs)?;
+        let agreed = agreement(&calls.answers()?, &read_answers(&theirs.outputs)?, "f32")?;
+        ensure!(agreed.holds(), "the losses before and after an update differ: {agreed:?}");
+        let mut narrow = TrainCalls::new(&config, self.batch, Products::Bf16, pool.clone())?;
+        let row = |what: &str, found: f64, limit: Limit, unit: &str, evidence: String, case: &Case| TargetRow {
+            host: host.clone(),
+            case: case.clone(),
+            what: what.into(),
+            found,
+            limit,
+            unit: unit.into(),
+            evidence,
+        };
+        let mut rows = Vec::new();
+        let mut fastest = f64::NAN;
+        for (calls, dtype, least) in [(&mut calls, "f32", 1.6), (&mut narrow, "bf16", 2.0)] {
+            let compared = harness::compare(&mut Timed(&mut *calls), peer, &self.settings)?;
+            let per_second = |us: f64| 1e6 / us;
+            let (ours, theirs) = (per_second(compared.ours_us.p50), per_second(compared.theirs_us.p50));
+            let evidence =
+                format!("{ours:.2} steps/s, {} {theirs:.2}, channels of our side drawn anew in each", peer.versions().of(Library::Pytorch));
+            let what = if dtype == "f32" { "training steps over PyTorch's" } else { "the same, products in bf16" };
+            rows.push(row(what, compared.ratio, Limit::AtLeast(least), "x", evidence, &self.case(threads, dtype)));
+            if dtype == "f32" {
+                fastest = compared.ours_us.p50;
+            }
+        }
+        let peak = Peaks::measure(threads, &self.settings)?.gflop_per_s;
+        // Two operations per weight and use forward, four backward; the user's network runs at every measurement.
+        let weights = |config: &BeamConfig| -> Result<f64> {
+            let matrices = Beam::parameters(config)?.into_iter().filter(|p| p.role == Role::Matrix);
+            let uses = |name: &str| if name.starts_with("user.") { config.measurements } else { 1 };
+            Ok(matrices.map(|p| (uses(&p.name) * p.shape.iter().product::<usize>()) as f64).sum())
+        };
+        let ours = 6.0 * weights(&config)? * self.batch as f64 / fastest / 1e3;
+        let evidence = format!("{ours:.0} of {peak:.0} GFLOP/s, 6 per weight and use");
+        rows.push(row("training step, share of the machine's own f32 product", ours / peak, Limit::AtLeast(0.7), "share", evidence, &case));
+        let generation = pool.install(|| generation_us(&config, self.batch))?;
+        let evidence = format!("{generation:.0} us for {} channels and their noise, of {fastest:.0} us", self.batch);
+        rows.push(row("channels' share of a step", 100.0 * generation / fastest, Limit::AtMost(3.0), "%", evidence, &case));
+        Ok(rows)
+    }
+
+    /// From a measurement to the next beam through a session of an engine, on one thread.
+    fn next_beam(&self, dtype: &str, most: f64, host: &Host) -> Result<TargetRow> {
+        let scratch = tempfile::tempdir().context("no directory for the weights")?;
+        let bundle = Bundle::open(stored(&self.bundle, dtype, scratch.path())?)?;
+        let engine = Engine::start(engine::load(&bundle)?, &Options { sessions: 1, ..Options::default() })?;
+        let measured = harness::measure(&mut Timed(NextBeam(engine.open()?)), &self.settings)?;
+        let config: BeamConfig = bundle.config()?;
+        let model = format!("{} gru x{}", self.bundle.display(), config.hidden);
+        Ok(TargetRow {
+            host: host.clone(),
+            case: Case { model, pass: Pass::Step, batch: 1, frames: 1, ..self.case(1, dtype) },
+            what: format!("next beam for one user, {dtype} weights"),
+            found: measured.latency_us.p50,
+            limit: Limit::AtMost(most),
+            unit: "us".into(),
+            evidence: format!("p99 {:.1} us, a session of an engine", measured.latency_us.p99.unwrap_or(f64::NAN)),
+        })
+    }
+}
+
+/// Steps of a session on the features that it holds.
+struct NextBeam(Session);
+
+impl Subject for NextBeam {
+    fn run(&mut self) -> Result<()> {
+        Ok(self.0.step()?)
+    }
+}
+
+/// The bundle with its weights stored otherwise, below `directory`.
+fn stored(from: &Path, dtype: &str, directory: &Path) -> Result<PathBuf> {
+    let (bundle, storage) = (Bundle::open(from)?, Storage::parse(dtype)?);
+    let specs = engine::parameters(&bundle)?;
+    let mut found = bundle.read_parameters(&specs)?;
+    let mut parameters = BTreeMap::new();
+    for spec in specs {
+        let parameter = found.remove(&spec.name).with_context(|| format!("{}: not in the bundle", spec.name))?;
+        parameters.insert(spec.name, storage.parameter(spec.role, parameter)?);
+    }
+    let to = directory.join(dtype);
+    let Manifest { family, model, .. } = bundle.manifest();
+    bundle::save_parameters(&to, &Manifest::new(family.as_str(), model)?, &parameters, serde_json::Value::Null, &[])?;
+    Ok(to)
+}
+
+/// Median time of drawing a batch of channels and its noise, in microseconds.
+fn generation_us(config: &BeamConfig, batch: usize) -> Result<f64> {
+    let mut times = Vec::with_capacity(GENERATED);
+    for i in 0..GENERATED {
+        let start = Instant::now();
+        let episodes = episodes(config, i as u64, batch)?;
+        let mut noise = vec![0.0; 2 * config.measurements];
+        (0..batch).for_each(|b| episodes.noise.at(b as u64).fill_normal(0, &mut noise));
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok(crate::stats::median(&crate::stats::sorted(&times)))
+}
+
+fn episodes(config: &BeamConfig, number: u64, batch: usize) -> Result<Episodes> {
+    let (random, first) = (Random::new(1), number * batch as u64);
+    let channels = Channels::generate(&config.channel, random.stream("channels"), first, batch, config.measurements)?;
+    Ok(Episodes {
+        channels: Arc::new(channels),
+        measurements: config.measurements,
+        start: (first..first + batch as u64).map(|i| random.stream("start").below(i, config.codebook.count() as u32)).collect(),
+        snr_db: vec![10.0; batch],
+        noise: random.stream("noise"),
+        first,
+        sensing: Sensing::Measurements,
+    })
+}
+
+/// Every call is one update of the parameters on fresh channels.
+struct TrainCalls {
+    config: BeamConfig,
+    vars: BTreeMap<String, Var>,
+    gradients: Gradients,
+    optimiser: Optimiser,
+    tapes: Tapes,
+    batch: usize,
+    number: u64,
+    pool: Arc<rayon::ThreadPool>,
+}
+
+impl TrainCalls {
+    fn new(config: &BeamConfig, batch: usize, products: Products, pool: Arc<rayon::ThreadPool>) -> Result<Self> {
+        let params = Params::init(Random::new(0), &Device::Cpu);
+        Beam::new(config, &params)?;
+        let vars = params.vars();
+        let optimiser = OptimiserConfig { weight_decay: 0.0, clip: 0.0, ..OptimiserConfig::default() };
+        let (gradients, optimiser) = (Gradients::zeros(&vars)?, Optimiser::new(optimiser, &vars)?);
+        Ok(Self { config: config.clone(), vars, gradients, optimiser, tapes: Tapes::new(products), batch, number: 0, pool })
+    }
+
+    /// Writes the network and the first batch for the peer.
+    fn save(&self, directory: &Path) -> Result<()> {
+        let tensors: BTreeMap<String, Tensor> = self.vars.iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect();
+        let manifest = Manifest::new(candle_models::beam::FAMILY, &self.config)?;
+        bundle::save(&directory.join("bundle"), &manifest, &tensors, serde_json::Value::Null, &[])?;
+        let episodes = episodes(&self.config, 0, self.batch)?;
+        let (channels, steps) = (&episodes.channels, episodes.measurements);
+        let deviation = channel::noise_deviation(10.0)?;
+        let mut noise = vec![0.0; 2 * steps * self.batch];
+        for (b, noise) in noise.chunks_mut(2 * steps).enumerate() {
+            episodes.noise.at(b as u64).fill_normal(0, noise);
+            noise.iter_mut().for_each(|n| *n *= deviation);
+        }
+        let (paths, rx, tx) = (channels.paths(), channels.receive_elements(), channels.transmit_elements());
+        let tensor = |values: &[f32], shape: &[usize]| Tensor::from_slice(values, shape, &Device::Cpu);
+        let start: Vec<f32> = episodes.start.iter().map(|s| *s as f32).collect();
+        let inputs = [
+            ("gains", tensor(channels.gains(), &[self.batch, paths, 2])?),
+            ("receive", tensor(channels.receive(), &[self.batch, paths, rx, 2])?),
+            ("transmit", tensor(channels.transmit(), &[self.batch, paths, tx, 2])?),
+            ("noise", tensor(&noise, &[self.batch, steps, 2])?),
+            ("power", tensor(channels.power(), &[self.batch])?),
+            ("start", tensor(&start, &[self.batch])?),
+        ];
+        let inputs: NamedTensors = inputs.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
+        Ok(inputs.save_safetensors(directory.join("inputs.safetensors"))?)
+    }
+
+    /// The loss on the first batch before and after the first update.
+    fn answers(&mut self) -> Result<Answers> {
+        let losses = vec![f64::from(self.update(0)?), f64::from(self.update(0)?)];
+        Ok(Answers::from([("loss".to_owned(), losses)]))
+    }
+
+    fn update(&mut self, number: u64) -> Result<f32> {
+        let Self { config, vars, gradients, optimiser, tapes, batch, pool, .. } = self;
+        pool.install(|| {
+            let episodes = episodes(config, number, *batch)?;
+            let tensors = vars.iter().map(|(name, var)| (name.clone(), var.as_tensor().clone())).collect();
+            let model = Beam::new(config, &Params::given(tensors, &Device::Cpu))?;
+            let decided = model.align(&episodes, tapes)?;
+            let shares = alignment(&episodes.channels, episodes.measurements - 1, &decided.receive, &decided.transmit)?;
+            let loss = shares.narrow(1, 0, 1)?.mean_all()?.neg()?;
+            gradients.clear();
+            gradients.add(vars, &loss.backward()?)?;
+            let step = optimiser.step(gradients, &loss.detach().reshape(1)?, LEARNING_RATE)?;
+            step.figures.first().copied().context("no loss came back")
+        })
+    }
+}
+
+impl Subject for &mut TrainCalls {
+    fn run(&mut self) -> Result<()> {
+        self.number += 1;
+        self.update(self.number).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_moves_the_loss_and_the_peer_gets_what_it_needs() {
+        let config = BeamConfig { hidden: 16, base: 16, measurements: 3, ..RunConfig::preset("paper").unwrap().model };
+        let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap());
+        let mut calls = TrainCalls::new(&config, 8, Products::F32, pool).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        calls.save(directory.path()).unwrap();
+        let bundle = Bundle::open(directory.path().join("bundle")).unwrap();
+        assert_eq!(bundle.config::<BeamConfig>().unwrap(), config);
+        let inputs = NamedTensors::load_safetensors(directory.path().join("inputs.safetensors")).unwrap();
+        assert_eq!(inputs.get("noise").unwrap().dims(), [8, 3, 2]);
+        let losses = calls.answers().unwrap().remove("loss").unwrap();
+        assert!(losses[0] != losses[1] && losses.iter().all(|loss| (-1.0..0.0).contains(loss)), "{losses:?}");
+        assert!(generation_us(&config, 8).unwrap() > 0.0);
+        let narrow = stored(&directory.path().join("bundle"), "q8", directory.path()).unwrap();
+        assert!(engine::load(&Bundle::open(narrow).unwrap()).is_ok());
+    }
+}

@@ -1,0 +1,153 @@
+//! Beam controllers: the command as a user runs it, and ranks.
+
+use crate::resume::{assert_equal_runs, start_until_saved};
+use crate::{run, text};
+use candle_models::Result;
+use candle_models::beam::{Beam, DecisionConfig, Products};
+use candle_models::bundle::Bundle;
+use candle_train::beam::config::RunConfig;
+use candle_train::beam::run::{Plan, Trained};
+use candle_train::optim::Rule;
+use candle_train::parallel::{Communicator, Single};
+use candle_train::run::Place;
+use candle_train::stop::Stop;
+use candle_train::trainer::Resources;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+/// `candle-train beam` on two threads, with small networks and sixty steps.
+fn small(out: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_candle-train"));
+    command.args(["beam", "--threads", "2", "--out"]).arg(out);
+    for set in [
+        "episodes=5760",
+        "episode.batch=48",
+        "episode.fewest=3",
+        "episode.evaluated=64",
+        "model.hidden=16",
+        "model.base=16",
+        "model.measurements=4",
+        "model.decision.width=32",
+        "trainer.accumulate=2",
+        "trainer.save_every=3",
+        "trainer.evaluate_every=20",
+        "trainer.log_every=10",
+    ] {
+        command.args(["--set", set]);
+    }
+    command
+}
+
+#[test]
+fn a_killed_run_goes_on_to_the_parameters_of_one_that_was_not() {
+    let dir = tempfile::tempdir().unwrap();
+    for preset in ["c1", "c3"] {
+        let (whole, killed) = (dir.path().join(preset), dir.path().join(format!("{preset}-killed")));
+        let command = |out: &Path| {
+            let mut command = small(out);
+            command.args(["--preset", preset]);
+            command
+        };
+        let done = run(&mut command(&whole));
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        for _ in 0..2 {
+            let mut child = start_until_saved(command(&killed).arg("--resume"), &killed);
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let done = run(command(&killed).arg("--resume"));
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        assert_equal_runs(&killed, &whole);
+        let model = Beam::load(&Bundle::open(whole.join("bundle")).unwrap(), &candle_core::Device::Cpu).unwrap();
+        assert_eq!((model.config.hidden, model.base.is_some()), (16, preset == "c3"));
+        let card = std::fs::read_to_string(whole.join("bundle/README.md")).unwrap();
+        assert!(card.contains("mean of 10 log10 G, in dB: ") && card.contains("--preset"), "{card}");
+    }
+}
+
+fn tiny() -> RunConfig {
+    let mut config = RunConfig::preset("c3").unwrap();
+    (config.episodes, config.episode.batch, config.episode.evaluated) = (5 * 20, 5, 7);
+    (config.model.hidden, config.model.base, config.model.measurements, config.episode.fewest) = (12, 8, 4, 3);
+    config.model.decision = DecisionConfig::Measurements { width: 16, layers: 1 };
+    (config.trainer.optimiser.rule, config.trainer.schedule.peak, config.trainer.schedule.warmup) = (Rule::Sgd, 1e-2, 0);
+    config
+}
+
+fn train(ranks: Arc<dyn Communicator>, config: RunConfig) -> Result<Trained> {
+    Plan::new(config, Resources { ranks, ..Resources::default() })?.train(&Place::Memory, &Stop::after(None))
+}
+
+#[test]
+fn ranks_train_what_one_rank_does() {
+    let alone = train(Arc::new(Single), tiny()).unwrap();
+    for size in [2, 3] {
+        for trained in crate::ranks::on_ranks(size, |ranks| train(ranks, tiny())) {
+            let trained = trained.unwrap();
+            for (name, want) in &alone.parameters {
+                let flat = |x: &candle_core::Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                let (found, want) = (flat(&trained.parameters[name]), flat(want));
+                let size_of = want.iter().fold(1e-2f32, |m, x| m.max(x.abs()));
+                let worst = found.iter().zip(&want).map(|(f, w)| (f - w).abs()).fold(0.0, f32::max);
+                assert!(worst < 1e-4 * size_of, "{size} ranks, {name}: {worst} of {size_of}");
+            }
+            assert!((trained.figures["gain_db"] - alone.figures["gain_db"]).abs() < 1e-2);
+        }
+    }
+    let error = crate::ranks::on_ranks(6, |ranks| train(ranks, tiny())).remove(0).unwrap_err().to_string();
+    assert_eq!(error, "config: episode.batch: 5 episodes cannot be shared by 6 ranks");
+}
+
+#[test]
+fn a_few_hundred_steps_align_better_than_chance_and_need_what_they_measure() {
+    use candle_models::beam::{Channels, Episodes, Sensing, Tapes, alignment};
+    use candle_models::nn::Params;
+    use candle_models::random::Random;
+
+    let mut config = RunConfig::preset("c3").unwrap();
+    (config.episodes, config.episode.batch, config.episode.evaluated) = (256 * 250, 256, 512);
+    (config.model.hidden, config.model.base) = (48, 64);
+    config.model.decision = DecisionConfig::Measurements { width: 96, layers: 1 };
+    (config.episode.snr_low, config.episode.snr_high) = (10.0, 10.0);
+    let model_config = config.model.clone();
+    let trained = train(Arc::new(Single), config).unwrap();
+    // Random beams have 0.5 dB.
+    assert!(trained.figures["gain_db"] > 14.0, "{:?}", trained.figures);
+    let model = Beam::new(&model_config, &Params::given(trained.parameters, &candle_core::Device::Cpu)).unwrap();
+    let gain = |sensing| {
+        let channels = Arc::new(Channels::generate(&model_config.channel, Random::new(77), 0, 512, 16).unwrap());
+        let (start, noise) = (vec![0; 512], Random::new(78));
+        let episodes = Episodes { channels, measurements: 16, start, snr_db: vec![10.0; 512], noise, first: 0, sensing };
+        let decided = model.align(&episodes, &Tapes::new(Products::F32)).unwrap();
+        let shares = alignment(&episodes.channels, 15, &decided.receive, &decided.transmit).unwrap();
+        let shares = shares.narrow(1, 0, 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let decibels = shares.iter().zip(episodes.channels.power()).map(|(s, p)| 10.0 * (s * p).max(1e-6).log10());
+        decibels.sum::<f32>() / 512.0
+    };
+    let with = gain(Sensing::Measurements);
+    for sensing in [Sensing::Nothing, Sensing::Shuffled, Sensing::Noise] {
+        assert!(gain(sensing) < with - 8.0, "{sensing:?}: {} of {with}", gain(sensing));
+    }
+}
+
+#[test]
+fn what_is_wrong_ends_with_a_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("run");
+    for (arguments, message) in [
+        (vec!["--preset", "c9"], "preset: expected one of c1, c2, c3, paper, found 'c9'"),
+        (vec!["--set", "model.feedback.values=0"], "feedback.values: 0 is outside"),
+        (vec!["--set", "episode.snr_low=nan"], "episode.snr_low: expected -100 to 100 dB"),
+    ] {
+        let output = run(small(&out).args(arguments));
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(message), "{}", text(&output.stderr));
+    }
+    let output = run(Command::new(env!("CARGO_BIN_EXE_candle-train")).args(["beam", "--dry-run"]));
+    assert!(output.status.success() && text(&output.stdout).contains("steps of 512 episodes"), "{}", text(&output.stderr));
+    let output = run(Command::new(env!("CARGO_BIN_EXE_candle-train")).arg("beam"));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--out: expected the directory of the run, or --dry-run"), "{}", text(&output.stderr));
+    assert!(!out.exists());
+}
