@@ -173,6 +173,7 @@ impl Scan {
 }
 
 kernel! {
+    #[allow(clippy::needless_range_loop, reason = "several slices at one place")]
     /// One row: `h` `[N, width]` is updated in place, `out` written.
     fn scan_row<S>(u: &'a [f32], dt: &'a [f32], bc: &'a [f32], fixed: (&'a [f32], &'a [f32]), h: &'a mut [f32], out: &'a mut [f32]) {
         let ((a, skip), width) = (fixed, out.len());
@@ -191,6 +192,7 @@ kernel! {
 }
 
 kernel! {
+    #[allow(clippy::needless_range_loop, reason = "several slices at one place")]
     /// One row backwards. `states` are those before and behind the step; `dh` comes as the gradient of the latter and leaves as that of
     /// the former. Gradients of u, dt and of B and C are added to, as are those of A and D.
     fn scan_row_backward<S>(
