@@ -139,7 +139,7 @@ fn legend(area: &Area, names: impl Iterator<Item = (String, bool)>) -> Result<()
         let (y, style) = (24 + 22 * number as i32, colour(number).stroke_width(2));
         let ends = [(8, y), (36, y)];
         if dashed {
-            area.draw(&plotters::element::DashedPathElement::new(ends.into_iter(), 6, 4, style)).map_err(failed)?;
+            area.draw(&plotters::element::DashedPathElement::new(ends, 6, 4, style)).map_err(failed)?;
         } else {
             area.draw(&PathElement::new(ends.to_vec(), style)).map_err(failed)?;
         }
