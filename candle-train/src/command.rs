@@ -1,6 +1,7 @@
 //! Arguments, first as typed, then resolved; then the run.
 
 mod beam;
+mod beam_page;
 mod launch;
 
 use anyhow::{Context, Result};
@@ -42,6 +43,8 @@ enum Task {
     Policy(Box<PolicyArguments>),
     /// Trains a beam controller on fresh channels.
     Beam(Box<beam::BeamArguments>),
+    /// Measures beam controllers beside baselines, and writes the tables and figures.
+    BeamPage(beam_page::BeamPageArguments),
     /// Runs the command behind it in several processes of this machine, its ranks, which train together.
     Launch(launch::LaunchArguments),
     /// Makes report.html of a run again, from its metrics.
@@ -61,6 +64,7 @@ impl Arguments {
         match &self.task {
             Task::Policy(arguments) => arguments.run.threads,
             Task::Beam(arguments) => arguments.run.threads,
+            Task::BeamPage(arguments) => arguments.threads,
             Task::Report(_) | Task::Launch(_) => None,
         }
     }
@@ -192,6 +196,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         Task::Policy(arguments) if arguments.eval_only => measure(&arguments),
         Task::Policy(arguments) => train(&arguments),
         Task::Beam(arguments) => beam::train(&arguments),
+        Task::BeamPage(arguments) => beam_page::write(&arguments),
         Task::Report(arguments) => {
             println!("{}", report::write(&arguments.directory)?.display());
             Ok(())

@@ -4,7 +4,9 @@ use super::config::{EpisodeConfig, LossConfig, Objective, RunConfig};
 use crate::parallel::{Communicator, gather, share};
 use crate::task::{Loss, Task};
 use candle_core::{D, Tensor};
-use candle_models::beam::{Beam, BeamConfig, Channels, Decided, Episodes, Products, Scheme, Sensing, Tapes, alignment};
+use candle_models::beam::{
+    Beam, BeamConfig, Channels, Codebook, Decided, Episodes, Evaluation, Gains, Products, Scheme, Sensing, Tapes, alignment,
+};
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
@@ -75,7 +77,7 @@ impl Alignment {
 
     /// The cross-entropy of the choice of a beam, and how often it is the best.
     fn choice(&self, model: &Beam, episodes: &Episodes, decided: &Decided) -> Result<[Tensor; 2]> {
-        let swept = candle_models::beam::Codebook::new(self.model.channel.transmit.elements(), model.swept()?.flatten_all()?.to_vec1()?)?;
+        let swept = Codebook::new(self.model.channel.transmit.elements(), model.swept()?.flatten_all()?.to_vec1()?)?;
         let width = self.model.receive_width();
         let channels = &episodes.channels;
         let responses = channels.responses(&swept)?;
@@ -133,28 +135,20 @@ impl Task for Alignment {
     }
 
     fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<BTreeMap<String, f64>> {
-        const BATCH: usize = 512;
         let model = Beam::new(&self.model, parameters)?;
-        let (mine, snr) = (share(self.episode.evaluated, ranks.rank(), ranks.size()), self.episode.snr);
-        let (mut decibels, mut satisfied) = (0.0, 0u64);
-        for first in mine.clone().step_by(BATCH) {
-            let batch = BATCH.min(mine.end - first);
-            let measurements = self.model.measurements;
-            let episodes = self.episodes(self.random.stream("evaluation"), (first as u64, batch), measurements, (snr, snr))?;
-            let decided = model.align(&episodes, &self.tapes)?;
-            let shares = alignment(&episodes.channels, measurements - 1, &decided.receive, &decided.transmit)?;
-            let shares = shares.narrow(1, 0, 1)?.flatten_all()?.to_vec1::<f32>()?;
-            let steps = episodes.channels.steps();
-            for (share, power) in shares.iter().zip(episodes.channels.power().chunks_exact(steps)) {
-                let gain = 10.0 * f64::from(share * power[(measurements - 1).min(steps - 1)]).max(1e-20).log10();
-                decibels += gain;
-                satisfied += u64::from(gain + snr >= 20.0);
-            }
-        }
-        let all = gather(ranks, &(decibels, satisfied))?;
-        let count = self.episode.evaluated as f64;
-        let decibels = all.iter().map(|(decibels, _)| decibels).sum::<f64>() / count;
-        let satisfaction = all.iter().map(|(_, satisfied)| *satisfied as f64).sum::<f64>() / count;
+        let mine = share(self.episode.evaluated, ranks.rank(), ranks.size());
+        let evaluation = Evaluation {
+            seed: self.random.seed(),
+            snr_db: self.episode.snr as f32,
+            measurements: self.model.measurements,
+            sensing: Sensing::Measurements,
+            first: mine.start as u64,
+            count: mine.len(),
+        };
+        let gains = evaluation.controller(&model, &self.tapes)?;
+        let snr_db = gains.snr_db;
+        let summary = Gains { values: gather(ranks, &gains.values)?.concat(), snr_db }.summary()?;
+        let (decibels, satisfaction) = (summary.mean_db, summary.satisfaction);
         // Lower is better.
         let figures = [("score", -decibels), ("gain_db", decibels), ("satisfaction", satisfaction)];
         Ok(figures.into_iter().map(|(name, x)| (name.to_owned(), x)).collect())

@@ -3,8 +3,9 @@
 use crate::resume::{assert_equal_runs, start_until_saved};
 use crate::{run, text};
 use candle_models::Result;
-use candle_models::beam::{Beam, DecisionConfig, Products};
+use candle_models::beam::{Beam, DecisionConfig, Evaluation, Products, Sensing, Tapes};
 use candle_models::bundle::Bundle;
+use candle_models::nn::Params;
 use candle_train::beam::config::RunConfig;
 use candle_train::beam::run::{Plan, Trained};
 use candle_train::optim::Rule;
@@ -101,10 +102,6 @@ fn ranks_train_what_one_rank_does() {
 
 #[test]
 fn a_few_hundred_steps_align_better_than_chance_and_need_what_they_measure() {
-    use candle_models::beam::{Channels, Episodes, Sensing, Tapes, alignment};
-    use candle_models::nn::Params;
-    use candle_models::random::Random;
-
     let mut config = RunConfig::preset("c3").unwrap();
     (config.episodes, config.episode.batch, config.episode.evaluated) = (256 * 250, 256, 512);
     (config.model.hidden, config.model.base) = (48, 64);
@@ -116,14 +113,8 @@ fn a_few_hundred_steps_align_better_than_chance_and_need_what_they_measure() {
     assert!(trained.figures["gain_db"] > 14.0, "{:?}", trained.figures);
     let model = Beam::new(&model_config, &Params::given(trained.parameters, &candle_core::Device::Cpu)).unwrap();
     let gain = |sensing| {
-        let channels = Arc::new(Channels::generate(&model_config.channel, Random::new(77), 0, 512, 16).unwrap());
-        let (start, noise) = (vec![0; 512], Random::new(78));
-        let episodes = Episodes { channels, measurements: 16, start, snr_db: vec![10.0; 512], noise, first: 0, sensing };
-        let decided = model.align(&episodes, &Tapes::new(Products::F32)).unwrap();
-        let shares = alignment(&episodes.channels, 15, &decided.receive, &decided.transmit).unwrap();
-        let shares = shares.narrow(1, 0, 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        let decibels = shares.iter().zip(episodes.channels.power()).map(|(s, p)| 10.0 * (s * p).max(1e-6).log10());
-        decibels.sum::<f32>() / 512.0
+        let evaluation = Evaluation { seed: 77, snr_db: 10.0, measurements: 16, sensing, first: 0, count: 512 };
+        evaluation.controller(&model, &Tapes::new(Products::F32)).unwrap().summary().unwrap().mean_db
     };
     let with = gain(Sensing::Measurements);
     for sensing in [Sensing::Nothing, Sensing::Shuffled, Sensing::Noise] {

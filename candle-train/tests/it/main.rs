@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod beam;
+mod beam_page;
 mod command;
 mod golden;
 #[cfg(target_os = "linux")]

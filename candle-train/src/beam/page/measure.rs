@@ -1,0 +1,236 @@
+//! The figures of the page, before they are text.
+
+use super::{ABLATION_PRECISION_DB, MEASUREMENTS, MEASUREMENTS_SNR_DB, Model, PRECISION_DB, SEED, SNR_DB, SNRS_DB};
+use candle_models::Result;
+use candle_models::beam::baselines::Probing;
+use candle_models::beam::metrics::decibels;
+use candle_models::beam::{Baseline, Beam, ChannelConfig, Codebook, Evaluation, Gains, Scheme, Sensing, Summary, Tapes};
+
+/// Channels that are evaluated before it is asked whether they are enough.
+const CHUNK: usize = 2048;
+/// Ablations and what they are called.
+const ABLATIONS: [(Sensing, &str); 3] =
+    [(Sensing::Nothing, "no measurements"), (Sensing::Shuffled, "another channel's"), (Sensing::Noise, "noise alone")];
+
+/// A number with its standard error.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Estimate {
+    pub(super) value: f64,
+    pub(super) error: f64,
+}
+
+/// What a method reaches in the setup of all curves.
+pub(super) struct Row {
+    pub(super) name: String,
+    /// Measurements for one channel; 0 where none is made.
+    pub(super) probes: usize,
+    /// At the SNR of the tables.
+    pub(super) table: Summary,
+    /// What is missing to the genie there.
+    pub(super) below_genie: Estimate,
+    /// At every SNR of the curves.
+    pub(super) by_snr: Vec<Summary>,
+    /// Only models have these.
+    pub(super) model: Option<OfModel>,
+}
+
+/// What only models are asked.
+pub(super) struct OfModel {
+    /// By number of measurements.
+    pub(super) by_measurements: Vec<(usize, Summary)>,
+    /// With what stands in for measurements.
+    pub(super) ablations: Vec<(&'static str, Summary)>,
+    /// With scheme C1 the gain of the codebook's best beam, and what is missing to it.
+    pub(super) ceiling: Option<(Summary, Estimate)>,
+}
+
+/// A setup with less figures: a table of its own.
+pub(super) struct Other {
+    pub(super) setup: ChannelConfig,
+    pub(super) genie: Summary,
+    /// Name, measurements, figures and what is missing to the genie.
+    pub(super) models: Vec<(String, usize, Summary, Estimate)>,
+}
+
+enum Method<'a> {
+    Controller(&'a Beam),
+    Baseline(&'a Baseline, &'a ChannelConfig),
+}
+
+/// Measures.
+pub(super) struct Bench<'a> {
+    channels: usize,
+    tapes: Tapes,
+    progress: &'a dyn Fn(&str),
+}
+
+impl<'a> Bench<'a> {
+    pub(super) fn new(channels: usize, progress: &'a dyn Fn(&str)) -> Self {
+        Self { channels, tapes: Tapes::default(), progress }
+    }
+
+    /// Models and baselines in one setup: models first.
+    pub(super) fn setup(&self, setup: &ChannelConfig, models: &[&Model]) -> Result<Vec<Row>> {
+        let measurements = models.iter().map(|model| model.beam.config.measurements).max().unwrap_or(1);
+        let baselines = Baseline::standard(setup)?;
+        let genie = self.all(&Method::Baseline(&Baseline::Genie, setup), SNR_DB, measurements)?;
+        let mut rows = models.iter().map(|model| self.model(model, &genie)).collect::<Result<Vec<_>>>()?;
+        for baseline in &baselines {
+            rows.push(self.baseline(baseline, setup, measurements, &genie)?);
+        }
+        Ok(rows)
+    }
+
+    /// Models in other setups, those of the same in one table.
+    pub(super) fn others(&self, models: &[&Model]) -> Result<Vec<Other>> {
+        let mut found: Vec<(Other, Gains)> = Vec::new();
+        for Model { name, beam } in models {
+            (self.progress)(name);
+            let (setup, measurements) = (&beam.config.channel, beam.config.measurements);
+            // With mobility the genie of another number of measurements meets another channel.
+            let same = |(other, _): &(Other, Gains)| other.setup == *setup && other.models.iter().all(|row| row.1 == measurements);
+            let at = match found.iter().position(same) {
+                Some(at) => at,
+                None => {
+                    let genie = self.all(&Method::Baseline(&Baseline::Genie, setup), SNR_DB, measurements)?;
+                    found.push((Other { setup: setup.clone(), genie: genie.summary()?, models: Vec::new() }, genie));
+                    found.len() - 1
+                }
+            };
+            let gains = self.all(&Method::Controller(beam), SNR_DB, measurements)?;
+            let below = below(&found[at].1, &gains);
+            found[at].0.models.push((name.clone(), measurements, gains.summary()?, below));
+        }
+        Ok(found.into_iter().map(|(other, _)| other).collect())
+    }
+
+    fn model(&self, Model { name, beam }: &Model, genie: &Gains) -> Result<Row> {
+        let say = |what: &str| (self.progress)(&format!("{name}: {what}"));
+        let (method, measurements) = (Method::Controller(beam), beam.config.measurements);
+        say("the table");
+        let gains = self.all(&method, SNR_DB, measurements)?;
+        say("by SNR");
+        let by_snr = self.by_snr(&method, measurements, &gains)?;
+        say("by measurements");
+        let mut counts: Vec<usize> = MEASUREMENTS.into_iter().filter(|t| *t < measurements).collect();
+        counts.push(measurements);
+        let at = |t: usize| Ok((t, self.enough(&method, MEASUREMENTS_SNR_DB, t, Sensing::Measurements, PRECISION_DB)?.summary()?));
+        let by_measurements = counts.into_iter().map(at).collect::<Result<_>>()?;
+        say("ablations");
+        let ablation = |(sensing, what)| Ok((what, self.enough(&method, SNR_DB, measurements, sensing, ABLATION_PRECISION_DB)?.summary()?));
+        let ablations = ABLATIONS.into_iter().map(ablation).collect::<Result<_>>()?;
+        let ceiling = (beam.config.scheme == Scheme::C1).then(|| self.ceiling(beam, &gains)).transpose()?;
+        Ok(Row {
+            name: name.clone(),
+            probes: measurements,
+            table: gains.summary()?,
+            below_genie: below(genie, &gains),
+            by_snr,
+            model: Some(OfModel { by_measurements, ablations, ceiling }),
+        })
+    }
+
+    /// What the best beam of a codebook reaches, and what gains are missing to it.
+    fn ceiling(&self, beam: &Beam, gains: &Gains) -> Result<(Summary, Estimate)> {
+        let setup = &beam.config.channel;
+        let swept = Codebook::new(setup.transmit.elements(), beam.swept()?.flatten_all()?.to_vec1()?)?;
+        let ceiling = self.all(&Method::Baseline(&Baseline::Mrc(swept), setup), SNR_DB, beam.config.measurements)?;
+        Ok((ceiling.summary()?, below(&ceiling, gains)))
+    }
+
+    fn baseline(&self, baseline: &Baseline, setup: &ChannelConfig, measurements: usize, genie: &Gains) -> Result<Row> {
+        (self.progress)(&baseline.name());
+        let method = Method::Baseline(baseline, setup);
+        let precision = if is_slow(baseline) { PRECISION_DB } else { 0.0 };
+        let gains = self.enough(&method, SNR_DB, measurements, Sensing::Measurements, precision)?;
+        Ok(Row {
+            name: baseline.name(),
+            probes: baseline.probes(),
+            table: gains.summary()?,
+            below_genie: below(genie, &gains),
+            by_snr: self.by_snr(&method, measurements, &gains)?,
+            model: None,
+        })
+    }
+
+    /// At every SNR of the curves; `gains` are those of the table.
+    fn by_snr(&self, method: &Method, measurements: usize, gains: &Gains) -> Result<Vec<Summary>> {
+        let fixed = matches!(method, Method::Baseline(baseline, _) if !hears_noise(baseline));
+        let at = |snr_db: f32| {
+            if fixed || snr_db == SNR_DB {
+                return Summary::new(&gains.values, snr_db);
+            }
+            self.enough(method, snr_db, measurements, Sensing::Measurements, PRECISION_DB)?.summary()
+        };
+        SNRS_DB.into_iter().map(at).collect()
+    }
+
+    /// On all channels.
+    fn all(&self, method: &Method, snr_db: f32, measurements: usize) -> Result<Gains> {
+        self.enough(method, snr_db, measurements, Sensing::Measurements, 0.0)
+    }
+
+    /// On as many channels as it takes for a standard error below `precision` dB, or on all.
+    fn enough(&self, method: &Method, snr_db: f32, measurements: usize, sensing: Sensing, precision: f64) -> Result<Gains> {
+        let mut gains = Gains { values: Vec::new(), snr_db };
+        while gains.values.len() < self.channels {
+            let (first, count) = (gains.values.len() as u64, CHUNK.min(self.channels - gains.values.len()));
+            let share = Evaluation { seed: SEED, snr_db, measurements, sensing, first, count };
+            gains.values.extend(match method {
+                Method::Controller(beam) => share.controller(beam, &self.tapes)?.values,
+                Method::Baseline(baseline, setup) => share.baseline(baseline, setup)?.values,
+            });
+            if gains.summary()?.error_db < precision {
+                break;
+            }
+        }
+        Ok(gains)
+    }
+}
+
+/// Searches that take hundreds of microseconds for a channel.
+fn is_slow(baseline: &Baseline) -> bool {
+    matches!(baseline, Baseline::Exhaustive { .. } | Baseline::Omp(_))
+}
+
+fn hears_noise(baseline: &Baseline) -> bool {
+    baseline.probes() > 0 && !matches!(baseline, Baseline::Exhaustive { probing: Probing::Ideal, .. })
+}
+
+/// How far gains lie below others, in dB, on the channels that both have: pairs, so that what channels have in common cancels.
+fn below(above: &Gains, gains: &Gains) -> Estimate {
+    let differences: Vec<f64> = above.values.iter().zip(&gains.values).map(|(a, b)| decibels(*a) - decibels(*b)).collect();
+    let n = differences.len() as f64;
+    let value = differences.iter().sum::<f64>() / n;
+    let squares: f64 = differences.iter().map(|x| (x - value).powi(2)).sum();
+    Estimate { value, error: (squares / (n - 1.0).max(1.0) / n).sqrt() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_cancel_what_channels_have_in_common() {
+        let gains = |values: &[f32]| Gains { values: values.to_vec(), snr_db: 0.0 };
+        let found = below(&gains(&[10.0, 1000.0, 7.0]), &gains(&[1.0, 100.0]));
+        assert!((found.value - 10.0).abs() < 1e-6 && found.error < 1e-6, "{found:?}");
+        let found = below(&gains(&[10.0, 100.0]), &gains(&[1.0, 100.0]));
+        assert!((found.value - 5.0).abs() < 1e-6 && (found.error - 5.0).abs() < 1e-6, "{found:?}");
+    }
+
+    #[test]
+    fn a_point_takes_as_many_channels_as_it_needs() {
+        let bench = Bench::new(5000, &|_| {});
+        let setup = ChannelConfig::default();
+        let method = Method::Baseline(&Baseline::Genie, &setup);
+        let found = |precision| {
+            let gains = bench.enough(&method, 10.0, 16, Sensing::Measurements, precision).unwrap();
+            (gains.values.len(), gains.summary().unwrap().error_db)
+        };
+        let (all, error) = found(0.0);
+        assert_eq!(all, 5000);
+        assert_eq!(found(1.2 * error).0, 2 * CHUNK);
+        assert_eq!(found(1.0).0, CHUNK);
+    }
+}
