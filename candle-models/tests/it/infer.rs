@@ -39,14 +39,14 @@ fn infer<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Answer {
 }
 
 /// Runs and expects success without a word on standard error.
-fn done<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> String {
+pub fn done<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> String {
     let found = infer(arguments);
     assert_eq!((found.code, found.stderr.as_str()), (Some(0), ""), "{}", found.stdout);
     found.stdout
 }
 
 /// Runs and expects that exit code and one line that names all `parts`.
-fn refused<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>, code: i32, parts: &[&str]) {
+pub fn refused<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>, code: i32, parts: &[&str]) {
     check_refusal(&infer(arguments), code, parts);
 }
 

@@ -14,6 +14,8 @@ mod formats;
 mod golden;
 #[cfg(feature = "cli")]
 mod infer;
+#[cfg(feature = "cli")]
+mod infer_beam;
 mod ops;
 mod policies;
 mod policy;

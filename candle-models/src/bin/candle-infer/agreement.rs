@@ -26,8 +26,11 @@ pub struct Agreement {
 pub struct Choices(Vec<(Action, [f32; GROUPS])>);
 
 impl Choices {
-    /// Both players of every replay are watched.
+    /// Both players of every replay are watched; without replays the model need not be one that watches any.
     pub fn new(bundle: &Bundle, model: &Arc<dyn Model>, replays: &[PathBuf]) -> Result<Self> {
+        if replays.is_empty() {
+            return Ok(Self(Vec::new()));
+        }
         let mut watcher = Replays::new(bundle, model, &Options::default(), &Placement::cpu(1))?;
         let mut choices = Vec::new();
         for path in replays {

@@ -4,7 +4,8 @@ use crate::agreement::{Agreement, Choices};
 use crate::demo;
 use crate::output::line;
 use anyhow::{Context, Result};
-use candle_core::DType;
+use candle_core::{DType, Device};
+use candle_models::beam::{self, Beam};
 use candle_models::bundle::{self, BASELINES, Bundle, CARD, CONFIG, MODEL, Manifest, Parameter, Storage, TOKENIZER};
 use candle_models::cli::{self, Usage};
 use candle_models::engine::{self, Model, Runner};
@@ -71,8 +72,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut differences = Vec::new();
     write_directory(out, &[CONFIG, MODEL, CARD, TOKENIZER, BASELINES], |dir| {
         bundle::save_parameters(dir, &manifest, &parameters, serde_json::Value::Null, &files).map_err(|e| named(e, out))?;
-        let exported = engine::load(&Bundle::open(dir)?)?;
-        differences = compare(&original, &exported)?;
+        for ((name, original), (_, exported)) in networks(&bundle)?.iter().zip(&networks(&Bundle::open(dir)?)?) {
+            let found = compare(original, exported)?.into_iter();
+            differences.extend(found.map(|d| Difference { name: format!("{name}{}", d.name), ..d }));
+        }
         match differences.iter().find(|d| !d.within(tolerance)) {
             Some(d) => {
                 Err(Error::file(out, format!("not exported, {} is off by more than {tolerance} of its range: {d}", arguments.dtype)))
@@ -154,6 +157,17 @@ impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} differs by at most {:.3e} in a range of {:.3}", self.name, self.worst, self.range)
     }
+}
+
+/// The networks of a bundle, and what to write before the names of their outputs.
+fn networks(bundle: &Bundle) -> candle_models::Result<Vec<(&'static str, Arc<dyn Model>)>> {
+    if bundle.manifest().family != beam::FAMILY {
+        return Ok(vec![("", engine::load(bundle)?)]);
+    }
+    let Beam { user, decision, base, .. } = Beam::load(bundle, &Device::Cpu)?;
+    let mut networks: Vec<(_, Arc<dyn Model>)> = vec![("user's ", Arc::new(user)), ("decision's ", Arc::new(decision))];
+    networks.extend(base.map(|base| ("base station's ", Arc::new(base) as _)));
+    Ok(networks)
 }
 
 /// Runs both models on the same random inputs of the signature with random resets. Where an input can force a choice, its

@@ -3,12 +3,16 @@
 mod agreement;
 mod demo;
 mod doctor;
+mod episode;
 mod export;
+mod generate;
 mod inspect;
+mod links;
 mod options;
 mod output;
 mod replays;
 mod run;
+mod sweeps;
 mod tensors;
 
 use candle_models::cli;
@@ -25,10 +29,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs a bundle on replays (.slp files, or folders of them) or on named tensors (.safetensors), frame by frame.
+    /// Runs a bundle on replays (.slp files, or folders of them) or on named tensors (.safetensors), frame by frame; a beam
+    /// controller on channels or measurements, episode by episode.
     Run(run::Arguments),
     /// Shows the shipped policy on the shipped simulated game: `run` without bundle and inputs.
     Demo(options::Options),
+    /// Draws inputs for models from a seed.
+    Generate(generate::Arguments),
     /// Prints a bundle's signature, parameters, size and work per frame.
     Inspect(inspect::Arguments),
     /// Writes a bundle in another dtype or in 8 bits, without what training noted, and reports how far it answers like the
@@ -49,6 +56,7 @@ fn main() -> ExitCode {
     cli::main(|arguments: Arguments| match arguments.command {
         Command::Run(arguments) => run::run(arguments),
         Command::Demo(options) => run::run(run::Arguments::demo(options)),
+        Command::Generate(arguments) => generate::run(&arguments),
         Command::Inspect(arguments) => inspect::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

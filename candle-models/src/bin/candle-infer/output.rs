@@ -14,7 +14,7 @@ pub struct Failed(#[from] candle_models::Error);
 
 type Result<T> = std::result::Result<T, Failed>;
 
-/// A column of results: a value per frame and sequence.
+/// A column of results: a value per frame and sequence, or per sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     /// The tensor's name.
@@ -38,7 +38,7 @@ pub enum Output {
     Table,
     /// One JSON object per line.
     Lines(PathBuf, AtomicFile),
-    /// Tensors `[sequences, frames, ...]`; opened when their sizes are known.
+    /// Tensors `[sequences, frames, ...]`, or `[sequences, ...]`; opened when their sizes are known.
     Tensors(PathBuf, Option<TensorFile>),
 }
 
@@ -64,10 +64,11 @@ impl Output {
         written.map_err(|e| Failed(candle_models::Error::io(path)(e)))
     }
 
-    /// Starts the tensors of an input of that many sequences and frames; nothing where tensors are not wanted.
-    pub fn start_tensors(&mut self, columns: &[Column], sequences: usize, frames: usize) -> Result<()> {
+    /// Starts the tensors of an input of so many sequences and frames, `leading` being one of `[sequences]` and `[sequences,
+    /// frames]`; nothing where tensors are not wanted.
+    pub fn start_tensors(&mut self, columns: &[Column], leading: &[usize]) -> Result<()> {
         let Self::Tensors(path, file) = self else { return Ok(()) };
-        *file = Some(TensorFile::create(path, columns, sequences, frames)?);
+        *file = Some(TensorFile::create(path, columns, leading)?);
         Ok(())
     }
 
@@ -101,15 +102,15 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
-    fn create(path: &Path, columns: &[Column], sequences: usize, frames: usize) -> Result<Self> {
-        let mut end = 0;
+    fn create(path: &Path, columns: &[Column], leading: &[usize]) -> Result<Self> {
+        let (mut end, values) = (0, leading.iter().product::<usize>());
         let mut places = Vec::with_capacity(columns.len());
         let infos = columns.iter().map(|column| {
             let width = column.shape.iter().product::<usize>() * column.dtype.bitsize() / 8;
             let start = end;
-            end += width * sequences * frames;
+            end += width * values;
             places.push((start as u64, width));
-            let shape = [sequences, frames].iter().chain(&column.shape).copied().collect();
+            let shape = leading.iter().chain(&column.shape).copied().collect();
             (column.name.clone(), TensorInfo { dtype: column.dtype, shape, data_offsets: (start, end) })
         });
         let infos: Vec<_> = infos.collect();
@@ -121,6 +122,7 @@ impl TensorFile {
         let start = 8 + header.len() as u64;
         let written = file.write_all(&(header.len() as u64).to_le_bytes()).and_then(|()| file.write_all(&header));
         written.map_err(candle_models::Error::io(path))?;
+        let frames = leading.get(1).copied().unwrap_or(1);
         Ok(Self { file, frames, columns: places.into_iter().map(|(at, width)| (start + at, width)).collect(), buffer: Vec::new() })
     }
 

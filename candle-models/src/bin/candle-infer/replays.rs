@@ -1,4 +1,4 @@
-//! Replays are what a policy sees: the one place of this program that knows a family.
+//! Replays are what a policy sees: the one place of this program that knows that family.
 
 use crate::options::Options;
 use crate::output::{Column, Output, line};
@@ -126,7 +126,7 @@ impl Replays {
             delay: config.delay,
             name: name.transpose()?,
             port: options.port,
-            sampling: options.sample.then(|| Random::new(options.seed).stream("action")),
+            sampling: options.sample.then(|| Random::new(options.seed.unwrap_or_default()).stream("action")),
             baselines,
             every: None,
             likelihoods: [Likelihood::default(); TABLES],
@@ -231,7 +231,7 @@ impl Replays {
             Output::Tensors(..) => {
                 // Sizes stand before values in the file, so the frames are counted in a reading of their own.
                 let frames = Reader::open(path)?.count().saturating_sub(self.delay + 1);
-                output.start_tensors(&columns(), self.players(), frames)?;
+                output.start_tensors(&columns(), &[self.players(), frames])?;
             }
             _ => {}
         }

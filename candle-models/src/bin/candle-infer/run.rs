@@ -1,15 +1,18 @@
 //! `candle-infer run`: plan first, then frame by frame through every input.
 
+use crate::links::Links;
 use crate::options::Options;
 use crate::output::{self, Output, line};
 use crate::replays::Replays;
 use crate::{demo, tensors};
 use anyhow::{Context, Result, bail};
+use candle_models::beam;
 use candle_models::bundle::Bundle;
 use candle_models::cli::{self, Usage};
 use candle_models::device::{self, DeviceChoice};
 use candle_models::engine::{self, Histogram, Model, Placement};
 use candle_models::policy::replay;
+use candle_models::tensors::NamedTensors;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +27,10 @@ pub struct Arguments {
     bundle: Option<PathBuf>,
     /// Replays (.slp), folders (their .slp files at any depth) or named tensors (.safetensors, `[frames, ...]` or
     /// `[sequences, frames, ...]` of the model's inputs); the shipped simulated game if left out.
+    ///
+    /// A beam controller also takes channels [B, S, N_RX, N_TX, 2] of S = 1 or T and more steps, or the measurements [B, T, 2] of a
+    /// sweep with the beams [B, T, 2 N_RX] that they were made with (those that the network asks for, if left out); with both, the
+    /// first beam start [B] and snr_db [B]. Without inputs it draws channels like those of its training.
     inputs: Vec<PathBuf>,
     #[command(flatten)]
     options: Options,
@@ -38,6 +45,8 @@ impl Arguments {
 
 /// An input, by what reads it.
 enum Input {
+    /// Channels that a beam controller draws itself.
+    Drawn,
     Replay(PathBuf),
     Tensors(PathBuf),
 }
@@ -45,6 +54,7 @@ enum Input {
 impl Input {
     fn path(&self) -> &Path {
         match self {
+            Self::Drawn => Path::new("generated"),
             Self::Replay(path) | Self::Tensors(path) => path,
         }
     }
@@ -69,7 +79,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
         let n = plan.inputs.len();
         return Err(Usage::error(format!("--out in .safetensors holds one input, found {n}: use .jsonl, or a call for each")));
     }
-    let run = Run { every: plan.every(&options), plan, replays: None, times: Histogram::default(), frames: 0, failed: 0 };
+    let run = Run { every: plan.every(&options), plan, replays: None, links: None, times: Histogram::default(), frames: 0, failed: 0 };
     let (failed, inputs) = run.all(&options, &mut output)?;
     if failed < inputs {
         output.commit()?;
@@ -87,9 +97,14 @@ impl Plan {
         unsafe { device::configure_threads(threads) };
         let dir = bundle.map_or_else(demo::bundle, Ok)?;
         let bundle = Bundle::open(&dir)?;
-        let simulated = inputs.is_empty();
-        let inputs = if simulated { vec![demo::game()?] } else { inputs };
-        let inputs = Self::inputs(inputs)?;
+        let family = bundle.manifest().family.as_str();
+        options.check(family)?;
+        let simulated = inputs.is_empty() && family != beam::FAMILY;
+        let inputs = match (inputs.is_empty(), simulated) {
+            (true, true) => Self::inputs(vec![demo::game()?])?,
+            (true, false) => vec![Input::Drawn],
+            (false, _) => Self::inputs(inputs)?,
+        };
         let model = engine::load(&bundle).with_context(|| dir.display().to_string())?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |name| name.to_string_lossy().into_owned());
         let place = options.computing.placement(threads, options.launches)?;
@@ -122,6 +137,7 @@ struct Run {
     plan: Plan,
     every: Option<usize>,
     replays: Option<Replays>,
+    links: Option<Links>,
     /// Of the tensor inputs; replays keep their own.
     times: Histogram,
     frames: u64,
@@ -168,9 +184,15 @@ impl Run {
 
     fn one(&mut self, input: &Input, options: &Options, output: &mut Output) -> Result<()> {
         match input {
+            Input::Drawn => self.links(options)?.draw(input.path(), output),
             Input::Tensors(path) => {
+                let inputs = NamedTensors::load_safetensors(path)?;
+                let streams = self.plan.model.signature().inputs.iter().any(|spec| inputs.contains(&spec.name));
+                if self.plan.model.family() == beam::FAMILY && !streams {
+                    return self.links(options)?.run(path, &inputs, output);
+                }
                 let (times, every) = (&self.times, self.every);
-                self.frames += tensors::run(&self.plan.model, path, (self.plan.place, every), output, times)?;
+                self.frames += tensors::run(&self.plan.model, (path, inputs), (self.plan.place, every), output, times)?;
                 Ok(())
             }
             Input::Replay(path) => {
@@ -183,6 +205,14 @@ impl Run {
                 replays.watch(path, output)
             }
         }
+    }
+
+    fn links(&mut self, options: &Options) -> Result<&mut Links> {
+        let links = match self.links.take() {
+            Some(links) => links,
+            None => Links::new(&self.plan.bundle, &self.plan.model, options, &self.plan.place, self.every)?,
+        };
+        Ok(self.links.insert(links))
     }
 
     fn summary(&self, inputs: usize, elapsed: Duration) -> Result<()> {
@@ -200,6 +230,10 @@ impl Run {
                 "time per frame: {time} ({players} observation and one pass of {rows} rows, the recorded and the chosen action; {place})"
             ))?;
             frames += replays.frames;
+        }
+        if let Some(links) = &self.links {
+            links.summary(&place)?;
+            frames += links.measurements;
         }
         if self.frames > 0 {
             line(format_args!("time per frame of tensors: {} (one pass of all sequences; {place})", percentiles(&self.times)))?;

@@ -32,15 +32,15 @@ struct Sequences {
 /// Runs a file's sequences, each from the initial state; tells how many frames that were.
 pub fn run(
     model: &Arc<dyn Model>,
-    path: &Path,
+    (path, tensors): (&Path, NamedTensors),
     (place, every): (Placement, Option<usize>),
     output: &mut Output,
     times: &Histogram,
 ) -> Result<u64> {
-    let data = Sequences::load(model, path)?;
+    let data = Sequences::new(model, path, tensors)?;
     let column = |spec: &TensorSpec| Column::new(&spec.name, if spec.dtype == DType::U32 { Dtype::U32 } else { Dtype::F32 }, &spec.shape);
     let columns: Vec<Column> = model.signature().outputs.iter().map(column).collect();
-    output.start_tensors(&columns, data.sequences, data.frames)?;
+    output.start_tensors(&columns, &[data.sequences, data.frames])?;
     let mut runner: Option<(usize, Runner)> = None;
     for first in (0..data.sequences).step_by(ROWS) {
         let rows = ROWS.min(data.sequences - first);
@@ -66,9 +66,8 @@ pub fn run(
 }
 
 impl Sequences {
-    fn load(model: &Arc<dyn Model>, path: &Path) -> Result<Self> {
+    fn new(model: &Arc<dyn Model>, path: &Path, tensors: NamedTensors) -> Result<Self> {
         let wrong = |e: Error| Error::file(path, e);
-        let tensors = NamedTensors::load_safetensors(path)?;
         let specs = &model.signature().inputs;
         let Some(first) = specs.first() else { return Err(Error::file(path, "the model has no inputs").into()) };
         let dims = tensors.get(&first.name).map_err(wrong)?.dims().to_vec();
@@ -125,7 +124,7 @@ fn write_row(model: &Arc<dyn Model>, runner: &Runner, (row, place): (usize, Plac
     match output {
         Output::Table if !shown => {}
         Output::Table => {
-            let texts = outputs.iter().map(|spec| excerpt(runner, spec, row)).collect::<Result<Vec<_>>>()?;
+            let texts = outputs.iter().map(|spec| output_excerpt(runner, spec, row)).collect::<Result<Vec<_>>>()?;
             line(format_args!("sequence {} frame {}: {}", place.sequence, place.frame, texts.join(", ")))?;
         }
         Output::Lines(..) => {
@@ -156,12 +155,20 @@ fn write_row(model: &Arc<dyn Model>, runner: &Runner, (row, place): (usize, Plac
 }
 
 /// The first values of an output.
-fn excerpt(runner: &Runner, spec: &TensorSpec, row: usize) -> Result<String> {
-    let values: Vec<String> = if spec.dtype == DType::U32 {
-        runner.indices(&spec.name, row)?.iter().map(u32::to_string).collect()
-    } else {
-        runner.floats(&spec.name, row)?.iter().map(|x| format!("{x:.3}")).collect()
-    };
+fn output_excerpt(runner: &Runner, spec: &TensorSpec, row: usize) -> Result<String> {
+    Ok(match spec.dtype {
+        DType::U32 => shortened(&spec.name, runner.indices(&spec.name, row)?, u32::to_string),
+        _ => excerpt(&spec.name, runner.floats(&spec.name, row)?),
+    })
+}
+
+/// The first of some floats.
+pub fn excerpt(name: &str, values: &[f32]) -> String {
+    shortened(name, values, |x| format!("{x:.3}"))
+}
+
+fn shortened<T>(name: &str, values: &[T], text: impl Fn(&T) -> String) -> String {
+    let shown: Vec<String> = values.iter().take(SHOWN).map(text).collect();
     let rest = if values.len() > SHOWN { format!(" and {} more", cli::count((values.len() - SHOWN) as u64)) } else { String::new() };
-    Ok(format!("{} [{}{rest}]", spec.name, values[..values.len().min(SHOWN)].join(" ")))
+    format!("{name} [{}{rest}]", shown.join(" "))
 }

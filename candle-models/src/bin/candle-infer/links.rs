@@ -1,0 +1,241 @@
+//! Beam controllers on channels and measurements: closed loops, sweep by sweep, from the first beam to the decided pair.
+
+use crate::episode::Episode;
+use crate::options::Options;
+use crate::output::{Output, line};
+use crate::sweeps::{Sweeps, at};
+use anyhow::{Context, Result};
+use candle_core::{Device, Tensor};
+use candle_models::beam::channel::noise_deviation;
+use candle_models::beam::metrics::SATISFIED_DB;
+use candle_models::beam::{Beam, BeamConfig, Channels, Sounder, Summary};
+use candle_models::bundle::Bundle;
+use candle_models::engine::{Model, Placement, Runner};
+use candle_models::random::Random;
+use candle_models::tensors::NamedTensors;
+use candle_models::{Error, Result as Found};
+use serde_json::json;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Sweeps that run together, as with named tensors.
+const ROWS: usize = 64;
+/// The SNR where none is said.
+const SNR_DB: f32 = 10.0;
+/// Channels that are drawn where no input is named.
+const DRAWN: usize = 1000;
+
+/// The networks of a link, for so many sweeps side by side.
+struct Networks {
+    rows: usize,
+    user: Runner,
+    decision: Runner,
+    base: Option<Runner>,
+}
+
+/// A beam controller that aligns links.
+pub struct Links {
+    config: BeamConfig,
+    user: Arc<dyn Model>,
+    decision: Arc<dyn Model>,
+    base: Option<Arc<dyn Model>>,
+    /// The beams that the base station sweeps, `[C, 2 N_TX]`.
+    swept: Vec<f32>,
+    /// A sweep before its first measurement, from each beam of the codebook on.
+    sounders: Vec<Sounder>,
+    networks: Option<Networks>,
+    place: Placement,
+    seed: u64,
+    snr_db: f32,
+    every: Option<usize>,
+    gains: Vec<f32>,
+    satisfied: usize,
+    episodes: usize,
+    /// Of all episodes.
+    pub measurements: u64,
+    time: Duration,
+}
+
+impl Links {
+    /// The networks of a bundle of which `user` is the first.
+    pub fn new(bundle: &Bundle, user: &Arc<dyn Model>, options: &Options, place: &Placement, every: Option<usize>) -> Result<Self> {
+        let beam = Beam::load(bundle, &Device::Cpu).with_context(|| bundle.dir().display().to_string())?;
+        let sounders = (0..beam.config.codebook.count() as u32).map(|start| Sounder::new(&beam, start)).collect::<Found<_>>()?;
+        Ok(Self {
+            swept: beam.swept()?.flatten_all()?.to_vec1()?,
+            sounders,
+            user: user.clone(),
+            decision: Arc::new(beam.decision),
+            base: beam.base.map(|base| Arc::new(base) as Arc<dyn Model>),
+            config: beam.config,
+            networks: None,
+            place: *place,
+            seed: options.seed.unwrap_or_default(),
+            snr_db: options.snr.unwrap_or(SNR_DB),
+            every,
+            gains: Vec::new(),
+            satisfied: 0,
+            episodes: 0,
+            measurements: 0,
+            time: Duration::ZERO,
+        })
+    }
+
+    fn random(&self) -> Random {
+        Random::new(self.seed)
+    }
+
+    /// Aligns links over channels like those of training.
+    pub fn draw(&mut self, path: &Path, output: &mut Output) -> Result<()> {
+        if matches!(output, Output::Table) {
+            line(format_args!("{DRAWN} GENERATED channels of the model's configuration (seed {}, SNR {} dB)", self.seed, self.snr_db))?;
+        }
+        let sweeps = Sweeps::drawn(&self.config, DRAWN, self.random(), self.snr_db);
+        self.all(&sweeps, path, output)
+    }
+
+    /// Aligns the links of a file.
+    pub fn run(&mut self, path: &Path, tensors: &NamedTensors, output: &mut Output) -> Result<()> {
+        let sweeps = Sweeps::of(tensors, &self.config, self.random(), self.snr_db).map_err(|e| Error::file(path, e))?;
+        self.all(&sweeps, path, output)
+    }
+
+    fn all(&mut self, sweeps: &Sweeps, path: &Path, output: &mut Output) -> Result<()> {
+        let (before, start) = (self.gains.len(), Instant::now());
+        for first in (0..sweeps.count).step_by(ROWS) {
+            let rows = first..sweeps.count.min(first + ROWS);
+            let networks = self.networks(rows.len())?;
+            let begun = Instant::now();
+            let (networks, episodes) = self.block(networks, sweeps, &rows, path)?;
+            self.time += begun.elapsed();
+            self.networks = Some(networks);
+            for (number, episode) in rows.zip(&episodes) {
+                if number == 0 {
+                    episode.start(sweeps, output)?;
+                }
+                let shown = self.every.is_some_and(|every| number.is_multiple_of(every));
+                episode.write((sweeps, number), path, shown, output)?;
+                self.gains.extend(episode.gain);
+                self.satisfied += usize::from(episode.is_satisfied(sweeps.snr_db[number]));
+            }
+            self.episodes += episodes.len();
+            self.measurements += (episodes.len() * sweeps.measurements) as u64;
+        }
+        let microseconds = start.elapsed().as_secs_f64() * 1e6 / sweeps.count as f64;
+        let mean = Summary::new(&self.gains[before..], 0.0).ok().map(|summary| summary.mean_db);
+        let end = json!({ "file": path.display().to_string(), "episodes": sweeps.count, "gain_db": mean, "microseconds": microseconds });
+        Ok(output.json(&end)?)
+    }
+
+    /// Those of the last block, if it was as large.
+    fn networks(&mut self, rows: usize) -> Found<Networks> {
+        if let Some(networks) = self.networks.take().filter(|networks| networks.rows == rows) {
+            return Ok(networks);
+        }
+        let runner = |model: &Arc<dyn Model>| Runner::on(model.clone(), (rows, 1), &self.place);
+        let base = self.base.as_ref().map(runner).transpose()?;
+        Ok(Networks { rows, user: runner(&self.user)?, decision: runner(&self.decision)?, base })
+    }
+
+    /// Runs some of the sweeps to their end.
+    fn block(&self, mut networks: Networks, sweeps: &Sweeps, rows: &Range<usize>, path: &Path) -> Result<(Networks, Vec<Episode>)> {
+        let channels = sweeps.channels(rows, &self.config).map_err(|e| Error::file(path, e))?;
+        let noise = rows.clone().map(|i| self.noise(sweeps, i)).collect::<Found<Vec<_>>>()?;
+        let mut sounders: Vec<_> = rows.clone().map(|i| self.sounders[sweeps.start[i] as usize].clone()).collect();
+        let mut episodes: Vec<_> = sounders.iter().map(|_| Episode::default()).collect();
+        for t in 0..sweeps.measurements {
+            for (row, (sounder, episode)) in sounders.iter_mut().zip(&mut episodes).enumerate() {
+                let sweep = rows.start + row;
+                if let Some(beam) = sweeps.beam(sweep, t) {
+                    sounder.follow(beam).map_err(at(path, sweep))?;
+                }
+                let y = sweeps.measured(sweep, t).unwrap_or_else(|| self.measure(channels.as_ref(), row, sounder, &noise[row]));
+                episode.beams.extend_from_slice(sounder.beam());
+                episode.measurements.extend(y);
+                sounder.observe(y, sweeps.snr_db[sweep], networks.user.floats_mut("features", row)?).map_err(at(path, sweep))?;
+            }
+            networks.user.step(&vec![t == 0; rows.len()])?;
+            for (row, sounder) in sounders.iter_mut().enumerate() {
+                sounder.follow(networks.user.floats("beam", row)?).map_err(at(path, rows.start + row))?;
+            }
+        }
+        self.decide(&mut networks, &sounders, &mut episodes)?;
+        if let Some(channels) = channels {
+            for (row, episode) in episodes.iter_mut().enumerate() {
+                let gain = channels.at(row, sweeps.measurements - 1).gain(&episode.receive, &episode.transmit);
+                let overflow = || at(path, rows.start + row)(Error::Input(format!("expected a finite gain, found {gain}")));
+                episode.gain = Some(gain.is_finite().then_some(gain).ok_or_else(overflow)?);
+            }
+        }
+        Ok((networks, episodes))
+    }
+
+    /// The noise of a sweep, `[T, 2]`.
+    fn noise(&self, sweeps: &Sweeps, sweep: usize) -> Found<Vec<f32>> {
+        let mut noise = vec![0.0; 2 * sweeps.measurements];
+        self.random().stream("noise").at(sweep as u64).fill_normal(0, &mut noise);
+        let deviation = noise_deviation(sweeps.snr_db[sweep])?;
+        noise.iter_mut().for_each(|n| *n *= deviation);
+        Ok(noise)
+    }
+
+    /// What is received over a channel, `[re, im]`; noise alone where there is none.
+    fn measure(&self, channels: Option<&Channels>, row: usize, sounder: &Sounder, noise: &[f32]) -> [f32; 2] {
+        let (t, width) = (sounder.step(), self.config.transmit_width());
+        let sent = &self.swept[sounder.transmitted() * width..][..width];
+        let [re, im] = channels.map_or([0.0; 2], |channels| channels.at(row, t).measure(sounder.beam(), sent));
+        [re + noise[2 * t], im + noise[2 * t + 1]]
+    }
+
+    /// What both ends make of the last measurement.
+    fn decide(&self, networks: &mut Networks, sounders: &[Sounder], episodes: &mut [Episode]) -> Found<()> {
+        let Networks { rows, user, decision, base } = networks;
+        for (row, sounder) in sounders.iter().enumerate() {
+            decision.floats_mut("measurements", row)?.copy_from_slice(sounder.measurements());
+            decision.floats_mut("state", row)?.copy_from_slice(user.floats("state", row)?);
+        }
+        decision.step(&vec![true; *rows])?;
+        for (row, episode) in episodes.iter_mut().enumerate() {
+            episode.receive = decision.floats("beam", row)?.to_vec();
+            self.config.receive_weights.round(&mut episode.receive);
+        }
+        let feedback = (0..*rows).map(|row| decision.floats("feedback", row).map(<[f32]>::to_vec)).collect::<Found<Vec<_>>>()?;
+        let Some(base) = base else {
+            let width = self.config.transmit_width();
+            for (scores, episode) in feedback.iter().zip(episodes) {
+                let index = (1..scores.len()).fold(0, |best, i| if scores[i] > scores[best] { i } else { best });
+                (episode.index, episode.transmit) = (Some(index as u32), self.swept[index * width..][..width].to_vec());
+            }
+            return Ok(());
+        };
+        let arrived = self.config.feedback.send(&Tensor::new(feedback, &Device::Cpu)?)?;
+        base.set_f32("feedback", &arrived.flatten_all()?.to_vec1::<f32>()?)?;
+        base.step(&vec![true; *rows])?;
+        for (row, (sounder, episode)) in sounders.iter().zip(episodes).enumerate() {
+            episode.transmit = base.floats("beam", row)?.to_vec();
+            sounder.transmit(&mut episode.transmit)?;
+        }
+        Ok(())
+    }
+
+    /// Lines about everything that was aligned, if anything was.
+    pub fn summary(&self, place: &str) -> Result<()> {
+        if let Ok(found) = Summary::new(&self.gains, 0.0) {
+            let (mean, error, of_mean) = (found.mean_db, found.error_db, found.db_of_mean);
+            let satisfied = 100.0 * self.satisfied as f64 / found.count as f64;
+            line(format_args!(
+                "gain {mean:.2} +- {error:.2} dB (mean of dB with its standard error over {} channels; dB of the mean {of_mean:.2}); satisfied (gain + SNR of {SATISFIED_DB} dB or more): {satisfied:.1}%",
+                found.count
+            ))?;
+        }
+        if self.episodes > 0 {
+            let each = self.time.as_secs_f64() * 1e6 / self.episodes as f64;
+            line(format_args!(
+                "time per episode: {each:.1} us (up to {ROWS} sweeps side by side, measuring simulated ones included; {place})"
+            ))?;
+        }
+        Ok(())
+    }
+}
