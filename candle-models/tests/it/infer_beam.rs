@@ -226,6 +226,9 @@ fn generate_draws_what_it_is_told() {
     assert!(!place.path("bad.safetensors").exists() && !place.path("bad.jsonl").exists());
 }
 
+/// The tensors of a file, and what is said about them.
+type Case = (Vec<(&'static str, Tensor)>, Vec<&'static str>);
+
 #[test]
 fn what_is_wrong_in_a_file_is_named() {
     let place = Place::new(&configs()[0]);
@@ -238,7 +241,7 @@ fn what_is_wrong_in_a_file_is_named() {
     let (h, y) = ([2, 1, 16, 32, 2], [2, 6, 2]);
     let (channels, measurements) = (|| with(&h, 0, 0.5), || with(&y, 0, 0.5));
     let index = |values: &[u32]| Tensor::new(values, &Device::Cpu).unwrap();
-    let bad: Vec<(Vec<(&str, Tensor)>, Vec<&str>)> = vec![
+    let bad: Vec<Case> = vec![
         (vec![("channels", zeros(&[2, 1, 8, 32, 2]))], vec!["channels", "[1 or more, 1 or more, 16, 32, 2]", "[2, 1, 8, 32, 2]"]),
         (vec![("channels", zeros(&[16, 32, 2]))], vec!["channels", "[16, 32, 2]"]),
         (vec![("channels", zeros(&[0, 1, 16, 32, 2]))], vec!["channels", "[0, 1, 16, 32, 2]"]),
