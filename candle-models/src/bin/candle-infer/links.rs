@@ -4,10 +4,10 @@ use crate::episode::Episode;
 use crate::options::Options;
 use crate::output::{Output, line};
 use crate::sweeps::{Sweeps, at};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use candle_core::{Device, Tensor};
 use candle_models::beam::channel::noise_deviation;
-use candle_models::beam::metrics::SATISFIED_DB;
+use candle_models::beam::metrics::{SATISFIED_DB, decibels};
 use candle_models::beam::{Beam, BeamConfig, Channels, Sounder, Summary};
 use candle_models::bundle::Bundle;
 use candle_models::engine::{Model, Placement, Runner};
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Sweeps that run together, as with named tensors.
 const ROWS: usize = 64;
+/// What stands for the file of channels that were drawn.
+pub const GENERATED: &str = "generated";
 /// The SNR where none is said.
 const SNR_DB: f32 = 10.0;
 /// Channels that are drawn where no input is named.
@@ -60,8 +62,8 @@ pub struct Links {
 
 impl Links {
     /// The networks of a bundle of which `user` is the first.
-    pub fn new(bundle: &Bundle, user: &Arc<dyn Model>, options: &Options, place: &Placement, every: Option<usize>) -> Result<Self> {
-        let beam = Beam::load(bundle, &Device::Cpu).with_context(|| bundle.dir().display().to_string())?;
+    pub fn new(bundle: &Bundle, user: &Arc<dyn Model>, options: &Options, place: &Placement, every: Option<usize>) -> Found<Self> {
+        let beam = Beam::load(bundle, &Device::Cpu)?;
         let sounders = (0..beam.config.codebook.count() as u32).map(|start| Sounder::new(&beam, start)).collect::<Found<_>>()?;
         Ok(Self {
             swept: beam.swept()?.flatten_all()?.to_vec1()?,
@@ -102,6 +104,21 @@ impl Links {
         self.all(&sweeps, path, output)
     }
 
+    /// The means over so many drawn channels: of the gain in dB, and of its share of the channel's power.
+    pub fn gains(&mut self, count: usize) -> Found<[f64; 2]> {
+        let sweeps = Sweeps::drawn(&self.config, count, self.random(), self.snr_db);
+        let networks = self.networks(count)?;
+        let (_, episodes) = self.block(networks, &sweeps, &(0..count), Path::new(GENERATED))?;
+        let channels = sweeps.channels(&(0..count), &self.config)?;
+        let mut sums = [0.0; 2];
+        for (row, gain) in episodes.iter().enumerate().filter_map(|(row, episode)| Some((row, episode.gain?))) {
+            let power = channels.as_ref().map_or(0.0, |channels| channels.at(row, sweeps.measurements - 1).power);
+            sums[0] += decibels(gain);
+            sums[1] += f64::from(gain / power.max(f32::MIN_POSITIVE));
+        }
+        Ok(sums.map(|sum| sum / count as f64))
+    }
+
     fn all(&mut self, sweeps: &Sweeps, path: &Path, output: &mut Output) -> Result<()> {
         let (before, start) = (self.gains.len(), Instant::now());
         for first in (0..sweeps.count).step_by(ROWS) {
@@ -140,7 +157,7 @@ impl Links {
     }
 
     /// Runs some of the sweeps to their end.
-    fn block(&self, mut networks: Networks, sweeps: &Sweeps, rows: &Range<usize>, path: &Path) -> Result<(Networks, Vec<Episode>)> {
+    fn block(&self, mut networks: Networks, sweeps: &Sweeps, rows: &Range<usize>, path: &Path) -> Found<(Networks, Vec<Episode>)> {
         let channels = sweeps.channels(rows, &self.config).map_err(|e| Error::file(path, e))?;
         let noise = rows.clone().map(|i| self.noise(sweeps, i)).collect::<Found<Vec<_>>>()?;
         let mut sounders: Vec<_> = rows.clone().map(|i| self.sounders[sweeps.start[i] as usize].clone()).collect();

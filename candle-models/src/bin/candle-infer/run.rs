@@ -1,6 +1,6 @@
 //! `candle-infer run`: plan first, then frame by frame through every input.
 
-use crate::links::Links;
+use crate::links::{self, Links};
 use crate::options::Options;
 use crate::output::{self, Output, line};
 use crate::replays::Replays;
@@ -54,7 +54,7 @@ enum Input {
 impl Input {
     fn path(&self) -> &Path {
         match self {
-            Self::Drawn => Path::new("generated"),
+            Self::Drawn => Path::new(links::GENERATED),
             Self::Replay(path) | Self::Tensors(path) => path,
         }
     }
