@@ -204,7 +204,7 @@ mod tests {
         assert!(matches!(run.model.memory, MemoryConfig::Mamba { layers: 2, .. }));
         let run = resolve(&["model.channel.mobility.doppler=0.01"]).unwrap();
         assert_eq!(run.model.channel.mobility, Some(Mobility { doppler: 0.01, drift: 0.0 }));
-        let run = resolve(&["model.channel.model={ kind = \"cdl\", profile = \"b\" }"]).unwrap();
+        let run = resolve(&["model.channel.model={ kind = \"cdl\", profile = \"B\" }"]).unwrap();
         assert!(matches!(&run.model.channel.model, ChannelModel::Cdl(cdl) if cdl.profile == Profile::B));
     }
 
