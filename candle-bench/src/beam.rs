@@ -238,7 +238,7 @@ impl TrainCalls {
     fn save(&self, directory: &Path) -> Result<()> {
         let tensors: BTreeMap<String, Tensor> = self.vars.iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect();
         let manifest = Manifest::new(candle_models::beam::FAMILY, &self.config)?;
-        bundle::save(&directory.join("bundle"), &manifest, &tensors, serde_json::Value::Null, &[])?;
+        bundle::save(directory.join("bundle"), &manifest, &tensors, serde_json::Value::Null, &[])?;
         let episodes = episodes(&self.config, 0, self.batch)?;
         let (channels, steps) = (&episodes.channels, episodes.measurements);
         let deviation = channel::noise_deviation(10.0)?;
