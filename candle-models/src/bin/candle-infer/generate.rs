@@ -36,7 +36,7 @@ struct Beam {
     /// Seed: channel i depends on it and on i only, and is the i-th that `run` draws itself from the same seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Also write snr_db [COUNT], this signal-to-noise ratio in dB for each.
+    /// Also write snr_db, this signal-to-noise ratio in dB for each.
     #[arg(long, value_name = "DB", allow_negative_numbers = true, value_parser = snr_db)]
     snr: Option<f32>,
     /// Channels like those that this beam controller was trained on.

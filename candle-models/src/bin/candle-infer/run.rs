@@ -30,7 +30,7 @@ pub struct Arguments {
     ///
     /// A beam controller also takes channels [B, S, N_RX, N_TX, 2] of S = 1 or T and more steps, or the measurements [B, T, 2] of a
     /// sweep with the beams [B, T, 2 N_RX] that they were made with (those that the network asks for, if left out); with both, the
-    /// first beam start [B] and snr_db [B]. Without inputs it draws channels like those of its training.
+    /// first beam start and snr_db, one for each. Without inputs it draws channels like those of its training.
     inputs: Vec<PathBuf>,
     #[command(flatten)]
     options: Options,
