@@ -32,7 +32,7 @@ import torch
 
 from beam import BeamTrain
 from cuda import CudaPass, CudaProduct
-from policy import OUTPUTS, Policy
+from policy import OUTPUTS, Policy, negative_log_likelihood
 
 INPUTS = ("features", "ids", "previous_action", "action", "uniform")
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
@@ -106,7 +106,7 @@ class PytorchTrain:
     def call(self):
         self.optimizer.zero_grad()
         logits, *_ = self.policy(*self.tensors)
-        loss = self.policy.loss(logits, self.tensors[INPUTS.index("action")])
+        loss = negative_log_likelihood(logits, self.tensors[INPUTS.index("action")]).mean()
         loss.backward()
         self.optimizer.step()
         return loss.item()

@@ -195,15 +195,17 @@ class Policy(torch.nn.Module):
             state += [conv.new_zeros(batch, taps - 1, inner), a_log.new_zeros(batch, inner, states)]
         return tuple(state)
 
-    def loss(self, logits, action):
-        """Negative log-likelihood of the action in nats a frame."""
-        total, start = 0.0, 0
-        for _, column, columns, classes in COMPONENTS:
-            width = columns if classes == 2 else classes
-            own, start = logits[..., start : start + width], start + width
-            if classes == 2:
-                target = action[..., column : column + columns].to(own.dtype)
-                total = total + F.binary_cross_entropy_with_logits(own, target, reduction="none").sum(-1).mean()
-            else:
-                total = total + F.cross_entropy(own.flatten(0, -2), action[..., column].flatten())
-        return total
+
+def negative_log_likelihood(logits, action):
+    """Of actions [..., 13] by logits [..., 81], in nats a frame [...]."""
+    total, start = 0.0, 0
+    for _, column, columns, classes in COMPONENTS:
+        width = columns if classes == 2 else classes
+        own, start = logits[..., start : start + width], start + width
+        if classes == 2:
+            target = action[..., column : column + columns].to(own.dtype)
+            total = total + F.binary_cross_entropy_with_logits(own, target, reduction="none").sum(-1)
+        else:
+            target = action[..., column]
+            total = total + F.cross_entropy(own.flatten(0, -2), target.flatten().long(), reduction="none").reshape(target.shape)
+    return total

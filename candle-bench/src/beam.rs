@@ -7,24 +7,21 @@ use crate::peer::{Library, Peer, PeerCase};
 use crate::policy::{Answers, agreement, read_answers};
 use crate::table::{Case, Pass};
 use crate::targets::{Limit, TargetRow};
+use crate::update::Update;
 use anyhow::{Context, Result, ensure};
-use candle_core::{Device, Tensor, Var};
-use candle_models::beam::{Beam, BeamConfig, Channels, Episodes, Products, Sensing, Tapes, alignment, channel};
+use candle_core::{Device, Tensor};
+use candle_models::beam::{Beam, BeamConfig, Channels, Episodes, Products, Sensing, Tapes, alignment};
 use candle_models::bundle::{self, Bundle, Manifest, Role, Storage};
 use candle_models::engine::{self, Engine, Options, Session};
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use candle_train::beam::config::RunConfig;
-use candle_train::gradients::Gradients;
-use candle_train::optim::{Optimiser, OptimiserConfig};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// As in the peer's program.
-const LEARNING_RATE: f64 = 1e-3;
 /// Batches of channels whose median time counts.
 const GENERATED: usize = 21;
 
@@ -128,7 +125,7 @@ impl BeamSuite {
         // Two operations per weight and use forward, four backward; the user's network runs at every measurement.
         let weights = |config: &BeamConfig| -> Result<f64> {
             let matrices = Beam::parameters(config)?.into_iter().filter(|p| p.role == Role::Matrix);
-            let uses = |name: &str| if name.starts_with("user.") { config.measurements } else { 1 };
+            let uses = |name: &str| if Beam::measures(name) { config.measurements } else { 1 };
             Ok(matrices.map(|p| (uses(&p.name) * p.shape.iter().product::<usize>()) as f64).sum())
         };
         let ours = 6.0 * weights(&config)? * self.batch as f64 / fastest / 1e3;
@@ -143,7 +140,8 @@ impl BeamSuite {
     /// From a measurement to the next beam through a session of an engine, on one thread.
     fn next_beam(&self, dtype: &str, most: f64, host: &Host) -> Result<TargetRow> {
         let scratch = tempfile::tempdir().context("no directory for the weights")?;
-        let bundle = Bundle::open(stored(&self.bundle, dtype, scratch.path())?)?;
+        engine::export(&Bundle::open(&self.bundle)?, Storage::parse(dtype)?, scratch.path().join(dtype))?;
+        let bundle = Bundle::open(scratch.path().join(dtype))?;
         let engine = Engine::start(engine::load(&bundle)?, &Options { sessions: 1, ..Options::default() })?;
         let measured = harness::measure(&mut Timed(NextBeam(engine.open()?)), &self.settings)?;
         let config: BeamConfig = bundle.config()?;
@@ -169,30 +167,13 @@ impl Subject for NextBeam {
     }
 }
 
-/// The bundle with its weights stored otherwise, below `directory`.
-fn stored(from: &Path, dtype: &str, directory: &Path) -> Result<PathBuf> {
-    let (bundle, storage) = (Bundle::open(from)?, Storage::parse(dtype)?);
-    let specs = engine::parameters(&bundle)?;
-    let mut found = bundle.read_parameters(&specs)?;
-    let mut parameters = BTreeMap::new();
-    for spec in specs {
-        let parameter = found.remove(&spec.name).with_context(|| format!("{}: not in the bundle", spec.name))?;
-        parameters.insert(spec.name, storage.parameter(spec.role, parameter)?);
-    }
-    let to = directory.join(dtype);
-    let Manifest { family, model, .. } = bundle.manifest();
-    bundle::save_parameters(&to, &Manifest::new(family.as_str(), model)?, &parameters, serde_json::Value::Null, &[])?;
-    Ok(to)
-}
-
 /// Median time of drawing a batch of channels and its noise, in microseconds.
 fn generation_us(config: &BeamConfig, batch: usize) -> Result<f64> {
     let mut times = Vec::with_capacity(GENERATED);
     for i in 0..GENERATED {
         let start = Instant::now();
         let episodes = episodes(config, i as u64, batch)?;
-        let mut noise = vec![0.0; 2 * config.measurements];
-        (0..batch).for_each(|b| episodes.noise.at(b as u64).fill_normal(0, &mut noise));
+        (0..batch).try_for_each(|b| episodes.noise(b).map(drop))?;
         times.push(start.elapsed().as_secs_f64() * 1e6);
     }
     Ok(crate::stats::median(&crate::stats::sorted(&times)))
@@ -204,7 +185,7 @@ fn episodes(config: &BeamConfig, number: u64, batch: usize) -> Result<Episodes> 
     Ok(Episodes {
         channels: Arc::new(channels),
         measurements: config.measurements,
-        start: (first..first + batch as u64).map(|i| random.stream("start").below(i, config.codebook.count() as u32)).collect(),
+        start: (first..first + batch as u64).map(|i| config.start(random, i)).collect(),
         snr_db: vec![10.0; batch],
         noise: random.stream("noise"),
         first,
@@ -215,9 +196,7 @@ fn episodes(config: &BeamConfig, number: u64, batch: usize) -> Result<Episodes> 
 /// Every call is one update of the parameters on fresh channels.
 struct TrainCalls {
     config: BeamConfig,
-    vars: BTreeMap<String, Var>,
-    gradients: Gradients,
-    optimiser: Optimiser,
+    update: Update,
     tapes: Tapes,
     batch: usize,
     number: u64,
@@ -228,25 +207,19 @@ impl TrainCalls {
     fn new(config: &BeamConfig, batch: usize, products: Products, pool: Arc<rayon::ThreadPool>) -> Result<Self> {
         let params = Params::init(Random::new(0), &Device::Cpu);
         Beam::new(config, &params)?;
-        let vars = params.vars();
-        let optimiser = OptimiserConfig { weight_decay: 0.0, clip: 0.0, ..OptimiserConfig::default() };
-        let (gradients, optimiser) = (Gradients::zeros(&vars)?, Optimiser::new(optimiser, &vars)?);
-        Ok(Self { config: config.clone(), vars, gradients, optimiser, tapes: Tapes::new(products), batch, number: 0, pool })
+        let update = Update::like_the_peer(params.vars())?;
+        Ok(Self { config: config.clone(), update, tapes: Tapes::new(products), batch, number: 0, pool })
     }
 
     /// Writes the network and the first batch for the peer.
     fn save(&self, directory: &Path) -> Result<()> {
-        let tensors: BTreeMap<String, Tensor> = self.vars.iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect();
+        let tensors: BTreeMap<String, Tensor> =
+            self.update.vars.iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect();
         let manifest = Manifest::new(candle_models::beam::FAMILY, &self.config)?;
         bundle::save(directory.join("bundle"), &manifest, &tensors, serde_json::Value::Null, &[])?;
         let episodes = episodes(&self.config, 0, self.batch)?;
         let (channels, steps) = (&episodes.channels, episodes.measurements);
-        let deviation = channel::noise_deviation(10.0)?;
-        let mut noise = vec![0.0; 2 * steps * self.batch];
-        for (b, noise) in noise.chunks_mut(2 * steps).enumerate() {
-            episodes.noise.at(b as u64).fill_normal(0, noise);
-            noise.iter_mut().for_each(|n| *n *= deviation);
-        }
+        let noise = (0..self.batch).map(|b| episodes.noise(b)).collect::<Result<Vec<_>, _>>()?.concat();
         let (paths, rx, tx) = (channels.paths(), channels.receive_elements(), channels.transmit_elements());
         let tensor = |values: &[f32], shape: &[usize]| Tensor::from_slice(values, shape, &Device::Cpu);
         let start: Vec<f32> = episodes.start.iter().map(|s| *s as f32).collect();
@@ -269,18 +242,14 @@ impl TrainCalls {
     }
 
     fn update(&mut self, number: u64) -> Result<f32> {
-        let Self { config, vars, gradients, optimiser, tapes, batch, pool, .. } = self;
+        let Self { config, update, tapes, batch, pool, .. } = self;
         pool.install(|| {
             let episodes = episodes(config, number, *batch)?;
-            let tensors = vars.iter().map(|(name, var)| (name.clone(), var.as_tensor().clone())).collect();
+            let tensors = update.vars.iter().map(|(name, var)| (name.clone(), var.as_tensor().clone())).collect();
             let model = Beam::new(config, &Params::given(tensors, &Device::Cpu))?;
             let decided = model.align(&episodes, tapes)?;
             let shares = alignment(&episodes.channels, episodes.measurements - 1, &decided.receive, &decided.transmit)?;
-            let loss = shares.narrow(1, 0, 1)?.mean_all()?.neg()?;
-            gradients.clear();
-            gradients.add(vars, &loss.backward()?)?;
-            let step = optimiser.step(gradients, &loss.detach().reshape(1)?, LEARNING_RATE)?;
-            step.figures.first().copied().context("no loss came back")
+            update.by(&shares.narrow(1, 0, 1)?.mean_all()?.neg()?)
         })
     }
 }
@@ -310,7 +279,5 @@ mod tests {
         let losses = calls.answers().unwrap().remove("loss").unwrap();
         assert!(losses[0] != losses[1] && losses.iter().all(|loss| (-1.0..0.0).contains(loss)), "{losses:?}");
         assert!(generation_us(&config, 8).unwrap() > 0.0);
-        let narrow = stored(&directory.path().join("bundle"), "q8", directory.path()).unwrap();
-        assert!(engine::load(&Bundle::open(narrow).unwrap()).is_ok());
     }
 }

@@ -16,3 +16,4 @@ pub mod table;
 pub mod targets;
 pub mod train;
 pub mod training;
+mod update;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_models::bundle::{self, Bundle, Manifest, Role, Storage};
 use candle_models::device::{self, ChosenDevice, DeviceChoice};
-use candle_models::engine::{Placement, Runner, Session};
+use candle_models::engine::{self, Placement, Runner, Session};
 use candle_models::nn::Params;
 use candle_models::nvml;
 use candle_models::policy::actions::{ACTION, COMPONENTS, LOGITS, SAMPLE};
@@ -105,17 +105,8 @@ impl Network {
         if dtype == self.dtype {
             return Ok(self.clone());
         }
-        let storage = Storage::parse(dtype)?;
-        let specs = Policy::parameters(&self.config)?;
-        let mut found = Bundle::open(&self.bundle)?.read_parameters(&specs)?;
-        let mut parameters = BTreeMap::new();
-        for spec in specs {
-            let parameter = found.remove(&spec.name).with_context(|| format!("{}: not in the bundle", spec.name))?;
-            parameters.insert(spec.name, storage.parameter(spec.role, parameter)?);
-        }
         let bundle = directory.join(format!("{}-{}-{dtype}", self.config.backbone.kind(), self.dtype));
-        let manifest = Manifest::new(FAMILY, &self.config)?;
-        bundle::save_parameters(&bundle, &manifest, &parameters, serde_json::Value::Null, &[])?;
+        engine::export(&Bundle::open(&self.bundle)?, Storage::parse(dtype)?, &bundle)?;
         Ok(Self { bundle, dtype: dtype.to_owned(), ..self.clone() })
     }
 

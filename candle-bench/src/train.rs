@@ -3,33 +3,54 @@
 use crate::harness::Subject;
 use crate::policy::{Answers, Inputs, Network};
 use crate::table::Case;
+use crate::update::Update;
 use anyhow::{Context, Result};
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Device, Tensor};
 use candle_models::nn::Params;
 use candle_models::policy::Policy;
 use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
 use candle_models::tensors::NamedTensors;
-use candle_train::gradients::Gradients;
-use candle_train::optim::{Optimiser, OptimiserConfig};
 use candle_train::policy::loss;
-use std::collections::BTreeMap;
 
-/// As in the peer's program; without decay and clipping, for the two sides treat these differently.
-const LEARNING_RATE: f64 = 1e-3;
 /// Candle walks and drops the graph of an unroll by recursion. Reserved, not resident.
 pub(crate) const STACK_BYTES: usize = 1 << 30;
 
-/// Every call is one update of the parameters on the same batch.
-pub struct TrainCalls {
+/// A policy and the batch of windows that it is trained on.
+pub(crate) struct Windows {
     policy: Policy,
-    vars: BTreeMap<String, Var>,
     inputs: NamedTensors,
     actions: Tensor,
-    state: NamedTensors,
     resets: Vec<bool>,
-    gradients: Gradients,
-    optimiser: Optimiser,
+}
+
+impl Windows {
+    /// Random windows of the case.
+    pub fn new(policy: Policy, case: &Case, inputs: &Inputs) -> Result<Self> {
+        let inputs = inputs.tensors()?;
+        let (actions, resets) = (inputs.get("action")?.flatten(0, 1)?, vec![false; case.batch * case.frames]);
+        Ok(Self { policy, inputs, actions, resets })
+    }
+
+    /// The state before any frame.
+    pub fn initial_state(&self, case: &Case) -> Result<NamedTensors> {
+        Ok(self.policy.initial_state(case.batch)?)
+    }
+
+    /// The outputs, the state behind the last frame, and the cross-entropy of the actions in nats a frame.
+    pub fn pass(&self, state: &NamedTensors, smoothing: f64) -> Result<(NamedTensors, NamedTensors, Tensor)> {
+        let (outputs, state) = self.policy.unroll(&self.inputs, &self.resets, state)?;
+        let logits = outputs.get("logits")?.flatten(0, 1)?;
+        let imitation = loss::components(&logits, &self.actions, smoothing)?.sum(1)?.mean_all()?;
+        Ok((outputs, state, imitation))
+    }
+}
+
+/// Every call is one update of the parameters on the same batch.
+pub struct TrainCalls {
+    windows: Windows,
+    state: NamedTensors,
+    update: Update,
     pool: rayon::ThreadPool,
 }
 
@@ -43,19 +64,9 @@ impl TrainCalls {
         for (name, var) in &vars {
             var.set(tensors.get(name).with_context(|| format!("{name}: not in the bundle"))?)?;
         }
-        let inputs = inputs.tensors()?;
-        let config = OptimiserConfig { weight_decay: 0.0, clip: 0.0, ..OptimiserConfig::default() };
-        Ok(Self {
-            actions: inputs.get("action")?.flatten(0, 1)?,
-            state: policy.initial_state(case.batch)?,
-            resets: vec![false; case.batch * case.frames],
-            gradients: Gradients::zeros(&vars)?,
-            optimiser: Optimiser::new(config, &vars)?,
-            pool: rayon::ThreadPoolBuilder::new().num_threads(case.threads).stack_size(STACK_BYTES).build()?,
-            policy,
-            vars,
-            inputs,
-        })
+        let windows = Windows::new(policy, case, inputs)?;
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(case.threads).stack_size(STACK_BYTES).build()?;
+        Ok(Self { state: windows.initial_state(case)?, update: Update::like_the_peer(vars)?, windows, pool })
     }
 
     /// The loss before and after the first update, in nats a frame.
@@ -65,16 +76,8 @@ impl TrainCalls {
     }
 
     fn update(&mut self) -> Result<f32> {
-        let Self { policy, vars, inputs, actions, state, resets, gradients, optimiser, pool } = self;
-        pool.install(|| {
-            let (outputs, _) = policy.unroll(inputs, resets, state)?;
-            let logits = outputs.get("logits")?.flatten(0, 1)?;
-            let loss = loss::components(&logits, actions, 0.0)?.sum(1)?.mean_all()?;
-            gradients.clear();
-            gradients.add(vars, &loss.backward()?)?;
-            let step = optimiser.step(gradients, &loss.detach().reshape(1)?, LEARNING_RATE)?;
-            step.figures.first().copied().context("no loss came back")
-        })
+        let Self { windows, state, update, pool } = self;
+        pool.install(|| update.by(&windows.pass(state, 0.0)?.2))
     }
 }
 

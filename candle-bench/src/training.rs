@@ -7,21 +7,18 @@ use crate::policy::{Inputs, Network};
 use crate::stats;
 use crate::table::{Case, Pass};
 use crate::targets::{Limit, TargetRow, peak_kilobytes};
-use crate::train::STACK_BYTES;
+use crate::train::{STACK_BYTES, Windows};
+use crate::update::Update;
 use anyhow::{Context, Result, ensure};
-use candle_core::{Device, Tensor, Var};
+use candle_core::{Device, Var};
 use candle_models::nn::Params;
 use candle_models::policy::simulation::simulate;
 use candle_models::policy::{Policy, PolicyConfig};
 use candle_models::random::Random;
-use candle_models::recurrent::Recurrent;
 use candle_models::tensors::NamedTensors;
 use candle_train::checkpoint::{Checkpoint, Retention, Store, Writer, host_copy};
-use candle_train::gradients::Gradients;
-use candle_train::optim::Optimiser;
 use candle_train::policy::config::RunConfig;
 use candle_train::policy::loader::Order;
-use candle_train::policy::loss;
 use candle_train::policy::run::{Games, Plan};
 use candle_train::policy::shards::Shard;
 use candle_train::run::Place;
@@ -246,47 +243,27 @@ pub fn train_peak(network: &Network, batch: usize, frames: usize, threads: usize
 /// Forward, backward and optimiser of the policy's loss on one batch, and nothing else.
 struct BareStep {
     run: RunConfig,
-    policy: Policy,
-    vars: BTreeMap<String, Var>,
-    inputs: NamedTensors,
-    actions: Tensor,
+    windows: Windows,
     state: NamedTensors,
-    resets: Vec<bool>,
-    gradients: Gradients,
-    optimiser: Optimiser,
+    update: Update,
 }
 
 impl BareStep {
     fn new(model: &PolicyConfig, case: &Case) -> Result<Self> {
         let run = run_of(model, case)?;
         let params = Params::init(Random::new(0), &Device::Cpu);
-        let (policy, vars) = (Policy::new(model, &params)?, params.vars());
-        let inputs = Inputs::random(case).tensors()?;
-        Ok(Self {
-            actions: inputs.get("action")?.flatten(0, 1)?,
-            state: policy.initial_state(case.batch)?,
-            resets: vec![false; case.batch * case.frames],
-            gradients: Gradients::zeros(&vars)?,
-            optimiser: Optimiser::new(run.trainer.optimiser.clone(), &vars)?,
-            run,
-            policy,
-            vars,
-            inputs,
-        })
+        let windows = Windows::new(Policy::new(model, &params)?, case, &Inputs::random(case))?;
+        let update = Update::new(params.vars(), run.trainer.optimiser.clone(), run.trainer.schedule.peak)?;
+        Ok(Self { state: windows.initial_state(case)?, run, windows, update })
     }
 }
 
 impl Subject for BareStep {
     fn run(&mut self) -> Result<()> {
-        let (outputs, state) = self.policy.unroll(&self.inputs, &self.resets, &self.state)?;
+        let (outputs, state, imitation) = self.windows.pass(&self.state, self.run.loss.smoothing)?;
         self.state = state.map(|_, t| Ok(t.detach()))?;
-        let logits = outputs.get("logits")?.flatten(0, 1)?;
-        let imitation = loss::components(&logits, &self.actions, self.run.loss.smoothing)?.sum(1)?.mean_all()?;
         let value = outputs.get("value")?.sqr()?.mean_all()?;
-        let loss = (imitation + (value * self.run.loss.value)?)?;
-        self.gradients.clear();
-        self.gradients.add(&self.vars, &loss.backward()?)?;
-        self.optimiser.step(&self.gradients, &loss.detach().reshape(1)?, self.run.trainer.schedule.peak)?;
+        self.update.by(&(imitation + (value * self.run.loss.value)?)?)?;
         Ok(())
     }
 }
@@ -294,6 +271,7 @@ impl Subject for BareStep {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::Tensor;
     use candle_models::policy::Heads;
 
     fn tiny(directory: &std::path::Path) -> (Network, Case) {
@@ -316,10 +294,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (network, case) = tiny(directory.path());
         let mut bare = BareStep::new(&network.config, &case).unwrap();
-        let before: Vec<Tensor> = bare.vars.values().map(|var| var.as_tensor().copy().unwrap()).collect();
+        let before: Vec<Tensor> = bare.update.vars.values().map(|var| var.as_tensor().copy().unwrap()).collect();
         bare.run().unwrap();
-        assert!(bare.gradients.present().iter().all(|present| *present));
-        for (before, (name, var)) in before.iter().zip(&bare.vars) {
+        assert!(bare.update.gradients.present().iter().all(|present| *present));
+        for (before, (name, var)) in before.iter().zip(&bare.update.vars) {
             let moved = (before - var.as_tensor()).unwrap().abs().unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap();
             assert!(moved > 0.0, "{name} has not moved");
         }

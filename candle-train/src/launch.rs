@@ -187,7 +187,7 @@ impl Processes {
             if let Ended::Badly { rank, why, .. } = &ended
                 && deadline.is_none()
             {
-                eprintln!("error: rank {rank} {why}; ending the others");
+                crate::parallel::tell(&format_args!("rank {rank} {why}; ending the others"));
                 self.0.iter().for_each(|p| p.signal(SIGTERM));
                 // They wait for the one that is gone: there is no step to finish.
                 deadline = Some(Instant::now() + grace.min(Duration::from_secs(5)));

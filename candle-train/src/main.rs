@@ -24,7 +24,7 @@ fn main() -> ExitCode {
 }
 
 fn failure(error: &anyhow::Error) -> ExitCode {
-    eprintln!("error: {error:#}");
+    candle_train::parallel::tell(error);
     let usage = matches!(error.downcast_ref(), Some(candle_models::Error::Config { .. }));
     ExitCode::from(if usage { 2 } else { 1 })
 }

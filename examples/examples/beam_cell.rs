@@ -61,9 +61,9 @@ fn align(model: Beam, users: usize) -> Result<()> {
     decision.step(&vec![true; users])?;
     let (mut receive, mut feedback) = (Vec::new(), Vec::new());
     for user in 0..users {
-        receive.extend_from_slice(decision.floats("beam", user)?);
-        config.receive_weights.round(&mut receive[user * config.receive_width()..]);
-        feedback.extend_from_slice(decision.floats("feedback", user)?);
+        let said = decision.floats("feedback", user)?;
+        receive.extend(config.keep(decision.floats("beam", user)?, said)?.1);
+        feedback.extend_from_slice(said);
     }
     let feedback = Tensor::from_vec(feedback, (users, config.feedback_width()), &Device::Cpu)?;
 

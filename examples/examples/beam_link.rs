@@ -80,13 +80,13 @@ impl Ends {
         self.decision.set_f32("measurements", sounder.measurements())?;
         self.decision.set_f32("state", state)?;
         self.decision.step(&[true])?;
-        let mut receive = self.decision.floats("beam", 0)?.to_vec();
-        self.config.receive_weights.round(&mut receive);
-        let feedback = Tensor::new(self.decision.floats("feedback", 0)?, &Device::Cpu)?;
+        let feedback = self.decision.floats("feedback", 0)?;
+        let (index, receive) = self.config.keep(self.decision.floats("beam", 0)?, feedback)?;
         let Some(base) = &mut self.base else {
-            let (best, width) = (feedback.argmax(0)?.to_scalar::<u32>()? as usize, self.config.transmit_width());
+            let (best, width) = (index.context("scheme C1 names a beam")?, self.config.transmit_width());
             return Ok((receive, self.swept[best * width..][..width].to_vec()));
         };
+        let feedback = Tensor::new(feedback, &Device::Cpu)?;
         base.set_f32("feedback", &self.config.feedback.send(&feedback)?.to_vec1::<f32>()?)?;
         base.step(&[true])?;
         let mut transmit = base.floats("beam", 0)?.to_vec();

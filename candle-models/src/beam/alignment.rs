@@ -3,6 +3,7 @@
 use super::Channels;
 use super::complex::inner;
 use crate::Result;
+use crate::ops::contiguous;
 use candle_core::{CpuStorage, CustomOp2, DType, Layout, Shape, Tensor};
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -25,15 +26,8 @@ struct AlignmentOp {
 /// Rows of a task.
 const TASK: usize = 32;
 
-fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
-    match (storage, layout.contiguous_offsets()) {
-        (CpuStorage::F32(values), Some((start, end))) => Ok(&values[start..end]),
-        _ => candle_core::bail!("an alignment asks for contiguous f32"),
-    }
-}
-
 /// `1 / ||H||_F^2`, or 0.
-fn inverse(power: f32) -> f32 {
+pub(super) fn inverse(power: f32) -> f32 {
     if power > 0.0 { 1.0 / power } else { 0.0 }
 }
 
@@ -43,7 +37,7 @@ impl CustomOp2 for AlignmentOp {
     }
 
     fn cpu_fwd(&self, w: &CpuStorage, wl: &Layout, f: &CpuStorage, fl: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (w, f) = (values(w, wl)?, values(f, fl)?);
+        let (w, f) = (contiguous(w, wl)?, contiguous(f, fl)?);
         let (rx, tx) = (2 * self.channels.receive_elements(), 2 * self.channels.transmit_elements());
         let mut out = vec![0.0; 3 * self.channels.batch()];
         let rows = w.par_chunks_exact(rx).zip(f.par_chunks_exact(tx)).zip(out.par_chunks_exact_mut(3));

@@ -240,11 +240,16 @@ pub fn to_quantised_phases(beam: &mut [f32], bits: u32) -> Result<()> {
     within("bits", bits, 1..=16)?;
     let (levels, modulus) = ((1u32 << bits) as f32, (2. / beam.len() as f32).sqrt());
     for pair in beam.chunks_exact_mut(2) {
-        let level = (pair[1].atan2(pair[0]) / TAU * levels).round();
+        let level = nearest_phase(pair, bits);
         let [cos, sin] = phasor(f64::from(2. * level / levels));
         pair.copy_from_slice(&[cos as f32 * modulus, sin as f32 * modulus]);
     }
     Ok(())
+}
+
+/// Which of the phases `2 pi level / 2^bits` is nearest to that of a complex number; negative for those below the real axis.
+pub(super) fn nearest_phase(pair: &[f32], bits: u32) -> f32 {
+    (pair[1].atan2(pair[0]) / TAU * (1u32 << bits) as f32).round()
 }
 
 #[cfg(test)]

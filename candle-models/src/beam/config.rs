@@ -3,6 +3,7 @@
 use super::array::phasor;
 use super::{ChannelConfig, CodebookConfig, within};
 use crate::nn::MambaConfig;
+use crate::random::Random;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -102,7 +103,9 @@ pub enum View {
 pub enum DecisionConfig {
     /// As published: the state of the memory.
     State,
-    /// The state and all measurements in antenna space, through residual blocks.
+    /// The state and all measurements in antenna space, through residual blocks. With scheme C1 they give a receive beam for every
+    /// beam of the codebook, and the user keeps that of the beam that it asks for: the best receive beams of two transmit beams that are
+    /// equally good need not be alike.
     Measurements {
         /// Width of the blocks.
         width: usize,
@@ -215,6 +218,13 @@ impl BeamConfig {
         (0..self.channel.transmit.elements()).flat_map(|n| phase(n).map(|x| x as f32)).collect()
     }
 
+    /// The beam that the sweep of an episode begins with: any with scheme C3, by the stream `start` of `random` and the episode's number;
+    /// otherwise the first.
+    pub fn start(&self, random: Random, episode: u64) -> u32 {
+        let beams = if self.scheme == Scheme::C3 { self.codebook.count() as u32 } else { 1 };
+        random.stream("start").below(episode, beams)
+    }
+
     /// The number under which the networks see the beam of step `step` of a sweep from beam `start` on.
     pub fn seen(&self, start: u32, step: usize) -> usize {
         let first = if self.is_relative() { 0 } else { start as usize };
@@ -224,6 +234,12 @@ impl BeamConfig {
     /// Numbers of a receive beam, `2 N_RX`.
     pub fn receive_width(&self) -> usize {
         2 * self.channel.receive.elements()
+    }
+
+    /// Receive beams that the decision gives: one, or one for every beam of the codebook.
+    pub fn candidates(&self) -> usize {
+        let chooses = self.scheme == Scheme::C1 && matches!(self.decision, DecisionConfig::Measurements { .. });
+        if chooses { self.codebook.count() } else { 1 }
     }
 
     /// Numbers of a transmit beam, `2 N_TX`.

@@ -1,23 +1,18 @@
 //! What is decided behind the last measurement, at both ends of the link.
 
-use super::config::{BeamConfig, DecisionConfig};
-use super::{FAMILY, model};
-use crate::Result;
-use crate::engine::{IndexLimits, Model};
+use super::config::{BeamConfig, DecisionConfig, Feedback};
+use super::network::{Layers, Network};
 use crate::exec::Executor;
-use crate::exec::program::{Output, Recorder};
 use crate::exec::tape::Tapes;
 use crate::nn::{Dense, FeedForward, Linear, Norm, Params};
 use crate::ops::Activation;
-use crate::recurrent::Recurrent;
-use crate::tensors::{NamedTensors, Signature, TensorSpec};
-use candle_core::{Device, Tensor};
+use crate::tensors::{Signature, TensorSpec};
+use crate::{Error, Result};
+use candle_core::{D, Tensor};
 
-/// The user's network behind the last measurement: all measurements and the state in, the beam to receive with and the feedback out.
+/// The layers of the user's network behind the last measurement: all measurements and the state in, the beam to receive with and the
+/// feedback out.
 pub struct Decision {
-    config: BeamConfig,
-    signature: Signature,
-    device: Device,
     /// The layer in front, the blocks and the norm behind them.
     blocks: Option<(Linear, Vec<FeedForward>, Norm)>,
     beam: Linear,
@@ -25,8 +20,11 @@ pub struct Decision {
     feedback: Linear,
 }
 
-impl Decision {
-    pub(super) fn new(config: &BeamConfig, params: &Params) -> Result<Self> {
+impl Layers for Decision {
+    /// The beam, or all that there is a choice of, `[rows, K 2 N_RX]`, and the feedback `[rows, F]`.
+    type Outputs<V> = [V; 2];
+
+    fn new(config: &BeamConfig, params: &Params) -> Result<(Self, Signature)> {
         let (record, state) = (config.record(), config.hidden);
         let (blocks, width) = match config.decision {
             DecisionConfig::State => (None, state),
@@ -36,20 +34,15 @@ impl Decision {
                 (Some((input, (0..layers).map(block).collect::<Result<_>>()?, Norm::rms(width, &params.pp("norm"))?)), width)
             }
         };
-        let beam = Linear::new(width, config.receive_width(), &params.pp("beam"))?;
-        Ok(Self {
-            blocks,
-            unit: config.receive_weights.norm(&beam)?,
-            beam,
-            feedback: Linear::new(width, config.feedback_width(), &params.pp("feedback"))?,
-            device: params.device().clone(),
-            config: config.clone(),
-            signature: Signature {
-                inputs: vec![TensorSpec::f32("measurements", &[record]), TensorSpec::f32("state", &[state])],
-                outputs: vec![TensorSpec::f32("beam", &[config.receive_width()]), TensorSpec::f32("feedback", &[config.feedback_width()])],
-                state: Vec::new(),
-            },
-        })
+        let (candidates, receive) = (config.candidates(), config.receive_width());
+        let beam = Linear::new(width, candidates * receive, &params.pp("beam"))?;
+        let feedback = Linear::new(width, config.feedback_width(), &params.pp("feedback"))?;
+        let signature = Signature {
+            inputs: vec![TensorSpec::f32("measurements", &[record]), TensorSpec::f32("state", &[state])],
+            outputs: vec![TensorSpec::f32("beam", &[candidates * receive]), TensorSpec::f32("feedback", &[config.feedback_width()])],
+            state: Vec::new(),
+        };
+        Ok((Self { blocks, unit: config.receive_weights.norm(&beam, receive)?, beam, feedback }, signature))
     }
 
     fn pass<E: Executor>(&self, e: &mut E) -> Result<[E::V; 2]> {
@@ -70,75 +63,69 @@ impl Decision {
         let beam = e.norm(&beam, &self.unit, Activation::None)?;
         Ok([beam, e.linear(&x, &self.feedback, Activation::None)?])
     }
+}
 
+impl Network<Decision> {
     /// The beam `[rows, 2 N_RX]` and the feedback `[rows, F]`, from all measurements and the state side by side `[rows, R + hidden]`, with
     /// gradients.
     pub(super) fn decide(&self, seen: &Tensor, tapes: &Tapes) -> Result<[Tensor; 2]> {
-        let found = model::feed(self, seen, tapes, |e| self.pass(e))?;
-        let width = self.config.receive_width();
-        let beam = self.config.receive_weights.rounded(&found.narrow(1, 0, width)?.contiguous()?)?;
-        Ok([beam, found.narrow(1, width, self.config.feedback_width())?.contiguous()?])
+        let found = self.feed(seen, tapes)?;
+        let (candidates, width) = (self.config.candidates(), self.config.receive_width());
+        let feedback = found.narrow(1, candidates * width, self.config.feedback_width())?.contiguous()?;
+        let mut beam = found.narrow(1, 0, candidates * width)?.contiguous()?;
+        if candidates > 1 {
+            let rows = beam.dim(0)?;
+            let chosen = feedback.argmax(D::Minus1)?.reshape((rows, 1, 1))?.broadcast_as((rows, 1, width))?.contiguous()?;
+            beam = beam.reshape((rows, candidates, width))?.gather(&chosen, 1)?.squeeze(1)?;
+        }
+        Ok([self.config.receive_weights.rounded(&beam)?, feedback])
     }
 }
 
-impl Recurrent for Decision {
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn device(&self) -> &Device {
-        &self.device
-    }
-
-    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-        model::unroll(self, inputs, resets, state, |e| self.pass(e))
-    }
-}
-
-impl Model for Decision {
-    fn family(&self) -> &'static str {
-        FAMILY
-    }
-
-    fn config(&self) -> serde_json::Value {
-        model::as_json(&self.config)
-    }
-
-    fn index_limits(&self, _: &str) -> IndexLimits {
-        IndexLimits::default()
-    }
-
-    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
-        Ok(self.pass(recorder)?.map(Output::Floats).to_vec())
+impl BeamConfig {
+    /// What a user keeps of its decision: the number of the beam to ask the base station for, with scheme C1, and the beam to receive
+    /// with, as its array forms it.
+    ///
+    /// # Errors
+    /// Outputs of the decision of other lengths.
+    pub fn keep(&self, beams: &[f32], feedback: &[f32]) -> Result<(Option<usize>, Vec<f32>)> {
+        let width = self.receive_width();
+        for (name, found, expected) in
+            [("beam", beams.len(), self.candidates() * width), ("feedback", feedback.len(), self.feedback_width())]
+        {
+            if found != expected {
+                return Err(Error::tensor(name, format!("[{expected}]"), format!("[{found}]")));
+            }
+        }
+        let highest = (1..feedback.len()).fold(0, |best, i| if feedback[i] > feedback[best] { i } else { best });
+        let index = (self.feedback == Feedback::Index).then_some(highest);
+        let mut beam = beams[if self.candidates() > 1 { highest * width } else { 0 }..][..width].to_vec();
+        self.receive_weights.round(&mut beam);
+        Ok((index, beam))
     }
 }
 
-/// The base station's network: what the user said in, the beam to transmit with out.
+/// The layers of the base station's network: what the user said in, the beam to transmit with out.
 pub struct BaseStation {
-    config: BeamConfig,
-    signature: Signature,
-    device: Device,
     layers: [Dense; 2],
     beam: Linear,
     unit: Norm,
 }
 
-impl BaseStation {
-    pub(super) fn new(config: &BeamConfig, params: &Params) -> Result<Self> {
+impl Layers for BaseStation {
+    /// The beam `[rows, 2 N_TX]`.
+    type Outputs<V> = [V; 1];
+
+    fn new(config: &BeamConfig, params: &Params) -> Result<(Self, Signature)> {
         let (inputs, width) = (config.feedback_width(), config.base);
         let beam = Linear::new(width, config.transmit_width(), &params.pp("beam"))?;
-        Ok(Self {
-            layers: [Dense::new(inputs, width, &params.pp("layers.0"))?, Dense::new(width, width, &params.pp("layers.1"))?],
-            unit: config.transmit_weights.norm(&beam)?,
-            beam,
-            device: params.device().clone(),
-            config: config.clone(),
-            signature: Signature {
-                inputs: vec![TensorSpec::f32("feedback", &[inputs])],
-                outputs: vec![TensorSpec::f32("beam", &[config.transmit_width()])],
-                state: Vec::new(),
-            },
-        })
+        let layers = [Dense::new(inputs, width, &params.pp("layers.0"))?, Dense::new(width, width, &params.pp("layers.1"))?];
+        let signature = Signature {
+            inputs: vec![TensorSpec::f32("feedback", &[inputs])],
+            outputs: vec![TensorSpec::f32("beam", &[config.transmit_width()])],
+            state: Vec::new(),
+        };
+        Ok((Self { layers, unit: config.transmit_weights.norm(&beam, config.transmit_width())?, beam }, signature))
     }
 
     fn pass<E: Executor>(&self, e: &mut E) -> Result<[E::V; 1]> {
@@ -148,41 +135,11 @@ impl BaseStation {
         let x = e.linear(&x, &self.beam, Activation::None)?;
         Ok([e.norm(&x, &self.unit, Activation::None)?])
     }
+}
 
+impl Network<BaseStation> {
     /// The beam `[rows, 2 N_TX]` for what arrived, `[rows, F]`, with gradients.
     pub(super) fn transmit(&self, feedback: &Tensor, tapes: &Tapes) -> Result<Tensor> {
-        model::feed(self, feedback, tapes, |e| self.pass(e))
-    }
-}
-
-impl Recurrent for BaseStation {
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn device(&self) -> &Device {
-        &self.device
-    }
-
-    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-        model::unroll(self, inputs, resets, state, |e| self.pass(e))
-    }
-}
-
-impl Model for BaseStation {
-    fn family(&self) -> &'static str {
-        FAMILY
-    }
-
-    fn config(&self) -> serde_json::Value {
-        model::as_json(&self.config)
-    }
-
-    fn index_limits(&self, _: &str) -> IndexLimits {
-        IndexLimits::default()
-    }
-
-    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
-        Ok(self.pass(recorder)?.map(Output::Floats).to_vec())
+        self.feed(feedback, tapes)
     }
 }

@@ -12,10 +12,12 @@ use super::complex::{inner, product};
 use super::config::View;
 use super::user::{ANTENNA_SCALE, Observation, SCALE};
 use super::{Beam, BeamConfig, Channels, within};
-use crate::exec::program::{Output, Program, Whole};
-use crate::exec::tape::{Differentiable, Gradients, Tape, Tapes};
-use crate::ops::add_into;
+use crate::engine::Model;
+use crate::exec::program::{Program, Whole};
+use crate::exec::tape::{BLOCK, Differentiable, Gradients, Tape, Tapes};
+use crate::ops::{add_into, contiguous};
 use crate::random::Random;
+use crate::recurrent::Recurrent;
 use crate::{Error, Result};
 use candle_core::{CpuStorage, CustomOp3, DType, Layout, Shape, Tensor};
 use rayon::prelude::*;
@@ -81,13 +83,24 @@ impl Episodes {
     }
 
     /// The noise of an episode, `[T, 2]`.
-    pub(super) fn noise(&self, episode: usize) -> Result<Vec<f32>> {
-        let mut noise = vec![0.0; 2 * self.measurements];
-        self.noise.at(self.first.wrapping_add(episode as u64)).fill_normal(0, &mut noise);
-        let deviation = noise_deviation(self.snr_db[episode])?;
-        noise.iter_mut().for_each(|n| *n *= deviation);
-        Ok(noise)
+    ///
+    /// # Errors
+    /// As [`measurement_noise`].
+    pub fn noise(&self, episode: usize) -> Result<Vec<f32>> {
+        measurement_noise(self.noise, self.first.wrapping_add(episode as u64), self.measurements, self.snr_db[episode])
     }
+}
+
+/// The noise of so many measurements, `[T, 2]`, of power `1 / SNR`: that of example `episode` of `random`.
+///
+/// # Errors
+/// An SNR that is not finite or beyond 100 dB to either side (`snr_db`).
+pub fn measurement_noise(random: Random, episode: u64, measurements: usize, snr_db: f32) -> Result<Vec<f32>> {
+    let mut noise = vec![0.0; 2 * measurements];
+    random.at(episode).fill_normal(0, &mut noise);
+    let deviation = noise_deviation(snr_db)?;
+    noise.iter_mut().for_each(|n| *n *= deviation);
+    Ok(noise)
 }
 
 impl Beam {
@@ -101,8 +114,7 @@ impl Beam {
         if !(codebook.device().is_cpu() && codebook.dtype() == DType::F32) {
             return super::plain::measure(self, episodes, &codebook, &first);
         }
-        let record = |recorder: &mut _| Ok(self.user.pass(recorder)?.map(Output::Floats).to_vec());
-        let program = Program::new(crate::recurrent::Recurrent::signature(&self.user), Whole::default(), record)?;
+        let program = Program::new(self.user.signature(), Whole::default(), |recorder| self.user.record(recorder))?;
         let net = Differentiable::new(&program, tapes.products())?;
         let gradients = Gradients::default();
         let owed = gradients.owed_to(&net)?;
@@ -119,10 +131,6 @@ impl Beam {
         Ok(codebook.contiguous()?.apply_op3(&first.contiguous()?, &owed, loops)?)
     }
 }
-
-/// Rows that go through an episode together. Fixed, so that sums over rows do not depend on the number of threads; enough for the
-/// products, few enough for the second-level cache.
-const BLOCK: usize = 64;
 
 /// The whole episode as one operation.
 struct Loop {
@@ -263,8 +271,7 @@ impl Loop {
         }
     }
 
-    /// Runs a block backward from the gradients of its outputs: those of codebook and first beam; those of the parameters stay on its
-    /// tape.
+    /// Runs a block backward from the gradients of its outputs: gives those of codebook and first beam.
     fn backward(&self, index: usize, block: &mut Block, grad: &[f32]) -> [Vec<f32>; 2] {
         let (width, steps) = (self.width(), self.episodes.measurements);
         let (range, total) = (self.rows(index), self.total());
@@ -288,7 +295,6 @@ impl Loop {
         beams.chunks_exact(width).for_each(|row| add_into(&mut first, row));
         let mut codebook = vec![0.0; self.config.codebook.count() * self.config.transmit_width()];
         self.codebook_gradient(range, &responses, &mut codebook);
-        block.tape.finish(&self.net);
         [codebook, first]
     }
 
@@ -360,13 +366,6 @@ impl Loop {
     }
 }
 
-fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> candle_core::Result<&'a [f32]> {
-    match (storage, layout.contiguous_offsets()) {
-        (CpuStorage::F32(values), Some((start, end))) => Ok(&values[start..end]),
-        _ => candle_core::bail!("an episode asks for contiguous f32"),
-    }
-}
-
 impl CustomOp3 for Loop {
     fn name(&self) -> &'static str {
         "episode"
@@ -381,7 +380,7 @@ impl CustomOp3 for Loop {
         _: &CpuStorage,
         _: &Layout,
     ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let (codebook, first) = (values(codebook, codebook_layout)?, values(first, first_layout)?);
+        let (codebook, first) = (contiguous(codebook, codebook_layout)?, contiguous(first, first_layout)?);
         let batch = self.episodes.channels.batch();
         let mut out = vec![0.0; batch * self.total()];
         let parts = out.par_chunks_mut(BLOCK * self.total()).enumerate();
@@ -403,10 +402,8 @@ impl CustomOp3 for Loop {
         let parts = blocks.par_iter_mut().zip(grad.par_chunks(BLOCK * self.total())).enumerate();
         let parts = parts.map(|(i, (block, grad))| block.as_mut().map(|block| self.backward(i, block, grad)));
         let Some(parts) = parts.collect::<Option<Vec<_>>>() else { candle_core::bail!("episode: a second backward") };
-        for block in blocks.into_iter().flatten() {
-            self.gradients.add(&block.tape);
-            self.tapes.put(block.tape);
-        }
+        self.gradients.leave(&self.net, &blocks.iter().flatten().map(|block| &block.tape).collect::<Vec<_>>());
+        blocks.into_iter().flatten().for_each(|block| self.tapes.put(block.tape));
         let sum = parts.into_iter().reduce(|mut sum, part| {
             sum.iter_mut().zip(&part).for_each(|(to, from)| add_into(to, from));
             sum

@@ -2,7 +2,6 @@
 
 use super::baselines::{Baseline, Beams, Trial};
 use super::channel::noise_deviation;
-use super::config::Scheme;
 use super::{Beam, ChannelConfig, Channels, Episodes, Sensing, Summary, Tapes, within};
 use crate::Result;
 use crate::random::Random;
@@ -59,10 +58,9 @@ impl Evaluation {
         let config = &model.config;
         within("measurements", self.measurements, 1..=config.measurements)?;
         let random = self.random();
-        let starts = if config.scheme == Scheme::C3 { config.codebook.count() as u32 } else { 1 };
         self.gains(&config.channel, |channels, first| {
             let batch = channels.batch();
-            let start = (0..batch as u64).map(|i| random.stream("start").below(first.wrapping_add(i), starts)).collect();
+            let start = (0..batch as u64).map(|i| config.start(random, first.wrapping_add(i))).collect();
             let episodes = Episodes {
                 channels: channels.clone(),
                 measurements: self.measurements,
@@ -112,7 +110,7 @@ fn host(beams: &Tensor) -> Result<Vec<f32>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BeamConfig, DecisionConfig, Feedback, alignment};
+    use super::super::{BeamConfig, DecisionConfig, Feedback, Scheme, alignment};
     use super::*;
     use crate::nn::Params;
     use candle_core::Device;

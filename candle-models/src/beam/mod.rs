@@ -20,6 +20,7 @@ mod episode;
 mod evaluate;
 pub mod metrics;
 mod model;
+mod network;
 mod plain;
 mod setting;
 mod sounder;
@@ -28,7 +29,8 @@ mod tests;
 mod user;
 mod weighting;
 
-pub use crate::exec::tape::{Products, Tapes};
+pub use crate::exec::tape::Tapes;
+pub use crate::ops::Products;
 pub use alignment::alignment;
 pub use array::Array;
 pub use baselines::{Baseline, Beams, Trial};
@@ -37,10 +39,11 @@ pub use channel::{Cdl, ChannelConfig, ChannelModel, Channels, Geometric, Link, M
 pub use codebook::{Codebook, CodebookConfig};
 pub use config::{BeamConfig, DecisionConfig, Feedback, MemoryConfig, Scheme, Sweep, View, Weighting};
 pub use decision::{BaseStation, Decision};
-pub use episode::{Episodes, Sensing};
+pub use episode::{Episodes, Sensing, measurement_noise};
 pub use evaluate::{Evaluation, Gains};
 pub use metrics::Summary;
 pub use model::{Beam, Decided};
+pub use network::Network;
 pub use sounder::Sounder;
 pub use user::UserEquipment;
 

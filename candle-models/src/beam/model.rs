@@ -10,16 +10,13 @@
 
 use super::config::{BeamConfig, Scheme};
 use super::decision::{BaseStation, Decision};
+use super::network::Network;
 use super::user::UserEquipment;
 use super::{Codebook, Episodes, FAMILY, Tapes};
+use crate::Result;
 use crate::bundle::{Bundle, ParameterSpec};
-use crate::engine::Model;
-use crate::exec::tape;
-use crate::exec::tensors::TensorExecutor;
 use crate::nn::{Init, Params};
-use crate::tensors::NamedTensors;
-use crate::{Error, Result};
-use candle_core::{D, DType, Device, Tensor};
+use candle_core::{D, Device, Tensor};
 
 /// What both ends have decided behind the last measurement.
 #[derive(Debug, Clone)]
@@ -32,16 +29,19 @@ pub struct Decided {
     pub transmit: Tensor,
 }
 
+/// What the names of the parameters of the user's network begin with.
+const USER: &str = "user";
+
 /// Everything that is learned.
 pub struct Beam {
     /// The configuration that it was made from.
     pub config: BeamConfig,
     /// The user's network while it measures.
-    pub user: UserEquipment,
+    pub user: Network<UserEquipment>,
     /// The user's network behind the last measurement.
-    pub decision: Decision,
+    pub decision: Network<Decision>,
     /// The base station's network; scheme C1 has none.
-    pub base: Option<BaseStation>,
+    pub base: Option<Network<BaseStation>>,
     /// The beams that the base station sweeps, before they are made such as its array can form, `[C, 2 N_TX]`.
     pub codebook: Tensor,
     /// The beam of the first measurement, before that, `[1, 2 N_RX]`.
@@ -62,11 +62,11 @@ impl Beam {
         };
         let base = match config.scheme {
             Scheme::C1 => None,
-            Scheme::C2 | Scheme::C3 => Some(BaseStation::new(config, &params.pp("base"))?),
+            Scheme::C2 | Scheme::C3 => Some(Network::new(config, &params.pp("base"))?),
         };
         Ok(Self {
-            user: UserEquipment::new(config, &params.pp("user"))?,
-            decision: Decision::new(config, &params.pp("decision"))?,
+            user: Network::new(config, &params.pp(USER))?,
+            decision: Network::new(config, &params.pp("decision"))?,
             base,
             codebook,
             first,
@@ -79,6 +79,11 @@ impl Beam {
         let params = Params::description();
         Self::new(config, &params)?;
         Ok(params.specs())
+    }
+
+    /// Whether a parameter belongs to the user's network while it measures: it is used at every measurement, the others once an episode.
+    pub fn measures(parameter: &str) -> bool {
+        parameter.split('.').next() == Some(USER)
     }
 
     /// The networks of a bundle on a device, every tensor checked before memory is taken for it.
@@ -132,59 +137,4 @@ impl Beam {
     pub fn first_beam(&self) -> Result<Tensor> {
         self.config.receive_weights.form(&self.first)
     }
-}
-
-/// A model's pass over `[B, T, ...]` on tensors.
-pub(super) fn unroll<const N: usize>(
-    model: &dyn Model,
-    inputs: &NamedTensors,
-    resets: &[bool],
-    state: &NamedTensors,
-    pass: impl FnOnce(&mut TensorExecutor) -> Result<[Tensor; N]>,
-) -> Result<(NamedTensors, NamedTensors)> {
-    let (signature, device) = (model.signature(), model.device());
-    let name = &signature.inputs[0].name;
-    let dims = inputs.get(name)?.dims().to_vec();
-    let (&[batch, steps, _], true) = (&dims[..], dims.iter().all(|n| *n > 0)) else {
-        return Err(Error::tensor(name, "[batch, steps, width] without zeros", format!("{dims:?}")));
-    };
-    inputs.check(&signature.inputs, &[batch, steps])?;
-    state.check(&signature.state, &[batch])?;
-    if resets.len() != batch * steps {
-        return Err(Error::Input(format!("{} resets for {batch} sequences of {steps} steps", resets.len())));
-    }
-    let states = signature.state.iter().map(|s| Ok(state.get(&s.name)?.to_device(device)?)).collect::<Result<_>>()?;
-    let mut executor = TensorExecutor::new(inputs, resets, states, device);
-    let found = pass(&mut executor)?;
-    let outputs = signature.outputs.iter().zip(found).map(|(spec, x)| Ok((spec.name.clone(), x.reshape((batch, steps, ()))?)));
-    let outputs = outputs.collect::<Result<NamedTensors>>()?;
-    Ok((outputs, signature.state.iter().map(|s| s.name.clone()).zip(executor.into_states()).collect()))
-}
-
-/// A network without memory over all its inputs side by side `[rows, ...]`, its outputs side by side, with gradients.
-pub(super) fn feed<const N: usize>(
-    model: &dyn Model,
-    inputs: &Tensor,
-    tapes: &Tapes,
-    pass: impl FnOnce(&mut TensorExecutor) -> Result<[Tensor; N]>,
-) -> Result<Tensor> {
-    let signature = model.signature();
-    if inputs.device().is_cpu() && inputs.dtype() == DType::F32 {
-        return tape::feed(signature, |recorder| model.record(recorder), inputs, tapes);
-    }
-    let mut start = 0;
-    let mut named = NamedTensors::new();
-    for spec in &signature.inputs {
-        named.insert(spec.name.clone(), inputs.narrow(1, start, spec.width())?.unsqueeze(1)?);
-        start += spec.width();
-    }
-    let resets = vec![false; inputs.dim(0)?];
-    let found = pass(&mut TensorExecutor::new(&named, &resets, Vec::new(), model.device()))?;
-    Ok(Tensor::cat(&found, 1)?)
-}
-
-/// The configuration as it stands in a bundle.
-pub(super) fn as_json(config: &BeamConfig) -> serde_json::Value {
-    // A struct of numbers and strings always has a JSON form.
-    serde_json::to_value(config).unwrap_or_default()
 }

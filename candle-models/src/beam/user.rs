@@ -1,16 +1,12 @@
 //! The user's network while it measures: a measurement in, the next beam out.
 
 use super::config::{BeamConfig, MemoryConfig, View};
-use super::{FAMILY, model};
+use super::network::Layers;
 use crate::Result;
-use crate::engine::{IndexLimits, Model};
 use crate::exec::Executor;
-use crate::exec::program::{Output, Recorder};
 use crate::nn::{Gru, Linear, Mamba, Norm, Params};
 use crate::ops::Activation;
-use crate::recurrent::Recurrent;
-use crate::tensors::{NamedTensors, Signature, TensorSpec};
-use candle_core::Device;
+use crate::tensors::{Signature, TensorSpec};
 
 enum Memory {
     Gru(Vec<Gru>),
@@ -18,11 +14,8 @@ enum Memory {
     Mamba(Linear, Vec<Mamba>, Norm),
 }
 
-/// The user's network: a measurement in, the next beam out.
+/// The layers of the user's network while it measures: a measurement in, the next beam and the state out.
 pub struct UserEquipment {
-    config: BeamConfig,
-    signature: Signature,
-    device: Device,
     memory: Memory,
     beam: Linear,
     unit: Norm,
@@ -77,8 +70,11 @@ impl Observation<'_> {
     }
 }
 
-impl UserEquipment {
-    pub(super) fn new(config: &BeamConfig, params: &Params) -> Result<Self> {
+impl Layers for UserEquipment {
+    /// The next beam `[rows, 2 N_RX]` and the state `[rows, hidden]`.
+    type Outputs<V> = [V; 2];
+
+    fn new(config: &BeamConfig, params: &Params) -> Result<(Self, Signature)> {
         let (features, width) = (config.features(), config.hidden);
         let mut state = Vec::new();
         let memory = match &config.memory {
@@ -98,18 +94,10 @@ impl UserEquipment {
             state,
         };
         let beam = Linear::new(width, config.receive_width(), &params.pp("beam"))?;
-        Ok(Self {
-            memory,
-            unit: config.receive_weights.norm(&beam)?,
-            beam,
-            device: params.device().clone(),
-            config: config.clone(),
-            signature,
-        })
+        Ok((Self { memory, unit: config.receive_weights.norm(&beam, config.receive_width())?, beam }, signature))
     }
 
-    /// The next beam `[rows, 2 N_RX]` and the state `[rows, hidden]`.
-    pub(super) fn pass<E: Executor>(&self, e: &mut E) -> Result<[E::V; 2]> {
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<[E::V; 2]> {
         let mut x = e.input("features")?;
         match &self.memory {
             Memory::Gru(layers) => {
@@ -128,37 +116,5 @@ impl UserEquipment {
         let beam = e.linear(&x, &self.beam, Activation::None)?;
         let beam = e.norm(&beam, &self.unit, Activation::None)?;
         Ok([beam, x])
-    }
-}
-
-impl Recurrent for UserEquipment {
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn device(&self) -> &Device {
-        &self.device
-    }
-
-    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-        model::unroll(self, inputs, resets, state, |e| self.pass(e))
-    }
-}
-
-impl Model for UserEquipment {
-    fn family(&self) -> &'static str {
-        FAMILY
-    }
-
-    fn config(&self) -> serde_json::Value {
-        model::as_json(&self.config)
-    }
-
-    fn index_limits(&self, _: &str) -> IndexLimits {
-        IndexLimits::default()
-    }
-
-    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
-        Ok(self.pass(recorder)?.map(Output::Floats).to_vec())
     }
 }

@@ -1,5 +1,6 @@
 //! What arrays can form and what a feedback channel carries: constraints on what the networks say, and their gradients.
 
+use super::codebook::nearest_phase;
 use super::config::{Feedback, Weighting};
 use crate::Result;
 use crate::nn::{Linear, Norm};
@@ -31,10 +32,9 @@ impl Weighting {
         Ok((beams + (rounded - beams.detach())?)?)
     }
 
-    /// A normalisation that does the same to the rows that a layer gives, but for the rounding.
-    pub(super) fn norm(self, layer: &Linear) -> Result<Norm> {
+    /// A normalisation that does the same to the beams of `width` numbers that a layer gives, but for the rounding.
+    pub(super) fn norm(self, layer: &Linear, width: usize) -> Result<Norm> {
         let [_, like] = layer.pair()?;
-        let width = like.dim(0)?;
         let group = if self == Self::Free { width } else { 2 };
         // A norm leaves `group` numbers with a mean square of one: together they are to have the share of a beam's.
         let gain = 1.0 / (width as f64).sqrt();
@@ -53,7 +53,7 @@ impl Weighting {
 /// Turns a complex number to the nearest of `2^bits` phases.
 fn round_phase(pair: &mut [f32], bits: u32) {
     let (modulus, step) = (pair[0].hypot(pair[1]), std::f32::consts::TAU / (1u32 << bits) as f32);
-    let phase = (pair[1].atan2(pair[0]) / step).round() * step;
+    let phase = nearest_phase(pair, bits) * step;
     (pair[0], pair[1]) = (modulus * phase.cos(), modulus * phase.sin());
 }
 

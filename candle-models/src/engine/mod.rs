@@ -65,10 +65,11 @@ pub use stats::{Histogram, Stats};
 pub use step::Step;
 
 use crate::Result;
-use crate::bundle::{Bundle, ParameterSpec};
+use crate::bundle::{self, BASELINES, Bundle, CARD, ParameterSpec, Storage, TOKENIZER};
 use crate::exec::program::{Output, Recorder};
 use crate::recurrent::Recurrent;
 use crate::{beam, policy};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Which values an input of indices can take.
@@ -111,4 +112,21 @@ pub fn parameters(bundle: &Bundle) -> Result<Vec<ParameterSpec>> {
         beam::FAMILY => beam::Beam::parameters(&bundle.config()?),
         _ => policy::Policy::parameters(&bundle.config()?),
     }
+}
+
+/// Writes a bundle of any family to `dir` with its parameters stored otherwise, and with the files that inference wants; what training
+/// has noted beside the weights stays behind.
+///
+/// # Errors
+/// If the bundle does not hold its model's parameters, or one is not finite in the new dtype; if writing fails.
+pub fn export(bundle: &Bundle, storage: Storage, dir: impl AsRef<Path>) -> Result<()> {
+    let specs = parameters(bundle)?;
+    let mut found = bundle.read_parameters(&specs)?;
+    let found = specs.into_iter().filter_map(|spec| Some((spec.role, found.remove_entry(&spec.name)?)));
+    let stored = found.map(|(role, (name, parameter))| Ok((name, storage.parameter(role, parameter)?))).collect::<Result<_>>()?;
+    let mut files = Vec::new();
+    for name in [CARD, TOKENIZER, BASELINES] {
+        files.extend(bundle.read_file(name)?.map(|bytes| (name, bytes)));
+    }
+    bundle::save_parameters(dir, bundle.manifest(), &stored, serde_json::Value::Null, &files)
 }

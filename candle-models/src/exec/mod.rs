@@ -21,7 +21,12 @@ use crate::Result;
 use crate::nn::{Autoregressive, Linear, Mamba, Norm};
 use crate::ops::{self, Activation, Attention};
 use crate::random::categorical;
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
+
+/// The values of a parameter on the host as f32.
+fn host(tensor: &Tensor) -> Result<Vec<f32>> {
+    Ok(tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?)
+}
 
 /// How passes reach a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

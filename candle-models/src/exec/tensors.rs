@@ -122,6 +122,11 @@ impl<'a> TensorExecutor<'a> {
         self.states
     }
 
+    /// Whether the operations with memory have kernels for narrow numbers: the plain forms, through time, have none.
+    fn has_kernels(&self, x: &Tensor) -> bool {
+        !self.through_time && !x.device().is_cpu()
+    }
+
     fn matrix(&self, name: &str) -> Result<Tensor> {
         Ok(self.inputs.get(name)?.flatten(0, 1)?.flatten_from(1)?)
     }
@@ -256,24 +261,28 @@ impl Executor for TensorExecutor<'_> {
     }
 
     fn causal_conv(&mut self, x: &Tensor, weight: &Tensor, bias: &Tensor, state: usize) -> Result<Tensor> {
-        emulated([x], |[x]| {
+        let kernels = self.has_kernels(x);
+        let mut run = |[x]: [&Tensor; 1]| {
             let conv = if self.through_time { ops::causal_conv_reference } else { ops::causal_conv };
             let (y, after) = conv(x, weight, bias, &self.states[state], self.resets)?;
             self.states[state] = after;
             Ok(y)
-        })
+        };
+        if kernels { run([x]) } else { widened([x], run) }
     }
 
     fn selective_scan(&mut self, [u, dt, bc]: [&Tensor; 3], a_log: &Tensor, skip: &Tensor, state: usize) -> Result<Tensor> {
         let packed = Tensor::cat(&[dt, bc], 1)?;
         let a = a_log.t()?.contiguous()?.exp()?.neg()?;
         let params = Tensor::cat(&[a, skip.unsqueeze(0)?], 0)?;
-        emulated([u, &packed], |[u, packed]| {
+        let kernels = self.has_kernels(u);
+        let mut run = |[u, packed]: [&Tensor; 2]| {
             let scan = if self.through_time { ops::selective_scan_reference } else { ops::selective_scan };
             let (y, after) = scan(u, packed, &params, &self.states[state], self.resets)?;
             self.states[state] = after;
             Ok(y)
-        })
+        };
+        if kernels { run([u, &packed]) } else { widened([u, &packed], run) }
     }
 
     fn gru(&mut self, x: &Tensor, hidden: &Linear, state: usize) -> Result<Tensor> {
@@ -281,12 +290,14 @@ impl Executor for TensorExecutor<'_> {
             Some(bias) => bias.clone(),
             None => Tensor::zeros(hidden.weight.dim(1)?, self.states[state].dtype(), &self.device)?,
         };
-        emulated([x, &hidden.weight], |[x, weight]| {
+        let kernels = self.has_kernels(x);
+        let mut run = |[x, weight]: [&Tensor; 2]| {
             let gru = if self.through_time { ops::gru_reference } else { ops::gru };
             let (y, after) = gru(x, weight, &bias, &self.states[state], self.resets)?;
             self.states[state] = after;
             Ok(y)
-        })
+        };
+        if kernels { run([x, &hidden.weight]) } else { widened([x, &hidden.weight], run) }
     }
 
     fn mamba(&mut self, x: &Tensor, block: &Mamba) -> Result<Tensor> {

@@ -65,7 +65,7 @@ pub(super) fn product(a: Operand, b: Operand, out: &mut [f32], stride: usize, ta
 }
 
 /// [`product`] on this thread alone: inside a task.
-pub(crate) fn product_alone(a: Operand, b: Operand, out: &mut [f32], stride: usize, target: Target) {
+pub(super) fn product_alone(a: Operand, b: Operand, out: &mut [f32], stride: usize, target: Target) {
     check_room(a, b, out.len(), stride);
     // SAFETY: as in `product`.
     unsafe { multiply(a, b, OutPointer { data: out.as_mut_ptr(), stride }, target) };
@@ -119,9 +119,11 @@ fn check_room(a: Operand, b: Operand, room: usize, stride: usize) {
     assert!(m * n == 0 || (stride >= n && room >= (m - 1) * stride + n), "no room for {m} x {n}");
 }
 
+/// `out = a b` or `out += a b` on this thread alone.
+///
 /// # Safety
 /// `out` points at `a.rows` rows of `b.columns` values that nobody else touches; with [`Target::Sum`] they are initialised.
-unsafe fn multiply(a: Operand, b: Operand, out: OutPointer, target: Target) {
+pub(crate) unsafe fn multiply(a: Operand, b: Operand, out: OutPointer, target: Target) {
     let (m, n, k) = (a.rows, b.columns, a.columns);
     assert_eq!(k, b.rows, "a product of {m} x {k} by {} x {n}", b.rows);
     let last = |x: &Operand| if x.rows * x.columns == 0 { 0 } else { (x.rows - 1) * x.row_step + (x.columns - 1) * x.column_step + 1 };

@@ -46,7 +46,7 @@ pub use dropout::{dropout, mask, uniform};
 pub use fake_quantise::fake_quantise;
 pub use gru::{gru, gru_gates, gru_reference};
 pub(crate) use gru::{gru_row, gru_row_backward, gru_row_kept};
-pub(crate) use linear::{Operand, Target, product_alone};
+pub(crate) use linear::{Operand, Target, multiply};
 pub use linear::{linear, linear_reference};
 pub use lookup::lookup_linear;
 pub(crate) use mamba::{MambaWeights, mamba_block};
@@ -75,6 +75,16 @@ pub(crate) fn is_fused(x: &Tensor) -> bool {
 /// Whether the kernels over slices serve this tensor.
 pub(crate) fn is_on_host(x: &Tensor) -> bool {
     is_fused(x) && x.device().is_cpu()
+}
+
+/// What the operands of products with weights are rounded to; sums are in f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Products {
+    /// Not at all.
+    #[default]
+    F32,
+    /// To bf16, where the processor multiplies those (Intel AMX) several times as fast; elsewhere not at all.
+    Bf16,
 }
 
 /// Whether this processor has instructions for products in bf16 that are worth it.
@@ -114,7 +124,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Some columns of every row.
-    fn columns(self, start: usize, width: usize) -> Self {
+    pub fn columns(self, start: usize, width: usize) -> Self {
         Self { data: &self.data[start..], width, ..self }
     }
 }
@@ -140,12 +150,17 @@ impl OutPointer {
 
     /// The columns from `start` on.
     fn columns(self, start: usize) -> Self {
-        Self { data: self.data.wrapping_add(start), ..self }
+        self.block(0, start)
+    }
+
+    /// The block that begins with that row and column.
+    pub fn block(self, row: usize, column: usize) -> Self {
+        Self { data: self.data.wrapping_add(row * self.stride + column), ..self }
     }
 }
 
 /// The values of a contiguous f32 tensor inside a custom op.
-fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+pub(crate) fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     match (storage, layout.contiguous_offsets()) {
         (CpuStorage::F32(v), Some((start, end))) => Ok(&v[start..end]),
         (CpuStorage::F32(_), None) => bail!("a fused operation asks for a contiguous tensor, got {layout:?}"),

@@ -2,13 +2,15 @@
 
 use candle_core::{DType, Device, Tensor};
 use candle_models::beam::{
-    Beam, BeamConfig, Channels, DecisionConfig, Episodes, Feedback, MemoryConfig, Mobility, Scheme, Sensing, Sounder, Sweep, Tapes, View,
-    Weighting,
+    Beam, BeamConfig, Channels, DecisionConfig, Episodes, Evaluation, Feedback, MemoryConfig, Mobility, Scheme, Sensing, Sounder, Sweep,
+    Tapes, View, Weighting,
 };
+use candle_models::bundle::Bundle;
 use candle_models::engine::{Engine, Model, Options, Runner};
 use candle_models::nn::{MambaConfig, Params};
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
+use std::path::Path;
 use std::sync::Arc;
 
 fn small(edit: impl Fn(&mut BeamConfig)) -> BeamConfig {
@@ -184,10 +186,13 @@ fn a_sweep_measurement_by_measurement_ends_where_the_episode_ends() {
             decide.set_f32("state", network.floats("state", 0).unwrap()).unwrap();
             decide.step(&[true]).unwrap();
             let row = |x: &Tensor| flat(&x.get(b).unwrap());
-            let mut receive = decide.floats("beam", 0).unwrap().to_vec();
-            config.receive_weights.round(&mut receive);
+            let (index, receive) = config.keep(decide.floats("beam", 0).unwrap(), decide.floats("feedback", 0).unwrap()).unwrap();
             assert_close(&format!("config {i}, receive beam {b}"), &receive, &row(&want.receive), 2e-4);
             assert_close(&format!("config {i}, feedback {b}"), decide.floats("feedback", 0).unwrap(), &row(&want.feedback), 2e-4);
+            if let Some(index) = index {
+                let transmit = &swept[index * config.transmit_width()..][..config.transmit_width()];
+                assert_close(&format!("config {i}, transmit beam {b}"), transmit, &row(&want.transmit), 0.0);
+            }
             if let Some(base) = &base {
                 let sent = Tensor::new(decide.floats("feedback", 0).unwrap(), &Device::Cpu).unwrap().unsqueeze(0).unwrap();
                 let mut station = Runner::new(base.clone(), 1, 1).unwrap();
@@ -246,6 +251,28 @@ fn what_is_wrong_is_named() {
         sounder.observe([1.0, 0.0], 10.0, &mut features).unwrap();
     }
     assert!(sounder.observe([1.0, 0.0], 10.0, &mut features).unwrap_err().to_string().starts_with("config: measurements: 7"));
+}
+
+/// The page's first table says for every controller `| name | measurements | mean +- error | ...`.
+#[test]
+fn the_shipped_controllers_reach_what_their_page_says() {
+    let weights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weights");
+    let page = std::fs::read_to_string(weights.join("beam/README.md")).unwrap();
+    let (mut seen, count) = (0, 1024);
+    for line in page.lines().filter(|line| line.starts_with("| beam-")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let (&[_, name, "16", gain, _, _, _, _, channels, _], Ok(bundle)) = (&cells[..], Bundle::open(weights.join(cells[1]))) else {
+            continue;
+        };
+        let [mean, error] = [0, 1].map(|i| gain.split(" ± ").nth(i).unwrap().parse::<f64>().unwrap());
+        let model = Beam::load(&bundle, &Device::Cpu).unwrap();
+        let evaluation = Evaluation { seed: 1, snr_db: 10.0, measurements: 16, sensing: Sensing::Measurements, first: 0, count };
+        let found = evaluation.controller(&model, &Tapes::default()).unwrap().summary().unwrap();
+        let spread = error * (channels.parse::<f64>().unwrap() / count as f64).sqrt();
+        assert!((found.mean_db - mean).abs() < 4.0 * spread, "{name}: {} instead of {mean} +- {spread}", found.mean_db);
+        seen += 1;
+    }
+    assert!(seen >= 6, "the page shows {seen} controllers");
 }
 
 #[test]

@@ -54,12 +54,11 @@ impl Alignment {
     fn episodes(&self, random: Random, (first, batch): (u64, usize), measurements: usize, snr: (f64, f64)) -> Result<Episodes> {
         let channels = Channels::generate(&self.model.channel, random.stream("channels"), first, batch, self.model.measurements)?;
         let numbers = || first..first + batch as u64;
-        let beams = if self.model.scheme == Scheme::C3 { self.model.codebook.count() as u32 } else { 1 };
         let snr_db = |i| (snr.0 + (snr.1 - snr.0) * f64::from(random.stream("snr").uniform(i))) as f32;
         Ok(Episodes {
             channels: Arc::new(channels),
             measurements,
-            start: numbers().map(|i| random.stream("start").below(i, beams)).collect(),
+            start: numbers().map(|i| self.model.start(random, i)).collect(),
             snr_db: numbers().map(snr_db).collect(),
             noise: random.stream("noise"),
             first,

@@ -93,7 +93,7 @@ impl RunConfig {
         };
         match name {
             "c1" => {
-                run.episodes = 1_000_000;
+                (run.episodes, run.episode.snr_low) = (4_000_000, 0.0);
                 run.loss.choice = 1.0;
                 run.model = BeamConfig {
                     scheme: Scheme::C1,
@@ -102,7 +102,7 @@ impl RunConfig {
                     ..run.model
                 };
             }
-            "c2" => (run.episodes, run.model.scheme) = (3_000_000, Scheme::C2),
+            "c2" => (run.episode.snr_low, run.model.scheme) = (0.0, Scheme::C2),
             "c3" => {}
             "paper" => {
                 run.model = BeamConfig {

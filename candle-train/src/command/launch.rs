@@ -66,7 +66,7 @@ pub fn run(arguments: &LaunchArguments) -> Result<()> {
         rank
     })?;
     if let Ended::Badly { rank, code, why } = ended {
-        eprintln!("error: rank {rank} {why}");
+        candle_train::parallel::tell(&format_args!("rank {rank} {why}"));
         std::process::exit(code.into());
     }
     Ok(())

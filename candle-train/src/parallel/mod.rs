@@ -17,7 +17,7 @@ pub mod watch;
 
 use candle_models::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
-use std::fmt::Debug;
+use std::{fmt::Debug, io::Write};
 
 /// A group of ranks. Every rank calls the same functions in the same order; a call returns when all ranks have made it.
 ///
@@ -123,6 +123,14 @@ pub fn from_first(ranks: &dyn Communicator, mine: Vec<u8>) -> Result<Vec<u8>> {
     bytes.resize(length, 0);
     ranks.broadcast(&mut bytes, 0)?;
     Ok(bytes)
+}
+
+/// Writes an error to standard error, as one line in one piece: a launcher forwards what many processes write between lines of its own,
+/// and may cut wherever one write ends.
+pub fn tell(error: &dyn std::fmt::Display) {
+    let line = format!("error: {error:#}\n");
+    // Nobody is left to hear that nobody hears.
+    drop(std::io::stderr().write_all(line.as_bytes()));
 }
 
 /// What is this rank's of `n` things in a row: shares differ by one at most, and lie in the order of ranks.

@@ -267,14 +267,17 @@ impl Wait<'_> {
             std::thread::sleep(Duration::from_secs(1));
         } else if absent.is_empty() {
             let at: Vec<String> = roll.made.iter().flatten().map(u64::to_string).collect();
-            eprintln!("error: all ranks wait (in calls {}), and nothing moves between them: {call}, {waited:.1} s", at.join(", "));
+            super::tell(&format_args!(
+                "all ranks wait (in calls {}), and nothing moves between them: {call}, {waited:.1} s",
+                at.join(", ")
+            ));
         } else {
             let (rank, did) = if absent.len() == 1 { ("rank", "does") } else { ("ranks", "do") };
-            eprintln!(
-                "error: {rank} {} did not come to {call} (call {made}) within {waited:.1} s and {did} not answer; the limit is {}",
+            super::tell(&format_args!(
+                "{rank} {} did not come to {call} (call {made}) within {waited:.1} s and {did} not answer; the limit is {}",
                 absent.join(", "),
                 super::connect::LIMIT,
-            );
+            ));
         }
         self.job.calls.0.abort(1);
     }
@@ -353,7 +356,7 @@ impl Communicator for MpiRank {
     }
 
     fn abandon(&self, why: &str) {
-        eprintln!("error: rank {}: {why}", self.rank);
+        super::tell(&format_args!("rank {}: {why}", self.rank));
         match self.job.try_lock() {
             Ok(job) => job.calls.0.abort(1),
             // Another thread of this process waits in a call: the launcher ends the others when this process ends.

@@ -303,7 +303,7 @@ impl Group {
 
 /// Ends a process whose own thread waits within NCCL, where nothing reaches it.
 fn stop(why: &str) -> ! {
-    eprintln!("error: {why}");
+    super::tell(&why);
     std::process::exit(1)
 }
 

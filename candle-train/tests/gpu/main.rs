@@ -3,6 +3,7 @@
 // Helpers of tests may unwrap as tests do; the setting in clippy.toml sees `#[test]` functions only.
 #![allow(clippy::unwrap_used)]
 
+mod beam;
 #[path = "../../../candle-models/tests/gpu/device.rs"]
 mod device;
 mod loader;
@@ -11,4 +12,19 @@ mod optimiser;
 mod ranks;
 mod run;
 
+use candle_train::run::Place;
+use candle_train::stop::Stop;
 use device::cuda;
+use std::time::Duration;
+
+/// A run in stretches of one step, each resumed from the checkpoint that the one before it left.
+fn in_stretches<T>(train: impl Fn(&Place, &Stop) -> T, is_finished: impl Fn(&T) -> bool) -> T {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::Resume(dir.path().to_owned());
+    loop {
+        let trained = train(&place, &Stop::after(Some(Duration::ZERO)));
+        if is_finished(&trained) {
+            return trained;
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! Whole runs: losses beside those of the CPU, evaluation, checkpoints.
 
-use crate::cuda;
+use crate::{cuda, in_stretches};
 use candle_core::{DType, Device};
 use candle_models::policy::simulation::simulate;
 use candle_models::policy::{BackboneConfig, Heads};
@@ -13,7 +13,6 @@ use candle_train::stop::Stop;
 use candle_train::trainer::{Outcome, Resources, with_large_stack};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Frames of a game: eight steps an epoch.
 const FRAMES: usize = 20;
@@ -48,7 +47,7 @@ fn train(config: &RunConfig, (device, dtype): (&Device, DType), place: &Place, s
 }
 
 /// The losses of all steps.
-fn losses(directory: &Path) -> Vec<f64> {
+pub fn losses(directory: &Path) -> Vec<f64> {
     let lines = std::fs::read_to_string(directory.join("metrics.jsonl")).unwrap();
     let lines = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     lines.filter_map(|line| line["loss"].as_f64()).collect()
@@ -80,15 +79,7 @@ fn a_stopped_run_continues_bit_for_bit() {
     let Some(device) = cuda() else { return };
     let (config, computing) = (config("mamba"), (&*device, DType::BF16));
     let whole = train(&config, computing, &Place::Memory, &Stop::after(None));
-    let dir = tempfile::tempdir().unwrap();
-    let place = Place::Resume(dir.path().to_owned());
-    let parts = loop {
-        // One step, then a checkpoint.
-        let trained = train(&config, computing, &place, &Stop::after(Some(Duration::ZERO)));
-        if trained.outcome == Outcome::Finished {
-            break trained;
-        }
-    };
+    let parts = in_stretches(|place, stop| train(&config, computing, place, stop), |trained| trained.outcome == Outcome::Finished);
     assert_eq!(parts.step, whole.step);
     for ((name, whole), parts) in whole.parameters.iter().zip(parts.parameters.values()) {
         let [whole, parts] = [whole, parts].map(|t| t.flatten_all().unwrap().to_vec1::<f32>().unwrap());

@@ -46,7 +46,7 @@ pub fn fail(script: &str, ranks: Arc<dyn Communicator>) {
 }
 
 fn parted(error: candle_models::Error) {
-    eprintln!("error: {error}");
+    candle_train::parallel::tell(&error);
 }
 
 /// Runs three ranks, of which number 1 does what `script` says.

@@ -4,8 +4,11 @@
 
 mod calls;
 mod failures;
+#[path = "../games/mod.rs"]
+mod games;
 mod training;
 
+use candle_train::launch;
 use candle_train::parallel::Communicator;
 use candle_train::parallel::connect::connect;
 use candle_train::parallel::environment::from_environment;
@@ -29,11 +32,9 @@ fn as_a_rank() {
 }
 
 fn mpirun(size: usize, script: &str) -> Command {
-    let mut command = Command::new("mpirun");
-    command.args(["-n", &size.to_string(), "--bind-to", "none", "--oversubscribe"]);
+    let mut command = launch::mpirun(size).unwrap();
     command.arg(std::env::current_exe().unwrap()).args(["--exact", "as_a_rank", "--nocapture", "--test-threads", "1"]);
     command.env(SCRIPT, script).env("CANDLE_RANK_TIMEOUT", "60");
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command
 }
 

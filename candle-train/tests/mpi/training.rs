@@ -1,63 +1,38 @@
 //! The command under mpirun: what one rank trains, several train; and what happens when one of them is killed.
 
+use crate::games::{SETS, replays};
 use crate::{SOON, end};
-use candle_models::policy::{replay, simulation};
+use candle_train::launch::mpirun;
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_candle-train");
-
-/// Three simulated games in `directory/replays`.
-fn replays(directory: &Path, frames: usize) -> PathBuf {
-    let replays = directory.join("replays");
-    fs::create_dir_all(&replays).unwrap();
-    for seed in 0..3 {
-        replay::write(&simulation::simulate(seed, frames), replays.join(format!("g{seed}.slp"))).unwrap();
-    }
-    replays
-}
 
 /// Arguments of a small run: five lanes, which neither two nor four ranks share evenly; SGD, which does not divide by the rounding of
 /// gradients near zero, with a learning rate that does not amplify it from step to step.
 fn arguments(replays: &Path, out: &Path) -> Vec<String> {
     let mut arguments = ["policy", "--preset", "mamba", "--threads", "1", "--hold-out", "g0"].map(str::to_owned).to_vec();
     arguments.extend(["--replays".to_owned(), replays.display().to_string(), "--out".into(), out.display().to_string()]);
-    for set in [
-        "epochs=2",
+    let own = [
         "data.batch=5",
-        "data.unroll=20",
-        "data.burn_in=5",
-        "model.hidden=16",
-        "model.embedding=4",
-        "model.backbone.layers=1",
-        "model.backbone.block.state=4",
-        "trainer.save_every=2",
-        "trainer.evaluate_every=20",
-        "trainer.accumulate=2",
         "trainer.log_every=1",
         "trainer.compare_every=7",
         "trainer.optimiser.rule=sgd",
         "trainer.optimiser.clip=10.0",
         "trainer.schedule.peak=0.005",
-    ] {
+    ];
+    for set in SETS.into_iter().chain(own) {
         arguments.extend(["--set".to_owned(), set.to_owned()]);
     }
     arguments
 }
 
-fn mpirun(size: usize) -> Command {
-    let mut command = Command::new("mpirun");
-    command.args(["-n", &size.to_string(), "--bind-to", "none", "--oversubscribe"]);
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    command
-}
-
 /// Trains on so many ranks, without mpirun on one.
 fn train(size: usize, arguments: &[String]) -> String {
-    let mut command = if size == 1 { Command::new(PROGRAM) } else { mpirun(size) };
+    let mut command = if size == 1 { Command::new(PROGRAM) } else { mpirun(size).unwrap() };
     if size > 1 {
         command.arg(PROGRAM);
     }
@@ -91,7 +66,7 @@ fn distance(a: &[f64], b: &[f64]) -> f64 {
 #[test]
 fn the_gradient_of_several_ranks_is_that_of_one() {
     let dir = tempfile::tempdir().unwrap();
-    let replays = replays(dir.path(), 420);
+    let replays = replays(dir.path(), 3, 420);
     // One step with the learning rate 1 and nothing else: the parameters move by the gradient.
     let step = |size: usize| {
         let out = dir.path().join(format!("{size}"));
@@ -117,7 +92,7 @@ fn the_gradient_of_several_ranks_is_that_of_one() {
 #[test]
 fn several_ranks_train_what_one_does() {
     let dir = tempfile::tempdir().unwrap();
-    let replays = replays(dir.path(), 3000);
+    let replays = replays(dir.path(), 3, 3000);
     let run = |size: usize| {
         let out = dir.path().join(format!("{size}"));
         let said = train(size, &arguments(&replays, &out));
@@ -174,12 +149,12 @@ fn start(command: &mut Command, out: &Path) -> Child {
 #[test]
 fn a_killed_rank_is_named_and_the_run_resumes_on_any_number_of_ranks() {
     let dir = tempfile::tempdir().unwrap();
-    let replays = replays(dir.path(), 3000);
+    let replays = replays(dir.path(), 3, 3000);
     let (whole, killed) = (dir.path().join("whole"), dir.path().join("killed"));
     train(2, &arguments(&replays, &whole));
     let resume = [arguments(&replays, &killed), vec!["--resume".into()]].concat();
     for victim in [1, 0] {
-        let child = start(mpirun(2).arg(PROGRAM).args(&resume), &killed);
+        let child = start(mpirun(2).unwrap().arg(PROGRAM).args(&resume), &killed);
         signal("KILL", &rank(&child, victim).expect("a process of that rank"));
         let start = Instant::now();
         let (code, said) = end(&child.wait_with_output().unwrap());
@@ -200,7 +175,7 @@ fn a_killed_rank_is_named_and_the_run_resumes_on_any_number_of_ranks() {
 #[test]
 fn a_signal_to_launch_lets_the_ranks_save() {
     let dir = tempfile::tempdir().unwrap();
-    let (replays, out) = (replays(dir.path(), 3000), dir.path().join("out"));
+    let (replays, out) = (replays(dir.path(), 3, 3000), dir.path().join("out"));
     let arguments = [arguments(&replays, &out), vec!["--resume".into()]].concat();
     let launch = || {
         let mut command = Command::new(PROGRAM);
@@ -219,7 +194,7 @@ fn a_signal_to_launch_lets_the_ranks_save() {
 fn launch_ends_with_the_code_of_the_rank_that_failed() {
     let dir = tempfile::tempdir().unwrap();
     let run = |more: &[&str]| {
-        let arguments = arguments(&replays(dir.path(), 420), &dir.path().join("out"));
+        let arguments = arguments(&replays(dir.path(), 3, 420), &dir.path().join("out"));
         end(&Command::new(PROGRAM).args(["launch", "--nproc", "2", "--"]).args(arguments).args(more).output().unwrap())
     };
     let (code, said) = run(&["--set", "trainer.speed=1"]);
@@ -236,8 +211,8 @@ fn launch_ends_with_the_code_of_the_rank_that_failed() {
 #[test]
 fn ranks_of_different_configurations_are_told_which_key_differs() {
     let dir = tempfile::tempdir().unwrap();
-    let arguments = arguments(&replays(dir.path(), 420), &dir.path().join("out"));
-    let mut both = mpirun(1);
+    let arguments = arguments(&replays(dir.path(), 3, 420), &dir.path().join("out"));
+    let mut both = mpirun(1).unwrap();
     both.arg(PROGRAM).args(&arguments).args([":", "-n", "1", PROGRAM]).args(&arguments).args(["--set", "trainer.accumulate=3"]);
     let (code, said) = end(&both.output().unwrap());
     assert!(code != 0 && said.contains("config.trainer.accumulate: 2 on rank 0, 3 on rank 1"), "{code}: {said}");
@@ -246,7 +221,7 @@ fn ranks_of_different_configurations_are_told_which_key_differs() {
 #[test]
 fn several_ranks_measure_what_one_does() {
     let dir = tempfile::tempdir().unwrap();
-    let (replays, out) = (replays(dir.path(), 900), dir.path().join("out"));
+    let (replays, out) = (replays(dir.path(), 3, 900), dir.path().join("out"));
     train(1, &arguments(&replays, &out));
     let [bundle, replays] = [out.join("bundle"), replays].map(|p| p.display().to_string());
     let measure = ["policy", "--eval-only", "--model", &bundle, "--replays", &replays, "--threads", "1"].map(str::to_owned);

@@ -13,8 +13,8 @@ The dump holds what candle-train's own loader gave (of simulated games, or of th
     losses.json          the loss of every step in candle-train
 
 Written from the papers' formulas and the configuration, not from candle-train's code: schedule (warm-up, then half a cosine), loss,
-clipping by the global norm, and AdamW with decay on matrices alone, state carried from step to step and zeroed at resets. The network is
-the benchmark's peer, frame by frame. Prints how far the losses are apart and fails above 1e-4. `--f64` runs PyTorch in f64 too, to see
+clipping by the global norm, and AdamW with decay on matrices alone, state carried from step to step and zeroed at resets. The network and
+the likelihood of an action are the benchmark's peer, frame by frame. Prints how far the losses are apart and fails above 1e-4. `--f64` runs PyTorch in f64 too, to see
 what is rounding. `--golden` keeps PyTorch's f32 losses for the test that needs no Python.
 """
 
@@ -26,10 +26,9 @@ import sys
 
 import safetensors.torch
 import torch
-import torch.nn.functional as F
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "candle-bench" / "peers"))
-from policy import COMPONENTS, Policy  # noqa: E402
+from policy import Policy, negative_log_likelihood  # noqa: E402
 
 TOLERANCE = 1e-4
 
@@ -41,20 +40,6 @@ def learning_rate(schedule, step, total):
     progress = min((step - warmup) / max(total - warmup - 1, 1), 1.0)
     assert schedule["shape"] == "cosine"
     return schedule["peak"] * (schedule["floor"] + (1 - schedule["floor"]) * 0.5 * (1 + math.cos(math.pi * progress)))
-
-
-def negative_log_likelihood(logits, action):
-    """[B, T, 81] and [B, T, 13] to [B, T], in nats a frame."""
-    total, start = 0.0, 0
-    for _, column, columns, classes in COMPONENTS:
-        width = columns if classes == 2 else classes
-        own, start = logits[..., start : start + width], start + width
-        if classes == 2:
-            target = action[..., column : column + columns].to(own.dtype)
-            total = total + F.binary_cross_entropy_with_logits(own, target, reduction="none").sum(-1)
-        else:
-            total = total + F.cross_entropy(own.transpose(1, -1), action[..., column].long(), reduction="none")
-    return total
 
 
 def unroll(policy, batch, state):

@@ -2,7 +2,8 @@
 
 use crate::output::line;
 use anyhow::{Context, Result};
-use candle_models::bundle::{Bundle, CARD, StoredParameter};
+use candle_models::beam::{self, Beam, BeamConfig};
+use candle_models::bundle::{Bundle, CARD, ParameterSpec, Role, StoredParameter};
 use candle_models::cli;
 use candle_models::engine::{self, Model};
 use candle_models::tensors::TensorSpec;
@@ -32,8 +33,46 @@ struct Report {
     bundle: Bundle,
     model: Arc<dyn Model>,
     parameters: Vec<StoredParameter>,
+    work: Work,
     metadata: Value,
     card: Vec<String>,
+}
+
+/// Multiply-adds of one row: inputs times outputs of every linear layer. Lookups, norms, convolutions, the scan and attention over the
+/// window are left out.
+struct Work {
+    /// In every frame: with a beam controller, at every measurement.
+    frame: usize,
+    episode: Option<Episode>,
+}
+
+/// Of a beam controller.
+struct Episode {
+    measurements: usize,
+    /// Multiply-adds behind the last measurement.
+    decided: usize,
+}
+
+impl Work {
+    fn of(bundle: &Bundle) -> candle_models::Result<Self> {
+        let matrices: Vec<ParameterSpec> = engine::parameters(bundle)?.into_iter().filter(|spec| spec.role == Role::Matrix).collect();
+        let sum = |of: &dyn Fn(&str) -> bool| matrices.iter().filter(|p| of(&p.name)).map(|p| p.shape.iter().product::<usize>()).sum();
+        if bundle.manifest().family != beam::FAMILY {
+            return Ok(Self { frame: sum(&|_| true), episode: None });
+        }
+        let (measurements, decided) = (bundle.config::<BeamConfig>()?.measurements, sum(&|name| !Beam::measures(name)));
+        Ok(Self { frame: sum(&Beam::measures), episode: Some(Episode { measurements, decided }) })
+    }
+
+    fn text(&self) -> String {
+        let count = |n: usize| cli::count(n as u64);
+        let frame = count(self.frame);
+        let Some(Episode { measurements, decided }) = self.episode else { return format!("{frame} multiply-adds per row and frame") };
+        let (each, all) = (count(decided), count(measurements * self.frame + decided));
+        format!(
+            "{frame} multiply-adds per measurement (the user's network) and {each} per episode (what both ends decide behind the last): {all} in an episode of {measurements} measurements"
+        )
+    }
 }
 
 impl Report {
@@ -42,7 +81,7 @@ impl Report {
         let model = engine::load(&bundle).with_context(|| dir.display().to_string())?;
         let card = bundle.read_file(CARD)?.unwrap_or_default();
         let card = String::from_utf8_lossy(&card).lines().take(CARD_LINES).map(str::to_owned).collect();
-        Ok(Self { parameters: bundle.parameters()?, metadata: bundle.metadata()?, card, model, bundle })
+        Ok(Self { parameters: bundle.parameters()?, work: Work::of(&bundle)?, metadata: bundle.metadata()?, card, model, bundle })
     }
 
     fn values(&self) -> usize {
@@ -51,12 +90,6 @@ impl Report {
 
     fn bytes(&self) -> usize {
         self.parameters.iter().map(|p| p.bytes).sum()
-    }
-
-    /// Multiply-adds of one row in one frame: inputs times outputs of every linear layer. Lookups, norms, convolutions,
-    /// the scan and attention over the window are left out.
-    fn operations(&self) -> usize {
-        self.parameters.iter().filter(|p| p.name.ends_with("weight") && p.shape.len() == 2).map(elements).sum()
     }
 
     /// How many values are stored in which dtype.
@@ -90,9 +123,9 @@ impl Report {
             (cli::count(self.values() as u64), cli::bytes(self.bytes() as u64), cli::bytes(4 * self.state_values() as u64));
         line(format_args!("formats: {}", self.formats()))?;
         line(format_args!("size: {} tensors, {values} values, {bytes}; {state} of state per row", self.parameters.len()))?;
-        let operations = cli::count(self.operations() as u64);
         line(format_args!(
-            "work: {operations} multiply-adds per row and frame (inputs x outputs of every linear layer; lookups, norms, convolution, scan and attention not counted)"
+            "work: {} (inputs x outputs of every linear layer; lookups, norms, convolution, scan and attention not counted)",
+            self.work.text()
         ))?;
         if !self.metadata.is_null() {
             line(format_args!("metadata: {}", self.metadata))?;
@@ -110,7 +143,7 @@ impl Report {
         };
         let parameter = |p: &StoredParameter| json!({ "name": p.name, "dtype": p.dtype, "shape": p.shape, "values": elements(p) });
         let (manifest, signature) = (self.bundle.manifest(), self.model.signature());
-        json!({
+        let mut report = json!({
             "bundle": self.bundle.dir().display().to_string(),
             "family": manifest.family,
             "format_version": manifest.format_version,
@@ -120,10 +153,16 @@ impl Report {
             "values": self.values(),
             "bytes": self.bytes(),
             "state_values": self.state_values(),
-            "multiply_adds": self.operations(),
+            "multiply_adds": self.work.frame,
             "metadata": self.metadata,
             "card": self.card.join("\n"),
-        })
+        });
+        if let Some(Episode { measurements, decided }) = self.work.episode {
+            // Beside those of the measurements.
+            report["multiply_adds_per_episode"] = decided.into();
+            report["measurements_per_episode"] = measurements.into();
+        }
+        report
     }
 }
 

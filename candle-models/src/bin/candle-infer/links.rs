@@ -3,14 +3,14 @@
 use crate::episode::Episode;
 use crate::options::Options;
 use crate::output::{Output, line};
+use crate::passes::{Network, Pass};
 use crate::sweeps::{Sweeps, at};
 use anyhow::Result;
 use candle_core::{Device, Tensor};
-use candle_models::beam::channel::noise_deviation;
 use candle_models::beam::metrics::{SATISFIED_DB, decibels};
-use candle_models::beam::{Beam, BeamConfig, Channels, Sounder, Summary};
+use candle_models::beam::{Beam, BeamConfig, Channels, Sounder, Summary, measurement_noise};
 use candle_models::bundle::Bundle;
-use candle_models::engine::{Model, Placement, Runner};
+use candle_models::engine::{Model, Placement};
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result as Found};
@@ -32,10 +32,21 @@ const DRAWN: usize = 1000;
 /// The networks of a link, for so many sweeps side by side.
 struct Networks {
     rows: usize,
-    user: Runner,
-    decision: Runner,
-    base: Option<Runner>,
+    user: Network,
+    decision: Network,
+    base: Option<Network>,
 }
+
+impl Networks {
+    /// All of them, by whose they are.
+    fn each(&mut self) -> impl Iterator<Item = (&'static str, &mut Network)> {
+        let base = self.base.as_mut().map(|base| ("the base station's", base));
+        [("the user's", &mut self.user), ("the decision's", &mut self.decision)].into_iter().chain(base)
+    }
+}
+
+/// The passes of each network of a link, by whose they are.
+pub type Passes = Vec<(&'static str, Vec<Pass>)>;
 
 /// A beam controller that aligns links.
 pub struct Links {
@@ -104,11 +115,14 @@ impl Links {
         self.all(&sweeps, path, output)
     }
 
-    /// The means over so many drawn channels: of the gain in dB, and of its share of the channel's power.
-    pub fn gains(&mut self, count: usize) -> Found<[f64; 2]> {
+    /// Aligns links over so many drawn channels: the means of the gain in dB and of its share of the channel's power, and the passes
+    /// of the networks.
+    pub fn rehearse(&mut self, count: usize) -> Found<([f64; 2], Passes)> {
         let sweeps = Sweeps::drawn(&self.config, count, self.random(), self.snr_db);
-        let networks = self.networks(count)?;
-        let (_, episodes) = self.block(networks, &sweeps, &(0..count), Path::new(GENERATED))?;
+        let mut networks = self.networks(count)?;
+        networks.each().for_each(|(_, network)| network.keep());
+        let (mut networks, episodes) = self.block(networks, &sweeps, &(0..count), Path::new(GENERATED))?;
+        let passes = networks.each().map(|(whose, network)| (whose, network.kept())).collect();
         let channels = sweeps.channels(&(0..count), &self.config)?;
         let mut sums = [0.0; 2];
         for (row, gain) in episodes.iter().enumerate().filter_map(|(row, episode)| Some((row, episode.gain?))) {
@@ -116,7 +130,13 @@ impl Links {
             sums[0] += decibels(gain);
             sums[1] += f64::from(gain / power.max(f32::MIN_POSITIVE));
         }
-        Ok(sums.map(|sum| sum / count as f64))
+        Ok((sums.map(|sum| sum / count as f64), passes))
+    }
+
+    /// What these networks make of the inputs of another controller's passes over so many links.
+    pub fn repeat(&mut self, count: usize, passes: &Passes) -> Found<Passes> {
+        let mut networks = self.networks(count)?;
+        networks.each().zip(passes).map(|((whose, network), (_, passes))| Ok((whose, network.repeat(passes)?))).collect()
     }
 
     fn all(&mut self, sweeps: &Sweeps, path: &Path, output: &mut Output) -> Result<()> {
@@ -151,15 +171,17 @@ impl Links {
         if let Some(networks) = self.networks.take().filter(|networks| networks.rows == rows) {
             return Ok(networks);
         }
-        let runner = |model: &Arc<dyn Model>| Runner::on(model.clone(), (rows, 1), &self.place);
-        let base = self.base.as_ref().map(runner).transpose()?;
-        Ok(Networks { rows, user: runner(&self.user)?, decision: runner(&self.decision)?, base })
+        let network = |model: &Arc<dyn Model>| Network::new(model, rows, &self.place);
+        let base = self.base.as_ref().map(network).transpose()?;
+        Ok(Networks { rows, user: network(&self.user)?, decision: network(&self.decision)?, base })
     }
 
     /// Runs some of the sweeps to their end.
     fn block(&self, mut networks: Networks, sweeps: &Sweeps, rows: &Range<usize>, path: &Path) -> Found<(Networks, Vec<Episode>)> {
         let channels = sweeps.channels(rows, &self.config).map_err(|e| Error::file(path, e))?;
-        let noise = rows.clone().map(|i| self.noise(sweeps, i)).collect::<Found<Vec<_>>>()?;
+        let random = self.random().stream("noise");
+        let noise = |sweep: usize| measurement_noise(random, sweep as u64, sweeps.measurements, sweeps.snr_db[sweep]);
+        let noise = rows.clone().map(noise).collect::<Found<Vec<_>>>()?;
         let mut sounders: Vec<_> = rows.clone().map(|i| self.sounders[sweeps.start[i] as usize].clone()).collect();
         let mut episodes: Vec<_> = sounders.iter().map(|_| Episode::default()).collect();
         for t in 0..sweeps.measurements {
@@ -171,11 +193,11 @@ impl Links {
                 let y = sweeps.measured(sweep, t).unwrap_or_else(|| self.measure(channels.as_ref(), row, sounder, &noise[row]));
                 episode.beams.extend_from_slice(sounder.beam());
                 episode.measurements.extend(y);
-                sounder.observe(y, sweeps.snr_db[sweep], networks.user.floats_mut("features", row)?).map_err(at(path, sweep))?;
+                sounder.observe(y, sweeps.snr_db[sweep], networks.user.runner.floats_mut("features", row)?).map_err(at(path, sweep))?;
             }
             networks.user.step(&vec![t == 0; rows.len()])?;
             for (row, sounder) in sounders.iter_mut().enumerate() {
-                sounder.follow(networks.user.floats("beam", row)?).map_err(at(path, rows.start + row))?;
+                sounder.follow(networks.user.runner.floats("beam", row)?).map_err(at(path, rows.start + row))?;
             }
         }
         self.decide(&mut networks, &sounders, &mut episodes)?;
@@ -187,15 +209,6 @@ impl Links {
             }
         }
         Ok((networks, episodes))
-    }
-
-    /// The noise of a sweep, `[T, 2]`.
-    fn noise(&self, sweeps: &Sweeps, sweep: usize) -> Found<Vec<f32>> {
-        let mut noise = vec![0.0; 2 * sweeps.measurements];
-        self.random().stream("noise").at(sweep as u64).fill_normal(0, &mut noise);
-        let deviation = noise_deviation(sweeps.snr_db[sweep])?;
-        noise.iter_mut().for_each(|n| *n *= deviation);
-        Ok(noise)
     }
 
     /// What is received over a channel, `[re, im]`; noise alone where there is none.
@@ -210,28 +223,29 @@ impl Links {
     fn decide(&self, networks: &mut Networks, sounders: &[Sounder], episodes: &mut [Episode]) -> Found<()> {
         let Networks { rows, user, decision, base } = networks;
         for (row, sounder) in sounders.iter().enumerate() {
-            decision.floats_mut("measurements", row)?.copy_from_slice(sounder.measurements());
-            decision.floats_mut("state", row)?.copy_from_slice(user.floats("state", row)?);
+            decision.runner.floats_mut("measurements", row)?.copy_from_slice(sounder.measurements());
+            decision.runner.floats_mut("state", row)?.copy_from_slice(user.runner.floats("state", row)?);
         }
         decision.step(&vec![true; *rows])?;
         for (row, episode) in episodes.iter_mut().enumerate() {
-            episode.receive = decision.floats("beam", row)?.to_vec();
-            self.config.receive_weights.round(&mut episode.receive);
+            let said = decision.runner.floats("feedback", row)?;
+            let (index, receive) = self.config.keep(decision.runner.floats("beam", row)?, said)?;
+            (episode.index, episode.receive) = (index.map(|i| i as u32), receive);
         }
-        let feedback = (0..*rows).map(|row| decision.floats("feedback", row).map(<[f32]>::to_vec)).collect::<Found<Vec<_>>>()?;
+        let feedback = (0..*rows).map(|row| decision.runner.floats("feedback", row).map(<[f32]>::to_vec)).collect::<Found<Vec<_>>>()?;
         let Some(base) = base else {
             let width = self.config.transmit_width();
-            for (scores, episode) in feedback.iter().zip(episodes) {
-                let index = (1..scores.len()).fold(0, |best, i| if scores[i] > scores[best] { i } else { best });
-                (episode.index, episode.transmit) = (Some(index as u32), self.swept[index * width..][..width].to_vec());
+            for episode in episodes {
+                let index = episode.index.map_or(0, |i| i as usize);
+                episode.transmit = self.swept[index * width..][..width].to_vec();
             }
             return Ok(());
         };
         let arrived = self.config.feedback.send(&Tensor::new(feedback, &Device::Cpu)?)?;
-        base.set_f32("feedback", &arrived.flatten_all()?.to_vec1::<f32>()?)?;
+        base.runner.set_f32("feedback", &arrived.flatten_all()?.to_vec1::<f32>()?)?;
         base.step(&vec![true; *rows])?;
         for (row, (sounder, episode)) in sounders.iter().zip(episodes).enumerate() {
-            episode.transmit = base.floats("beam", row)?.to_vec();
+            episode.transmit = base.runner.floats("beam", row)?.to_vec();
             sounder.transmit(&mut episode.transmit)?;
         }
         Ok(())

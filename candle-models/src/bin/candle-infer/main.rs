@@ -10,6 +10,7 @@ mod inspect;
 mod links;
 mod options;
 mod output;
+mod passes;
 mod replays;
 mod run;
 mod sweeps;

@@ -6,7 +6,7 @@ use crate::output::{self, Output, line};
 use crate::replays::Replays;
 use crate::{demo, tensors};
 use anyhow::{Context, Result, bail};
-use candle_models::beam;
+use candle_models::beam::{self, BeamConfig, Weighting};
 use candle_models::bundle::Bundle;
 use candle_models::cli::{self, Usage};
 use candle_models::device::{self, DeviceChoice};
@@ -123,6 +123,17 @@ impl Plan {
         Ok(inputs)
     }
 
+    /// Makes of a network's beam the one that the user's array is set to; leaves everything else as it is.
+    fn formed(&self) -> Result<impl Fn(&str, &mut [f32])> {
+        let controller = self.model.family() == beam::FAMILY;
+        let weights = if controller { self.bundle.config::<BeamConfig>()?.receive_weights } else { Weighting::Free };
+        Ok(move |name: &str, values: &mut [f32]| {
+            if controller && name == "beam" {
+                weights.round(values);
+            }
+        })
+    }
+
     /// A table for every file of a folder would be read by nobody.
     fn every(&self, options: &Options) -> Option<usize> {
         match (options.every, &options.out) {
@@ -191,8 +202,8 @@ impl Run {
                 if self.plan.model.family() == beam::FAMILY && !streams {
                     return self.links(options)?.run(path, &inputs, output);
                 }
-                let (times, every) = (&self.times, self.every);
-                self.frames += tensors::run(&self.plan.model, (path, inputs), (self.plan.place, every), output, times)?;
+                let (times, every, formed) = (&self.times, self.every, self.plan.formed()?);
+                self.frames += tensors::run((&self.plan.model, &formed), (path, inputs), (self.plan.place, every), output, times)?;
                 Ok(())
             }
             Input::Replay(path) => {

@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use candle_models::beam::channel::noise_deviation;
-use candle_models::beam::{BeamConfig, Channels, Scheme};
+use candle_models::beam::{BeamConfig, Channels};
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
@@ -105,10 +105,9 @@ impl Sweeps {
     }
 }
 
-/// The beams that sweeps begin with, as in training: any with scheme C3, otherwise the first.
+/// The beams that sweeps begin with, as in training.
 fn starts(config: &BeamConfig, count: usize, random: Random) -> Vec<u32> {
-    let beams = if config.scheme == Scheme::C3 { config.codebook.count() as u32 } else { 1 };
-    (0..count as u64).map(|i| random.stream("start").below(i, beams)).collect()
+    (0..count as u64).map(|i| config.start(random, i)).collect()
 }
 
 fn channels(tensors: &NamedTensors, config: &BeamConfig) -> Result<(usize, usize, Source)> {

@@ -29,9 +29,12 @@ struct Sequences {
     inputs: Vec<(TensorSpec, Values)>,
 }
 
+/// What is made of an output of floats, by its name, before it is written.
+pub type Finish<'a> = &'a dyn Fn(&str, &mut [f32]);
+
 /// Runs a file's sequences, each from the initial state; tells how many frames that were.
 pub fn run(
-    model: &Arc<dyn Model>,
+    (model, finish): (&Arc<dyn Model>, Finish),
     (path, tensors): (&Path, NamedTensors),
     (place, every): (Placement, Option<usize>),
     output: &mut Output,
@@ -56,7 +59,7 @@ pub fn run(
             for row in 0..rows {
                 let place = Place { path, sequence: first + row, frame };
                 let shown = every.is_some_and(|every| frame.is_multiple_of(every));
-                write_row(model, &current, (row, place), shown, output)?;
+                write_row((model, finish), &current, (row, place), shown, output)?;
             }
         }
         runner = Some((rows, current));
@@ -119,12 +122,29 @@ struct Place<'a> {
     frame: usize,
 }
 
-fn write_row(model: &Arc<dyn Model>, runner: &Runner, (row, place): (usize, Place), shown: bool, output: &mut Output) -> Result<()> {
+fn write_row(
+    (model, finish): (&Arc<dyn Model>, Finish),
+    runner: &Runner,
+    (row, place): (usize, Place),
+    shown: bool,
+    output: &mut Output,
+) -> Result<()> {
     let outputs = &model.signature().outputs;
+    let floats = |spec: &TensorSpec| -> Result<Vec<f32>> {
+        let mut values = runner.floats(&spec.name, row)?.to_vec();
+        finish(&spec.name, &mut values);
+        Ok(values)
+    };
     match output {
         Output::Table if !shown => {}
         Output::Table => {
-            let texts = outputs.iter().map(|spec| output_excerpt(runner, spec, row)).collect::<Result<Vec<_>>>()?;
+            let text = |spec: &TensorSpec| -> Result<String> {
+                Ok(match spec.dtype {
+                    DType::U32 => shortened(&spec.name, runner.indices(&spec.name, row)?, u32::to_string),
+                    _ => excerpt(&spec.name, &floats(spec)?),
+                })
+            };
+            let texts = outputs.iter().map(text).collect::<Result<Vec<_>>>()?;
             line(format_args!("sequence {} frame {}: {}", place.sequence, place.frame, texts.join(", ")))?;
         }
         Output::Lines(..) => {
@@ -133,8 +153,7 @@ fn write_row(model: &Arc<dyn Model>, runner: &Runner, (row, place): (usize, Plac
             object.insert("sequence".into(), place.sequence.into());
             object.insert("frame".into(), place.frame.into());
             for spec in outputs {
-                let value: Value =
-                    if spec.dtype == DType::U32 { runner.indices(&spec.name, row)?.into() } else { runner.floats(&spec.name, row)?.into() };
+                let value: Value = if spec.dtype == DType::U32 { runner.indices(&spec.name, row)?.into() } else { floats(spec)?.into() };
                 object.insert(spec.name.clone(), value);
             }
             output.json(&object)?;
@@ -145,21 +164,12 @@ fn write_row(model: &Arc<dyn Model>, runner: &Runner, (row, place): (usize, Plac
                     let values = runner.indices(&spec.name, row)?.iter().map(|x| x.to_le_bytes());
                     output.value(i, place.sequence, place.frame, values)?;
                 } else {
-                    let values = runner.floats(&spec.name, row)?.iter().map(|x| x.to_le_bytes());
-                    output.value(i, place.sequence, place.frame, values)?;
+                    output.value(i, place.sequence, place.frame, floats(spec)?.into_iter().map(f32::to_le_bytes))?;
                 }
             }
         }
     }
     Ok(())
-}
-
-/// The first values of an output.
-fn output_excerpt(runner: &Runner, spec: &TensorSpec, row: usize) -> Result<String> {
-    Ok(match spec.dtype {
-        DType::U32 => shortened(&spec.name, runner.indices(&spec.name, row)?, u32::to_string),
-        _ => excerpt(&spec.name, runner.floats(&spec.name, row)?),
-    })
 }
 
 /// The first of some floats.

@@ -3,11 +3,11 @@
 use super::frame::Frame;
 use super::pool::Threads;
 use crate::exec::program::{IndexSlot, Op, Slot, StatePlace};
-use crate::exec::{Choice, SAMPLE, pick};
+use crate::exec::{Choice, SAMPLE, host, pick};
 use crate::nn::{Linear, Norm};
 use crate::ops::{self, Activation, Attention, ConvShape, OutPointer, PackedMatrix, Rows, ScanInput, ScanShape, Timeline};
 use crate::{Error, Result};
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
 /// Rough time of a product: a few rows wait for the weights to come from memory (60 GB/s), many for the multiply-adds (100 G/s).
 fn product_micros(rows: usize, matrix: &PackedMatrix) -> f32 {
@@ -44,11 +44,6 @@ fn for_channels(threads: &mut Threads, (width, micros): (usize, f32), f: impl Fn
 /// Part `part` of `parts` of `n` things.
 fn share(n: usize, part: usize, parts: usize) -> std::ops::Range<usize> {
     n * part / parts..n * (part + 1) / parts
-}
-
-/// The values of a weight on the host as f32.
-fn host(tensor: &Tensor) -> Result<Vec<f32>> {
-    Ok(tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?)
 }
 
 /// Leaves the last rows of `cache` and `new` in `cache`, oldest first.

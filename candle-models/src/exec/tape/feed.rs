@@ -1,16 +1,14 @@
 //! A program without memory as one differentiable operation: feed-forward networks at the price of their products.
 
 use super::owed::Gradients;
-use super::{Differentiable, Tape, Tapes};
+use super::{BLOCK, Differentiable, Tape, Tapes};
 use crate::Result;
 use crate::exec::program::{Output, Program, Recorder, Whole};
+use crate::ops::contiguous;
 use crate::tensors::Signature;
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 use rayon::prelude::*;
 use std::sync::{Mutex, PoisonError};
-
-/// Rows that go through the network together. Fixed, so that sums over rows do not depend on the number of threads.
-const BLOCK: usize = 64;
 
 /// All outputs side by side `[rows, ...]` for all inputs side by side `[rows, ...]`, f32 on the host, with gradients.
 pub(crate) fn feed(
@@ -74,7 +72,6 @@ impl Feed {
             inputs.chunks_exact_mut(width).enumerate().for_each(|(r, to)| to[start..start + slot.width].copy_from_slice(rows.row(r)));
             start += slot.width;
         }
-        tape.finish(&self.net);
     }
 }
 
@@ -85,15 +82,13 @@ impl CustomOp2 for Feed {
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout, _: &CpuStorage, _: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
         let [width, out_width] = self.widths;
-        let (CpuStorage::F32(x), Some((start, end))) = (x, layout.contiguous_offsets()) else {
-            candle_core::bail!("feed asks for contiguous f32");
-        };
+        let x = contiguous(x, layout)?;
         if layout.dims().last() != Some(&width) {
             candle_core::bail!("feed: {width} inputs a row, found {:?}", layout.dims());
         }
-        let rows = (end - start) / width;
+        let rows = x.len() / width;
         let mut out = vec![0.0; rows * out_width];
-        let parts = x[start..end].par_chunks(BLOCK * width).zip(out.par_chunks_mut(BLOCK * out_width));
+        let parts = x.par_chunks(BLOCK * width).zip(out.par_chunks_mut(BLOCK * out_width));
         let blocks = parts.map(|(x, out)| self.forward(x, out)).collect();
         *self.blocks.lock().unwrap_or_else(PoisonError::into_inner) = blocks;
         Ok((CpuStorage::F32(out), (rows, out_width).into()))
@@ -109,10 +104,8 @@ impl CustomOp2 for Feed {
         let mut dx = vec![0.0; x.elem_count()];
         let parts = grad.par_chunks(BLOCK * out_width).zip(dx.par_chunks_mut(BLOCK * width));
         blocks.par_iter_mut().zip(parts).for_each(|(tape, (grad, dx))| self.backward(tape, grad, dx));
-        for tape in blocks {
-            self.gradients.add(&tape);
-            self.tapes.put(tape);
-        }
+        self.gradients.leave(&self.net, &blocks.iter().collect::<Vec<_>>());
+        blocks.into_iter().for_each(|tape| self.tapes.put(tape));
         Ok((Some(Tensor::from_vec(dx, x.shape(), x.device())?), Some(owed.zeros_like()?)))
     }
 }

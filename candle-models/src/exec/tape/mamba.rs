@@ -1,8 +1,8 @@
 //! The operations of a Mamba block that remember: the causal convolution and the selective scan, one step of a few dozen rows at a time.
 
-use super::node::host;
 use super::{Differentiable, Matrix, Parameters, Tape};
 use crate::Result;
+use crate::exec::host;
 use crate::exec::program::Slot;
 use crate::ops::simd::{self, kernel};
 use crate::ops::{Activation, activate, activate_backward};
@@ -24,7 +24,7 @@ pub(super) struct Conv {
 
 impl Conv {
     pub fn new([x, out]: [Slot; 2], [weight, bias]: [&Tensor; 2], matrices: &mut Vec<Matrix>, parameters: &mut Parameters) -> Result<Self> {
-        let (place, bias_place) = (parameters.place(weight), parameters.place(bias));
+        let (place, bias_place) = (parameters.summed.of(weight), parameters.summed.of(bias));
         let before = super::node::matrix(matrices, out.width);
         Ok(Self { x, out, before, weight: host(weight)?, bias: host(bias)?, place, bias_place })
     }
@@ -37,31 +37,35 @@ impl Conv {
         self.weight.len() / self.out.width
     }
 
+    /// What its backward reads of all steps.
+    pub fn reads_later(&self) -> Vec<Slot> {
+        vec![self.x, self.before]
+    }
+
     /// Gradients of the last K steps' inputs, which arrive from later steps.
     pub fn carried(&self) -> usize {
         self.weight.len()
     }
 
-    pub fn forward(&self, net: &Differentiable, tape: &mut Tape, t: usize, out: &mut [f32]) {
+    pub fn forward(&self, tape: &mut Tape, t: usize, out: &mut [f32]) {
         let (width, taps) = (self.out.width, self.taps());
         out.chunks_exact_mut(width).for_each(|row| row.copy_from_slice(&self.bias));
         for back in 0..taps.min(t + 1) {
-            let (x, weight) = (tape.read(&tape.values, net, self.x, t - back), &self.weight[(taps - 1 - back) * width..][..width]);
+            let (x, weight) = (tape.value(self.x, t - back), &self.weight[(taps - 1 - back) * width..][..width]);
             out.chunks_exact_mut(width).enumerate().for_each(|(r, out)| add_product(x.row(r), weight, out));
         }
-        let range = tape.step(width, t);
-        tape.values[self.before.buffer][range].copy_from_slice(out);
+        tape.values[self.before.buffer].at_mut(t).copy_from_slice(out);
         activate(Activation::Silu, out);
     }
 
     /// `carry` holds the gradients of inputs in a ring, step `t` in place `t mod K`.
     pub fn backward(&self, net: &Differentiable, tape: &mut Tape, t: usize, dy: &mut [f32], carry: &mut [f32]) {
         let (width, taps, rows) = (self.out.width, self.taps(), tape.rows);
-        activate_backward(Activation::Silu, &tape.values[self.before.buffer][tape.step(width, t)], dy);
+        activate_backward(Activation::Silu, tape.values[self.before.buffer].at(t), dy);
         let mut sums = std::mem::take(&mut tape.sums);
         dy.chunks_exact(width).for_each(|row| crate::ops::add_into(&mut sums[self.bias_place.clone()], row));
         for back in 0..taps.min(t + 1) {
-            let (x, k) = (tape.read(&tape.values, net, self.x, t - back), taps - 1 - back);
+            let (x, k) = (tape.value(self.x, t - back), taps - 1 - back);
             let (weight, dw) = (&self.weight[k * width..][..width], &mut sums[self.place.clone()][k * width..][..width]);
             let dx = &mut carry[(t - back) % taps * rows * width..][..rows * width];
             for (r, (dy, dx)) in dy.chunks_exact(width).zip(dx.chunks_exact_mut(width)).enumerate() {
@@ -109,7 +113,7 @@ impl Scan {
         parameters: &mut Parameters,
     ) -> Result<Self> {
         let states = bc.width / 2;
-        let (place, skip_place) = (parameters.place(a_log), parameters.place(skip));
+        let (place, skip_place) = (parameters.summed.of(a_log), parameters.summed.of(skip));
         let kept = super::node::matrix(matrices, states * out.width);
         let a = host(&a_log.t()?.contiguous()?)?.into_iter().map(|log| -log.exp()).collect();
         Ok(Self { u, dt, bc, out, kept, a, skip: host(skip)?, place, skip_place })
@@ -119,23 +123,28 @@ impl Scan {
         self.out
     }
 
+    /// What its backward reads of all steps.
+    pub fn reads_later(&self) -> Vec<Slot> {
+        vec![self.u, self.dt, self.bc, self.kept]
+    }
+
     /// The state's gradient.
     pub fn carried(&self) -> usize {
         self.kept.width
     }
 
-    pub fn forward(&self, net: &Differentiable, tape: &mut Tape, t: usize, out: &mut [f32]) {
+    pub fn forward(&self, tape: &mut Tape, t: usize, out: &mut [f32]) {
         let width = self.out.width;
         let mut kept = std::mem::take(&mut tape.values[self.kept.buffer]);
-        let range = tape.step(self.kept.width, t);
-        let (before, now) = kept.split_at_mut(range.start);
+        let range = kept.range(t);
+        let (before, now) = kept.data.split_at_mut(range.start);
         let now = &mut now[..range.len()];
         if t == 0 {
             now.fill(0.0);
         } else {
             now.copy_from_slice(&before[range.start - range.len()..]);
         }
-        let [u, dt, bc] = [self.u, self.dt, self.bc].map(|slot| tape.read(&tape.values, net, slot, t));
+        let [u, dt, bc] = [self.u, self.dt, self.bc].map(|slot| tape.value(slot, t));
         for (r, (out, h)) in out.chunks_exact_mut(width).zip(now.chunks_exact_mut(self.kept.width)).enumerate() {
             scan_row(u.row(r), dt.row(r), bc.row(r), (&self.a, &self.skip), h, out);
         }
@@ -149,8 +158,8 @@ impl Scan {
         let mut grads = [self.u.width, self.dt.width, self.bc.width].map(|width| vec![0.0; tape.rows * width]);
         let (mut da, mut dskip) = (vec![0.0; self.a.len()], vec![0.0; width]);
         {
-            let [u, dt, bc, kept] = [self.u, self.dt, self.bc, self.kept].map(|slot| tape.read(&tape.values, net, slot, t));
-            let before = (t > 0).then(|| tape.read(&tape.values, net, self.kept, t - 1));
+            let [u, dt, bc, kept] = [self.u, self.dt, self.bc, self.kept].map(|slot| tape.value(slot, t));
+            let before = (t > 0).then(|| tape.value(self.kept, t - 1));
             let [du, ddt, dbc] = &mut grads;
             let outs = du.chunks_exact_mut(width).zip(ddt.chunks_exact_mut(width)).zip(dbc.chunks_exact_mut(2 * states));
             let rows = dy.chunks_exact(width).zip(carry.chunks_exact_mut(self.kept.width));

@@ -3,8 +3,8 @@
 //!
 //! A [`Differentiable`] holds a program's operations with their weights packed for both directions, once for all steps and threads.
 //! A [`Tape`] is the memory of a few dozen rows on their way through the steps: the caller fills the inputs of a step, runs it
-//! [`forward`](Tape::forward), and in reverse order adds gradients to its outputs and runs it [`backward`](Tape::backward). Gradients of weights wait until
-//! [`Tape::finish`]: one product over all steps instead of one for each.
+//! [`forward`](Tape::forward), and in reverse order adds gradients to its outputs and runs it [`backward`](Tape::backward). Gradients
+//! of weights wait until [`Differentiable::gradients`]: one product over all steps and tapes instead of one for each.
 //!
 //! The oracle is the same model on the tensor executor whose states carry gradients
 //! ([`through_time`](super::tensors::TensorExecutor::through_time)).
@@ -17,21 +17,32 @@ mod owed;
 mod tests;
 
 use super::program::{Output, Program, Slot};
-use crate::ops::Rows;
+use crate::ops::{self, OutPointer, Products, Rows};
 use crate::{Error, Result};
 use candle_core::Tensor;
 pub(crate) use feed::feed;
-use node::Node;
+use node::{Node, Weight};
 pub(crate) use owed::Gradients;
+use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A matrix of every step: its width, and whether one operation reads it and reads all of it, so that its gradient is written
-/// rather than added to.
+/// A matrix of every step.
 #[derive(Debug, Clone, Copy)]
 struct Matrix {
     width: usize,
+    /// Whether one operation reads it and reads all of it, so that its gradient is written rather than added to.
     read_once: bool,
+    /// Whether the values of all steps are read again backwards, and whether the gradients of all steps make a weight's. The others
+    /// share the memory of one step, which so stays in the cache.
+    keeps_values: bool,
+    keeps_grads: bool,
+}
+
+impl Matrix {
+    fn new(width: usize, read_once: bool) -> Self {
+        Self { width, read_once, keeps_values: false, keeps_grads: false }
+    }
 }
 
 /// A program that can be differentiated.
@@ -43,26 +54,50 @@ pub(crate) struct Differentiable {
     parameters: Parameters,
 }
 
-/// The parameters that the operations hold, in the order of first use, each with its place in one vector of gradients.
+/// The parameters that the operations hold, in the order of first use, each with the place of its gradient.
 struct Parameters {
     products: Products,
-    tensors: Vec<(Tensor, Range<usize>)>,
+    /// Those whose gradients every tape sums on its way.
+    summed: Places,
+    /// The weights, whose gradients are products over all tapes.
+    multiplied: Places,
 }
 
-impl Parameters {
-    /// The place of a parameter's gradient.
-    fn place(&mut self, tensor: &Tensor) -> Range<usize> {
-        if let Some((_, place)) = self.tensors.iter().find(|(known, _)| known.id() == tensor.id()) {
+/// Tensors, each with its place in one vector.
+#[derive(Default)]
+struct Places(Vec<(Tensor, Range<usize>)>);
+
+impl Places {
+    /// The place of a tensor.
+    fn of(&mut self, tensor: &Tensor) -> Range<usize> {
+        if let Some((_, place)) = self.0.iter().find(|(known, _)| known.id() == tensor.id()) {
             return place.clone();
         }
         let start = self.len();
-        self.tensors.push((tensor.clone(), start..start + tensor.elem_count()));
+        self.0.push((tensor.clone(), start..start + tensor.elem_count()));
         start..start + tensor.elem_count()
     }
 
     fn len(&self) -> usize {
-        self.tensors.last().map_or(0, |(_, place)| place.end)
+        self.0.last().map_or(0, |(_, place)| place.end)
     }
+}
+
+/// Rows that go through a tape together. Fixed, so that sums over rows do not depend on the number of threads; enough for the
+/// products, few enough for the second-level cache. (128 and 32 were no faster.)
+pub(crate) const BLOCK: usize = 64;
+
+/// The most inputs and outputs of a weight whose gradient is one task: what it adds to then stays in the second-level cache.
+const PART: [usize; 2] = [384, 384];
+
+/// A part of a weight's gradient.
+struct Part {
+    /// The place of the whole weight.
+    place: Range<usize>,
+    /// Columns of the whole weight.
+    width: usize,
+    inputs: Range<usize>,
+    outputs: Range<usize>,
 }
 
 impl Differentiable {
@@ -79,7 +114,7 @@ impl Differentiable {
             program.inputs.iter().map(floats).collect::<Result<Vec<_>>>()?,
             program.outputs.iter().map(floats).collect::<Result<Vec<_>>>()?,
         );
-        let mut matrices: Vec<Matrix> = program.buffers.iter().map(|b| Matrix { width: b.width, read_once: false }).collect();
+        let mut matrices: Vec<Matrix> = program.buffers.iter().map(|b| Matrix::new(b.width, false)).collect();
         let mut readers = vec![0; matrices.len()];
         for slot in program.ops.iter().flat_map(|op| op.reads()) {
             readers[slot.buffer] += 1;
@@ -88,32 +123,69 @@ impl Differentiable {
         // The caller is a reader of the outputs.
         outputs.iter().for_each(|slot| readers[slot.buffer] += 2);
         matrices.iter_mut().zip(readers).for_each(|(m, readers)| m.read_once &= readers == 1);
-        let mut parameters = Parameters { products, tensors: Vec::new() };
-        let nodes = program.ops.iter().map(|op| Node::new(op, &mut matrices, &mut parameters)).collect::<Result<_>>()?;
+        let mut parameters = Parameters { products, summed: Places::default(), multiplied: Places::default() };
+        let nodes: Vec<Node> = program.ops.iter().map(|op| Node::new(op, &mut matrices, &mut parameters)).collect::<Result<_>>()?;
+        let (values, grads): (Vec<_>, Vec<_>) = nodes.iter().map(Node::reads_later).unzip();
+        values.iter().flatten().chain(&outputs).for_each(|slot| matrices[slot.buffer].keeps_values = true);
+        grads.iter().flatten().for_each(|slot| matrices[slot.buffer].keeps_grads = true);
         Ok(Self { nodes, matrices, inputs, outputs, parameters })
     }
 
     /// The parameters, each with the place of its gradient.
-    pub fn parameters(&self) -> &[(Tensor, Range<usize>)] {
-        &self.parameters.tensors
+    pub fn parameters(&self) -> Vec<(Tensor, Range<usize>)> {
+        let Parameters { summed, multiplied, .. } = &self.parameters;
+        let behind = |(tensor, place): &(Tensor, Range<usize>)| (tensor.clone(), place.start + summed.len()..place.end + summed.len());
+        summed.0.iter().cloned().chain(multiplied.0.iter().map(behind)).collect()
+    }
+
+    /// Gradients of all parameters over all steps and rows of tapes that have run backwards. Every sum goes in the order of the tapes,
+    /// whatever the number of threads.
+    pub fn gradients(&self, tapes: &[&Tape]) -> Vec<f32> {
+        let Parameters { summed, multiplied, .. } = &self.parameters;
+        let mut all = vec![0.0; summed.len() + multiplied.len()];
+        let (sums, products) = all.split_at_mut(summed.len());
+        tapes.iter().for_each(|tape| ops::add_into(sums, &tape.sums));
+        let start = OutPointer::rows(products, 1);
+        self.parts().par_iter().with_max_len(1).for_each(|Part { place, width, inputs, outputs }| {
+            let out = OutPointer { stride: *width, ..start.block(place.start, 0) }.block(inputs.start, outputs.start);
+            let users = || self.nodes.iter().filter(|node| node.weight().is_some_and(|weight| weight.place == *place));
+            for (weight, [x, dy]) in tapes.iter().flat_map(|tape| users().filter_map(|node| node.operands(tape))) {
+                let (x, dy) = (x.columns(inputs.start, inputs.len()), dy.columns(outputs.start, outputs.len()));
+                // SAFETY: the parts are disjoint, inside `products`, and each is one task.
+                unsafe { weight.add_gradient(x, dy, out) };
+            }
+        });
+        all
+    }
+
+    /// The gradients of all weights, in parts.
+    fn parts(&self) -> Vec<Part> {
+        let mut weights: Vec<&Weight> = self.nodes.iter().filter_map(Node::weight).collect();
+        // What several operations multiply by has one gradient.
+        weights.sort_by_key(|weight| weight.place.start);
+        weights.dedup_by_key(|weight| weight.place.start);
+        let ranges = |n: usize, most: usize| {
+            let parts = n.div_ceil(most);
+            (0..parts).map(move |i| n * i / parts..n * (i + 1) / parts)
+        };
+        let mut parts = Vec::new();
+        for (place, width) in weights.into_iter().map(|weight| (&weight.place, weight.outputs())) {
+            for inputs in ranges(place.len() / width, PART[0]) {
+                let part = |outputs| Part { place: place.clone(), width, inputs: inputs.clone(), outputs };
+                parts.extend(ranges(width, PART[1]).map(part));
+            }
+        }
+        parts
     }
 
     /// Whether a tape made for another program of that shape serves this one.
     fn fits(&self, tape: &Tape) -> bool {
+        let fits = |steps: &Steps, m: &Matrix, keeps: bool| steps.width == m.width && (steps.stride > 0) == keeps;
+        let pairs = || tape.values.iter().zip(&tape.grads).zip(&self.matrices);
         tape.values.len() == self.matrices.len()
-            && tape.values.iter().zip(&self.matrices).all(|(v, m)| v.len() == tape.steps * tape.rows * m.width)
-            && tape.sums.len() == self.parameters.len()
+            && pairs().all(|((values, grads), m)| fits(values, m, m.keeps_values) && fits(grads, m, m.keeps_grads))
+            && tape.sums.len() == self.parameters.summed.len()
     }
-}
-
-/// What the operands of products with weights are rounded to; sums are in f32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Products {
-    /// Not at all.
-    #[default]
-    F32,
-    /// To bf16, where the processor multiplies those (Intel AMX) several times as fast; elsewhere not at all.
-    Bf16,
 }
 
 /// Tapes that are used again by the next passes of their size (fresh pages cost more than the arithmetic on them), and how precise
@@ -155,26 +227,63 @@ impl Tapes {
     }
 }
 
+/// A matrix `[rows, width]` through the steps.
+#[derive(Default)]
+struct Steps {
+    data: Vec<f32>,
+    rows: usize,
+    width: usize,
+    /// Values between the starts of two steps: 0 where all share one place.
+    stride: usize,
+}
+
+impl Steps {
+    fn new(rows: usize, width: usize, steps: usize, keeps: bool) -> Self {
+        let steps = if keeps { steps } else { 1 };
+        Self { data: vec![0.0; steps * rows * width], rows, width, stride: if keeps { rows * width } else { 0 } }
+    }
+
+    /// Where step `t` lies.
+    fn range(&self, t: usize) -> Range<usize> {
+        t * self.stride..t * self.stride + self.rows * self.width
+    }
+
+    fn at(&self, t: usize) -> &[f32] {
+        &self.data[self.range(t)]
+    }
+
+    fn at_mut(&mut self, t: usize) -> &mut [f32] {
+        let range = self.range(t);
+        &mut self.data[range]
+    }
+
+    /// Some columns of step `t`.
+    fn columns(&self, slot: Slot, t: usize) -> Rows<'_> {
+        Rows { data: &self.data[t * self.stride + slot.start..], rows: self.rows, width: slot.width, stride: self.width }
+    }
+}
+
 /// The values and gradients of `rows` rows through `steps` steps.
 pub(crate) struct Tape {
     rows: usize,
     steps: usize,
-    /// `[steps, rows, width]` for every matrix.
-    values: Vec<Vec<f32>>,
-    grads: Vec<Vec<f32>>,
+    /// By matrix.
+    values: Vec<Steps>,
+    grads: Vec<Steps>,
     /// The gradient of the state behind a step, for every operation with one.
     carries: Vec<Vec<f32>>,
-    /// Gradients of the parameters.
+    /// Gradients of the parameters that are summed on the way.
     sums: Vec<f32>,
     scratch: Vec<f32>,
 }
 
 impl Tape {
     fn new(net: &Differentiable, rows: usize, steps: usize) -> Self {
-        let matrices = || net.matrices.iter().map(|m| vec![0.0; steps * rows * m.width]).collect();
+        let values = net.matrices.iter().map(|m| Steps::new(rows, m.width, steps, m.keeps_values)).collect();
+        let grads = net.matrices.iter().map(|m| Steps::new(rows, m.width, steps, m.keeps_grads)).collect();
         let carries = net.nodes.iter().map(|node| vec![0.0; rows * node.carried()]).collect();
         let scratch = vec![0.0; rows * net.nodes.iter().map(Node::scratch).max().unwrap_or(0)];
-        Self { rows, steps, values: matrices(), grads: matrices(), carries, sums: vec![0.0; net.parameters.len()], scratch }
+        Self { rows, steps, values, grads, carries, sums: vec![0.0; net.parameters.summed.len()], scratch }
     }
 
     /// Rows of a step.
@@ -182,53 +291,46 @@ impl Tape {
         self.rows
     }
 
-    /// The values of a matrix in step `t`, `[rows, width]`.
-    fn step(&self, width: usize, t: usize) -> Range<usize> {
-        t * self.rows * width..(t + 1) * self.rows * width
-    }
-
     /// Input `i` of step `t`, `[rows, width]`, to be written before the step runs.
     pub fn input_mut(&mut self, net: &Differentiable, i: usize, t: usize) -> &mut [f32] {
-        let slot = net.inputs[i];
-        let range = self.step(slot.width, t);
-        &mut self.values[slot.buffer][range]
+        self.values[net.inputs[i].buffer].at_mut(t)
     }
 
     /// Output `i` of step `t`.
     pub fn output(&self, net: &Differentiable, i: usize, t: usize) -> Rows<'_> {
-        self.read(&self.values, net, net.outputs[i], t)
+        self.value(net.outputs[i], t)
     }
 
-    /// The gradient of input `i` of step `t`, behind [`Self::backward`].
+    /// The gradient of input `i` of step `t`, behind [`Self::backward`] of that step and before that of another.
     pub fn input_grad(&self, net: &Differentiable, i: usize, t: usize) -> Rows<'_> {
-        self.read(&self.grads, net, net.inputs[i], t)
+        let slot = net.inputs[i];
+        self.grads[slot.buffer].columns(slot, t)
     }
 
     /// Adds `grad(row, values)` to the gradients of output `i` of step `t`, behind [`Self::clear`].
     pub fn add_output_grad(&mut self, net: &Differentiable, i: usize, t: usize, grad: impl Fn(usize, &mut [f32])) {
         let slot = net.outputs[i];
-        let width = net.matrices[slot.buffer].width;
-        let range = self.step(width, t);
-        for (r, row) in self.grads[slot.buffer][range].chunks_exact_mut(width).enumerate() {
+        let grads = &mut self.grads[slot.buffer];
+        let width = grads.width;
+        for (r, row) in grads.at_mut(t).chunks_exact_mut(width).enumerate() {
             grad(r, &mut row[slot.start..slot.start + slot.width]);
         }
     }
 
-    fn read<'a>(&self, of: &'a [Vec<f32>], net: &Differentiable, slot: Slot, t: usize) -> Rows<'a> {
-        let stride = net.matrices[slot.buffer].width;
-        let data = &of[slot.buffer][t * self.rows * stride + slot.start..];
-        Rows { data, rows: self.rows, width: slot.width, stride }
+    /// What an operation reads in step `t`.
+    fn value(&self, slot: Slot, t: usize) -> Rows<'_> {
+        self.values[slot.buffer].columns(slot, t)
     }
 
-    /// A matrix in all steps at once, `[steps * rows, width]`.
-    fn all<'a>(&self, of: &'a [Vec<f32>], net: &Differentiable, slot: Slot) -> Rows<'a> {
-        Rows { rows: self.steps * self.rows, ..self.read(of, net, slot, 0) }
+    /// A matrix whose steps are all kept, `[steps * rows, width]`.
+    fn all<'a>(&self, of: &'a [Steps], slot: Slot) -> Rows<'a> {
+        Rows { rows: self.steps * self.rows, ..of[slot.buffer].columns(slot, 0) }
     }
 
     /// Runs step `t`; the state before step 0 is zero.
     pub fn forward(&mut self, net: &Differentiable, t: usize) {
         for node in &net.nodes {
-            node.forward(net, self, t);
+            node.forward(self, t);
         }
     }
 
@@ -238,9 +340,8 @@ impl Tape {
             self.carries.iter_mut().for_each(|carry| carry.fill(0.0));
             self.sums.fill(0.0);
         }
-        for (grads, matrix) in self.grads.iter_mut().zip(&net.matrices).filter(|(_, m)| !m.read_once) {
-            grads[t * self.rows * matrix.width..(t + 1) * self.rows * matrix.width].fill(0.0);
-        }
+        let added_to = self.grads.iter_mut().zip(&net.matrices).filter(|(_, m)| !m.read_once);
+        added_to.for_each(|(grads, _)| grads.at_mut(t).fill(0.0));
     }
 
     /// Runs step `t` backwards.
@@ -250,28 +351,13 @@ impl Tape {
         }
     }
 
-    /// Gradients of all parameters, behind [`Self::finish`].
-    pub fn gradients(&self) -> &[f32] {
-        &self.sums
-    }
-
-    /// Completes the gradients of all parameters over all steps, behind the last backward.
-    pub fn finish(&mut self, net: &Differentiable) {
-        let mut sums = std::mem::take(&mut self.sums);
-        for node in &net.nodes {
-            node.finish(net, self, &mut sums);
-        }
-        self.sums = sums;
-    }
-
     /// Hands `grad` `[rows, width]` to a matrix of step `t` that an operation has read.
     fn deliver(&mut self, net: &Differentiable, slot: Slot, t: usize, grad: &[f32]) {
-        let Matrix { width, read_once } = net.matrices[slot.buffer];
-        let range = self.step(width, t);
-        let rows = self.grads[slot.buffer][range].chunks_exact_mut(width);
+        let Matrix { width, read_once, .. } = net.matrices[slot.buffer];
+        let rows = self.grads[slot.buffer].at_mut(t).chunks_exact_mut(width);
         for (to, from) in rows.zip(grad.chunks_exact(slot.width)) {
             let to = &mut to[slot.start..slot.start + slot.width];
-            if read_once { to.copy_from_slice(from) } else { crate::ops::add_into(to, from) }
+            if read_once { to.copy_from_slice(from) } else { ops::add_into(to, from) }
         }
     }
 }

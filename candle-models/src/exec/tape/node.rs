@@ -1,20 +1,16 @@
 //! The operations of a tape: each forward, backward, and the gradients of its parameters.
 
 use super::mamba::{Conv, Scan};
-use super::{Differentiable, Matrix, Parameters, Products, Tape};
+use super::{Differentiable, Matrix, Parameters, Steps, Tape};
+use crate::exec::host;
 use crate::exec::program::{Op, Slot};
 use crate::nn::{Linear, Norm};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::ops::amx;
-use crate::ops::{self, Activation, Format, NormKind, Operand, OutPointer, PackedMatrix, Rows, Target};
+use crate::ops::{self, Activation, Format, NormKind, Operand, OutPointer, PackedMatrix, Products, Rows, Target};
 use crate::{Error, Result};
 use candle_core::{CpuStorage, DType, Storage, Tensor};
 use std::ops::Range;
-
-/// The values of a parameter on the host.
-pub(super) fn host(tensor: &Tensor) -> Result<Vec<f32>> {
-    with_host(tensor, <[f32]>::to_vec)
-}
 
 /// Calls `f` with the values of a parameter, where they lie if they do so in order.
 fn with_host<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
@@ -29,27 +25,27 @@ fn with_host<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
 /// A matrix packed for products from the right.
 enum Packed {
     Floats(PackedMatrix),
-    /// In bf16, where the processor multiplies those.
+    /// For the processor's tiles, where it has them.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Tiles(amx::Tiles, Vec<f32>),
 }
 
 impl Packed {
-    fn new(tiles: bool, [inputs, outputs]: [usize; 2], weight: &[f32], bias: &[f32]) -> Self {
+    fn new(products: Products, [inputs, outputs]: [usize; 2], weight: &[f32], bias: &[f32]) -> Self {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if tiles {
-            return Self::Tiles(amx::Tiles::new(inputs, outputs, weight), bias.to_vec());
+        if amx::available() {
+            return Self::Tiles(amx::Tiles::new(products, inputs, outputs, weight), bias.to_vec());
         }
-        let _ = tiles;
+        let _ = products;
         Self::Floats(PackedMatrix::new(inputs, outputs, weight, bias, &Format::F32))
     }
 
-    fn transposed(tiles: bool, [inputs, outputs]: [usize; 2], weight: &[f32]) -> Self {
+    fn transposed(products: Products, [inputs, outputs]: [usize; 2], weight: &[f32]) -> Self {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if tiles {
-            return Self::Tiles(amx::Tiles::transposed(inputs, outputs, weight), Vec::new());
+        if amx::available() {
+            return Self::Tiles(amx::Tiles::transposed(products, inputs, outputs, weight), Vec::new());
         }
-        let _ = tiles;
+        let _ = products;
         Self::Floats(PackedMatrix::transposed(inputs, outputs, weight))
     }
 
@@ -71,37 +67,53 @@ impl Packed {
 
 /// A weight packed for both directions, its bias, and where their gradients go.
 pub(super) struct Weight {
+    products: Products,
     forward: Packed,
     transposed: Packed,
-    tiles: bool,
     bias: Vec<f32>,
-    place: Range<usize>,
-    bias_place: Option<Range<usize>>,
+    outputs: usize,
+    /// Among the parameters whose gradients are products.
+    pub place: Range<usize>,
+    /// Among those whose gradients are summed on the way.
+    bias_place: Range<usize>,
 }
 
 impl Weight {
     fn new(layer: &Linear, parameters: &mut Parameters) -> Result<Self> {
         let (inputs, outputs) = layer.weight.dims2()?;
         let bias = layer.bias.as_ref().map(host).transpose()?.unwrap_or_default();
-        let (shape, tiles) = ([inputs, outputs], parameters.products == Products::Bf16 && ops::has_bf16_products());
+        let (shape, products) = ([inputs, outputs], parameters.products);
         let (forward, transposed) = with_host(&layer.weight, |values| {
-            rayon::join(|| Packed::new(tiles, shape, values, &bias), || Packed::transposed(tiles, shape, values))
+            rayon::join(|| Packed::new(products, shape, values, &bias), || Packed::transposed(products, shape, values))
         })?;
-        let (place, bias_place) = (parameters.place(&layer.weight), layer.bias.as_ref().map(|b| parameters.place(b)));
-        Ok(Self { forward, transposed, tiles, bias, place, bias_place })
+        let bias_place = layer.bias.as_ref().map_or(0..0, |bias| parameters.summed.of(bias));
+        Ok(Self { products, forward, transposed, bias, outputs, place: parameters.multiplied.of(&layer.weight), bias_place })
     }
 
-    /// Adds the gradients of weight and bias: `x^T dy`, and the sum of `bias_rows`.
-    fn gradients(&self, x: Rows, dy: Rows, bias_rows: Rows, sums: &mut [f32]) {
-        let out = &mut sums[self.place.clone()];
-        match self.tiles {
-            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            true => amx::multiply_transposed(x, dy, out),
-            _ => ops::product_alone(Operand::from(x).t(), dy.into(), out, dy.width, Target::Sum),
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Adds the bias's gradient, the sum of the rows of `dy`.
+    fn add_bias_gradient(&self, dy: &[f32], sums: &mut [f32]) {
+        if !self.bias_place.is_empty() {
+            let sum = &mut sums[self.bias_place.clone()];
+            dy.chunks_exact(self.outputs).for_each(|row| ops::add_into(sum, row));
         }
-        if let Some(place) = &self.bias_place {
-            let bias = &mut sums[place.clone()];
-            (0..bias_rows.rows).for_each(|r| ops::add_into(bias, bias_rows.row(r)));
+    }
+
+    /// Adds `x^T dy`, a part of the weight's gradient, to `out`.
+    ///
+    /// # Safety
+    /// `out` points at `x.width` rows of `dy.width` values that nobody else touches.
+    pub unsafe fn add_gradient(&self, x: Rows, dy: Rows, out: OutPointer) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.forward {
+                #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+                Packed::Tiles(..) => amx::multiply_transposed(self.products, x, dy, out),
+                Packed::Floats(_) => ops::multiply(Operand::from(x).t(), dy.into(), out, Target::Sum),
+            }
         }
     }
 }
@@ -163,9 +175,9 @@ pub(super) struct Normaliser {
 
 impl Normaliser {
     fn new(norm: &Norm, act: Activation, parameters: &mut Parameters) -> Result<Self> {
-        let place = parameters.place(&norm.weight);
+        let place = parameters.summed.of(&norm.weight);
         let (bias, bias_place) = match &norm.bias {
-            Some(bias) => (host(bias)?, parameters.place(bias)),
+            Some(bias) => (host(bias)?, parameters.summed.of(bias)),
             None => (Vec::new(), 0..0),
         };
         Ok(Self { kind: norm.kind, eps: norm.eps as f32, act, weight: host(&norm.weight)?, bias, place, bias_place })
@@ -204,7 +216,7 @@ impl Normaliser {
 /// A matrix of the tape's own.
 pub(super) fn matrix(matrices: &mut Vec<Matrix>, width: usize) -> Slot {
     // Nobody adds to its gradient.
-    matrices.push(Matrix { width, read_once: true });
+    matrices.push(Matrix::new(width, true));
     Slot { buffer: matrices.len() - 1, start: 0, width }
 }
 
@@ -254,47 +266,47 @@ impl Node {
         }
     }
 
-    pub fn forward(&self, net: &Differentiable, tape: &mut Tape, t: usize) {
+    pub fn forward(&self, tape: &mut Tape, t: usize) {
         let out_slot = self.out();
-        let range = tape.step(out_slot.width, t);
         let mut matrix = std::mem::take(&mut tape.values[out_slot.buffer]);
-        let out = &mut matrix[range.clone()];
+        let range = matrix.range(t);
+        let out = &mut matrix.data[range.clone()];
         match self {
             Self::Linear { x, act, before, weight, .. } => {
-                weight.forward.multiply(tape.read(&tape.values, net, *x, t), out);
+                weight.forward.multiply(tape.value(*x, t), out);
                 if let Some(before) = before {
-                    tape.values[before.buffer][range].copy_from_slice(out);
+                    tape.values[before.buffer].at_mut(t).copy_from_slice(out);
                 }
                 ops::activate(*act, out);
             }
-            Self::Norm { x, norm, .. } => norm.forward(tape.read(&tape.values, net, *x, t), out),
+            Self::Norm { x, norm, .. } => norm.forward(tape.value(*x, t), out),
             Self::Add { a, b, .. } => {
-                let (a, b) = (tape.read(&tape.values, net, *a, t), tape.read(&tape.values, net, *b, t));
+                let (a, b) = (tape.value(*a, t), tape.value(*b, t));
                 for (r, out) in out.chunks_exact_mut(a.width).enumerate() {
                     out.iter_mut().zip(a.row(r)).zip(b.row(r)).for_each(|((o, a), b)| *o = a + b);
                 }
             }
             Self::Gate { a, z, .. } => {
-                let (a, z) = (tape.read(&tape.values, net, *a, t), tape.read(&tape.values, net, *z, t));
+                let (a, z) = (tape.value(*a, t), tape.value(*z, t));
                 out.chunks_exact_mut(a.width).enumerate().for_each(|(r, out)| ops::gate_row(a.row(r), z.row(r), out));
             }
             Self::Join { parts, out: slot } => {
                 for (r, mut row) in out.chunks_exact_mut(slot.width).enumerate() {
                     for part in parts {
                         let (to, rest) = row.split_at_mut(part.width);
-                        to.copy_from_slice(tape.read(&tape.values, net, *part, t).row(r));
+                        to.copy_from_slice(tape.value(*part, t).row(r));
                         row = rest;
                     }
                 }
             }
-            Self::Conv(conv) => conv.forward(net, tape, t, out),
-            Self::Scan(scan) => scan.forward(net, tape, t, out),
+            Self::Conv(conv) => conv.forward(tape, t, out),
+            Self::Scan(scan) => scan.forward(tape, t, out),
             Self::Gru { x, kept, products, weight, out: slot } => {
-                let (before, out) = matrix.split_at_mut(range.start);
+                let (before, out) = matrix.data.split_at_mut(range.start);
                 let out = &mut out[..range.len()];
                 let mut kept_matrix = std::mem::take(&mut tape.values[kept.buffer]);
                 let mut products_matrix = std::mem::take(&mut tape.values[products.buffer]);
-                let product = &mut products_matrix[tape.step(products.width, t)];
+                let product = products_matrix.at_mut(t);
                 if t == 0 {
                     product.chunks_exact_mut(products.width).for_each(|row| row.copy_from_slice(&weight.bias));
                     out.fill(0.0);
@@ -303,8 +315,8 @@ impl Node {
                     weight.forward.multiply(rows(before, slot.width), product);
                     out.copy_from_slice(before);
                 }
-                let x = tape.read(&tape.values, net, *x, t);
-                let kept_rows = kept_matrix[tape.step(kept.width, t)].chunks_exact_mut(kept.width);
+                let x = tape.value(*x, t);
+                let kept_rows = kept_matrix.at_mut(t).chunks_exact_mut(kept.width);
                 for (r, ((out, product), kept)) in
                     out.chunks_exact_mut(slot.width).zip(product.chunks_exact(products.width)).zip(kept_rows).enumerate()
                 {
@@ -333,20 +345,19 @@ impl Node {
     /// Number `i` among the nodes says where its state's gradient lies.
     pub fn backward(&self, net: &Differentiable, tape: &mut Tape, i: usize, t: usize) {
         let out_slot = self.out();
-        let range = tape.step(out_slot.width, t);
         let mut matrix = std::mem::take(&mut tape.grads[out_slot.buffer]);
         let mut scratch = std::mem::take(&mut tape.scratch);
-        let dy = &mut matrix[range.clone()];
+        let dy = matrix.at_mut(t);
         match self {
             Self::Linear { x, act, before, weight, out } => {
                 if *act != Activation::None {
                     let before = before.as_ref().unwrap_or(out);
-                    ops::activate_backward(*act, &tape.values[before.buffer][range], dy);
+                    ops::activate_backward(*act, tape.values[before.buffer].at(t), dy);
                 }
+                weight.add_bias_gradient(dy, &mut tape.sums);
                 let dx = &mut scratch[..tape.rows * x.width];
                 if net.matrices[x.buffer].read_once {
-                    let range = tape.step(x.width, t);
-                    weight.transposed.multiply(rows(dy, out.width), &mut tape.grads[x.buffer][range]);
+                    weight.transposed.multiply(rows(dy, out.width), tape.grads[x.buffer].at_mut(t));
                 } else {
                     weight.transposed.multiply(rows(dy, out.width), dx);
                     tape.deliver(net, *x, t, dx);
@@ -355,7 +366,7 @@ impl Node {
             Self::Norm { x, norm, .. } => {
                 let dx = &mut scratch[..tape.rows * x.width];
                 let mut sums = std::mem::take(&mut tape.sums);
-                norm.backward(tape.read(&tape.values, net, *x, t), dy, dx, &mut sums);
+                norm.backward(tape.value(*x, t), dy, dx, &mut sums);
                 tape.sums = sums;
                 tape.deliver(net, *x, t, dx);
             }
@@ -365,7 +376,7 @@ impl Node {
             }
             Self::Gate { a, z, .. } => {
                 let (da, dz) = scratch[..2 * tape.rows * a.width].split_at_mut(tape.rows * a.width);
-                let (from, gate) = (tape.read(&tape.values, net, *a, t), tape.read(&tape.values, net, *z, t));
+                let (from, gate) = (tape.value(*a, t), tape.value(*z, t));
                 for (r, dy) in dy.chunks_exact(a.width).enumerate() {
                     let row = r * a.width..(r + 1) * a.width;
                     ops::gate_row_backward(from.row(r), gate.row(r), dy, &mut da[row.clone()], &mut dz[row]);
@@ -397,21 +408,22 @@ impl Node {
             Self::Gru { x, kept, products, weight, out } => {
                 // What one operation alone reads has its gradient written in place.
                 let in_place = net.matrices[x.buffer].read_once;
-                let mut dx_matrix = if in_place { std::mem::take(&mut tape.grads[x.buffer]) } else { Vec::new() };
+                let mut dx_matrix = if in_place { std::mem::take(&mut tape.grads[x.buffer]) } else { Steps::default() };
                 let (dx, through) = scratch.split_at_mut(tape.rows * x.width);
-                let dx = if in_place { &mut dx_matrix[tape.step(x.width, t)] } else { dx };
+                let dx = if in_place { dx_matrix.at_mut(t) } else { dx };
                 let mut carry = std::mem::take(&mut tape.carries[i]);
                 ops::add_into(&mut carry, dy);
                 let mut dh_matrix = std::mem::take(&mut tape.grads[products.buffer]);
-                let dh = &mut dh_matrix[tape.step(products.width, t)];
-                let kept = tape.read(&tape.values, net, *kept, t);
-                let before = (t > 0).then(|| tape.read(&tape.values, net, *out, t - 1));
+                let dh = dh_matrix.at_mut(t);
+                let kept = tape.value(*kept, t);
+                let before = (t > 0).then(|| tape.value(*out, t - 1));
                 let zeros = vec![0.0; out.width];
                 let gates = dx.chunks_exact_mut(x.width).zip(dh.chunks_exact_mut(products.width));
                 for (r, (carry, (dx, dh))) in carry.chunks_exact_mut(out.width).zip(gates).enumerate() {
                     let before = before.as_ref().map_or(zeros.as_slice(), |rows| rows.row(r));
                     ops::gru_row_backward(kept.row(r), before, carry, dx, dh);
                 }
+                weight.add_bias_gradient(dh, &mut tape.sums);
                 if t > 0 {
                     let through = &mut through[..tape.rows * out.width];
                     weight.transposed.multiply(rows(dh, products.width), through);
@@ -430,22 +442,41 @@ impl Node {
         tape.grads[out_slot.buffer] = matrix;
     }
 
-    /// Adds the gradients of the parameters over all steps.
-    pub fn finish(&self, net: &Differentiable, tape: &Tape, sums: &mut [f32]) {
+    /// What its backward reads of all steps, and the gradients of all steps that make its weight's.
+    pub fn reads_later(&self) -> (Vec<Slot>, Vec<Slot>) {
         match self {
-            Self::Linear { x, out, weight, .. } => {
-                let dy = tape.all(&tape.grads, net, *out);
-                weight.gradients(tape.all(&tape.values, net, *x), dy, dy, sums);
+            Self::Linear { x, out, act, before, .. } => {
+                let output = (*act != Activation::None).then_some(before.unwrap_or(*out));
+                (std::iter::once(*x).chain(output).collect(), vec![*out])
             }
-            Self::Gru { out, products, weight, .. } => {
-                let dh = tape.all(&tape.grads, net, *products);
-                // The state that a step started from is the one that the step before it gave; before the first it was zero.
-                let later = (tape.steps - 1) * tape.rows;
-                let before = Rows { rows: later, ..tape.all(&tape.values, net, *out) };
-                let products = Rows { data: &dh.data[tape.rows * dh.stride..], rows: later, ..dh };
-                weight.gradients(before, products, dh, sums);
+            Self::Norm { x, .. } => (vec![*x], Vec::new()),
+            Self::Gate { a, z, .. } => (vec![*a, *z], Vec::new()),
+            Self::Add { .. } | Self::Join { .. } => (Vec::new(), Vec::new()),
+            Self::Conv(conv) => (conv.reads_later(), Vec::new()),
+            Self::Scan(scan) => (scan.reads_later(), Vec::new()),
+            Self::Gru { out, kept, products, .. } => (vec![*out, *kept], vec![*products]),
+        }
+    }
+
+    /// The weight that it multiplies by.
+    pub fn weight(&self) -> Option<&Weight> {
+        match self {
+            Self::Linear { weight, .. } | Self::Gru { weight, .. } => Some(weight),
+            _ => None,
+        }
+    }
+
+    /// The weight, and all rows of a tape whose product `x^T dy` its gradient is.
+    pub fn operands<'a>(&'a self, tape: &'a Tape) -> Option<(&'a Weight, [Rows<'a>; 2])> {
+        match self {
+            Self::Linear { x, out, weight, .. } => Some((weight, [tape.all(&tape.values, *x), tape.all(&tape.grads, *out)])),
+            // The state that a step started from is the one that the step before it gave; before the first it was zero.
+            Self::Gru { out, products, weight, .. } if tape.steps > 1 => {
+                let (later, dh) = ((tape.steps - 1) * tape.rows, tape.all(&tape.grads, *products));
+                let before = Rows { rows: later, ..tape.all(&tape.values, *out) };
+                Some((weight, [before, Rows { data: &dh.data[tape.rows * dh.stride..], rows: later, ..dh }]))
             }
-            _ => {}
+            _ => None,
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::{Differentiable, Tape};
 use crate::Result;
-use crate::ops::add_into;
 use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,10 +18,9 @@ impl Gradients {
         Ok(Tensor::cat(&owed, 0)?)
     }
 
-    /// Adds those of a tape, in the order of calls.
-    pub fn add(&self, tape: &Tape) {
-        let mut sum = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if sum.is_empty() { sum.extend_from_slice(tape.gradients()) } else { add_into(&mut sum, tape.gradients()) }
+    /// Leaves those of tapes that have run backwards.
+    pub fn leave(&self, net: &Differentiable, tapes: &[&Tape]) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = net.gradients(tapes);
     }
 }
 

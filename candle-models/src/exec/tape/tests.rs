@@ -8,7 +8,7 @@ use crate::nn::{Gru, Linear, Norm, Params};
 use crate::ops::Activation;
 use crate::random::Random;
 use crate::tensors::{NamedTensors, Signature, TensorSpec};
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 const INPUTS: usize = 5;
 const WIDTH: usize = 24;
@@ -55,6 +55,9 @@ impl Net {
         let sum = e.add(&a, &b)?;
         let gated = e.gate(&sum, &h)?;
         let y = e.linear(&gated, &self.heads[0], Activation::Relu)?;
+        // A weight that two operations multiply by.
+        let again = e.linear(&b, &self.heads[0], Activation::None)?;
+        let y = e.add(&y, &again)?;
         let turned = turned(e, &gated)?;
         let wide = e.join(&[b, turned])?;
         let z = e.linear(&wide, &self.heads[1], Activation::Gelu)?;
@@ -147,10 +150,9 @@ fn with_tape(params: &Params, net: &Net, tapes: &Tapes) -> (f32, Vec<(String, Ve
         let grads = tape.input_grad(&net, 0, t);
         fed = (0..ROWS).flat_map(|r| grads.row(r)[..OUTPUTS].to_vec()).collect();
     }
-    tape.finish(&net);
-    let sums = tape.gradients().to_vec();
+    let (sums, parameters) = (net.gradients(&[&tape]), net.parameters());
     let gradient = |(name, var): (String, candle_core::Var)| {
-        let (_, place) = net.parameters().iter().find(|(t, _)| t.id() == var.as_tensor().id()).unwrap();
+        let (_, place) = parameters.iter().find(|(t, _)| t.id() == var.as_tensor().id()).unwrap();
         (name, sums[place.clone()].to_vec())
     };
     tapes.put(tape);
@@ -173,4 +175,31 @@ fn gradients_through_time_are_those_of_tensors() {
             assert!(worst < 2e-5 * scale, "{name}: {worst} of {scale}");
         }
     }
+}
+
+#[test]
+fn gradients_of_wide_weights_are_products_over_all_rows() {
+    let (rows, inputs, outputs) = (BLOCK + 6, PART[0] + 100, PART[1] + 33);
+    let params = Params::init(Random::new(1), &Device::Cpu);
+    let layer = Linear::new(inputs, outputs, &params).unwrap();
+    let numbers = |n: usize, stream: &str| {
+        let mut values = vec![0.0f32; n];
+        Random::new(2).stream(stream).fill_normal(0, &mut values);
+        values
+    };
+    let x = Tensor::from_vec(numbers(rows * inputs, "x"), (rows, inputs), &Device::Cpu).unwrap();
+    let dy = Tensor::from_vec(numbers(rows * outputs, "dy"), (rows, outputs), &Device::Cpu).unwrap();
+    let signature =
+        Signature { inputs: vec![TensorSpec::f32("x", &[inputs])], outputs: vec![TensorSpec::f32("y", &[outputs])], state: Vec::new() };
+    let record = |recorder: &mut Recorder| {
+        let x = recorder.input("x")?;
+        Ok(vec![Output::Floats(recorder.linear(&x, &layer, Activation::None)?)])
+    };
+    let y = feed(&signature, record, &x, &Tapes::default()).unwrap();
+    let grads = (y * &dy).unwrap().sum_all().unwrap().backward().unwrap();
+    let exact = x.t().unwrap().to_dtype(DType::F64).unwrap().matmul(&dy.to_dtype(DType::F64).unwrap()).unwrap();
+    let found = grads.get(&layer.weight).unwrap().to_dtype(DType::F64).unwrap();
+    let worst = (found - exact).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f64>().unwrap();
+    // Sums of 70 products of size one.
+    assert!(worst < 1e-5, "{worst}");
 }

@@ -1,36 +1,37 @@
-//! Matrix products in bf16 with sums in f32, on the tiles of Intel AMX: for training, where weights change at every step.
+//! Matrix products on the tiles of Intel AMX, with sums in f32: for training, where weights change at every step.
 //!
 //! A tile is 16 lines of 64 bytes. `tdpbf16ps` adds to a tile of 16 x 16 sums the product of 16 rows of 32 values and of 32
 //! rows of 16, the latter with two rows interleaved: 8192 multiply-adds in 16 cycles, where two FMA units of AVX-512 do 512.
 //! Operands are rounded to bf16 and laid out as tiles before a product. The unit of that is a square of 32 x 32 values,
 //! two tiles: 2 x 2 tiles of sums then read one square of either side at each step, and the loads hide behind the products.
 //!
-//! Measured on one thread of a shared machine, in turn with the f32 kernels, so that neither finds its weight in the
-//! second-level cache: 64 x 256 x 768 is 6 times as fast, 64 x 384 x 1152 and 64 x 1152 x 384 4.5 times, the gradient of a
-//! weight of 384 x 1152 over 1024 rows 3.4 times; 16 rows 2.4 times and one row 1.6 times, as weights of half the width are.
-//! Alone, with the weight in that cache, 64 x 384 x 1152 took half the time. Laying out a weight of 384 x 1152 costs 120 us
-//! in either direction. Tried and not kept: software prefetches of the right side (within the noise).
-//!
-//! # Rounding
+//! # Precision
 //! bf16 has f32's range and 8 bits of mantissa, one of them implied: an operand is off by up to 2^-9 = 0.2% of itself, to the
-//! nearest, ties to even. What is above the largest bf16 becomes infinite; infinities and NaN pass through. Products of two
-//! bf16 are exact in f32 and sums are rounded to f32 at each addition; numbers below f32's normal range count as zero on
-//! either side.
+//! nearest, ties to even. Products of two bf16 are exact in f32 and sums are rounded to f32 at each addition.
+//!
+//! An f32 is the sum of three bf16, a = a0 + a1 + a2, each of which rounds what is left by those before it. Of the nine products
+//! of such sums six matter ([`Products::F32`]): a0 b0, a0 b1, a1 b0, a1 b1, a0 b2 and a2 b0. The others together are below 2^-26 of
+//! the product, less than f32 itself rounds. That is six times the work of one product in bf16, and still about half the time of
+//! f32's own.
+//!
+//! In bf16, what is above the largest becomes infinite, and infinities and NaN pass through; as a sum of three, whatever is not finite
+//! or above the largest bf16 ends as NaN. Numbers below f32's normal range count as zero on either side.
+//!
+//! # Measured
+//! On one thread of a shared machine, in loops over operands that were written and laid out before, in GFLOP/s: 64 x 384 x 1152 in
+//! bf16 1240 to 1360, in f32 300 to 315; 64 x 1152 x 384 in bf16 1400 to 1520, in f32 300; the f32 kernels of AVX-512 reach 120 to
+//! 175. (Memory that was never written is one page of zeros: it reads as from the first-level cache, and flatters.) Laying out a weight
+//! of 384 x 1152 costs 120 us in bf16, in either direction. Tried and not kept: software prefetches of the right side (within the
+//! noise).
 
 mod pack;
 
-use super::{Rows, simd};
+use super::{OutPointer, Products, Rows, simd};
 use pack::{Role, SIDE, Square, pack, squares};
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::cell::RefCell;
 use std::sync::OnceLock;
-
-/// Rows of one operand that are laid out as tiles at a time: bounds the memory for them, and what is read again is in the cache.
-const ROWS: usize = 256;
-
-/// Steps of the sum that a block goes through at a time, so that the squares of the right side stay in the first-level cache.
-const STEPS: usize = 16;
 
 /// Whether the products of this module may run: the CPU has the instructions, Linux lets the process use the tiles, and
 /// `CANDLE_SIMD` names no lower path than the best.
@@ -92,60 +93,88 @@ impl Drop for Configured {
     }
 }
 
-/// `to = from + a b` for a block of 32 x 32 sums and `steps` squares of either side. Strides are in bytes: 0 repeats a row.
-///
-/// # Safety
-/// The tiles are configured, `steps` squares are readable, `from` points at rows of 32 values to read and `to` at 32 such
-/// rows to write.
-unsafe fn block(
-    steps: usize,
-    a: *const Square,
-    b: *const Square,
-    (from, from_stride): (*const f32, usize),
-    (to, to_stride): (*mut f32, usize),
-) {
-    // SAFETY: the caller's promise. One assembly block, so that nothing is kept in tiles between two of them.
-    unsafe {
-        asm!(
-            "tileloadd tmm0, [{from} + {from_stride}]",
-            "tileloadd tmm1, [{from} + {from_stride} + 64]",
-            "tileloadd tmm2, [{lower} + {from_stride}]",
-            "tileloadd tmm3, [{lower} + {from_stride} + 64]",
-            "test {steps}, {steps}",
-            "jz 3f",
-            "2:",
-            "tileloadd tmm6, [{b} + {line}]",
-            "tileloadd tmm4, [{a} + {line}]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{b} + {line} + 1024]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{a} + {line} + 1024]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {a}, 2048",
-            "add {b}, 2048",
-            "dec {steps}",
-            "jnz 2b",
-            "3:",
-            "tilestored [{to} + {to_stride}], tmm0",
-            "tilestored [{to} + {to_stride} + 64], tmm1",
-            "tilestored [{to_lower} + {to_stride}], tmm2",
-            "tilestored [{to_lower} + {to_stride} + 64], tmm3",
-            steps = inout(reg) steps => _,
-            a = inout(reg) a => _,
-            b = inout(reg) b => _,
-            line = in(reg) 64usize,
-            from = in(reg) from,
-            lower = in(reg) from.wrapping_byte_add(16 * from_stride),
-            from_stride = in(reg) from_stride,
-            to = in(reg) to,
-            to_lower = in(reg) to.wrapping_byte_add(16 * to_stride),
-            to_stride = in(reg) to_stride,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack),
-        );
-    }
+/// The assembly of a block's steps: loads of a square of either side, and the products of what is loaded.
+macro_rules! step {
+    (a $plane:literal) => {
+        concat!("tileloadd tmm4, [{a} + {line} + 2048 * ", $plane, "]\n", "tileloadd tmm5, [{a} + {line} + 2048 * ", $plane, " + 1024]\n")
+    };
+    (b $plane:literal) => {
+        concat!("tileloadd tmm6, [{b} + {line} + 2048 * ", $plane, "]\n", "tileloadd tmm7, [{b} + {line} + 2048 * ", $plane, " + 1024]\n")
+    };
+    (product) => {
+        "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7\n"
+    };
+}
+
+macro_rules! block {
+    ($(#[$doc:meta])* $name:ident, $planes:literal, $($step:expr),*) => {
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// The tiles are configured, `steps` squares of every plane are readable, `from` points at rows of 32 values to read and `to`
+        /// at 32 such rows to write.
+        unsafe fn $name(
+            steps: usize,
+            a: *const Square,
+            b: *const Square,
+            (from, from_stride): (*const f32, usize),
+            (to, to_stride): (*mut f32, usize),
+        ) {
+            // SAFETY: the caller's promise. One assembly block, so that nothing is kept in tiles between two of them.
+            unsafe {
+                asm!(
+                    "tileloadd tmm0, [{from} + {from_stride}]",
+                    "tileloadd tmm1, [{from} + {from_stride} + 64]",
+                    "tileloadd tmm2, [{lower} + {from_stride}]",
+                    "tileloadd tmm3, [{lower} + {from_stride} + 64]",
+                    "test {steps}, {steps}",
+                    "jz 3f",
+                    "2:",
+                    $($step,)*
+                    "add {a}, {step}",
+                    "add {b}, {step}",
+                    "dec {steps}",
+                    "jnz 2b",
+                    "3:",
+                    "tilestored [{to} + {to_stride}], tmm0",
+                    "tilestored [{to} + {to_stride} + 64], tmm1",
+                    "tilestored [{to_lower} + {to_stride}], tmm2",
+                    "tilestored [{to_lower} + {to_stride} + 64], tmm3",
+                    step = const $planes * size_of::<Square>(),
+                    steps = inout(reg) steps => _,
+                    a = inout(reg) a => _,
+                    b = inout(reg) b => _,
+                    line = in(reg) 64usize,
+                    from = in(reg) from,
+                    lower = in(reg) from.wrapping_byte_add(16 * from_stride),
+                    from_stride = in(reg) from_stride,
+                    to = in(reg) to,
+                    to_lower = in(reg) to.wrapping_byte_add(16 * to_stride),
+                    to_stride = in(reg) to_stride,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack),
+                );
+            }
+        }
+    };
+}
+
+block! {
+    /// `to = from + a b` for a block of 32 x 32 sums and `steps` squares of either side. Strides are in bytes: 0 repeats a row.
+    block_bf16, 1,
+    step!(a 0), step!(b 0), step!(product)
+}
+
+block! {
+    /// The same for operands of three planes, which lie 2048 bytes apart: the products of a2 b0, a1 b0, a1 b1, a0 b1, a0 b2, a0 b0.
+    block_f32, 3,
+    step!(a 2), step!(b 0), step!(product),
+    step!(a 1), step!(product),
+    step!(b 1), step!(product),
+    step!(a 0), step!(product),
+    step!(b 2), step!(product),
+    step!(b 0), step!(product)
 }
 
 /// What the sums of a product start from.
@@ -157,61 +186,136 @@ enum Start<'a> {
     There,
 }
 
-/// `out = start + a b`, `out` with rows of `columns` values. The sum goes over `steps` squares.
+impl Start<'_> {
+    /// From column `c` on.
+    fn columns(self, c: usize) -> Self {
+        match self {
+            Self::Bias(bias) if !bias.is_empty() => Self::Bias(&bias[c..]),
+            other => other,
+        }
+    }
+}
+
+impl Products {
+    /// Numbers in bf16 whose sum an operand is.
+    fn planes(self) -> usize {
+        match self {
+            Self::Bf16 => 1,
+            Self::F32 => 3,
+        }
+    }
+
+    /// Writes a matrix as the squares of a product.
+    ///
+    /// # Safety
+    /// [`available`].
+    unsafe fn pack(self, source: Rows, role: Role, to: &mut [Square]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Bf16 => pack::<1>(source, role, to),
+                Self::F32 => pack::<3>(source, role, to),
+            }
+        }
+    }
+
+    /// Squares of a matrix of that size, all planes counted.
+    fn squares(self, rows: usize, columns: usize) -> usize {
+        self.planes() * squares(rows, columns)
+    }
+
+    /// Steps of the sum that a block goes through at a time: in bf16 so that the squares of the right side stay in the first-level
+    /// cache; in f32, with twice as many products for a load, so that sums are seldom put down and taken up again.
+    fn near(self) -> usize {
+        match self {
+            Self::Bf16 => 16,
+            Self::F32 => 12,
+        }
+    }
+
+    /// Rows that are laid out at a time: bounds the memory for them, and what is read again is in the cache.
+    fn rows(self) -> usize {
+        match self {
+            Self::Bf16 => 384,
+            Self::F32 => 256,
+        }
+    }
+}
+
+/// `out = start + a b`, `out` with rows of `columns` values, `stride` apart. The sum goes over `steps` squares.
 ///
 /// # Safety
-/// [`available`].
-unsafe fn product(a: &[Square], b: &[Square], steps: usize, start: Start, out: &mut [f32], columns: usize) {
-    let rows = out.len() / columns.max(1);
-    assert!(a.len() >= steps * rows.div_ceil(SIDE) && b.len() >= steps * columns.div_ceil(SIDE));
+/// [`available`], and `out` points at `rows` such rows that nobody else touches.
+unsafe fn product(
+    products: Products,
+    [a, b]: [&[Square]; 2],
+    steps: usize,
+    start: Start,
+    out: OutPointer,
+    (rows, columns): (usize, usize),
+) {
+    let planes = products.planes();
+    assert!(a.len() >= planes * steps * rows.div_ceil(SIDE) && b.len() >= planes * steps * columns.div_ceil(SIDE));
     // SAFETY: the caller's promise.
     let _configured = unsafe { Configured::new() };
-    for first in (0..steps.max(1)).step_by(STEPS) {
+    let near = products.near();
+    for first in (0..steps.max(1)).step_by(near) {
         let start = if first == 0 { start } else { Start::There };
-        let count = STEPS.min(steps - first);
+        let count = near.min(steps - first);
         for (j, c) in (0..columns).step_by(SIDE).enumerate() {
             for (i, r) in (0..rows).step_by(SIDE).enumerate() {
-                let (a, b) = (a[i * steps + first..].as_ptr(), b[j * steps + first..].as_ptr());
-                let sides = (count, a, b);
-                // SAFETY: both sides hold `steps` squares for every row and column of squares (asserted).
-                unsafe { place(sides, start, &mut out[r * columns..], columns, c) };
+                let side = |squares: &[Square], i: usize| squares[planes * (i * steps + first)..].as_ptr();
+                let sides = (count, side(a, i), side(b, j));
+                let size = [(rows - r).min(SIDE), (columns - c).min(SIDE)];
+                // SAFETY: both sides hold `steps` squares for every row and column of squares (asserted), and the rows are there.
+                unsafe { place(products, sides, start.columns(c), out.block(r, c), size) };
             }
         }
     }
 }
 
-/// One block of [`product`] into the first rows of `out`, from column `c` on.
+/// One block of [`product`]: `height` rows of `width` values.
 ///
 /// # Safety
-/// The tiles are configured and `steps` squares are readable.
+/// The tiles are configured, `steps` squares are readable, and nobody else touches the rows that `out` points at.
 #[inline]
-unsafe fn place((steps, a, b): (usize, *const Square, *const Square), start: Start, out: &mut [f32], columns: usize, c: usize) {
+unsafe fn place(
+    products: Products,
+    (steps, a, b): (usize, *const Square, *const Square),
+    start: Start,
+    out: OutPointer,
+    [height, width]: [usize; 2],
+) {
     const ZEROS: [f32; SIDE] = [0.0; SIDE];
     const BYTES: usize = size_of::<f32>();
-    let (height, width) = ((out.len() / columns).min(SIDE), (columns - c).min(SIDE));
+    let block = match products {
+        Products::Bf16 => block_bf16,
+        Products::F32 => block_f32,
+    };
     if (height, width) == (SIDE, SIDE) {
-        let to = out[c..].as_mut_ptr();
         let from = match start {
             Start::Bias([]) => (ZEROS.as_ptr(), 0),
-            Start::Bias(bias) => (bias[c..][..SIDE].as_ptr(), 0),
-            Start::There => (to.cast_const(), columns * BYTES),
+            Start::Bias(bias) => (bias[..SIDE].as_ptr(), 0),
+            Start::There => (out.data.cast_const(), out.stride * BYTES),
         };
-        // SAFETY: `out` holds 32 rows, each with 32 columns from `c` on; the rest is the caller's promise.
-        return unsafe { block(steps, a, b, from, (to, columns * BYTES)) };
+        // SAFETY: 32 rows of 32 values; the rest is the caller's promise.
+        return unsafe { block(steps, a, b, from, (out.data, out.stride * BYTES)) };
     }
     let mut padded = [[0.0; SIDE]; SIDE];
-    for (padded, out) in padded.iter_mut().zip(out.chunks_exact(columns)) {
+    for (r, padded) in padded[..height].iter_mut().enumerate() {
         match start {
             Start::Bias([]) => {}
-            Start::Bias(bias) => padded[..width].copy_from_slice(&bias[c..][..width]),
-            Start::There => padded[..width].copy_from_slice(&out[c..][..width]),
+            Start::Bias(bias) => padded[..width].copy_from_slice(&bias[..width]),
+            // SAFETY: the caller's promise.
+            Start::There => padded[..width].copy_from_slice(unsafe { std::slice::from_raw_parts(out.data.add(r * out.stride), width) }),
         }
     }
     let to = padded.as_mut_ptr().cast::<f32>();
     // SAFETY: 32 rows of 32 values; the rest is the caller's promise.
     unsafe { block(steps, a, b, (to.cast_const(), SIDE * BYTES), (to, SIDE * BYTES)) };
-    for (padded, out) in padded.iter().zip(out.chunks_exact_mut(columns)) {
-        out[c..][..width].copy_from_slice(&padded[..width]);
+    for (r, padded) in padded[..height].iter().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(out.data.add(r * out.stride), width) }.copy_from_slice(&padded[..width]);
     }
 }
 
@@ -229,71 +333,77 @@ fn with_scratch(squares: usize, f: impl FnOnce(&mut [Square])) {
     });
 }
 
-/// A weight `[inputs, outputs]` in bf16, laid out as the right side of products.
+/// A weight `[inputs, outputs]` laid out as the right side of products.
 pub(crate) struct Tiles {
     pub inputs: usize,
     pub outputs: usize,
+    products: Products,
     squares: Vec<Square>,
 }
 
 impl Tiles {
     /// From a row-major weight `[inputs, outputs]`. Panics where the products are not [`available`].
-    pub fn new(inputs: usize, outputs: usize, weight: &[f32]) -> Self {
-        Self::packed((inputs, outputs), weight, outputs, Role::Right)
+    pub fn new(products: Products, inputs: usize, outputs: usize, weight: &[f32]) -> Self {
+        Self::packed(products, (inputs, outputs), weight, outputs, Role::Right)
     }
 
     /// The transpose `[outputs, inputs]` of a row-major weight `[inputs, outputs]`. Panics where the products are not
     /// [`available`].
-    pub fn transposed(inputs: usize, outputs: usize, weight: &[f32]) -> Self {
-        Self::packed((outputs, inputs), weight, outputs, Role::RightTransposed)
+    pub fn transposed(products: Products, inputs: usize, outputs: usize, weight: &[f32]) -> Self {
+        Self::packed(products, (outputs, inputs), weight, outputs, Role::RightTransposed)
     }
 
     /// `width` is that of the weight as it lies in memory.
-    fn packed((inputs, outputs): (usize, usize), weight: &[f32], width: usize, role: Role) -> Self {
+    fn packed(products: Products, (inputs, outputs): (usize, usize), weight: &[f32], width: usize, role: Role) -> Self {
         assert!(available() && weight.len() == inputs * outputs, "{} weights for {inputs} x {outputs}", weight.len());
         let rows = Rows { data: weight, rows: weight.len() / width.max(1), width, stride: width };
-        let mut squares = vec![Square::ZERO; squares(inputs, outputs)];
+        let mut squares = vec![Square::ZERO; products.squares(inputs, outputs)];
         // SAFETY: available (asserted).
-        unsafe { pack(rows, role, &mut squares) };
-        Self { inputs, outputs, squares }
+        unsafe { products.pack(rows, role, &mut squares) };
+        Self { inputs, outputs, products, squares }
     }
 }
 
-/// `out = x W + bias` with `out` row-major `[rows, outputs]`; an empty bias is zero. Both `x` and `W` are rounded to bf16.
+/// `out = x W + bias` with `out` row-major `[rows, outputs]`; an empty bias is zero.
 pub(crate) fn multiply(weight: &Tiles, x: Rows, bias: &[f32], out: &mut [f32]) {
-    let (inputs, outputs) = (weight.inputs, weight.outputs);
+    let (inputs, outputs, products) = (weight.inputs, weight.outputs, weight.products);
     assert!(x.width == inputs && out.len() == x.rows * outputs, "{} x {} by {inputs} x {outputs}", x.rows, x.width);
     assert!(bias.is_empty() || bias.len() == outputs, "{} biases for {outputs} outputs", bias.len());
     if out.is_empty() {
         return;
     }
-    with_scratch(squares(ROWS.min(x.rows), inputs), |scratch| {
-        for (part, out) in out.chunks_mut(ROWS * outputs).enumerate() {
-            let x = Rows { rows: out.len() / outputs, ..x.rows_from(part * ROWS) };
-            // SAFETY: available, or there would be no `Tiles`.
+    let rows = products.rows();
+    with_scratch(products.squares(rows.min(x.rows), inputs), |scratch| {
+        for (part, out) in out.chunks_mut(rows * outputs).enumerate() {
+            let x = Rows { rows: out.len() / outputs, ..x.rows_from(part * rows) };
+            let (steps, size) = (inputs.div_ceil(SIDE), (x.rows, outputs));
+            // SAFETY: available, or there would be no `Tiles`; `out` holds those rows and is borrowed alone.
             unsafe {
-                pack(x, Role::Left, scratch);
-                product(scratch, &weight.squares, inputs.div_ceil(SIDE), Start::Bias(bias), out, outputs);
+                products.pack(x, Role::Left, scratch);
+                product(products, [scratch, &weight.squares], steps, Start::Bias(bias), OutPointer::rows(out, outputs), size);
             }
         }
     });
 }
 
-/// `out += x^T dy` with `out` row-major `[x.width, dy.width]`: the gradient of a weight, over the rows of both. Both are
-/// rounded to bf16, the sum is not. Panics where the products are not [`available`].
-pub(crate) fn multiply_transposed(x: Rows, dy: Rows, out: &mut [f32]) {
-    assert!(available() && x.rows == dy.rows && out.len() == x.width * dy.width, "{} x {} by {} x {}", x.width, x.rows, dy.rows, dy.width);
-    let rows = ROWS.min(x.rows);
-    let (left, right) = (squares(rows, x.width), squares(rows, dy.width));
+/// `out += x^T dy` with `out` of `x.width` rows of `dy.width` values: the gradient of a weight, over the rows of both. The sum is not
+/// rounded to bf16 with any products. Panics where the products are not [`available`].
+///
+/// # Safety
+/// `out` points at such rows that nobody else touches.
+pub(crate) unsafe fn multiply_transposed(products: Products, x: Rows, dy: Rows, out: OutPointer) {
+    assert!(available() && x.rows == dy.rows && out.stride >= dy.width, "{} x {} by {} x {}", x.width, x.rows, dy.rows, dy.width);
+    let rows = products.rows().min(x.rows);
+    let (left, right) = (products.squares(rows, x.width), products.squares(rows, dy.width));
     with_scratch(left + right, |scratch| {
         let (left, right) = scratch.split_at_mut(left);
-        for first in (0..x.rows).step_by(ROWS) {
-            let rows = ROWS.min(x.rows - first);
-            // SAFETY: available (asserted).
+        for first in (0..x.rows).step_by(rows.max(1)) {
+            let rows = rows.min(x.rows - first);
+            // SAFETY: available (asserted); `out` is the caller's promise.
             unsafe {
-                pack(Rows { rows, ..x.rows_from(first) }, Role::LeftTransposed, left);
-                pack(Rows { rows, ..dy.rows_from(first) }, Role::Right, right);
-                product(left, right, rows.div_ceil(SIDE), Start::There, out, dy.width);
+                products.pack(Rows { rows, ..x.rows_from(first) }, Role::LeftTransposed, left);
+                products.pack(Rows { rows, ..dy.rows_from(first) }, Role::Right, right);
+                product(products, [left, right], rows.div_ceil(SIDE), Start::There, out, (x.width, dy.width));
             }
         }
     });
@@ -325,16 +435,23 @@ mod tests {
         (0..columns).flat_map(|c| w.iter().skip(c).step_by(columns).copied()).collect()
     }
 
-    /// Holds `got` against `start + sum a b` of rounded operands in f64, up to what `n` roundings of a sum in f32 give.
-    fn check(got: f32, start: f32, pairs: impl Iterator<Item = (f32, f32)>, what: &str) {
-        let round = |x: f32| f64::from(half::bf16::from_f32(x).to_f32());
+    const BOTH: [Products; 2] = [Products::Bf16, Products::F32];
+
+    /// Holds `got` against `start + sum a b` of operands as the products round them in f64, up to what `n` roundings of a sum in f32
+    /// give.
+    fn check(products: Products, got: f32, start: f32, pairs: impl Iterator<Item = (f32, f32)>, what: &str) {
+        let round = |x: f32| match products {
+            Products::Bf16 => f64::from(half::bf16::from_f32(x).to_f32()),
+            Products::F32 => f64::from(x),
+        };
+        let additions = if products == Products::F32 { 6.0 } else { 1.0 };
         let (mut sum, mut size, mut n) = (f64::from(start), f64::from(start.abs()), 1.0);
         for (a, b) in pairs {
             let product = round(a) * round(b);
-            (sum, size, n) = (sum + product, size + product.abs(), n + 1.0);
+            (sum, size, n) = (sum + product, size + product.abs(), n + additions);
         }
         let tolerance = f64::sqrt(n) * size * 2f64.powi(-23);
-        assert!((f64::from(got) - sum).abs() <= tolerance, "{what}: {got} instead of {sum}");
+        assert!((f64::from(got) - sum).abs() <= tolerance, "{products:?} {what}: {got} instead of {sum}");
     }
 
     #[test]
@@ -358,10 +475,10 @@ mod tests {
             (513, 31, 5),
             (1100, 3, 65),
         ];
-        for (m, k, n) in shapes {
+        for ((m, k, n), products) in shapes.into_iter().flat_map(|shape| BOTH.map(|p| (shape, p))) {
             let (x, w, b) = (values(m * (k + 3), 1), values(k * n, 2), values(n, 3));
             let x = rows(&x, m, k, k + 3);
-            let both = [Tiles::new(k, n, &w), Tiles::transposed(n, k, &transposed(&w, n))];
+            let both = [Tiles::new(products, k, n, &w), Tiles::transposed(products, n, k, &transposed(&w, n))];
             for bias in [&b[..], &[]] {
                 let outs = both.each_ref().map(|tiles| {
                     let mut out = vec![f32::NAN; m * n];
@@ -372,10 +489,16 @@ mod tests {
                 for (i, got) in outs[0].iter().enumerate() {
                     let (r, c) = (i / n, i % n);
                     let pairs = x.row(r).iter().copied().zip(w.iter().skip(c).step_by(n).copied());
-                    check(*got, bias.get(c).copied().unwrap_or_default(), pairs, &format!("{m}x{k}x{n} at {r},{c}"));
+                    check(products, *got, bias.get(c).copied().unwrap_or_default(), pairs, &format!("{m}x{k}x{n} at {r},{c}"));
                 }
             }
         }
+    }
+
+    fn transposed_product(products: Products, x: Rows, dy: Rows, out: &mut [f32]) {
+        assert_eq!(out.len(), x.width * dy.width);
+        // SAFETY: `out` has room (asserted) and is borrowed alone.
+        unsafe { multiply_transposed(products, x, dy, OutPointer::rows(out, dy.width)) };
     }
 
     #[test]
@@ -383,14 +506,15 @@ mod tests {
         if is_skipped() {
             return;
         }
-        for (m, k, n) in [(1, 1, 1), (1, 40, 33), (31, 16, 64), (32, 32, 32), (33, 65, 17), (100, 7, 96), (513, 45, 1), (1030, 32, 40)] {
+        let shapes = [(1, 1, 1), (1, 40, 33), (31, 16, 64), (32, 32, 32), (33, 65, 17), (100, 7, 96), (513, 45, 1), (1030, 32, 40)];
+        for ((m, k, n), products) in shapes.into_iter().flat_map(|shape| BOTH.map(|p| (shape, p))) {
             let (x, dy, there) = (values(m * (k + 5), 1), values(m * (n + 1), 2), values(k * n, 3));
             let (x, dy) = (rows(&x, m, k, k + 5), rows(&dy, m, n, n + 1));
             let mut out = there.clone();
-            multiply_transposed(x, dy, &mut out);
+            transposed_product(products, x, dy, &mut out);
             for (i, (got, start)) in out.iter().zip(&there).enumerate() {
                 let (r, c) = (i / n, i % n);
-                check(*got, *start, (0..m).map(|s| (x.row(s)[r], dy.row(s)[c])), &format!("{k}x{m}x{n} at {r},{c}"));
+                check(products, *got, *start, (0..m).map(|s| (x.row(s)[r], dy.row(s)[c])), &format!("{k}x{m}x{n} at {r},{c}"));
             }
         }
     }
@@ -400,7 +524,7 @@ mod tests {
         if is_skipped() {
             return;
         }
-        let cases = [
+        let rounded = [
             (1.0 + 2f32.powi(-8), 1.0),
             (1.0 + 3.0 * 2f32.powi(-8), 1.0 + 2f32.powi(-6)),
             (-1.0 - 2f32.powi(-8) - 2f32.powi(-20), -1.0 - 2f32.powi(-7)),
@@ -409,8 +533,12 @@ mod tests {
             (f32::NAN, f32::NAN),
             (1e-40, 0.0),
         ];
+        let exact = [1.0 + 2f32.powi(-23), -std::f32::consts::PI, 1.0 + 2f32.powi(-12), f32::MAX / 2.0, f32::NAN];
+        let lost = [f32::INFINITY, f32::MAX].map(|value| (Products::F32, value, f32::NAN));
+        let rounded = rounded.map(|(value, want)| (Products::Bf16, value, want));
+        let exact = exact.map(|value| (Products::F32, value, value));
         // As an activation, as a weight, and as either side of a gradient; other rows and columns stay what they are.
-        for (value, want) in cases {
+        for (products, value, want) in rounded.into_iter().chain(exact).chain(lost) {
             let (m, k, n) = (40, 35, 50);
             let same = |got: f32, want: f32| got == want || got.is_nan() && want.is_nan();
             let holder = |rows: usize, columns: usize, (r, c): (usize, usize)| {
@@ -421,17 +549,17 @@ mod tests {
             let ones = |n: usize| vec![1.0f32; n];
             let mut out = vec![0.0; m * n];
             let x = holder(m, k, (33, 34));
-            multiply(&Tiles::new(k, n, &ones(k * n)), rows(&x, m, k, k), &[], &mut out);
+            multiply(&Tiles::new(products, k, n, &ones(k * n)), rows(&x, m, k, k), &[], &mut out);
             assert!(out.iter().enumerate().all(|(i, o)| same(*o, if i / n == 33 { want } else { 0.0 })), "{value} in x");
             let w = holder(k, n, (34, 2));
-            multiply(&Tiles::new(k, n, &w), rows(&ones(m * k), m, k, k), &[], &mut out);
+            multiply(&Tiles::new(products, k, n, &w), rows(&ones(m * k), m, k, k), &[], &mut out);
             assert!(out.iter().enumerate().all(|(i, o)| same(*o, if i % n == 2 { want } else { 0.0 })), "{value} in w");
             let mut out = vec![0.0; k * n];
-            multiply_transposed(rows(&x, m, k, k), rows(&ones(m * n), m, n, n), &mut out);
+            transposed_product(products, rows(&x, m, k, k), rows(&ones(m * n), m, n, n), &mut out);
             assert!(out.iter().enumerate().all(|(i, o)| same(*o, if i / n == 34 { want } else { 0.0 })), "{value} in x^T");
             let dy = holder(m, n, (39, 49));
             let mut out = vec![0.0; k * n];
-            multiply_transposed(rows(&ones(m * k), m, k, k), rows(&dy, m, n, n), &mut out);
+            transposed_product(products, rows(&ones(m * k), m, k, k), rows(&dy, m, n, n), &mut out);
             assert!(out.iter().enumerate().all(|(i, o)| same(*o, if i % n == 49 { want } else { 0.0 })), "{value} in dy");
         }
     }
@@ -445,7 +573,7 @@ mod tests {
         let (x, w) = (values(m * k, 1), values(k * n, 2));
         let run = || {
             let mut out = vec![0.0; m * n];
-            multiply(&Tiles::new(k, n, &w), rows(&x, m, k, k), &[], &mut out);
+            multiply(&Tiles::new(Products::F32, k, n, &w), rows(&x, m, k, k), &[], &mut out);
             out
         };
         let want = run();
@@ -461,11 +589,11 @@ mod tests {
             return;
         }
         let none = |width: usize| Rows { data: &[], rows: 0, width, stride: width };
-        multiply(&Tiles::new(5, 3, &[1.0; 15]), none(5), &[], &mut []);
+        multiply(&Tiles::new(Products::F32, 5, 3, &[1.0; 15]), none(5), &[], &mut []);
         let mut out = [f32::NAN; 6];
-        multiply(&Tiles::new(0, 3, &[]), Rows { rows: 2, ..none(0) }, &[1.0, 2.0, 3.0], &mut out);
+        multiply(&Tiles::new(Products::Bf16, 0, 3, &[]), Rows { rows: 2, ..none(0) }, &[1.0, 2.0, 3.0], &mut out);
         assert_eq!(out, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
-        multiply_transposed(none(2), none(3), &mut out);
+        transposed_product(Products::F32, none(2), none(3), &mut out);
         assert_eq!(out, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);
     }
 }

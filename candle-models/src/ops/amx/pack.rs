@@ -1,4 +1,4 @@
-//! Operands of products in tiles: rounded to bf16 and laid out in squares.
+//! Operands of products in tiles: rounded to bf16, or split into a sum of three, and laid out in squares.
 
 use super::Rows;
 use std::arch::x86_64::*;
@@ -33,62 +33,75 @@ impl Role {
         }
     }
 
+    /// Writes P planes, whose sum is as near to the values as P numbers in bf16 can be.
+    ///
     /// # Safety
     /// `from` points at 32 rows of 32 values, `stride` apart.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    unsafe fn pack(self, from: *const f32, stride: usize, to: &mut Square) {
-        for (half, tile) in to.0.iter_mut().enumerate() {
-            // SAFETY: the halves of the square are the upper and the lower 16 rows, or the left and the right 16 columns.
-            let lines = unsafe {
-                match self {
-                    Self::Left => narrow_rows(from.add(half * 16 * stride), stride),
-                    Self::RightTransposed => transpose(narrow_rows(from.add(half * 16 * stride), stride)),
-                    Self::Right => interleave_rows(from.add(half * 16), stride),
-                    Self::LeftTransposed => transpose(interleave_rows(from.add(half * 16), stride)),
+    unsafe fn pack<const P: usize>(self, from: *const f32, stride: usize, to: &mut [Square]) {
+        for half in 0..2 {
+            for line in 0..16 {
+                // SAFETY: the halves of the square are the upper and the lower 16 rows, or the left and the right 16 columns; a line
+                // of a tile is one aligned vector.
+                unsafe {
+                    let planes: [__m512i; P] = match self {
+                        Self::Left | Self::RightTransposed => row(from.add((half * 16 + line) * stride)),
+                        Self::Right | Self::LeftTransposed => pair_of_rows(from.add(half * 16 + 2 * line * stride), stride),
+                    };
+                    for (plane, to) in planes.into_iter().zip(to.iter_mut()) {
+                        _mm512_store_si512(to.0[half][line].as_mut_ptr().cast(), plane);
+                    }
                 }
-            };
-            for (line, to) in lines.iter().zip(tile) {
-                // SAFETY: a line of a tile is one aligned vector.
-                unsafe { _mm512_store_si512(to.as_mut_ptr().cast(), *line) };
+            }
+            if matches!(self, Self::RightTransposed | Self::LeftTransposed) {
+                to[..P].iter_mut().for_each(|to| transpose(&mut to.0[half]));
             }
         }
     }
 }
 
-/// 32 values as bf16, the 16 of `low` first.
+/// 32 values as the sum of P times 32 in bf16, those of `low` first: each rounds what those before it left.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn narrow(low: __m512, high: __m512) -> __m512i {
-    // SAFETY: both are 64 bytes in which any bits are valid.
-    unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) }
-}
-
-/// 16 rows of 32 values.
-///
-/// # Safety
-/// They lie `stride` apart from `from` on.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-unsafe fn narrow_rows(from: *const f32, stride: usize) -> [__m512i; 16] {
-    let mut lines = [_mm512_setzero_si512(); 16];
-    for (r, line) in lines.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
-        *line = unsafe {
-            let row = from.add(r * stride);
-            narrow(_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(16)))
-        };
+fn narrow<const P: usize>(mut low: __m512, mut high: __m512) -> [__m512i; P] {
+    let mut planes = [_mm512_setzero_si512(); P];
+    for (p, plane) in planes.iter_mut().enumerate() {
+        // SAFETY: both are 64 bytes in which any bits are valid.
+        *plane = unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) };
+        if p + 1 < P {
+            low = _mm512_sub_ps(low, widen(_mm512_castsi512_si256(*plane)));
+            high = _mm512_sub_ps(high, widen(_mm512_extracti64x4_epi64::<1>(*plane)));
+        }
     }
-    lines
+    planes
 }
 
-/// 32 rows of 16 values, two rows in a vector: a word holds one value of each.
-///
-/// # Safety
-/// They lie `stride` apart from `from` on.
+/// 16 values in bf16.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-unsafe fn interleave_rows(from: *const f32, stride: usize) -> [__m512i; 16] {
+fn widen(narrow: __m256i) -> __m512 {
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(narrow)))
+}
+
+/// A row of 32 values.
+///
+/// # Safety
+/// They lie at `from`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn row<const P: usize>(from: *const f32) -> [__m512i; P] {
+    // SAFETY: the caller's promise.
+    unsafe { narrow(_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16))) }
+}
+
+/// Two rows of 16 values: a word holds one value of each.
+///
+/// # Safety
+/// They lie at `from`, `stride` apart.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn pair_of_rows<const P: usize>(from: *const f32, stride: usize) -> [__m512i; P] {
     const ORDER: [u16; 32] = {
         let mut order = [0; 32];
         let mut i = 0;
@@ -98,24 +111,21 @@ unsafe fn interleave_rows(from: *const f32, stride: usize) -> [__m512i; 16] {
         }
         order
     };
-    // SAFETY: 64 bytes.
-    let order = unsafe { _mm512_loadu_si512(ORDER.as_ptr().cast()) };
-    let mut lines = [_mm512_setzero_si512(); 16];
-    for (pair, line) in lines.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
-        let both = unsafe {
-            let row = from.add(2 * pair * stride);
-            narrow(_mm512_loadu_ps(row), _mm512_loadu_ps(row.add(stride)))
-        };
-        *line = _mm512_permutexvar_epi16(order, both);
-    }
-    lines
+    // SAFETY: 64 bytes, and the caller's promise.
+    let (order, planes) =
+        unsafe { (_mm512_loadu_si512(ORDER.as_ptr().cast()), narrow::<P>(_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(stride)))) };
+    planes.map(|both| _mm512_permutexvar_epi16(order, both))
 }
 
 /// 16 x 16 words.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-fn transpose(lines: [__m512i; 16]) -> [__m512i; 16] {
+fn transpose(tile: &mut [[u32; 16]; 16]) {
+    let mut lines = [_mm512_setzero_si512(); 16];
+    for (line, from) in lines.iter_mut().zip(tile.iter()) {
+        // SAFETY: a line of a tile is one aligned vector.
+        *line = unsafe { _mm512_load_si512(from.as_ptr().cast()) };
+    }
     // Within each quarter of the vectors, 4 x 4 words change places; then the quarters do.
     let mut words = lines;
     for (from, to) in lines.chunks_exact(4).zip(words.chunks_exact_mut(4)) {
@@ -136,7 +146,10 @@ fn transpose(lines: [__m512i; 16]) -> [__m512i; 16] {
         columns[8 + j] = _mm512_shuffle_i32x4::<0xdd>(a, b);
         columns[12 + j] = _mm512_shuffle_i32x4::<0xdd>(c, d);
     }
-    columns
+    for (column, to) in columns.iter().zip(tile) {
+        // SAFETY: a line of a tile is one aligned vector.
+        unsafe { _mm512_store_si512(to.as_mut_ptr().cast(), *column) };
+    }
 }
 
 /// Squares of a matrix of that size.
@@ -144,29 +157,30 @@ pub(super) fn squares(rows: usize, columns: usize) -> usize {
     rows.div_ceil(SIDE) * columns.div_ceil(SIDE)
 }
 
-/// Writes a matrix as the squares of a product; behind the last row and column they are zero.
+/// Writes a matrix as the squares of a product, the P planes of a square behind one another; behind the last row and column they
+/// are zero.
 ///
 /// # Safety
 /// [`super::available`].
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) unsafe fn pack(source: Rows, role: Role, to: &mut [Square]) {
+pub(super) unsafe fn pack<const P: usize>(source: Rows, role: Role, to: &mut [Square]) {
     let (down, across) = (source.rows.div_ceil(SIDE), source.width.div_ceil(SIDE));
     assert!(down * across == 0 || source.data.len() >= (source.rows - 1) * source.stride + source.width);
     for i in 0..down {
         for j in 0..across {
-            let to = &mut to[role.place((i, j), (down, across))];
+            let to = &mut to[P * role.place((i, j), (down, across))..][..P];
             let (rows, columns) = ((source.rows - i * SIDE).min(SIDE), (source.width - j * SIDE).min(SIDE));
             if (rows, columns) == (SIDE, SIDE) {
                 let from = &source.data[i * SIDE * source.stride + j * SIDE..];
                 // SAFETY: 32 rows and columns are there, inside the data (asserted).
-                unsafe { role.pack(from.as_ptr(), source.stride, to) };
+                unsafe { role.pack::<P>(from.as_ptr(), source.stride, to) };
             } else {
                 let mut padded = [[0.0; SIDE]; SIDE];
                 for (r, row) in padded[..rows].iter_mut().enumerate() {
                     row[..columns].copy_from_slice(&source.row(i * SIDE + r)[j * SIDE..][..columns]);
                 }
                 // SAFETY: 32 rows of 32 values.
-                unsafe { role.pack(padded.as_ptr().cast(), SIDE, to) };
+                unsafe { role.pack::<P>(padded.as_ptr().cast(), SIDE, to) };
             }
         }
     }

@@ -1,0 +1,73 @@
+//! Measures the models of this workspace on this machine and compares them with PyTorch and ONNX Runtime.
+
+mod arguments;
+mod report;
+mod run;
+
+use arguments::{BeamBench, FirstAnswer, Gpu, Latency, Load, Ops, Peers, Targets, TrainPeak, Training};
+use candle_models::device;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Latency and batch tables of the game policy, and comparisons with other libraries.
+#[derive(Parser)]
+#[command(name = "candle-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    suite: Suite,
+}
+
+#[derive(Subcommand)]
+enum Suite {
+    /// Latency percentiles and throughput by backbone, batch and threads: streaming step and window pass.
+    Latency(Latency),
+    /// Many agents on one engine: latency by stage in a closed loop, at 60 Hz and with random arrivals; missed deadlines.
+    Load(Load),
+    /// The figures that the project holds itself to, beside their limits; of the shipped policies.
+    Targets(Targets),
+    /// Ratios to PyTorch and ONNX Runtime on the same weights and inputs, in interleaved rounds.
+    Peers(Peers),
+    /// The figures that the project holds itself to on a GPU, of the shipped policies, beside PyTorch.
+    Gpu(Gpu),
+    /// What the trainer adds to its work: time above the bare sum, memory beside PyTorch's, time of a checkpoint; Mamba policy.
+    Training(Training),
+    /// Trains for a few steps and prints the resident set in KiB before and the peak: `training` starts it.
+    #[command(hide = true)]
+    TrainPeak(TrainPeak),
+    /// Takes one step and prints a line: `gpu` measures how long that takes from the start of this process.
+    #[command(hide = true)]
+    FirstAnswer(FirstAnswer),
+    /// The figures of the beam family: training of the published network beside PyTorch, channels, the next beam of the shipped one.
+    Beam(BeamBench),
+    /// Every fused operation against its plain form on the policy's sizes: ratio, rate, and share of this machine's peak.
+    Ops(Ops),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    type Run<'a> = Box<dyn Fn() -> anyhow::Result<ExitCode> + 'a>;
+    let (threads, run): (&[usize], Run) = match &arguments.suite {
+        Suite::Latency(a) => (&a.common.threads, Box::new(|| run::latency(a))),
+        Suite::Load(a) => (&a.common.threads, Box::new(|| run::load(a))),
+        Suite::Targets(a) => (&a.common.threads, Box::new(|| run::targets(a))),
+        Suite::Peers(a) => (&a.common.threads, Box::new(|| run::peers(a))),
+        Suite::Gpu(a) => (&a.common.threads, Box::new(|| run::gpu(a))),
+        Suite::Training(a) => (&a.common.threads, Box::new(|| run::training(a))),
+        Suite::Beam(a) => (&a.common.threads, Box::new(|| run::beam(a))),
+        Suite::TrainPeak(a) => (std::slice::from_ref(&a.threads), Box::new(|| run::train_peak(a))),
+        Suite::FirstAnswer(a) => (&[1], Box::new(|| run::first_answer(a))),
+        Suite::Ops(a) => (&a.common.threads, Box::new(|| run::ops(a))),
+    };
+    if cfg!(debug_assertions) {
+        eprintln!("warning: this is not a release build (cargo run --release -p candle-bench): the times are not worth keeping");
+    }
+    // SAFETY: no other thread has been started yet.
+    unsafe { device::configure_threads(threads.iter().copied().max().unwrap_or(1)) };
+    run().unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,264 @@
+//! What every suite does with its arguments.
+
+use crate::arguments::{BeamBench, FirstAnswer, Gpu, Latency, Load, Ops, Peers, Targets, TrainPeak, Training};
+use crate::report::Kept;
+use anyhow::{Context, Result, bail, ensure};
+use candle_bench::beam::BeamSuite;
+use candle_bench::gpu::{self, GpuSuite};
+use candle_bench::harness::Subject;
+use candle_bench::host::Host;
+use candle_bench::load::LoadSuite;
+use candle_bench::ops::{self, OpSuite};
+use candle_bench::policy::{EngineCalls, Inputs, Network};
+use candle_bench::ranks::RankSuite;
+use candle_bench::suites::{LatencySuite, PeerSuite};
+use candle_bench::table::{Case, Pass};
+use candle_bench::targets::TargetSuite;
+use candle_bench::training::TrainingSuite;
+use candle_models::policy::BackboneConfig;
+use std::path::Path;
+use std::process::ExitCode;
+
+pub fn latency(arguments: &Latency) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&arguments.batches, &arguments.window_batches])?;
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let suite = LatencySuite {
+        networks: common.networks(&BackboneConfig::KINDS, scratch.path())?,
+        step_batches: arguments.batches.clone(),
+        window_batches: arguments.window_batches.clone(),
+        window: common.window,
+        threads: common.threads.clone(),
+        place: arguments.device.open()?,
+    };
+    let count = suite.cases().len();
+    let mut kept = Kept::new(common, &host, "latency", common.settings.describe());
+    suite.run(&common.settings, &host, |row| {
+        kept.add(row);
+        let done = kept.rows.len();
+        let steady = if row.measurement.steady { "" } else { ", not steady" };
+        eprintln!(
+            "{done}/{count} | {} {} batch {} threads {} | p50 {:.1} us{steady}",
+            row.case.backbone,
+            row.case.pass_name(),
+            row.case.batch,
+            row.case.threads,
+            row.measurement.latency_us.p50
+        );
+    })?;
+    kept.report()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn load(arguments: &Load) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[])?;
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let suite = LoadSuite {
+        networks: common.networks(&["mlp", "mamba"], scratch.path())?,
+        arrivals: arguments.arrivals.clone(),
+        sessions: arguments.sessions.clone(),
+        threads: common.threads.clone(),
+        seconds: arguments.duration,
+        warm_up: common.settings.warm_up_s,
+    };
+    suite.validate()?;
+    let count = suite.cases().len();
+    let mut done = 0;
+    let rows = suite.run(&host, |row| {
+        done += 1;
+        eprintln!(
+            "{done}/{count} | {} {:?} {} sessions, {} threads | p50 {:.1} us, {:.0} answers a second, {} missed",
+            row.case.backbone, row.arrivals, row.case.batch, row.case.threads, row.latency_us.p50, row.answers_per_s, row.missed
+        );
+    })?;
+    common.report("load", suite.describe(), rows, &host)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn peers(arguments: &Peers) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&arguments.batches, &arguments.window_batches, &[arguments.train_batch]])?;
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let suite = PeerSuite {
+        // The peer has these two.
+        networks: common.networks(&["mlp", "mamba"], scratch.path())?,
+        libraries: arguments.libraries.clone(),
+        passes: arguments.passes.clone(),
+        step_batches: arguments.batches.clone(),
+        window_batches: arguments.window_batches.clone(),
+        train_batch: arguments.train_batch,
+        window: common.window,
+        threads: common.threads.clone(),
+        place: arguments.device.open()?,
+    };
+    let mut peer = arguments.python.start()?;
+    let count = suite.cases().len();
+    let mut kept = Kept::new(common, &host, "peers", common.settings.describe_comparison());
+    suite.run(&mut peer, &common.settings, &host, |row| {
+        kept.add(row);
+        let done = kept.rows.len();
+        let found = match &row.comparison {
+            Some(c) => format!(
+                "ours {:.1} us, theirs {:.1} us, ratio {:.2} ({:.2} to {:.2})",
+                c.ours_us.p50, c.theirs_us.p50, c.ratio, c.ratio_ci.low, c.ratio_ci.high
+            ),
+            None => format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst),
+        };
+        eprintln!(
+            "{done}/{count} | {} {} batch {} threads {} | {} | {found}",
+            row.case.backbone,
+            row.case.pass_name(),
+            row.case.batch,
+            row.case.threads,
+            row.peer
+        );
+    })?;
+    let disagreeing = kept.rows.iter().filter(|row| !row.agreement.holds()).count();
+    kept.report()?;
+    if disagreeing > 0 {
+        eprintln!("error: outputs disagree in {disagreeing} of {count} cases");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn targets(arguments: &Targets) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[])?;
+    ensure!(arguments.load_seconds > 0.0, "load: {} s is not a length", arguments.load_seconds);
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let shipped = |name: &str| -> Result<[Network; 2]> {
+        let network = Network::open(&Path::new("weights").join(name))?;
+        let narrow = network.stored("q8", scratch.path())?;
+        Ok([network, narrow])
+    };
+    let suite = TargetSuite {
+        mlp: shipped("policy-mlp")?,
+        mamba: shipped("policy-mamba")?,
+        threads: common.threads.clone(),
+        load_seconds: arguments.load_seconds,
+        settings: common.settings.clone(),
+    };
+    let mut peer = arguments.python.start()?;
+    let rows = suite.run(&mut peer, &host, |row| {
+        eprintln!("{}", row.line());
+    })?;
+    common.report("targets", common.settings.describe_comparison(), rows, &host)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn gpu(arguments: &Gpu) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[])?;
+    let [dtype] = &common.dtypes[..] else { bail!("--dtypes: one at a time, found {}", common.dtypes.join(",")) };
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let shipped = |name: &str| Network::open(&Path::new("weights").join(name))?.stored(dtype, scratch.path());
+    let suite = GpuSuite {
+        mlp: shipped("policy-mlp")?,
+        mamba: shipped("policy-mamba")?,
+        place: arguments.device.open()?,
+        sizes: gpu::Sizes::default(),
+        settings: common.settings.clone(),
+    };
+    let mut peer = match arguments.alone {
+        true => None,
+        false => Some(arguments.python.start()?),
+    };
+    let method = format!("{} {}", common.settings.describe(), common.settings.describe_comparison());
+    let mut kept = Kept::new(common, &host, "gpu", method);
+    suite.run(peer.as_mut(), &host, |row| {
+        kept.add(row);
+        eprintln!("{}", row.line());
+    });
+    kept.report()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn ops(arguments: &Ops) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&arguments.batches, &arguments.rows])?;
+    let host = Host::detect(common.host.clone());
+    if let Some(bundle) = &arguments.steps {
+        let rows = ops::steps::profile(&Network::open(bundle)?, common.window, &common.settings, &host)?;
+        common.report("steps", ops::steps::describe(&common.settings), rows, &host)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let suite = OpSuite {
+        batches: arguments.batches.clone(),
+        frames: common.window,
+        rows: arguments.rows.clone(),
+        threads: common.threads.clone(),
+        only: arguments.only.clone(),
+    };
+    let (peaks, rows) = suite.run(&common.settings, &host, |row| eprintln!("{}", row.line()))?;
+    let disagreeing = rows.iter().filter(|row| !row.agreement.holds()).count();
+    let count = rows.len();
+    common.report("ops", suite.describe(&peaks, &common.settings), rows, &host)?;
+    if disagreeing > 0 {
+        eprintln!("error: fused and plain form disagree in {disagreeing} of {count} cases");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn training(arguments: &Training) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&[arguments.batch]])?;
+    let host = Host::detect(common.host.clone());
+    let suite = TrainingSuite {
+        network: Network::open(Path::new("weights/policy-mamba"))?,
+        batch: arguments.batch,
+        frames: common.window,
+        threads: common.threads.clone(),
+        settings: common.settings.clone(),
+    };
+    let peer = || arguments.python.start();
+    let mut rows = suite.run(peer, &host, |row| eprintln!("{}", row.line()))?;
+    if let Some(program) = &arguments.ranks {
+        let ranks = RankSuite { program: program.clone(), batch: suite.batch, frames: suite.frames, rounds: 3 };
+        let measured = ranks.run(&suite.network, &host)?;
+        measured.iter().for_each(|row| eprintln!("{}", row.line()));
+        rows.extend(measured);
+    }
+    common.report("training", suite.describe(), rows, &host)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn beam(arguments: &BeamBench) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&[arguments.batch]])?;
+    let host = Host::detect(common.host.clone());
+    let suite = BeamSuite {
+        batch: arguments.batch,
+        hidden: arguments.hidden,
+        bundle: arguments.bundle.clone(),
+        threads: common.threads.clone(),
+        settings: common.settings.clone(),
+    };
+    let mut peer = arguments.python.start()?;
+    let rows = suite.run(&mut peer, &host, |row| eprintln!("{}", row.line()))?;
+    common.report("beam", common.settings.describe_comparison(), rows, &host)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn train_peak(arguments: &TrainPeak) -> Result<ExitCode> {
+    let TrainPeak { bundle, batch, frames, threads } = arguments;
+    let [before, peak] = candle_bench::training::train_peak(&Network::open(bundle)?, *batch, *frames, *threads)?;
+    println!("{before} {peak}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Takes one step of a bundle and prints a line.
+pub fn first_answer(arguments: &FirstAnswer) -> Result<ExitCode> {
+    let (network, place) = (Network::open(&arguments.bundle)?, arguments.device.open()?);
+    let case = Case { dtype: arguments.dtype.clone(), ..network.case(Pass::Step, 1, 1, 1) };
+    EngineCalls::new(network.load()?, &case, &Inputs::random(&case), &place)?.run()?;
+    println!("{}", gpu::ANSWER);
+    Ok(ExitCode::SUCCESS)
+}
