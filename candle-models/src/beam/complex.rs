@@ -1,5 +1,7 @@
 //! Complex vectors as interleaved pairs `[N, 2]` (real, imaginary) of f32.
 
+use std::ops::{Add, Mul, Sub};
+
 /// `a^H b`: the inner product that conjugates its first argument.
 pub fn inner(a: &[f32], b: &[f32]) -> [f32; 2] {
     let [re, im] = sums::<f32>(a, b);
@@ -65,6 +67,57 @@ fn sums<T: From<f32> + Default + Copy + std::ops::Mul<Output = T> + std::ops::Ad
         (a + b) + (c + d)
     };
     [pairs(straight, |even, odd| even + odd), pairs(crossed, |even, odd| even - odd)]
+}
+
+/// A complex number in f64: real and imaginary part.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Complex(pub f64, pub f64);
+
+impl Complex {
+    /// `z*`.
+    pub fn conjugate(self) -> Self {
+        Self(self.0, -self.1)
+    }
+
+    /// `|z|^2`.
+    pub fn power(self) -> f64 {
+        self.0 * self.0 + self.1 * self.1
+    }
+
+    /// `c z`.
+    pub fn scaled(self, c: f64) -> Self {
+        Self(c * self.0, c * self.1)
+    }
+}
+
+impl From<[f64; 2]> for Complex {
+    fn from([re, im]: [f64; 2]) -> Self {
+        Self(re, im)
+    }
+}
+
+impl Add for Complex {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0 + other.0, self.1 + other.1)
+    }
+}
+
+impl Sub for Complex {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self(self.0 - other.0, self.1 - other.1)
+    }
+}
+
+impl Mul for Complex {
+    type Output = Self;
+
+    fn mul(self, other: Self) -> Self {
+        Self(self.0 * other.0 - self.1 * other.1, self.0 * other.1 + self.1 * other.0)
+    }
 }
 
 #[cfg(test)]

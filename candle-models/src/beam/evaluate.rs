@@ -1,11 +1,14 @@
 //! What controllers and baselines gain on the same channels.
 
-use super::baselines::{Baseline, Beams, Trial};
+use super::baselines::{Baseline, Beams, Estimator, Measured, Transmits, Trial};
 use super::channel::noise_deviation;
-use super::{Beam, ChannelConfig, Channels, Episodes, Sensing, Summary, Tapes, within};
+use super::complex::{normalise, squared_norm};
+use super::user::ANTENNA_SCALE;
+use super::{Beam, BeamConfig, ChannelConfig, Channels, Codebook, Episodes, Scheme, Sensing, Summary, Tapes, within};
 use crate::Result;
 use crate::random::Random;
 use candle_core::{DType, Tensor};
+use rayon::prelude::*;
 use std::sync::Arc;
 
 /// Channels of a batch.
@@ -57,22 +60,66 @@ impl Evaluation {
     pub fn controller(&self, model: &Beam, tapes: &Tapes) -> Result<Gains> {
         let config = &model.config;
         within("measurements", self.measurements, 1..=config.measurements)?;
-        let random = self.random();
         self.gains(&config.channel, |channels, first| {
-            let batch = channels.batch();
-            let start = (0..batch as u64).map(|i| config.start(random, first.wrapping_add(i))).collect();
-            let episodes = Episodes {
-                channels: channels.clone(),
-                measurements: self.measurements,
-                start,
-                snr_db: vec![self.snr_db; batch],
-                noise: random.stream("noise"),
-                first,
-                sensing: self.sensing,
-            };
-            let decided = model.align(&episodes, tapes)?;
+            let decided = model.align(&self.episodes(config, channels, first), tapes)?;
             Ok(Beams { receive: host(&decided.receive)?, transmit: host(&decided.transmit)? })
         })
+    }
+
+    /// What an [`Estimator`] gains on the very measurements of [`Evaluation::controller`]: with scheme C1 it chooses a beam of the
+    /// codebook, otherwise any. A channel takes a tenth of a second.
+    ///
+    /// # Errors
+    /// As [`Evaluation::controller`] and [`Estimator::new`].
+    pub fn estimator(&self, model: &Beam, tapes: &Tapes) -> Result<Gains> {
+        let config = &model.config;
+        within("measurements", self.measurements, 1..=config.measurements)?;
+        let estimator = Estimator::new(&config.channel, Codebook::new(config.channel.transmit.elements(), host(&model.swept()?)?)?)?;
+        let transmits = if config.scheme == Scheme::C1 { Transmits::Swept } else { Transmits::Any };
+        let (random, noise) = (self.random().stream("posterior"), 2.0 * f64::from(noise_deviation(self.snr_db)?).powi(2));
+        self.gains(&config.channel, |channels, first| {
+            let episodes = self.episodes(config, channels, first);
+            let seen = host(&model.measure(&episodes, tapes)?)?;
+            let conclude = |(i, seen): (usize, &[f32])| {
+                let measured = self.measured(config, episodes.start[i], seen);
+                let measured = Measured { beams: &measured.0, sent: &measured.1, values: &measured.2, noise };
+                estimator.conclude(&measured, transmits, random.at(first.wrapping_add(i as u64)))
+            };
+            let rows = seen.par_chunks(seen.len() / channels.batch()).enumerate();
+            let found = rows.map(conclude).collect::<Result<Vec<_>>>()?;
+            Ok(Beams {
+                receive: found.iter().flat_map(|found| &found.receive).copied().collect(),
+                transmit: found.iter().flat_map(|found| &found.transmit).copied().collect(),
+            })
+        })
+    }
+
+    /// Beams, what they were sent with, and values of the measurements that a record holds. It holds `y w` in antenna space: a common
+    /// phase of beam and value is lost, and changes nothing of what they say.
+    fn measured(&self, config: &BeamConfig, start: u32, record: &[f32]) -> (Vec<f32>, Vec<usize>, Vec<f32>) {
+        let (mut beams, mut sent, mut values) = (Vec::new(), Vec::new(), Vec::new());
+        for step in 0..self.measurements {
+            let mut beam = record[config.record_place(step, config.seen(start, step))].to_vec();
+            values.extend([(squared_norm(&beam).sqrt() / f64::from(ANTENNA_SCALE)) as f32, 0.0]);
+            normalise(&mut beam);
+            beams.extend(beam);
+            sent.push((start as usize + step) % config.codebook.count());
+        }
+        (beams, sent, values)
+    }
+
+    /// The episodes of channels `first..`.
+    fn episodes(&self, config: &BeamConfig, channels: &Arc<Channels>, first: u64) -> Episodes {
+        let (random, batch) = (self.random(), channels.batch());
+        Episodes {
+            channels: channels.clone(),
+            measurements: self.measurements,
+            start: (0..batch as u64).map(|i| config.start(random, first.wrapping_add(i))).collect(),
+            snr_db: vec![self.snr_db; batch],
+            noise: random.stream("noise"),
+            first,
+            sensing: self.sensing,
+        }
     }
 
     /// What a baseline gains on channels of a configuration: its measurements are all made at the step of a controller's last.
@@ -110,7 +157,7 @@ fn host(beams: &Tensor) -> Result<Vec<f32>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BeamConfig, DecisionConfig, Feedback, Scheme, alignment};
+    use super::super::{BeamConfig, ChannelModel, DecisionConfig, Feedback, Geometric, alignment};
     use super::*;
     use crate::nn::Params;
     use candle_core::Device;
@@ -175,6 +222,28 @@ mod tests {
         assert_close(&found.values, &want);
         let genie = Evaluation { measurements: 4, ..evaluation(2, 40) }.baseline(&Baseline::Genie, &model.config.channel).unwrap();
         assert!(genie.values.iter().zip(&want).all(|(bound, gain)| *gain <= 1.0001 * bound));
+    }
+
+    /// A lone path that is heard well is found in the measurements of networks that learned nothing, wherever the sweep started.
+    #[test]
+    fn an_estimator_reads_the_measurements_of_a_controller() {
+        for scheme in [Scheme::C1, Scheme::C3] {
+            let (mut model, tapes) = (small(scheme), Tapes::default());
+            model.config.channel.model = ChannelModel::Geometric(Geometric { paths: 1, ..Geometric::default() });
+            let whole = Evaluation { snr_db: 40.0, ..evaluation(3, 12) };
+            let found = whole.estimator(&model, &tapes).unwrap();
+            let bound = match scheme {
+                Scheme::C1 => Baseline::Mrc(Codebook::new(32, host(&model.swept().unwrap()).unwrap()).unwrap()),
+                Scheme::C2 | Scheme::C3 => Baseline::Genie,
+            };
+            let bound = whole.baseline(&bound, &model.config.channel).unwrap();
+            let lost = bound.values.iter().zip(&found.values).map(|(bound, gain)| 10.0 * (bound / gain).log10());
+            let mut lost: Vec<f32> = lost.collect();
+            lost.sort_by(f32::total_cmp);
+            assert!(lost[0] > -1e-3 && lost[6] < 0.2, "{scheme:?}: {lost:?}");
+            let share = Evaluation { snr_db: 40.0, ..evaluation(9, 2) }.estimator(&model, &tapes).unwrap();
+            assert_close(&share.values, &found.values[6..8]);
+        }
     }
 
     #[test]

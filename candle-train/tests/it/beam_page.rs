@@ -132,6 +132,10 @@ fn a_page_has_every_table_and_figure_and_the_library_says_the_same() {
         let genie = at.baseline(&Baseline::Genie, &setup).unwrap().summary().unwrap();
         assert!(found[5].starts_with(&format!("{:.2} ± ", genie.mean_db - summary.mean_db)), "{found:?}");
 
+        let some = Evaluation { count: CHANNELS / 32, ..at };
+        let carried = row(&readme, "What the measurements carry", name);
+        assert_eq!(carried[..2], [mean(&gains(some)), mean(&some.estimator(&beam, &tapes).unwrap())]);
+
         let low = gains(Evaluation { snr_db: -15.0, ..at });
         assert_eq!(row(&readme, "Gain against SNR", name)[0], mean(&low));
         assert_eq!(row(&readme, "Satisfaction against SNR", name)[0], format!("{:.3}", low.summary().unwrap().satisfaction));

@@ -5,8 +5,7 @@
 //! receive elements, `H H^H` is the smaller matrix.
 
 use super::super::channel::Link;
-use super::super::complex::{add_scaled, inner_f64, normalise};
-use std::ops::{Add, Mul};
+use super::super::complex::{Complex, add_scaled, inner_f64, normalise};
 
 /// Writes the unit-norm beams with the largest gain.
 pub(super) fn singular_vectors(link: &Link, w: &mut [f32], f: &mut [f32]) {
@@ -24,7 +23,7 @@ pub(super) fn singular_vectors(link: &Link, w: &mut [f32], f: &mut [f32]) {
         let n = w.len() / 2;
         let row = |i: usize| &matrix[i * f.len()..(i + 1) * f.len()];
         // (H H^H)_ij = h_i . conj(h_j): the inner product that conjugates row j.
-        let entries = (0..n * n).map(|k| inner_f64(row(k % n), row(k / n))).map(|[re, im]| Complex(re, im)).collect();
+        let entries = (0..n * n).map(|k| inner_f64(row(k % n), row(k / n))).map(Complex::from).collect();
         for (w, c) in w.chunks_exact_mut(2).zip(dominant(entries, n)) {
             w.copy_from_slice(&[c.0 as f32, c.1 as f32]);
         }
@@ -40,13 +39,12 @@ fn path_matrix(link: &Link) -> Vec<Complex> {
     let gram = |vectors: &[f32]| -> Vec<Complex> {
         let width = vectors.len() / paths;
         let vector = |l: usize| &vectors[l * width..(l + 1) * width];
-        (0..paths * paths).map(|k| inner_f64(vector(k / paths), vector(k % paths))).map(|[re, im]| Complex(re, im)).collect()
+        (0..paths * paths).map(|k| inner_f64(vector(k / paths), vector(k % paths))).map(Complex::from).collect()
     };
     let gain = |l: usize| Complex(f64::from(link.gains[2 * l]), f64::from(link.gains[2 * l + 1]));
     let mut receive = gram(link.receive);
     for (k, x) in receive.iter_mut().enumerate() {
-        let Complex(re, im) = gain(k / paths);
-        *x = Complex(re, -im) * *x * gain(k % paths);
+        *x = gain(k / paths).conjugate() * *x * gain(k % paths);
     }
     multiplied(&receive, &gram(link.transmit), paths)
 }
@@ -59,18 +57,18 @@ fn dominant(mut matrix: Vec<Complex>, n: usize) -> Vec<Complex> {
     for _ in 0..16 {
         let largest = matrix.iter().map(|x| x.0.abs().max(x.1.abs())).fold(0., f64::max);
         if largest > 0. {
-            matrix.iter_mut().for_each(|x| *x = *x * Complex(largest.recip(), 0.));
+            matrix.iter_mut().for_each(|x| *x = x.scaled(largest.recip()));
         }
         matrix = multiplied(&matrix, &matrix, n);
     }
     let column = |j: usize| (0..n).map(move |i| i * n + j);
-    let norm = |j: usize| column(j).map(|k| matrix[k].0.powi(2) + matrix[k].1.powi(2)).sum::<f64>();
+    let norm = |j: usize| column(j).map(|k| matrix[k].power()).sum::<f64>();
     let best = (1..n).fold(0, |best, j| if norm(j) > norm(best) { j } else { best });
     let norm = norm(best).sqrt();
     if norm == 0. {
         return (0..n).map(|i| Complex(f64::from(u8::from(i == 0)), 0.)).collect();
     }
-    column(best).map(|k| matrix[k] * Complex(norm.recip(), 0.)).collect()
+    column(best).map(|k| matrix[k].scaled(norm.recip())).collect()
 }
 
 fn multiplied(a: &[Complex], b: &[Complex], n: usize) -> Vec<Complex> {
@@ -82,24 +80,4 @@ fn multiplied(a: &[Complex], b: &[Complex], n: usize) -> Vec<Complex> {
         }
     }
     out
-}
-
-/// A complex number in f64: real and imaginary part.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Complex(f64, f64);
-
-impl Add for Complex {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self(self.0 + other.0, self.1 + other.1)
-    }
-}
-
-impl Mul for Complex {
-    type Output = Self;
-
-    fn mul(self, other: Self) -> Self {
-        Self(self.0 * other.0 - self.1 * other.1, self.0 * other.1 + self.1 * other.0)
-    }
 }

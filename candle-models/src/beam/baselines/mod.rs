@@ -2,6 +2,7 @@
 //!
 //! All of them give beams for a batch of channels; [`Beams::gains`] says what those are worth.
 
+mod estimator;
 mod genie;
 mod omp;
 mod search;
@@ -12,6 +13,7 @@ use super::codebook::Codebook;
 use super::{ChannelConfig, within};
 use crate::Result;
 use crate::random::Random;
+pub use estimator::{Conclusion, Estimator, Measured, Transmits};
 pub use omp::Omp;
 use rayon::prelude::*;
 pub use search::Hierarchy;

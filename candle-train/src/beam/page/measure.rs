@@ -1,8 +1,8 @@
 //! The figures of the page, before they are text.
 
-use super::{ABLATION_PRECISION_DB, MEASUREMENTS, MEASUREMENTS_SNR_DB, Model, PRECISION_DB, SEED, SNR_DB, SNRS_DB};
+use super::{ABLATION_PRECISION_DB, ESTIMATED, MEASUREMENTS, MEASUREMENTS_SNR_DB, Model, PRECISION_DB, SEED, SNR_DB, SNRS_DB};
 use candle_models::Result;
-use candle_models::beam::baselines::Probing;
+use candle_models::beam::baselines::{Estimator, Probing};
 use candle_models::beam::metrics::decibels;
 use candle_models::beam::{Baseline, Beam, ChannelConfig, Codebook, Evaluation, Gains, Scheme, Sensing, Summary, Tapes};
 
@@ -50,6 +50,18 @@ pub(super) struct Other {
     pub(super) genie: Summary,
     /// Name, measurements, figures and what is missing to the genie.
     pub(super) models: Vec<(String, usize, Summary, Estimate)>,
+}
+
+/// What a model's measurements say to who knows the channel's statistics.
+pub(super) struct Carried {
+    pub(super) name: String,
+    /// What the model gains, and what the estimator does on the same measurements.
+    pub(super) model: Summary,
+    pub(super) estimator: Summary,
+    /// What the model is below the estimator: what a better decision could gain.
+    pub(super) decision: Estimate,
+    /// What the estimator is below the genie, with scheme C1 below the codebook's best beam: what better measurements could gain.
+    pub(super) measurements: Estimate,
 }
 
 enum Method<'a> {
@@ -130,11 +142,36 @@ impl<'a> Bench<'a> {
         })
     }
 
+    /// What the measurements of models carry, of those whose channels the estimator knows.
+    pub(super) fn carried(&self, models: &[Model]) -> Result<Vec<Carried>> {
+        let mut found = Vec::new();
+        for Model { name, beam } in models {
+            if Estimator::new(&beam.config.channel, swept(beam)?).is_err() {
+                continue;
+            }
+            (self.progress)(&format!("{name}: what its measurements carry"));
+            let bound = match beam.config.scheme {
+                Scheme::C1 => Baseline::Mrc(swept(beam)?),
+                Scheme::C2 | Scheme::C3 => Baseline::Genie,
+            };
+            let (measurements, count) = (beam.config.measurements, (self.channels / 32).clamp(1, ESTIMATED));
+            let share = Evaluation { seed: SEED, snr_db: SNR_DB, measurements, sensing: Sensing::Measurements, first: 0, count };
+            let (model, estimator) = (share.controller(beam, &self.tapes)?, share.estimator(beam, &self.tapes)?);
+            found.push(Carried {
+                name: name.clone(),
+                model: model.summary()?,
+                estimator: estimator.summary()?,
+                decision: below(&estimator, &model),
+                measurements: below(&share.baseline(&bound, &beam.config.channel)?, &estimator),
+            });
+        }
+        Ok(found)
+    }
+
     /// What the best beam of a codebook reaches, and what gains are missing to it.
     fn ceiling(&self, beam: &Beam, gains: &Gains) -> Result<(Summary, Estimate)> {
-        let setup = &beam.config.channel;
-        let swept = Codebook::new(setup.transmit.elements(), beam.swept()?.flatten_all()?.to_vec1()?)?;
-        let ceiling = self.all(&Method::Baseline(&Baseline::Mrc(swept), setup), SNR_DB, beam.config.measurements)?;
+        let method = Baseline::Mrc(swept(beam)?);
+        let ceiling = self.all(&Method::Baseline(&method, &beam.config.channel), SNR_DB, beam.config.measurements)?;
         Ok((ceiling.summary()?, below(&ceiling, gains)))
     }
 
@@ -186,6 +223,10 @@ impl<'a> Bench<'a> {
         }
         Ok(gains)
     }
+}
+
+fn swept(beam: &Beam) -> Result<Codebook> {
+    Codebook::new(beam.config.channel.transmit.elements(), beam.swept()?.flatten_all()?.to_vec1()?)
 }
 
 /// Searches that take hundreds of microseconds for a channel.

@@ -31,6 +31,9 @@ pub const PRECISION_DB: f64 = 0.03;
 /// The same for ablations, whose effect is hundreds of times that.
 pub const ABLATION_PRECISION_DB: f64 = 0.1;
 
+/// The most channels for the estimator, which takes a tenth of a second for one; it is given one of 32.
+pub const ESTIMATED: usize = 512;
+
 /// The page's text.
 const README: &str = "README.md";
 /// What names of bundles begin with.
@@ -114,6 +117,7 @@ impl Page {
             files.push(("steps.svg", figures::measurements(&measured)?));
         }
         text += &text::others(&bench.others(&others)?);
+        text += &text::carried(&bench.carried(&self.models)?);
         let learned: Vec<&Model> = self.models.iter().filter(|model| model.beam.config.scheme == Scheme::C3).collect();
         if !learned.is_empty() {
             text += text::PATTERNS;

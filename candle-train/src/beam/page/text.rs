@@ -1,6 +1,6 @@
 //! The page's words and tables, as Markdown.
 
-use super::measure::{Estimate, OfModel, Other, Row};
+use super::measure::{Carried, Estimate, OfModel, Other, Row};
 use super::{ABLATION_PRECISION_DB, MEASUREMENTS_SNR_DB, PRECISION_DB, Page, SEED, SNR_DB, SNRS_DB};
 use crate::host::Host;
 use candle_models::beam::metrics::SATISFIED_DB;
@@ -133,6 +133,26 @@ pub(super) fn others(others: &[Other]) -> String {
         text += &table(&columns, rows.chain([line("SVD genie", bound)]));
     }
     text
+}
+
+/// What the models' measurements carry.
+pub(super) fn carried(models: &[Carried]) -> String {
+    if models.is_empty() {
+        return String::new();
+    }
+    let count = models[0].model.count;
+    let text = format!(
+        "\n## What the measurements carry\n\nAt {SNR_DB} dB, on the first {count} channels: an estimator that knows how the channels are drawn \
+         finds their posterior by sequential Monte Carlo (a tenth of a second a channel) in the very measurements that a model made, and \
+         takes the beams of which it expects most. What a model is below the estimator, a better decision could gain; what the estimator is \
+         below the bound (the genie; with scheme C1 the codebook's best beam with ideal combining), only other measurements could.\n\n"
+    );
+    let columns = ["", "the model", "estimator", "model below the estimator", "estimator below the bound"];
+    let row = |carried: &Carried| {
+        let means = [mean(&carried.model), mean(&carried.estimator)];
+        line(&carried.name, means.into_iter().chain([estimate(carried.decision), estimate(carried.measurements)]))
+    };
+    text + &table(&columns, models.iter().map(row))
 }
 
 /// A setup in words.
