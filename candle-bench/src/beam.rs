@@ -103,6 +103,7 @@ impl BeamSuite {
             case: case.clone(),
             what: what.into(),
             found,
+            found_ci: None,
             limit,
             unit: unit.into(),
             evidence,
@@ -116,7 +117,8 @@ impl BeamSuite {
             let evidence =
                 format!("{ours:.2} steps/s, {} {theirs:.2}, channels of our side drawn anew in each", peer.versions().of(Library::Pytorch));
             let what = if dtype == "f32" { "training steps over PyTorch's" } else { "the same, products in bf16" };
-            rows.push(row(what, compared.ratio, Limit::AtLeast(least), "x", evidence, &self.case(threads, dtype)));
+            let found = row(what, compared.ratio, Limit::AtLeast(least), "x", evidence, &self.case(threads, dtype));
+            rows.push(TargetRow { found_ci: Some(compared.ratio_ci), ..found });
             if dtype == "f32" {
                 fastest = compared.ours_us.p50;
             }
@@ -151,6 +153,7 @@ impl BeamSuite {
             case: Case { model, pass: Pass::Step, batch: 1, frames: 1, ..self.case(1, dtype) },
             what: format!("next beam for one user, {dtype} weights"),
             found: measured.latency_us.p50,
+            found_ci: None,
             limit: Limit::AtMost(most),
             unit: "us".into(),
             evidence: format!("p99 {:.1} us, a session of an engine", measured.latency_us.p99.unwrap_or(f64::NAN)),

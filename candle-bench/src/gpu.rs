@@ -6,6 +6,7 @@ use crate::harness::{self, Rounds, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::peer::{Library, Peer, PeerCase};
 use crate::policy::{EngineCalls, Inputs, Network, Place};
+use crate::stats::Interval;
 use crate::suites::PeerSuite;
 use crate::table::{Case, Pass};
 use crate::targets::{Limit, TargetRow};
@@ -96,7 +97,13 @@ impl GpuSuite {
     /// A row, with the figure and what it was made from, or why there is none.
     fn row(&self, host: &Host, case: Case, (what, limit, unit): (String, Limit, &str), found: Result<(f64, String)>) -> TargetRow {
         let (found, evidence) = found.unwrap_or_else(|error| (f64::NAN, format!("not measured: {error:#}")));
-        TargetRow { host: host.clone(), case, what, found, limit, unit: unit.to_owned(), evidence }
+        TargetRow { host: host.clone(), case, what, found, found_ci: None, limit, unit: unit.to_owned(), evidence }
+    }
+
+    /// The same with the interval that comes with the figure.
+    fn compared(&self, host: &Host, case: Case, what: (String, Limit, &str), found: Result<(f64, Interval, String)>) -> TargetRow {
+        let interval = found.as_ref().ok().map(|found| found.1);
+        TargetRow { found_ci: interval, ..self.row(host, case, what, found.map(|(found, _, evidence)| (found, evidence))) }
     }
 
     /// From an observation in host memory to an action in host memory.
@@ -145,11 +152,12 @@ impl GpuSuite {
         let mut compare = || {
             let row = suite.run(peer, &self.settings, host, |_| {})?.pop().context("nothing was compared")?;
             let c = row.comparison.with_context(|| format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst))?;
-            Ok((1.0 / c.ratio, format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds)))
+            let evidence = format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds);
+            Ok((1.0 / c.ratio, c.ratio_ci.inverse(), evidence))
         };
         let what = format!("{} step over PyTorch's", network.config.backbone.kind());
         let found = compare();
-        self.row(host, self.case(network, Pass::Step, batch, 1), (what, Limit::AtMost(0.7), "x"), found)
+        self.compared(host, self.case(network, Pass::Step, batch, 1), (what, Limit::AtMost(0.7), "x"), found)
     }
 
     /// Inputs and outputs of a scan over its time, as a share of what a copy on the device reaches.
@@ -194,11 +202,15 @@ impl GpuSuite {
             let mut ours = self.timed(|| ops::linear(&a, &b, None, Activation::None));
             let c = harness::compare(&mut ours, peer, &self.settings)?;
             let rate = |us: f64| 2.0 * (size as f64).powi(3) * case.frames as f64 / us / 1e6;
-            Ok((c.ratio, format!("{:.1} TFLOP/s, PyTorch {:.1}, {} rounds", rate(c.ours_us.p50), rate(c.theirs_us.p50), c.rounds)))
+            Ok((
+                c.ratio,
+                c.ratio_ci,
+                format!("{:.1} TFLOP/s, PyTorch {:.1}, {} rounds", rate(c.ours_us.p50), rate(c.theirs_us.p50), c.rounds),
+            ))
         };
         let what = format!("{} product {size} x {size} x {size}, rate over PyTorch's", case.dtype);
         let found = compare();
-        self.row(host, case.clone(), (what, Limit::AtLeast(0.95), "x"), found)
+        self.compared(host, case.clone(), (what, Limit::AtLeast(0.95), "x"), found)
     }
 
     /// From the start of a process to its first answer, its kernels in the cache.

@@ -2,6 +2,7 @@
 //! on the same weights and inputs.
 
 pub mod beam;
+pub mod compare;
 pub mod gpu;
 pub mod harness;
 pub mod host;

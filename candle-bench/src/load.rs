@@ -3,6 +3,7 @@
 //! Every agent is a thread with a session of its own. In an open loop a request has a time at which it is due, whether or not
 //! the one before has been answered, and its latency counts from then: a stall is seen by every request that it delays.
 
+use crate::compare::Figure;
 use crate::host::Host;
 use crate::policy::{Inputs, Network, STREAM_FRAMES};
 use crate::stats::{Summary, percentile, sorted};
@@ -102,6 +103,7 @@ impl Record for LoadRow {
         ("Seconds", Shown::Csv),
         ("Device", Shown::Csv),
     ];
+    const IDENTITY: &'static [&'static str] = &["Model", "Dtype", "Arrivals", "Sessions", "Threads", "Device"];
 
     fn cells(&self) -> Vec<String> {
         let (case, latency) = (&self.case, &self.latency_us);
@@ -133,6 +135,10 @@ impl Record for LoadRow {
 
     fn host(&self) -> &Host {
         &self.host
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        vec![Figure::mean("mean latency", &self.latency_us)]
     }
 }
 

@@ -1,9 +1,10 @@
 //! A row of the table of operations.
 
 use super::{Peaks, Work};
+use crate::compare::Figure;
 use crate::harness::Comparison;
 use crate::host::Host;
-use crate::table::{Agreement, Record, Shown, micros};
+use crate::table::{Agreement, Record, Shown, compared_sides, micros};
 use Shown::{Csv, Everywhere};
 use serde::{Deserialize, Serialize};
 
@@ -105,6 +106,7 @@ impl Record for OpRow {
         ("Peak GB/s", Csv),
         ("Rounds", Csv),
     ];
+    const IDENTITY: &'static [&'static str] = &["Operation", "Shape", "Pass", "Threads"];
 
     fn cells(&self) -> Vec<String> {
         let shown = |x: Option<f64>| x.map_or_else(String::new, |x| format!("{x:.1}"));
@@ -141,6 +143,10 @@ impl Record for OpRow {
 
     fn host(&self) -> &Host {
         &self.host
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        compared_sides(self.comparison.as_ref(), "fused form's mean", "plain over fused")
     }
 }
 

@@ -1,5 +1,6 @@
 //! Where the time of an inference pass goes: the operations of a recorded policy by name, on one thread.
 
+use crate::compare::{Figure, Sense};
 use crate::harness::Settings;
 use crate::host::Host;
 use crate::policy::{Inputs, Network};
@@ -56,6 +57,7 @@ impl Record for StepRow {
         ("GFLOP/s", Everywhere),
         ("Passes", Csv),
     ];
+    const IDENTITY: &'static [&'static str] = &["Model", "Batch", "Frames", "Operation"];
 
     fn cells(&self) -> Vec<String> {
         vec![
@@ -73,6 +75,10 @@ impl Record for StepRow {
 
     fn host(&self) -> &Host {
         &self.host
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        vec![Figure::new("median of a pass", "us", Sense::Time, self.p50_us)]
     }
 }
 

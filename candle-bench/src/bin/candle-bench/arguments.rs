@@ -218,6 +218,20 @@ pub struct Ops {
     pub steps: Option<PathBuf>,
 }
 
+#[derive(clap::Args)]
+pub struct Compare {
+    /// Directory of the earlier run.
+    pub before: PathBuf,
+    /// Directory of the later run.
+    pub after: PathBuf,
+    /// Change in percent below which a figure is unclear: its interval knows the noise within a run, not that from one run to the next.
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
+    pub threshold: f64,
+    /// JSON for programs instead of tables.
+    #[arg(long)]
+    pub json: bool,
+}
+
 fn parse_heads(text: &str) -> Result<Heads, String> {
     match text {
         "autoregressive" => Ok(Heads::Autoregressive),

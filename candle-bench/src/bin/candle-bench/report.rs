@@ -26,10 +26,19 @@ impl Common {
             "Host {}: {}, {} CPUs, {}. Commit {}, {}, {} build.",
             host.host, host.cpu, host.cpus, host.features, host.commit, host.date, host.profile
         );
-        let report = Report { command: format!("candle-bench {}", arguments.join(" ")), method: format!("{machine} {method}"), rows };
+        let report = Report::new(format!("candle-bench {}", arguments.join(" ")), format!("{machine} {method}"), rows);
         report.write(&self.directory(host), name)?;
         Ok(report)
     }
+}
+
+/// Characters of a line where nobody says how many fit.
+const WIDTH: usize = 100;
+
+/// Characters of a line of the terminal; of `COLUMNS` where the output goes elsewhere.
+pub fn terminal_width() -> usize {
+    let asked = || std::env::var("COLUMNS").ok()?.parse().ok();
+    console::Term::stdout().size_checked().map(|(_, columns)| columns.into()).or_else(asked).unwrap_or(WIDTH)
 }
 
 /// The rows of a run so far, written again after each.

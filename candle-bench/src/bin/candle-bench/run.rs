@@ -1,9 +1,10 @@
 //! What every suite does with its arguments.
 
-use crate::arguments::{BeamBench, FirstAnswer, Gpu, Latency, Load, Ops, Peers, Targets, TrainPeak, Training};
-use crate::report::Kept;
+use crate::arguments::{BeamBench, Compare, FirstAnswer, Gpu, Latency, Load, Ops, Peers, Targets, TrainPeak, Training};
+use crate::report::{self, Kept};
 use anyhow::{Context, Result, bail, ensure};
 use candle_bench::beam::BeamSuite;
+use candle_bench::compare::{self, Run};
 use candle_bench::gpu::{self, GpuSuite};
 use candle_bench::harness::Subject;
 use candle_bench::host::Host;
@@ -16,6 +17,7 @@ use candle_bench::table::{Case, Pass};
 use candle_bench::targets::TargetSuite;
 use candle_bench::training::TrainingSuite;
 use candle_models::policy::BackboneConfig;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -245,6 +247,25 @@ pub fn beam(arguments: &BeamBench) -> Result<ExitCode> {
     let rows = suite.run(&mut peer, &host, |row| eprintln!("{}", row.line()))?;
     common.report("beam", common.settings.describe_comparison(), rows, &host)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs that cannot be compared are bad use.
+pub fn compare(arguments: &Compare) -> Result<ExitCode> {
+    let compared = || -> Result<_> {
+        let [before, after] = [Run::open(&arguments.before)?, Run::open(&arguments.after)?];
+        compare::compare(&before, &after, arguments.threshold / 100.0)
+    };
+    let compared = match compared() {
+        Ok(compared) => compared,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let text = if arguments.json { serde_json::to_string_pretty(&compared)? + "\n" } else { compared.text(report::terminal_width()) };
+    // A reader that has seen enough is no error.
+    std::io::stdout().write_all(text.as_bytes()).or_else(|e| if e.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(e) })?;
+    Ok(if compared.regressions > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 pub fn train_peak(arguments: &TrainPeak) -> Result<ExitCode> {
