@@ -2,6 +2,7 @@
 //!
 //! A figure that cannot be measured does not end the run: its row says why.
 
+use crate::formulas;
 use crate::harness::{self, Rounds, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::peer::{Library, Peer, PeerCase};
@@ -172,7 +173,7 @@ impl GpuSuite {
             let resets = vec![false; rows];
             let bytes = (2 * u.elem_count() + packed.elem_count()) * dtype.size_in_bytes();
             let us = self.time(|| ops::selective_scan(&u, &packed, &params, &state, &resets))?;
-            let (scan, copy) = (bytes as f64 / us / 1e3, self.copy_gb_per_s()?);
+            let (scan, copy) = (formulas::gb_per_s(bytes as f64, us), self.copy_gb_per_s()?);
             Ok((scan / copy, format!("{us:.1} us, {scan:.0} of {copy:.0} GB/s, inputs and outputs alone counted")))
         };
         let what = format!("selective scan {batch} x {frames} x {width}, {states} states, share of copy bandwidth");
@@ -201,7 +202,7 @@ impl GpuSuite {
             let [a, b] = [self.random(&[size, size], dtype)?, self.random(&[size, size], dtype)?];
             let mut ours = self.timed(|| ops::linear(&a, &b, None, Activation::None));
             let c = harness::compare(&mut ours, peer, &self.settings)?;
-            let rate = |us: f64| 2.0 * (size as f64).powi(3) * case.frames as f64 / us / 1e6;
+            let rate = |us: f64| formulas::gflop_per_s(formulas::product_flop(size, size, size) * case.frames as f64, us) / 1e3;
             Ok((
                 c.ratio,
                 c.ratio_ci,
@@ -240,7 +241,7 @@ impl GpuSuite {
     fn copy_gb_per_s(&self) -> Result<f64> {
         let from = Tensor::zeros(self.sizes.copy, DType::F32, &self.place.device)?;
         let us = self.time(|| from.copy())?;
-        Ok(8.0 * self.sizes.copy as f64 / us / 1e3)
+        Ok(formulas::gb_per_s(8.0 * self.sizes.copy as f64, us))
     }
 
     /// The median time of one of several operations behind each other on the device, in microseconds.

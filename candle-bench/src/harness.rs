@@ -1,5 +1,6 @@
 //! How a timing is taken: warm up, measure windows until they agree, compare by interleaving.
 
+use crate::formulas::speed_ratio;
 use crate::stats::{self, Interval, Summary};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -212,7 +213,8 @@ pub fn compare(ours: &mut dyn Rounds, theirs: &mut dyn Rounds, settings: &Settin
             let b = theirs.round(calls.1)?;
             (ours.round(calls.0)?, b)
         };
-        ratios.push(stats::median(&stats::sorted(&b.latencies_us)) / stats::median(&stats::sorted(&a.latencies_us)));
+        let [ours, theirs] = [&a, &b].map(|round| stats::median(&stats::sorted(&round.latencies_us)));
+        ratios.push(speed_ratio(theirs, ours));
         spent += a.seconds + b.seconds;
         our_samples.extend(a.latencies_us);
         their_samples.extend(b.latencies_us);

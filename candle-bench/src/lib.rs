@@ -3,6 +3,7 @@
 
 pub mod beam;
 pub mod compare;
+pub mod formulas;
 pub mod gpu;
 pub mod harness;
 pub mod host;

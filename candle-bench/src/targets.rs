@@ -1,6 +1,7 @@
 //! The figures that this project holds itself to, measured in one run and set against their limits.
 
 use crate::compare::{Figure, Sense};
+use crate::formulas;
 use crate::harness::{self, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::load::{Arrivals, LoadSuite};
@@ -215,9 +216,8 @@ impl TargetSuite {
     fn matmul_share(&self, training: PeerRow) -> Result<TargetRow> {
         let PeerRow { host, case, comparison, .. } = training;
         let micros = comparison.map_or(f64::NAN, |c| c.ours_us.p50);
-        // Two operations per weight and frame forward, four backward.
-        let operations = 6.0 * self.mamba[0].products()? as f64 * (case.batch * case.frames) as f64;
-        let (ours, peak) = (operations / micros / 1e3, Peaks::measure(case.threads, &self.settings)?.gflop_per_s);
+        let flop = formulas::training_flop((self.mamba[0].products()? * case.batch * case.frames) as f64);
+        let (ours, peak) = (formulas::gflop_per_s(flop, micros), Peaks::measure(case.threads, &self.settings)?.gflop_per_s);
         Ok(TargetRow {
             host,
             case,

@@ -1,6 +1,7 @@
 //! Where the time of an inference pass goes: the operations of a recorded policy by name, on one thread.
 
 use crate::compare::{Figure, Sense};
+use crate::formulas::{gflop_per_s, product_flop};
 use crate::harness::Settings;
 use crate::host::Host;
 use crate::policy::{Inputs, Network};
@@ -130,7 +131,7 @@ fn profile_case(network: &Network, (batch, frames): (usize, usize), settings: &S
             gflop_per_s: flop
                 .get(operation)
                 .filter(|(matrices, _)| *matrices == steps)
-                .map(|(_, flop)| flop * (batch * frames) as f64 * 1e-3 / p50_us),
+                .map(|(_, flop)| gflop_per_s(flop * (batch * frames) as f64, p50_us)),
             passes: passes.len(),
         })
         .collect();
@@ -163,7 +164,7 @@ fn products(parameters: &[ParameterSpec]) -> BTreeMap<&'static str, (usize, f64)
         };
         let (matrices, flop) = products.entry(step).or_insert((0, 0.0));
         *matrices += 1;
-        *flop += 2.0 * (inputs * spec.shape[1]) as f64;
+        *flop += product_flop(1, inputs, spec.shape[1]);
     }
     products
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod compare;
+mod truth;
 
 use std::path::Path;
 use std::process::{Command, Output};
