@@ -100,6 +100,7 @@ struct Row {
 #[derive(Debug)]
 struct Suite {
     command: String,
+    interrupted: bool,
     rows: Vec<Row>,
 }
 
@@ -107,7 +108,8 @@ impl Suite {
     fn parse<R: Record + DeserializeOwned>(text: &str) -> Result<Self> {
         let report: Report<R> = serde_json::from_str(text)?;
         let row = |row: &R| Row { identity: Identity(row.identity()), host: row.host().clone(), figures: row.figures() };
-        Ok(Self { command: report.command, rows: report.rows.iter().map(row).collect() })
+        let interrupted = report.interrupted;
+        Ok(Self { command: report.command, interrupted, rows: report.rows.iter().map(row).collect() })
     }
 
     /// A report by the name of its suite; nothing where this version has no such suite.
@@ -305,6 +307,8 @@ pub struct ComparedSuite {
     pub name: String,
     /// Command line of the earlier and the later run.
     pub commands: [String; 2],
+    /// Whether the earlier and the later run ended before their last rows.
+    pub interrupted: [bool; 2],
     /// Rows of both.
     pub rows: Vec<ComparedRow>,
     /// Rows of the earlier run alone.
@@ -334,6 +338,7 @@ impl ComparedSuite {
         Self {
             name: name.to_owned(),
             commands: [before, after].map(|suite| suite.command.clone()),
+            interrupted: [before, after].map(|suite| suite.interrupted),
             rows,
             only_before: alone(before, &b),
             only_after: alone(after, &a),

@@ -64,10 +64,14 @@ const MAMBA_STEPS: [StepLimits; 2] = [(1, 80.0, None), (256, 150.0, None)];
 const COMPARED: [usize; 3] = [1, 32, 256];
 
 impl GpuSuite {
-    /// Measures everything; `seen` is called after each figure. Without a peer there are no comparisons.
+    /// Measures everything; `seen` is called after each figure. Without a peer there are no comparisons. What an interrupt keeps from
+    /// being measured has no row.
     pub fn run(&self, mut peer: Option<&mut Peer>, host: &Host, mut seen: impl FnMut(&TargetRow)) -> Vec<TargetRow> {
         let mut rows = Vec::new();
         let mut add = |row: TargetRow| {
+            if self.settings.interrupt.came() {
+                return;
+            }
             seen(&row);
             rows.push(row);
         };
@@ -217,6 +221,7 @@ impl GpuSuite {
     /// From the start of a process to its first answer, its kernels in the cache.
     fn first_answer(&self, host: &Host) -> TargetRow {
         let measure = || {
+            self.settings.interrupt.check()?;
             // The first run fills the cache, the other shows how long a start takes from then on.
             first_answer(&self.mamba.bundle, &self.place.name(), &self.mamba.dtype)?;
             let seconds = first_answer(&self.mamba.bundle, &self.place.name(), &self.mamba.dtype)?;

@@ -7,6 +7,7 @@ pub mod formulas;
 pub mod gpu;
 pub mod harness;
 pub mod host;
+pub mod interrupt;
 pub mod load;
 pub mod ops;
 pub mod peer;

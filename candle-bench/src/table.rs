@@ -364,14 +364,17 @@ pub struct Report<R> {
     pub command: String,
     /// How it was measured, in words.
     pub method: String,
+    /// Whether the run ended before its last row, or has not come to it yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interrupted: bool,
     /// The results.
     pub rows: Vec<R>,
 }
 
 impl<R> Report<R> {
-    /// A report of this version.
+    /// A whole report of this version.
     pub fn new(command: String, method: String, rows: Vec<R>) -> Self {
-        Self { format: FORMAT, command, method, rows }
+        Self { format: FORMAT, command, method, interrupted: false, rows }
     }
 }
 
@@ -388,7 +391,9 @@ impl<R: Record> Report<R> {
 
     /// The table with command and method above it.
     pub fn markdown(&self) -> String {
-        format!("Command: `{}`\n\n{} Latencies in microseconds.\n\n{}", self.command, self.method, markdown(&self.rows))
+        let Self { command, method, rows, .. } = self;
+        let mark = if self.interrupted { "**Interrupted: rows are missing.** " } else { "" };
+        format!("Command: `{command}`\n\n{mark}{method} Latencies in microseconds.\n\n{}", markdown(rows))
     }
 }
 
@@ -502,6 +507,16 @@ mod tests {
         let mut names: Vec<_> = std::fs::read_dir(&target).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         assert_eq!(names, ["latency.csv", "latency.json", "latency.md"]);
+    }
+
+    #[test]
+    fn an_interrupted_report_says_so_and_a_whole_one_does_not() {
+        let whole = Report::new("candle-bench latency".to_owned(), "as said.".to_owned(), vec![row()]);
+        let cut = Report { interrupted: true, ..whole.clone() };
+        assert!(cut.markdown().contains("**Interrupted: rows are missing.** as said.") && !whole.markdown().contains("nterrupted"));
+        let json = |report: &Report<LatencyRow>| serde_json::to_string(report).unwrap();
+        assert!(json(&cut).contains("\"interrupted\":true") && !json(&whole).contains("interrupted"));
+        assert_eq!(serde_json::from_str::<Report<LatencyRow>>(&json(&cut)).unwrap(), cut);
     }
 
     #[test]

@@ -268,6 +268,7 @@ impl TargetSuite {
             threads: vec![1],
             seconds: self.load_seconds,
             warm_up: 1.0,
+            interrupt: self.settings.interrupt.clone(),
         };
         for row in suite.run(host, |_| {})? {
             let evidence = format!(

@@ -89,6 +89,7 @@ impl TrainingSuite {
         let (mut ratios, mut ours, mut sums) = (Vec::new(), Vec::new(), Vec::new());
         let start = Instant::now();
         while ratios.len() < self.settings.rounds && (ratios.len() < 4 || start.elapsed().as_secs_f64() < self.settings.limit_s) {
+            self.settings.interrupt.check()?;
             let trainer = || steps_of_trainer(&self.network.config, case, &games);
             let mut sum = || Ok::<_, anyhow::Error>(bare.round(STEPS as usize)?.latencies_us.split_off(COLD_STEPS));
             // Who goes first changes: whatever the machine does in between falls on both.

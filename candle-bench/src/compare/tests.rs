@@ -68,7 +68,7 @@ fn row(batch: usize, mean: f64) -> Row {
 }
 
 fn run(rows: Vec<Row>) -> Run {
-    let suite = Suite { command: "candle-bench latency".to_owned(), rows };
+    let suite = Suite { command: "candle-bench latency".to_owned(), interrupted: false, rows };
     Run { directory: PathBuf::from("runs/x"), suites: BTreeMap::from([("latency".to_owned(), suite)]), unknown: Vec::new() }
 }
 

@@ -102,6 +102,11 @@ impl ComparedSuite {
             page.paragraph(2, &format!("before: {}", self.commands[0]));
             page.paragraph(2, &format!("after: {}", self.commands[1]));
         }
+        for (which, interrupted) in ["before", "after"].into_iter().zip(self.interrupted) {
+            if interrupted {
+                page.paragraph(2, &format!("{which}: interrupted, rows are missing"));
+            }
+        }
         page.table(&self.cells());
         for (what, rows) in [
             ("Only before", &self.only_before),

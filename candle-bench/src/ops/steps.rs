@@ -93,11 +93,13 @@ pub fn describe(settings: &Settings) -> String {
     )
 }
 
-/// The operations of a policy in a streaming step of one row and of several, and in a window of one sequence.
-pub fn profile(network: &Network, window: usize, settings: &Settings, host: &Host) -> Result<Vec<StepRow>> {
-    let cases = BATCHES.map(|batch| (batch, 1)).into_iter().chain([(1, window)]);
-    let rows = cases.map(|case| profile_case(network, case, settings, host)).collect::<Result<Vec<_>>>()?;
-    Ok(rows.into_iter().flatten().collect())
+/// The operations of a policy in a streaming step of one row and of several, and in a window of one sequence; `seen` is called
+/// for each.
+pub fn profile(network: &Network, window: usize, settings: &Settings, host: &Host, mut seen: impl FnMut(&StepRow)) -> Result<()> {
+    for case in BATCHES.map(|batch| (batch, 1)).into_iter().chain([(1, window)]) {
+        profile_case(network, case, settings, host)?.iter().for_each(&mut seen);
+    }
+    Ok(())
 }
 
 fn profile_case(network: &Network, (batch, frames): (usize, usize), settings: &Settings, host: &Host) -> Result<Vec<StepRow>> {
@@ -111,6 +113,7 @@ fn profile_case(network: &Network, (batch, frames): (usize, usize), settings: &S
     }
     let (start, mut passes) = (Instant::now(), Vec::new());
     while passes.is_empty() || start.elapsed().as_secs_f64() < settings.window_s {
+        settings.interrupt.check()?;
         passes.push(runner.profile(&resets)?);
     }
     let flop = products(&Policy::parameters(&network.config)?);
@@ -185,7 +188,8 @@ mod tests {
         for kind in BackboneConfig::KINDS {
             for heads in [Heads::Autoregressive, Heads::Independent] {
                 let network = Network::random(kind, heads, directory.path()).unwrap();
-                let rows = profile(&network, 3, &quick(), &Host::detect(None)).unwrap();
+                let mut rows = Vec::new();
+                profile(&network, 3, &quick(), &Host::detect(None), |row| rows.push(row.clone())).unwrap();
                 for (batch, frames) in [(1, 1), (32, 1), (1, 3)] {
                     let case: Vec<_> = rows.iter().filter(|r| (r.batch, r.frames) == (batch, frames)).collect();
                     assert!((case.iter().map(|r| r.share).sum::<f64>() - 1.0).abs() < 1e-9);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod compare;
+mod interrupt;
 mod truth;
 
 use std::path::Path;

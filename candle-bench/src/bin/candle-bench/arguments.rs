@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use candle_bench::harness::Settings;
+use candle_bench::interrupt::Interrupt;
 use candle_bench::load::Arrivals;
 use candle_bench::peer::{Library, Peer};
 use candle_bench::policy::{Network, Place};
@@ -251,6 +252,11 @@ impl Common {
         };
         let stored = |network: &Network| self.dtypes.iter().map(|dtype| network.stored(dtype, scratch)).collect::<Vec<_>>();
         networks.iter().flat_map(stored).collect()
+    }
+
+    /// Threads of the suite and what ends it early.
+    pub fn shared(&self) -> (&[usize], Option<&Interrupt>) {
+        (&self.threads, Some(&self.settings.interrupt))
     }
 
     pub fn validate(&self, batches: &[&[usize]]) -> Result<()> {
