@@ -1,5 +1,6 @@
 //! The beam family: a training step beside PyTorch's and the machine's matrix product, channels, and the next beam for one user.
 
+use crate::formulas;
 use crate::harness::{self, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::ops::Peaks;
@@ -103,6 +104,7 @@ impl BeamSuite {
             case: case.clone(),
             what: what.into(),
             found,
+            found_ci: None,
             limit,
             unit: unit.into(),
             evidence,
@@ -111,24 +113,24 @@ impl BeamSuite {
         let mut fastest = f64::NAN;
         for (calls, dtype, least) in [(&mut calls, "f32", 1.6), (&mut narrow, "bf16", 2.0)] {
             let compared = harness::compare(&mut Timed(&mut *calls), peer, &self.settings)?;
-            let per_second = |us: f64| 1e6 / us;
-            let (ours, theirs) = (per_second(compared.ours_us.p50), per_second(compared.theirs_us.p50));
+            let (ours, theirs) = (formulas::calls_per_s(compared.ours_us.p50), formulas::calls_per_s(compared.theirs_us.p50));
             let evidence =
                 format!("{ours:.2} steps/s, {} {theirs:.2}, channels of our side drawn anew in each", peer.versions().of(Library::Pytorch));
             let what = if dtype == "f32" { "training steps over PyTorch's" } else { "the same, products in bf16" };
-            rows.push(row(what, compared.ratio, Limit::AtLeast(least), "x", evidence, &self.case(threads, dtype)));
+            let found = row(what, compared.ratio, Limit::AtLeast(least), "x", evidence, &self.case(threads, dtype));
+            rows.push(TargetRow { found_ci: Some(compared.ratio_ci), ..found });
             if dtype == "f32" {
                 fastest = compared.ours_us.p50;
             }
         }
         let peak = Peaks::measure(threads, &self.settings)?.gflop_per_s;
-        // Two operations per weight and use forward, four backward; the user's network runs at every measurement.
+        // The user's network runs at every measurement.
         let weights = |config: &BeamConfig| -> Result<f64> {
             let matrices = Beam::parameters(config)?.into_iter().filter(|p| p.role == Role::Matrix);
             let uses = |name: &str| if Beam::measures(name) { config.measurements } else { 1 };
             Ok(matrices.map(|p| (uses(&p.name) * p.shape.iter().product::<usize>()) as f64).sum())
         };
-        let ours = 6.0 * weights(&config)? * self.batch as f64 / fastest / 1e3;
+        let ours = formulas::gflop_per_s(formulas::training_flop(weights(&config)? * self.batch as f64), fastest);
         let evidence = format!("{ours:.0} of {peak:.0} GFLOP/s, 6 per weight and use");
         rows.push(row("training step, share of the machine's own f32 product", ours / peak, Limit::AtLeast(0.7), "share", evidence, &case));
         let generation = pool.install(|| generation_us(&config, self.batch))?;
@@ -151,6 +153,7 @@ impl BeamSuite {
             case: Case { model, pass: Pass::Step, batch: 1, frames: 1, ..self.case(1, dtype) },
             what: format!("next beam for one user, {dtype} weights"),
             found: measured.latency_us.p50,
+            found_ci: None,
             limit: Limit::AtMost(most),
             unit: "us".into(),
             evidence: format!("p99 {:.1} us, a session of an engine", measured.latency_us.p99.unwrap_or(f64::NAN)),

@@ -2,10 +2,12 @@
 //!
 //! A figure that cannot be measured does not end the run: its row says why.
 
+use crate::formulas;
 use crate::harness::{self, Rounds, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::peer::{Library, Peer, PeerCase};
 use crate::policy::{EngineCalls, Inputs, Network, Place};
+use crate::stats::Interval;
 use crate::suites::PeerSuite;
 use crate::table::{Case, Pass};
 use crate::targets::{Limit, TargetRow};
@@ -62,10 +64,14 @@ const MAMBA_STEPS: [StepLimits; 2] = [(1, 80.0, None), (256, 150.0, None)];
 const COMPARED: [usize; 3] = [1, 32, 256];
 
 impl GpuSuite {
-    /// Measures everything; `seen` is called after each figure. Without a peer there are no comparisons.
+    /// Measures everything; `seen` is called after each figure. Without a peer there are no comparisons. What an interrupt keeps from
+    /// being measured has no row.
     pub fn run(&self, mut peer: Option<&mut Peer>, host: &Host, mut seen: impl FnMut(&TargetRow)) -> Vec<TargetRow> {
         let mut rows = Vec::new();
         let mut add = |row: TargetRow| {
+            if self.settings.interrupt.came() {
+                return;
+            }
             seen(&row);
             rows.push(row);
         };
@@ -96,7 +102,13 @@ impl GpuSuite {
     /// A row, with the figure and what it was made from, or why there is none.
     fn row(&self, host: &Host, case: Case, (what, limit, unit): (String, Limit, &str), found: Result<(f64, String)>) -> TargetRow {
         let (found, evidence) = found.unwrap_or_else(|error| (f64::NAN, format!("not measured: {error:#}")));
-        TargetRow { host: host.clone(), case, what, found, limit, unit: unit.to_owned(), evidence }
+        TargetRow { host: host.clone(), case, what, found, found_ci: None, limit, unit: unit.to_owned(), evidence }
+    }
+
+    /// The same with the interval that comes with the figure.
+    fn compared(&self, host: &Host, case: Case, what: (String, Limit, &str), found: Result<(f64, Interval, String)>) -> TargetRow {
+        let interval = found.as_ref().ok().map(|found| found.1);
+        TargetRow { found_ci: interval, ..self.row(host, case, what, found.map(|(found, _, evidence)| (found, evidence))) }
     }
 
     /// From an observation in host memory to an action in host memory.
@@ -145,11 +157,12 @@ impl GpuSuite {
         let mut compare = || {
             let row = suite.run(peer, &self.settings, host, |_| {})?.pop().context("nothing was compared")?;
             let c = row.comparison.with_context(|| format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst))?;
-            Ok((1.0 / c.ratio, format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds)))
+            let evidence = format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds);
+            Ok((1.0 / c.ratio, c.ratio_ci.inverse(), evidence))
         };
         let what = format!("{} step over PyTorch's", network.config.backbone.kind());
         let found = compare();
-        self.row(host, self.case(network, Pass::Step, batch, 1), (what, Limit::AtMost(0.7), "x"), found)
+        self.compared(host, self.case(network, Pass::Step, batch, 1), (what, Limit::AtMost(0.7), "x"), found)
     }
 
     /// Inputs and outputs of a scan over its time, as a share of what a copy on the device reaches.
@@ -164,7 +177,7 @@ impl GpuSuite {
             let resets = vec![false; rows];
             let bytes = (2 * u.elem_count() + packed.elem_count()) * dtype.size_in_bytes();
             let us = self.time(|| ops::selective_scan(&u, &packed, &params, &state, &resets))?;
-            let (scan, copy) = (bytes as f64 / us / 1e3, self.copy_gb_per_s()?);
+            let (scan, copy) = (formulas::gb_per_s(bytes as f64, us), self.copy_gb_per_s()?);
             Ok((scan / copy, format!("{us:.1} us, {scan:.0} of {copy:.0} GB/s, inputs and outputs alone counted")))
         };
         let what = format!("selective scan {batch} x {frames} x {width}, {states} states, share of copy bandwidth");
@@ -193,17 +206,22 @@ impl GpuSuite {
             let [a, b] = [self.random(&[size, size], dtype)?, self.random(&[size, size], dtype)?];
             let mut ours = self.timed(|| ops::linear(&a, &b, None, Activation::None));
             let c = harness::compare(&mut ours, peer, &self.settings)?;
-            let rate = |us: f64| 2.0 * (size as f64).powi(3) * case.frames as f64 / us / 1e6;
-            Ok((c.ratio, format!("{:.1} TFLOP/s, PyTorch {:.1}, {} rounds", rate(c.ours_us.p50), rate(c.theirs_us.p50), c.rounds)))
+            let rate = |us: f64| formulas::gflop_per_s(formulas::product_flop(size, size, size) * case.frames as f64, us) / 1e3;
+            Ok((
+                c.ratio,
+                c.ratio_ci,
+                format!("{:.1} TFLOP/s, PyTorch {:.1}, {} rounds", rate(c.ours_us.p50), rate(c.theirs_us.p50), c.rounds),
+            ))
         };
         let what = format!("{} product {size} x {size} x {size}, rate over PyTorch's", case.dtype);
         let found = compare();
-        self.row(host, case.clone(), (what, Limit::AtLeast(0.95), "x"), found)
+        self.compared(host, case.clone(), (what, Limit::AtLeast(0.95), "x"), found)
     }
 
     /// From the start of a process to its first answer, its kernels in the cache.
     fn first_answer(&self, host: &Host) -> TargetRow {
         let measure = || {
+            self.settings.interrupt.check()?;
             // The first run fills the cache, the other shows how long a start takes from then on.
             first_answer(&self.mamba.bundle, &self.place.name(), &self.mamba.dtype)?;
             let seconds = first_answer(&self.mamba.bundle, &self.place.name(), &self.mamba.dtype)?;
@@ -228,7 +246,7 @@ impl GpuSuite {
     fn copy_gb_per_s(&self) -> Result<f64> {
         let from = Tensor::zeros(self.sizes.copy, DType::F32, &self.place.device)?;
         let us = self.time(|| from.copy())?;
-        Ok(8.0 * self.sizes.copy as f64 / us / 1e3)
+        Ok(formulas::gb_per_s(8.0 * self.sizes.copy as f64, us))
     }
 
     /// The median time of one of several operations behind each other on the device, in microseconds.

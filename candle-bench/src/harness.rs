@@ -1,5 +1,7 @@
 //! How a timing is taken: warm up, measure windows until they agree, compare by interleaving.
 
+use crate::formulas::speed_ratio;
+use crate::interrupt::Interrupt;
 use crate::stats::{self, Interval, Summary};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -46,7 +48,7 @@ impl<S: Subject> Rounds for Timed<S> {
 }
 
 /// Lengths and limits of a measurement.
-#[derive(Debug, Clone, PartialEq, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 pub struct Settings {
     /// Least time spent before anything counts, in seconds.
     #[arg(long = "warm-up", value_name = "SECONDS", default_value_t = Self::default().warm_up_s)]
@@ -66,11 +68,14 @@ pub struct Settings {
     /// Time after which a comparison of slow calls ends, in seconds, but not before four rounds.
     #[arg(long = "limit", value_name = "SECONDS", default_value_t = Self::default().limit_s)]
     pub limit_s: f64,
+    /// Ends a measurement between two windows or rounds, with an error.
+    #[arg(skip)]
+    pub interrupt: Interrupt,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { warm_up_s: 0.3, window_s: 0.5, max_windows: 10, tolerance: 0.1, rounds: 12, limit_s: 60.0 }
+        Self { warm_up_s: 0.3, window_s: 0.5, max_windows: 10, tolerance: 0.1, rounds: 12, limit_s: 60.0, interrupt: Interrupt::default() }
     }
 }
 
@@ -141,6 +146,7 @@ pub fn measure(subject: &mut dyn Rounds, settings: &Settings) -> Result<Measurem
     let mut windows: Vec<Round> = Vec::new();
     let mut steady = false;
     while !steady && windows.len() < settings.max_windows {
+        settings.interrupt.check()?;
         windows.push(subject.round(calls)?);
         steady = windows.len() >= STEADY && agree(&windows[windows.len() - STEADY..], settings.tolerance);
     }
@@ -154,6 +160,7 @@ pub fn measure(subject: &mut dyn Rounds, settings: &Settings) -> Result<Measurem
 fn warm_up(subject: &mut dyn Rounds, settings: &Settings) -> Result<usize> {
     let (mut spent, mut calls, mut per_call) = (0.0, 1, f64::INFINITY);
     loop {
+        settings.interrupt.check()?;
         let round = subject.round(calls)?;
         ensure!(round.latencies_us.len() == calls, "asked for {calls} calls, {} were timed", round.latencies_us.len());
         spent += round.seconds;
@@ -205,6 +212,7 @@ pub fn compare(ours: &mut dyn Rounds, theirs: &mut dyn Rounds, settings: &Settin
         if round >= LEAST_ROUNDS && round % 2 == 0 && spent >= settings.limit_s {
             break;
         }
+        settings.interrupt.check()?;
         let (a, b) = if round % 2 == 0 {
             let a = ours.round(calls.0)?;
             (a, theirs.round(calls.1)?)
@@ -212,7 +220,8 @@ pub fn compare(ours: &mut dyn Rounds, theirs: &mut dyn Rounds, settings: &Settin
             let b = theirs.round(calls.1)?;
             (ours.round(calls.0)?, b)
         };
-        ratios.push(stats::median(&stats::sorted(&b.latencies_us)) / stats::median(&stats::sorted(&a.latencies_us)));
+        let [ours, theirs] = [&a, &b].map(|round| stats::median(&stats::sorted(&round.latencies_us)));
+        ratios.push(speed_ratio(theirs, ours));
         spent += a.seconds + b.seconds;
         our_samples.extend(a.latencies_us);
         their_samples.extend(b.latencies_us);
@@ -319,6 +328,22 @@ mod tests {
     fn a_ratio_above_one_means_ours_is_faster() {
         let found = compare(&mut synthetic(|_| 300.0), &mut synthetic(|_| 100.0), &Settings::default()).unwrap();
         assert_eq!(found.ratio, 100.0 / 300.0);
+    }
+
+    #[test]
+    fn an_interrupt_ends_a_measurement_after_its_window() {
+        let settings = Settings { max_windows: 1000, rounds: 1000, ..Settings::default() };
+        let mut calls = 0;
+        let mut drifting = |i: usize| {
+            calls += 1;
+            if calls > 30_000 {
+                settings.interrupt.now();
+            }
+            100.0 + 0.05 * i as f64
+        };
+        assert_eq!(measure(&mut synthetic(&mut drifting), &settings).unwrap_err().to_string(), "interrupted");
+        assert!((30_000..60_000).contains(&calls), "{calls}");
+        assert!(compare(&mut synthetic(|_| 1.0), &mut synthetic(|_| 1.0), &settings).is_err(), "it stays interrupted");
     }
 
     #[test]

@@ -32,6 +32,18 @@ impl Host {
         [host.clone(), cpu.clone(), cpus.to_string(), features.clone(), commit.clone(), profile.clone(), date.clone()]
     }
 
+    /// In what another place differs from this one but for day and commit: times of such places say nothing about each other.
+    pub fn differs(&self, other: &Self) -> Vec<&'static str> {
+        let different = [
+            ("host", self.host != other.host),
+            ("cpu", self.cpu != other.cpu),
+            ("cpus", self.cpus != other.cpus),
+            ("features", self.features != other.features),
+            ("profile", self.profile != other.profile),
+        ];
+        different.into_iter().filter(|(_, different)| *different).map(|(field, _)| field).collect()
+    }
+
     /// Asks the system. What it does not say is `unknown`.
     pub fn detect(name: Option<String>) -> Self {
         let machine = candle_train::host::Host::detect();
@@ -108,6 +120,15 @@ mod tests {
         assert_eq!(date(1_709_251_200), "2024-03-01");
         assert_eq!(date(4_107_542_400), "2100-03-01");
         assert_eq!(date(1_798_761_599), "2026-12-31");
+    }
+
+    #[test]
+    fn another_commit_is_no_other_place() {
+        let here = Host::detect(Some("bench-1".to_owned()));
+        let later = Host { commit: "0123456789".to_owned(), date: "2100-01-01".to_owned(), ..here.clone() };
+        assert!(here.differs(&later).is_empty());
+        let elsewhere = Host { cpus: here.cpus + 1, profile: "other".to_owned(), ..here.clone() };
+        assert_eq!(here.differs(&elsewhere), ["cpus", "profile"]);
     }
 
     #[test]

@@ -2,9 +2,12 @@
 //! on the same weights and inputs.
 
 pub mod beam;
+pub mod compare;
+pub mod formulas;
 pub mod gpu;
 pub mod harness;
 pub mod host;
+pub mod interrupt;
 pub mod load;
 pub mod ops;
 pub mod peer;

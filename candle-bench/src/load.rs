@@ -3,7 +3,9 @@
 //! Every agent is a thread with a session of its own. In an open loop a request has a time at which it is due, whether or not
 //! the one before has been answered, and its latency counts from then: a stall is seen by every request that it delays.
 
+use crate::compare::Figure;
 use crate::host::Host;
+use crate::interrupt::Interrupt;
 use crate::policy::{Inputs, Network, STREAM_FRAMES};
 use crate::stats::{Summary, percentile, sorted};
 use crate::table::{Case, Pass, Record, Shown, micros, optional};
@@ -44,6 +46,8 @@ pub struct LoadSuite {
     pub seconds: f64,
     /// Seconds before anything counts.
     pub warm_up: f64,
+    /// Ends a load early, with an error.
+    pub interrupt: Interrupt,
 }
 
 /// What one load showed. Times are microseconds.
@@ -102,6 +106,7 @@ impl Record for LoadRow {
         ("Seconds", Shown::Csv),
         ("Device", Shown::Csv),
     ];
+    const IDENTITY: &'static [&'static str] = &["Model", "Dtype", "Arrivals", "Sessions", "Threads", "Device"];
 
     fn cells(&self) -> Vec<String> {
         let (case, latency) = (&self.case, &self.latency_us);
@@ -133,6 +138,10 @@ impl Record for LoadRow {
 
     fn host(&self) -> &Host {
         &self.host
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        vec![Figure::mean("mean latency", &self.latency_us)]
     }
 }
 
@@ -215,7 +224,8 @@ impl LoadSuite {
         let (records, batches, pause) = std::thread::scope(|scope| -> Result<_> {
             let mut agents = Vec::with_capacity(count);
             for (i, session) in sessions.into_iter().enumerate() {
-                let plan = Plan { arrivals, random: Random::new(1).stream("arrivals").at(i as u64), begin, counted, end };
+                let (random, interrupt) = (Random::new(1).stream("arrivals").at(i as u64), self.interrupt.clone());
+                let plan = Plan { arrivals, random, begin, counted, end, interrupt };
                 let (frames, barrier) = (&frames, &barrier);
                 let body = move || {
                     barrier.wait();
@@ -226,7 +236,7 @@ impl LoadSuite {
             barrier.wait();
             std::thread::sleep(counted.saturating_duration_since(Instant::now()));
             let before = engine.stats();
-            let pause = pause_until(end);
+            let pause = pause_until(end, &self.interrupt);
             let after = engine.stats();
             let records: Result<Vec<Log>> =
                 agents.into_iter().map(|a| a.join().map_err(|_| anyhow::anyhow!("an agent panicked"))?).collect();
@@ -235,6 +245,7 @@ impl LoadSuite {
             // A lone session makes no batches: its steps count as batches of one.
             Ok((records?, if batches == 0 { 1.0 } else { steps as f64 / batches as f64 }, pause))
         })?;
+        self.interrupt.check()?;
         row(host, case, (arrivals, self.seconds), (batches, pause), records)
     }
 }
@@ -246,6 +257,7 @@ struct Plan {
     begin: Instant,
     counted: Instant,
     end: Instant,
+    interrupt: Interrupt,
 }
 
 impl Plan {
@@ -277,7 +289,7 @@ impl Plan {
         // A closed loop answers some ten thousand times a second; growing would be measured.
         log.samples.reserve(if self.arrivals == Arrivals::Closed { 1 << 17 } else { 1 << 10 });
         let (mut due, mut number) = (self.first(), 0);
-        while due < self.end {
+        while due < self.end && !self.interrupt.came() {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             // In a closed loop there is no deadline that could be missed before the request is made.
             let asked = Instant::now();
@@ -305,13 +317,13 @@ impl Plan {
     }
 }
 
-/// Wakes up every millisecond until then; the longest that it was late.
-fn pause_until(end: Instant) -> Duration {
+/// Wakes up every millisecond until then, or until the run is interrupted; the longest that it was late.
+fn pause_until(end: Instant, interrupt: &Interrupt) -> Duration {
     const NAP: Duration = Duration::from_millis(1);
     let mut longest = Duration::ZERO;
     loop {
         let start = Instant::now();
-        if start >= end {
+        if start >= end || interrupt.came() {
             return longest;
         }
         std::thread::sleep(NAP);
@@ -355,7 +367,14 @@ mod tests {
 
     fn plan(arrivals: Arrivals) -> Plan {
         let begin = Instant::now();
-        Plan { arrivals, random: Random::new(4), begin, counted: begin, end: begin + Duration::from_secs(60) }
+        Plan {
+            arrivals,
+            random: Random::new(4),
+            begin,
+            counted: begin,
+            end: begin + Duration::from_secs(60),
+            interrupt: Interrupt::default(),
+        }
     }
 
     #[test]
@@ -388,6 +407,7 @@ mod tests {
             threads: vec![1],
             seconds: 0.3,
             warm_up: 0.1,
+            interrupt: Interrupt::default(),
         };
         suite.validate().unwrap();
         let rows = suite.run(&Host::detect(Some("test".into())), |_| {}).unwrap();

@@ -3,32 +3,31 @@
 mod inference;
 mod mamba;
 mod optimiser;
+mod roof;
 mod row;
 pub mod steps;
 mod training;
 
+pub use roof::Peaks;
 pub use row::{Calculation, OpRow};
 
+use crate::formulas::{self, Refused};
 use crate::harness::{self, Round, Rounds, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::policy::Answers;
 use crate::table::Agreement;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
-use candle_models::ops::{self, Activation};
 use candle_models::random::Random;
+use inference::Weights;
 use rayon::ThreadPool;
-use rayon::prelude::*;
+use roof::{PEAK_COPY, PEAK_PRODUCT, Roofs};
 use serde::{Deserialize, Serialize};
 
 /// Candle walks and drops the graph of an unroll by recursion. Reserved, not resident.
 const STACK_BYTES: usize = 1 << 30;
 /// Largest difference between two f32 runs, relative to one plus the largest magnitude in the tensor.
 const TOLERANCE: f64 = 1e-4;
-/// Rows, columns and terms of the product that stands for the machine's peak.
-const PEAK_PRODUCT: usize = 1024;
-/// Floats of the copy that stands for the machine's peak: larger than the caches.
-const PEAK_COPY: usize = 1 << 25;
 
 /// What one call computes or moves at least, counted from its shapes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -44,6 +43,14 @@ impl Work {
     /// So many f32 values, read or written.
     fn values(n: usize) -> Self {
         Self::Bytes(4.0 * n as f64)
+    }
+
+    /// Billions a second of what is counted, for a call that took so many microseconds.
+    fn giga_per_s(self, us: f64) -> f64 {
+        match self {
+            Self::Flop(n) => formulas::gflop_per_s(n, us),
+            Self::Bytes(n) => formulas::gb_per_s(n, us),
+        }
     }
 }
 
@@ -65,6 +72,8 @@ struct Pair {
     shape: String,
     calculation: Calculation,
     work: Work,
+    /// What its products multiply by, which decides how fast they can be.
+    weights: Weights,
     fused: Box<dyn Form>,
     plain: Box<dyn Form>,
 }
@@ -116,52 +125,6 @@ fn agreement(fused: &Answers, plain: &Answers) -> Result<Agreement> {
     Ok(found)
 }
 
-/// What the machine reaches on a number of threads.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Peaks {
-    /// Threads.
-    pub threads: usize,
-    /// Billions of floating-point operations a second in a large product of f32 matrices.
-    pub gflop_per_s: f64,
-    /// Billions of bytes a second, read plus written, in a copy larger than the caches.
-    pub gb_per_s: f64,
-}
-
-struct LargeProduct([Tensor; 2]);
-
-impl Subject for LargeProduct {
-    fn run(&mut self) -> Result<()> {
-        // The product alone: without bias and activation this is one call of gemm.
-        ops::linear(&self.0[0], &self.0[1], None, Activation::None)?;
-        Ok(())
-    }
-}
-
-struct LargeCopy(Vec<f32>, Vec<f32>);
-
-impl Subject for LargeCopy {
-    fn run(&mut self) -> Result<()> {
-        let chunk = self.0.len().div_ceil(rayon::current_num_threads());
-        self.1.par_chunks_mut(chunk).zip(self.0.par_chunks(chunk)).for_each(|(to, from)| to.copy_from_slice(from));
-        Ok(())
-    }
-}
-
-impl Peaks {
-    /// Measures them.
-    pub fn measure(threads: usize, settings: &Settings) -> Result<Self> {
-        let square = |name| normal(name, &[PEAK_PRODUCT; 2], 1.0);
-        let product = LargeProduct([square("a")?, square("b")?]);
-        let copy = LargeCopy(vec![1.0; PEAK_COPY], vec![0.0; PEAK_COPY]);
-        pool(threads)?.install(|| {
-            let product = harness::measure(&mut Timed(product), settings)?.latency_us.p50;
-            let copy = harness::measure(&mut Timed(copy), settings)?.latency_us.p50;
-            let flop = 2.0 * (PEAK_PRODUCT as f64).powi(3);
-            Ok(Self { threads, gflop_per_s: flop * 1e-3 / product, gb_per_s: 8.0 * PEAK_COPY as f64 * 1e-3 / copy })
-        })
-    }
-}
-
 /// All operations on the given sizes.
 #[derive(Debug, Clone)]
 pub struct OpSuite {
@@ -188,33 +151,44 @@ impl OpSuite {
              interval: above one, the fused form is faster. Both forms run on a rayon pool of the given threads; Candle's own pool for elementwise operations has \
              one thread, as in training. Rates are of the fused form by a count from the shapes: floating-point operations (a multiply-add is two, an exponential \
              one) where products or a scan dominate, or else bytes (every value read or written once a pass). Peaks of this run: {}, from a product of {PEAK_PRODUCT} x {PEAK_PRODUCT} x {PEAK_PRODUCT} \
-             through gemm and a copy of {} MiB, bytes read plus bytes written; what lies in the cache can exceed the latter. The plain AdamW keeps no moving \
+             through gemm and a copy within {} MiB, bytes read plus bytes written. The share is of \
+             the roof over the row: the product of that size with such weights, or the faster of a copy and a sum over half of the bytes counted, rounded down to a power \
+             of two, which may lie in a cache. A row above {:.0}% of its roof is refused, after the roof has been measured anew. The plain AdamW keeps no moving \
              average of the parameters; the fused one does, and its bytes are counted.",
             settings.warm_up_s,
             settings.rounds,
             settings.window_s,
             settings.limit_s,
             peaks.iter().map(peak).collect::<Vec<_>>().join("; "),
-            PEAK_COPY >> 18,
+            PEAK_COPY >> 20,
+            100.0 * formulas::ABOVE_ROOF,
         )
     }
 
-    /// Measures the peaks, then compares every operation; `seen` is called after each.
-    pub fn run(&self, settings: &Settings, host: &Host, mut seen: impl FnMut(&OpRow)) -> Result<(Vec<Peaks>, Vec<OpRow>)> {
-        let peaks = self.threads.iter().map(|&n| Peaks::measure(n, settings)).collect::<Result<Vec<_>>>()?;
-        let mut rows = Vec::new();
-        for peaks in &peaks {
+    /// Measures what the machine reaches on each number of threads.
+    pub fn peaks(&self, settings: &Settings) -> Result<Vec<Peaks>> {
+        self.threads.iter().map(|&n| Peaks::measure(n, settings)).collect()
+    }
+
+    /// Compares every operation; `seen` is called after each. What lay above its roof is no row: it is named in what comes back.
+    pub fn run(&self, peaks: &[Peaks], settings: &Settings, host: &Host, mut seen: impl FnMut(&OpRow)) -> Result<Vec<String>> {
+        let (mut found, mut refused) = (0, Vec::new());
+        for peaks in peaks {
             let pool = pool(peaks.threads)?;
+            let mut roofs = Roofs::new(&pool, peaks, settings);
             self.each_pair(peaks.threads, |pair| {
-                let name = format!("{}, {}, {} threads", pair.operation, pair.shape, peaks.threads);
-                let row = compare(pair, &pool, peaks, settings, host).with_context(|| name)?;
-                seen(&row);
-                rows.push(row);
+                let name = format!("{}, {}, {}, {} threads", pair.operation, pair.shape, pair.calculation.name(), peaks.threads);
+                found += 1;
+                match compare(pair, &pool, &mut roofs, (peaks, settings, host)) {
+                    Ok(row) => seen(&row),
+                    Err(error) if error.is::<Refused>() => refused.push(format!("{name}: {error}")),
+                    Err(error) => return Err(error.context(name)),
+                }
                 Ok(())
             })?;
         }
-        ensure!(!rows.is_empty(), "only: no operation has one of {:?} in its name", self.only);
-        Ok((peaks, rows))
+        ensure!(found > 0, "only: no operation has one of {:?} in its name", self.only);
+        Ok(refused)
     }
 
     /// Hands out the pairs one by one: together they would hold gigabytes.
@@ -249,9 +223,9 @@ fn check(pair: &mut Pair, pool: &ThreadPool) -> Result<Agreement> {
     pool.install(|| agreement(&pair.fused.answers()?, &pair.plain.answers()?))
 }
 
-fn compare(mut pair: Pair, pool: &ThreadPool, peaks: &Peaks, settings: &Settings, host: &Host) -> Result<OpRow> {
+fn compare(mut pair: Pair, pool: &ThreadPool, roofs: &mut Roofs, (peaks, settings, host): (&Peaks, &Settings, &Host)) -> Result<OpRow> {
     let agreement = check(&mut pair, pool)?;
-    let Pair { operation, shape, calculation, work, fused, plain, .. } = pair;
+    let Pair { operation, shape, calculation, work, weights, fused, plain } = pair;
     let comparison = match agreement.holds() {
         true => {
             let (mut fused, mut plain) = (InPool { pool, form: Timed(fused) }, InPool { pool, form: Timed(plain) });
@@ -259,7 +233,9 @@ fn compare(mut pair: Pair, pool: &ThreadPool, peaks: &Peaks, settings: &Settings
         }
         false => None,
     };
-    Ok(OpRow { host: host.clone(), operation, shape, calculation, threads: peaks.threads, agreement, comparison, work, peaks: *peaks })
+    let roof = comparison.as_ref().map(|c| roofs.over(work, weights, c.ours_us.p50)).transpose()?;
+    let (host, threads) = (host.clone(), peaks.threads);
+    Ok(OpRow { host, operation, shape, calculation, threads, agreement, comparison, work, roof, peaks: *peaks })
 }
 
 #[cfg(test)]

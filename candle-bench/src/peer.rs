@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -106,6 +107,8 @@ impl Peer {
             .arg(script)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Ctrl-C is for this process, which ends the peer.
+            .process_group(0)
             .spawn()
             .with_context(|| format!("{name}: cannot be started (candle-bench/peers/setup.sh makes the environment)"))?;
         let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {

@@ -53,6 +53,7 @@ impl RankSuite {
                 case: network.case(Pass::Train, self.batch, self.frames, 2),
                 what: what.into(),
                 found: together / alone,
+                found_ci: None,
                 limit,
                 unit: "x".into(),
                 evidence: format!(

@@ -17,6 +17,18 @@ pub struct Interval {
     pub high: f64,
 }
 
+impl Interval {
+    /// The interval of the inverse of a positive figure.
+    pub fn inverse(self) -> Self {
+        Self { low: 1.0 / self.high, high: 1.0 / self.low }
+    }
+
+    /// Whether some value lies in both.
+    pub fn overlaps(self, other: Self) -> bool {
+        self.low <= other.high && other.low <= self.high
+    }
+}
+
 /// What is reported of a set of timings, in the samples' unit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -179,6 +191,14 @@ mod tests {
         let phases: Vec<f64> = (0..2000).map(|i| f64::from(i / 1000)).collect();
         let width = |s: &[f64]| mean_interval(s).high - mean_interval(s).low;
         assert!(width(&phases) > 5.0 * width(&alternating), "{} {}", width(&phases), width(&alternating));
+    }
+
+    #[test]
+    fn intervals_that_touch_overlap_and_an_inverse_keeps_its_order() {
+        let of = |low, high| Interval { low, high };
+        assert!(of(1.0, 2.0).overlaps(of(2.0, 3.0)) && of(2.0, 3.0).overlaps(of(1.0, 2.0)) && of(0.0, 9.0).overlaps(of(4.0, 5.0)));
+        assert!(!of(1.0, 2.0).overlaps(of(2.1, 3.0)) && !of(2.1, 3.0).overlaps(of(1.0, 2.0)));
+        assert_eq!(of(2.0, 4.0).inverse(), of(0.25, 0.5));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Results as typed rows, and the same rows as Markdown, CSV and JSON.
 
+use crate::compare::{Figure, Sense};
 use crate::harness::{Comparison, Measurement};
 use crate::host::Host;
 use anyhow::{Context, Result};
 use candle_models::nvml;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -96,6 +97,7 @@ pub struct Agreement {
     /// The output that differs most.
     pub output: String,
     /// Its largest difference, relative to one plus the magnitude of theirs.
+    #[serde(deserialize_with = "number")]
     pub worst: f64,
     /// The largest difference allowed.
     pub tolerance: f64,
@@ -112,10 +114,25 @@ impl Agreement {
 pub trait Record: Serialize {
     /// Its own column names and whether the column is left out of the Markdown table; those of its host follow in CSV.
     const COLUMNS: &'static [(&'static str, Shown)];
+    /// Those of its columns that tell one row of a run from another.
+    const IDENTITY: &'static [&'static str];
     /// The cells of these columns, as many as there are.
     fn cells(&self) -> Vec<String>;
     /// Where it was measured.
     fn host(&self) -> &Host;
+    /// What two runs are compared by.
+    fn figures(&self) -> Vec<Figure>;
+
+    /// The columns that tell it from other rows, with their cells.
+    fn identity(&self) -> Vec<(&'static str, String)> {
+        let cells: Vec<_> = Self::COLUMNS.iter().map(|(name, _)| *name).zip(self.cells()).collect();
+        Self::IDENTITY.iter().filter_map(|name| cells.iter().find(|(column, _)| column == name).cloned()).collect()
+    }
+}
+
+/// JSON has no number for what is none: `null` is read as NaN.
+pub(crate) fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 /// Where a column appears.
@@ -155,6 +172,7 @@ impl Record for LatencyRow {
         ("Device", Csv),
         ("Dtype", Csv),
     ];
+    const IDENTITY: &'static [&'static str] = &["Model", "Pass", "Batch", "Threads", "Device", "Dtype"];
 
     fn cells(&self) -> Vec<String> {
         let (case, found, latency) = (&self.case, &self.measurement, &self.measurement.latency_us);
@@ -189,6 +207,10 @@ impl Record for LatencyRow {
     fn host(&self) -> &Host {
         &self.host
     }
+
+    fn figures(&self) -> Vec<Figure> {
+        vec![Figure { steady: self.measurement.steady, ..Figure::mean("mean latency", &self.measurement.latency_us) }]
+    }
 }
 
 impl Record for PeerRow {
@@ -217,6 +239,7 @@ impl Record for PeerRow {
         ("Device", Csv),
         ("Dtype", Csv),
     ];
+    const IDENTITY: &'static [&'static str] = &["Model", "Pass", "Batch", "Threads", "Peer", "Device", "Dtype"];
 
     fn cells(&self) -> Vec<String> {
         let case = &self.case;
@@ -258,6 +281,20 @@ impl Record for PeerRow {
 
     fn host(&self) -> &Host {
         &self.host
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        compared_sides(self.comparison.as_ref(), "our mean latency", "their time over ours")
+    }
+}
+
+/// The mean of our side and the ratio of the two; not a number where the sides did not do the same work.
+pub(crate) fn compared_sides(comparison: Option<&Comparison>, ours: &'static str, ratio: &'static str) -> Vec<Figure> {
+    match comparison {
+        Some(c) => {
+            vec![Figure::mean(ours, &c.ours_us), Figure { interval: Some(c.ratio_ci), ..Figure::new(ratio, "x", Sense::Rate, c.ratio) }]
+        }
+        None => vec![Figure::new(ours, "us", Sense::Time, f64::NAN), Figure::new(ratio, "x", Sense::Rate, f64::NAN)],
     }
 }
 
@@ -309,15 +346,36 @@ pub fn csv<R: Record>(rows: &[R]) -> String {
     rows.iter().fold(header, |text, row| text + &line(row.cells().into_iter().chain(row.host().cells()).collect()))
 }
 
+/// Version of the reports' JSON: raised when a file of an earlier version can no longer be read.
+pub const FORMAT: u32 = 1;
+
+/// Reports that were written before they named a version have the first one.
+pub(crate) fn first_format() -> u32 {
+    1
+}
+
 /// A suite's rows with what is needed to read and repeat them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report<R> {
+    /// [`FORMAT`] of the program that wrote it.
+    #[serde(default = "first_format")]
+    pub format: u32,
     /// The command line.
     pub command: String,
     /// How it was measured, in words.
     pub method: String,
+    /// Whether the run ended before its last row, or has not come to it yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interrupted: bool,
     /// The results.
     pub rows: Vec<R>,
+}
+
+impl<R> Report<R> {
+    /// A whole report of this version.
+    pub fn new(command: String, method: String, rows: Vec<R>) -> Self {
+        Self { format: FORMAT, command, method, interrupted: false, rows }
+    }
 }
 
 impl<R: Record> Report<R> {
@@ -333,7 +391,9 @@ impl<R: Record> Report<R> {
 
     /// The table with command and method above it.
     pub fn markdown(&self) -> String {
-        format!("Command: `{}`\n\n{} Latencies in microseconds.\n\n{}", self.command, self.method, markdown(&self.rows))
+        let Self { command, method, rows, .. } = self;
+        let mark = if self.interrupted { "**Interrupted: rows are missing.** " } else { "" };
+        format!("Command: `{command}`\n\n{mark}{method} Latencies in microseconds.\n\n{}", markdown(rows))
     }
 }
 
@@ -428,9 +488,17 @@ mod tests {
         assert!(markdown(&[peer(Some(comparison))]).contains("| 2.00 | 1.50 to 2.50 | 11 |"));
     }
 
+    /// JSON writes what is not finite as `null`.
+    #[test]
+    fn outputs_that_disagree_without_measure_still_do_when_read_back() {
+        let row = PeerRow { agreement: Agreement { worst: f64::INFINITY, ..peer(None).agreement }, ..peer(None) };
+        let back: PeerRow = serde_json::from_str(&serde_json::to_string(&row).unwrap()).unwrap();
+        assert!(!back.agreement.holds() && back.figures().iter().all(|figure| figure.value.is_nan()));
+    }
+
     #[test]
     fn a_report_survives_the_round_trip() {
-        let report = Report { command: "candle-bench latency".to_owned(), method: "as said.".to_owned(), rows: vec![row()] };
+        let report = Report::new("candle-bench latency".to_owned(), "as said.".to_owned(), vec![row()]);
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("runs/2026-01-31-host");
         report.write(&target, "latency").unwrap();
@@ -442,9 +510,19 @@ mod tests {
     }
 
     #[test]
+    fn an_interrupted_report_says_so_and_a_whole_one_does_not() {
+        let whole = Report::new("candle-bench latency".to_owned(), "as said.".to_owned(), vec![row()]);
+        let cut = Report { interrupted: true, ..whole.clone() };
+        assert!(cut.markdown().contains("**Interrupted: rows are missing.** as said.") && !whole.markdown().contains("nterrupted"));
+        let json = |report: &Report<LatencyRow>| serde_json::to_string(report).unwrap();
+        assert!(json(&cut).contains("\"interrupted\":true") && !json(&whole).contains("interrupted"));
+        assert_eq!(serde_json::from_str::<Report<LatencyRow>>(&json(&cut)).unwrap(), cut);
+    }
+
+    #[test]
     fn a_directory_that_cannot_be_made_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let report = Report { command: String::new(), method: String::new(), rows: vec![row()] };
+        let report = Report::new(String::new(), String::new(), vec![row()]);
         let error = report.write(file.path(), "latency").unwrap_err().to_string();
         assert!(error.contains(&file.path().display().to_string()), "{error}");
     }

@@ -1,13 +1,16 @@
 //! The figures that this project holds itself to, measured in one run and set against their limits.
 
+use crate::compare::{Figure, Sense};
+use crate::formulas;
 use crate::harness::{self, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::load::{Arrivals, LoadSuite};
 use crate::ops::Peaks;
 use crate::peer::{Library, Peer};
 use crate::policy::{EngineCalls, Inputs, Network, Place};
+use crate::stats::Interval;
 use crate::suites::PeerSuite;
-use crate::table::{Case, Pass, PeerRow, Record, Shown};
+use crate::table::{Case, Pass, PeerRow, Record, Shown, number};
 use anyhow::{Context, Result};
 use candle_models::engine::{Engine, Options, Session};
 use serde::{Deserialize, Serialize};
@@ -27,8 +30,12 @@ pub struct TargetRow {
     pub case: Case,
     /// In words.
     pub what: String,
-    /// The figure, in `unit`.
+    /// The figure, in `unit`; not a number where it could not be measured.
+    #[serde(deserialize_with = "number")]
     pub found: f64,
+    /// Its 95% interval, where it comes from rounds in turn.
+    #[serde(default)]
+    pub found_ci: Option<Interval>,
     /// What it may be at most, or at least.
     pub limit: Limit,
     /// Unit of both.
@@ -78,6 +85,7 @@ impl Record for TargetRow {
         ("Model", Shown::Csv),
         ("Device", Shown::Csv),
     ];
+    const IDENTITY: &'static [&'static str] = &["What", "Model", "Batch", "Threads", "Dtype", "Device"];
 
     fn cells(&self) -> Vec<String> {
         let limit = match self.limit {
@@ -102,6 +110,12 @@ impl Record for TargetRow {
 
     fn host(&self) -> &Host {
         &self.host
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let sense = if matches!(self.limit, Limit::AtMost(_)) { Sense::Cost } else { Sense::Yield };
+        let figure = Figure::new("figure", &self.unit, sense, self.found);
+        vec![Figure { interval: self.found_ci, kept: Some(self.met()), ..figure }]
     }
 }
 
@@ -185,8 +199,16 @@ impl TargetSuite {
                 Some(c) => (1.0 / c.ratio, format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds)),
                 None => (f64::NAN, format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst)),
             };
-            let limit = Limit::AtMost(most);
-            add(TargetRow { host: host.clone(), case: row.case.clone(), what: what.into(), found, limit, unit: "x".into(), evidence });
+            add(TargetRow {
+                host: host.clone(),
+                case: row.case.clone(),
+                what: what.into(),
+                found,
+                found_ci: row.comparison.as_ref().map(|c| c.ratio_ci.inverse()),
+                limit: Limit::AtMost(most),
+                unit: "x".into(),
+                evidence,
+            });
         })
     }
 
@@ -194,14 +216,14 @@ impl TargetSuite {
     fn matmul_share(&self, training: PeerRow) -> Result<TargetRow> {
         let PeerRow { host, case, comparison, .. } = training;
         let micros = comparison.map_or(f64::NAN, |c| c.ours_us.p50);
-        // Two operations per weight and frame forward, four backward.
-        let operations = 6.0 * self.mamba[0].products()? as f64 * (case.batch * case.frames) as f64;
-        let (ours, peak) = (operations / micros / 1e3, Peaks::measure(case.threads, &self.settings)?.gflop_per_s);
+        let flop = formulas::training_flop((self.mamba[0].products()? * case.batch * case.frames) as f64);
+        let (ours, peak) = (formulas::gflop_per_s(flop, micros), Peaks::measure(case.threads, &self.settings)?.gflop_per_s);
         Ok(TargetRow {
             host,
             case,
             what: "Mamba training step, share of the machine's own matrix product".into(),
             found: ours / peak,
+            found_ci: None,
             limit: Limit::AtLeast(0.5),
             unit: "share".into(),
             evidence: format!("{ours:.0} of {peak:.0} GFLOP/s, 6 per weight and frame"),
@@ -229,6 +251,7 @@ impl TargetSuite {
                 case: case.clone(),
                 what: what.into(),
                 found: ours - theirs,
+                found_ci: None,
                 limit: Limit::AtMost(most),
                 unit: "us".into(),
                 evidence: format!("{ours:.1} us, bare {theirs:.1} us, medians"),
@@ -245,6 +268,7 @@ impl TargetSuite {
             threads: vec![1],
             seconds: self.load_seconds,
             warm_up: 1.0,
+            interrupt: self.settings.interrupt.clone(),
         };
         for row in suite.run(host, |_| {})? {
             let evidence = format!(
@@ -260,6 +284,7 @@ impl TargetSuite {
                 case: row.case.clone(),
                 what: what.into(),
                 found,
+                found_ci: None,
                 limit: Limit::AtMost(most),
                 unit: unit.into(),
                 evidence: evidence.clone(),
@@ -283,6 +308,7 @@ impl TargetSuite {
             case: network.case(Pass::Step, SESSIONS, 1, 1),
             what: "memory of a process with one bundle and 64 sessions".into(),
             found: kilobytes * 1024.0 / 1e6,
+            found_ci: None,
             limit: Limit::AtMost(30.0),
             unit: "MB".into(),
             evidence: "peak resident set, program included, the system's allocator".into(),
@@ -340,6 +366,7 @@ mod tests {
             case: case.clone(),
             what: "x".into(),
             found,
+            found_ci: None,
             limit,
             unit: "us".into(),
             evidence: String::new(),
@@ -348,6 +375,8 @@ mod tests {
         assert!(row(0.5, Limit::AtLeast(0.5)).met() && !row(0.4, Limit::AtLeast(0.5)).met());
         assert!(!row(f64::NAN, Limit::AtMost(2.0)).met() && !row(f64::NAN, Limit::AtLeast(0.0)).met());
         assert_eq!(row(1.0, Limit::AtMost(2.0)).cells().len(), TargetRow::COLUMNS.len());
+        let back: TargetRow = serde_json::from_str(&serde_json::to_string(&row(f64::NAN, Limit::AtMost(2.0))).unwrap()).unwrap();
+        assert!(back.found.is_nan() && !back.met());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::harness::{Rounds, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::peer::{Library, Peer, PeerCase};
 use crate::policy::{Inputs, Network};
-use crate::stats;
+use crate::stats::{self, Interval};
 use crate::table::{Case, Pass};
 use crate::targets::{Limit, TargetRow, peak_kilobytes};
 use crate::train::{STACK_BYTES, Windows};
@@ -89,6 +89,7 @@ impl TrainingSuite {
         let (mut ratios, mut ours, mut sums) = (Vec::new(), Vec::new(), Vec::new());
         let start = Instant::now();
         while ratios.len() < self.settings.rounds && (ratios.len() < 4 || start.elapsed().as_secs_f64() < self.settings.limit_s) {
+            self.settings.interrupt.check()?;
             let trainer = || steps_of_trainer(&self.network.config, case, &games);
             let mut sum = || Ok::<_, anyhow::Error>(bare.round(STEPS as usize)?.latencies_us.split_off(COLD_STEPS));
             // Who goes first changes: whatever the machine does in between falls on both.
@@ -109,6 +110,7 @@ impl TrainingSuite {
             case: case.clone(),
             what: "trainer's step above forward, backward and optimiser".into(),
             found: 100.0 * (median(&ratios) - 1.0),
+            found_ci: Some(percent_above_one(stats::median_interval(&ratios))),
             limit: Limit::AtMost(3.0),
             unit: "%".into(),
             evidence: format!("{ours:.1} ms, bare {sums:.1} ms, median of {} rounds of {STEPS} steps in turn", ratios.len()),
@@ -151,6 +153,7 @@ impl TrainingSuite {
             case: case.clone(),
             what: "peak memory of training over PyTorch's".into(),
             found: ours / theirs,
+            found_ci: None,
             limit: Limit::AtMost(0.5),
             unit: "x".into(),
             evidence: format!(
@@ -187,11 +190,16 @@ impl TrainingSuite {
             case: Case { model: format!("{PARAMETERS} parameters"), ..self.network.case(Pass::Train, 1, 1, 1) },
             what: "checkpoint of 10 M parameters, time that training waits".into(),
             found: median(&waits),
+            found_ci: None,
             limit: Limit::AtMost(0.3),
             unit: "s".into(),
             evidence: format!("160 MB, median of {SAVES}, slowest {slowest:.3} s; {total:.2} s until hashed and on the disk"),
         })
     }
+}
+
+fn percent_above_one(ratio: Interval) -> Interval {
+    Interval { low: 100.0 * (ratio.low - 1.0), high: 100.0 * (ratio.high - 1.0) }
 }
 
 fn median(samples: &[f64]) -> f64 {

@@ -5,6 +5,7 @@
 
 use super::training::Sizes;
 use super::{Calculation, Form, Pair, Work, doubles, normal};
+use crate::formulas::product_flop;
 use crate::harness::Subject;
 use crate::policy::Answers;
 use anyhow::Result;
@@ -29,7 +30,7 @@ const WIDTH: usize = 256;
 const WINDOW: Attention = Attention { heads: 4, window: 60 };
 
 /// How the weights of a product are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weights {
     F32,
     Bf16,
@@ -236,7 +237,8 @@ pub(super) fn product([inputs, outputs]: [usize; 2], weights: Weights, rows: usi
         operation: PRODUCT.to_owned(),
         shape: format!("{rows} x {inputs} to {outputs}, {}", weights.name()),
         calculation: Calculation::Inference,
-        work: Work::Flop(2.0 * (rows * inputs * outputs) as f64),
+        work: Work::Flop(product_flop(rows, inputs, outputs)),
+        weights,
         fused,
         plain,
     })
@@ -256,7 +258,8 @@ pub(super) fn attention(sizes: Sizes, threads: usize) -> Result<Pair> {
         shape: format!("{} x {}, {WIDTH}, {} heads, window {}", sizes.batch, sizes.frames, WINDOW.heads, WINDOW.window),
         calculation: Calculation::Inference,
         // A multiply-add a channel for the score, one for the sum of values.
-        work: Work::Flop(4.0 * (sizes.batch * visible(sizes.frames) * WIDTH) as f64),
+        work: Work::Flop(2.0 * product_flop(sizes.batch, visible(sizes.frames), WIDTH)),
+        weights: Weights::F32,
         fused,
         plain,
     })

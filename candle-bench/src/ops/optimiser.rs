@@ -1,5 +1,6 @@
 //! One update of a policy's parameters by AdamW, against Candle's.
 
+use super::inference::Weights;
 use super::{Calculation, Form, Pair, Work, doubles, normal};
 use crate::harness::Subject;
 use crate::policy::Answers;
@@ -92,6 +93,7 @@ pub(super) fn pair() -> Result<Pair> {
         shape: format!("{n} parameters in {} tensors", plain.vars.len()),
         calculation: Calculation::Update,
         work: Work::values(TOUCHED * n),
+        weights: Weights::F32,
         fused: Box::new(fused),
         plain: Box::new(plain),
     })

@@ -1,9 +1,11 @@
 //! A row of the table of operations.
 
 use super::{Peaks, Work};
+use crate::compare::Figure;
+use crate::formulas::speed_in_words;
 use crate::harness::Comparison;
 use crate::host::Host;
-use crate::table::{Agreement, Record, Shown, micros};
+use crate::table::{Agreement, Record, Shown, compared_sides, micros};
 use Shown::{Csv, Everywhere};
 use serde::{Deserialize, Serialize};
 
@@ -53,11 +55,15 @@ pub struct OpRow {
     pub comparison: Option<Comparison>,
     /// What a call computes or moves.
     pub work: Work,
-    /// What the machine reaches on these threads.
+    /// The most that the machine reaches in such work: operations or bytes a second, in billions. Reports of before have none, and
+    /// their shares are of the peaks.
+    #[serde(default)]
+    pub roof: Option<f64>,
+    /// What the machine reaches on these threads in f32 products and in memory.
     pub peaks: Peaks,
 }
 
-/// A rate of the fused form and its share of the machine's peak.
+/// A rate of the fused form and its share of the roof over it.
 struct Rate {
     gflop_per_s: Option<f64>,
     gb_per_s: Option<f64>,
@@ -68,18 +74,17 @@ impl OpRow {
     /// In one line, for the terminal.
     pub fn line(&self) -> String {
         let found = match &self.comparison {
-            Some(c) => format!("{} us, plain {} us, ratio {:.2}", micros(c.ours_us.p50), micros(c.theirs_us.p50), c.ratio),
+            Some(c) => format!("{} us, plain {} us, {}", micros(c.ours_us.p50), micros(c.theirs_us.p50), speed_in_words(c.ratio)),
             None => format!("forms disagree: {} by {:.1e}", self.agreement.output, self.agreement.worst),
         };
         format!("{} | {} | {} | {} threads | {found}", self.operation, self.shape, self.calculation.name(), self.threads)
     }
 
     fn rate(&self) -> Option<Rate> {
-        // Per microsecond, and so in thousandths of what the names say.
-        let us = self.comparison.as_ref()?.ours_us.p50 * 1e3;
+        let rate = self.work.giga_per_s(self.comparison.as_ref()?.ours_us.p50);
         Some(match self.work {
-            Work::Flop(n) => Rate { gflop_per_s: Some(n / us), gb_per_s: None, share: n / us / self.peaks.gflop_per_s },
-            Work::Bytes(n) => Rate { gflop_per_s: None, gb_per_s: Some(n / us), share: n / us / self.peaks.gb_per_s },
+            Work::Flop(_) => Rate { gflop_per_s: Some(rate), gb_per_s: None, share: rate / self.roof.unwrap_or(self.peaks.gflop_per_s) },
+            Work::Bytes(_) => Rate { gflop_per_s: None, gb_per_s: Some(rate), share: rate / self.roof.unwrap_or(self.peaks.gb_per_s) },
         })
     }
 }
@@ -100,11 +105,13 @@ impl Record for OpRow {
         ("95% of the ratio", Everywhere),
         ("GFLOP/s", Everywhere),
         ("GB/s", Everywhere),
-        ("Share of peak %", Everywhere),
+        ("Share of roof %", Everywhere),
+        ("Roof G/s", Csv),
         ("Peak GFLOP/s", Csv),
         ("Peak GB/s", Csv),
         ("Rounds", Csv),
     ];
+    const IDENTITY: &'static [&'static str] = &["Operation", "Shape", "Pass", "Threads"];
 
     fn cells(&self) -> Vec<String> {
         let shown = |x: Option<f64>| x.map_or_else(String::new, |x| format!("{x:.1}"));
@@ -132,6 +139,7 @@ impl Record for OpRow {
             shown(rate.as_ref().and_then(|r| r.gflop_per_s)),
             shown(rate.as_ref().and_then(|r| r.gb_per_s)),
             shown(rate.as_ref().map(|r| 100.0 * r.share)),
+            shown(self.roof),
             format!("{:.1}", self.peaks.gflop_per_s),
             format!("{:.1}", self.peaks.gb_per_s),
             self.comparison.as_ref().map_or_else(String::new, |c| c.rounds.to_string()),
@@ -141,6 +149,10 @@ impl Record for OpRow {
 
     fn host(&self) -> &Host {
         &self.host
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        compared_sides(self.comparison.as_ref(), "fused form's mean", "plain over fused")
     }
 }
 
@@ -168,6 +180,7 @@ mod tests {
             agreement: Agreement { output: "output".to_owned(), worst: 1e-6, tolerance: 1e-4 },
             comparison,
             work,
+            roof: None,
             peaks: Peaks { threads: 1, gflop_per_s: 100.0, gb_per_s: 20.0 },
         }
     }
@@ -178,6 +191,16 @@ mod tests {
         let text = markdown(&[row(Work::Flop(4.2e6), Some(84.0)), row(Work::Bytes(4e4), Some(4.0))]);
         assert!(text.contains("| 84.0 | 252 | 3.00 | 2.50 to 3.50 | 50.0 |  | 50.0 |"), "{text}");
         assert!(text.contains("| 4.00 | 12.0 | 3.00 | 2.50 to 3.50 |  | 10.0 | 50.0 |"), "{text}");
+    }
+
+    #[test]
+    fn a_share_is_of_the_roof_and_a_slower_form_is_called_slower() {
+        let row = OpRow { roof: Some(80.0), ..row(Work::Flop(4.2e6), Some(84.0)) };
+        assert!(markdown(std::slice::from_ref(&row)).contains("| 50.0 |  | 62.5 |"));
+        assert!(row.line().ends_with("84.0 us, plain 252 us, 3.00 times faster"), "{}", row.line());
+        let comparison = row.comparison.clone().map(|c| Comparison { ratio: 0.0939, ..c });
+        let line = OpRow { comparison, ..row }.line();
+        assert!(line.ends_with("10.6 times slower") && !line.contains("faster"), "{line}");
     }
 
     #[test]

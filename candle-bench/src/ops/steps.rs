@@ -1,5 +1,7 @@
 //! Where the time of an inference pass goes: the operations of a recorded policy by name, on one thread.
 
+use crate::compare::{Figure, Sense};
+use crate::formulas::{gflop_per_s, product_flop};
 use crate::harness::Settings;
 use crate::host::Host;
 use crate::policy::{Inputs, Network};
@@ -56,6 +58,7 @@ impl Record for StepRow {
         ("GFLOP/s", Everywhere),
         ("Passes", Csv),
     ];
+    const IDENTITY: &'static [&'static str] = &["Model", "Batch", "Frames", "Operation"];
 
     fn cells(&self) -> Vec<String> {
         vec![
@@ -74,6 +77,10 @@ impl Record for StepRow {
     fn host(&self) -> &Host {
         &self.host
     }
+
+    fn figures(&self) -> Vec<Figure> {
+        vec![Figure::new("median of a pass", "us", Sense::Time, self.p50_us)]
+    }
 }
 
 /// The method in words.
@@ -86,11 +93,13 @@ pub fn describe(settings: &Settings) -> String {
     )
 }
 
-/// The operations of a policy in a streaming step of one row and of several, and in a window of one sequence.
-pub fn profile(network: &Network, window: usize, settings: &Settings, host: &Host) -> Result<Vec<StepRow>> {
-    let cases = BATCHES.map(|batch| (batch, 1)).into_iter().chain([(1, window)]);
-    let rows = cases.map(|case| profile_case(network, case, settings, host)).collect::<Result<Vec<_>>>()?;
-    Ok(rows.into_iter().flatten().collect())
+/// The operations of a policy in a streaming step of one row and of several, and in a window of one sequence; `seen` is called
+/// for each.
+pub fn profile(network: &Network, window: usize, settings: &Settings, host: &Host, mut seen: impl FnMut(&StepRow)) -> Result<()> {
+    for case in BATCHES.map(|batch| (batch, 1)).into_iter().chain([(1, window)]) {
+        profile_case(network, case, settings, host)?.iter().for_each(&mut seen);
+    }
+    Ok(())
 }
 
 fn profile_case(network: &Network, (batch, frames): (usize, usize), settings: &Settings, host: &Host) -> Result<Vec<StepRow>> {
@@ -104,6 +113,7 @@ fn profile_case(network: &Network, (batch, frames): (usize, usize), settings: &S
     }
     let (start, mut passes) = (Instant::now(), Vec::new());
     while passes.is_empty() || start.elapsed().as_secs_f64() < settings.window_s {
+        settings.interrupt.check()?;
         passes.push(runner.profile(&resets)?);
     }
     let flop = products(&Policy::parameters(&network.config)?);
@@ -124,7 +134,7 @@ fn profile_case(network: &Network, (batch, frames): (usize, usize), settings: &S
             gflop_per_s: flop
                 .get(operation)
                 .filter(|(matrices, _)| *matrices == steps)
-                .map(|(_, flop)| flop * (batch * frames) as f64 * 1e-3 / p50_us),
+                .map(|(_, flop)| gflop_per_s(flop * (batch * frames) as f64, p50_us)),
             passes: passes.len(),
         })
         .collect();
@@ -157,7 +167,7 @@ fn products(parameters: &[ParameterSpec]) -> BTreeMap<&'static str, (usize, f64)
         };
         let (matrices, flop) = products.entry(step).or_insert((0, 0.0));
         *matrices += 1;
-        *flop += 2.0 * (inputs * spec.shape[1]) as f64;
+        *flop += product_flop(1, inputs, spec.shape[1]);
     }
     products
 }
@@ -178,7 +188,8 @@ mod tests {
         for kind in BackboneConfig::KINDS {
             for heads in [Heads::Autoregressive, Heads::Independent] {
                 let network = Network::random(kind, heads, directory.path()).unwrap();
-                let rows = profile(&network, 3, &quick(), &Host::detect(None)).unwrap();
+                let mut rows = Vec::new();
+                profile(&network, 3, &quick(), &Host::detect(None), |row| rows.push(row.clone())).unwrap();
                 for (batch, frames) in [(1, 1), (32, 1), (1, 3)] {
                     let case: Vec<_> = rows.iter().filter(|r| (r.batch, r.frames) == (batch, frames)).collect();
                     assert!((case.iter().map(|r| r.share).sum::<f64>() - 1.0).abs() < 1e-9);

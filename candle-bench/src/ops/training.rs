@@ -1,6 +1,8 @@
 //! The operations that training goes through: forward alone, and forward with the gradients of every input.
 
+use super::inference::Weights;
 use super::{Calculation, Form, Pair, Work, doubles, mamba, normal};
+use crate::formulas::product_flop;
 use crate::harness::Subject;
 use crate::policy::Answers;
 use anyhow::{Context, Result};
@@ -108,6 +110,7 @@ impl Operation<'_> {
                 shape: self.shape.clone(),
                 calculation,
                 work,
+                weights: Weights::F32,
                 fused: form(&self.fused)?,
                 plain: form(&self.plain)?,
             })
@@ -164,7 +167,7 @@ impl Form for Bound {
 
 /// Operations of a product and, with its two gradients, of forward and backward.
 pub(super) fn product(rows: usize, [inputs, outputs]: [usize; 2]) -> f64 {
-    2.0 * (rows * inputs * outputs) as f64
+    product_flop(rows, inputs, outputs)
 }
 
 pub(super) fn scan_work(rows: usize, per: f64) -> f64 {

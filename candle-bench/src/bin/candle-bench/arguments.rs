@@ -2,6 +2,7 @@
 
 use anyhow::{Result, ensure};
 use candle_bench::harness::Settings;
+use candle_bench::interrupt::Interrupt;
 use candle_bench::load::Arrivals;
 use candle_bench::peer::{Library, Peer};
 use candle_bench::policy::{Network, Place};
@@ -218,6 +219,20 @@ pub struct Ops {
     pub steps: Option<PathBuf>,
 }
 
+#[derive(clap::Args)]
+pub struct Compare {
+    /// Directory of the earlier run.
+    pub before: PathBuf,
+    /// Directory of the later run.
+    pub after: PathBuf,
+    /// Change in percent below which a figure is unclear: its interval knows the noise within a run, not that from one run to the next.
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
+    pub threshold: f64,
+    /// JSON for programs instead of tables.
+    #[arg(long)]
+    pub json: bool,
+}
+
 fn parse_heads(text: &str) -> Result<Heads, String> {
     match text {
         "autoregressive" => Ok(Heads::Autoregressive),
@@ -237,6 +252,11 @@ impl Common {
         };
         let stored = |network: &Network| self.dtypes.iter().map(|dtype| network.stored(dtype, scratch)).collect::<Vec<_>>();
         networks.iter().flat_map(stored).collect()
+    }
+
+    /// Threads of the suite and what ends it early.
+    pub fn shared(&self) -> (&[usize], Option<&Interrupt>) {
+        (&self.threads, Some(&self.settings.interrupt))
     }
 
     pub fn validate(&self, batches: &[&[usize]]) -> Result<()> {

@@ -1,9 +1,10 @@
 //! What every suite does with its arguments.
 
-use crate::arguments::{BeamBench, FirstAnswer, Gpu, Latency, Load, Ops, Peers, Targets, TrainPeak, Training};
-use crate::report::Kept;
+use crate::arguments::{BeamBench, Compare, FirstAnswer, Gpu, Latency, Load, Ops, Peers, Targets, TrainPeak, Training};
+use crate::report::{self, Kept};
 use anyhow::{Context, Result, bail, ensure};
 use candle_bench::beam::BeamSuite;
+use candle_bench::compare::{self, Run};
 use candle_bench::gpu::{self, GpuSuite};
 use candle_bench::harness::Subject;
 use candle_bench::host::Host;
@@ -13,9 +14,10 @@ use candle_bench::policy::{EngineCalls, Inputs, Network};
 use candle_bench::ranks::RankSuite;
 use candle_bench::suites::{LatencySuite, PeerSuite};
 use candle_bench::table::{Case, Pass};
-use candle_bench::targets::TargetSuite;
+use candle_bench::targets::{TargetRow, TargetSuite};
 use candle_bench::training::TrainingSuite;
 use candle_models::policy::BackboneConfig;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -36,7 +38,7 @@ pub fn latency(arguments: &Latency) -> Result<ExitCode> {
     let mut kept = Kept::new(common, &host, "latency", common.settings.describe());
     suite.run(&common.settings, &host, |row| {
         kept.add(row);
-        let done = kept.rows.len();
+        let done = kept.rows().len();
         let steady = if row.measurement.steady { "" } else { ", not steady" };
         eprintln!(
             "{done}/{count} | {} {} batch {} threads {} | p50 {:.1} us{steady}",
@@ -63,18 +65,20 @@ pub fn load(arguments: &Load) -> Result<ExitCode> {
         threads: common.threads.clone(),
         seconds: arguments.duration,
         warm_up: common.settings.warm_up_s,
+        interrupt: common.settings.interrupt.clone(),
     };
     suite.validate()?;
     let count = suite.cases().len();
-    let mut done = 0;
-    let rows = suite.run(&host, |row| {
-        done += 1;
+    let mut kept = Kept::new(common, &host, "load", suite.describe());
+    suite.run(&host, |row| {
+        kept.add(row);
+        let done = kept.rows().len();
         eprintln!(
             "{done}/{count} | {} {:?} {} sessions, {} threads | p50 {:.1} us, {:.0} answers a second, {} missed",
             row.case.backbone, row.arrivals, row.case.batch, row.case.threads, row.latency_us.p50, row.answers_per_s, row.missed
         );
     })?;
-    common.report("load", suite.describe(), rows, &host)?;
+    kept.report()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -100,7 +104,7 @@ pub fn peers(arguments: &Peers) -> Result<ExitCode> {
     let mut kept = Kept::new(common, &host, "peers", common.settings.describe_comparison());
     suite.run(&mut peer, &common.settings, &host, |row| {
         kept.add(row);
-        let done = kept.rows.len();
+        let done = kept.rows().len();
         let found = match &row.comparison {
             Some(c) => format!(
                 "ours {:.1} us, theirs {:.1} us, ratio {:.2} ({:.2} to {:.2})",
@@ -117,7 +121,7 @@ pub fn peers(arguments: &Peers) -> Result<ExitCode> {
             row.peer
         );
     })?;
-    let disagreeing = kept.rows.iter().filter(|row| !row.agreement.holds()).count();
+    let disagreeing = kept.rows().iter().filter(|row| !row.agreement.holds()).count();
     kept.report()?;
     if disagreeing > 0 {
         eprintln!("error: outputs disagree in {disagreeing} of {count} cases");
@@ -145,10 +149,12 @@ pub fn targets(arguments: &Targets) -> Result<ExitCode> {
         settings: common.settings.clone(),
     };
     let mut peer = arguments.python.start()?;
-    let rows = suite.run(&mut peer, &host, |row| {
+    let mut kept = Kept::new(common, &host, "targets", common.settings.describe_comparison());
+    suite.run(&mut peer, &host, |row| {
+        kept.add(row);
         eprintln!("{}", row.line());
     })?;
-    common.report("targets", common.settings.describe_comparison(), rows, &host)?;
+    kept.report()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -176,6 +182,7 @@ pub fn gpu(arguments: &Gpu) -> Result<ExitCode> {
         kept.add(row);
         eprintln!("{}", row.line());
     });
+    common.settings.interrupt.check()?;
     kept.report()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -185,8 +192,9 @@ pub fn ops(arguments: &Ops) -> Result<ExitCode> {
     common.validate(&[&arguments.batches, &arguments.rows])?;
     let host = Host::detect(common.host.clone());
     if let Some(bundle) = &arguments.steps {
-        let rows = ops::steps::profile(&Network::open(bundle)?, common.window, &common.settings, &host)?;
-        common.report("steps", ops::steps::describe(&common.settings), rows, &host)?;
+        let mut kept = Kept::new(common, &host, "steps", ops::steps::describe(&common.settings));
+        ops::steps::profile(&Network::open(bundle)?, common.window, &common.settings, &host, |row| kept.add(row))?;
+        kept.report()?;
         return Ok(ExitCode::SUCCESS);
     }
     let suite = OpSuite {
@@ -196,15 +204,19 @@ pub fn ops(arguments: &Ops) -> Result<ExitCode> {
         threads: common.threads.clone(),
         only: arguments.only.clone(),
     };
-    let (peaks, rows) = suite.run(&common.settings, &host, |row| eprintln!("{}", row.line()))?;
-    let disagreeing = rows.iter().filter(|row| !row.agreement.holds()).count();
-    let count = rows.len();
-    common.report("ops", suite.describe(&peaks, &common.settings), rows, &host)?;
+    let peaks = suite.peaks(&common.settings)?;
+    let mut kept = Kept::new(common, &host, "ops", suite.describe(&peaks, &common.settings));
+    let refused = suite.run(&peaks, &common.settings, &host, |row| {
+        kept.add(row);
+        eprintln!("{}", row.line());
+    })?;
+    let (disagreeing, count) = (kept.rows().iter().filter(|row| !row.agreement.holds()).count(), kept.rows().len());
+    kept.report()?;
     if disagreeing > 0 {
         eprintln!("error: fused and plain form disagree in {disagreeing} of {count} cases");
-        return Ok(ExitCode::FAILURE);
     }
-    Ok(ExitCode::SUCCESS)
+    refused.iter().for_each(|row| eprintln!("error: refused: {row}"));
+    Ok(if disagreeing == 0 && refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 pub fn training(arguments: &Training) -> Result<ExitCode> {
@@ -219,14 +231,17 @@ pub fn training(arguments: &Training) -> Result<ExitCode> {
         settings: common.settings.clone(),
     };
     let peer = || arguments.python.start();
-    let mut rows = suite.run(peer, &host, |row| eprintln!("{}", row.line()))?;
+    let mut kept = Kept::new(common, &host, "training", suite.describe());
+    let mut seen = |row: &TargetRow| {
+        kept.add(row);
+        eprintln!("{}", row.line());
+    };
+    suite.run(peer, &host, &mut seen)?;
     if let Some(program) = &arguments.ranks {
         let ranks = RankSuite { program: program.clone(), batch: suite.batch, frames: suite.frames, rounds: 3 };
-        let measured = ranks.run(&suite.network, &host)?;
-        measured.iter().for_each(|row| eprintln!("{}", row.line()));
-        rows.extend(measured);
+        ranks.run(&suite.network, &host)?.iter().for_each(&mut seen);
     }
-    common.report("training", suite.describe(), rows, &host)?;
+    kept.report()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -242,9 +257,32 @@ pub fn beam(arguments: &BeamBench) -> Result<ExitCode> {
         settings: common.settings.clone(),
     };
     let mut peer = arguments.python.start()?;
-    let rows = suite.run(&mut peer, &host, |row| eprintln!("{}", row.line()))?;
-    common.report("beam", common.settings.describe_comparison(), rows, &host)?;
+    let mut kept = Kept::new(common, &host, "beam", common.settings.describe_comparison());
+    suite.run(&mut peer, &host, |row| {
+        kept.add(row);
+        eprintln!("{}", row.line());
+    })?;
+    kept.report()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs that cannot be compared are bad use.
+pub fn compare(arguments: &Compare) -> Result<ExitCode> {
+    let compared = || -> Result<_> {
+        let [before, after] = [Run::open(&arguments.before)?, Run::open(&arguments.after)?];
+        compare::compare(&before, &after, arguments.threshold / 100.0)
+    };
+    let compared = match compared() {
+        Ok(compared) => compared,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let text = if arguments.json { serde_json::to_string_pretty(&compared)? + "\n" } else { compared.text(report::terminal_width()) };
+    // A reader that has seen enough is no error.
+    std::io::stdout().write_all(text.as_bytes()).or_else(|e| if e.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(e) })?;
+    Ok(if compared.regressions > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 pub fn train_peak(arguments: &TrainPeak) -> Result<ExitCode> {

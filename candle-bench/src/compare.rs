@@ -1,0 +1,395 @@
+//! Two runs beside each other: which figures got better, which worse, and which cannot be told apart.
+//!
+//! Rows are matched by what identifies them. A figure has changed when its intervals do not overlap, both measurements were
+//! steady and the change is larger than a threshold: an interval knows the noise within a run, not that from one run to the
+//! next. What other machines, other builds or interrupted runs have to do with it is said, and counts as no regression.
+
+mod text;
+
+use crate::host::Host;
+use crate::load::LoadRow;
+use crate::ops::OpRow;
+use crate::ops::steps::StepRow;
+use crate::stats::{Interval, Summary};
+use crate::table::{self, FORMAT, LatencyRow, PeerRow, Record, Report};
+use crate::targets::TargetRow;
+use anyhow::{Context, Result, bail, ensure};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize, Serializer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// What a figure says, and so which way is the better one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sense {
+    /// A time: less is faster.
+    Time,
+    /// A rate or a ratio of speeds: more is faster.
+    Rate,
+    /// Anything else of which less is better, such as memory.
+    Cost,
+    /// Anything else of which more is better, such as a share of a peak.
+    Yield,
+}
+
+/// A number of a row that two runs are compared by.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figure {
+    /// What it is, `mean latency`.
+    pub name: &'static str,
+    /// Its unit, `us`.
+    pub unit: String,
+    /// Which way is the better one.
+    pub sense: Sense,
+    /// The number; not a number where it could not be measured.
+    pub value: f64,
+    /// Its 95% interval, where there is one.
+    pub interval: Option<Interval>,
+    /// Whether the windows that it comes from agreed.
+    pub steady: bool,
+    /// Whether it keeps its limit, where it has one.
+    pub kept: Option<bool>,
+}
+
+impl Figure {
+    /// A figure without an interval and without a limit.
+    pub fn new(name: &'static str, unit: &str, sense: Sense, value: f64) -> Self {
+        Self { name, unit: unit.to_owned(), sense, value, interval: None, steady: true, kept: None }
+    }
+
+    /// The mean of times in microseconds.
+    pub fn mean(name: &'static str, latency_us: &Summary) -> Self {
+        Self { interval: Some(latency_us.mean_ci), ..Self::new(name, "us", Sense::Time, latency_us.mean) }
+    }
+}
+
+/// The columns that tell a row of a suite from the others, with their cells.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity(Vec<(&'static str, String)>);
+
+impl Serialize for Identity {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(column, cell)| (column, cell)))
+    }
+}
+
+impl std::fmt::Display for Identity {
+    /// `mlp 512-512, step, batch 8, threads 2, cpu, f32`: a number goes with the name of its column.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, (column, cell)) in self.0.iter().enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            match cell.parse::<f64>() {
+                Ok(_) => write!(f, "{comma}{} {cell}", column.to_lowercase())?,
+                Err(_) => write!(f, "{comma}{cell}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A row of any suite.
+#[derive(Debug)]
+struct Row {
+    identity: Identity,
+    host: Host,
+    figures: Vec<Figure>,
+}
+
+/// The report of one suite.
+#[derive(Debug)]
+struct Suite {
+    command: String,
+    interrupted: bool,
+    rows: Vec<Row>,
+}
+
+impl Suite {
+    fn parse<R: Record + DeserializeOwned>(text: &str) -> Result<Self> {
+        let report: Report<R> = serde_json::from_str(text)?;
+        let row = |row: &R| Row { identity: Identity(row.identity()), host: row.host().clone(), figures: row.figures() };
+        let interrupted = report.interrupted;
+        Ok(Self { command: report.command, interrupted, rows: report.rows.iter().map(row).collect() })
+    }
+
+    /// A report by the name of its suite; nothing where this version has no such suite.
+    fn read(path: &Path, name: &str) -> Result<Option<Self>> {
+        let parse = match name {
+            "latency" => Self::parse::<LatencyRow>,
+            "peers" => Self::parse::<PeerRow>,
+            "load" => Self::parse::<LoadRow>,
+            "ops" => Self::parse::<OpRow>,
+            "steps" => Self::parse::<StepRow>,
+            "targets" | "gpu" | "training" | "beam" => Self::parse::<TargetRow>,
+            _ => return Ok(None),
+        };
+        let place = path.display();
+        let text = std::fs::read_to_string(path).with_context(|| format!("{place}: cannot be read"))?;
+        let Version { format } = serde_json::from_str(&text).with_context(|| format!("{place}: not a report"))?;
+        ensure!(
+            format == FORMAT,
+            "{place}: format {format} is that of another version of candle-bench, this one reads format {FORMAT}: compare with the version that wrote it"
+        );
+        parse(&text).map(Some).with_context(|| format!("{place}: not a report of suite {name}"))
+    }
+
+    /// Rows by identity; several where a run measured the same more than once.
+    fn by_identity(&self) -> BTreeMap<&Identity, Vec<&Row>> {
+        self.rows.iter().fold(BTreeMap::new(), |mut map, row| {
+            map.entry(&row.identity).or_insert_with(Vec::new).push(row);
+            map
+        })
+    }
+}
+
+/// What is read of a report before the rest of it can be trusted.
+#[derive(Deserialize)]
+struct Version {
+    #[serde(default = "table::first_format")]
+    format: u32,
+}
+
+/// The reports of a run directory.
+#[derive(Debug)]
+pub struct Run {
+    directory: PathBuf,
+    suites: BTreeMap<String, Suite>,
+    unknown: Vec<String>,
+}
+
+impl Run {
+    /// Reads every `<suite>.json` of a directory.
+    ///
+    /// # Errors
+    /// Names the directory that is none or holds no report, and the file that is no report or one of another version.
+    pub fn open(directory: &Path) -> Result<Self> {
+        let place = directory.display();
+        if !directory.is_dir() {
+            bail!("{place}: {}", if directory.exists() { "not a directory" } else { "no such directory" });
+        }
+        let mut run = Self { directory: directory.to_owned(), suites: BTreeMap::new(), unknown: Vec::new() };
+        for entry in std::fs::read_dir(directory).with_context(|| format!("{place}: cannot be read"))? {
+            let path = entry.with_context(|| format!("{place}: cannot be read"))?.path();
+            let (Some(name), Some("json")) = (path.file_stem().and_then(|s| s.to_str()), path.extension().and_then(|e| e.to_str())) else {
+                continue;
+            };
+            match Suite::read(&path, name)? {
+                Some(suite) => drop(run.suites.insert(name.to_owned(), suite)),
+                None => run.unknown.push(name.to_owned()),
+            }
+        }
+        run.unknown.sort();
+        ensure!(!run.suites.is_empty(), "{place}: not a run directory, for it holds no report of a suite (latency.json and the like)");
+        Ok(run)
+    }
+}
+
+/// What became of a figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// A time that is shorter, a rate that is higher.
+    Faster,
+    /// A time that is longer, a rate that is lower.
+    Slower,
+    /// Another figure that moved the right way.
+    Better,
+    /// Another figure that moved the wrong way.
+    Worse,
+    /// Not to be told apart.
+    Unclear,
+    /// Measured before, and now it could not be: outputs disagree, or the measurement failed.
+    Lost,
+    /// Measured now and not before.
+    Found,
+}
+
+impl Verdict {
+    /// Whether it is a change for the worse.
+    pub fn is_loss(self) -> bool {
+        matches!(self, Self::Slower | Self::Worse | Self::Lost)
+    }
+}
+
+/// A number of one run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Value {
+    /// The number, `null` where it could not be measured.
+    pub value: f64,
+    /// Its 95% interval.
+    pub interval: Option<Interval>,
+}
+
+/// A figure in both runs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ComparedFigure {
+    /// What it is.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: String,
+    /// Which way is the better one.
+    pub sense: Sense,
+    /// In the earlier run.
+    pub before: Value,
+    /// In the later run.
+    pub after: Value,
+    /// After over before, minus one.
+    pub change: f64,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// Why it is unclear, or what else the verdict rests on, in a word or two.
+    pub why: Option<&'static str>,
+}
+
+impl ComparedFigure {
+    fn of(before: &Figure, after: &Figure, threshold: f64) -> Self {
+        let change = after.value / before.value - 1.0;
+        let lower_is_better = matches!(after.sense, Sense::Time | Sense::Cost);
+        let improved = (after.value < before.value) == lower_is_better;
+        let moved = match (after.sense, improved) {
+            (Sense::Time | Sense::Rate, true) => Verdict::Faster,
+            (Sense::Time | Sense::Rate, false) => Verdict::Slower,
+            (Sense::Cost | Sense::Yield, true) => Verdict::Better,
+            (Sense::Cost | Sense::Yield, false) => Verdict::Worse,
+        };
+        let (verdict, why) = match (before.value.is_finite(), after.value.is_finite()) {
+            (true, false) => (Verdict::Lost, None),
+            (false, true) => (Verdict::Found, None),
+            (false, false) => (Verdict::Unclear, Some("not measured")),
+            (true, true) => match (before.interval, after.interval) {
+                _ if !before.steady || !after.steady => (Verdict::Unclear, Some("unsteady")),
+                // Without an interval nothing is known of the noise; but a limit leaves room for it.
+                (None, _) | (_, None) => match (before.kept, after.kept) {
+                    (Some(a), Some(b)) if a != b => (if b { Verdict::Better } else { Verdict::Worse }, Some("limit")),
+                    _ => (Verdict::Unclear, Some("no interval")),
+                },
+                (Some(a), Some(b)) if a.overlaps(b) => (Verdict::Unclear, Some("overlap")),
+                _ if change.abs() < threshold => (Verdict::Unclear, Some("too little")),
+                _ => (moved, None),
+            },
+        };
+        let value = |f: &Figure| Value { value: f.value, interval: f.interval };
+        let (name, unit, sense) = (after.name, after.unit.clone(), after.sense);
+        Self { name, unit, sense, before: value(before), after: value(after), change, verdict, why }
+    }
+}
+
+/// A row that both runs have.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ComparedRow {
+    /// What identifies it.
+    pub case: Identity,
+    /// In what the machines or the builds differ: `cpu`, `profile`. What changed then is no regression.
+    pub elsewhere: Vec<&'static str>,
+    /// Its figures.
+    pub figures: Vec<ComparedFigure>,
+}
+
+impl ComparedRow {
+    fn of(before: &Row, after: &Row, threshold: f64) -> Self {
+        let figures = after.figures.iter().filter_map(|b| {
+            let a = before.figures.iter().find(|a| a.name == b.name)?;
+            Some(ComparedFigure::of(a, b, threshold))
+        });
+        Self { case: after.identity.clone(), elsewhere: before.host.differs(&after.host), figures: figures.collect() }
+    }
+
+    /// The figures that changed for the worse on the same machine.
+    pub fn regressions(&self) -> impl Iterator<Item = &ComparedFigure> {
+        self.figures.iter().filter(|figure| self.elsewhere.is_empty() && figure.verdict.is_loss())
+    }
+}
+
+/// A suite that both runs have.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ComparedSuite {
+    /// Its name.
+    pub name: String,
+    /// Command line of the earlier and the later run.
+    pub commands: [String; 2],
+    /// Whether the earlier and the later run ended before their last rows.
+    pub interrupted: [bool; 2],
+    /// Rows of both.
+    pub rows: Vec<ComparedRow>,
+    /// Rows of the earlier run alone.
+    pub only_before: Vec<Identity>,
+    /// Rows of the later run alone.
+    pub only_after: Vec<Identity>,
+    /// Rows that a run has more than once: which one belongs to which cannot be said, and so they are not compared.
+    pub repeated: Vec<Identity>,
+}
+
+impl ComparedSuite {
+    fn of(name: &str, before: &Suite, after: &Suite, threshold: f64) -> Self {
+        let (a, b) = (before.by_identity(), after.by_identity());
+        let alone = |these: &Suite, others: &BTreeMap<&Identity, Vec<&Row>>| {
+            let mut seen = BTreeSet::new();
+            let rows = these.rows.iter().map(|row| &row.identity);
+            rows.filter(|identity| !others.contains_key(identity) && seen.insert(*identity)).cloned().collect()
+        };
+        let (mut rows, mut repeated) = (Vec::new(), Vec::new());
+        for row in &after.rows {
+            match (a.get(&row.identity).map(Vec::as_slice), b.get(&row.identity).map(Vec::as_slice)) {
+                (Some([before]), Some([after])) => rows.push(ComparedRow::of(before, after, threshold)),
+                (Some(_), Some(_)) if !repeated.contains(&row.identity) => repeated.push(row.identity.clone()),
+                _ => {}
+            }
+        }
+        Self {
+            name: name.to_owned(),
+            commands: [before, after].map(|suite| suite.command.clone()),
+            interrupted: [before, after].map(|suite| suite.interrupted),
+            rows,
+            only_before: alone(before, &b),
+            only_after: alone(after, &a),
+            repeated,
+        }
+    }
+}
+
+/// Two runs beside each other.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Compared {
+    /// Directories of the earlier and the later run.
+    pub directories: [PathBuf; 2],
+    /// Relative change below which a figure is unclear.
+    pub threshold: f64,
+    /// Suites of both.
+    pub suites: Vec<ComparedSuite>,
+    /// Suites of the earlier run alone.
+    pub only_before: Vec<String>,
+    /// Suites of the later run alone.
+    pub only_after: Vec<String>,
+    /// Reports that this version has no suite for, left out.
+    pub unknown: Vec<String>,
+    /// Figures that changed for the worse, on the same machine and in the same kind of build.
+    pub regressions: usize,
+}
+
+/// Compares every suite that both runs have.
+///
+/// # Errors
+/// A threshold that is not a share, and two runs without a row in common.
+pub fn compare(before: &Run, after: &Run, threshold: f64) -> Result<Compared> {
+    ensure!((0.0..1.0).contains(&threshold), "threshold: {} is not from 0 up to 100 percent", 100.0 * threshold);
+    let both = before.suites.iter().filter_map(|(name, a)| Some((name, a, after.suites.get(name)?)));
+    let suites: Vec<_> = both.map(|(name, a, b)| ComparedSuite::of(name, a, b, threshold)).collect();
+    let directories = [before, after].map(|run| run.directory.clone());
+    let [a, b] = directories.each_ref().map(|d| d.display());
+    ensure!(suites.iter().any(|suite| !suite.rows.is_empty()), "{a} and {b}: no row is in both");
+    let alone = |these: &Run, others: &Run| these.suites.keys().filter(|name| !others.suites.contains_key(*name)).cloned().collect();
+    let unknown = before.unknown.iter().chain(&after.unknown).collect::<BTreeSet<_>>().into_iter().cloned().collect();
+    let regressions = suites.iter().flat_map(|suite| &suite.rows).map(|row| row.regressions().count()).sum();
+    Ok(Compared {
+        only_before: alone(before, after),
+        only_after: alone(after, before),
+        directories,
+        threshold,
+        suites,
+        unknown,
+        regressions,
+    })
+}
+
+#[cfg(test)]
+mod tests;
