@@ -5,7 +5,8 @@
 //! all: a common phase of the channel changes nothing that the networks see.
 //!
 //! On the host the whole episode is one operation, forward and backward: blocks of rows go through all steps on one thread each
-//! (`exec::tape`), so that threads meet once. Elsewhere it is the same in plain tensor operations ([`super::plain`]).
+//! (`exec::tape`), so that threads meet once. On a GPU it is one operation as well, all rows in step (`beam::cuda`); what has no form
+//! there, and everything in other dtypes, goes through plain tensor operations ([`super::plain`]).
 
 use super::channel::noise_deviation;
 use super::complex::{inner, product};
@@ -111,13 +112,20 @@ impl Beam {
     pub fn measure(&self, episodes: &Episodes, tapes: &Tapes) -> Result<Tensor> {
         episodes.check(&self.config)?;
         let (codebook, first) = (self.swept()?, self.first_beam()?);
+        #[cfg(feature = "cuda")]
+        if codebook.device().is_cuda()
+            && codebook.dtype() == DType::F32
+            && let Some(found) = super::cuda::measure(self, episodes, &codebook, &first)?
+        {
+            return Ok(found);
+        }
         if !(codebook.device().is_cpu() && codebook.dtype() == DType::F32) {
             return super::plain::measure(self, episodes, &codebook, &first);
         }
         let program = Program::new(self.user.signature(), Whole::default(), |recorder| self.user.record(recorder))?;
         let net = Differentiable::new(&program, tapes.products())?;
         let gradients = Gradients::default();
-        let owed = gradients.owed_to(&net)?;
+        let owed = gradients.owed_to(&net.parameters())?;
         let noise = (0..episodes.channels.batch()).map(|i| episodes.noise(i)).collect::<Result<_>>()?;
         let loops = Loop {
             config: self.config.clone(),
@@ -402,7 +410,7 @@ impl CustomOp3 for Loop {
         let parts = blocks.par_iter_mut().zip(grad.par_chunks(BLOCK * self.total())).enumerate();
         let parts = parts.map(|(i, (block, grad))| block.as_mut().map(|block| self.backward(i, block, grad)));
         let Some(parts) = parts.collect::<Option<Vec<_>>>() else { candle_core::bail!("episode: a second backward") };
-        self.gradients.leave(&self.net, &blocks.iter().flatten().map(|block| &block.tape).collect::<Vec<_>>());
+        self.gradients.leave(self.net.gradients(&blocks.iter().flatten().map(|block| &block.tape).collect::<Vec<_>>())?);
         blocks.into_iter().flatten().for_each(|block| self.tapes.put(block.tape));
         let sum = parts.into_iter().reduce(|mut sum, part| {
             sum.iter_mut().zip(&part).for_each(|(to, from)| add_into(to, from));

@@ -14,6 +14,8 @@ pub mod channel;
 pub mod codebook;
 pub mod complex;
 mod config;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod decision;
 mod draw;
 mod episode;

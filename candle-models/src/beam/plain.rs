@@ -1,5 +1,5 @@
 //! The closed loop and the gain in plain tensor operations, on any device and in any dtype: what the fused forms are held against, and
-//! what a GPU runs.
+//! what a GPU runs of loops that have no fused form there.
 //!
 //! Complex numbers are pairs of real ones, and whatever is done to them is a product of real matrices: on a GPU one launch each, where the
 //! operations element by element would be ten. A factor `c` takes a row of pairs `[.., 2]` to `[.., 2] M(c)`, the conjugate factor has
@@ -104,6 +104,16 @@ impl Links {
     }
 }
 
+/// `H_t f_t` of all steps, `[B, T, 2 N_RX]`, with gradients to the codebook.
+pub(super) fn responses(model: &Beam, episodes: &Episodes, codebook: &Tensor) -> Result<Tensor> {
+    let (config, place) = (&model.config, Place::of(codebook));
+    let (steps, beams) = (episodes.measurements, config.codebook.count());
+    let links = Links::new(&episodes.channels, 0..steps, &place, &Forms::new(&place)?)?;
+    let sent = episodes.start.iter().flat_map(|start| (0..steps).map(move |t| (*start as usize + t) % beams));
+    let sent = place.ones(beams, sent)?.matmul(codebook)?.reshape((links.transmit.dim(0)?, (), config.transmit_width()))?;
+    Ok(links.received(&sent)?.reshape((episodes.channels.batch(), steps, config.receive_width()))?)
+}
+
 /// What a batch of episodes goes by, for all T steps ahead of the first.
 struct Course {
     /// A row `w` times it is `w^H H_t f_t`, `[B, T, 2 N_RX, 2]`.
@@ -126,9 +136,7 @@ impl Course {
         let by_step = || (0..steps).flat_map(|t| episodes.start.iter().zip(&episodes.snr_db).map(move |(start, snr)| (t, *start, *snr)));
         let by_episode = || episodes.start.iter().flat_map(|start| (0..steps).map(move |t| (*start, t)));
 
-        let links = Links::new(&episodes.channels, 0..steps, &place, forms)?;
-        let beams_sent = place.ones(beams, by_episode().map(|(start, t)| sent(start, t)))?.matmul(codebook)?;
-        let responses = links.received(&beams_sent.reshape((links.transmit.dim(0)?, (), config.transmit_width()))?)?;
+        let responses = responses(model, episodes, codebook)?;
         let noise = (0..batch).map(|i| episodes.noise(i)).collect::<Result<Vec<_>>>()?;
         let noise = (0..steps).flat_map(|t| noise.iter().flat_map(move |noise| [noise[2 * t], noise[2 * t + 1]])).collect();
         let beside: Vec<f32> = match config.view {

@@ -3,7 +3,8 @@
 //! [`tensors::TensorExecutor`] works on Candle tensors: gradients, f64 for tests, training on the CPU and on CUDA.
 //! [`program::Recorder`] writes the operations down once; `cpu::CpuExecutor` packs the weights of such a program and runs it on
 //! any batch without allocation, and with the feature `cuda` another executor makes it a captured graph.
-//! A `tape` differentiates such a program through time, where each step's inputs depend on the steps before.
+//! A `tape` differentiates such a program through time, where each step's inputs depend on the steps before: on the host, and what closed
+//! loops are made of on CUDA.
 //!
 //! Every value is a matrix with one row per frame: row `b * steps + t` is frame t of sequence b. A streaming step is a pass
 //! with one frame. Operations with memory take the number of their state in the signature's order; the executor

@@ -13,6 +13,7 @@ use candle_models::exec::Launches;
 use candle_models::nn::{MambaConfig, Params};
 use candle_models::random::Random;
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::sync::Arc;
 
 const BATCH: usize = 3;
@@ -136,6 +137,44 @@ fn episodes_in_bf16_stay_near() {
         let [want, found] = [(&Device::Cpu, DType::F32), (&*device, DType::BF16)].map(|(device, dtype)| run(&config, device, dtype));
         assert_near(variant, &found, &want, [0.03, 0.15]);
     }
+}
+
+/// How many measurements a run of this program for [`launches`] makes.
+const MEASUREMENTS: &str = "CANDLE_TEST_MEASUREMENTS";
+
+/// What episodes of so many measurements, forward and backward, put on a GPU beside copies: the emulator counts it when a program ends,
+/// so they run in one of their own. Nothing on a GPU that does not count.
+fn launches(measurements: usize) -> Option<u64> {
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    program.args(["--exact", "beam::an_episode_takes_few_launches"]);
+    let output = program.env(MEASUREMENTS, measurements.to_string()).env("CUDA_EMULATOR_LOG", "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let (_, tally) = text.split_once("cuda-emulator: in all Tally { ")?;
+    let (tally, _) = tally.split_once(" }").unwrap();
+    let counts = tally.split(", ").map(|count| count.split_once(": ").unwrap());
+    let launched = counts.filter(|(what, _)| ["kernels", "library", "memsets"].contains(what));
+    Some(launched.map(|(_, count)| count.parse::<u64>().unwrap()).sum())
+}
+
+#[test]
+fn an_episode_takes_few_launches() {
+    if let Ok(measurements) = std::env::var(MEASUREMENTS) {
+        let device = cuda().expect("the test that started this has one");
+        run(&small(|c| c.measurements = measurements.parse().unwrap()), &device, DType::F32);
+        return;
+    }
+    if cuda().is_none() {
+        return;
+    }
+    let Some([few, many]) = [4, 8].map(launches).into_iter().collect::<Option<Vec<_>>>().and_then(|n| <[u64; 2]>::try_from(n).ok()) else {
+        eprintln!("no emulator: nobody counts launches");
+        return;
+    };
+    // A measurement, two products for each of two gated units and one for the beam, three more kernels: and once more backwards.
+    assert!(many - few <= 4 * 18, "{} launches for four more measurements", many - few);
+    // Beside four measurements the making of the model, the codebook's sweep, the decision, the gain, the loss: plain tensor operations.
+    assert!(few <= 700, "{few} launches for four measurements and all that comes before and behind");
 }
 
 fn model(config: &BeamConfig) -> Beam {

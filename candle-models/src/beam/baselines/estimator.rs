@@ -147,8 +147,8 @@ impl Estimator {
         if let Some(index) = measured.sent.iter().find(|index| **index >= self.swept.count()) {
             return Err(Error::Input(format!("sent: {index} in a codebook of {} beams", self.swept.count())));
         }
-        let finite = measured.beams.iter().chain(measured.values).all(|x| x.is_finite());
-        if !finite || !(measured.noise > 0.0 && measured.noise.is_finite()) {
+        let finite = measured.beams.iter().chain(measured.values).all(|x| x.is_finite()) && measured.noise.is_finite();
+        if !(finite && measured.noise > 0.0) {
             return Err(Error::Input("measurements: expected finite numbers and a noise above 0".to_owned()));
         }
         Ok(())

@@ -19,7 +19,7 @@ pub(crate) fn feed(
 ) -> Result<Tensor> {
     let net = Differentiable::new(&Program::new(signature, Whole::default(), record)?, tapes.products())?;
     let (gradients, blocks) = (Gradients::default(), Mutex::default());
-    let owed = gradients.owed_to(&net)?;
+    let owed = gradients.owed_to(&net.parameters())?;
     let width = |specs: &[crate::tensors::TensorSpec]| specs.iter().map(|spec| spec.width()).sum();
     let widths = [width(&signature.inputs), width(&signature.outputs)];
     Ok(inputs.contiguous()?.apply_op2(&owed, Feed { net, widths, tapes: tapes.clone(), blocks, gradients })?)
@@ -104,7 +104,7 @@ impl CustomOp2 for Feed {
         let mut dx = vec![0.0; x.elem_count()];
         let parts = grad.par_chunks(BLOCK * out_width).zip(dx.par_chunks_mut(BLOCK * width));
         blocks.par_iter_mut().zip(parts).for_each(|(tape, (grad, dx))| self.backward(tape, grad, dx));
-        self.gradients.leave(&self.net, &blocks.iter().collect::<Vec<_>>());
+        self.gradients.leave(self.net.gradients(&blocks.iter().collect::<Vec<_>>())?);
         blocks.into_iter().for_each(|tape| self.tapes.put(tape));
         Ok((Some(Tensor::from_vec(dx, x.shape(), x.device())?), Some(owed.zeros_like()?)))
     }

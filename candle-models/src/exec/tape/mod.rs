@@ -9,6 +9,8 @@
 //! The oracle is the same model on the tensor executor whose states carry gradients
 //! ([`through_time`](super::tensors::TensorExecutor::through_time)).
 
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 mod feed;
 mod mamba;
 mod node;
@@ -19,7 +21,7 @@ mod tests;
 use super::program::{Output, Program, Slot};
 use crate::ops::{self, OutPointer, Products, Rows};
 use crate::{Error, Result};
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 pub(crate) use feed::feed;
 use node::{Node, Weight};
 pub(crate) use owed::Gradients;
@@ -131,16 +133,15 @@ impl Differentiable {
         Ok(Self { nodes, matrices, inputs, outputs, parameters })
     }
 
-    /// The parameters, each with the place of its gradient.
-    pub fn parameters(&self) -> Vec<(Tensor, Range<usize>)> {
+    /// The parameters.
+    pub fn parameters(&self) -> Vec<Tensor> {
         let Parameters { summed, multiplied, .. } = &self.parameters;
-        let behind = |(tensor, place): &(Tensor, Range<usize>)| (tensor.clone(), place.start + summed.len()..place.end + summed.len());
-        summed.0.iter().cloned().chain(multiplied.0.iter().map(behind)).collect()
+        summed.0.iter().chain(&multiplied.0).map(|(tensor, _)| tensor.clone()).collect()
     }
 
-    /// Gradients of all parameters over all steps and rows of tapes that have run backwards. Every sum goes in the order of the tapes,
-    /// whatever the number of threads.
-    pub fn gradients(&self, tapes: &[&Tape]) -> Vec<f32> {
+    /// Gradients of all parameters, in their order, over all steps and rows of tapes that have run backwards. Every sum goes in the order
+    /// of the tapes, whatever the number of threads.
+    pub fn gradients(&self, tapes: &[&Tape]) -> candle_core::Result<Vec<Tensor>> {
         let Parameters { summed, multiplied, .. } = &self.parameters;
         let mut all = vec![0.0; summed.len() + multiplied.len()];
         let (sums, products) = all.split_at_mut(summed.len());
@@ -155,7 +156,10 @@ impl Differentiable {
                 unsafe { weight.add_gradient(x, dy, out) };
             }
         });
-        all
+        let (sums, products) = all.split_at(summed.len());
+        let shaped =
+            |values: &[f32], (like, place): &(Tensor, Range<usize>)| Tensor::from_slice(&values[place.clone()], like.shape(), &Device::Cpu);
+        summed.0.iter().map(|of| shaped(sums, of)).chain(multiplied.0.iter().map(|of| shaped(products, of))).collect()
     }
 
     /// The gradients of all weights, in parts.

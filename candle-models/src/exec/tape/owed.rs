@@ -1,49 +1,53 @@
 //! How gradients of parameters get from a tape to the graph of tensors.
 
-use super::{Differentiable, Tape};
-use crate::Result;
+use crate::{Error, Result};
 use candle_core::{CpuStorage, CustomOp3, Layout, Shape, Tensor};
-use std::ops::Range;
+#[cfg(feature = "cuda")]
+use candle_core::{CudaStorage, DType, backend::BackendDevice};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where a backward leaves the gradients of a program's parameters.
 #[derive(Default, Clone)]
-pub(crate) struct Gradients(Arc<Mutex<Vec<f32>>>);
+pub(crate) struct Gradients(Arc<Mutex<Vec<Tensor>>>);
 
 impl Gradients {
-    /// A tensor that stands for the parameters of a program among the arguments of an operation: `[n]`, to be given a gradient of zeros
-    /// when the gradients have been left here.
-    pub fn owed_to(&self, net: &Differentiable) -> Result<Tensor> {
-        let owed = net.parameters().chunks(3).map(|parameters| Owed::to(parameters, self)).collect::<Result<Vec<_>>>()?;
-        Ok(Tensor::cat(&owed, 0)?)
+    /// A tensor that stands for parameters among the arguments of an operation: `[1]`, to be given a gradient of zero when the
+    /// gradients have been left here.
+    ///
+    /// # Errors
+    /// If there are no parameters.
+    pub fn owed_to(&self, parameters: &[Tensor]) -> Result<Tensor> {
+        let mut owed: Option<Tensor> = None;
+        for (i, pair) in parameters.chunks(2).enumerate() {
+            let (a, b) = (&pair[0], &pair[pair.len() - 1]);
+            let link = Owed { first: 2 * i, count: pair.len(), gradients: self.clone() };
+            owed = Some(owed.as_ref().unwrap_or(a).apply_op3(a, b, link)?);
+        }
+        owed.ok_or_else(|| Error::Input("a differentiable program has parameters".to_owned()))
     }
 
-    /// Leaves those of tapes that have run backwards.
-    pub fn leave(&self, net: &Differentiable, tapes: &[&Tape]) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = net.gradients(tapes);
+    /// Leaves those of all parameters, in their order.
+    pub fn leave(&self, gradients: Vec<Tensor>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = gradients;
     }
 }
 
-/// Gradients of up to three parameters, which the backward of a tape leaves beside the graph. A custom operation knows three
-/// tensors, a program has dozens of parameters, and joining them to one would copy all of them forward and backward: in their place
-/// goes a number for every three that says nothing.
+/// Gradients of two parameters, which the backward of a tape leaves beside the graph. A custom operation knows three tensors, a program
+/// has dozens of parameters, and joining them to one would copy all of them forward and backward: in their place goes a number that says
+/// nothing, through a chain of these. (The first has a parameter before it in place of a link; an odd last parameter comes twice.)
 struct Owed {
-    places: Vec<Range<usize>>,
+    first: usize,
+    count: usize,
     gradients: Gradients,
 }
 
 impl Owed {
-    fn to(parameters: &[(Tensor, Range<usize>)], gradients: &Gradients) -> Result<Tensor> {
-        let owed = Self { places: parameters.iter().map(|(_, place)| place.clone()).collect(), gradients: gradients.clone() };
-        // Where there are fewer than three, one comes again; the others have no gradient then.
-        let at = |i: usize| &parameters[i.min(parameters.len() - 1)].0;
-        Ok(at(0).apply_op3(at(1), at(2), owed)?)
-    }
-
     fn of(&self, i: usize, parameter: &Tensor) -> candle_core::Result<Option<Tensor>> {
-        let Some(place) = self.places.get(i) else { return Ok(None) };
+        if i >= self.count {
+            return Ok(None);
+        }
         let gradients = self.gradients.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let gradient = Tensor::from_slice(&gradients[place.clone()], parameter.shape(), parameter.device())?;
+        let Some(gradient) = gradients.get(self.first + i) else { candle_core::bail!("owed: no gradient was left") };
         Ok(Some(gradient.to_dtype(parameter.dtype())?))
     }
 }
@@ -65,14 +69,28 @@ impl CustomOp3 for Owed {
         Ok((CpuStorage::F32(vec![0.0]), 1.into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        before: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+        _: &CudaStorage,
+        _: &Layout,
+    ) -> candle_core::Result<(CudaStorage, Shape)> {
+        Ok((before.device.zeros_impl(&1.into(), DType::F32)?, 1.into()))
+    }
+
     fn bwd(
         &self,
+        _: &Tensor,
         a: &Tensor,
         b: &Tensor,
-        c: &Tensor,
         _: &Tensor,
-        _: &Tensor,
+        grad: &Tensor,
     ) -> candle_core::Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        Ok((self.of(0, a)?, self.of(1, b)?, self.of(2, c)?))
+        let before = (self.first > 0).then(|| grad.clone());
+        Ok((before, self.of(0, a)?, self.of(1, b)?))
     }
 }

@@ -150,10 +150,10 @@ fn with_tape(params: &Params, net: &Net, tapes: &Tapes) -> (f32, Vec<(String, Ve
         let grads = tape.input_grad(&net, 0, t);
         fed = (0..ROWS).flat_map(|r| grads.row(r)[..OUTPUTS].to_vec()).collect();
     }
-    let (sums, parameters) = (net.gradients(&[&tape]), net.parameters());
+    let (gradients, parameters) = (net.gradients(&[&tape]).unwrap(), net.parameters());
     let gradient = |(name, var): (String, candle_core::Var)| {
-        let (_, place) = parameters.iter().find(|(t, _)| t.id() == var.as_tensor().id()).unwrap();
-        (name, sums[place.clone()].to_vec())
+        let at = parameters.iter().position(|t| t.id() == var.as_tensor().id()).unwrap();
+        (name, gradients[at].flatten_all().unwrap().to_vec1().unwrap())
     };
     tapes.put(tape);
     (loss, params.vars().into_iter().map(gradient).collect())

@@ -68,18 +68,34 @@ impl GruGates {
     }
 }
 
+/// One frame backwards; the frame behind it comes before.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct GruBackward {
-    grad: Matrix,
-    product: Matrix,
-    dx: Matrix,
-    dh: Matrix,
-    kept: u64,
-    before: u64,
-    carry: u64,
-    resets: u64,
-    reset_stride: u32,
+pub(crate) struct GruBackward {
+    /// Of the frame's output, `[batch, width]`.
+    pub grad: Matrix,
+    /// `dh` of the frame behind times the transposed weight; [`Matrix::NONE`] behind the last frame.
+    pub product: Matrix,
+    /// Gradients of both products, `[batch, 3 width]`.
+    pub dx: Matrix,
+    pub dh: Matrix,
+    /// As [`GruGates`] left them.
+    pub kept: u64,
+    pub before: u64,
+    /// f32 `[batch, width]`, from frame to frame.
+    pub carry: u64,
+    /// As for [`GruGates`].
+    pub resets: u64,
+    pub reset_stride: u32,
+}
+
+impl GruBackward {
+    /// # Safety
+    /// Everything has the stated sizes, and the matrices that dtype.
+    pub unsafe fn launch(&self, gpu: &Gpu, dtype: DType, batch: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { gpu.launch(BACKWARD, Some(dtype), grid(batch, self.grad.width), self) }
+    }
 }
 
 /// Frame t of every sequence: a matrix with one row a sequence.
@@ -166,7 +182,7 @@ pub(crate) fn backward(resets: &[bool], [gates, before]: &[Tensor; 2], [x, weigh
             reset_stride: steps as u32,
         };
         // SAFETY: the frames lie inside their matrices; `carry` is written by the last frame, which does not read it.
-        unsafe { gpu.launch(BACKWARD, Some(dtype), grid(batch, width as u32), &args)? };
+        unsafe { args.launch(&gpu, dtype, batch)? };
         product = if t > 0 { Some(dh.matmul(&weight.t()?)?) } else { None };
     }
     let dh = dh.reshape((steps * batch, 3 * width))?;

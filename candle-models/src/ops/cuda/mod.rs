@@ -7,6 +7,7 @@ pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod cross_entropy;
 pub(crate) mod elementwise;
+pub(crate) mod episode;
 pub(crate) mod gru;
 pub(crate) mod heads;
 pub(crate) mod linear;

@@ -50,7 +50,7 @@ struct NormBackward {
     Rows<T> dx;
     const float* weight;
     const float* bias;  // null for none
-    float* sums;        // [blocks, 2 width]: gain, offset
+    float* sums;        // [blocks, 2 width]: gain, offset; null for none
     u32 rows;
     u32 kind;
     u32 act;
@@ -95,6 +95,7 @@ void norm_backward(const NormBackward<T>& a) {
             store(a.dx.row(r) + i, scale * (g * a.weight[i] - shift - y * slope));
         }
     }
+    if (!a.sums) return;
     float* out = a.sums + (u64)blockIdx.x * 2 * width;
     for (u32 i = threadIdx.x; i < width; i += blockDim.x) {
         out[i] = sums[i];

@@ -12,7 +12,7 @@ const NORM: Kernel = Kernel { source: &SOURCE, name: "norm" };
 const BACKWARD: Kernel = Kernel { source: &SOURCE, name: "norm_backward" };
 
 /// Values of the widest row that a backward takes: two sums of each in shared memory.
-const MOST: usize = 12_000;
+pub(crate) const MOST: usize = 12_000;
 
 /// Threads of a block for that many values.
 fn threads(values: usize) -> usize {
@@ -58,9 +58,10 @@ impl Norm {
     }
 }
 
+/// The gradient of what a [`Norm`] reads, and those of gain and offset by block.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct NormBackward {
+pub(crate) struct NormBackward {
     x: Matrix,
     grad: Matrix,
     dx: Matrix,
@@ -71,6 +72,28 @@ struct NormBackward {
     kind: u32,
     act: u32,
     eps: f32,
+}
+
+impl NormBackward {
+    /// Of a norm whose groups are its rows. `sums` is f32 `[blocks, 2 width]`, 0 for none.
+    pub fn new(norm: &Norm, [grad, dx]: [Matrix; 2], sums: u64) -> Self {
+        let Norm { x, weight, bias, rows, kind, act, eps, .. } = *norm;
+        Self { x, grad, dx, weight, bias, sums, rows, kind, act, eps }
+    }
+
+    /// Blocks, each with a share of the rows and sums of its own. A fixed number at most, so that the sums do not depend on the GPU.
+    pub fn blocks(rows: usize) -> usize {
+        rows.min(512)
+    }
+
+    /// # Safety
+    /// The matrices have these rows and are of that dtype, and rows have at most [`MOST`] values.
+    pub unsafe fn launch(&self, gpu: &Gpu, dtype: DType) -> Result<()> {
+        let width = self.x.width as usize;
+        let grid = ((Self::blocks(self.rows as usize), 1, 1), threads(width), 8 * width);
+        // SAFETY: the caller's promise.
+        unsafe { gpu.launch(BACKWARD, Some(dtype), grid, self) }
+    }
 }
 
 type Operand<'a> = (&'a CudaStorage, &'a Layout);
@@ -99,31 +122,18 @@ pub(crate) fn backward(
     [x, weight, grad]: [&Tensor; 3],
     bias: Option<&Tensor>,
 ) -> Result<[Tensor; 3]> {
-    /// Blocks, each with a share of the rows and sums of its own. A fixed number, so that the sums do not depend on the GPU.
-    const BLOCKS: usize = 512;
     let (gpu, dtype, width) = (Gpu::of(cuda::device_of(x)?)?, x.dtype(), weight.elem_count());
     if width > MOST {
         bail!("the gradient of a norm on CUDA takes rows of at most {MOST} values, found {width}");
     }
     let rows = x.elem_count() / width;
-    let blocks = rows.min(BLOCKS);
     let dx = cuda::empty(x.shape(), dtype, gpu.device())?;
-    let sums = cuda::empty((blocks, 2 * width), DType::F32, gpu.device())?;
-    let forward = Norm::new([cuda::matrix(x)?, Matrix::NONE], [0; 2], (rows, width), (kind, eps.into()), act);
-    let args = NormBackward {
-        x: forward.x,
-        grad: cuda::matrix(grad)?,
-        dx: cuda::matrix(&dx)?,
-        weight: cuda::address(weight)?,
-        bias: bias.map_or(Ok(0), cuda::address)?,
-        sums: cuda::address(&sums)?,
-        rows: forward.rows,
-        kind: forward.kind,
-        act: forward.act,
-        eps: forward.eps,
-    };
+    let sums = cuda::empty((NormBackward::blocks(rows), 2 * width), DType::F32, gpu.device())?;
+    let parameters = [cuda::address(weight)?, bias.map_or(Ok(0), cuda::address)?];
+    let norm = Norm::new([cuda::matrix(x)?, Matrix::NONE], parameters, (rows, width), (kind, eps.into()), act);
+    let args = NormBackward::new(&norm, [cuda::matrix(grad)?, cuda::matrix(&dx)?], cuda::address(&sums)?);
     // SAFETY: the tensors are those of the forward.
-    unsafe { gpu.launch(BACKWARD, Some(dtype), ((blocks, 1, 1), threads(width), 8 * width), &args)? };
+    unsafe { args.launch(&gpu, dtype)? };
     let sums = sums::column_sums(&sums)?;
     Ok([dx, sums.narrow(0, 0, width)?, sums.narrow(0, width, width)?])
 }

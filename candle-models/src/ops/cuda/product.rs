@@ -5,7 +5,7 @@
 
 use super::activation_code;
 use crate::cuda::{Gpu, Kernel, Matrix, Source};
-use crate::ops::Activation;
+use crate::ops::{Activation, Target};
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::cublas::{result, sys};
 use candle_core::{DType, Result, bail};
@@ -187,7 +187,7 @@ unsafe fn many(
     }
     let to = if nothing { out } else { Operand { matrix: product, wide: true } };
     // SAFETY: the caller's promise.
-    unsafe { gemm(gpu, dtype, narrow, (weight, outputs), to, rows)? };
+    unsafe { gemm(gpu, dtype, narrow, Factor { data: weight, transposed: false }, (to, Target::Fresh), rows)? };
     if nothing {
         return Ok(());
     }
@@ -196,8 +196,19 @@ unsafe fn many(
     unsafe { elementwise(gpu, FINISH, dtype, rows * outputs as usize, &args) }
 }
 
-/// `out = x W` by cuBLAS. It counts columns first: the transposed product of the transposed matrices, which lie there as they are.
-unsafe fn gemm(gpu: &Gpu, dtype: DType, x: Matrix, (weight, outputs): (u64, u32), out: Operand, rows: usize) -> Result<()> {
+/// A weight `[inputs, outputs]`, or its transpose.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Factor {
+    pub data: u64,
+    pub transposed: bool,
+}
+
+/// `out = x W` or `out += x W` by cuBLAS. It counts columns first: the transposed product of the transposed matrices, which lie there
+/// as they are.
+///
+/// # Safety
+/// `x` and `out` have these rows, and the weight their widths.
+pub(crate) unsafe fn gemm(gpu: &Gpu, dtype: DType, x: Matrix, weight: Factor, (out, target): (Operand, Target), rows: usize) -> Result<()> {
     let kind = |dtype| match dtype {
         DType::F32 => Ok(sys::cudaDataType::CUDA_R_32F),
         DType::BF16 => Ok(sys::cudaDataType::CUDA_R_16BF),
@@ -207,25 +218,26 @@ unsafe fn gemm(gpu: &Gpu, dtype: DType, x: Matrix, (weight, outputs): (u64, u32)
     let (narrow, result_kind) = (kind(dtype)?, kind(if out.wide { DType::F32 } else { dtype })?);
     let tf32 = dtype == DType::F32 && candle_core::cuda_backend::gemm_reduced_precision_f32();
     let compute = if tf32 { sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32 } else { sys::cublasComputeType_t::CUBLAS_COMPUTE_32F };
-    let (one, zero) = (1.0f32, 0.0f32);
+    let (alpha, beta) = (1.0f32, if target == Target::Sum { 1.0f32 } else { 0.0 });
     let as_is = sys::cublasOperation_t::CUBLAS_OP_N;
+    let (turned, stride) = if weight.transposed { (sys::cublasOperation_t::CUBLAS_OP_T, x.width) } else { (as_is, out.matrix.width) };
     // SAFETY: the caller's promise; alpha and beta are read before the call returns.
     unsafe {
         result::gemm_ex(
             *gpu.device().cublas_handle().handle(),
+            turned,
             as_is,
-            as_is,
-            outputs as i32,
+            out.matrix.width as i32,
             rows as i32,
             x.width as i32,
-            std::ptr::from_ref(&one).cast(),
-            weight as *const c_void,
+            std::ptr::from_ref(&alpha).cast(),
+            weight.data as *const c_void,
             narrow,
-            outputs as i32,
+            stride as i32,
             x.data as *const c_void,
             narrow,
             x.stride as i32,
-            std::ptr::from_ref(&zero).cast(),
+            std::ptr::from_ref(&beta).cast(),
             out.matrix.data as *mut c_void,
             result_kind,
             out.matrix.stride as i32,
