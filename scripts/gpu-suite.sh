@@ -44,7 +44,7 @@ build() {
     cp "$target"/release/{candle-bench,candle-infer} "$suite/bin/"
     strip "$suite"/bin/*
     cp -L "$CUDA_HOME/lib/stubs/libcuda.so" "$suite/stub/libcuda.so.1"
-    cp -r weights/policy-mlp weights/policy-mamba "$suite/weights/"
+    cp -r weights/policy-mlp weights/policy-mamba weights/beam-c3 "$suite/weights/"
     cp -r candle-models/tests/golden "$suite/candle-models/tests/"
     mkdir "$suite/candle-bench/peers" && cp candle-bench/peers/*.py "$suite/candle-bench/peers/"
     cp -r examples/data "$suite/examples/"
@@ -117,9 +117,10 @@ part() {
         return 0
     fi
     printf '\n== %s (at most %s s)\n' "$name" "$limit"
-    timeout -k 5 "$limit" "$@" 2>&1 | tee "$out/$name.log" || status=${PIPESTATUS[0]}
+    # Interrupted, a benchmark still writes what it has.
+    timeout -s INT -k 5 "$limit" "$@" 2>&1 | tee "$out/$name.log" || status=${PIPESTATUS[0]}
     local ended="done"
-    case "$status" in 0) ;; 124 | 137) ended="cut off after $limit s, what it had is kept" ;; *) ended="FAILED with status $status" ;; esac
+    case "$status" in 0) ;; 124 | 130 | 137) ended="cut off after $limit s, what it had is kept" ;; *) ended="FAILED with status $status" ;; esac
     [ "$status" = 0 ] || failed=1
     echo "| $name | $ended | $((SECONDS - start)) s |" >>"$out/parts.txt"
 }
@@ -163,19 +164,21 @@ run() {
     part tests 180 "$root/run.sh" each-test
     if [ -z "$tests_only" ]; then
         cd "$root"
-        local peer=() bench="$root/bin/candle-bench" common=(--out "$out" --warm-up 0.2 --window-length 0.2)
+        local peer=() bench="$root/bin/candle-bench"
+        python="$(command -v "$python" || echo "$python")"
         if "$python" -c 'import torch, numpy, safetensors; assert torch.cuda.is_available()' 2>/dev/null; then
             peer=(--python "$python" --script candle-bench/peers/peer.py)
         else
             note "PyTorch with CUDA, numpy and safetensors are not all in $python: no comparisons."
         fi
-        part gpu 120 "$bench" gpu --device cuda:0 --dtypes bf16 "${common[@]}" --rounds 4 --limit 4 "${peer[@]:---alone}"
-        part latency 60 "$bench" latency --device cuda:0 --dtypes f32,bf16 --bundles weights/policy-mlp --bundles weights/policy-mamba \
-            --batches 1,32,256 --window-batches 1,32 --threads 1 --max-windows 4 "${common[@]}"
+        part gpu 120 "$bench" gpu --device cuda:0 --dtypes bf16 --out "$out" --warm-up 0.2 --window-length 0.2 --rounds 4 --limit 4 \
+            "${peer[@]:---alone}"
+        # Every suite, as on a CPU. Its comparison with PyTorch is short: a longer one follows, into a folder of its own.
+        part all 170 "$bench" all --quick --device cuda:0 --out "$out" "${peer[@]}"
         if [ ${#peer[@]} -gt 0 ]; then
             local compare=("$bench" peers --device cuda:0 --bundles weights/policy-mlp --bundles weights/policy-mamba --passes step --threads 1
                 --rounds 4 --limit 2 --warm-up 0.2 --window-length 0.2 "${peer[@]}")
-            part peers 100 "${compare[@]}" --libraries pytorch,pytorch-graphs --dtypes bf16,f32 --batches 1,32,256 --out "$out"
+            part peers 80 "${compare[@]}" --libraries pytorch,pytorch-graphs --dtypes bf16,f32 --batches 1,32,256 --out "$out/peers"
             # Compiling takes PyTorch longer than everything else.
             part compiled 60 "${compare[@]}" --libraries pytorch-compile --dtypes bf16 --batches 1 --out "$out/compiled"
         fi

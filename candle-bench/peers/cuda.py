@@ -8,7 +8,8 @@ one; state stays on the device and is updated in place. A call ends when its out
 import numpy
 import torch
 
-from policy import OUTPUTS, Policy
+from common import OUTPUTS, read_inputs
+from policy import Policy
 
 INPUT_DTYPES = (torch.float32, torch.int32, torch.int32, torch.int32, torch.float32)
 OUTPUT_DTYPES = (torch.float32, torch.float32, torch.int32)
@@ -38,8 +39,8 @@ class Packed:
 class CudaPass:
     """A step walks through the frames of the inputs, round and round, and carries the state on; a window takes them whole."""
 
-    def __init__(self, case, inputs):
-        self.device = torch.device(case["device"])
+    def __init__(self, case):
+        self.device, inputs = torch.device(case["device"]), read_inputs(case)
         streaming = case["pass"] == "step"
         self.frames = [[a[:, t] for a in inputs] for t in range(inputs[0].shape[1])] if streaming else [inputs]
         self.frames = [[torch.from_numpy(numpy.ascontiguousarray(a)).to(t) for a, t in zip(f, INPUT_DTYPES)] for f in self.frames]
@@ -95,7 +96,7 @@ class CudaPass:
 class CudaProduct:
     """Square products, several a call: a call of one would measure the wait for its end."""
 
-    def __init__(self, case, inputs):
+    def __init__(self, case):
         device, n = torch.device(case["device"]), case["batch"]
         dtype = getattr(torch, {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[case["dtype"]])
         self.calls, self.device = case["frames"], device
@@ -113,3 +114,11 @@ class CudaProduct:
     def first_outputs(self):
         self.call()
         return {}
+
+
+def set_threads(case):
+    """Of the host, which launches."""
+    torch.set_num_threads(case["threads"])
+
+
+PASSES = {"step": CudaPass, "window": CudaPass, "product": CudaProduct}

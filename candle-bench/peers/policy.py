@@ -8,20 +8,14 @@ cumulative distribution at `uniform`; the greedy choice (negative `uniform`) is 
 Shapes: B rows, T frames (inputs are [B, T, ...] for a window and [B, ...] for a step), E inner width, N states, K taps.
 """
 
-import json
 import pathlib
 
 import safetensors.torch
 import torch
 import torch.nn.functional as F
 
-EPS = 1e-5
-FEATURES = 288
-ACTION_STATE_IDS, CHARACTER_IDS = 4, 2
-# Key, first of the action's columns, columns, classes of a column.
-COMPONENTS = [("buttons", 0, 8, 2), ("main_x", 8, 1, 17), ("main_y", 9, 1, 17), ("c_x", 10, 1, 17), ("c_y", 11, 1, 17), ("shoulder", 12, 1, 5)]
-INDEPENDENT_WIDTHS = [64, 64, 64, 64, 64, 32]
-OUTPUTS = ("logits", "value", "action")
+from common import ACTION_STATE_IDS, CHARACTER_IDS, COMPONENTS, EPS, FEATURES, INDEPENDENT_WIDTHS, backbone_of
+
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 # Parameters of two axes that are not the weight of a linear layer.
 TABLES = ("action_states", "characters", "previous", "chosen", "a_log", "conv.weight")
@@ -33,12 +27,8 @@ class Policy(torch.nn.Module):
 
     def __init__(self, bundle, streaming, training=False):
         super().__init__()
-        directory = pathlib.Path(bundle)
-        self.config = json.loads((directory / "config.json").read_text())["model"]
-        self.kind = self.config["backbone"]["kind"]
-        if self.kind not in ("mlp", "mamba"):
-            raise ValueError(f"backbone {self.kind}: this peer has mlp and mamba")
-        tensors = safetensors.torch.load_file(directory / "model.safetensors")
+        self.config, self.kind = backbone_of(bundle)
+        tensors = safetensors.torch.load_file(pathlib.Path(bundle) / "model.safetensors")
         self.p = {name: self.stored(name, value.float()) for name, value in tensors.items()}
         self.streaming, self.teacher_forced = streaming, training
         # First table row of each of a component's columns.

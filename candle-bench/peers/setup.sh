@@ -10,7 +10,7 @@ python=${PYTHON:-python3}
 [ -x "$dir/bin/python" ] || "$python" -m venv "$dir"
 "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$here/requirements.txt"
 "$dir/bin/python" - <<'CHECK'
-import numpy, onnx, onnxruntime, safetensors, torch
-print(f"torch {torch.__version__}, onnxruntime {onnxruntime.__version__}, onnx {onnx.__version__}, numpy {numpy.__version__}, safetensors {safetensors.__version__}")
+import jax, numpy, onnx, onnxruntime, safetensors, torch
+print(f"torch {torch.__version__}, onnxruntime {onnxruntime.__version__}, onnx {onnx.__version__}, jax {jax.__version__}, numpy {numpy.__version__}, safetensors {safetensors.__version__}")
 CHECK
 echo "peers: $dir/bin/python"

@@ -1,18 +1,19 @@
 //! The beam family: a training step beside PyTorch's and the machine's matrix product, channels, and the next beam for one user.
 
+use crate::calls::{Answers, agreement, read_answers};
+use crate::case::{Case, Pass};
 use crate::formulas;
 use crate::harness::{self, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::ops::Peaks;
 use crate::peer::{Library, Peer, PeerCase};
-use crate::policy::{Answers, agreement, read_answers};
-use crate::table::{Case, Pass};
+use crate::split::trainee::{beam_weight_uses, episodes};
 use crate::targets::{Limit, TargetRow};
 use crate::update::Update;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
-use candle_models::beam::{Beam, BeamConfig, Channels, Episodes, Products, Sensing, Tapes, alignment};
-use candle_models::bundle::{self, Bundle, Manifest, Role, Storage};
+use candle_models::beam::{Beam, BeamConfig, Products, Tapes, alignment};
+use candle_models::bundle::{self, Bundle, Manifest, Storage};
 use candle_models::engine::{self, Engine, Options, Session};
 use candle_models::nn::Params;
 use candle_models::random::Random;
@@ -65,16 +66,8 @@ impl BeamSuite {
     }
 
     fn case(&self, threads: usize, dtype: &str) -> Case {
-        Case {
-            model: format!("beam c3 as published, gru 2x{}", self.hidden),
-            backbone: "gru".to_owned(),
-            pass: Pass::Train,
-            batch: self.batch,
-            frames: RunConfig::preset("paper").map_or(0, |run| run.model.measurements),
-            threads,
-            device: "cpu".to_owned(),
-            dtype: dtype.to_owned(),
-        }
+        let measurements = RunConfig::preset("paper").map_or(0, |run| run.model.measurements);
+        Case::of(&format!("beam c3 as published, gru 2x{}", self.hidden), Pass::Train, [self.batch, measurements, threads], dtype)
     }
 
     fn training(&self, threads: usize, peer: &mut Peer, host: &Host) -> Result<Vec<TargetRow>> {
@@ -124,13 +117,7 @@ impl BeamSuite {
             }
         }
         let peak = Peaks::measure(threads, &self.settings)?.gflop_per_s;
-        // The user's network runs at every measurement.
-        let weights = |config: &BeamConfig| -> Result<f64> {
-            let matrices = Beam::parameters(config)?.into_iter().filter(|p| p.role == Role::Matrix);
-            let uses = |name: &str| if Beam::measures(name) { config.measurements } else { 1 };
-            Ok(matrices.map(|p| (uses(&p.name) * p.shape.iter().product::<usize>()) as f64).sum())
-        };
-        let ours = formulas::gflop_per_s(formulas::training_flop(weights(&config)? * self.batch as f64), fastest);
+        let ours = formulas::gflop_per_s(formulas::training_flop(beam_weight_uses(&config)? * self.batch as f64), fastest);
         let evidence = format!("{ours:.0} of {peak:.0} GFLOP/s, 6 per weight and use");
         rows.push(row("training step, share of the machine's own f32 product", ours / peak, Limit::AtLeast(0.7), "share", evidence, &case));
         let generation = pool.install(|| generation_us(&config, self.batch))?;
@@ -180,20 +167,6 @@ fn generation_us(config: &BeamConfig, batch: usize) -> Result<f64> {
         times.push(start.elapsed().as_secs_f64() * 1e6);
     }
     Ok(crate::stats::median(&crate::stats::sorted(&times)))
-}
-
-fn episodes(config: &BeamConfig, number: u64, batch: usize) -> Result<Episodes> {
-    let (random, first) = (Random::new(1), number * batch as u64);
-    let channels = Channels::generate(&config.channel, random.stream("channels"), first, batch, config.measurements)?;
-    Ok(Episodes {
-        channels: Arc::new(channels),
-        measurements: config.measurements,
-        start: (first..first + batch as u64).map(|i| config.start(random, i)).collect(),
-        snr_db: vec![10.0; batch],
-        noise: random.stream("noise"),
-        first,
-        sensing: Sensing::Measurements,
-    })
 }
 
 /// Every call is one update of the parameters on fresh channels.

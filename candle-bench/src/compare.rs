@@ -6,18 +6,12 @@
 
 mod text;
 
-use crate::host::Host;
-use crate::load::LoadRow;
-use crate::ops::OpRow;
-use crate::ops::steps::StepRow;
+use crate::run::{Row, Run, Suite};
 use crate::stats::{Interval, Summary};
-use crate::table::{self, FORMAT, LatencyRow, PeerRow, Record, Report};
-use crate::targets::TargetRow;
-use anyhow::{Context, Result, bail, ensure};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize, Serializer};
+use anyhow::{Result, ensure};
+use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What a figure says, and so which way is the better one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -46,7 +40,7 @@ pub struct Figure {
     pub value: f64,
     /// Its 95% interval, where there is one.
     pub interval: Option<Interval>,
-    /// Whether the windows that it comes from agreed.
+    /// Whether the measurement that it comes from was steady.
     pub steady: bool,
     /// Whether it keeps its limit, where it has one.
     pub kept: Option<bool>,
@@ -68,6 +62,13 @@ impl Figure {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity(Vec<(&'static str, String)>);
 
+impl Identity {
+    /// Of columns and their cells.
+    pub fn new(columns: Vec<(&'static str, String)>) -> Self {
+        Self(columns)
+    }
+}
+
 impl Serialize for Identity {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.collect_map(self.0.iter().map(|(column, cell)| (column, cell)))
@@ -85,102 +86,6 @@ impl std::fmt::Display for Identity {
             }
         }
         Ok(())
-    }
-}
-
-/// A row of any suite.
-#[derive(Debug)]
-struct Row {
-    identity: Identity,
-    host: Host,
-    figures: Vec<Figure>,
-}
-
-/// The report of one suite.
-#[derive(Debug)]
-struct Suite {
-    command: String,
-    interrupted: bool,
-    rows: Vec<Row>,
-}
-
-impl Suite {
-    fn parse<R: Record + DeserializeOwned>(text: &str) -> Result<Self> {
-        let report: Report<R> = serde_json::from_str(text)?;
-        let row = |row: &R| Row { identity: Identity(row.identity()), host: row.host().clone(), figures: row.figures() };
-        let interrupted = report.interrupted;
-        Ok(Self { command: report.command, interrupted, rows: report.rows.iter().map(row).collect() })
-    }
-
-    /// A report by the name of its suite; nothing where this version has no such suite.
-    fn read(path: &Path, name: &str) -> Result<Option<Self>> {
-        let parse = match name {
-            "latency" => Self::parse::<LatencyRow>,
-            "peers" => Self::parse::<PeerRow>,
-            "load" => Self::parse::<LoadRow>,
-            "ops" => Self::parse::<OpRow>,
-            "steps" => Self::parse::<StepRow>,
-            "targets" | "gpu" | "training" | "beam" => Self::parse::<TargetRow>,
-            _ => return Ok(None),
-        };
-        let place = path.display();
-        let text = std::fs::read_to_string(path).with_context(|| format!("{place}: cannot be read"))?;
-        let Version { format } = serde_json::from_str(&text).with_context(|| format!("{place}: not a report"))?;
-        ensure!(
-            format == FORMAT,
-            "{place}: format {format} is that of another version of candle-bench, this one reads format {FORMAT}: compare with the version that wrote it"
-        );
-        parse(&text).map(Some).with_context(|| format!("{place}: not a report of suite {name}"))
-    }
-
-    /// Rows by identity; several where a run measured the same more than once.
-    fn by_identity(&self) -> BTreeMap<&Identity, Vec<&Row>> {
-        self.rows.iter().fold(BTreeMap::new(), |mut map, row| {
-            map.entry(&row.identity).or_insert_with(Vec::new).push(row);
-            map
-        })
-    }
-}
-
-/// What is read of a report before the rest of it can be trusted.
-#[derive(Deserialize)]
-struct Version {
-    #[serde(default = "table::first_format")]
-    format: u32,
-}
-
-/// The reports of a run directory.
-#[derive(Debug)]
-pub struct Run {
-    directory: PathBuf,
-    suites: BTreeMap<String, Suite>,
-    unknown: Vec<String>,
-}
-
-impl Run {
-    /// Reads every `<suite>.json` of a directory.
-    ///
-    /// # Errors
-    /// Names the directory that is none or holds no report, and the file that is no report or one of another version.
-    pub fn open(directory: &Path) -> Result<Self> {
-        let place = directory.display();
-        if !directory.is_dir() {
-            bail!("{place}: {}", if directory.exists() { "not a directory" } else { "no such directory" });
-        }
-        let mut run = Self { directory: directory.to_owned(), suites: BTreeMap::new(), unknown: Vec::new() };
-        for entry in std::fs::read_dir(directory).with_context(|| format!("{place}: cannot be read"))? {
-            let path = entry.with_context(|| format!("{place}: cannot be read"))?.path();
-            let (Some(name), Some("json")) = (path.file_stem().and_then(|s| s.to_str()), path.extension().and_then(|e| e.to_str())) else {
-                continue;
-            };
-            match Suite::read(&path, name)? {
-                Some(suite) => drop(run.suites.insert(name.to_owned(), suite)),
-                None => run.unknown.push(name.to_owned()),
-            }
-        }
-        run.unknown.sort();
-        ensure!(!run.suites.is_empty(), "{place}: not a run directory, for it holds no report of a suite (latency.json and the like)");
-        Ok(run)
     }
 }
 

@@ -3,6 +3,7 @@
 //! A call's time is in microseconds, work in floating-point operations (a multiply-add is two) or bytes. The wrong claims that
 //! the tests below turn down were all published, most of them with one of these formulas missing or turned around.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A rate that may lie above the measured roof by noise; beyond it, the count or the roof is wrong.
@@ -89,7 +90,7 @@ pub fn intensity_flop_per_byte(flop: f64, bytes: f64) -> f64 {
 }
 
 /// What a machine reaches in arithmetic and in moving memory, from one source: a share is of the roof that is printed beside it.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Roofs {
     /// Billions of operations a second.
     pub gflop_per_s: f64,
@@ -98,7 +99,8 @@ pub struct Roofs {
 }
 
 /// What keeps a call from being faster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Bound {
     /// Moving its bytes.
     Memory,
@@ -106,6 +108,17 @@ pub enum Bound {
     Compute,
     /// Neither: it takes far longer than both.
     Overhead,
+}
+
+impl Bound {
+    /// `memory`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Compute => "compute",
+            Self::Overhead => "overhead",
+        }
+    }
 }
 
 impl Roofs {
@@ -124,10 +137,26 @@ impl Roofs {
         if intensity_flop_per_byte < self.ridge_flop_per_byte() { Bound::Memory } else { Bound::Compute }
     }
 
+    /// The least time of so many operations on so many bytes, in microseconds: that of the longer one.
+    pub fn least_us(self, flop: f64, bytes: f64) -> f64 {
+        (flop / self.gflop_per_s).max(bytes / self.gb_per_s) / 1e3
+    }
+
+    /// The share of what is attainable that a call reaches.
+    ///
+    /// # Errors
+    /// Above [`ABOVE_ROOF`] it is no measurement.
+    pub fn share(self, flop: f64, bytes: f64, us: f64) -> Result<f64, Refused> {
+        // As a rate under the roof that is the lower one here.
+        match self.bound(intensity_flop_per_byte(flop, bytes)) {
+            Bound::Compute => share_of_roof(gflop_per_s(flop, us), self.gflop_per_s),
+            _ => share_of_roof(gb_per_s(bytes, us), self.gb_per_s),
+        }
+    }
+
     /// What limits a call that was timed.
     pub fn bound_of_call(self, flop: f64, bytes: f64, us: f64) -> Bound {
-        let intensity = intensity_flop_per_byte(flop, bytes);
-        if FAR_ABOVE * gflop_per_s(flop, us) < self.attainable_gflop_per_s(intensity) { Bound::Overhead } else { self.bound(intensity) }
+        if us > FAR_ABOVE * self.least_us(flop, bytes) { Bound::Overhead } else { self.bound(intensity_flop_per_byte(flop, bytes)) }
     }
 }
 
@@ -138,6 +167,11 @@ impl Roofs {
 pub fn share_of_roof(rate: f64, roof: f64) -> Result<f64, Refused> {
     positive(&[("rate", rate), ("roof", roof)])?;
     if rate > ABOVE_ROOF * roof { Err(Refused::AboveRoof { rate, roof }) } else { Ok(rate / roof) }
+}
+
+/// The share of `n` times the rate of one that `n` together reach: strong scaling, the same work shared out.
+pub fn parallel_efficiency(one_per_s: f64, together_per_s: f64, n: usize) -> f64 {
+    together_per_s / (n as f64 * one_per_s)
 }
 
 /// How many times as fast as the baseline: below one it is slower.

@@ -2,24 +2,22 @@
 //!
 //! A figure that cannot be measured does not end the run: its row says why.
 
+use crate::calls::{EngineCalls, Inputs};
+use crate::case::{Case, Pass};
 use crate::formulas;
 use crate::harness::{self, Rounds, Settings, Subject, Timed};
 use crate::host::Host;
+use crate::network::{Network, Place};
 use crate::peer::{Library, Peer, PeerCase};
-use crate::policy::{EngineCalls, Inputs, Network, Place};
+use crate::startup::Start;
 use crate::stats::Interval;
 use crate::suites::PeerSuite;
-use crate::table::{Case, Pass};
 use crate::targets::{Limit, TargetRow};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
 use candle_models::device::{self, Purpose};
 use candle_models::ops::{self, Activation};
 use candle_models::random::Random;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Instant;
 
 /// What is measured.
 #[derive(Debug)]
@@ -115,8 +113,9 @@ impl GpuSuite {
     fn step(&self, network: &Network, (batch, p50, p99): StepLimits, host: &Host) -> Vec<TargetRow> {
         let case = self.case(network, Pass::Step, batch, 1);
         let measure = || {
-            let calls = EngineCalls::new(network.load()?, &case, &Inputs::random(&case), &self.place)?;
-            harness::measure(&mut Timed(calls), &self.settings)
+            let model = network.load()?;
+            let inputs = Inputs::random(&*model, &case);
+            harness::measure(&mut Timed(EngineCalls::new(model, &case, &inputs, &self.place)?), &self.settings)
         };
         let found = measure().map_err(|error| format!("{error:#}"));
         let figure = |pick: &dyn Fn(&harness::Measurement) -> Option<f64>| {
@@ -126,7 +125,7 @@ impl GpuSuite {
             let evidence = format!("{} steps, p50 {:.1} us, max {:.1} us{steady}", latency.n, latency.p50, latency.max);
             Ok((pick(measurement).context("too few steps for this percentile")?, evidence))
         };
-        let kind = network.config.backbone.kind();
+        let kind = network.kind();
         let mut rows = vec![self.row(
             host,
             case.clone(),
@@ -155,12 +154,12 @@ impl GpuSuite {
             place: self.place.clone(),
         };
         let mut compare = || {
-            let row = suite.run(peer, &self.settings, host, |_| {})?.pop().context("nothing was compared")?;
+            let row = suite.run(peer, &self.settings, host, |_| {})?.whole()?.pop().context("nothing was compared")?;
             let c = row.comparison.with_context(|| format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst))?;
             let evidence = format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds);
             Ok((1.0 / c.ratio, c.ratio_ci.inverse(), evidence))
         };
-        let what = format!("{} step over PyTorch's", network.config.backbone.kind());
+        let what = format!("{} step over PyTorch's", network.kind());
         let found = compare();
         self.compared(host, self.case(network, Pass::Step, batch, 1), (what, Limit::AtMost(0.7), "x"), found)
     }
@@ -223,8 +222,9 @@ impl GpuSuite {
         let measure = || {
             self.settings.interrupt.check()?;
             // The first run fills the cache, the other shows how long a start takes from then on.
-            first_answer(&self.mamba.bundle, &self.place.name(), &self.mamba.dtype)?;
-            let seconds = first_answer(&self.mamba.bundle, &self.place.name(), &self.mamba.dtype)?;
+            let start = Start::new(&self.mamba, self.place.choice)?;
+            start.seconds()?;
+            let seconds = start.seconds()?;
             Ok((seconds, "second of two processes, one step of the Mamba policy".to_owned()))
         };
         let what = "first answer after process start, kernels cached".to_owned();
@@ -261,10 +261,10 @@ impl GpuSuite {
 }
 
 /// A call puts the operation on the device several times and waits for the last.
-struct OnDevice<'a, F> {
-    operation: F,
-    calls: usize,
-    device: &'a Device,
+pub(crate) struct OnDevice<'a, F> {
+    pub operation: F,
+    pub calls: usize,
+    pub device: &'a Device,
 }
 
 impl<T, F: Fn() -> candle_core::Result<T>> Subject for OnDevice<'_, F> {
@@ -276,30 +276,12 @@ impl<T, F: Fn() -> candle_core::Result<T>> Subject for OnDevice<'_, F> {
     }
 }
 
-/// What a process prints behind its first answer.
-pub const ANSWER: &str = "answer";
-
-/// Seconds from the start of another process of this program to its first answer.
-fn first_answer(bundle: &Path, device: &str, dtype: &str) -> Result<f64> {
-    let program = std::env::current_exe().context("this program cannot be found")?;
-    let start = Instant::now();
-    let mut command = Command::new(&program);
-    command.arg("first-answer").arg(bundle).args(["--device", device, "--dtype", dtype]).stdout(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("{}: cannot be started", program.display()))?;
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().context("it has no output")?).read_line(&mut line)?;
-    let seconds = start.elapsed().as_secs_f64();
-    let status = child.wait()?;
-    ensure!(status.success() && line.trim() == ANSWER, "{}: no answer from it ({status})", program.display());
-    Ok(seconds)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use candle_models::policy::Heads;
 
-    fn suite(directory: &Path) -> GpuSuite {
+    fn suite(directory: &std::path::Path) -> GpuSuite {
         let network = |kind| Network::random(kind, Heads::Autoregressive, directory).unwrap();
         GpuSuite {
             mlp: network("mlp"),

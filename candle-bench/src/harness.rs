@@ -1,11 +1,23 @@
 //! How a timing is taken: warm up, measure windows until they agree, compare by interleaving.
 
 use crate::formulas::speed_ratio;
+use crate::host;
 use crate::interrupt::Interrupt;
 use crate::stats::{self, Interval, Summary};
 use anyhow::{Result, ensure};
+use rayon::ThreadPool;
 use serde::{Deserialize, Serialize};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A game's frame: an answer that takes longer comes too late.
+pub const FRAME: Duration = Duration::from_nanos(1_000_000_000 / 60);
+/// Candle walks and drops the graph of an unroll by recursion. Reserved, not resident.
+const STACK_BYTES: usize = 1 << 30;
+/// A share of the time that threads waited for a processor from which a measurement says more of other programs than of its subject.
+const WAITED: f64 = 0.1;
+/// A change of the processor's clock within a measurement that makes its windows those of two machines.
+const CLOCK: f64 = 0.05;
 
 /// Something whose calls are timed. One call does all the work of one answer and ends when the answer is there.
 pub trait Subject {
@@ -44,6 +56,26 @@ impl<S: Subject> Rounds for Timed<S> {
             last = now;
         }
         Ok(Round { latencies_us, seconds: (last - start).as_secs_f64() })
+    }
+}
+
+/// Threads for calls that share their work through rayon, with stacks for Candle's recursions.
+pub fn pool(threads: usize) -> Result<Arc<ThreadPool>> {
+    Ok(Arc::new(rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK_BYTES).build()?))
+}
+
+/// Whole rounds on a thread of a pool: a call does not wait for another thread to take it.
+pub struct InPool<R> {
+    /// The threads.
+    pub pool: Arc<ThreadPool>,
+    /// Whose rounds.
+    pub subject: R,
+}
+
+impl<R: Rounds + Send> Rounds for InPool<R> {
+    fn round(&mut self, calls: usize) -> Result<Round> {
+        let subject = &mut self.subject;
+        self.pool.install(|| subject.round(calls))
     }
 }
 
@@ -109,12 +141,16 @@ impl Settings {
     pub fn describe(&self) -> String {
         format!(
             "Closed loop, one request in flight, monotonic clock read once a call. Warm-up {} s, then windows of {} s until the last {STEADY} agree within {:.0}% \
-             in throughput and median latency, at most {}; the numbers are those of the last {STEADY} windows together. Percentiles are nearest-rank and left empty \
-             where no sample lies beyond; the interval of the mean is a 95% block bootstrap.",
+             in throughput and median latency, at most {}; the numbers are those of the last {STEADY} windows together. Steady: they agreed, threads of this \
+             process waited for a processor for no more than {:.0}% of the time, and its clock, which a chain of dependent multiplications shows before and \
+             after each window, changed by no more than {:.0}%. Percentiles are nearest-rank and left empty \
+             where no sample lies beyond; the interval of the mean is a 95% block bootstrap. Late: calls that took longer than a frame of 16.67 ms.",
             self.warm_up_s,
             self.window_s,
             100.0 * self.tolerance,
-            self.max_windows
+            self.max_windows,
+            100.0 * WAITED,
+            100.0 * CLOCK,
         )
     }
 }
@@ -135,8 +171,33 @@ pub struct Measurement {
     pub calls_per_s: f64,
     /// Windows measured.
     pub windows: usize,
-    /// Whether the last three agreed.
+    /// Whether the last three agreed, threads of this process did not wait long for a processor meanwhile, and its clock stayed.
     pub steady: bool,
+    /// Share of the calls that took longer than a [`FRAME`].
+    #[serde(default)]
+    pub late: Option<f64>,
+    /// How long threads of this process waited for a processor that others had, over the time of the windows; where the system says.
+    #[serde(default)]
+    pub waited: Option<f64>,
+    /// By how much the processor's clock changed over the windows, as a share of the lowest.
+    #[serde(default)]
+    pub clock: Option<f64>,
+}
+
+impl Measurement {
+    /// How often it was measured, and what disturbed it.
+    pub fn often(&self) -> String {
+        let above = |share: Option<f64>, limit| share.filter(|share| *share > limit).map(|share| 100.0 * share);
+        let waited = above(self.waited, WAITED).map(|percent| format!("threads waited for a processor for {percent:.0}% of the time"));
+        let clock = above(self.clock, CLOCK).map(|percent| format!("the processor's clock changed by {percent:.0}%"));
+        let disturbed = waited.into_iter().chain(clock).collect::<Vec<_>>().join(" and ");
+        let verdict = match (self.steady, disturbed.as_str()) {
+            (true, _) => "steady".to_owned(),
+            (false, "") => "not steady: they did not agree".to_owned(),
+            (false, why) => format!("not steady: {why}"),
+        };
+        format!("{} calls in the last {STEADY} of {} windows, {verdict}", self.latency_us.n, self.windows)
+    }
 }
 
 /// Warms up and measures windows until the last three agree, or says that they never did.
@@ -144,16 +205,37 @@ pub fn measure(subject: &mut dyn Rounds, settings: &Settings) -> Result<Measurem
     settings.validate()?;
     let calls = warm_up(subject, settings)?;
     let mut windows: Vec<Round> = Vec::new();
-    let mut steady = false;
-    while !steady && windows.len() < settings.max_windows {
+    let (mut waits, mut chains) = (vec![host::waited_for_cpu()], vec![host::chain()]);
+    let mut agreed = false;
+    while !agreed && windows.len() < settings.max_windows {
         settings.interrupt.check()?;
         windows.push(subject.round(calls)?);
-        steady = windows.len() >= STEADY && agree(&windows[windows.len() - STEADY..], settings.tolerance);
+        waits.push(host::waited_for_cpu());
+        chains.push(host::chain());
+        agreed = windows.len() >= STEADY && agree(&windows[windows.len() - STEADY..], settings.tolerance);
     }
-    let last = &windows[windows.len() - STEADY..];
+    let first = windows.len() - STEADY;
+    let last = &windows[first..];
     let samples: Vec<f64> = last.iter().flat_map(|w| w.latencies_us.iter().copied()).collect();
     let seconds: f64 = last.iter().map(|w| w.seconds).sum();
-    Ok(Measurement { calls_per_s: samples.len() as f64 / seconds, latency_us: summary(&samples)?, windows: windows.len(), steady })
+    let waited = waits[first].zip(waits[windows.len()]).map(|(from, to)| to.saturating_sub(from).as_secs_f64() / seconds);
+    let clock = clock_change(&chains[first..]);
+    let late = samples.iter().filter(|us| **us > FRAME.as_secs_f64() * 1e6).count();
+    Ok(Measurement {
+        calls_per_s: samples.len() as f64 / seconds,
+        latency_us: summary(&samples)?,
+        windows: windows.len(),
+        steady: agreed && waited.is_none_or(|share| share <= WAITED) && clock.is_none_or(|change| change <= CLOCK),
+        late: Some(late as f64 / samples.len() as f64),
+        waited,
+        clock,
+    })
+}
+
+/// How much faster the fastest of several equal chains was than the slowest.
+fn clock_change(chains: &[Duration]) -> Option<f64> {
+    let (fastest, slowest) = (chains.iter().min()?, chains.iter().max()?);
+    Some(slowest.as_secs_f64() / fastest.as_secs_f64() - 1.0).filter(|change| change.is_finite())
 }
 
 /// Runs for the warm-up time and says how many calls fill a window.
@@ -299,6 +381,24 @@ mod tests {
         let stalled = |stall_us: f64| Round { latencies_us: vec![100.0; 99], seconds: 99.0 * 100e-6 + stall_us * 1e-6 };
         assert!(agree(&[stalled(0.0), stalled(500.0), stalled(0.0)], 0.1));
         assert!(!agree(&[stalled(0.0), stalled(9900.0), stalled(0.0)], 0.1));
+    }
+
+    #[test]
+    fn a_clock_that_changes_is_seen_and_named() {
+        let us = Duration::from_micros;
+        assert_eq!(clock_change(&[us(20), us(22), us(20)]).map(|change| (100.0 * change).round()), Some(10.0));
+        assert_eq!(clock_change(&[us(20); 4]), Some(0.0));
+        assert_eq!(clock_change(&[Duration::ZERO; 2]), None);
+        let found = measure(&mut synthetic(|_| 100.0), &Settings::default()).unwrap();
+        assert!(found.clock.is_some_and(|change| change >= 0.0));
+        let faster = Measurement { steady: false, clock: Some(0.3), waited: Some(0.25), ..found.clone() };
+        let told = faster.often();
+        assert!(
+            told.ends_with("not steady: threads waited for a processor for 25% of the time and the processor's clock changed by 30%"),
+            "{told}"
+        );
+        let differ = Measurement { steady: false, clock: Some(0.0), waited: None, ..found }.often();
+        assert!(differ.ends_with("3 windows, not steady: they did not agree"), "{differ}");
     }
 
     #[test]

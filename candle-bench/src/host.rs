@@ -1,7 +1,11 @@
 //! Where a number was measured: machine, commit and build.
 
+use candle_models::nvml;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// The machine and the program that gave a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -20,16 +24,32 @@ pub struct Host {
     pub profile: String,
     /// Day of the measurement, UTC, `2026-01-31`.
     pub date: String,
+    /// GPUs and their driver, `2 x NVIDIA H200, driver 580.65.06`; empty without any.
+    #[serde(default)]
+    pub gpu: String,
+    /// Cargo features that the program was built with, joined by `+`; empty without any.
+    #[serde(default)]
+    pub build: String,
+}
+
+impl fmt::Display for Host {
+    /// In one line, without a full stop.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, cpu, cpus, features, commit, profile, date, gpu, build } = self;
+        let gpu = if gpu.is_empty() { String::new() } else { format!("; {gpu}") };
+        let with = if build.is_empty() { String::new() } else { format!(" with {build}") };
+        write!(f, "Host {host}: {cpu}, {cpus} CPUs, {features}{gpu}. Commit {commit}, {date}, {profile} build{with}")
+    }
 }
 
 impl Host {
     /// The columns of a table that say where a row was measured.
-    pub const COLUMNS: [&str; 7] = ["Host", "CPU", "CPUs", "Features", "Commit", "Profile", "Date"];
+    pub const COLUMNS: [&str; 9] = ["Host", "CPU", "CPUs", "Features", "Commit", "Profile", "Date", "GPU", "Build"];
 
     /// The cells of these columns.
-    pub fn cells(&self) -> [String; 7] {
-        let Self { host, cpu, cpus, features, commit, profile, date } = self;
-        [host.clone(), cpu.clone(), cpus.to_string(), features.clone(), commit.clone(), profile.clone(), date.clone()]
+    pub fn cells(&self) -> [String; 9] {
+        let Self { host, cpu, cpus, features, commit, profile, date, gpu, build } = self.clone();
+        [host, cpu, cpus.to_string(), features, commit, profile, date, gpu, build]
     }
 
     /// In what another place differs from this one but for day and commit: times of such places say nothing about each other.
@@ -40,6 +60,8 @@ impl Host {
             ("cpus", self.cpus != other.cpus),
             ("features", self.features != other.features),
             ("profile", self.profile != other.profile),
+            ("gpu", self.gpu != other.gpu),
+            ("build", self.build != other.build),
         ];
         different.into_iter().filter(|(_, different)| *different).map(|(field, _)| field).collect()
     }
@@ -55,8 +77,53 @@ impl Host {
             commit: commit(),
             profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
             date: date(seconds_since_1970()),
+            gpu: gpus(&nvml::gpus(), nvml::driver_version()),
+            build: build().join("+"),
         }
     }
+}
+
+/// Equal names once, with their number.
+fn gpus(names: &[String], driver: Option<String>) -> String {
+    let counts = names.iter().fold(BTreeMap::<&str, usize>::new(), |mut counts, name| {
+        *counts.entry(name).or_default() += 1;
+        counts
+    });
+    let named = counts.into_iter().map(|(name, count)| if count == 1 { name.to_owned() } else { format!("{count} x {name}") });
+    let driver = driver.filter(|_| !names.is_empty()).map(|version| format!("driver {version}"));
+    named.chain(driver).collect::<Vec<_>>().join(", ")
+}
+
+/// Features of this crate that a build may have.
+fn build() -> Vec<&'static str> {
+    let features = [("cuda", cfg!(feature = "cuda")), ("flash-attn", cfg!(feature = "flash-attn"))];
+    features.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect()
+}
+
+/// How long threads of this process that are still there have waited for a processor so far, where the kernel says.
+pub(crate) fn waited_for_cpu() -> Option<Duration> {
+    let threads = std::fs::read_dir("/proc/self/task").ok()?;
+    let waited = threads.filter_map(|thread| {
+        // Nanoseconds on a processor, nanoseconds that it waited for one, turns.
+        let text = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+    });
+    waited.fold(None, |sum: Option<Duration>, waited| Some(sum.unwrap_or_default() + waited))
+}
+
+/// Dependent multiplications of a [`chain`], some 15 us of them, and how often it is timed.
+pub(crate) const CHAIN: u64 = 1 << 14;
+const CHAINS: usize = 8;
+
+/// How long a chain of dependent multiplications takes: it follows the processor's clock alone, for it uses no memory and leaves most of
+/// a core to the thread beside it. The least of several, which no interruption made longer.
+pub(crate) fn chain() -> Duration {
+    let once = || {
+        let start = Instant::now();
+        std::hint::black_box((0..CHAIN).fold(std::hint::black_box(3u64), |x, _| x.wrapping_mul(x)));
+        start.elapsed()
+    };
+    (0..CHAINS).map(|_| once()).min().unwrap_or_default()
 }
 
 fn unknown() -> String {
@@ -129,6 +196,14 @@ mod tests {
         assert!(here.differs(&later).is_empty());
         let elsewhere = Host { cpus: here.cpus + 1, profile: "other".to_owned(), ..here.clone() };
         assert_eq!(here.differs(&elsewhere), ["cpus", "profile"]);
+    }
+
+    #[test]
+    fn equal_gpus_are_counted() {
+        let names = ["NVIDIA H200", "NVIDIA H100", "NVIDIA H200"].map(str::to_owned);
+        assert_eq!(gpus(&names, Some("580.65.06".to_owned())), "NVIDIA H100, 2 x NVIDIA H200, driver 580.65.06");
+        assert_eq!(gpus(&names[..1], None), "NVIDIA H200");
+        assert_eq!(gpus(&[], Some("580.65.06".to_owned())), "", "a driver without a GPU measures nothing");
     }
 
     #[test]

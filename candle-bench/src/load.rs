@@ -3,21 +3,22 @@
 //! Every agent is a thread with a session of its own. In an open loop a request has a time at which it is due, whether or not
 //! the one before has been answered, and its latency counts from then: a stall is seen by every request that it delays.
 
+use crate::calls::{Inputs, STREAM_FRAMES};
+use crate::case::{Case, Pass};
 use crate::compare::Figure;
+use crate::harness::FRAME;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
-use crate::policy::{Inputs, Network, STREAM_FRAMES};
+use crate::network::{Network, Place};
+use crate::report::charts::{self, Panel};
 use crate::stats::{Summary, percentile, sorted};
-use crate::table::{Case, Pass, Record, Shown, micros, optional};
+use crate::table::{Record, Shown, longest, micros, optional};
 use anyhow::{Context, Result, ensure};
-use candle_models::engine::{Engine, EngineError, Options, Placement, Session};
+use candle_models::engine::{Engine, EngineError, Options, Session};
 use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
-
-/// A game's frame: an answer that takes longer comes too late.
-pub const FRAME: Duration = Duration::from_nanos(1_000_000_000 / 60);
 
 /// When an agent asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -31,6 +32,20 @@ pub enum Arrivals {
     Poisson,
 }
 
+impl Arrivals {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Ticks => "ticks",
+            Self::Poisson => "poisson",
+        }
+    }
+}
+
+/// Names of the stages of a latency.
+pub const STAGES: [&str; 4] = ["wake", "queue", "execute", "reply"];
+
 /// Which loads are put on the engine.
 #[derive(Debug, Clone)]
 pub struct LoadSuite {
@@ -42,6 +57,8 @@ pub struct LoadSuite {
     pub sessions: Vec<usize>,
     /// Threads of the engine.
     pub threads: Vec<usize>,
+    /// Where it computes.
+    pub place: Place,
     /// Seconds of a load behind its warm-up.
     pub seconds: f64,
     /// Seconds before anything counts.
@@ -114,7 +131,7 @@ impl Record for LoadRow {
             case.model.clone(),
             case.backbone.clone(),
             case.dtype.clone(),
-            format!("{:?}", self.arrivals).to_lowercase(),
+            self.arrivals.name().to_owned(),
             case.batch.to_string(),
             case.threads.to_string(),
             format!("{:.0}", self.answers_per_s),
@@ -142,6 +159,19 @@ impl Record for LoadRow {
 
     fn figures(&self) -> Vec<Figure> {
         vec![Figure::mean("mean latency", &self.latency_us)]
+    }
+
+    fn often(&self) -> String {
+        format!("{} answers in {} s", self.latency_us.n, self.seconds)
+    }
+
+    /// The stage that takes longest, by medians.
+    fn bound(&self) -> Option<String> {
+        longest(STAGES.into_iter().zip(self.stages.iter().map(|stage| stage.p50)))
+    }
+
+    fn charts(rows: &[Self]) -> Vec<Panel> {
+        charts::load(rows)
     }
 }
 
@@ -202,7 +232,7 @@ impl LoadSuite {
     pub fn run(&self, host: &Host, mut seen: impl FnMut(&LoadRow)) -> Result<Vec<LoadRow>> {
         let mut rows = Vec::new();
         for (network, arrivals, threads, sessions) in self.cases() {
-            let case = network.case(Pass::Step, sessions, 1, threads);
+            let case = self.place.of(network.case(Pass::Step, sessions, 1, threads));
             let row = self.load(&network, case, arrivals, host).with_context(|| format!("{sessions} sessions, {arrivals:?}"))?;
             seen(&row);
             rows.push(row);
@@ -212,10 +242,11 @@ impl LoadSuite {
 
     fn load(&self, network: &Network, case: Case, arrivals: Arrivals, host: &Host) -> Result<LoadRow> {
         let count = case.batch;
-        let options = Options { place: Placement::cpu(case.threads), sessions: count, queue: count, ..Options::default() };
-        let engine = Engine::start(network.load()?, &options)?;
+        let options = Options { place: self.place.of_engine(&case)?, sessions: count, queue: count, ..Options::default() };
+        let model = network.load()?;
+        let frames = Inputs::random(&*model, &Case { batch: 1, ..case.clone() }).each_frame();
+        let engine = Engine::start(model, &options)?;
         let sessions = (0..count).map(|_| Ok(engine.open()?)).collect::<Result<Vec<_>>>()?;
-        let frames = Inputs::random(&Case { batch: 1, ..case.clone() }).each_frame();
         // Threads start before the clock does.
         let begin = Instant::now() + Duration::from_millis(50 + count as u64);
         let counted = begin + Duration::from_secs_f64(self.warm_up);
@@ -405,6 +436,7 @@ mod tests {
             arrivals: vec![Arrivals::Closed, Arrivals::Ticks, Arrivals::Poisson],
             sessions: vec![1, 3],
             threads: vec![1],
+            place: Place::cpu(),
             seconds: 0.3,
             warm_up: 0.1,
             interrupt: Interrupt::default(),

@@ -8,54 +8,114 @@ mod row;
 pub mod steps;
 mod training;
 
+pub(crate) use inference::{LAYERS, Product, Weights};
 pub use roof::Peaks;
+pub(crate) use roof::{Machine, describe_roofs};
 pub use row::{Calculation, OpRow};
 
-use crate::formulas::{self, Refused};
-use crate::harness::{self, Round, Rounds, Settings, Subject, Timed};
+use crate::calls::Answers;
+use crate::formulas::{self, Bound, Refused, Roofs};
+use crate::harness::{self, InPool, Settings, Subject, Timed, pool};
 use crate::host::Host;
-use crate::policy::Answers;
-use crate::table::Agreement;
+use crate::table::{Agreement, micros};
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_models::random::Random;
-use inference::Weights;
 use rayon::ThreadPool;
-use roof::{PEAK_COPY, PEAK_PRODUCT, Roofs};
 use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+use std::sync::Arc;
 
-/// Candle walks and drops the graph of an unroll by recursion. Reserved, not resident.
-const STACK_BYTES: usize = 1 << 30;
 /// Largest difference between two f32 runs, relative to one plus the largest magnitude in the tensor.
 const TOLERANCE: f64 = 1e-4;
 
-/// What one call computes or moves at least, counted from its shapes.
+/// What one call computes and moves at least, counted from its shapes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Work {
-    /// Floating-point operations of products and scans: a multiply-add is two, an exponential one.
-    Flop(f64),
+pub struct Work {
+    /// Floating-point operations: a multiply-add is two, an exponential, a division or a root one.
+    pub flop: f64,
     /// Bytes: what is read and what is written, each value once in every pass.
-    Bytes(f64),
+    pub bytes: f64,
 }
 
 impl Work {
-    /// So many f32 values, read or written.
-    fn values(n: usize) -> Self {
-        Self::Bytes(4.0 * n as f64)
-    }
-
-    /// Billions a second of what is counted, for a call that took so many microseconds.
-    fn giga_per_s(self, us: f64) -> f64 {
-        match self {
-            Self::Flop(n) => formulas::gflop_per_s(n, us),
-            Self::Bytes(n) => formulas::gb_per_s(n, us),
-        }
+    /// So many operations on so many f32 values that are read or written.
+    fn on_values(flop: f64, values: usize) -> Self {
+        Self { flop, bytes: 4.0 * values as f64 }
     }
 }
 
+/// A call under the roofs of its machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Placed {
+    /// What it does.
+    pub work: Work,
+    /// How long that takes, in microseconds.
+    pub us: f64,
+    /// What the machine reaches in such work.
+    pub roofs: Roofs,
+}
+
+impl Placed {
+    /// Columns of a table.
+    pub const COLUMNS: [&'static str; 7] = ["GFLOP/s", "GB/s", "FLOP/byte", "Share of roof %", "Bound", "Roof GFLOP/s", "Roof GB/s"];
+
+    /// What keeps it from being faster.
+    pub fn bound(&self) -> Bound {
+        self.roofs.bound_of_call(self.work.flop, self.work.bytes, self.us)
+    }
+
+    /// Why it has the bound that it has, with its figures.
+    pub fn reason(&self) -> String {
+        let Self { work: Work { flop, bytes }, us, roofs } = *self;
+        let [arithmetic, memory] = [Work { flop, bytes: 0.0 }, Work { flop: 0.0, bytes }].map(|w| roofs.least_us(w.flop, w.bytes));
+        let mut text = format!(
+            "{} take {} us at {:.0} GFLOP/s, {} take {} us at {:.1} GB/s",
+            scaled(flop, "FLOP"),
+            micros(arithmetic),
+            roofs.gflop_per_s,
+            scaled(bytes, "B"),
+            micros(memory),
+            roofs.gb_per_s
+        );
+        let least = roofs.least_us(flop, bytes);
+        let _ = match self.bound() {
+            Bound::Overhead => write!(text, "; it takes {:.1} times the longer of the two", us / least),
+            Bound::Memory | Bound::Compute => write!(text, "; it reaches {:.0}% of the longer of the two", 100.0 * least / us),
+        };
+        text
+    }
+
+    /// The cells of the columns.
+    pub fn cells(&self) -> [String; 7] {
+        let (Work { flop, bytes }, Roofs { gflop_per_s, gb_per_s }) = (self.work, self.roofs);
+        let share = self.roofs.share(flop, bytes, self.us).unwrap_or(f64::NAN);
+        [
+            format!("{:.1}", formulas::gflop_per_s(flop, self.us)),
+            format!("{:.1}", formulas::gb_per_s(bytes, self.us)),
+            format!("{:.2}", formulas::intensity_flop_per_byte(flop, bytes)),
+            format!("{:.1}", 100.0 * share),
+            self.bound().name().to_owned(),
+            format!("{gflop_per_s:.1}"),
+            format!("{gb_per_s:.1}"),
+        ]
+    }
+}
+
+/// `1.2 MB`, `340 KFLOP`.
+fn scaled(count: f64, unit: &str) -> String {
+    let (factor, prefix) = match count {
+        n if n >= 1e9 => (1e9, "G"),
+        n if n >= 1e6 => (1e6, "M"),
+        n if n >= 1e3 => (1e3, "k"),
+        _ => (1.0, ""),
+    };
+    let digits = if prefix.is_empty() { 0 } else { 1 };
+    format!("{:.digits$} {prefix}{unit}", count / factor)
+}
+
 /// One way to do a piece of work.
-trait Form: Subject + Send {
+pub(crate) trait Form: Subject + Send {
     /// What it computes, by name.
     fn answers(&mut self) -> Result<Answers>;
 }
@@ -67,32 +127,15 @@ impl Subject for Box<dyn Form> {
 }
 
 /// The same work in two forms.
-struct Pair {
-    operation: String,
-    shape: String,
-    calculation: Calculation,
-    work: Work,
+pub(crate) struct Pair {
+    pub operation: String,
+    pub shape: String,
+    pub calculation: Calculation,
+    pub work: Work,
     /// What its products multiply by, which decides how fast they can be.
-    weights: Weights,
-    fused: Box<dyn Form>,
+    pub weights: Weights,
+    pub fused: Box<dyn Form>,
     plain: Box<dyn Form>,
-}
-
-/// Whole rounds on a thread of the pool: a call does not wait for another thread to take it.
-struct InPool<'a> {
-    pool: &'a ThreadPool,
-    form: Timed<Box<dyn Form>>,
-}
-
-impl Rounds for InPool<'_> {
-    fn round(&mut self, calls: usize) -> Result<Round> {
-        let form = &mut self.form;
-        self.pool.install(|| form.round(calls))
-    }
-}
-
-fn pool(threads: usize) -> Result<ThreadPool> {
-    Ok(rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK_BYTES).build()?)
 }
 
 /// Random numbers of that shape, normal with deviation `scale`.
@@ -143,25 +186,17 @@ pub struct OpSuite {
 impl OpSuite {
     /// How it is measured, in words, with the peaks of this run.
     pub fn describe(&self, peaks: &[Peaks], settings: &Settings) -> String {
-        let peak = |p: &Peaks| format!("threads {}: {:.1} GFLOP/s and {:.1} GB/s", p.threads, p.gflop_per_s, p.gb_per_s);
         format!(
             "The fused form against the same work in plain tensor operations of Candle, in turn, after outputs and gradients have been compared (largest \
              difference relative to one plus the largest magnitude of the tensor). Warm-up {} s each, then {} rounds of {} s of either form, the first mover \
              changing, no more after {} s. A round's ratio is the plain form's median over the fused form's; printed is the median ratio with its 95% bootstrap \
              interval: above one, the fused form is faster. Both forms run on a rayon pool of the given threads; Candle's own pool for elementwise operations has \
-             one thread, as in training. Rates are of the fused form by a count from the shapes: floating-point operations (a multiply-add is two, an exponential \
-             one) where products or a scan dominate, or else bytes (every value read or written once a pass). Peaks of this run: {}, from a product of {PEAK_PRODUCT} x {PEAK_PRODUCT} x {PEAK_PRODUCT} \
-             through gemm and a copy within {} MiB, bytes read plus bytes written. The share is of \
-             the roof over the row: the product of that size with such weights, or the faster of a copy and a sum over half of the bytes counted, rounded down to a power \
-             of two, which may lie in a cache. A row above {:.0}% of its roof is refused, after the roof has been measured anew. The plain AdamW keeps no moving \
-             average of the parameters; the fused one does, and its bytes are counted.",
+             one thread, as in training. The plain AdamW keeps no moving average of the parameters; the fused one does, and its bytes are counted. {}",
             settings.warm_up_s,
             settings.rounds,
             settings.window_s,
             settings.limit_s,
-            peaks.iter().map(peak).collect::<Vec<_>>().join("; "),
-            PEAK_COPY >> 20,
-            100.0 * formulas::ABOVE_ROOF,
+            describe_roofs(peaks)
         )
     }
 
@@ -175,7 +210,7 @@ impl OpSuite {
         let (mut found, mut refused) = (0, Vec::new());
         for peaks in peaks {
             let pool = pool(peaks.threads)?;
-            let mut roofs = Roofs::new(&pool, peaks, settings);
+            let mut roofs = Machine::new(&pool, settings);
             self.each_pair(peaks.threads, |pair| {
                 let name = format!("{}, {}, {}, {} threads", pair.operation, pair.shape, pair.calculation.name(), peaks.threads);
                 found += 1;
@@ -192,7 +227,7 @@ impl OpSuite {
     }
 
     /// Hands out the pairs one by one: together they would hold gigabytes.
-    fn each_pair(&self, threads: usize, mut f: impl FnMut(Pair) -> Result<()>) -> Result<()> {
+    pub(crate) fn each_pair(&self, threads: usize, mut f: impl FnMut(Pair) -> Result<()>) -> Result<()> {
         let wanted = |name: &str| self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()));
         for &batch in &self.batches {
             let sizes = training::Sizes { batch, frames: self.frames };
@@ -207,7 +242,7 @@ impl OpSuite {
             f(optimiser::pair()?)?;
         }
         if wanted(inference::PRODUCT) {
-            for shape in inference::SHAPES {
+            for shape in inference::LAYERS {
                 for weights in inference::Weights::ALL {
                     for &rows in &self.rows {
                         f(inference::product(shape, weights, rows, threads)?)?;
@@ -223,19 +258,24 @@ fn check(pair: &mut Pair, pool: &ThreadPool) -> Result<Agreement> {
     pool.install(|| agreement(&pair.fused.answers()?, &pair.plain.answers()?))
 }
 
-fn compare(mut pair: Pair, pool: &ThreadPool, roofs: &mut Roofs, (peaks, settings, host): (&Peaks, &Settings, &Host)) -> Result<OpRow> {
+fn compare(
+    mut pair: Pair,
+    pool: &Arc<ThreadPool>,
+    roofs: &mut Machine,
+    (peaks, settings, host): (&Peaks, &Settings, &Host),
+) -> Result<OpRow> {
     let agreement = check(&mut pair, pool)?;
     let Pair { operation, shape, calculation, work, weights, fused, plain } = pair;
     let comparison = match agreement.holds() {
         true => {
-            let (mut fused, mut plain) = (InPool { pool, form: Timed(fused) }, InPool { pool, form: Timed(plain) });
+            let [mut fused, mut plain] = [fused, plain].map(|form| InPool { pool: pool.clone(), subject: Timed(form) });
             Some(harness::compare(&mut fused, &mut plain, settings)?)
         }
         false => None,
     };
-    let roof = comparison.as_ref().map(|c| roofs.over(work, weights, c.ours_us.p50)).transpose()?;
+    let roofs = comparison.as_ref().map(|c| roofs.over(work, weights, c.ours_us.p50)).transpose()?;
     let (host, threads) = (host.clone(), peaks.threads);
-    Ok(OpRow { host, operation, shape, calculation, threads, agreement, comparison, work, roof, peaks: *peaks })
+    Ok(OpRow { host, operation, shape, calculation, threads, agreement, comparison, work, roofs })
 }
 
 #[cfg(test)]
@@ -278,6 +318,16 @@ mod tests {
         assert!(agreement(&answers(0.5 + 0.5 * TOLERANCE), &answers(0.5)).unwrap().holds());
         assert!(!agreement(&answers(f64::NAN), &answers(0.5)).unwrap().holds());
         assert!(agreement(&answers(0.5), &Answers::new()).is_err());
+    }
+
+    #[test]
+    fn a_reason_names_both_roofs_and_what_is_left() {
+        let placed = |us| Placed { work: Work { flop: 2e6, bytes: 1e6 }, us, roofs: Roofs { gflop_per_s: 100.0, gb_per_s: 10.0 } };
+        assert_eq!(
+            placed(125.0).reason(),
+            "2.0 MFLOP take 20.0 us at 100 GFLOP/s, 1.0 MB take 100 us at 10.0 GB/s; it reaches 80% of the longer of the two"
+        );
+        assert!(placed(900.0).reason().ends_with("it takes 9.0 times the longer of the two"));
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The other side of a comparison: a Python process that holds the same network and answers one JSON line per request.
 //!
 //! Requests are `{"op": "hello"}`, `{"op": "prepare", ...}` with the fields of [`PeerCase`], `{"op": "round", "calls": n}` and `{"op": "peak"}`;
-//! an answer is `{"ok": {...}}` or `{"error": "one line"}`. The process lives as long as the comparison, so rounds can
+//! an answer is `{"ok": {...}}`, `{"error": "one line"}` or `{"unavailable": "one line"}` where a
+//! library is not installed or has no such pass. The process lives as long as the comparison, so rounds can
 //! be interleaved without starting an interpreter in between.
 
+use crate::case::Pass;
 use crate::harness::{Round, Rounds};
-use crate::table::Pass;
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,12 +21,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 pub enum Library {
     /// PyTorch, eager.
     Pytorch,
-    /// PyTorch through `torch.compile`, on a GPU.
+    /// PyTorch through `torch.compile`; on the CPU that takes a C++ compiler.
     PytorchCompile,
     /// PyTorch, eager, captured as one CUDA graph with its copies.
     PytorchGraphs,
     /// ONNX Runtime on the network that PyTorch exported.
     Onnxruntime,
+    /// JAX, jitted, on the CPU.
+    Jax,
 }
 
 /// The work that the peer is to do.
@@ -53,25 +56,38 @@ pub struct PeerCase {
     pub outputs: PathBuf,
 }
 
-/// Names and versions of the peer's libraries.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Names and versions of the peer's libraries; `None` for what is not installed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versions {
     /// `2.11.0`.
-    pub pytorch: String,
-    /// `1.25.1`, or `missing`.
-    pub onnxruntime: String,
+    pub pytorch: Option<String>,
+    /// `1.25.1`.
+    pub onnxruntime: Option<String>,
+    /// `0.10.2`.
+    pub jax: Option<String>,
 }
 
 impl Versions {
     /// `onnxruntime 1.25.1`.
     pub fn of(&self, library: Library) -> String {
-        match library {
-            Library::Pytorch => format!("pytorch {}", self.pytorch),
-            Library::PytorchCompile => format!("pytorch {} compiled", self.pytorch),
-            Library::PytorchGraphs => format!("pytorch {} in a CUDA graph", self.pytorch),
-            Library::Onnxruntime => format!("onnxruntime {}", self.onnxruntime),
-        }
+        let (name, version, form) = match library {
+            Library::Pytorch => ("pytorch", &self.pytorch, ""),
+            Library::PytorchCompile => ("pytorch", &self.pytorch, " compiled"),
+            Library::PytorchGraphs => ("pytorch", &self.pytorch, " in a CUDA graph"),
+            Library::Onnxruntime => ("onnxruntime", &self.onnxruntime, ""),
+            Library::Jax => ("jax", &self.jax, ""),
+        };
+        format!("{name} {}{form}", version.as_deref().unwrap_or("missing"))
     }
+}
+
+/// A case that the peer cannot do for a reason of its own, while it can do others: a package that is not installed, a pass that a library
+/// does not have, more threads than the case allows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not available: {reason}")]
+pub struct Unavailable {
+    /// In one line, with the remedy where there is one.
+    pub reason: String,
 }
 
 #[derive(Serialize)]
@@ -88,6 +104,7 @@ enum Request<'a> {
 enum Reply {
     Ok(serde_json::Value),
     Error(String),
+    Unavailable(String),
 }
 
 /// The running process. It is ended when this value is dropped.
@@ -114,8 +131,8 @@ impl Peer {
         let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("{name}: has no pipes");
         };
-        let versions = Versions { pytorch: String::new(), onnxruntime: String::new() };
-        let mut peer = Self { child, requests: Some(requests), replies: BufReader::new(replies), name, versions };
+        let replies = BufReader::new(replies);
+        let mut peer = Self { child, requests: Some(requests), replies, name, versions: Versions::default() };
         peer.versions = peer.ask(&Request::Hello)?;
         Ok(peer)
     }
@@ -126,6 +143,9 @@ impl Peer {
     }
 
     /// Sets up the work of the rounds to come and has its outputs written to `case.outputs`.
+    ///
+    /// # Errors
+    /// [`Unavailable`] for a case that this peer does not have, also from its rounds; anything else is a failure.
     pub fn prepare(&mut self, case: &PeerCase) -> Result<()> {
         let _: serde_json::Value = self.ask(&Request::Prepare(case))?;
         Ok(())
@@ -150,6 +170,7 @@ impl Peer {
                 serde_json::from_value(value).with_context(|| format!("{}: unexpected answer {}", self.name, reply.trim_end()))
             }
             Ok(Reply::Error(error)) => bail!("{}: {error}", self.name),
+            Ok(Reply::Unavailable(reason)) => Err(Unavailable { reason }.into()),
             Err(_) => bail!("{}: not an answer: {}", self.name, reply.trim_end()),
         }
     }
@@ -206,6 +227,8 @@ esac; done"#
         ))
         .unwrap();
         assert_eq!(peer.versions().of(Library::Onnxruntime), "onnxruntime 1.25.1");
+        assert_eq!(peer.versions().of(Library::PytorchCompile), "pytorch 2.11.0 compiled");
+        assert_eq!(peer.versions().of(Library::Jax), "jax missing");
         let round = peer.round(2).unwrap();
         assert_eq!((round.latencies_us, round.seconds), (vec![3.0, 4.0], 7e-6));
         let error = peer.round(3).unwrap_err().to_string();
@@ -218,6 +241,14 @@ esac; done"#
         assert!(error.contains("ended without an answer"), "{error}");
         let mut peer = start(HELLO).unwrap();
         assert!(peer.round(1).unwrap_err().to_string().contains("ended without an answer"));
+    }
+
+    #[test]
+    fn what_the_peer_does_not_have_is_told_from_a_failure() {
+        let mut peer = start(&format!("{HELLO} read -r line; echo '{{\"unavailable\":\"no such package\"}}'")).unwrap();
+        let error = peer.round(1).context("of a case").unwrap_err();
+        assert_eq!(error.downcast_ref(), Some(&Unavailable { reason: "no such package".to_owned() }));
+        assert!(!peer.round(1).unwrap_err().is::<Unavailable>(), "it has ended");
     }
 
     #[test]

@@ -121,6 +121,55 @@ pub fn median_interval(values: &[f64]) -> Interval {
     bootstrap(values.len(), |picks| median(&sorted(&picks.iter().map(|&i| values[i]).collect::<Vec<_>>())))
 }
 
+/// `y = a x^b`, by least squares on the logarithms.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct PowerLaw {
+    /// a, in the unit of y.
+    pub factor: f64,
+    /// b.
+    pub exponent: f64,
+    /// Standard error of b; none from two points, on which every line lies.
+    pub standard_error: Option<f64>,
+    /// Points.
+    pub points: usize,
+    /// The smallest and the largest x: it says nothing beyond them.
+    pub range: Interval,
+}
+
+impl PowerLaw {
+    /// Through pairs of x and y. `None` where a value is not positive, or fewer than two x differ.
+    pub fn fit(points: &[(f64, f64)]) -> Option<Self> {
+        if points.iter().any(|(x, y)| !(x.is_finite() && y.is_finite() && *x > 0.0 && *y > 0.0)) {
+            return None;
+        }
+        let logs: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x.ln(), y.ln())).collect();
+        let n = logs.len() as f64;
+        let (mean_x, mean_y) = logs.iter().fold((0.0, 0.0), |(sx, sy), (x, y)| (sx + x / n, sy + y / n));
+        let (sxx, sxy) = logs.iter().fold((0.0, 0.0), |(sxx, sxy), (x, y)| {
+            let dx = x - mean_x;
+            (sxx + dx * dx, sxy + dx * (y - mean_y))
+        });
+        let xs = points.iter().map(|(x, _)| *x);
+        let range = Interval { low: xs.clone().fold(f64::INFINITY, f64::min), high: xs.fold(0.0, f64::max) };
+        if range.low >= range.high {
+            return None;
+        }
+        let exponent = sxy / sxx;
+        let offset = mean_y - exponent * mean_x;
+        let residue: f64 = logs.iter().map(|(x, y)| (y - offset - exponent * x).powi(2)).sum();
+        let standard_error = (points.len() > 2).then(|| (residue / (n - 2.0) / sxx).sqrt());
+        Some(Self { factor: offset.exp(), exponent, standard_error, points: points.len(), range })
+    }
+
+    /// The 95% interval of the exponent by Student's t: few points say little.
+    pub fn exponent_ci(&self) -> Option<Interval> {
+        /// The 97.5% points for 1, 2 ... degrees of freedom; with more, the last one is a little wide.
+        const T: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
+        let half = self.standard_error? * T[self.points.saturating_sub(3).min(T.len() - 1)];
+        Some(Interval { low: self.exponent - half, high: self.exponent + half })
+    }
+}
+
 /// The 2.5% and 97.5% points of `statistic` over resamples of `0..n`. The draws are the same in every run.
 fn bootstrap(n: usize, mut statistic: impl FnMut(&[usize]) -> f64) -> Interval {
     let random = Random::new(0).stream("bootstrap");
@@ -207,5 +256,31 @@ mod tests {
         let interval = median_interval(&values);
         assert!(interval.low >= 2.0 && interval.low < 2.1 && 2.1 < interval.high && interval.high <= 2.2, "{interval:?}");
         assert_eq!(median_interval(&[3.0]), Interval { low: 3.0, high: 3.0 });
+    }
+
+    #[test]
+    fn a_power_law_is_found_with_its_error() {
+        let exact: Vec<(f64, f64)> = [1.0, 2.0, 4.0, 8.0, 16.0f64].map(|x| (x, 3.0 * x.powf(1.5))).into();
+        let found = PowerLaw::fit(&exact).unwrap();
+        assert!((found.exponent - 1.5).abs() < 1e-12 && (found.factor - 3.0).abs() < 1e-12, "{found:?}");
+        assert!(found.standard_error.unwrap() < 1e-9 && found.points == 5);
+        assert_eq!(found.range, Interval { low: 1.0, high: 16.0 });
+        // Ordinary least squares on ln x = 0, 1, 2, 3 and ln y = 0, 1, 1, 2: b = 0.6, residuals -0.1, 0.3, -0.3, 0.1, so that the
+        // error is sqrt(0.2 / 2 / 5).
+        let e = std::f64::consts::E;
+        let noisy = PowerLaw::fit(&[(1.0, 1.0), (e, e), (e * e, e), (e * e * e, e * e)]).unwrap();
+        assert!((noisy.exponent - 0.6).abs() < 1e-12 && (noisy.factor - 0.1f64.exp()).abs() < 1e-12, "{noisy:?}");
+        assert!((noisy.standard_error.unwrap() - 0.02f64.sqrt()).abs() < 1e-12, "{noisy:?}");
+        let interval = noisy.exponent_ci().unwrap();
+        assert!((interval.high - 0.6 - 4.303 * 0.02f64.sqrt()).abs() < 1e-12 && interval.low < 0.6, "{interval:?}");
+    }
+
+    #[test]
+    fn a_power_law_needs_two_places_and_positive_values() {
+        let two = PowerLaw::fit(&[(1.0, 2.0), (2.0, 8.0)]).unwrap();
+        assert!((two.exponent - 2.0).abs() < 1e-12 && two.standard_error.is_none() && two.exponent_ci().is_none());
+        assert!(PowerLaw::fit(&[(2.0, 1.0), (2.0, 3.0), (2.0, 2.0)]).is_none());
+        assert!(PowerLaw::fit(&[(1.0, 0.0), (2.0, 1.0)]).is_none() && PowerLaw::fit(&[(1.0, f64::NAN), (2.0, 1.0)]).is_none());
+        assert!(PowerLaw::fit(&[]).is_none());
     }
 }

@@ -1,60 +1,23 @@
 //! Results as typed rows, and the same rows as Markdown, CSV and JSON.
 
+use crate::case::{Case, Execution};
 use crate::compare::{Figure, Sense};
 use crate::harness::{Comparison, Measurement};
 use crate::host::Host;
+use crate::report::charts::{self, Panel};
 use anyhow::{Context, Result};
 use candle_models::nvml;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// What was called.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Case {
-    /// The network, `mamba 2x256, autoregressive heads`.
-    pub model: String,
-    /// Backbone alone, `mamba`.
-    pub backbone: String,
-    /// What one call does.
-    pub pass: Pass,
-    /// Rows that one call answers.
-    pub batch: usize,
-    /// Frames of every row in one call; 1 for a step.
-    pub frames: usize,
-    /// Threads that one call may use.
-    pub threads: usize,
-    /// `cpu` or `cuda:0`.
-    pub device: String,
-    /// `f32`.
-    pub dtype: String,
-}
-
-/// The kind of call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Pass {
-    /// One frame with the state of the frame before.
-    Step,
-    /// A window of frames from the initial state.
-    Window,
-    /// Forward, backward and optimiser step over a window.
-    Train,
-    /// Products of square matrices, as many as there are frames, of `batch` rows.
-    #[value(skip)]
-    Product,
-}
-
-impl Case {
-    /// `step`, `window 60`, `train 60`.
-    pub fn pass_name(&self) -> String {
-        match self.pass {
-            Pass::Step => "step".to_owned(),
-            Pass::Window => format!("window {}", self.frames),
-            Pass::Train => format!("train {}", self.frames),
-            Pass::Product => format!("product {0} x {0} x {0}", self.batch),
-        }
-    }
+/// The longest of several parts, in microseconds, and its share of them.
+pub(crate) fn longest<'a>(parts: impl IntoIterator<Item = (&'a str, f64)>) -> Option<String> {
+    let parts: Vec<_> = parts.into_iter().collect();
+    let sum: f64 = parts.iter().map(|(_, us)| us).sum();
+    let (name, us) = parts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let share = Some(100.0 * us / sum).filter(|share| share.is_finite())?;
+    Some(format!("{name}: {} us of {} us at the median, {share:.0}%", micros(us), micros(sum)))
 }
 
 /// One point of the latency table.
@@ -69,6 +32,9 @@ pub struct LatencyRow {
     /// How long.
     #[serde(flatten)]
     pub measurement: Measurement,
+    /// Bytes of weights, states, inputs, outputs and what a pass works in, where the engine runs it.
+    #[serde(default)]
+    pub bytes: Option<usize>,
     /// Memory in use on the GPU that computed, in megabytes, that of other programs counted in; `None` for the CPU and
     /// where the driver does not say.
     pub gpu_mb: Option<f64>,
@@ -123,6 +89,29 @@ pub trait Record: Serialize {
     /// What two runs are compared by.
     fn figures(&self) -> Vec<Figure>;
 
+    /// How often it was measured, in words; empty where the method alone says so.
+    fn often(&self) -> String {
+        String::new()
+    }
+
+    /// What bounds it, where that is known.
+    fn bound(&self) -> Option<String> {
+        None
+    }
+
+    /// The captured pass of a model that was timed, if it is one: the roofline of the same run knows what bounds it.
+    fn pass(&self) -> Option<&Case> {
+        None
+    }
+
+    /// What is drawn of the rows of a report.
+    fn charts(_rows: &[Self]) -> Vec<Panel>
+    where
+        Self: Sized,
+    {
+        Vec::new()
+    }
+
     /// The columns that tell it from other rows, with their cells.
     fn identity(&self) -> Vec<(&'static str, String)> {
         let cells: Vec<_> = Self::COLUMNS.iter().map(|(name, _)| *name).zip(self.cells()).collect();
@@ -153,6 +142,8 @@ impl Record for LatencyRow {
         ("Pass", Everywhere),
         ("Batch", Everywhere),
         ("Threads", Everywhere),
+        ("Dtype", Everywhere),
+        ("Execution", Everywhere),
         ("Concurrency", Csv),
         ("Inferences/Second", Everywhere),
         ("Frames/Second", Csv),
@@ -165,24 +156,29 @@ impl Record for LatencyRow {
         ("Avg latency", Everywhere),
         ("Avg latency low", Csv),
         ("Avg latency high", Csv),
+        ("Late %", Everywhere),
         ("Requests", Csv),
         ("Windows", Csv),
         ("Steady", Everywhere),
-        ("GPU MB", Everywhere),
-        ("Device", Csv),
-        ("Dtype", Csv),
+        ("Waited %", Csv),
+        ("Clock change %", Csv),
+        ("Memory MB", Everywhere),
+        ("GPU MB", Csv),
+        ("Device", Everywhere),
     ];
-    const IDENTITY: &'static [&'static str] = &["Model", "Pass", "Batch", "Threads", "Device", "Dtype"];
+    const IDENTITY: &'static [&'static str] = &["Model", "Pass", "Batch", "Threads", "Device", "Dtype", "Execution"];
 
     fn cells(&self) -> Vec<String> {
         let (case, found, latency) = (&self.case, &self.measurement, &self.measurement.latency_us);
         let rows_per_s = found.calls_per_s * case.batch as f64;
-        let mut cells = vec![
+        vec![
             case.model.clone(),
             case.backbone.clone(),
             case.pass_name(),
             case.batch.to_string(),
             case.threads.to_string(),
+            case.dtype.clone(),
+            case.execution.name().to_owned(),
             "1".to_owned(),
             format!("{rows_per_s:.0}"),
             format!("{:.0}", rows_per_s * case.frames as f64),
@@ -195,13 +191,16 @@ impl Record for LatencyRow {
             micros(latency.mean),
             micros(latency.mean_ci.low),
             micros(latency.mean_ci.high),
+            percent(found.late),
             latency.n.to_string(),
             found.windows.to_string(),
             yes_no(found.steady),
+            percent(found.waited),
+            percent(found.clock),
+            self.bytes.map_or_else(String::new, megabytes),
             gpu_memory(self.gpu_mb),
-        ];
-        cells.extend([case.device.clone(), case.dtype.clone()]);
-        cells
+            case.device.clone(),
+        ]
     }
 
     fn host(&self) -> &Host {
@@ -210,6 +209,18 @@ impl Record for LatencyRow {
 
     fn figures(&self) -> Vec<Figure> {
         vec![Figure { steady: self.measurement.steady, ..Figure::mean("mean latency", &self.measurement.latency_us) }]
+    }
+
+    fn often(&self) -> String {
+        self.measurement.often()
+    }
+
+    fn pass(&self) -> Option<&Case> {
+        Some(&self.case).filter(|case| case.execution == Execution::Captured)
+    }
+
+    fn charts(rows: &[Self]) -> Vec<Panel> {
+        charts::latency(rows)
     }
 }
 
@@ -286,6 +297,18 @@ impl Record for PeerRow {
     fn figures(&self) -> Vec<Figure> {
         compared_sides(self.comparison.as_ref(), "our mean latency", "their time over ours")
     }
+
+    fn often(&self) -> String {
+        rounds_in_turn(self.comparison.as_ref())
+    }
+
+    fn pass(&self) -> Option<&Case> {
+        Some(&self.case)
+    }
+
+    fn charts(rows: &[Self]) -> Vec<Panel> {
+        charts::peers(rows)
+    }
 }
 
 /// The mean of our side and the ratio of the two; not a number where the sides did not do the same work.
@@ -296,6 +319,12 @@ pub(crate) fn compared_sides(comparison: Option<&Comparison>, ours: &'static str
         }
         None => vec![Figure::new(ours, "us", Sense::Time, f64::NAN), Figure::new(ratio, "x", Sense::Rate, f64::NAN)],
     }
+}
+
+/// How often two sides were measured.
+pub(crate) fn rounds_in_turn(comparison: Option<&Comparison>) -> String {
+    let rounds = |c: &Comparison| format!("{} rounds in turn, {} calls of ours, {} of theirs", c.rounds, c.ours_us.n, c.theirs_us.n);
+    comparison.map_or_else(|| "not timed".to_owned(), rounds)
 }
 
 /// Microseconds with about three significant digits.
@@ -312,12 +341,22 @@ pub(crate) fn optional(us: Option<f64>) -> String {
     us.map_or_else(String::new, micros)
 }
 
+/// Percent of a share, empty where it is not known.
+pub(crate) fn percent(share: Option<f64>) -> String {
+    share.map_or_else(String::new, |share| format!("{:.2}", 100.0 * share))
+}
+
+/// Megabytes of 10^6 bytes.
+pub(crate) fn megabytes(bytes: usize) -> String {
+    format!("{:.2}", bytes as f64 / 1e6)
+}
+
 /// Megabytes, or that they are unknown.
 pub(crate) fn gpu_memory(mb: Option<f64>) -> String {
     mb.map_or_else(|| nvml::UNKNOWN.to_owned(), |mb| format!("{mb:.0}"))
 }
 
-fn yes_no(yes: bool) -> String {
+pub(crate) fn yes_no(yes: bool) -> String {
     if yes { "yes" } else { "no" }.to_owned()
 }
 
@@ -411,6 +450,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::case::Pass;
     use crate::stats::{Interval, Summary};
 
     fn case() -> Case {
@@ -423,13 +463,22 @@ mod tests {
             threads: 2,
             device: "cpu".to_owned(),
             dtype: "f32".to_owned(),
+            execution: Execution::Captured,
         }
     }
 
     fn row() -> LatencyRow {
         let samples: Vec<f64> = (1..=100).map(f64::from).collect();
-        let measurement = Measurement { latency_us: Summary::of(&samples).unwrap(), calls_per_s: 1000.0, windows: 3, steady: true };
-        LatencyRow { host: Host::detect(Some("a \"quoted\" host".to_owned())), case: case(), measurement, gpu_mb: None }
+        let latency_us = Summary::of(&samples).unwrap();
+        let measurement =
+            Measurement { latency_us, calls_per_s: 1000.0, windows: 3, steady: true, late: Some(0.0), waited: None, clock: None };
+        LatencyRow {
+            host: Host::detect(Some("a \"quoted\" host".to_owned())),
+            case: case(),
+            measurement,
+            bytes: Some(5_000_000),
+            gpu_mb: None,
+        }
     }
 
     fn peer(comparison: Option<Comparison>) -> PeerRow {

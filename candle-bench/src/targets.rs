@@ -1,16 +1,18 @@
 //! The figures that this project holds itself to, measured in one run and set against their limits.
 
+use crate::calls::{EngineCalls, Inputs};
+use crate::case::{Case, Pass};
 use crate::compare::{Figure, Sense};
 use crate::formulas;
 use crate::harness::{self, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::load::{Arrivals, LoadSuite};
+use crate::network::{Network, Place};
 use crate::ops::Peaks;
 use crate::peer::{Library, Peer};
-use crate::policy::{EngineCalls, Inputs, Network, Place};
 use crate::stats::Interval;
 use crate::suites::PeerSuite;
-use crate::table::{Case, Pass, PeerRow, Record, Shown, number};
+use crate::table::{PeerRow, Record, Shown, number};
 use anyhow::{Context, Result};
 use candle_models::engine::{Engine, Options, Session};
 use serde::{Deserialize, Serialize};
@@ -42,6 +44,38 @@ pub struct TargetRow {
     pub unit: String,
     /// What the figure was made from.
     pub evidence: String,
+}
+
+/// What a ratio to a peer was made from; its text is the evidence of such a row, and is read back from it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sides {
+    /// Our median, in microseconds.
+    pub ours_us: f64,
+    /// Whom with, `onnxruntime 1.25.1`.
+    pub peer: String,
+    /// Their median, in microseconds.
+    pub theirs_us: f64,
+    /// Rounds of either side.
+    pub rounds: usize,
+}
+
+impl std::fmt::Display for Sides {
+    /// `74.8 us, onnxruntime 1.25.1 158.0 us, 6 rounds`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { ours_us, peer, theirs_us, rounds } = self;
+        write!(f, "{ours_us:.1} us, {peer} {theirs_us:.1} us, {rounds} rounds")
+    }
+}
+
+impl Sides {
+    /// What [`Display`](std::fmt::Display) wrote; nothing for any other evidence.
+    pub fn read(evidence: &str) -> Option<Self> {
+        let (ours, rest) = evidence.split_once(" us, ")?;
+        let (theirs, rounds) = rest.rsplit_once(" us, ")?;
+        let (peer, theirs) = theirs.rsplit_once(' ')?;
+        let rounds = rounds.strip_suffix(" rounds")?.parse().ok()?;
+        Some(Self { ours_us: ours.parse().ok()?, peer: peer.to_owned(), theirs_us: theirs.parse().ok()?, rounds })
+    }
 }
 
 /// A bound.
@@ -116,6 +150,10 @@ impl Record for TargetRow {
         let sense = if matches!(self.limit, Limit::AtMost(_)) { Sense::Cost } else { Sense::Yield };
         let figure = Figure::new("figure", &self.unit, sense, self.found);
         vec![Figure { interval: self.found_ci, kept: Some(self.met()), ..figure }]
+    }
+
+    fn often(&self) -> String {
+        self.evidence.clone()
     }
 }
 
@@ -194,9 +232,12 @@ impl TargetSuite {
             threads: self.threads.clone(),
             place: Place::cpu(),
         };
-        suite.run(peer, &self.settings, host, |row: &PeerRow| {
+        let run = suite.run(peer, &self.settings, host, |row: &PeerRow| {
             let (found, evidence) = match &row.comparison {
-                Some(c) => (1.0 / c.ratio, format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds)),
+                Some(c) => {
+                    let (peer, rounds) = (row.peer.clone(), c.rounds);
+                    (1.0 / c.ratio, Sides { ours_us: c.ours_us.p50, peer, theirs_us: c.theirs_us.p50, rounds }.to_string())
+                }
                 None => (f64::NAN, format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst)),
             };
             add(TargetRow {
@@ -209,7 +250,8 @@ impl TargetSuite {
                 unit: "x".into(),
                 evidence,
             });
-        })
+        });
+        run?.whole()
     }
 
     /// The operations of a training step over its time, as a share of what a large product reaches on as many threads.
@@ -234,7 +276,7 @@ impl TargetSuite {
     fn overheads(&self, host: &Host, add: &mut impl FnMut(TargetRow)) -> Result<()> {
         let network = &self.mlp[1];
         let case = network.case(Pass::Step, 1, 1, 1);
-        let inputs = Inputs::random(&case);
+        let inputs = Inputs::random(&*network.load()?, &case);
         for (what, company, most) in
             [("engine over a bare step, lone session inline", 0, 2.0), ("engine over a bare step, through its thread", 1, 15.0)]
         {
@@ -266,6 +308,7 @@ impl TargetSuite {
             arrivals: vec![Arrivals::Ticks],
             sessions: vec![SESSIONS],
             threads: vec![1],
+            place: Place::cpu(),
             seconds: self.load_seconds,
             warm_up: 1.0,
             interrupt: self.settings.interrupt.clone(),
@@ -318,9 +361,10 @@ impl TargetSuite {
 
 /// Opens a bundle, steps 64 sessions and returns the peak of the process's resident set in KiB.
 pub fn resident(network: &Network) -> Result<u64> {
-    let engine = Engine::start(network.load()?, &Options { sessions: SESSIONS, ..Options::default() })?;
+    let model = network.load()?;
+    let frames = Inputs::random(&*model, &network.case(Pass::Step, 1, 1, 1)).each_frame();
+    let engine = Engine::start(model, &Options { sessions: SESSIONS, ..Options::default() })?;
     let mut sessions = (0..SESSIONS).map(|_| engine.open()).collect::<Result<Vec<_>, _>>()?;
-    let frames = Inputs::random(&network.case(Pass::Step, 1, 1, 1)).each_frame();
     for frame in &frames {
         for session in &mut sessions {
             frame.copy_to(session)?;
@@ -377,6 +421,18 @@ mod tests {
         assert_eq!(row(1.0, Limit::AtMost(2.0)).cells().len(), TargetRow::COLUMNS.len());
         let back: TargetRow = serde_json::from_str(&serde_json::to_string(&row(f64::NAN, Limit::AtMost(2.0))).unwrap()).unwrap();
         assert!(back.found.is_nan() && !back.met());
+    }
+
+    #[test]
+    fn the_sides_of_a_ratio_are_read_back_from_its_evidence() {
+        let sides = Sides { ours_us: 74.8, peer: "onnxruntime 1.25.1".into(), theirs_us: 158.0, rounds: 6 };
+        assert_eq!(sides.to_string(), "74.8 us, onnxruntime 1.25.1 158.0 us, 6 rounds");
+        assert_eq!(Sides::read(&sides.to_string()), Some(sides));
+        for other in
+            ["11.2 us, bare 9.1 us, medians", "outputs disagree: logits by 1.0e-1", "", "174.3 ms, bare 173.0 ms, median of 8 rounds"]
+        {
+            assert_eq!(Sides::read(other), None, "{other}");
+        }
     }
 
     #[test]

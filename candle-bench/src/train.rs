@@ -1,8 +1,9 @@
 //! A training step of the game policy as a subject: forward, backward, AdamW over one batch of windows.
 
-use crate::harness::Subject;
-use crate::policy::{Answers, Inputs, Network};
-use crate::table::Case;
+use crate::calls::{Answers, Inputs};
+use crate::case::Case;
+use crate::harness::{Subject, pool};
+use crate::network::Network;
 use crate::update::Update;
 use anyhow::{Context, Result};
 use candle_core::{Device, Tensor};
@@ -12,9 +13,7 @@ use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
 use candle_models::tensors::NamedTensors;
 use candle_train::policy::loss;
-
-/// Candle walks and drops the graph of an unroll by recursion. Reserved, not resident.
-pub(crate) const STACK_BYTES: usize = 1 << 30;
+use std::sync::Arc;
 
 /// A policy and the batch of windows that it is trained on.
 pub(crate) struct Windows {
@@ -51,21 +50,21 @@ pub struct TrainCalls {
     windows: Windows,
     state: NamedTensors,
     update: Update,
-    pool: rayon::ThreadPool,
+    pool: Arc<rayon::ThreadPool>,
 }
 
 impl TrainCalls {
     /// The network of the case with its weights as variables.
     pub fn new(network: &Network, case: &Case, inputs: &Inputs) -> Result<Self> {
         let params = Params::init(Random::new(0), &Device::Cpu);
-        let policy = Policy::new(&network.config, &params)?;
+        let policy = Policy::new(&network.policy()?, &params)?;
         let vars = params.vars();
         let tensors = network.tensors()?;
         for (name, var) in &vars {
             var.set(tensors.get(name).with_context(|| format!("{name}: not in the bundle"))?)?;
         }
         let windows = Windows::new(policy, case, inputs)?;
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(case.threads).stack_size(STACK_BYTES).build()?;
+        let pool = pool(case.threads)?;
         Ok(Self { state: windows.initial_state(case)?, update: Update::like_the_peer(vars)?, windows, pool })
     }
 
@@ -90,7 +89,7 @@ impl Subject for TrainCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Pass;
+    use crate::case::Pass;
     use candle_models::policy::Heads;
 
     #[test]
@@ -98,7 +97,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let network = Network::random("mlp", Heads::Autoregressive, directory.path()).unwrap();
         let case = network.case(Pass::Train, 2, 5, 1);
-        let mut calls = TrainCalls::new(&network, &case, &Inputs::random(&case)).unwrap();
+        let inputs = Inputs::random(&*network.load().unwrap(), &case);
+        let mut calls = TrainCalls::new(&network, &case, &inputs).unwrap();
         let losses = calls.answers().unwrap().remove("loss").unwrap();
         assert!(losses[0] > 1.0 && losses[1] < losses[0] - 0.01, "{losses:?}");
     }

@@ -1,13 +1,14 @@
 //! What the trainer adds to the work that training is: time above the bare sum, memory beside PyTorch's, time of a checkpoint.
 
-use crate::harness::{Rounds, Settings, Subject, Timed};
+use crate::calls::Inputs;
+use crate::case::{Case, Pass};
+use crate::harness::{Rounds, Settings, Subject, Timed, pool};
 use crate::host::Host;
+use crate::network::Network;
 use crate::peer::{Library, Peer, PeerCase};
-use crate::policy::{Inputs, Network};
 use crate::stats::{self, Interval};
-use crate::table::{Case, Pass};
 use crate::targets::{Limit, TargetRow, peak_kilobytes};
-use crate::train::{STACK_BYTES, Windows};
+use crate::train::Windows;
 use crate::update::Update;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Var};
@@ -83,14 +84,14 @@ impl TrainingSuite {
 
     /// The trainer's step against forward, backward and optimiser alone, in rounds of either in turn.
     fn overhead(&self, case: &Case, host: &Host) -> Result<TargetRow> {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(case.threads).stack_size(STACK_BYTES).build()?;
-        let games = games()?;
-        let mut bare = Timed(BareStep::new(&self.network.config, case)?);
+        let pool = pool(case.threads)?;
+        let (games, model) = (games()?, self.network.policy()?);
+        let mut bare = Timed(BareStep::new(&model, case)?);
         let (mut ratios, mut ours, mut sums) = (Vec::new(), Vec::new(), Vec::new());
         let start = Instant::now();
         while ratios.len() < self.settings.rounds && (ratios.len() < 4 || start.elapsed().as_secs_f64() < self.settings.limit_s) {
             self.settings.interrupt.check()?;
-            let trainer = || steps_of_trainer(&self.network.config, case, &games);
+            let trainer = || steps_of_trainer(&model, case, &games);
             let mut sum = || Ok::<_, anyhow::Error>(bare.round(STEPS as usize)?.latencies_us.split_off(COLD_STEPS));
             // Who goes first changes: whatever the machine does in between falls on both.
             let (a, b) = if ratios.len() % 2 == 0 {
@@ -132,7 +133,7 @@ impl TrainingSuite {
 
         let scratch = tempfile::tempdir().context("no directory for the inputs of the peer")?;
         let their_base = peer.peak_kilobytes()? as f64;
-        Inputs::random(case).tensors()?.save_safetensors(scratch.path().join("inputs.safetensors"))?;
+        Inputs::random(&*self.network.load()?, case).tensors()?.save_safetensors(scratch.path().join("inputs.safetensors"))?;
         peer.prepare(&PeerCase {
             library: Library::Pytorch,
             device: case.device.clone(),
@@ -243,8 +244,8 @@ fn train(model: &PolicyConfig, case: &Case, games: &Games, steps: u64, place: &P
 pub fn train_peak(network: &Network, batch: usize, frames: usize, threads: usize) -> Result<[u64; 2]> {
     let before = peak_kilobytes()?;
     let case = network.case(Pass::Train, batch, frames, threads);
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK_BYTES).build()?;
-    pool.install(|| train(&network.config, &case, &games()?, MEMORY_STEPS, &Place::Memory))?;
+    let pool = pool(threads)?;
+    pool.install(|| train(&network.policy()?, &case, &games()?, MEMORY_STEPS, &Place::Memory))?;
     Ok([before, peak_kilobytes()?])
 }
 
@@ -260,7 +261,9 @@ impl BareStep {
     fn new(model: &PolicyConfig, case: &Case) -> Result<Self> {
         let run = run_of(model, case)?;
         let params = Params::init(Random::new(0), &Device::Cpu);
-        let windows = Windows::new(Policy::new(model, &params)?, case, &Inputs::random(case))?;
+        let policy = Policy::new(model, &params)?;
+        let inputs = Inputs::random(&policy, case);
+        let windows = Windows::new(policy, case, &inputs)?;
         let update = Update::new(params.vars(), run.trainer.optimiser.clone(), run.trainer.schedule.peak)?;
         Ok(Self { state: windows.initial_state(case)?, run, windows, update })
     }
@@ -292,7 +295,7 @@ mod tests {
     fn every_warm_step_of_the_trainer_is_timed() {
         let directory = tempfile::tempdir().unwrap();
         let (network, case) = tiny(directory.path());
-        let times = steps_of_trainer(&network.config, &case, &games().unwrap()).unwrap();
+        let times = steps_of_trainer(&network.policy().unwrap(), &case, &games().unwrap()).unwrap();
         assert_eq!(times.len(), STEPS as usize - COLD_STEPS);
         assert!(times.iter().all(|&us| us > 1.0), "{times:?}");
     }
@@ -301,7 +304,7 @@ mod tests {
     fn the_bare_step_trains_what_the_trainer_trains() {
         let directory = tempfile::tempdir().unwrap();
         let (network, case) = tiny(directory.path());
-        let mut bare = BareStep::new(&network.config, &case).unwrap();
+        let mut bare = BareStep::new(&network.policy().unwrap(), &case).unwrap();
         let before: Vec<Tensor> = bare.update.vars.values().map(|var| var.as_tensor().copy().unwrap()).collect();
         bare.run().unwrap();
         assert!(bare.update.gradients.present().iter().all(|present| *present));

@@ -22,6 +22,13 @@ pub fn driver_version() -> Option<String> {
     library()?.sys_driver_version().ok()
 }
 
+/// The names of the GPUs, `NVIDIA H200`, in the order of the library; none where there is no driver.
+pub fn gpus() -> Vec<String> {
+    let Some(library) = library() else { return Vec::new() };
+    let count = library.device_count().unwrap_or(0);
+    (0..count).filter_map(|index| library.device_by_index(index).ok()?.name().ok()).collect()
+}
+
 /// Memory in use on the GPU with that UUID in bytes, that of other programs counted in.
 fn memory_in_use(uuid: &[u8; 16]) -> Option<u64> {
     let gpu = library()?.device_by_uuid(uuid_text(uuid)).ok()?;

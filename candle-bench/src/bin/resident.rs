@@ -2,7 +2,7 @@
 //! of its own because the others bring an allocator that trades memory for the speed of training.
 
 use anyhow::{Context, Result};
-use candle_bench::policy::Network;
+use candle_bench::network::Network;
 use candle_bench::targets;
 use candle_models::device;
 

@@ -2,11 +2,9 @@
 
 use super::{Compared, ComparedFigure, ComparedRow, ComparedSuite, Identity, Value, Verdict};
 use crate::table::micros;
+use crate::text::{GAP, LEAST_WIDTH, wrap};
 use std::fmt::Write as _;
 
-/// Below this nothing would be left for the case; a narrower terminal wraps the lines itself.
-const LEAST_WIDTH: usize = 60;
-const GAP: usize = 2;
 /// Verdicts in the order of the summary.
 const VERDICTS: [Verdict; 7] =
     [Verdict::Faster, Verdict::Slower, Verdict::Better, Verdict::Worse, Verdict::Lost, Verdict::Found, Verdict::Unclear];
@@ -213,43 +211,5 @@ impl Page {
                 let _ = writeln!(self.text, "{}", line.trim_end());
             }
         }
-    }
-}
-
-/// Lines of at most `width` characters, broken at spaces, or within a word that is longer.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(1);
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let characters: Vec<char> = word.chars().collect();
-        let mut pieces: Vec<String> = characters.chunks(width).map(|piece| piece.iter().collect()).collect();
-        if pieces.is_empty() {
-            pieces.push(String::new());
-        }
-        for (i, piece) in pieces.iter().enumerate() {
-            let last = lines.len() - 1;
-            let taken = lines[last].chars().count();
-            if taken == 0 {
-                lines[last].push_str(piece);
-            } else if i == 0 && taken + 1 + piece.chars().count() <= width {
-                lines[last].push(' ');
-                lines[last].push_str(piece);
-            } else {
-                lines.push(piece.clone());
-            }
-        }
-    }
-    lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_break_at_spaces_and_within_words_that_are_too_long() {
-        assert_eq!(wrap("mlp 512-512, step, batch 1", 12), ["mlp 512-512,", "step, batch", "1"]);
-        assert_eq!(wrap("a /very/long/path", 6), ["a", "/very/", "long/p", "ath"]);
-        assert_eq!(wrap("", 10), [""]);
     }
 }

@@ -136,3 +136,9 @@ fn words_follow_the_ratio() {
     close(calls_per_s(4.0), 250_000.0);
     close(training_flop(10.0), 60.0);
 }
+
+#[test]
+fn four_that_do_the_work_of_two_are_half_as_efficient() {
+    close(parallel_efficiency(100.0, 200.0, 4), 0.5);
+    close(parallel_efficiency(100.0, 100.0, 1), 1.0);
+}

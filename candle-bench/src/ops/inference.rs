@@ -5,9 +5,9 @@
 
 use super::training::Sizes;
 use super::{Calculation, Form, Pair, Work, doubles, normal};
+use crate::calls::Answers;
 use crate::formulas::product_flop;
 use crate::harness::Subject;
-use crate::policy::Answers;
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use candle_models::engine::{IndexLimits, Model, Runner};
@@ -24,14 +24,14 @@ pub(super) const PRODUCT: &str = "product with packed weights";
 pub(super) const ATTENTION: &str = "attention";
 
 /// Inputs and outputs of a policy's layers: the MLP's, the two of a Mamba block, the heads'.
-pub(super) const SHAPES: [[usize; 2]; 4] = [[512, 512], [256, 1024], [512, 256], [128, 128]];
+pub(crate) const LAYERS: [[usize; 2]; 4] = [[512, 512], [256, 1024], [512, 256], [128, 128]];
 /// Model width and the attention of the policy's backbone.
 const WIDTH: usize = 256;
 const WINDOW: Attention = Attention { heads: 4, window: 60 };
 
 /// How the weights of a product are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Weights {
+pub(crate) enum Weights {
     F32,
     Bf16,
     Q8,
@@ -40,12 +40,27 @@ pub(super) enum Weights {
 impl Weights {
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Q8];
 
+    /// By the name of a dtype; f32 where there is no product of that kind.
+    pub fn named(dtype: &str) -> Self {
+        Self::ALL.into_iter().find(|weights| weights.name() == dtype).unwrap_or(Self::F32)
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::Q8 => "q8",
         }
+    }
+
+    /// Bytes of so many of them.
+    fn bytes(self, count: usize) -> f64 {
+        let each = match self {
+            Self::F32 => 4.0,
+            Self::Bf16 => 2.0,
+            Self::Q8 => 1.0,
+        };
+        each * count as f64
     }
 
     /// A weight `[inputs, outputs]` rounded to what the format can hold, so that both forms multiply by the same values.
@@ -140,6 +155,10 @@ impl Model for OneLayer {
 
     fn config(&self) -> serde_json::Value {
         serde_json::Value::Null
+    }
+
+    fn name(&self) -> String {
+        "layer".to_owned()
     }
 
     fn index_limits(&self, _: &str) -> IndexLimits {
@@ -237,11 +256,50 @@ pub(super) fn product([inputs, outputs]: [usize; 2], weights: Weights, rows: usi
         operation: PRODUCT.to_owned(),
         shape: format!("{rows} x {inputs} to {outputs}, {}", weights.name()),
         calculation: Calculation::Inference,
-        work: Work::Flop(product_flop(rows, inputs, outputs)),
+        work: Work {
+            flop: product_flop(rows, inputs, outputs),
+            bytes: weights.bytes(inputs * outputs) + 4.0 * (rows * (inputs + outputs) + outputs) as f64,
+        },
         weights,
         fused,
         plain,
     })
+}
+
+/// `x W` alone, with weights packed in a dtype.
+pub(crate) struct Product {
+    packed: Packed,
+    /// The input `[rows, inputs]`.
+    pub x: Vec<f32>,
+    /// The weight `[inputs, outputs]` before it was rounded.
+    pub weight: Vec<f32>,
+}
+
+impl Product {
+    /// A product of random matrices.
+    pub fn new([inputs, outputs]: [usize; 2], weights: Weights, rows: usize, threads: usize) -> Result<Self> {
+        let weight = normal("weight", &[inputs, outputs], 1.0 / (inputs as f32).sqrt())?;
+        let (rounded, format) = weights.round(&weight)?;
+        let layer = Layer::Linear(Linear { weight: rounded, bias: None, format });
+        let model = Arc::new(OneLayer { signature: layer.signature(), layer });
+        let x = normal("x", &[rows, 1, inputs], 1.0)?;
+        let given = NamedTensors::from_iter([("x".to_owned(), x.clone())]);
+        let packed = Packed::new(model, Sizes { batch: rows, frames: 1 }, &given, threads)?;
+        Ok(Self { packed, x: x.flatten_all()?.to_vec1()?, weight: weight.flatten_all()?.to_vec1()? })
+    }
+
+    /// The output of a pass, `[rows, outputs]`.
+    pub fn output(&mut self) -> Result<Vec<f32>> {
+        self.packed.run()?;
+        let rows = (0..self.packed.resets.len()).map(|row| self.packed.runner.floats("y", row));
+        Ok(rows.collect::<candle_models::Result<Vec<_>>>()?.concat())
+    }
+}
+
+impl Subject for Product {
+    fn run(&mut self) -> Result<()> {
+        self.packed.run()
+    }
 }
 
 /// Pairs of a frame and one that it sees, over a window from its start.
@@ -258,7 +316,11 @@ pub(super) fn attention(sizes: Sizes, threads: usize) -> Result<Pair> {
         shape: format!("{} x {}, {WIDTH}, {} heads, window {}", sizes.batch, sizes.frames, WINDOW.heads, WINDOW.window),
         calculation: Calculation::Inference,
         // A multiply-add a channel for the score, one for the sum of values.
-        work: Work::Flop(2.0 * product_flop(sizes.batch, visible(sizes.frames), WIDTH)),
+        work: Work {
+            flop: 2.0 * product_flop(sizes.batch, visible(sizes.frames), WIDTH),
+            // Queries, keys, values and the output; the states are read and written.
+            bytes: 4.0 * (4 * sizes.rows() * WIDTH + 4 * sizes.batch * (WINDOW.window - 1) * WIDTH) as f64,
+        },
         weights: Weights::F32,
         fused,
         plain,

@@ -1,7 +1,7 @@
 //! A Mamba block as one operation, against the operations that it is made of: in plain form, and each fused for itself.
 
 use super::training::{EPS, INNER, Operation, SCAN_BACKWARD, SCAN_FORWARD, STATES, Sizes, TAPS, WIDTH, function, product, scan_work};
-use super::{Pair, Work, normal};
+use super::{Pair, normal};
 use anyhow::{Context, Result};
 use candle_core::{D, Device, Result as CandleResult, Tensor};
 use candle_models::exec::tensors::TensorExecutor;
@@ -103,8 +103,9 @@ pub(super) fn block(name: &str, sizes: Sizes, plain: &'static Parts) -> Result<[
             }))
         }),
         plain: function(move |t| plain.mamba(&t[0], &MAMBA.iter().copied().zip(t[1..].iter().cloned()).collect(), &states, &same)),
-        forward: Work::Flop(forward),
-        both: Work::Flop(3.0 * products + scan_work(rows, SCAN_FORWARD + SCAN_BACKWARD)),
+        outputs: rows * WIDTH,
+        flop: [forward, 3.0 * products + scan_work(rows, SCAN_FORWARD + SCAN_BACKWARD)],
+        values: None,
     }
     .pairs()
 }

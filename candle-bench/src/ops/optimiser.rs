@@ -2,8 +2,8 @@
 
 use super::inference::Weights;
 use super::{Calculation, Form, Pair, Work, doubles, normal};
+use crate::calls::Answers;
 use crate::harness::Subject;
-use crate::policy::Answers;
 use anyhow::Result;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
@@ -20,6 +20,9 @@ const LEARNING_RATE: f64 = 1e-3;
 /// Values that an update touches for every parameter: it reads the gradient for its norm, then value, gradient, two moments
 /// and the average, and writes all but the gradient.
 const TOUCHED: usize = 10;
+/// Operations for every parameter: the gradient's square for the norm, two moments, their corrections, a root, a division, the step, the
+/// average.
+const OPERATIONS: f64 = 18.0;
 
 struct Fused {
     vars: BTreeMap<String, Var>,
@@ -92,7 +95,7 @@ pub(super) fn pair() -> Result<Pair> {
         operation: NAME.to_owned(),
         shape: format!("{n} parameters in {} tensors", plain.vars.len()),
         calculation: Calculation::Update,
-        work: Work::values(TOUCHED * n),
+        work: Work::on_values(OPERATIONS * n as f64, TOUCHED * n),
         weights: Weights::F32,
         fused: Box::new(fused),
         plain: Box::new(plain),

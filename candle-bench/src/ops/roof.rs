@@ -1,12 +1,13 @@
 //! What this machine reaches at most: in products of each kind of weights, and in moving as many bytes as an operation does.
 
 use super::inference::{self, Weights};
-use super::{Form, Work, normal, pool};
-use crate::formulas::{self, Refused};
-use crate::harness::{self, Settings, Subject, Timed};
+use super::{Form, Work, normal};
+use crate::formulas::{self, Roofs};
+use crate::harness::{self, Settings, Subject, Timed, pool};
 use anyhow::Result;
 use candle_core::Tensor;
 use candle_models::ops::{self, Activation};
+use pulp::{Arch, Simd, WithSimd};
 use rayon::ThreadPool;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,8 @@ pub(super) const PEAK_COPY: usize = 1 << 28;
 const LEAST_BYTES: usize = 1 << 18;
 /// How often a roof is measured anew before a row above it is refused: the first time something else may have run beside it.
 const AGAIN: usize = 2;
+/// Rows of the small products that may be a roof.
+const FEW_ROWS: [usize; 2] = [1, 32];
 /// Random numbers that fill a large buffer, over and over.
 const PATTERN: usize = 1 << 16;
 
@@ -58,7 +61,15 @@ fn floats(bytes: usize) -> Result<Vec<f32>> {
     Ok(pattern.into_iter().cycle().take(bytes / 4).collect())
 }
 
-/// Half of the bytes into the other half.
+/// Bytes that a call moves at least: starting threads is not to be seen.
+const MOVED: usize = 1 << 24;
+
+/// How often a call goes over so many bytes.
+fn passes(bytes: usize) -> usize {
+    (MOVED / bytes).max(1)
+}
+
+/// Half of the bytes into the other half, every thread its own part.
 struct CopyBytes(Vec<f32>, Vec<f32>);
 
 impl CopyBytes {
@@ -69,8 +80,10 @@ impl CopyBytes {
 
 impl Subject for CopyBytes {
     fn run(&mut self) -> Result<()> {
-        let chunk = self.0.len().div_ceil(rayon::current_num_threads());
-        self.1.par_chunks_mut(chunk).zip(self.0.par_chunks(chunk)).for_each(|(to, from)| to.copy_from_slice(from));
+        let (chunk, passes) = (self.0.len().div_ceil(rayon::current_num_threads()), passes(8 * self.0.len()));
+        self.1.par_chunks_mut(chunk).zip(self.0.par_chunks(chunk)).for_each(|(to, from)| {
+            (0..passes).for_each(|_| std::hint::black_box(&mut *to).copy_from_slice(from));
+        });
         Ok(())
     }
 }
@@ -80,25 +93,42 @@ struct SumBytes(Vec<f32>);
 
 impl Subject for SumBytes {
     fn run(&mut self) -> Result<()> {
-        let chunk = self.0.len().div_ceil(rayon::current_num_threads());
-        let sum: f32 = self.0.par_chunks(chunk).map(sum).sum();
-        std::hint::black_box(sum);
+        let (chunk, passes, arch) = (self.0.len().div_ceil(rayon::current_num_threads()), passes(4 * self.0.len()), Arch::new());
+        self.0.par_chunks(chunk).for_each(|values| {
+            (0..passes).for_each(|_| {
+                std::hint::black_box(arch.dispatch(Sum(std::hint::black_box(values))));
+            })
+        });
         Ok(())
     }
 }
 
 /// In several sums side by side: one alone would wait for its additions.
-fn sum(values: &[f32]) -> f32 {
-    let mut sums = [0.0f32; 32];
-    for values in values.chunks_exact(sums.len()) {
-        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+struct Sum<'a>(&'a [f32]);
+
+impl WithSimd for Sum<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f32 {
+        let mut sums = [simd.splat_f32s(0.0); 8];
+        let (registers, rest) = S::as_simd_f32s(self.0);
+        let mut blocks = registers.chunks_exact(8);
+        for block in &mut blocks {
+            for (sum, value) in sums.iter_mut().zip(block) {
+                *sum = simd.add_f32s(*sum, *value);
+            }
+        }
+        for (sum, value) in sums.iter_mut().zip(blocks.remainder()) {
+            *sum = simd.add_f32s(*sum, *value);
+        }
+        sums.into_iter().map(|sum| simd.reduce_sum_f32s(sum)).sum::<f32>() + rest.iter().sum::<f32>()
     }
-    sums.iter().sum()
 }
 
 fn rate_of_bytes(pool: &ThreadPool, subject: impl Subject + Send, bytes: usize, settings: &Settings) -> Result<f64> {
     let measured = pool.install(|| harness::measure(&mut Timed(subject), settings))?;
-    Ok(formulas::gb_per_s(bytes as f64, measured.latency_us.p50))
+    Ok(formulas::gb_per_s((passes(bytes) * bytes) as f64, measured.latency_us.p50))
 }
 
 /// The rate of a product of `n` x `n` x `n`.
@@ -117,120 +147,329 @@ fn product_gflop_per_s(pool: &ThreadPool, weights: Weights, n: usize, settings: 
     Ok(formulas::gflop_per_s(formulas::product_flop(n, n, n), measured.latency_us.p50))
 }
 
-/// What a rate is held against.
+/// How rows are placed under the roofs, in words, with the peaks of this run.
+pub(crate) fn describe_roofs(peaks: &[Peaks]) -> String {
+    let peak = |p: &Peaks| format!("threads {}: {:.1} GFLOP/s and {:.1} GB/s", p.threads, p.gflop_per_s, p.gb_per_s);
+    format!(
+        "Rates count from the shapes: floating-point operations (a multiply-add is two, an exponential one; an elementwise backward twice its forward) and bytes (every value \
+         read or written once a pass). Peaks of this run: {}, from a product of {PEAK_PRODUCT} x {PEAK_PRODUCT} x {PEAK_PRODUCT} through gemm and a copy within {} MiB, bytes read plus \
+         bytes written. The roofs over a row: in f32 multiply-adds in registers, with narrower weights the fastest product of that size or of {FEW_ROWS:?} rows; and the faster of a copy and a sum over half of the bytes counted, rounded down to a \
+         power of two, which may lie in a cache; attainable is the lower of the two at the row's intensity. A row above {:.0}% of it is refused, after the roofs have been measured anew. Bound by \
+         memory below the intensity at which the roofs meet, by compute above it, by overhead where it takes more than {} times as long as both allow.",
+        peaks.iter().map(peak).collect::<Vec<_>>().join("; "),
+        PEAK_COPY >> 20,
+        100.0 * formulas::ABOVE_ROOF,
+        formulas::FAR_ABOVE,
+    )
+}
+
+/// The most operations a second in products with such weights. In f32 that is arithmetic in registers, which no product exceeds; for the
+/// others the fastest of several products, for a large one need not be it: with few rows the weights are used as they come.
+fn fastest_product(pool: &ThreadPool, weights: Weights, settings: &Settings) -> Result<f64> {
+    if weights == Weights::F32 {
+        let measured = pool.install(|| harness::measure(&mut Timed(MultiplyAdds), settings))?;
+        return Ok(formulas::gflop_per_s(MultiplyAdds::flop(pool.current_num_threads()), measured.latency_us.p50));
+    }
+    let mut best = product_gflop_per_s(pool, weights, PEAK_PRODUCT, settings)?;
+    for rows in FEW_ROWS {
+        let product = inference::Product::new(inference::LAYERS[0], weights, rows, pool.current_num_threads())?;
+        let measured = pool.install(|| harness::measure(&mut Timed(product), settings))?;
+        let [inputs, outputs] = inference::LAYERS[0];
+        best = best.max(formulas::gflop_per_s(formulas::product_flop(rows, inputs, outputs), measured.latency_us.p50));
+    }
+    Ok(best)
+}
+
+/// Multiply-adds in registers on every thread, in as many sums side by side as hide the wait for one.
+struct MultiplyAdds;
+
+/// Sums of a thread, and turns of a call: some 10 us.
+const SUMS: usize = 12;
+const TURNS: usize = 1 << 14;
+
+impl MultiplyAdds {
+    /// Operations of a call.
+    fn flop(threads: usize) -> f64 {
+        let lanes = Arch::new().dispatch(Lanes);
+        2.0 * (SUMS * TURNS * lanes * threads) as f64
+    }
+}
+
+impl Subject for MultiplyAdds {
+    fn run(&mut self) -> Result<()> {
+        rayon::broadcast(|_| std::hint::black_box(Arch::new().dispatch(InRegisters::of_unknown())));
+        Ok(())
+    }
+}
+
+/// Values of a register.
+struct Lanes;
+
+impl WithSimd for Lanes {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> usize {
+        S::F32_LANES
+    }
+}
+
+/// `x = a x + b`, over and over. The compiler must know nothing of these numbers: of sums that are equal it computes one.
+struct InRegisters {
+    a: f32,
+    b: f32,
+    starts: [f32; SUMS],
+}
+
+impl InRegisters {
+    fn of_unknown() -> Self {
+        std::hint::black_box(Self { a: 0.999, b: 1e-3, starts: std::array::from_fn(|i| 1.0 + i as f32) })
+    }
+}
+
+impl WithSimd for InRegisters {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f32 {
+        let (a, b) = (simd.splat_f32s(self.a), simd.splat_f32s(self.b));
+        let mut sums = self.starts.map(|start| simd.splat_f32s(start));
+        for _ in 0..TURNS {
+            for sum in &mut sums {
+                *sum = simd.mul_add_f32s(a, *sum, b);
+            }
+        }
+        sums.into_iter().map(|sum| simd.reduce_sum_f32s(sum)).sum()
+    }
+}
+
+/// A measurement that stands for a roof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Roof {
-    /// A large product with such weights.
+enum Probe {
+    /// The fastest product with such weights.
     Product(Weights),
     /// The faster of a copy and a sum over so many bytes.
     Bytes(usize),
 }
 
-impl Roof {
-    fn of(work: Work, weights: Weights) -> Self {
-        match work {
-            Work::Flop(_) => Self::Product(weights),
-            // A value that is read and written counts twice, and its memory is there once. Fewer bytes are nearer to the processor, so
-            // that rounding down raises the roof.
-            Work::Bytes(n) => {
-                let bytes = (0.5 * n) as usize;
-                Self::Bytes(1 << bytes.clamp(LEAST_BYTES, PEAK_COPY).ilog2())
-            }
-        }
+impl Probe {
+    /// A value that is read and written counts twice, and its memory is there once. Fewer bytes are nearer to the processor, so that
+    /// rounding down raises the roof.
+    fn of_bytes(bytes: f64) -> Self {
+        let bytes = (0.5 * bytes) as usize;
+        Self::Bytes(1 << bytes.clamp(LEAST_BYTES, PEAK_COPY).ilog2())
     }
 }
 
 /// The roofs of a number of threads, each measured when it is first asked for.
-pub(super) struct Roofs<'a> {
+pub(crate) struct Machine<'a> {
     pool: &'a ThreadPool,
     settings: &'a Settings,
-    found: BTreeMap<Roof, f64>,
+    found: BTreeMap<Probe, f64>,
 }
 
-impl<'a> Roofs<'a> {
-    pub fn new(pool: &'a ThreadPool, peaks: &Peaks, settings: &'a Settings) -> Self {
-        Self { pool, settings, found: BTreeMap::from([(Roof::Product(Weights::F32), peaks.gflop_per_s)]) }
+impl<'a> Machine<'a> {
+    pub fn new(pool: &'a ThreadPool, settings: &'a Settings) -> Self {
+        Self { pool, settings, found: BTreeMap::new() }
     }
 
-    /// The roof over a call that took so many microseconds, in the unit of its work.
+    /// The roofs over a call that took so many microseconds.
     ///
     /// # Errors
-    /// [`Refused`] where the call is too fast for it, also after the roof has been measured anew.
-    pub fn over(&mut self, work: Work, weights: Weights, us: f64) -> Result<f64> {
-        let roof = Roof::of(work, weights);
-        let known = match self.found.get(&roof) {
-            Some(known) => *known,
-            None => self.measure(roof)?,
-        };
-        let best = hold(work.giga_per_s(us), known, || self.measure(roof))?;
-        self.found.insert(roof, best);
-        Ok(best)
-    }
-
-    fn measure(&self, roof: Roof) -> Result<f64> {
-        match roof {
-            Roof::Product(weights) => product_gflop_per_s(self.pool, weights, PEAK_PRODUCT, self.settings),
-            Roof::Bytes(n) => {
-                let copy = rate_of_bytes(self.pool, CopyBytes::new(n)?, n, self.settings)?;
-                Ok(copy.max(rate_of_bytes(self.pool, SumBytes(floats(n)?), n, self.settings)?))
+    /// [`Refused`] where the call is too fast for them, also after they have been measured anew.
+    pub fn over(&mut self, work: Work, weights: Weights, us: f64) -> Result<Roofs> {
+        let probes = [Probe::Product(weights), Probe::of_bytes(work.bytes)];
+        for probe in probes {
+            if !self.found.contains_key(&probe) {
+                self.measure(probe)?;
             }
         }
-    }
-}
-
-/// The best that was found for a roof, once the rate fits below it.
-fn hold(rate: f64, known: f64, mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
-    let mut best = known;
-    for _ in 0..AGAIN {
-        if !matches!(formulas::share_of_roof(rate, best), Err(Refused::AboveRoof { .. })) {
-            break;
+        for _ in 0..AGAIN {
+            if self.roofs(probes).share(work.flop, work.bytes, us).is_ok() {
+                break;
+            }
+            probes.into_iter().try_for_each(|probe| self.measure(probe))?;
         }
-        best = best.max(measure()?);
+        let roofs = self.roofs(probes);
+        roofs.share(work.flop, work.bytes, us)?;
+        Ok(roofs)
     }
-    formulas::share_of_roof(rate, best)?;
-    Ok(best)
+
+    fn roofs(&self, [product, bytes]: [Probe; 2]) -> Roofs {
+        Roofs { gflop_per_s: self.found[&product], gb_per_s: self.found[&bytes] }
+    }
+
+    /// Keeps the best that was found: other programs make a roof lower, never higher.
+    fn measure(&mut self, probe: Probe) -> Result<()> {
+        let found = match probe {
+            Probe::Product(weights) => fastest_product(self.pool, weights, self.settings)?,
+            Probe::Bytes(n) => {
+                let copy = rate_of_bytes(self.pool, CopyBytes::new(n)?, n, self.settings)?;
+                copy.max(rate_of_bytes(self.pool, SumBytes(floats(n)?), n, self.settings)?)
+            }
+        };
+        let best = self.found.entry(probe).or_insert(found);
+        *best = best.max(found);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::formulas::Refused;
+    use crate::host;
+    use crate::stats::{median, sorted};
 
-    #[test]
-    fn a_row_above_its_roof_is_refused_after_the_roof_was_measured_anew() {
-        let mut measured = 0;
-        let mut low = || {
-            measured += 1;
-            Ok(90.0)
-        };
-        let error = hold(120.0, 100.0, &mut low).unwrap_err();
-        assert_eq!(error.downcast_ref::<Refused>(), Some(&Refused::AboveRoof { rate: 120.0, roof: 100.0 }));
-        assert_eq!(measured, AGAIN);
-        // A roof that something else had run beside.
-        assert_eq!(hold(120.0, 60.0, || Ok(118.0)).unwrap(), 118.0);
-        assert_eq!(hold(104.0, 100.0, || panic!("it fits")).unwrap(), 100.0);
+    fn quick() -> Settings {
+        Settings { warm_up_s: 0.0, window_s: 1e-3, ..Settings::default() }
     }
 
     #[test]
     fn bytes_are_held_against_a_copy_of_no_more_bytes() {
-        assert_eq!(Roof::of(Work::Bytes(46e6), Weights::F32), Roof::Bytes(1 << 24));
-        assert_eq!(Roof::of(Work::Bytes(10.0), Weights::F32), Roof::Bytes(LEAST_BYTES));
-        assert_eq!(Roof::of(Work::Bytes(1e12), Weights::F32), Roof::Bytes(PEAK_COPY));
-        assert_eq!(Roof::of(Work::Flop(1e6), Weights::Q8), Roof::Product(Weights::Q8));
+        assert_eq!(Probe::of_bytes(46e6), Probe::Bytes(1 << 24));
+        assert_eq!(Probe::of_bytes(10.0), Probe::Bytes(LEAST_BYTES));
+        assert_eq!(Probe::of_bytes(1e12), Probe::Bytes(PEAK_COPY));
     }
 
     #[test]
-    fn every_kind_of_roof_is_measured_and_holds_what_was_measured() {
-        let settings = Settings { warm_up_s: 0.0, window_s: 1e-3, ..Settings::default() };
-        let (pool, peaks) = (pool(1).unwrap(), Peaks { threads: 1, gflop_per_s: 1e9, gb_per_s: 1e9 });
-        let mut roofs = Roofs::new(&pool, &peaks, &settings);
-        // A second is time enough for a megabyte.
-        assert!(roofs.over(Work::Bytes(1e6), Weights::F32, 1e6).unwrap() > 0.1);
+    fn a_row_above_its_roofs_is_refused_after_they_were_measured_anew() {
+        let (pool, settings) = (pool(1).unwrap(), quick());
+        let mut machine = Machine::new(&pool, &settings);
+        // A product that something else had run beside: measured anew, it is as fast as it is.
+        machine.found.insert(Probe::Product(Weights::F32), 1e-6);
+        let work = Work { flop: 1e9, bytes: 1e6 };
+        // A second is time enough for either.
+        let roofs = machine.over(work, Weights::F32, 1e6).unwrap();
+        assert!(roofs.gflop_per_s > 1e-3 && roofs.gb_per_s > 0.1, "{roofs:?}");
+        let error = machine.over(work, Weights::F32, 1e-3).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(Refused::AboveRoof { .. })), "{error:?}");
+    }
+
+    /// The largest of some numbers, over and over.
+    struct Largest {
+        values: Vec<f32>,
+        passes: usize,
+    }
+
+    impl WithSimd for &Largest {
+        type Output = f32;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) -> f32 {
+            let mut largest = [simd.splat_f32s(0.0); 8];
+            for block in S::as_simd_f32s(&self.values).0.chunks_exact(8) {
+                for (largest, value) in largest.iter_mut().zip(block) {
+                    *largest = simd.max_f32s(*largest, *value);
+                }
+            }
+            largest.into_iter().map(|largest| simd.reduce_max_f32s(largest)).fold(0.0, f32::max)
+        }
+    }
+
+    impl Subject for Largest {
+        fn run(&mut self) -> Result<()> {
+            for _ in 0..self.passes {
+                std::hint::black_box(Arch::new().dispatch(std::hint::black_box(&*self)));
+            }
+            Ok(())
+        }
+    }
+
+    /// Polynomials `(x + c) x + c ...` with as many different first coefficients as hide the wait for one.
+    struct Polynomials {
+        first: [f32; 12 * 16],
+        degree: usize,
+    }
+
+    impl WithSimd for &Polynomials {
+        type Output = f32;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) -> f32 {
+            let (x, c) = (simd.splat_f32s(std::hint::black_box(0.5)), simd.splat_f32s(std::hint::black_box(0.25)));
+            let mut sum = 0.0;
+            for first in S::as_simd_f32s(&self.first).0.chunks_exact(12) {
+                let mut values = [x; 12];
+                values.copy_from_slice(first);
+                for _ in 0..self.degree {
+                    for value in &mut values {
+                        *value = simd.mul_add_f32s(*value, x, c);
+                    }
+                }
+                sum += values.into_iter().map(|value| simd.reduce_sum_f32s(value)).sum::<f32>();
+            }
+            sum
+        }
+    }
+
+    impl Subject for Polynomials {
+        fn run(&mut self) -> Result<()> {
+            std::hint::black_box(Arch::new().dispatch(std::hint::black_box(&*self)));
+            Ok(())
+        }
+    }
+
+    /// The share of its roof that work of known size reaches: the median of rounds of both in turn, for the clock may change between
+    /// them. Memory is new in each: where it lies decides how well it fits into a cache.
+    fn share_of_roof<S: Subject>(work: Work, kernel: impl Fn() -> S) -> f64 {
+        let settings = Settings { warm_up_s: 0.0, window_s: 0.005, ..Settings::default() };
+        let pool = pool(1).unwrap();
+        let share = || {
+            let mut machine = Machine::new(&pool, &settings);
+            let probes = [Probe::Product(Weights::F32), Probe::of_bytes(work.bytes)];
+            probes.into_iter().for_each(|probe| machine.measure(probe).unwrap());
+            let us = harness::measure(&mut Timed(kernel()), &settings).unwrap().latency_us.p50;
+            machine.roofs(probes).least_us(work.flop, work.bytes) / us
+        };
+        let shares: Vec<f64> = (0..31).map(|_| share()).collect();
+        median(&sorted(&shares))
+    }
+
+    /// In a cache: what other machines move beside this one says nothing about it.
+    #[test]
+    fn a_kernel_of_known_bytes_lands_on_its_roof() {
+        let (bytes, passes) = (LEAST_BYTES, 2);
+        let work = Work { flop: 1.0, bytes: (passes * bytes) as f64 };
+        let share = share_of_roof(work, || Largest { values: floats(bytes).unwrap(), passes });
+        assert!((share - 1.0).abs() <= 0.05, "{share}");
+    }
+
+    #[test]
+    fn a_kernel_of_known_operations_lands_on_its_roof() {
+        let kernel = || Polynomials { first: std::array::from_fn(|i| i as f32), degree: 1 << 14 };
+        let (places, degree) = (kernel().first.len(), kernel().degree);
+        let share = share_of_roof(Work { flop: 2.0 * (places * degree) as f64, bytes: 4.0 * places as f64 }, kernel);
+        assert!((share - 1.0).abs() <= 0.05, "{share}");
+    }
+
+    /// No processor begins more than two multiply-adds of a register in a cycle, and none multiplies integers in less than three.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn arithmetic_in_registers_is_no_faster_than_the_clock_allows() {
+        let pool = pool(1).unwrap();
+        let lanes = Arch::new().dispatch(Lanes) as f64;
+        let a_cycle = || {
+            let gflop_per_s = fastest_product(&pool, Weights::F32, &quick()).unwrap();
+            let cycles_per_ns = 3.0 * host::CHAIN as f64 / host::chain().as_nanos() as f64;
+            gflop_per_s / cycles_per_ns / (2.0 * lanes)
+        };
+        // The clock may change between the two.
+        let found: Vec<f64> = (0..5).map(|_| a_cycle()).collect();
+        assert!(found.iter().copied().fold(f64::INFINITY, f64::min) < 2.2, "multiply-adds a cycle: {found:?}");
+    }
+
+    #[test]
+    fn every_kind_of_roof_is_measured() {
+        let pool = pool(1).unwrap();
         for weights in Weights::ALL {
-            let found = product_gflop_per_s(&pool, weights, 64, &settings).unwrap();
+            let found = product_gflop_per_s(&pool, weights, 64, &quick()).unwrap();
             assert!(found.is_finite() && found > 1e-3, "{weights:?}: {found}");
         }
-        let refused = roofs.over(Work::Bytes(1e6), Weights::F32, 1e-3).unwrap_err();
-        assert!(refused.is::<Refused>(), "{refused:?}");
-        assert!((sum(&floats(1 << 12).unwrap()) - floats(1 << 12).unwrap().iter().sum::<f32>()).abs() < 1e-2);
+        // At least two operations a nanosecond: half a clock of the slowest machine, a register of four.
+        let registers = fastest_product(&pool, Weights::F32, &quick()).unwrap();
+        assert!(registers.is_finite() && registers > 2.0, "{registers}");
+        let values = &floats(1 << 12).unwrap()[3..];
+        assert!((Arch::new().dispatch(Sum(values)) - values.iter().sum::<f32>()).abs() < 1e-2);
     }
 }

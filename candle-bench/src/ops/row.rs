@@ -1,11 +1,11 @@
 //! A row of the table of operations.
 
-use super::{Peaks, Work};
+use super::{Placed, Work};
 use crate::compare::Figure;
-use crate::formulas::speed_in_words;
+use crate::formulas::{Roofs, speed_in_words};
 use crate::harness::Comparison;
 use crate::host::Host;
-use crate::table::{Agreement, Record, Shown, compared_sides, micros};
+use crate::table::{Agreement, Record, Shown, compared_sides, micros, rounds_in_turn};
 use Shown::{Csv, Everywhere};
 use serde::{Deserialize, Serialize};
 
@@ -55,19 +55,8 @@ pub struct OpRow {
     pub comparison: Option<Comparison>,
     /// What a call computes or moves.
     pub work: Work,
-    /// The most that the machine reaches in such work: operations or bytes a second, in billions. Reports of before have none, and
-    /// their shares are of the peaks.
-    #[serde(default)]
-    pub roof: Option<f64>,
-    /// What the machine reaches on these threads in f32 products and in memory.
-    pub peaks: Peaks,
-}
-
-/// A rate of the fused form and its share of the roof over it.
-struct Rate {
-    gflop_per_s: Option<f64>,
-    gb_per_s: Option<f64>,
-    share: f64,
+    /// The most that the machine reaches in such work on these threads. Nothing where nothing was timed.
+    pub roofs: Option<Roofs>,
 }
 
 impl OpRow {
@@ -80,12 +69,9 @@ impl OpRow {
         format!("{} | {} | {} | {} threads | {found}", self.operation, self.shape, self.calculation.name(), self.threads)
     }
 
-    fn rate(&self) -> Option<Rate> {
-        let rate = self.work.giga_per_s(self.comparison.as_ref()?.ours_us.p50);
-        Some(match self.work {
-            Work::Flop(_) => Rate { gflop_per_s: Some(rate), gb_per_s: None, share: rate / self.roof.unwrap_or(self.peaks.gflop_per_s) },
-            Work::Bytes(_) => Rate { gflop_per_s: None, gb_per_s: Some(rate), share: rate / self.roof.unwrap_or(self.peaks.gb_per_s) },
-        })
+    /// The fused form under its roofs.
+    fn placed(&self) -> Option<Placed> {
+        Some(Placed { work: self.work, us: self.comparison.as_ref()?.ours_us.p50, roofs: self.roofs? })
     }
 }
 
@@ -105,16 +91,16 @@ impl Record for OpRow {
         ("95% of the ratio", Everywhere),
         ("GFLOP/s", Everywhere),
         ("GB/s", Everywhere),
+        ("FLOP/byte", Csv),
         ("Share of roof %", Everywhere),
-        ("Roof G/s", Csv),
-        ("Peak GFLOP/s", Csv),
-        ("Peak GB/s", Csv),
+        ("Bound", Everywhere),
+        ("Roof GFLOP/s", Csv),
+        ("Roof GB/s", Csv),
         ("Rounds", Csv),
     ];
     const IDENTITY: &'static [&'static str] = &["Operation", "Shape", "Pass", "Threads"];
 
     fn cells(&self) -> Vec<String> {
-        let shown = |x: Option<f64>| x.map_or_else(String::new, |x| format!("{x:.1}"));
         let mut cells = vec![
             self.operation.clone(),
             self.shape.clone(),
@@ -134,16 +120,8 @@ impl Record for OpRow {
             ]),
             None => cells.extend(["", "", &format!("disagree ({})", self.agreement.output), "", "", ""].map(str::to_owned)),
         }
-        let rate = self.rate();
-        cells.extend([
-            shown(rate.as_ref().and_then(|r| r.gflop_per_s)),
-            shown(rate.as_ref().and_then(|r| r.gb_per_s)),
-            shown(rate.as_ref().map(|r| 100.0 * r.share)),
-            shown(self.roof),
-            format!("{:.1}", self.peaks.gflop_per_s),
-            format!("{:.1}", self.peaks.gb_per_s),
-            self.comparison.as_ref().map_or_else(String::new, |c| c.rounds.to_string()),
-        ]);
+        cells.extend(self.placed().map_or_else(Default::default, |placed| placed.cells()));
+        cells.push(self.comparison.as_ref().map_or_else(String::new, |c| c.rounds.to_string()));
         cells
     }
 
@@ -153,6 +131,15 @@ impl Record for OpRow {
 
     fn figures(&self) -> Vec<Figure> {
         compared_sides(self.comparison.as_ref(), "fused form's mean", "plain over fused")
+    }
+
+    fn often(&self) -> String {
+        rounds_in_turn(self.comparison.as_ref())
+    }
+
+    fn bound(&self) -> Option<String> {
+        let placed = self.placed()?;
+        Some(format!("{}: {}", placed.bound().name(), placed.reason()))
     }
 }
 
@@ -180,23 +167,26 @@ mod tests {
             agreement: Agreement { output: "output".to_owned(), worst: 1e-6, tolerance: 1e-4 },
             comparison,
             work,
-            roof: None,
-            peaks: Peaks { threads: 1, gflop_per_s: 100.0, gb_per_s: 20.0 },
+            roofs: us.map(|_| Roofs { gflop_per_s: 100.0, gb_per_s: 20.0 }),
         }
     }
 
     #[test]
-    fn rates_have_the_units_of_their_columns() {
-        // 4.2 million operations in 84 microseconds are 50 GFLOP/s; 40 kB in 4 microseconds 10 GB/s.
-        let text = markdown(&[row(Work::Flop(4.2e6), Some(84.0)), row(Work::Bytes(4e4), Some(4.0))]);
-        assert!(text.contains("| 84.0 | 252 | 3.00 | 2.50 to 3.50 | 50.0 |  | 50.0 |"), "{text}");
-        assert!(text.contains("| 4.00 | 12.0 | 3.00 | 2.50 to 3.50 |  | 10.0 | 50.0 |"), "{text}");
+    fn rates_have_the_units_of_their_columns_and_a_share_is_of_the_lower_roof() {
+        // 4.2 million operations on 84 kB in 84 microseconds: 50 of 100 GFLOP/s at 50 FLOP/byte. 40 kB in 4 microseconds: 10 of 20 GB/s.
+        let text = markdown(&[
+            row(Work { flop: 4.2e6, bytes: 8.4e4 }, Some(84.0)),
+            row(Work { flop: 1e4, bytes: 4e4 }, Some(4.0)),
+            row(Work { flop: 1e3, bytes: 4e3 }, Some(4.0)),
+        ]);
+        assert!(text.contains("| 84.0 | 252 | 3.00 | 2.50 to 3.50 | 50.0 | 1.0 | 50.0 | compute |"), "{text}");
+        assert!(text.contains("| 4.00 | 12.0 | 3.00 | 2.50 to 3.50 | 2.5 | 10.0 | 50.0 | memory |"), "{text}");
+        assert!(text.contains("| 0.2 | 1.0 | 5.0 | overhead |"), "{text}");
     }
 
     #[test]
-    fn a_share_is_of_the_roof_and_a_slower_form_is_called_slower() {
-        let row = OpRow { roof: Some(80.0), ..row(Work::Flop(4.2e6), Some(84.0)) };
-        assert!(markdown(std::slice::from_ref(&row)).contains("| 50.0 |  | 62.5 |"));
+    fn a_slower_form_is_called_slower() {
+        let row = row(Work { flop: 4.2e6, bytes: 8.4e4 }, Some(84.0));
         assert!(row.line().ends_with("84.0 us, plain 252 us, 3.00 times faster"), "{}", row.line());
         let comparison = row.comparison.clone().map(|c| Comparison { ratio: 0.0939, ..c });
         let line = OpRow { comparison, ..row }.line();
@@ -205,9 +195,10 @@ mod tests {
 
     #[test]
     fn every_column_has_a_cell() {
+        let work = Work { flop: 1.0, bytes: 1.0 };
         for us in [Some(1.0), None] {
-            assert_eq!(row(Work::Bytes(1.0), us).cells().len(), OpRow::COLUMNS.len());
+            assert_eq!(row(work, us).cells().len(), OpRow::COLUMNS.len());
         }
-        assert!(markdown(&[row(Work::Bytes(1.0), None)]).contains("disagree (output)"));
+        assert!(markdown(&[row(work, None)]).contains("disagree (output)"));
     }
 }

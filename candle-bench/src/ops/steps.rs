@@ -1,18 +1,19 @@
-//! Where the time of an inference pass goes: the operations of a recorded policy by name, on one thread.
+//! Where the time of an inference pass goes: the operations of a recorded model by name, on one thread.
 
+use crate::calls::Inputs;
+use crate::case::Pass;
 use crate::compare::{Figure, Sense};
-use crate::formulas::{gflop_per_s, product_flop};
+use crate::formulas::gflop_per_s;
 use crate::harness::Settings;
 use crate::host::Host;
-use crate::policy::{Inputs, Network};
+use crate::network::Network;
+use crate::report::charts::{self, Panel};
 use crate::stats;
-use crate::table::{Pass, Record, Shown, micros};
+use crate::table::{Record, Shown, micros};
 use Shown::{Csv, Everywhere};
 use anyhow::Result;
-use candle_models::bundle::{ParameterSpec, Role};
-use candle_models::engine::Runner;
-use candle_models::policy::Policy;
-use candle_models::policy::embedding::WIDTH as FEATURES;
+use candle_models::engine::{self, Runner};
+use candle_models::exec::Work;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -40,7 +41,7 @@ pub struct StepRow {
     pub p50_us: f64,
     /// Their share of the sum over all names.
     pub share: f64,
-    /// Rate of their products, where their sizes are known.
+    /// Rate of their arithmetic, where they have any.
     pub gflop_per_s: Option<f64>,
     /// Passes measured.
     pub passes: usize,
@@ -81,19 +82,27 @@ impl Record for StepRow {
     fn figures(&self) -> Vec<Figure> {
         vec![Figure::new("median of a pass", "us", Sense::Time, self.p50_us)]
     }
+
+    fn often(&self) -> String {
+        format!("{} passes", self.passes)
+    }
+
+    fn charts(rows: &[Self]) -> Vec<Panel> {
+        charts::steps(rows)
+    }
 }
 
 /// The method in words.
 pub fn describe(settings: &Settings) -> String {
     format!(
         "One pass after the other on one thread, the clock read behind every step, {} s of warm-up and {} s that count; steps of one name are added up within a \
-         pass, printed is the median over passes. Rates count the multiply-adds of the products as two operations each; rows of tables that are looked up are \
-         added, not multiplied.",
+         pass, printed is the median over passes. Rates count floating-point operations, a multiply-add as two, an exponential as one; rows of tables that are looked up \
+         are added, not multiplied.",
         settings.warm_up_s, settings.window_s
     )
 }
 
-/// The operations of a policy in a streaming step of one row and of several, and in a window of one sequence; `seen` is called
+/// The operations of a model in a streaming step of one row and of several, and in a window of one sequence; `seen` is called
 /// for each.
 pub fn profile(network: &Network, window: usize, settings: &Settings, host: &Host, mut seen: impl FnMut(&StepRow)) -> Result<()> {
     for case in BATCHES.map(|batch| (batch, 1)).into_iter().chain([(1, window)]) {
@@ -103,8 +112,9 @@ pub fn profile(network: &Network, window: usize, settings: &Settings, host: &Hos
 }
 
 fn profile_case(network: &Network, (batch, frames): (usize, usize), settings: &Settings, host: &Host) -> Result<Vec<StepRow>> {
-    let inputs = Inputs::random(&network.case(Pass::Window, batch, frames, 1));
-    let mut runner = Runner::windowed(network.load()?, batch, frames, 1)?;
+    let model = network.load()?;
+    let inputs = Inputs::random(&*model, &network.case(Pass::Window, batch, frames, 1));
+    let mut runner = Runner::windowed(model.clone(), batch, frames, 1)?;
     inputs.copy_to(&mut runner)?;
     let resets = vec![false; batch * frames];
     let start = Instant::now();
@@ -116,25 +126,21 @@ fn profile_case(network: &Network, (batch, frames): (usize, usize), settings: &S
         settings.interrupt.check()?;
         passes.push(runner.profile(&resets)?);
     }
-    let flop = products(&Policy::parameters(&network.config)?);
+    let work = engine::work(&*model, batch, frames)?;
     let found = by_name(&passes);
     let total: f64 = found.values().map(|(_, us)| us).sum();
     let mut rows: Vec<StepRow> = found
         .into_iter()
         .map(|(operation, (steps, p50_us))| StepRow {
             host: host.clone(),
-            model: network.name(),
+            model: network.name.clone(),
             batch,
             frames,
             operation: operation.to_owned(),
             steps,
             p50_us,
             share: p50_us / total,
-            // Where a step is not one of the products that were counted, nothing is said.
-            gflop_per_s: flop
-                .get(operation)
-                .filter(|(matrices, _)| *matrices == steps)
-                .map(|(_, flop)| gflop_per_s(flop * (batch * frames) as f64, p50_us)),
+            gflop_per_s: Some(flop_of(&work, operation)).filter(|flop| *flop > 0.0).map(|flop| gflop_per_s(flop, p50_us)),
             passes: passes.len(),
         })
         .collect();
@@ -156,20 +162,9 @@ fn by_name(passes: &[Vec<(&'static str, f64)>]) -> BTreeMap<&'static str, (usize
     sums.into_iter().map(|(name, (count, sums))| (name, (count, stats::median(&stats::sorted(&sums))))).collect()
 }
 
-/// Number of matrices that the steps of a name multiply by, and their floating-point operations a row together.
-fn products(parameters: &[ParameterSpec]) -> BTreeMap<&'static str, (usize, f64)> {
-    let mut products = BTreeMap::new();
-    for spec in parameters.iter().filter(|spec| spec.role == Role::Matrix) {
-        let (step, inputs) = match spec.name.as_str() {
-            "input.weight" => ("lookup-linear", FEATURES),
-            name if name.starts_with("blocks.") && name.ends_with(".hidden.weight") => ("gru", spec.shape[0]),
-            _ => ("linear", spec.shape[0]),
-        };
-        let (matrices, flop) = products.entry(step).or_insert((0, 0.0));
-        *matrices += 1;
-        *flop += product_flop(1, inputs, spec.shape[1]);
-    }
-    products
+/// Floating-point operations of the steps of a name.
+fn flop_of(work: &[Work], name: &str) -> f64 {
+    work.iter().filter(|step| step.name == name).map(|step| step.flop).sum()
 }
 
 #[cfg(test)]
@@ -194,8 +189,8 @@ mod tests {
                     let case: Vec<_> = rows.iter().filter(|r| (r.batch, r.frames) == (batch, frames)).collect();
                     assert!((case.iter().map(|r| r.share).sum::<f64>() - 1.0).abs() < 1e-9);
                     for row in &case {
-                        let product = ["linear", "lookup-linear", "gru"].contains(&row.operation.as_str());
-                        assert_eq!(row.gflop_per_s.is_some(), product, "{kind} {}: {} steps", row.operation, row.steps);
+                        let moves = row.operation.starts_with("join");
+                        assert_eq!(row.gflop_per_s.is_none(), moves, "{kind} {}: {} steps", row.operation, row.steps);
                     }
                     assert!(case.iter().any(|r| r.operation == "linear"));
                 }
@@ -203,20 +198,6 @@ mod tests {
                 assert_eq!(markdown(&rows).lines().count(), rows.len() + 2);
             }
         }
-    }
-
-    #[test]
-    fn operations_a_row_of_a_known_network() {
-        let spec = |name: &str, shape| ParameterSpec::matrix(name, shape);
-        let table = ParameterSpec::new("characters", &[33, 64]);
-        let found = products(&[
-            spec("input.weight", [FEATURES + 384, 256]),
-            spec("blocks.0.hidden.weight", [256, 768]),
-            spec("value.1.weight", [64, 1]),
-            table,
-        ]);
-        let expected = [("gru", (1, 393_216.0)), ("linear", (1, 128.0)), ("lookup-linear", (1, 147_456.0))];
-        assert_eq!(found, BTreeMap::from(expected));
     }
 
     #[test]

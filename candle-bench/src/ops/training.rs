@@ -2,9 +2,9 @@
 
 use super::inference::Weights;
 use super::{Calculation, Form, Pair, Work, doubles, mamba, normal};
+use crate::calls::Answers;
 use crate::formulas::product_flop;
 use crate::harness::Subject;
-use crate::policy::Answers;
 use anyhow::{Context, Result};
 use candle_core::{Device, Result as CandleResult, Tensor, Var};
 use candle_models::ops::{self, Activation, LossGroup, NormKind};
@@ -96,13 +96,28 @@ pub(super) struct Operation<'a> {
     pub inputs: Vec<(&'static str, Tensor)>,
     pub fused: Bind,
     pub plain: Bind,
-    pub forward: Work,
-    /// Forward and backward together.
-    pub both: Work,
+    /// Values of the output.
+    pub outputs: usize,
+    /// Operations of the forward, and of forward and backward together.
+    pub flop: [f64; 2],
+    /// Values that both read or write, where it is not every input and output once, and in the backward these and their gradients.
+    pub values: Option<[usize; 2]>,
+}
+
+/// Operations of a forward, and with a backward that takes twice as many.
+pub(super) fn thrice(forward: f64) -> [f64; 2] {
+    [forward, 3.0 * forward]
 }
 
 impl Operation<'_> {
+    /// Values that the forward, and forward and backward together, read or write.
+    fn values(&self) -> [usize; 2] {
+        let inputs: usize = self.inputs.iter().map(|(_, tensor)| tensor.elem_count()).sum();
+        self.values.unwrap_or([inputs + self.outputs, 3 * inputs + 2 * self.outputs])
+    }
+
     pub fn pairs(self) -> Result<[Pair; 2]> {
+        let [forward, both] = [0, 1].map(|i| Work::on_values(self.flop[i], self.values()[i]));
         let pair = |calculation, work| -> Result<Pair> {
             let form = |bind: &Bind| -> Result<Box<dyn Form>> { Ok(Box::new(Bound::new(bind, &self.inputs, calculation)?)) };
             Ok(Pair {
@@ -115,7 +130,7 @@ impl Operation<'_> {
                 plain: form(&self.plain)?,
             })
         };
-        Ok([pair(Calculation::Forward, self.forward)?, pair(Calculation::ForwardBackward, self.both)?])
+        Ok([pair(Calculation::Forward, forward)?, pair(Calculation::ForwardBackward, both)?])
     }
 }
 
@@ -191,31 +206,34 @@ fn linear(name: &str, sizes: Sizes, shape: [usize; 2], act: Activation) -> Resul
         inputs: layer(shape, sizes.rows())?,
         fused: function(move |t| ops::linear(&t[0], &t[1], Some(&t[2]), act)),
         plain: function(move |t| ops::linear_reference(&t[0], &t[1], Some(&t[2]), act)),
-        forward: Work::Flop(flop),
-        both: Work::Flop(3.0 * flop),
+        outputs: sizes.rows() * shape[1],
+        flop: thrice(flop),
+        values: None,
     }
     .pairs()
 }
 
-/// Values of a pass that reads one matrix and writes one, and of its backward, which reads two.
-fn elementwise(rows: usize, width: usize) -> (Work, Work) {
-    (Work::values(2 * rows * width), Work::values(5 * rows * width))
-}
+/// Operations on every value: a norm's moments, scale and offset, activations, the gate.
+const NORM: f64 = 8.0;
+const ACTIVATION: f64 = 4.0;
+const GATE: f64 = 5.0;
+/// And on every logit of a loss: the largest, an exponential, the sums.
+const LOSS: f64 = 6.0;
 
 fn norm(name: &str, sizes: Sizes, width: usize, kind: NormKind, act: Activation) -> Result<[Pair; 2]> {
     let mut inputs = vec![("x", normal("x", &[sizes.rows(), width], 1.0)?), ("weight", normal("weight", &[width], 1.0)?)];
     if kind == NormKind::Layer {
         inputs.push(("bias", normal("bias", &[width], 0.1)?));
     }
-    let (forward, both) = elementwise(sizes.rows(), width);
     Operation {
         name,
         shape: sizes.describe(&width.to_string()),
         inputs,
         fused: function(move |t| ops::norm(&t[0], kind, EPS, &t[1], t.get(2), act)),
         plain: function(move |t| act.reference(&ops::norm_reference(&t[0], kind, EPS, &t[1], t.get(2))?)),
-        forward,
-        both,
+        outputs: sizes.rows() * width,
+        flop: thrice(NORM * (sizes.rows() * width) as f64),
+        values: None,
     }
     .pairs()
 }
@@ -237,22 +255,24 @@ fn dense(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
             let y = ops::linear_reference(&t[0], &t[1], Some(&t[2]), Activation::None)?;
             Activation::Gelu.reference(&ops::norm_reference(&y, NormKind::Layer, EPS, &t[3], Some(&t[4]))?)
         }),
-        forward: Work::Flop(flop),
-        both: Work::Flop(3.0 * flop),
+        outputs: sizes.rows() * INNER,
+        flop: thrice(flop),
+        values: None,
     }
     .pairs()
 }
 
 fn activation(name: &str, sizes: Sizes, act: Activation) -> Result<[Pair; 2]> {
-    let (forward, both) = elementwise(sizes.rows(), INNER);
+    let n = sizes.rows() * INNER;
     Operation {
         name,
         shape: sizes.describe(&INNER.to_string()),
         inputs: vec![("x", normal("x", &[sizes.rows(), INNER], 1.0)?)],
         fused: function(move |t| ops::activation(&t[0], act)),
         plain: function(move |t| act.reference(&t[0])),
-        forward,
-        both,
+        outputs: n,
+        flop: thrice(if act == Activation::Relu { 1.0 } else { ACTIVATION } * n as f64),
+        values: None,
     }
     .pairs()
 }
@@ -266,8 +286,9 @@ fn gate(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
         inputs: vec![("a", matrix("a")?), ("z", matrix("z")?)],
         fused: function(|t| ops::gate(&t[0], &t[1])),
         plain: function(|t| ops::gate_reference(&t[0], &t[1])),
-        forward: Work::values(3 * n),
-        both: Work::values(8 * n),
+        outputs: n,
+        flop: thrice(GATE * n as f64),
+        values: None,
     }
     .pairs()
 }
@@ -283,8 +304,10 @@ fn mask(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
         inputs: vec![("x", normal("x", &[sizes.rows(), WIDTH], 1.0)?)],
         fused: function(move |t| ops::mask(&t[0], factors.clone())),
         plain: function(move |t| &t[0] * Tensor::from_vec(again.clone(), t[0].shape(), &Device::Cpu)?),
-        forward: Work::values(3 * n),
-        both: Work::values(6 * n),
+        outputs: n,
+        flop: [n as f64, 2.0 * n as f64],
+        // The factors are no input.
+        values: Some([3 * n, 6 * n]),
     }
     .pairs()
 }
@@ -301,15 +324,16 @@ fn add_rows(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
     let index: Vec<u32> =
         indices("buttons", rows, BUTTONS, |_| 2).iter().enumerate().map(|(i, b)| (2 * (i % BUTTONS)) as u32 + b).collect();
     let again = index.clone();
-    let (forward, both) = elementwise(rows, STREAM);
+    let n = rows * STREAM;
     Operation {
         name,
         shape: sizes.describe(&format!("{STREAM}, {BUTTONS} of {} rows", 2 * BUTTONS)),
         inputs: vec![("x", normal("x", &[rows, STREAM], 1.0)?), ("table", normal("table", &[2 * BUTTONS, STREAM], 0.1)?)],
         fused: function(move |t| ops::add_rows(&t[0], &t[1], index.clone(), BUTTONS, Activation::Relu)),
         plain: function(move |t| ops::add_rows_reference(&t[0], &t[1], &again, BUTTONS, Activation::Relu)),
-        forward,
-        both,
+        outputs: n,
+        flop: thrice((BUTTONS * n) as f64),
+        values: None,
     }
     .pairs()
 }
@@ -327,9 +351,10 @@ fn join_rows(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
         inputs: vec![("x", normal("x", &[rows, FEATURES], 1.0)?), ("table", normal("table", &[entries as usize, embedding], 0.1)?)],
         fused: function(move |t| ops::join_rows(&t[0], &t[1], index.clone(), IDS)),
         plain: function(move |t| ops::join_rows_reference(&t[0], &t[1], &again, IDS)),
-        forward: Work::values(2 * rows * width),
+        outputs: rows * width,
+        flop: [0.0, (rows * IDS * embedding) as f64],
         // The gradient of the features is a part of the output's: nothing moves.
-        both: Work::values(2 * rows * width + rows * IDS * embedding + table),
+        values: Some([2 * rows * width, 2 * rows * width + rows * IDS * embedding + table]),
     }
     .pairs()
 }
@@ -337,8 +362,7 @@ fn join_rows(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
 fn causal_conv(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
     let state = normal("conv state", &[sizes.batch, TAPS - 1, INNER], 1.0)?;
     let (again, resets) = (state.clone(), sizes.resets());
-    let same = resets.clone();
-    let (forward, both) = elementwise(sizes.rows(), INNER);
+    let (same, n) = (resets.clone(), sizes.rows() * INNER);
     Operation {
         name,
         shape: sizes.describe(&format!("{INNER}, {TAPS} taps")),
@@ -349,8 +373,9 @@ fn causal_conv(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
         ],
         fused: function(move |t| Ok(ops::causal_conv(&t[0], &t[1], &t[2], &state, &resets)?.0)),
         plain: function(move |t| Ok(ops::causal_conv_reference(&t[0], &t[1], &t[2], &again, &same)?.0)),
-        forward,
-        both,
+        outputs: n,
+        flop: thrice((2.0 * TAPS as f64 + ACTIVATION) * n as f64),
+        values: None,
     }
     .pairs()
 }
@@ -372,8 +397,9 @@ fn selective_scan(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
         ],
         fused: function(move |t| Ok(ops::selective_scan(&t[0], &t[1], &t[2], &state, &resets)?.0)),
         plain: function(move |t| Ok(ops::selective_scan_reference(&t[0], &t[1], &t[2], &again, &same)?.0)),
-        forward: Work::Flop(forward),
-        both: Work::Flop(forward + scan_work(sizes.rows(), SCAN_BACKWARD)),
+        outputs: sizes.rows() * INNER,
+        flop: [forward, forward + scan_work(sizes.rows(), SCAN_BACKWARD)],
+        values: None,
     }
     .pairs()
 }
@@ -393,8 +419,9 @@ fn gru(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
         ],
         fused: function(move |t| Ok(ops::gru(&t[0], &t[1], &t[2], &state, &resets)?.0)),
         plain: function(move |t| Ok(ops::gru_reference(&t[0], &t[1], &t[2], &again, &same)?.0)),
-        forward: Work::Flop(flop),
-        both: Work::Flop(3.0 * flop),
+        outputs: sizes.rows() * WIDTH,
+        flop: thrice(flop),
+        values: None,
     }
     .pairs()
 }
@@ -422,8 +449,9 @@ fn cross_entropy(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
         inputs: vec![("logits", normal("logits", &[rows, LOGITS], 2.0)?)],
         fused: function(move |t| ops::cross_entropy(&t[0], &classes, &groups, 0.1)),
         plain: function(move |t| ops::cross_entropy_reference(&t[0], &again, &same, 0.1)),
-        forward: Work::values(forward),
-        both: Work::values(forward + rows * (2 * LOGITS + ACTION + GROUPS)),
+        outputs: rows * GROUPS,
+        flop: thrice(LOSS * (rows * LOGITS) as f64),
+        values: Some([forward, forward + rows * (2 * LOGITS + ACTION + GROUPS)]),
     }
     .pairs()
 }
@@ -435,15 +463,18 @@ mod tests {
     #[test]
     fn counts_of_a_known_case() {
         let sizes = Sizes { batch: 2, frames: 3 };
-        // 6 rows through 256 x 1024: 6 * 256 * 1024 multiply-adds; two more products of that size in the backward.
+        // 6 rows through 256 x 1024: 6 * 256 * 1024 multiply-adds; two more products of that size in the backward. Floats: x, weight, bias and
+        // output; then these but the output once more, its gradient, and theirs.
         let [forward, both] = linear("linear", sizes, [256, 1024], Activation::None).unwrap();
-        assert_eq!((forward.work, both.work), (Work::Flop(3_145_728.0), Work::Flop(9_437_184.0)));
+        let (inputs, outputs) = (6 * 256 + 256 * 1024 + 1024, 6 * 1024);
+        assert_eq!(forward.work, Work::on_values(3_145_728.0, inputs + outputs));
+        assert_eq!(both.work, Work::on_values(9_437_184.0, 3 * inputs + 2 * outputs));
         // 6 rows of 512 floats: two inputs and an output, then three inputs and two outputs.
         let [forward, both] = gate("gate", sizes).unwrap();
-        assert_eq!((forward.work, both.work), (Work::Bytes(36_864.0), Work::Bytes(98_304.0)));
+        assert_eq!((forward.work.bytes, both.work.bytes), (36_864.0, 98_304.0));
         // 6 rows, 512 channels, 16 states.
         let [forward, both] = selective_scan("scan", sizes).unwrap();
-        assert_eq!((forward.work, both.work), (Work::Flop(344_064.0), Work::Flop(1_327_104.0)));
+        assert_eq!((forward.work.flop, both.work.flop), (344_064.0, 1_327_104.0));
     }
 
     #[test]

@@ -58,7 +58,7 @@ fn a_regression_is_named_and_fails() {
     let (_, named) = text.split_once("Regressions: 1\n").unwrap();
     let named = named.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        named.starts_with("latency: mlp 512-512, autoregressive heads, window 2, batch 1, threads 1, cpu, f32: mean latency"),
+        named.starts_with("latency: mlp 512-512, autoregressive heads, window 2, batch 1, threads 1, cpu, f32, captured: mean latency"),
         "{named}"
     );
     assert!(named.ends_with("(+9900.0%), slower"), "{named}");

@@ -3,7 +3,11 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod compare;
+mod costs;
+mod instructions;
 mod interrupt;
+mod pages;
+mod peers;
 mod truth;
 
 use std::path::Path;

@@ -206,6 +206,20 @@ impl BeamConfig {
         self.transmit_weights.validate("transmit_weights")
     }
 
+    /// `beam c3 gru 2x384, 16 measurements`.
+    pub fn name(&self) -> String {
+        let scheme = match self.scheme {
+            Scheme::C1 => "c1",
+            Scheme::C2 => "c2",
+            Scheme::C3 => "c3",
+        };
+        let (kind, layers) = match &self.memory {
+            MemoryConfig::Gru { layers } => ("gru", layers),
+            MemoryConfig::Mamba { layers, .. } => ("mamba", layers),
+        };
+        format!("beam {scheme} {kind} {layers}x{}, {} measurements", self.hidden, self.measurements)
+    }
+
     /// Whether the networks see a sweep from its start.
     pub fn is_relative(&self) -> bool {
         self.scheme == Scheme::C3 && self.sweep == Sweep::Shifted
@@ -225,10 +239,14 @@ impl BeamConfig {
         random.stream("start").below(episode, beams)
     }
 
-    /// The number under which the networks see the beam of step `step` of a sweep from beam `start` on.
+    /// The number of the beam that is sent in step `step` of a sweep from beam `start` on.
+    pub fn sent(&self, start: u32, step: usize) -> usize {
+        (start as usize + step) % self.codebook.count()
+    }
+
+    /// The number under which the networks see that beam.
     pub fn seen(&self, start: u32, step: usize) -> usize {
-        let first = if self.is_relative() { 0 } else { start as usize };
-        (first + step) % self.codebook.count()
+        self.sent(if self.is_relative() { 0 } else { start }, step)
     }
 
     /// Numbers of a receive beam, `2 N_RX`.

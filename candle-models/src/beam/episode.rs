@@ -192,7 +192,7 @@ impl Loop {
 
     /// The beam of the codebook in step `t` of an episode, and the place of its `H f`.
     fn slot(&self, episode: usize, t: usize) -> (usize, usize) {
-        let beam = (self.episodes.start[episode] as usize + t) % self.config.codebook.count();
+        let beam = self.config.sent(self.episodes.start[episode], t);
         (beam, if self.episodes.channels.steps() == 1 { beam } else { t })
     }
 

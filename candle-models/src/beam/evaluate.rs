@@ -4,7 +4,7 @@ use super::baselines::{Baseline, Beams, Estimator, Measured, Transmits, Trial};
 use super::channel::noise_deviation;
 use super::complex::{normalise, squared_norm};
 use super::user::ANTENNA_SCALE;
-use super::{Beam, BeamConfig, ChannelConfig, Channels, Codebook, Episodes, Scheme, Sensing, Summary, Tapes, within};
+use super::{Beam, BeamConfig, ChannelConfig, Channels, Episodes, Scheme, Sensing, Summary, Tapes, within};
 use crate::Result;
 use crate::random::Random;
 use candle_core::{DType, Tensor};
@@ -67,14 +67,14 @@ impl Evaluation {
     }
 
     /// What an [`Estimator`] gains on the very measurements of [`Evaluation::controller`]: with scheme C1 it chooses a beam of the
-    /// codebook, otherwise any. A channel takes a tenth of a second.
+    /// codebook, otherwise any, whatever the arrays can form. A channel takes a tenth of a second.
     ///
     /// # Errors
     /// As [`Evaluation::controller`] and [`Estimator::new`].
     pub fn estimator(&self, model: &Beam, tapes: &Tapes) -> Result<Gains> {
         let config = &model.config;
         within("measurements", self.measurements, 1..=config.measurements)?;
-        let estimator = Estimator::new(&config.channel, Codebook::new(config.channel.transmit.elements(), host(&model.swept()?)?)?)?;
+        let estimator = Estimator::new(&config.channel, model.sweep()?)?;
         let transmits = if config.scheme == Scheme::C1 { Transmits::Swept } else { Transmits::Any };
         let (random, noise) = (self.random().stream("posterior"), 2.0 * f64::from(noise_deviation(self.snr_db)?).powi(2));
         self.gains(&config.channel, |channels, first| {
@@ -103,7 +103,7 @@ impl Evaluation {
             values.extend([(squared_norm(&beam).sqrt() / f64::from(ANTENNA_SCALE)) as f32, 0.0]);
             normalise(&mut beam);
             beams.extend(beam);
-            sent.push((start as usize + step) % config.codebook.count());
+            sent.push(config.sent(start, step));
         }
         (beams, sent, values)
     }
@@ -233,7 +233,7 @@ mod tests {
             let whole = Evaluation { snr_db: 40.0, ..evaluation(3, 12) };
             let found = whole.estimator(&model, &tapes).unwrap();
             let bound = match scheme {
-                Scheme::C1 => Baseline::Mrc(Codebook::new(32, host(&model.swept().unwrap()).unwrap()).unwrap()),
+                Scheme::C1 => Baseline::Mrc(model.sweep().unwrap()),
                 Scheme::C2 | Scheme::C3 => Baseline::Genie,
             };
             let bound = whole.baseline(&bound, &model.config.channel).unwrap();

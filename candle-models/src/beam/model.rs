@@ -16,7 +16,7 @@ use super::{Codebook, Episodes, FAMILY, Tapes};
 use crate::Result;
 use crate::bundle::{Bundle, ParameterSpec};
 use crate::nn::{Init, Params};
-use candle_core::{D, Device, Tensor};
+use candle_core::{D, DType, Device, Tensor};
 
 /// What both ends have decided behind the last measurement.
 #[derive(Debug, Clone)]
@@ -119,6 +119,15 @@ impl Beam {
         let numbers: Vec<u32> = (0..self.config.codebook.count() as u32).collect();
         let all = self.codebook.broadcast_as((numbers.len(), self.config.transmit_width()))?;
         self.config.transmit_weights.form(&self.moved(&all, &numbers)?)
+    }
+
+    /// The same on the host, in f32.
+    ///
+    /// # Errors
+    /// A beam that is not finite.
+    pub fn sweep(&self) -> Result<Codebook> {
+        let beams = self.swept()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        Codebook::new(self.config.channel.transmit.elements(), beams)
     }
 
     /// Beams `[rows, 2 N_TX]` with their direction cosines moved by 2 / C, as often as `times` says for each.

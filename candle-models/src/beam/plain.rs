@@ -109,7 +109,7 @@ pub(super) fn responses(model: &Beam, episodes: &Episodes, codebook: &Tensor) ->
     let (config, place) = (&model.config, Place::of(codebook));
     let (steps, beams) = (episodes.measurements, config.codebook.count());
     let links = Links::new(&episodes.channels, 0..steps, &place, &Forms::new(&place)?)?;
-    let sent = episodes.start.iter().flat_map(|start| (0..steps).map(move |t| (*start as usize + t) % beams));
+    let sent = episodes.start.iter().flat_map(|start| (0..steps).map(move |t| config.sent(*start, t)));
     let sent = place.ones(beams, sent)?.matmul(codebook)?.reshape((links.transmit.dim(0)?, (), config.transmit_width()))?;
     Ok(links.received(&sent)?.reshape((episodes.channels.batch(), steps, config.receive_width()))?)
 }
@@ -132,7 +132,6 @@ impl Course {
     fn new(model: &Beam, episodes: &Episodes, codebook: &Tensor, forms: &Forms) -> Result<Self> {
         let (config, place) = (&model.config, Place::of(codebook));
         let (batch, steps, beams) = (episodes.channels.batch(), episodes.measurements, config.codebook.count());
-        let sent = |start: u32, t: usize| (start as usize + t) % beams;
         let by_step = || (0..steps).flat_map(|t| episodes.start.iter().zip(&episodes.snr_db).map(move |(start, snr)| (t, *start, *snr)));
         let by_episode = || episodes.start.iter().flat_map(|start| (0..steps).map(move |t| (*start, t)));
 
@@ -140,11 +139,11 @@ impl Course {
         let noise = (0..batch).map(|i| episodes.noise(i)).collect::<Result<Vec<_>>>()?;
         let noise = (0..steps).flat_map(|t| noise.iter().flat_map(move |noise| [noise[2 * t], noise[2 * t + 1]])).collect();
         let beside: Vec<f32> = match config.view {
-            View::Scalars => by_step().map(|(t, start, _)| sent(start, t) as f32).collect(),
+            View::Scalars => by_step().map(|(t, start, _)| config.sent(start, t) as f32).collect(),
             View::Antennas => {
                 let progress = |t: usize| t as f32 / (config.measurements.max(2) - 1) as f32;
                 let row = |(t, start, snr)| {
-                    let index = (0..beams).map(move |beam| f32::from(u8::from(beam == sent(start, t))));
+                    let index = (0..beams).map(move |beam| f32::from(u8::from(beam == config.sent(start, t))));
                     index.chain([progress(t), snr / 30.0])
                 };
                 by_step().flat_map(row).collect()

@@ -40,7 +40,7 @@ impl Sounder {
 
     /// The number of the beam that the base station sends with.
     pub fn transmitted(&self) -> usize {
-        (self.start as usize + self.step) % self.config.codebook.count()
+        self.config.sent(self.start, self.step)
     }
 
     /// How many measurements there were.

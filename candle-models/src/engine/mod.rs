@@ -66,7 +66,8 @@ pub use step::Step;
 
 use crate::Result;
 use crate::bundle::{self, BASELINES, Bundle, CARD, ParameterSpec, Storage, TOKENIZER};
-use crate::exec::program::{Output, Recorder};
+use crate::exec::program::{Output, Program, Recorder, Whole};
+use crate::exec::work::{self, Work};
 use crate::recurrent::Recurrent;
 use crate::{beam, policy};
 use std::path::Path;
@@ -89,11 +90,24 @@ pub trait Model: Recurrent + Send + Sync {
     /// The architecture as it stands in `config.json`.
     fn config(&self) -> serde_json::Value;
 
+    /// What tells its architecture from others, in words: first the kind, `mamba 2x256 state 16, autoregressive heads`.
+    fn name(&self) -> String;
+
     /// Which values the columns of an input of indices can take. The default for other inputs.
     fn index_limits(&self, input: &str) -> IndexLimits;
 
     /// Writes one pass down; the outputs in the signature's order.
     fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>>;
+}
+
+/// What a pass over `batch` sequences of `steps` frames computes and moves at least, operation by operation as
+/// [`Runner::profile`] names them on the CPU.
+///
+/// # Errors
+/// If the model cannot be recorded.
+pub fn work(model: &dyn Model, batch: usize, steps: usize) -> Result<Vec<Work>> {
+    let program = Program::new(model.signature(), Whole::default(), |recorder| model.record(recorder))?;
+    work::work(&program, batch, steps)
 }
 
 /// The model of a bundle, whatever its family: a new family is one line here.

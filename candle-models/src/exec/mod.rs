@@ -17,12 +17,14 @@ pub mod program;
 mod record;
 pub(crate) mod tape;
 pub mod tensors;
+pub(crate) mod work;
 
 use crate::Result;
 use crate::nn::{Autoregressive, Linear, Mamba, Norm};
 use crate::ops::{self, Activation, Attention};
 use crate::random::categorical;
 use candle_core::{DType, Tensor};
+pub use work::Work;
 
 /// The values of a parameter on the host as f32.
 fn host(tensor: &Tensor) -> Result<Vec<f32>> {

@@ -130,6 +130,23 @@ impl PolicyConfig {
         }
     }
 
+    /// `mamba 2x256 state 16, autoregressive heads`.
+    pub fn name(&self) -> String {
+        let width = self.hidden;
+        let backbone = match &self.backbone {
+            BackboneConfig::Mlp { layers } => format!("mlp {}", layers.iter().map(usize::to_string).collect::<Vec<_>>().join("-")),
+            BackboneConfig::Mamba { layers, block } => format!("mamba {layers}x{width} state {}", block.state),
+            BackboneConfig::Gru { layers } => format!("gru {layers}x{width}"),
+            BackboneConfig::Attention { layers, window, .. } => format!("attention {layers}x{width} window {window}"),
+            BackboneConfig::Hybrid { layers, window, .. } => format!("hybrid {layers}x{width} window {window}"),
+        };
+        let heads = match self.heads {
+            Heads::Independent => "independent",
+            Heads::Autoregressive => "autoregressive",
+        };
+        format!("{backbone}, {heads} heads")
+    }
+
     /// Names the field that is out of range. The limits keep a hostile file from asking for absurd memory.
     pub fn validate(&self) -> Result<()> {
         within("hidden", self.hidden, 8..=4096)?;

@@ -4,9 +4,7 @@ use super::config::{EpisodeConfig, LossConfig, Objective, RunConfig};
 use crate::parallel::{Communicator, gather, share};
 use crate::task::{Loss, Task};
 use candle_core::{D, Tensor};
-use candle_models::beam::{
-    Beam, BeamConfig, Channels, Codebook, Decided, Episodes, Evaluation, Gains, Products, Scheme, Sensing, Tapes, alignment,
-};
+use candle_models::beam::{Beam, BeamConfig, Channels, Decided, Episodes, Evaluation, Gains, Products, Scheme, Sensing, Tapes, alignment};
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
@@ -76,7 +74,7 @@ impl Alignment {
 
     /// The cross-entropy of the choice of a beam, and how often it is the best.
     fn choice(&self, model: &Beam, episodes: &Episodes, decided: &Decided) -> Result<[Tensor; 2]> {
-        let swept = Codebook::new(self.model.channel.transmit.elements(), model.swept()?.flatten_all()?.to_vec1()?)?;
+        let swept = model.sweep()?;
         let width = self.model.receive_width();
         let channels = &episodes.channels;
         let responses = channels.responses(&swept)?;

@@ -1,35 +1,104 @@
-//! A chart as SVG: lines over the steps. Colours that must follow the reader's light or dark mode are left to the page's style sheet.
+//! A chart as SVG: lines and points over one axis, used by the reports of training and of benchmarks. Colours that must follow the
+//! reader's light or dark mode are left to the page's style sheet.
 
 use candle_models::{Error, Result};
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
 use std::ops::Range;
 
-/// A line, or dots joined by it where there are few points.
-pub(super) struct Line {
-    pub(super) points: Vec<(f64, f64)>,
-    pub(super) color: RGBColor,
-    /// In pixels of the picture, which is shown at about half its size.
-    pub(super) width: u32,
+/// One set of points.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// Where they lie; what is not finite is not drawn.
+    pub points: Vec<(f64, f64)>,
+    /// Readable on white and on nearly black.
+    pub color: RGBColor,
+    /// Of the line, in pixels of the picture, which is shown at about half its size.
+    pub width: u32,
+    /// What is drawn.
+    pub mark: Mark,
+    /// What a pointer that rests on a dot is told, one for every point; none where it is empty.
+    pub titles: Vec<String>,
+}
+
+/// How points are drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// A line; with dots too where there are few points.
+    Line,
+    /// A line without dots.
+    Bare,
+    /// Dots without a line.
+    Dots,
 }
 
 /// How large a picture is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Size {
+pub enum Size {
     /// As wide as the page.
     Wide,
     /// Three or four beside each other.
     Small,
+    /// As wide as the page, and high.
+    Large,
 }
 
 /// Where the axis of values starts, and how it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Axis {
+pub enum Axis {
     /// At 0.
     FromZero,
-    /// Around the values; logarithmic where the positive ones span more than [`DECADES`] and others are rare: those (the loss of a step
+    /// Around the values; logarithmic where the positive ones span more than twentyfold and others are rare: those (the loss of a step
     /// without weight) are then not drawn.
     Around,
+    /// Logarithmic; values that are not positive are not drawn.
+    Logarithmic,
+}
+
+/// The other axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Across<'a> {
+    /// A count, such as that of steps.
+    Count,
+    /// Logarithmic; what is not positive is not drawn.
+    Logarithmic,
+    /// Names, at 0, 1, 2 and so on.
+    Names(&'a [&'a str]),
+}
+
+/// A text beside a point; left out where it would cover another.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Note {
+    /// The point.
+    pub at: (f64, f64),
+    /// The text.
+    pub text: String,
+    /// Where it stands.
+    pub side: Side,
+}
+
+/// Where a text stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// On any side of its point.
+    Any,
+    /// Left of its point, above or below the line that ends there.
+    Line,
+}
+
+/// A chart to be drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Chart<'a> {
+    /// Of the picture.
+    pub size: Size,
+    /// The axis from left to right.
+    pub across: Across<'a>,
+    /// The axis of values.
+    pub axis: Axis,
+    /// What is drawn, the last on top.
+    pub lines: &'a [Line],
+    /// Texts beside points, the most important first.
+    pub notes: &'a [Note],
 }
 
 /// The greatest value over the least from which an axis is logarithmic.
@@ -40,66 +109,240 @@ const RARE: usize = 20;
 const DOTS: usize = 40;
 const GREY: RGBColor = RGBColor(128, 128, 128);
 
-/// The chart, or `None` when there is no point.
-pub(super) fn svg(size: Size, axis: Axis, lines: &[Line]) -> Result<Option<String>> {
-    let points = || lines.iter().flat_map(|line| &line.points);
-    let Some((x0, x1)) = bounds(points().map(|p| p.0)) else { return Ok(None) };
-    let Some((y0, y1)) = bounds(points().map(|p| p.1)) else { return Ok(None) };
-    let positive = bounds(points().map(|p| p.1).filter(|y| *y > 0.0)).filter(|_| {
-        let others = points().filter(|p| p.1 <= 0.0).count();
-        axis == Axis::Around && others * RARE <= points().count()
-    });
-    let logarithmic = positive.filter(|(y0, y1)| y1 / y0 > DECADES);
-    let (low, high) = match (logarithmic, axis) {
-        (Some((y0, y1)), _) => widened(y0.log10(), y1.log10()),
-        (None, Axis::FromZero) => widened(y0.min(0.0), y1),
-        (None, Axis::Around) => widened(y0, y1),
-    };
-    let logarithmic = logarithmic.is_some();
-    // The coordinates are those of the paper: a logarithmic axis is a linear one of logarithms.
-    let place = |y: f64| if logarithmic { y.log10() } else { y };
-    let y_ticks = if logarithmic { log_ticks(low, high) } else { ticks(low, high, 5) };
-    let y_text = |y: &f64| number(if logarithmic { 10f64.powf(*y) } else { *y });
-    let x_text = |x: &f64| count(*x);
-    let (paper, font, label) = match size {
-        Size::Wide => ((1800, 520), 26, 130),
-        Size::Small => ((640, 400), 24, 100),
-    };
+/// Sizes in pixels of a picture.
+struct Paper {
+    size: (u32, u32),
+    font: u32,
+    /// Width of the labels of the axis of values.
+    label: u32,
+    /// About as many marks as the other axis has.
+    marks: u32,
+}
 
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, paper).into_drawing_area();
-        let (x0, x1) = if x0 == x1 { (x0 - 0.5, x1 + 0.5) } else { (x0, x1) };
-        let x_ticks = ticks(x0, x1, if size == Size::Wide { 10 } else { 4 });
-        let mut chart = ChartBuilder::on(&area)
-            .margin(12)
-            .margin_right(40)
-            .x_label_area_size(font * 2)
-            .y_label_area_size(label)
-            .build_cartesian_2d(Ruler { ends: x0..x1, ticks: x_ticks }, Ruler { ends: low..high, ticks: y_ticks })
-            .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(GREY.mix(0.25))
-            .axis_style(GREY)
-            .label_style(("sans-serif", font))
-            .x_labels(20)
-            .y_labels(20)
-            .x_label_formatter(&x_text)
-            .y_label_formatter(&y_text)
-            .draw()
-            .map_err(failed)?;
-        for Line { points, color, width } in lines {
-            let shown = || points.iter().map(|&(x, y)| (x, place(y))).filter(|p| p.1.is_finite());
-            chart.draw_series(LineSeries::new(shown(), color.stroke_width(*width))).map_err(failed)?;
-            if points.len() <= DOTS {
-                chart.draw_series(shown().map(|point| Circle::new(point, width + 3, color.filled()))).map_err(failed)?;
-            }
+impl Size {
+    fn paper(self) -> Paper {
+        match self {
+            Self::Wide => Paper { size: (1800, 520), font: 26, label: 130, marks: 10 },
+            Self::Small => Paper { size: (640, 400), font: 24, label: 100, marks: 4 },
+            Self::Large => Paper { size: (1080, 620), font: 22, label: 96, marks: 10 },
         }
-        area.present().map_err(failed)?;
     }
-    Ok(Some(text))
+}
+
+/// An axis of numbers as it is drawn: a logarithmic one is a linear one of logarithms.
+struct Scale {
+    low: f64,
+    high: f64,
+    logarithmic: bool,
+}
+
+impl Scale {
+    fn of_values(axis: Axis, values: &[f64]) -> Option<Self> {
+        let (y0, y1) = bounds(values.iter().copied())?;
+        let positive = bounds(values.iter().copied().filter(|y| *y > 0.0));
+        let logarithmic = match axis {
+            Axis::FromZero => None,
+            Axis::Around => positive.filter(|(y0, y1)| {
+                let others = values.iter().filter(|y| **y <= 0.0).count();
+                others * RARE <= values.len() && y1 / y0 > DECADES
+            }),
+            Axis::Logarithmic => Some(positive?),
+        };
+        let (low, high) = match (logarithmic, axis) {
+            (Some((y0, y1)), _) => widened(y0.log10(), y1.log10()),
+            (None, Axis::FromZero) => widened(y0.min(0.0), y1),
+            (None, _) => widened(y0, y1),
+        };
+        Some(Self { low, high, logarithmic: logarithmic.is_some() })
+    }
+
+    fn across(across: Across, values: &[f64]) -> Option<Self> {
+        let logarithmic = across == Across::Logarithmic;
+        let (x0, x1) = match across {
+            Across::Names(names) => (-0.2, (names.len() as f64 - 0.8).max(0.2)),
+            Across::Count => bounds(values.iter().copied())?,
+            Across::Logarithmic => {
+                let (x0, x1) = bounds(values.iter().copied().filter(|x| *x > 0.0))?;
+                (x0.log10(), x1.log10())
+            }
+        };
+        let (low, high) = if x0 == x1 { (x0 - 0.5, x1 + 0.5) } else { (x0, x1) };
+        Some(Self { low, high, logarithmic })
+    }
+
+    /// Where a value lies; not finite where it cannot be drawn.
+    fn place(&self, value: f64) -> f64 {
+        if self.logarithmic { value.log10() } else { value }
+    }
+
+    fn value(&self, place: f64) -> f64 {
+        if self.logarithmic { 10f64.powf(place) } else { place }
+    }
+
+    fn ticks(&self, wanted: u32) -> Vec<f64> {
+        if self.logarithmic { log_ticks(self.low, self.high) } else { ticks(self.low, self.high, wanted) }
+    }
+
+    fn ruler(&self, ticks: Vec<f64>) -> Ruler {
+        Ruler { ends: self.low..self.high, ticks }
+    }
+}
+
+impl Chart<'_> {
+    /// The picture, or `None` when there is no point to draw.
+    ///
+    /// # Errors
+    /// Where the drawing fails, which it does for no values.
+    pub fn svg(&self) -> Result<Option<String>> {
+        let points = || self.lines.iter().flat_map(|line| &line.points);
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        let has_logarithms =
+            |p: &&(f64, f64)| (self.across != Across::Logarithmic || positive(p.0)) && (self.axis != Axis::Logarithmic || positive(p.1));
+        let (xs, ys): (Vec<f64>, Vec<f64>) = points().filter(has_logarithms).copied().unzip();
+        let (Some(x), Some(y)) = (Scale::across(self.across, &xs), Scale::of_values(self.axis, &ys)) else { return Ok(None) };
+        let Paper { size, font, label, marks } = self.size.paper();
+        let (x_ticks, y_ticks) = match self.across {
+            Across::Names(names) => ((0..names.len()).map(|i| i as f64).collect(), y.ticks(5)),
+            _ => (x.ticks(marks), y.ticks(5)),
+        };
+        let x_text = |place: &f64| match self.across {
+            Across::Names(names) => names.get(place.round() as usize).map_or_else(String::new, |name| (*name).to_owned()),
+            Across::Logarithmic if x.value(*place) < 1.0 => number(x.value(*place)),
+            _ => count(x.value(*place)),
+        };
+        let y_text = |place: &f64| number(y.value(*place));
+        let mut titles = Vec::new();
+        let mut text = String::new();
+        {
+            let area = SVGBackend::with_string(&mut text, size).into_drawing_area();
+            let mut chart = ChartBuilder::on(&area)
+                .margin(12)
+                .margin_right(40)
+                .x_label_area_size(font * 2)
+                .y_label_area_size(label)
+                .build_cartesian_2d(x.ruler(x_ticks), y.ruler(y_ticks))
+                .map_err(failed)?;
+            chart
+                .configure_mesh()
+                .light_line_style(TRANSPARENT)
+                .bold_line_style(GREY.mix(0.25))
+                .axis_style(GREY)
+                .label_style(("sans-serif", font))
+                .x_labels(20)
+                .y_labels(20)
+                .x_label_formatter(&x_text)
+                .y_label_formatter(&y_text)
+                .draw()
+                .map_err(failed)?;
+            for Line { points, color, width, mark, titles: told } in self.lines {
+                let placed = points.iter().map(|&(a, b)| (x.place(a), y.place(b))).enumerate();
+                let shown: Vec<_> = placed.filter(|(_, p)| p.0.is_finite() && p.1.is_finite()).collect();
+                let places = || shown.iter().map(|(_, place)| *place);
+                if *mark != Mark::Dots {
+                    chart.draw_series(LineSeries::new(places(), color.stroke_width(*width))).map_err(failed)?;
+                }
+                if *mark == Mark::Dots || (*mark == Mark::Line && points.len() <= DOTS) {
+                    chart.draw_series(places().map(|point| Circle::new(point, width + 3, color.filled()))).map_err(failed)?;
+                    titles.extend(shown.iter().map(|(i, _)| told.get(*i).map_or("", String::as_str)));
+                }
+            }
+            let pixel = |&(a, b): &(f64, f64)| {
+                let place = (x.place(a), y.place(b));
+                (place.0.is_finite() && place.1.is_finite()).then(|| chart.backend_coord(&place))
+            };
+            let mut taken: Vec<Covered> = Vec::new();
+            for Line { points, mark, .. } in self.lines.iter().filter(|_| !self.notes.is_empty()) {
+                let places: Vec<_> = points.iter().filter_map(pixel).collect();
+                match mark {
+                    Mark::Dots => taken.extend(places.into_iter().map(|place| Covered::around(place, 6))),
+                    Mark::Line | Mark::Bare => taken.extend(places.windows(2).flat_map(|ends| Covered::along(ends[0], ends[1]))),
+                }
+            }
+            for Note { at, text, side } in self.notes {
+                let Some(point) = pixel(at) else { continue };
+                let free = |covered: &Covered| {
+                    let inside = covered.left > label as i32 && covered.right < size.0 as i32 && covered.top > 0;
+                    inside && !taken.iter().any(|other| other.meets(covered))
+                };
+                if let Some(covered) = Covered::beside(point, text, font, *side).into_iter().find(free) {
+                    let corner = (covered.left, covered.top);
+                    area.draw(&Text::new(text.clone(), corner, ("sans-serif", font))).map_err(failed)?;
+                    taken.push(covered);
+                }
+            }
+            area.present().map_err(failed)?;
+        }
+        Ok(Some(titled(&text, "circle", &titles)))
+    }
+}
+
+/// Pixels that something is drawn on.
+struct Covered {
+    left: i32,
+    top: i32,
+    right: i32,
+    bottom: i32,
+}
+
+impl Covered {
+    fn around((x, y): (i32, i32), reach: i32) -> Self {
+        Self { left: x - reach, top: y - reach, right: x + reach, bottom: y + reach }
+    }
+
+    /// A line from one point to another, in small pieces.
+    fn along((x0, y0): (i32, i32), (x1, y1): (i32, i32)) -> impl Iterator<Item = Self> {
+        const PIECE: i32 = 6;
+        let pieces = ((x1 - x0).abs().max((y1 - y0).abs()) / PIECE).max(1);
+        (0..=pieces).map(move |i| Self::around((x0 + (x1 - x0) * i / pieces, y0 + (y1 - y0) * i / pieces), PIECE / 2))
+    }
+
+    /// The places of a text around a point, the best first.
+    fn beside((x, y): (i32, i32), text: &str, font: u32, side: Side) -> Vec<Self> {
+        // Nobody here knows the reader's font: letters of a usual one are not quite half as wide as the font is high.
+        let (width, height) = ((text.chars().count() as f64 * 0.46 * f64::from(font)).ceil() as i32, font as i32);
+        let corners = match side {
+            Side::Any => {
+                vec![(x + 10, y - height / 2), (x - 10 - width, y - height / 2), (x - width / 2, y - height - 8), (x - width / 2, y + 8)]
+            }
+            Side::Line => vec![(x - width, y - height - 4), (x - width, y + 4)],
+        };
+        corners.into_iter().map(|(left, top)| Self { left, top, right: left + width, bottom: top + height }).collect()
+    }
+
+    fn meets(&self, other: &Self) -> bool {
+        self.left < other.right && other.left < self.right && self.top < other.bottom && other.top < self.bottom
+    }
+}
+
+/// The picture with a title in every element of that name, in the order in which they were drawn; the drawing crate has none.
+pub fn titled(svg: &str, element: &str, titles: &[&str]) -> String {
+    let opening = format!("<{element} ");
+    let mut titles = titles.iter();
+    let mut text = String::with_capacity(svg.len());
+    for line in svg.split_inclusive('\n') {
+        let title = if line.starts_with(&opening) { titles.next().filter(|title| !title.is_empty()) } else { None };
+        match (title, line.trim_end().strip_suffix("/>")) {
+            (Some(title), Some(tag)) => text.extend([tag, "><title>", &escape(title), "</title></", element, ">\n"]),
+            _ => text.push_str(line),
+        }
+    }
+    text
+}
+
+/// Text that stands for itself in HTML and SVG, in attributes too.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c => escaped.push(c),
+        }
+    }
+    escaped
 }
 
 /// An axis with its marks.
@@ -164,8 +407,8 @@ fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     all.filter(|tick| (low..=high).contains(tick) && 10f64.powf(*tick).is_normal()).collect()
 }
 
-/// A number of steps: `500`, `20k`, `1.5M`.
-pub(super) fn count(x: f64) -> String {
+/// A count: `500`, `20k`, `1.5M`.
+pub fn count(x: f64) -> String {
     match x.abs() {
         0.0..1e4 => trimmed(x, 1),
         1e4..1e6 => trimmed(x / 1e3, 1) + "k",
@@ -175,7 +418,7 @@ pub(super) fn count(x: f64) -> String {
 }
 
 /// A value in at most about four digits.
-pub(super) fn number(x: f64) -> String {
+pub fn number(x: f64) -> String {
     match x.abs() {
         0.0 => "0".into(),
         1e-3..1.0 => trimmed(x, 4),
@@ -197,8 +440,16 @@ fn trimmed(x: f64, decimals: usize) -> String {
 mod tests {
     use super::*;
 
+    fn line(points: &[(f64, f64)]) -> Line {
+        Line { points: points.to_vec(), color: BLUE, width: 2, mark: Mark::Line, titles: Vec::new() }
+    }
+
+    fn drawn(across: Across, axis: Axis, points: &[(f64, f64)]) -> Option<String> {
+        Chart { size: Size::Small, across, axis, lines: &[line(points)], notes: &[] }.svg().unwrap()
+    }
+
     fn chart(points: &[(f64, f64)], axis: Axis) -> String {
-        svg(Size::Small, axis, &[Line { points: points.to_vec(), color: BLUE, width: 2 }]).unwrap().unwrap()
+        drawn(Across::Count, axis, points).unwrap()
     }
 
     /// The texts of the labels.
@@ -245,7 +496,56 @@ mod tests {
                 assert!(!chart.contains("NaN") && !chart.contains("inf"), "{:?}", &points[0]);
             }
         }
-        assert!(svg(Size::Wide, Axis::Around, &[]).unwrap().is_none());
+        assert!(drawn(Across::Count, Axis::Around, &[]).is_none());
+    }
+
+    #[test]
+    fn a_logarithmic_axis_leaves_out_what_has_no_logarithm() {
+        let points = [(1.0, 10.0), (0.0, 20.0), (256.0, f64::NAN), (64.0, -1.0), (256.0, 1000.0)];
+        let chart = drawn(Across::Logarithmic, Axis::Logarithmic, &points).unwrap();
+        assert_eq!(chart.matches("<circle ").count(), 2);
+        assert!(["1", "10", "100", "1000"].iter().all(|l| labels(&chart).contains(l)), "{:?}", labels(&chart));
+        assert!(drawn(Across::Logarithmic, Axis::Logarithmic, &[(1.0, 0.0), (f64::INFINITY, 1.0)]).is_none());
+    }
+
+    #[test]
+    fn names_stand_below_their_points() {
+        let chart = drawn(Across::Names(&["p50", "p99", "max"]), Axis::Logarithmic, &[(0.0, 5.0), (2.0, 50.0)]).unwrap();
+        assert!(["p50", "p99", "max"].iter().all(|l| labels(&chart).contains(l)), "{:?}", labels(&chart));
+    }
+
+    #[test]
+    fn a_dot_says_what_it_is_and_a_note_covers_none_before_it() {
+        let titles = vec!["<b>first".to_owned(), "not drawn".to_owned(), "third".to_owned()];
+        let lines = [Line { titles, mark: Mark::Dots, ..line(&[(1.0, 1.0), (2.0, f64::NAN), (3.0, 9.0)]) }];
+        let note = |at, text: &str| Note { at, text: text.to_owned(), side: Side::Any };
+        let notes = [note((1.0, 1.0), "one"), note((3.0, 9.0), "nine & more"), note((1.0, 1.0), &"too long".repeat(30))];
+        let chart = Chart { size: Size::Large, across: Across::Count, axis: Axis::Around, lines: &lines, notes: &notes };
+        let svg = chart.svg().unwrap().unwrap();
+        assert!(svg.contains("><title>&lt;b&gt;first</title></circle>") && svg.contains("<title>third</title>"), "{svg}");
+        assert!(!svg.contains("not drawn") && !svg.contains("stroke=\"#0000FF\""), "{svg}");
+        assert!(labels(&svg).contains(&"nine &amp; more") && !svg.contains("too long"), "{svg}");
+    }
+
+    #[test]
+    fn no_note_lies_on_a_line() {
+        let lines = [Line { mark: Mark::Bare, ..line(&[(1.0, 1.0), (9.0, 9.0)]) }];
+        let note = |at, side| Note { at, text: "beside".to_owned(), side };
+        let notes = [note((5.0, 5.0), Side::Any), note((9.0, 9.0), Side::Line)];
+        let chart = Chart { size: Size::Large, across: Across::Count, axis: Axis::Around, lines: &lines, notes: &notes };
+        let svg = chart.svg().unwrap().unwrap();
+        let places: Vec<(f64, f64)> = svg
+            .lines()
+            .zip(svg.lines().skip(1))
+            .filter(|(_, text)| *text == "beside")
+            .map(|(tag, _)| {
+                let number = |name: &str| tag.split(name).nth(1).unwrap().split('"').next().unwrap().parse::<f64>().unwrap();
+                (number("x=\""), number("y=\""))
+            })
+            .collect();
+        // Of the first, every side touches the line; the second stands above it, left of its end.
+        assert_eq!(places.len(), 1, "{places:?}");
+        assert!(places[0].0 < 1000.0 && places[0].1 < 100.0, "{places:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! It is made from `metrics.jsonl`, `config.toml` and what [`About`] says, so that it can be made again for any run. Everything that
 //! comes from a file is escaped.
 
-mod chart;
+pub mod chart;
 mod curves;
 mod page;
 

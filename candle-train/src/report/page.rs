@@ -1,7 +1,7 @@
 //! The page around the charts.
 
 use super::About;
-use super::chart::{Axis, Line, Size, count, number, svg};
+use super::chart::{Across, Axis, Chart, Line, Mark, Size, count, escape, number};
 use super::curves::{Curve, Curves};
 use crate::metrics::short_time;
 use candle_models::Result;
@@ -130,13 +130,13 @@ fn small(page: &mut String, curves: &Curves) -> Result<()> {
 }
 
 fn line(points: Vec<(f64, f64)>, color: RGBColor, width: u32) -> Line {
-    Line { points, color, width }
+    Line { points, color, width, mark: Mark::Line, titles: Vec::new() }
 }
 
 /// A chart under its title, the names of its lines beside it if there are several. The title is HTML.
 fn figure(page: &mut String, size: Size, axis: Axis, title: &str, lines: Vec<(&str, Line)>) -> Result<()> {
     let (names, lines): (Vec<&str>, Vec<Line>) = lines.into_iter().unzip();
-    let Some(svg) = svg(size, axis, &lines)? else { return Ok(()) };
+    let Some(svg) = (Chart { size, across: Across::Count, axis, lines: &lines, notes: &[] }).svg()? else { return Ok(()) };
     let level = if size == Size::Wide { "h2" } else { "h3" };
     let _ = write!(page, "<figure>\n<{level}>{title}");
     for (name, Line { color: RGBColor(r, g, b), .. }) in names.iter().zip(&lines).filter(|_| lines.len() > 1) {
@@ -144,22 +144,6 @@ fn figure(page: &mut String, size: Size, axis: Axis, title: &str, lines: Vec<(&s
     }
     let _ = writeln!(page, "</{level}>\n{svg}</figure>");
     Ok(())
-}
-
-/// Text that stands for itself in HTML, in attributes too.
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! What can be asked of every suite.
 
 use anyhow::{Result, ensure};
+use candle_bench::batch_size::Limits;
+use candle_bench::case::{Execution, Pass};
 use candle_bench::harness::Settings;
-use candle_bench::interrupt::Interrupt;
 use candle_bench::load::Arrivals;
+use candle_bench::network::{Network, Place};
 use candle_bench::peer::{Library, Peer};
-use candle_bench::policy::{Network, Place};
-use candle_bench::table::Pass;
 use candle_models::device::{self, DeviceChoice};
 use candle_models::policy::Heads;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub struct Common {
     /// Heads of the random networks: autoregressive or independent.
     #[arg(long, default_value = "autoregressive", value_parser = parse_heads)]
     pub heads: Heads,
-    /// Policy bundles to measure instead of random networks.
+    /// Bundles to measure instead of random networks; of any family where nothing else is said.
     #[arg(long, value_name = "DIR")]
     pub bundles: Vec<PathBuf>,
     /// How the weights are stored: f32, bf16 or q8. Peers always run f32.
@@ -39,6 +39,9 @@ pub struct Common {
     pub host: Option<String>,
     #[command(flatten)]
     pub settings: Settings,
+    /// The command line of this suite where it is one of several on a page, which then shows its table alone.
+    #[arg(skip)]
+    pub part: Option<String>,
 }
 
 /// Where both sides compute.
@@ -67,12 +70,84 @@ pub struct Latency {
     /// Batches of a window pass.
     #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 8, 32])]
     pub window_batches: Vec<usize>,
+    /// How passes are run: as the engine prepared them, or operation by operation.
+    #[arg(long, value_name = "HOW", value_delimiter = ',', default_value = "captured")]
+    pub executions: Vec<Execution>,
+}
+
+#[derive(clap::Args)]
+pub struct BatchSize {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub device: OnDevice,
+    /// The largest batch that is timed.
+    #[arg(long, value_name = "B", default_value_t = 1024)]
+    pub most: usize,
+    #[command(flatten)]
+    pub limits: Limits,
+}
+
+#[derive(clap::Args)]
+pub struct Graph {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub device: OnDevice,
+    /// Batches of a streaming step.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 8, 32])]
+    pub batches: Vec<usize>,
+}
+
+#[derive(clap::Args)]
+pub struct Precision {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub device: OnDevice,
+    /// Rows and columns of square products; 8192 takes a while on a CPU.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [512, 1024, 2048])]
+    pub products: Vec<usize>,
+    /// Rows that the layers of the policies get.
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', default_values_t = [1, 32, 256])]
+    pub rows: Vec<usize>,
+}
+
+#[derive(clap::Args)]
+pub struct Startup {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub device: OnDevice,
+    /// Starts of each kind.
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    pub starts: usize,
+}
+
+#[derive(clap::Args)]
+pub struct Roofline {
+    #[command(flatten)]
+    pub common: Common,
+    /// Batches of a model's streaming step.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 32, 256])]
+    pub batches: Vec<usize>,
+    /// Sequences of an operation's training pass; their frames are those of a window pass.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [32])]
+    pub sequences: Vec<usize>,
+    /// Rows of a product with packed weights.
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', default_values_t = [1, 32])]
+    pub rows: Vec<usize>,
+    /// Only operations with one of these in their name.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub only: Vec<String>,
 }
 
 #[derive(clap::Args)]
 pub struct Load {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub device: OnDevice,
     /// When agents ask.
     #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "closed,ticks,poisson")]
     pub arrivals: Vec<Arrivals>,
@@ -91,7 +166,7 @@ pub struct Peers {
     #[command(flatten)]
     pub device: OnDevice,
     /// Whom to compare with.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "onnxruntime,pytorch")]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "onnxruntime,pytorch,jax")]
     pub libraries: Vec<Library>,
     /// What to compare.
     #[arg(long, value_name = "PASS", value_delimiter = ',', default_value = "step,window,train")]
@@ -167,6 +242,23 @@ pub struct FirstAnswer {
     pub dtype: String,
 }
 
+#[derive(clap::Args)]
+pub struct All {
+    /// A few cases of every suite, minutes in all, in place of whole tables.
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub device: OnDevice,
+    /// Directory for the results [default: candle-bench/runs/<date>-<host>].
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Name of this machine in the results [default: its host name].
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
+    #[command(flatten)]
+    pub python: Python,
+}
+
 /// The peer.
 #[derive(clap::Args)]
 pub struct Python {
@@ -233,6 +325,25 @@ pub struct Compare {
     pub json: bool,
 }
 
+#[derive(clap::Args)]
+pub struct Page {
+    /// Directory of the run.
+    pub run: PathBuf,
+    /// Where the page goes [default: report.html in the directory of the run].
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub struct Readme {
+    /// The Markdown file; the runs that it names lie relative to it.
+    #[arg(value_name = "FILE", default_value = "README.md")]
+    pub file: PathBuf,
+    /// Write nothing and fail where a table is not what its run says.
+    #[arg(long)]
+    pub check: bool,
+}
+
 fn parse_heads(text: &str) -> Result<Heads, String> {
     match text {
         "autoregressive" => Ok(Heads::Autoregressive),
@@ -252,11 +363,6 @@ impl Common {
         };
         let stored = |network: &Network| self.dtypes.iter().map(|dtype| network.stored(dtype, scratch)).collect::<Vec<_>>();
         networks.iter().flat_map(stored).collect()
-    }
-
-    /// Threads of the suite and what ends it early.
-    pub fn shared(&self) -> (&[usize], Option<&Interrupt>) {
-        (&self.threads, Some(&self.settings.interrupt))
     }
 
     pub fn validate(&self, batches: &[&[usize]]) -> Result<()> {

@@ -4,12 +4,12 @@ use crate::arguments::Common;
 use anyhow::Result;
 use candle_bench::host::Host;
 use candle_bench::table::{Record, Report};
-use std::path::PathBuf;
+use candle_bench::targets::TargetRow;
+use std::path::{Path, PathBuf};
 
-impl Common {
-    fn directory(&self, host: &Host) -> PathBuf {
-        self.out.clone().unwrap_or_else(|| PathBuf::from(format!("candle-bench/runs/{}-{}", host.date, host.host)))
-    }
+/// Where the reports of a run go.
+pub fn directory(out: Option<&Path>, host: &Host) -> PathBuf {
+    out.map_or_else(|| PathBuf::from(format!("candle-bench/runs/{}-{}", host.date, host.host)), Path::to_owned)
 }
 
 /// Characters of a line where nobody says how many fit.
@@ -26,17 +26,16 @@ pub struct Kept<R: Record + Clone> {
     directory: PathBuf,
     name: &'static str,
     report: Report<R>,
+    part: bool,
 }
 
 impl<R: Record + Clone> Kept<R> {
     pub fn new(common: &Common, host: &Host, name: &'static str, method: String) -> Self {
-        let arguments: Vec<String> = std::env::args().skip(1).collect();
-        let machine = format!(
-            "Host {}: {}, {} CPUs, {}. Commit {}, {}, {} build.",
-            host.host, host.cpu, host.cpus, host.features, host.commit, host.date, host.profile
-        );
-        let report = Report::new(format!("candle-bench {}", arguments.join(" ")), format!("{machine} {method}"), Vec::new());
-        Self { directory: common.directory(host), name, report: Report { interrupted: true, ..report } }
+        let command =
+            common.part.clone().unwrap_or_else(|| format!("candle-bench {}", std::env::args().skip(1).collect::<Vec<_>>().join(" ")));
+        let report = Report::new(command, format!("{host}. {method}"), Vec::new());
+        let report = Report { interrupted: true, ..report };
+        Self { directory: directory(common.out.as_deref(), host), name, report, part: common.part.is_some() }
     }
 
     pub fn add(&mut self, row: &R) {
@@ -58,9 +57,25 @@ impl<R: Record + Clone> Kept<R> {
     pub fn report(mut self) -> Result<()> {
         self.report.interrupted = false;
         self.report.write(&self.directory, self.name)?;
-        println!("{}", self.report.markdown());
+        let width = terminal_width();
+        let unsteady = self.rows().iter().filter(|row| row.figures().iter().any(|figure| !figure.steady)).count();
+        if unsteady > 0 {
+            eprintln!(
+                "warning: {unsteady} of {} rows are not steady: other programs, the clock or the subject itself changed while they were measured",
+                self.rows().len()
+            );
+        }
+        println!("{}", if self.part { self.report.table_text(width) } else { self.report.text(width) });
         eprintln!("written: {}", self.files());
         Ok(())
+    }
+}
+
+impl Kept<TargetRow> {
+    /// Adds a row and tells of it.
+    pub fn tell(&mut self, row: &TargetRow) {
+        self.add(row);
+        eprintln!("{}", row.line());
     }
 }
 

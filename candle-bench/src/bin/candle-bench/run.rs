@@ -1,19 +1,26 @@
 //! What every suite does with its arguments.
 
-use crate::arguments::{BeamBench, Compare, FirstAnswer, Gpu, Latency, Load, Ops, Peers, Targets, TrainPeak, Training};
+use crate::arguments::{
+    BatchSize, BeamBench, Compare, FirstAnswer, Gpu, Graph, Latency, Load, Ops, Peers, Precision, Roofline, Startup, Targets, TrainPeak,
+    Training,
+};
 use crate::report::{self, Kept};
 use anyhow::{Context, Result, bail, ensure};
+use candle_bench::batch_size::BatchSizeSuite;
 use candle_bench::beam::BeamSuite;
-use candle_bench::compare::{self, Run};
+use candle_bench::compare;
 use candle_bench::gpu::{self, GpuSuite};
-use candle_bench::harness::Subject;
+use candle_bench::graph::GraphSuite;
 use candle_bench::host::Host;
 use candle_bench::load::LoadSuite;
+use candle_bench::network::Network;
 use candle_bench::ops::{self, OpSuite};
-use candle_bench::policy::{EngineCalls, Inputs, Network};
+use candle_bench::precision::PrecisionSuite;
 use candle_bench::ranks::RankSuite;
+use candle_bench::roofline::RooflineSuite;
+use candle_bench::run::Run;
+use candle_bench::startup::{self, StartupSuite};
 use candle_bench::suites::{LatencySuite, PeerSuite};
-use candle_bench::table::{Case, Pass};
 use candle_bench::targets::{TargetRow, TargetSuite};
 use candle_bench::training::TrainingSuite;
 use candle_models::policy::BackboneConfig;
@@ -32,6 +39,7 @@ pub fn latency(arguments: &Latency) -> Result<ExitCode> {
         window_batches: arguments.window_batches.clone(),
         window: common.window,
         threads: common.threads.clone(),
+        executions: arguments.executions.clone(),
         place: arguments.device.open()?,
     };
     let count = suite.cases().len();
@@ -53,6 +61,112 @@ pub fn latency(arguments: &Latency) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+pub fn batch_size(arguments: &BatchSize) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[])?;
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let suite = BatchSizeSuite {
+        networks: common.networks(&["mlp", "mamba"], scratch.path())?,
+        threads: common.threads.clone(),
+        most: arguments.most,
+        limits: arguments.limits,
+        place: arguments.device.open()?,
+    };
+    suite.validate()?;
+    let mut kept = Kept::new(common, &host, "batch-size", suite.describe(&common.settings));
+    suite.run(&common.settings, &host, |row| kept.add(row))?;
+    kept.report()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn graph(arguments: &Graph) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&arguments.batches])?;
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let suite = GraphSuite {
+        networks: common.networks(&BackboneConfig::KINDS, scratch.path())?,
+        batches: arguments.batches.clone(),
+        window: common.window,
+        threads: common.threads.clone(),
+        place: arguments.device.open()?,
+    };
+    let mut kept = Kept::new(common, &host, "graph", suite.describe(&common.settings));
+    suite.run(&common.settings, &host, |row| {
+        kept.add(row);
+        eprintln!("{} {} batch {} threads {} | {}", row.case.backbone, row.case.pass_name(), row.case.batch, row.case.threads, row.says());
+    })?;
+    kept.report()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn precision(arguments: &Precision) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&arguments.products, &arguments.rows])?;
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let suite = PrecisionSuite {
+        networks: common.networks(&BackboneConfig::KINDS, scratch.path())?,
+        products: arguments.products.clone(),
+        rows: arguments.rows.clone(),
+        threads: common.threads.clone(),
+        place: arguments.device.open()?,
+    };
+    let mut kept = Kept::new(common, &host, "precision", suite.describe(&common.settings));
+    let refused = suite.run(&common.settings, &host, |row| {
+        kept.add(row);
+        eprintln!("{}", row.line());
+    })?;
+    kept.report()?;
+    refused.iter().for_each(|row| eprintln!("error: refused: {row}"));
+    Ok(if refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+pub fn startup(arguments: &Startup) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[])?;
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let suite = StartupSuite {
+        networks: common.networks(&["mlp", "mamba"], scratch.path())?,
+        starts: arguments.starts,
+        device: arguments.device.device,
+    };
+    let mut kept = Kept::new(common, &host, "startup", suite.describe());
+    suite.run(&common.settings, &host, |row| kept.add(row))?;
+    kept.report()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn roofline(arguments: &Roofline) -> Result<ExitCode> {
+    let common = &arguments.common;
+    common.validate(&[&arguments.batches, &arguments.sequences, &arguments.rows])?;
+    let host = Host::detect(common.host.clone());
+    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let suite = RooflineSuite {
+        networks: common.networks(&BackboneConfig::KINDS, scratch.path())?,
+        batches: arguments.batches.clone(),
+        window: common.window,
+        ops: OpSuite {
+            batches: arguments.sequences.clone(),
+            frames: common.window,
+            rows: arguments.rows.clone(),
+            threads: common.threads.clone(),
+            only: arguments.only.clone(),
+        },
+    };
+    let peaks = suite.ops.peaks(&common.settings)?;
+    let mut kept = Kept::new(common, &host, "roofline", suite.describe(&peaks, &common.settings));
+    let refused = suite.run(&peaks, &common.settings, &host, |row| {
+        kept.add(row);
+        eprintln!("{}", row.line());
+    })?;
+    kept.report()?;
+    refused.iter().for_each(|row| eprintln!("error: refused: {row}"));
+    Ok(if refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
 pub fn load(arguments: &Load) -> Result<ExitCode> {
     let common = &arguments.common;
     common.validate(&[])?;
@@ -63,6 +177,7 @@ pub fn load(arguments: &Load) -> Result<ExitCode> {
         arrivals: arguments.arrivals.clone(),
         sessions: arguments.sessions.clone(),
         threads: common.threads.clone(),
+        place: arguments.device.open()?,
         seconds: arguments.duration,
         warm_up: common.settings.warm_up_s,
         interrupt: common.settings.interrupt.clone(),
@@ -102,7 +217,7 @@ pub fn peers(arguments: &Peers) -> Result<ExitCode> {
     let mut peer = arguments.python.start()?;
     let count = suite.cases().len();
     let mut kept = Kept::new(common, &host, "peers", common.settings.describe_comparison());
-    suite.run(&mut peer, &common.settings, &host, |row| {
+    let run = suite.run(&mut peer, &common.settings, &host, |row| {
         kept.add(row);
         let done = kept.rows().len();
         let found = match &row.comparison {
@@ -125,9 +240,9 @@ pub fn peers(arguments: &Peers) -> Result<ExitCode> {
     kept.report()?;
     if disagreeing > 0 {
         eprintln!("error: outputs disagree in {disagreeing} of {count} cases");
-        return Ok(ExitCode::FAILURE);
     }
-    Ok(ExitCode::SUCCESS)
+    run.left_out().for_each(|line| eprintln!("error: {line}"));
+    Ok(if disagreeing == 0 && run.rows.len() == count { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 pub fn targets(arguments: &Targets) -> Result<ExitCode> {
@@ -150,10 +265,7 @@ pub fn targets(arguments: &Targets) -> Result<ExitCode> {
     };
     let mut peer = arguments.python.start()?;
     let mut kept = Kept::new(common, &host, "targets", common.settings.describe_comparison());
-    suite.run(&mut peer, &host, |row| {
-        kept.add(row);
-        eprintln!("{}", row.line());
-    })?;
+    suite.run(&mut peer, &host, |row| kept.tell(row))?;
     kept.report()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -178,10 +290,7 @@ pub fn gpu(arguments: &Gpu) -> Result<ExitCode> {
     };
     let method = format!("{} {}", common.settings.describe(), common.settings.describe_comparison());
     let mut kept = Kept::new(common, &host, "gpu", method);
-    suite.run(peer.as_mut(), &host, |row| {
-        kept.add(row);
-        eprintln!("{}", row.line());
-    });
+    suite.run(peer.as_mut(), &host, |row| kept.tell(row));
     common.settings.interrupt.check()?;
     kept.report()?;
     Ok(ExitCode::SUCCESS)
@@ -232,10 +341,7 @@ pub fn training(arguments: &Training) -> Result<ExitCode> {
     };
     let peer = || arguments.python.start();
     let mut kept = Kept::new(common, &host, "training", suite.describe());
-    let mut seen = |row: &TargetRow| {
-        kept.add(row);
-        eprintln!("{}", row.line());
-    };
+    let mut seen = |row: &TargetRow| kept.tell(row);
     suite.run(peer, &host, &mut seen)?;
     if let Some(program) = &arguments.ranks {
         let ranks = RankSuite { program: program.clone(), batch: suite.batch, frames: suite.frames, rounds: 3 };
@@ -258,10 +364,7 @@ pub fn beam(arguments: &BeamBench) -> Result<ExitCode> {
     };
     let mut peer = arguments.python.start()?;
     let mut kept = Kept::new(common, &host, "beam", common.settings.describe_comparison());
-    suite.run(&mut peer, &host, |row| {
-        kept.add(row);
-        eprintln!("{}", row.line());
-    })?;
+    suite.run(&mut peer, &host, |row| kept.tell(row))?;
     kept.report()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -292,11 +395,9 @@ pub fn train_peak(arguments: &TrainPeak) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes one step of a bundle and prints a line.
-pub fn first_answer(arguments: &FirstAnswer) -> Result<ExitCode> {
+/// Takes one step of a bundle and says when it had done what.
+pub fn first_answer(arguments: &FirstAnswer, began_ns: u64) -> Result<ExitCode> {
     let (network, place) = (Network::open(&arguments.bundle)?, arguments.device.open()?);
-    let case = Case { dtype: arguments.dtype.clone(), ..network.case(Pass::Step, 1, 1, 1) };
-    EngineCalls::new(network.load()?, &case, &Inputs::random(&case), &place)?.run()?;
-    println!("{}", gpu::ANSWER);
+    println!("{}", serde_json::to_string(&startup::first_answer(began_ns, &network, &place, &arguments.dtype)?)?);
     Ok(ExitCode::SUCCESS)
 }

@@ -420,10 +420,10 @@ fn best_pair(channels: &Channels) -> Conclusion {
 fn strongest(vectors: &[f32], elements: usize) -> (Vec<f32>, f64) {
     let vectors: Vec<&[f32]> = vectors.chunks_exact(2 * elements).collect();
     let power = vectors.iter().map(|h| squared_norm(h)).sum::<f64>() / vectors.len() as f64;
-    // A vector that is not seen at all must not outweigh all others.
-    let floor = (1e-3 * power) as f32;
+    // A vector that is hardly seen must not outweigh all others in a step, nor one in a null decide between beams.
+    let [floor, null] = [1e-3, 1e-6].map(|share| (share * power) as f32);
     let expected = |b: &[f32]| {
-        let gains = vectors.iter().map(|h| inner(b, h)).map(|[re, im]| decibels(re * re + im * im + floor * 1e-3));
+        let gains = vectors.iter().map(|h| inner(b, h)).map(|[re, im]| decibels(re * re + im * im + null));
         gains.sum::<f64>() / vectors.len() as f64
     };
     let loudest = vectors.iter().fold(vectors[0], |a, b| if squared_norm(b) > squared_norm(a) { b } else { a });

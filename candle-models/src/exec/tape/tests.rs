@@ -200,6 +200,7 @@ fn gradients_of_wide_weights_are_products_over_all_rows() {
     let exact = x.t().unwrap().to_dtype(DType::F64).unwrap().matmul(&dy.to_dtype(DType::F64).unwrap()).unwrap();
     let found = grads.get(&layer.weight).unwrap().to_dtype(DType::F64).unwrap();
     let worst = (found - exact).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f64>().unwrap();
-    // Sums of 70 products of size one.
-    assert!(worst < 1e-5, "{worst}");
+    // Sums of 70 products of size one, the worst of 200 000: one after the other in f32 they are off by up to 1.6e-5, in
+    // three planes of bf16 by less.
+    assert!(worst < 4e-5, "{worst}");
 }

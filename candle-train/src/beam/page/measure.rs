@@ -4,7 +4,7 @@ use super::{ABLATION_PRECISION_DB, ESTIMATED, MEASUREMENTS, MEASUREMENTS_SNR_DB,
 use candle_models::Result;
 use candle_models::beam::baselines::{Estimator, Probing};
 use candle_models::beam::metrics::decibels;
-use candle_models::beam::{Baseline, Beam, ChannelConfig, Codebook, Evaluation, Gains, Scheme, Sensing, Summary, Tapes};
+use candle_models::beam::{Baseline, Beam, ChannelConfig, Evaluation, Gains, Scheme, Sensing, Summary, Tapes};
 
 /// Channels that are evaluated before it is asked whether they are enough.
 const CHUNK: usize = 2048;
@@ -146,12 +146,13 @@ impl<'a> Bench<'a> {
     pub(super) fn carried(&self, models: &[Model]) -> Result<Vec<Carried>> {
         let mut found = Vec::new();
         for Model { name, beam } in models {
-            if Estimator::new(&beam.config.channel, swept(beam)?).is_err() {
+            if let Err(error) = Estimator::new(&beam.config.channel, beam.sweep()?) {
+                (self.progress)(&format!("{name}: nobody says what its measurements carry: {error}"));
                 continue;
             }
             (self.progress)(&format!("{name}: what its measurements carry"));
             let bound = match beam.config.scheme {
-                Scheme::C1 => Baseline::Mrc(swept(beam)?),
+                Scheme::C1 => Baseline::Mrc(beam.sweep()?),
                 Scheme::C2 | Scheme::C3 => Baseline::Genie,
             };
             let (measurements, count) = (beam.config.measurements, (self.channels / 32).clamp(1, ESTIMATED));
@@ -170,7 +171,7 @@ impl<'a> Bench<'a> {
 
     /// What the best beam of a codebook reaches, and what gains are missing to it.
     fn ceiling(&self, beam: &Beam, gains: &Gains) -> Result<(Summary, Estimate)> {
-        let method = Baseline::Mrc(swept(beam)?);
+        let method = Baseline::Mrc(beam.sweep()?);
         let ceiling = self.all(&Method::Baseline(&method, &beam.config.channel), SNR_DB, beam.config.measurements)?;
         Ok((ceiling.summary()?, below(&ceiling, gains)))
     }
@@ -223,10 +224,6 @@ impl<'a> Bench<'a> {
         }
         Ok(gains)
     }
-}
-
-fn swept(beam: &Beam) -> Result<Codebook> {
-    Codebook::new(beam.config.channel.transmit.elements(), beam.swept()?.flatten_all()?.to_vec1()?)
 }
 
 /// Searches that take hundreds of microseconds for a channel.

@@ -1,0 +1,30 @@
+//! What is made from runs that were measured before.
+
+use crate::arguments::{Page, Readme};
+use anyhow::{Context, Result};
+use candle_bench::run::Run;
+use candle_bench::{readme, recommend, report};
+use std::process::ExitCode;
+
+pub fn report(arguments: &Page) -> Result<ExitCode> {
+    let run = Run::open(&arguments.run)?;
+    let file = arguments.out.clone().unwrap_or_else(|| arguments.run.join(report::REPORT));
+    report::write(&run, &recommend::of_run(&arguments.run)?, &file)?;
+    println!("{}", file.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn readme(arguments: &Readme) -> Result<ExitCode> {
+    let Readme { file, check } = arguments;
+    let filled = readme::fill(file)?;
+    if *check {
+        filled.stale.iter().for_each(|table| eprintln!("error: {table}: not what the run says, candle-bench readme makes it anew"));
+        return Ok(if filled.stale.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
+    if !filled.stale.is_empty() {
+        candle_models::files::write_atomic(file, filled.text.as_bytes())
+            .with_context(|| format!("{}: cannot be written", file.display()))?;
+    }
+    println!("{}: {} tables, {} of them new", file.display(), filled.tables, filled.stale.len());
+    Ok(ExitCode::SUCCESS)
+}

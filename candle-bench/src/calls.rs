@@ -1,0 +1,403 @@
+//! Calls of a model: its inputs, a pass through the engine or on plain tensors, and the answers to compare.
+
+use crate::case::{Case, Execution, Pass};
+use crate::harness::{InPool, Rounds, Subject, Timed, pool};
+use crate::network::Place;
+use crate::table::Agreement;
+use anyhow::{Context, Result, ensure};
+use candle_core::{DType, Device, Tensor};
+use candle_models::engine::{Model, Runner, Session};
+use candle_models::policy::actions::{ACTION, SAMPLE};
+use candle_models::random::Random;
+use candle_models::tensors::NamedTensors;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Frames that a streaming subject goes through, round and round.
+pub const STREAM_FRAMES: usize = 8;
+/// Largest difference between two f32 runs of the same network, relative to one plus the magnitude.
+pub const TOLERANCE: f64 = 1e-4;
+/// The same for a network whose weights were rounded to bf16 or 8 bits: the worst of some 150 000 logits on random inputs.
+pub const NARROW_TOLERANCE: f64 = 0.25;
+
+/// An input of a frame: name, width, and its values `[B, F, width]`.
+#[derive(Debug, Clone)]
+struct Input<T> {
+    name: String,
+    width: usize,
+    values: Vec<T>,
+}
+
+impl<T: Copy> Input<T> {
+    fn frame(&self, frames: usize, t: usize) -> Self {
+        let row = |row: &[T]| row[t * self.width..][..self.width].to_vec();
+        Self { values: self.values.chunks(frames * self.width).flat_map(row).collect(), name: self.name.clone(), width: self.width }
+    }
+}
+
+/// Random inputs `[B, F, ...]` within the ranges of a model.
+#[derive(Debug, Clone)]
+pub struct Inputs {
+    batch: usize,
+    frames: usize,
+    floats: Vec<Input<f32>>,
+    indices: Vec<Input<u32>>,
+}
+
+impl Inputs {
+    /// Inputs of a case: floats from 0 to 1; where a class can be left to the model it is, in training it is given.
+    pub fn random(model: &dyn Model, case: &Case) -> Self {
+        let (batch, frames) = (case.batch, if case.pass == Pass::Step { STREAM_FRAMES } else { case.frames });
+        let (random, rows) = (Random::new(3).stream("inputs"), batch * frames);
+        let (mut floats, mut indices) = (Vec::new(), Vec::new());
+        for spec in &model.signature().inputs {
+            let (name, width) = (spec.name.clone(), spec.width());
+            let random = random.stream(&name);
+            if spec.dtype == DType::F32 {
+                let mut values = vec![0.0; rows * width];
+                random.fill_uniform(0, &mut values);
+                floats.push(Input { name, width, values });
+                continue;
+            }
+            let limits = model.index_limits(&name);
+            let below = |column: usize| limits.below.get(column).copied().unwrap_or(1).max(1);
+            let draw = |i: usize| if limits.sample && case.pass != Pass::Train { SAMPLE } else { random.below(i as u64, below(i % width)) };
+            indices.push(Input { name, width, values: (0..rows * width).map(draw).collect() });
+        }
+        Self { batch, frames, floats, indices }
+    }
+
+    /// The inputs as tensors `[B, F, ...]`.
+    pub fn tensors(&self) -> Result<NamedTensors> {
+        let mut tensors = NamedTensors::new();
+        for Input { name, width, values } in &self.floats {
+            tensors.insert(name.clone(), Tensor::from_slice(values, (self.batch, self.frames, *width), &Device::Cpu)?);
+        }
+        for Input { name, width, values } in &self.indices {
+            tensors.insert(name.clone(), Tensor::from_slice(values, (self.batch, self.frames, *width), &Device::Cpu)?);
+        }
+        Ok(tensors)
+    }
+
+    /// Every frame alone, `[B, 1, ...]`, in order.
+    pub fn each_frame(&self) -> Vec<Self> {
+        let frame = |t: usize| Self {
+            batch: self.batch,
+            frames: 1,
+            floats: self.floats.iter().map(|input| input.frame(self.frames, t)).collect(),
+            indices: self.indices.iter().map(|input| input.frame(self.frames, t)).collect(),
+        };
+        (0..self.frames).map(frame).collect()
+    }
+
+    /// Copies all inputs.
+    pub fn copy_to(&self, to: &mut impl Feed) -> candle_models::Result<()> {
+        self.floats.iter().try_for_each(|input| to.floats(&input.name, &input.values))?;
+        self.indices.iter().try_for_each(|input| to.indices(&input.name, &input.values))
+    }
+}
+
+/// What takes inputs by name.
+pub trait Feed {
+    /// A whole input of floats.
+    fn floats(&mut self, name: &str, values: &[f32]) -> candle_models::Result<()>;
+    /// A whole input of indices.
+    fn indices(&mut self, name: &str, values: &[u32]) -> candle_models::Result<()>;
+}
+
+impl Feed for Runner {
+    fn floats(&mut self, name: &str, values: &[f32]) -> candle_models::Result<()> {
+        self.set_f32(name, values)
+    }
+
+    fn indices(&mut self, name: &str, values: &[u32]) -> candle_models::Result<()> {
+        self.set_u32(name, values)
+    }
+}
+
+impl Feed for Session {
+    fn floats(&mut self, name: &str, values: &[f32]) -> candle_models::Result<()> {
+        self.set_f32(name, values)
+    }
+
+    fn indices(&mut self, name: &str, values: &[u32]) -> candle_models::Result<()> {
+        self.set_u32(name, values)
+    }
+}
+
+/// Outputs by name, `[B, F, ...]`, to compare.
+pub type Answers = BTreeMap<String, Vec<f64>>;
+
+/// Calls of a case. One copies the inputs in, runs one pass and has the outputs in the host's memory. A step walks through its frames and
+/// carries the state on; a window starts from the initial state.
+pub trait Calls: Rounds {
+    /// The answers of one turn through the inputs.
+    fn answers(&mut self) -> Result<Answers>;
+
+    /// Bytes of weights, states, inputs, outputs and what a pass works in, where they are known.
+    fn bytes(&self) -> Option<usize>;
+}
+
+/// Calls of a case: through the engine, or operation by operation where the case says eager.
+pub fn calls(model: Arc<dyn Model>, case: &Case, inputs: &Inputs, place: &Place) -> Result<Box<dyn Calls>> {
+    // On a GPU the engine has an eager way of its own, kernel by kernel.
+    Ok(match case.execution {
+        Execution::Eager if !place.device.is_cuda() => {
+            Box::new(InPool { pool: pool(case.threads)?, subject: Timed(TensorCalls::new(model, case, inputs)?) })
+        }
+        _ => Box::new(Timed(EngineCalls::new(model, case, inputs, place)?)),
+    })
+}
+
+/// The turns of a case: its frames one by one, or all of them at once.
+fn turns(case: &Case, inputs: &Inputs) -> Vec<Inputs> {
+    if case.pass == Pass::Step { inputs.each_frame() } else { vec![inputs.clone()] }
+}
+
+/// Whether a row of a pass begins anew: a window does.
+fn resets(case: &Case) -> Vec<bool> {
+    (0..case.batch * case.frames).map(|row| case.pass != Pass::Step && row % case.frames == 0).collect()
+}
+
+/// A runner of the engine with its inputs.
+pub struct EngineCalls {
+    runner: Runner,
+    inputs: Vec<Inputs>,
+    resets: Vec<bool>,
+    next: usize,
+}
+
+impl EngineCalls {
+    /// A runner for the case with its inputs.
+    pub fn new(model: Arc<dyn Model>, case: &Case, inputs: &Inputs, place: &Place) -> Result<Self> {
+        let runner = Runner::on(model, (case.batch, case.frames), &place.of_engine(case)?)?;
+        Ok(Self { runner, inputs: turns(case, inputs), resets: resets(case), next: 0 })
+    }
+
+    /// The answers of one turn through the inputs.
+    pub fn answers(&mut self) -> Result<Answers> {
+        let (turns, frames, rows) = (self.inputs.len(), self.inputs[0].frames, self.resets.len());
+        let outputs = self.runner.signature().outputs.clone();
+        let zeros = |width: usize| vec![0.0; rows * turns * width];
+        let mut answers: Answers = outputs.iter().map(|spec| (spec.name.clone(), zeros(spec.width()))).collect();
+        for turn in 0..turns {
+            self.run()?;
+            for spec in &outputs {
+                let (name, width) = (&spec.name, spec.width());
+                let Some(values) = answers.get_mut(name) else { continue };
+                for row in 0..rows {
+                    // Of [B, turns, frames], where either turns or frames is 1.
+                    let at = (row / frames * turns + turn) * frames + row % frames;
+                    let found: Vec<f64> = match spec.dtype {
+                        DType::U32 => self.runner.indices(name, row)?.iter().map(|&x| x.into()).collect(),
+                        _ => self.runner.floats(name, row)?.iter().map(|&x| x.into()).collect(),
+                    };
+                    values[at * width..][..width].copy_from_slice(&found);
+                }
+            }
+        }
+        Ok(answers)
+    }
+}
+
+impl Subject for EngineCalls {
+    fn run(&mut self) -> Result<()> {
+        self.inputs[self.next].copy_to(&mut self.runner)?;
+        self.next = (self.next + 1) % self.inputs.len();
+        Ok(self.runner.step(&self.resets)?)
+    }
+}
+
+impl Calls for Timed<EngineCalls> {
+    fn answers(&mut self) -> Result<Answers> {
+        self.0.answers()
+    }
+
+    fn bytes(&self) -> Option<usize> {
+        Some(self.0.runner.bytes())
+    }
+}
+
+/// The model on tensors of the CPU, operation by operation, without the engine.
+pub struct TensorCalls {
+    model: Arc<dyn Model>,
+    inputs: Vec<Inputs>,
+    resets: Vec<bool>,
+    initial: NamedTensors,
+    state: NamedTensors,
+    keeps_state: bool,
+    next: usize,
+}
+
+impl TensorCalls {
+    /// The model with the inputs and the initial state of the case.
+    pub fn new(model: Arc<dyn Model>, case: &Case, inputs: &Inputs) -> Result<Self> {
+        let initial = model.initial_state(case.batch)?;
+        let (state, keeps_state) = (initial.clone(), case.pass == Pass::Step);
+        Ok(Self { model, inputs: turns(case, inputs), resets: resets(case), initial, state, keeps_state, next: 0 })
+    }
+
+    /// Inputs as tensors, a pass, and the outputs' values in the host's memory.
+    fn pass(&mut self) -> Result<Answers> {
+        let inputs = self.inputs[self.next].tensors()?;
+        self.next = (self.next + 1) % self.inputs.len();
+        let (outputs, state) = self.model.unroll(&inputs, &self.resets, &self.state)?;
+        self.state = if self.keeps_state { state } else { self.initial.clone() };
+        outputs.iter().map(|(name, tensor)| Ok((name.to_owned(), doubles(tensor)?))).collect()
+    }
+}
+
+impl Subject for TensorCalls {
+    fn run(&mut self) -> Result<()> {
+        self.pass().map(drop)
+    }
+}
+
+impl Calls for InPool<Timed<TensorCalls>> {
+    fn answers(&mut self) -> Result<Answers> {
+        let calls = &mut self.subject.0;
+        let turns = (0..calls.inputs.len()).map(|_| calls.pass()).collect::<Result<Vec<_>>>()?;
+        let (batch, frames) = (calls.inputs[0].batch, calls.inputs[0].frames);
+        let mut answers = Answers::new();
+        for name in turns[0].keys() {
+            // [turns, B, frames, width] to [B, turns, frames, width].
+            let each = turns[0][name].len() / batch;
+            debug_assert_eq!(each % frames, 0);
+            let row = |b: usize| turns.iter().flat_map(move |turn| turn[name][b * each..][..each].iter().copied());
+            answers.insert(name.clone(), (0..batch).flat_map(row).collect());
+        }
+        Ok(answers)
+    }
+
+    fn bytes(&self) -> Option<usize> {
+        None
+    }
+}
+
+fn doubles(tensor: &Tensor) -> Result<Vec<f64>> {
+    Ok(tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()?)
+}
+
+/// The answers that a peer wrote.
+pub fn read_answers(path: &Path) -> Result<Answers> {
+    NamedTensors::load_safetensors(path)?.iter().map(|(name, t)| Ok((name.to_owned(), doubles(t)?))).collect()
+}
+
+/// How far `ours` and `theirs` are apart. Drawn actions may differ in one row of a thousand, where a random number falls
+/// between two roundings of the same bound; these rows are left out, for what follows a draw depends on it.
+pub fn agreement(ours: &Answers, theirs: &Answers, dtype: &str) -> Result<Agreement> {
+    let empty = Vec::new();
+    let actions = [ours, theirs].map(|answers| answers.get("action").unwrap_or(&empty));
+    ensure!(actions[0].len() == actions[1].len(), "action: {} values of ours, {} of theirs", actions[0].len(), actions[1].len());
+    let rows = actions[0].len() / ACTION;
+    let drawn_apart: Vec<bool> = actions[0].chunks(ACTION).zip(actions[1].chunks(ACTION)).map(|(a, b)| a != b).collect();
+    let apart = drawn_apart.iter().filter(|&&d| d).count();
+    // Rounded weights move logits by more, and with them the draws that lie between two classes; whether they still play
+    // alike is measured on replays, by the export.
+    let (tolerance, most_apart) = if dtype == "f32" { (TOLERANCE, rows / 1000) } else { (NARROW_TOLERANCE, rows.div_ceil(10)) };
+    let mut found = Agreement { output: "all".to_owned(), worst: 0.0, tolerance };
+    if apart > most_apart {
+        return Ok(Agreement { output: format!("action in {apart} of {rows} rows"), worst: f64::INFINITY, ..found });
+    }
+    for (name, a) in ours {
+        let b = theirs.get(name).with_context(|| format!("{name}: the peer gave no such output"))?;
+        ensure!(a.len() == b.len(), "{name}: {} values of ours, {} of theirs", a.len(), b.len());
+        let width = a.len() / rows.max(1);
+        for (i, (a, b)) in a.iter().zip(b).enumerate() {
+            if drawn_apart.get(i / width.max(1)) == Some(&true) {
+                continue;
+            }
+            let difference = (a - b).abs() / (1.0 + b.abs());
+            let difference = if difference.is_nan() { f64::INFINITY } else { difference };
+            if difference > found.worst {
+                found.worst = difference;
+                found.output.clone_from(name);
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::Network;
+    use candle_models::policy::Heads;
+    use candle_models::policy::actions::LOGITS;
+
+    /// Outputs of a frame of a policy and their widths.
+    const OUTPUTS: [(&str, usize); 3] = [("logits", LOGITS), ("value", 1), ("action", ACTION)];
+
+    fn answers(rows: usize, edit: impl Fn(&mut Answers)) -> Answers {
+        let mut answers: Answers = OUTPUTS.iter().map(|(n, w)| ((*n).to_owned(), vec![1.0; rows * w])).collect();
+        edit(&mut answers);
+        answers
+    }
+
+    #[test]
+    fn equal_answers_agree_and_the_worst_is_named() {
+        let a = answers(4, |_| {});
+        assert!(agreement(&a, &a, "f32").unwrap().holds());
+        let b = answers(4, |b| b.get_mut("value").unwrap()[2] = 1.5);
+        let found = agreement(&a, &b, "f32").unwrap();
+        assert_eq!((found.output.as_str(), found.worst), ("value", 0.2));
+        assert!(!found.holds());
+    }
+
+    #[test]
+    fn nan_is_a_disagreement() {
+        let a = answers(4, |a| a.get_mut("logits").unwrap()[7] = f64::NAN);
+        assert!(!agreement(&a, &a, "f32").unwrap().holds());
+    }
+
+    #[test]
+    fn one_draw_in_a_thousand_may_differ() {
+        let a = answers(2000, |_| {});
+        let differing = |rows: &[usize]| {
+            answers(2000, |b| {
+                for row in rows {
+                    b.get_mut("action").unwrap()[row * ACTION] = 0.0;
+                    b.get_mut("logits").unwrap()[row * LOGITS + 80] = 9.0;
+                }
+            })
+        };
+        assert!(agreement(&a, &differing(&[3, 1999]), "f32").unwrap().holds());
+        assert!(!agreement(&a, &differing(&[3, 4, 5]), "f32").unwrap().holds());
+    }
+
+    #[test]
+    fn a_missing_output_is_named() {
+        let a = answers(1, |_| {});
+        let b = answers(1, |b| drop(b.remove("value")));
+        assert!(agreement(&a, &b, "f32").unwrap_err().to_string().starts_with("value:"));
+    }
+
+    #[test]
+    fn the_engine_answers_as_plain_tensors_do_whatever_the_family() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut networks: Vec<Network> =
+            ["mlp", "mamba"].map(|kind| Network::random(kind, Heads::Autoregressive, directory.path()).unwrap()).into();
+        networks.push(Network::open(Path::new("../weights/beam-c3")).unwrap());
+        assert_eq!(networks[2].kind(), "beam");
+        for network in networks {
+            let network = Network::open(&network.bundle).unwrap();
+            for (pass, frames) in [(Pass::Step, 1), (Pass::Window, 5)] {
+                let case = network.case(pass, 3, frames, 1);
+                let model = network.load().unwrap();
+                let inputs = Inputs::random(&*model, &case);
+                let [captured, eager] = [Execution::Captured, Execution::Eager].map(|execution| {
+                    let case = Case { execution, ..case.clone() };
+                    let mut calls = calls(model.clone(), &case, &inputs, &Place::cpu()).unwrap();
+                    assert_eq!(calls.bytes().is_some(), execution == Execution::Captured);
+                    let answers = calls.answers().unwrap();
+                    assert_eq!(calls.round(3).unwrap().latencies_us.len(), 3);
+                    answers
+                });
+                let found = agreement(&captured, &eager, "f32").unwrap();
+                assert!(found.holds(), "{} {pass:?}: {found:?}", network.name);
+                assert!(captured.values().all(|values| values.iter().any(|x| *x != 0.0)), "{}", network.name);
+            }
+        }
+    }
+}

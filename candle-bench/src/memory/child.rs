@@ -1,0 +1,254 @@
+//! The other side: a process that does one kind of work and counts what it asks for.
+//!
+//! Its argument is a [`Request`] in JSON. Then every line of its input is a number of calls, and it answers with a line of JSON,
+//! [`Counted`], until its input ends.
+
+use crate::calls::{EngineCalls, Inputs, TensorCalls};
+use crate::case::Case;
+use crate::harness::{Round, Subject};
+use crate::network::{Network, Place};
+use crate::split::trainee::episodes;
+use crate::targets::peak_kilobytes;
+use crate::train::TrainCalls;
+use anyhow::{Context, Result};
+use candle_core::{Device, Tensor};
+use candle_models::beam::{Beam, BeamConfig, Episodes, Products, Tapes};
+use candle_models::nn::Params;
+use candle_models::random::Random;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Bytes of a page, the least that a fault brings.
+pub const PAGE_BYTES: usize = 4096;
+
+/// What is done over and over.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Workload {
+    /// A step of the engine, its inputs copied in: it allocates nothing.
+    EngineStep {
+        /// The policy.
+        bundle: PathBuf,
+    },
+    /// A step on tensors, a fresh one for every result.
+    TensorStep {
+        /// The policy.
+        bundle: PathBuf,
+    },
+    /// Forward, backward and update over a batch of windows.
+    TrainingStep {
+        /// The policy.
+        bundle: PathBuf,
+    },
+    /// Episodes of a beam controller without gradients.
+    BeamEpisodes {
+        /// Its network and channels.
+        config: Box<BeamConfig>,
+    },
+}
+
+impl Workload {
+    /// In words.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::EngineStep { .. } => "engine step",
+            Self::TensorStep { .. } => "step on tensors",
+            Self::TrainingStep { .. } => "training step",
+            Self::BeamEpisodes { .. } => "beam episodes",
+        }
+    }
+
+    fn subject(&self, case: &Case) -> Result<Box<dyn Subject>> {
+        let opened = |bundle: &Path| -> Result<_> {
+            let network = Network::open(bundle)?;
+            let model = network.load()?;
+            let inputs = Inputs::random(&*model, case);
+            Ok((network, model, inputs))
+        };
+        Ok(match self {
+            Self::EngineStep { bundle } => {
+                let (_, model, inputs) = opened(bundle)?;
+                Box::new(EngineCalls::new(model, case, &inputs, &Place::cpu())?)
+            }
+            Self::TensorStep { bundle } => {
+                let (_, model, inputs) = opened(bundle)?;
+                Box::new(TensorCalls::new(model, case, &inputs)?)
+            }
+            Self::TrainingStep { bundle } => {
+                let (network, _, inputs) = opened(bundle)?;
+                Box::new(TrainCalls::new(&network, case, &inputs)?)
+            }
+            Self::BeamEpisodes { config } => Box::new(BeamCalls::new(config, case.batch)?),
+        })
+    }
+}
+
+/// What the process is asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// The work.
+    pub workload: Workload,
+    /// Its sizes.
+    pub case: Case,
+}
+
+/// What the allocator has been asked for since the process began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// Calls that asked for memory.
+    pub count: usize,
+    /// Bytes that they asked for.
+    pub bytes: usize,
+}
+
+/// A round and what it took.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Counted {
+    /// Times of its calls.
+    pub round: Round,
+    /// Which allocator answered.
+    pub allocator: String,
+    /// Requests for memory.
+    pub requests: usize,
+    /// Bytes of them.
+    pub bytes: usize,
+    /// Minor page faults.
+    pub faults: usize,
+    /// Growth of the address space in bytes; below zero where memory went back.
+    pub mapped_bytes: i64,
+    /// Peak of the resident set so far in KiB.
+    pub peak_kilobytes: u64,
+}
+
+/// Answers rounds until the input ends. `requests` reads the counter of the allocator of that name.
+pub fn serve(request: &str, allocator: &str, requests: impl Fn() -> Requests) -> Result<()> {
+    let Request { workload, case } = serde_json::from_str(request).context("not a request")?;
+    let mut subject = workload.subject(&case)?;
+    let (input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
+    for line in input.lines() {
+        let calls = line?.trim().parse().context("not a number of calls")?;
+        let counted = count(subject.as_mut(), calls, allocator, &requests)?;
+        writeln!(output, "{}", serde_json::to_string(&counted)?)?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+fn count(subject: &mut dyn Subject, calls: usize, allocator: &str, requests: impl Fn() -> Requests) -> Result<Counted> {
+    // Nothing of the counting's own is counted.
+    let mut latencies_us = Vec::with_capacity(calls);
+    let (faults, mapped) = (minor_faults()?, address_space_bytes()?);
+    let (before, start) = (requests(), Instant::now());
+    let mut last = start;
+    for _ in 0..calls {
+        subject.run()?;
+        let now = Instant::now();
+        latencies_us.push((now - last).as_secs_f64() * 1e6);
+        last = now;
+    }
+    let after = requests();
+    Ok(Counted {
+        round: Round { latencies_us, seconds: (last - start).as_secs_f64() },
+        allocator: allocator.to_owned(),
+        requests: after.count - before.count,
+        bytes: after.bytes - before.bytes,
+        faults: minor_faults()? - faults,
+        mapped_bytes: address_space_bytes()? as i64 - mapped as i64,
+        peak_kilobytes: peak_kilobytes()?,
+    })
+}
+
+/// Minor page faults of this process so far: field 10 of /proc/self/stat, counted behind the name in parentheses.
+fn minor_faults() -> Result<usize> {
+    let stat = std::fs::read_to_string("/proc/self/stat").context("page faults are read from /proc, which is not there")?;
+    let fields = stat.rsplit_once(')').context("no name in /proc/self/stat")?.1;
+    fields.split_whitespace().nth(7).context("no page faults in /proc/self/stat")?.parse().context("page faults are not a number")
+}
+
+/// Bytes of this process's address space, from the first field of /proc/self/statm.
+fn address_space_bytes() -> Result<usize> {
+    let statm = std::fs::read_to_string("/proc/self/statm").context("the address space is read from /proc, which is not there")?;
+    let pages: usize = statm.split_whitespace().next().context("/proc/self/statm is empty")?.parse()?;
+    Ok(pages * PAGE_BYTES)
+}
+
+/// The same episodes of a beam controller again and again.
+struct BeamCalls {
+    model: Beam,
+    episodes: Episodes,
+    tapes: Tapes,
+}
+
+impl BeamCalls {
+    fn new(config: &BeamConfig, batch: usize) -> Result<Self> {
+        let params = Params::init(Random::new(0), &Device::Cpu);
+        Beam::new(config, &params)?;
+        // Constants: no graph is kept.
+        let tensors = params.vars().iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect();
+        let model = Beam::new(config, &Params::given(tensors, &Device::Cpu))?;
+        Ok(Self { model, episodes: episodes(config, 0, batch)?, tapes: Tapes::new(Products::F32) })
+    }
+}
+
+impl Subject for BeamCalls {
+    fn run(&mut self) -> Result<()> {
+        let decided = self.model.align(&self.episodes, &self.tapes)?;
+        std::hint::black_box::<(Tensor, Tensor)>((decided.receive, decided.transmit));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Pass;
+    use candle_models::policy::Heads;
+    use std::cell::Cell;
+
+    #[test]
+    fn faults_and_address_space_grow_with_what_is_touched() {
+        let (faults, mapped) = (minor_faults().unwrap(), address_space_bytes().unwrap());
+        let mut block = vec![0u8; 64 << 20];
+        block.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 1);
+        assert!(minor_faults().unwrap() > faults, "64 MB were touched");
+        assert!(address_space_bytes().unwrap() > mapped, "{}", block.len());
+    }
+
+    #[test]
+    fn what_is_counted_is_the_calls_and_nothing_else() {
+        struct Asks<'a>(&'a Cell<usize>);
+        impl Subject for Asks<'_> {
+            fn run(&mut self) -> Result<()> {
+                self.0.set(self.0.get() + 3);
+                Ok(())
+            }
+        }
+        let asked = Cell::new(100);
+        let requests = || Requests { count: asked.get(), bytes: 10 * asked.get() };
+        let counted = count(&mut Asks(&asked), 4, "system", requests).unwrap();
+        assert_eq!((counted.requests, counted.bytes, counted.round.latencies_us.len()), (12, 120, 4));
+        assert!(counted.peak_kilobytes > 1000);
+    }
+
+    #[test]
+    fn every_workload_runs() {
+        let directory = tempfile::tempdir().unwrap();
+        let network = Network::random("mamba", Heads::Independent, directory.path()).unwrap();
+        let bundle = || network.bundle.clone();
+        let (step, train) = (network.case(Pass::Step, 2, 1, 1), network.case(Pass::Train, 2, 3, 1));
+        let config = BeamConfig { hidden: 16, base: 16, measurements: 3, ..BeamConfig::default() };
+        for (workload, case) in [
+            (Workload::EngineStep { bundle: bundle() }, &step),
+            (Workload::TensorStep { bundle: bundle() }, &step),
+            (Workload::TrainingStep { bundle: bundle() }, &train),
+            (Workload::BeamEpisodes { config: Box::new(config) }, &step),
+        ] {
+            let mut subject = workload.subject(case).unwrap();
+            (0..2).for_each(|_| subject.run().unwrap());
+            let text = serde_json::to_string(&Request { workload: workload.clone(), case: case.clone() }).unwrap();
+            assert_eq!(serde_json::from_str::<Request>(&text).unwrap().workload, workload);
+        }
+    }
+}

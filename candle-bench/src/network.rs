@@ -1,0 +1,167 @@
+//! What is measured: a model of any family on disk, and where it computes.
+
+use crate::case::{Case, Execution, Pass};
+use anyhow::{Context, Result};
+use candle_core::{Device, Tensor, Var};
+use candle_models::bundle::{self, Bundle, Manifest, Role, Storage};
+use candle_models::device::{self, ChosenDevice, DeviceChoice};
+use candle_models::engine::{self, Model, Placement};
+use candle_models::exec::Launches;
+use candle_models::nn::Params;
+use candle_models::nvml;
+use candle_models::policy::{BackboneConfig, FAMILY, Heads, Policy, PolicyConfig};
+use candle_models::random::Random;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where calls compute.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// `cpu` or `cuda:0`, as it was found.
+    pub(crate) choice: DeviceChoice,
+    /// The opened device.
+    pub device: Device,
+}
+
+impl Place {
+    /// The CPU.
+    pub fn cpu() -> Self {
+        Self { choice: DeviceChoice::Cpu, device: Device::Cpu }
+    }
+
+    /// Opens a device. Where a GPU was hoped for and is not there, a warning says why.
+    pub fn open(choice: DeviceChoice) -> Result<Self> {
+        let ChosenDevice { device, fallback } = choice.open()?;
+        fallback.iter().for_each(|reason| eprintln!("warning: {reason}"));
+        let choice = match (&device, choice) {
+            (Device::Cuda(_), DeviceChoice::Auto) => DeviceChoice::Cuda(0),
+            (Device::Cuda(_), named) => named,
+            _ => DeviceChoice::Cpu,
+        };
+        Ok(Self { choice, device })
+    }
+
+    /// `cpu` or `cuda:0`.
+    pub fn name(&self) -> String {
+        self.choice.to_string()
+    }
+
+    /// Where the engine runs a case: on a GPU in the dtype that its weights are stored in.
+    pub fn of_engine(&self, case: &Case) -> Result<Placement> {
+        let dtype = self.device.is_cuda().then(|| device::float_dtype(&case.dtype)).transpose()?;
+        let launches = if case.execution == Execution::Eager { Launches::Eager } else { Launches::Captured };
+        Ok(Placement { device: self.choice, dtype, launches, ..Placement::cpu(case.threads) })
+    }
+
+    /// A case here instead of on the CPU.
+    pub fn of(&self, case: Case) -> Case {
+        Case { device: self.name(), ..case }
+    }
+
+    /// Megabytes in use on the GPU, that of other programs counted in; `None` for the CPU and where the driver does not say.
+    pub fn gpu_mb(&self) -> Option<f64> {
+        nvml::device_memory_in_use(&self.device).map(|bytes| bytes as f64 / 1e6)
+    }
+}
+
+/// A model on disk.
+#[derive(Debug, Clone)]
+pub struct Network {
+    /// Directory with `config.json` and `model.safetensors`.
+    pub bundle: PathBuf,
+    /// The bundle that it was made from, which peers read.
+    pub original: PathBuf,
+    /// How its weights are stored: `f32`, `bf16`, `q8`.
+    pub dtype: String,
+    /// `mamba 2x256 state 16, autoregressive heads`.
+    pub name: String,
+}
+
+impl Network {
+    /// Opens a bundle of any family.
+    pub fn open(bundle: &Path) -> Result<Self> {
+        let opened = Bundle::open(bundle)?;
+        let stored: BTreeSet<String> = opened.parameters()?.into_iter().map(|p| p.dtype).collect();
+        let narrow = [("I8", "q8"), ("BF16", "bf16"), ("F16", "f16")].into_iter().find(|(name, _)| stored.contains(*name));
+        let dtype = narrow.map_or("f32", |(_, name)| name).to_owned();
+        Ok(Self { bundle: bundle.to_owned(), original: bundle.to_owned(), dtype, name: engine::load(&opened)?.name() })
+    }
+
+    /// Its architecture, if it is a policy.
+    pub fn policy(&self) -> Result<PolicyConfig> {
+        let opened = Bundle::open(&self.bundle)?;
+        opened.require_family(&[FAMILY])?;
+        Ok(opened.config()?)
+    }
+
+    /// The network with its weights stored otherwise, written below `directory`.
+    pub fn stored(&self, dtype: &str, directory: &Path) -> Result<Self> {
+        if dtype == self.dtype {
+            return Ok(self.clone());
+        }
+        // Of all bundles that are measured together, one of its own.
+        let bundle = directory.join(format!("{}-{dtype}", self.bundle.display().to_string().replace(['/', '.'], "-")));
+        engine::export(&Bundle::open(&self.bundle)?, Storage::parse(dtype)?, &bundle)?;
+        Ok(Self { bundle, dtype: dtype.to_owned(), ..self.clone() })
+    }
+
+    /// Multiply-adds of a frame of a policy in the products with weights: one for every weight.
+    pub fn products(&self) -> Result<usize> {
+        let matrices = Policy::parameters(&self.policy()?)?.into_iter().filter(|p| p.role == Role::Matrix);
+        Ok(matrices.map(|p| p.shape.iter().product::<usize>()).sum())
+    }
+
+    /// Writes the bundle of a policy with random weights below `directory`.
+    pub fn random(kind: &str, heads: Heads, directory: &Path) -> Result<Self> {
+        let config = usual(kind, heads)?;
+        let random = Random::new(2).stream("weights");
+        let params = Params::init(random, &Device::Cpu);
+        Policy::new(&config, &params)?;
+        let tensors: BTreeMap<String, Tensor> =
+            params.vars().iter().map(|(name, var)| Ok((name.clone(), without_zeros(name, var, random)?))).collect::<Result<_>>()?;
+        let bundle = directory.join(kind);
+        bundle::save(&bundle, &Manifest::new(FAMILY, &config)?, &tensors, serde_json::Value::Null, &[])?;
+        Ok(Self { original: bundle.clone(), bundle, dtype: "f32".to_owned(), name: config.name() })
+    }
+
+    /// Its kind, the first word of its name: `mamba`.
+    pub fn kind(&self) -> &str {
+        self.name.split(' ').next().unwrap_or_default()
+    }
+
+    /// A case of this network on the CPU.
+    pub fn case(&self, pass: Pass, batch: usize, frames: usize, threads: usize) -> Case {
+        Case::of(&self.name, pass, [batch, frames, threads], &self.dtype)
+    }
+
+    /// The weights of a policy's bundle by name.
+    pub fn tensors(&self) -> Result<BTreeMap<String, Tensor>> {
+        Ok(Bundle::open(&self.bundle)?.read_tensors(&Policy::parameters(&self.policy()?)?)?)
+    }
+
+    /// The network with its weights, for inference.
+    pub fn load(&self) -> Result<Arc<dyn Model>> {
+        Ok(engine::load(&Bundle::open(&self.bundle)?)?)
+    }
+}
+
+/// A policy with the usual sizes of a backbone: `mlp`, `mamba`, `gru`, `attention` or `hybrid`.
+///
+/// # Errors
+/// If there is no backbone of that name.
+pub fn usual(kind: &str, heads: Heads) -> Result<PolicyConfig> {
+    let kinds = BackboneConfig::KINDS.join(", ");
+    let backbone = BackboneConfig::named(kind).with_context(|| format!("backbone {kind}: not one of {kinds}"))?;
+    Ok(PolicyConfig { backbone, heads, ..PolicyConfig::default() })
+}
+
+/// What starts at zero gets random values: a comparison of outputs would not see it otherwise.
+fn without_zeros(name: &str, var: &Var, random: Random) -> Result<Tensor> {
+    let mut values = var.flatten_all()?.to_vec1::<f32>()?;
+    if values.iter().all(|v| *v == 0.0) {
+        random.stream("zeros").stream(name).fill_normal(0, &mut values);
+        values.iter_mut().for_each(|v| *v *= 0.1);
+    }
+    Ok(Tensor::from_vec(values, var.shape(), &Device::Cpu)?)
+}

@@ -1,0 +1,258 @@
+//! Tables of a Markdown file, generated from committed runs: what stands between `<!-- table: NAME RUN-DIRECTORY -->` and
+//! `<!-- end -->`, the directory relative to the file's own.
+
+use crate::run;
+use crate::table::Report;
+use crate::targets::{Limit, Sides, TargetRow};
+use anyhow::{Context, Result, bail, ensure};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Makes a table from the rows of a suite.
+type Layout = fn(&[TargetRow]) -> String;
+
+/// A table that a file can ask for.
+struct Table {
+    name: &'static str,
+    /// The suite whose report it is made from.
+    suite: &'static str,
+    /// Which of its rows it has.
+    rows: fn(&TargetRow) -> bool,
+    layout: Layout,
+}
+
+const TABLES: [Table; 4] = [
+    Table { name: "policies", suite: "targets", rows: is_ratio, layout: beside_peers },
+    Table { name: "engine", suite: "targets", rows: is_no_ratio, layout: with_evidence },
+    Table { name: "trainer", suite: "training", rows: any, layout: by_threads },
+    Table { name: "beam", suite: "beam", rows: any, layout: by_threads },
+];
+
+const OPEN: &str = "<!-- table: ";
+const CLOSE: &str = "<!-- end -->";
+
+/// A file with its tables as the runs say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filled {
+    /// The whole text.
+    pub text: String,
+    /// The tables that said something else before, with their lines.
+    pub stale: Vec<String>,
+    /// How many tables there are.
+    pub tables: usize,
+}
+
+/// Fills the tables of a Markdown file.
+///
+/// # Errors
+/// Names the line of a marker that is none, of an unknown table, or of one whose run is missing or of another version.
+pub fn fill(file: &Path) -> Result<Filled> {
+    let place = file.display();
+    let old = std::fs::read_to_string(file).with_context(|| format!("{place}: cannot be read"))?;
+    let root = file.parent().map_or_else(PathBuf::new, Path::to_owned);
+    let mut filled = Filled { text: String::with_capacity(old.len()), stale: Vec::new(), tables: 0 };
+    let mut lines = old.split_inclusive('\n').enumerate();
+    while let Some((number, line)) = lines.next() {
+        filled.text.push_str(line);
+        let at = format!("{place}:{}", number + 1);
+        ensure!(line.trim() != CLOSE, "{at}: {CLOSE} without {OPEN}NAME RUN-DIRECTORY --> before it");
+        let Some(asked) = line.trim().strip_prefix(OPEN) else { continue };
+        let table = generate(asked, &root).with_context(|| at.clone())?;
+        let mut before = String::new();
+        let close = loop {
+            match lines.next() {
+                Some((_, line)) if line.trim() == CLOSE => break line,
+                Some((_, line)) if !line.trim_start().starts_with(OPEN) => before.push_str(line),
+                _ => bail!("{at}: no {CLOSE} behind the table"),
+            }
+        };
+        if before != table {
+            filled.stale.push(format!("{at}: {}", asked.trim_end_matches("-->").trim()));
+        }
+        filled.text.extend([table.as_str(), close]);
+        filled.tables += 1;
+    }
+    Ok(filled)
+}
+
+/// The table that `NAME RUN-DIRECTORY -->` asks for.
+fn generate(asked: &str, root: &Path) -> Result<String> {
+    let words: Vec<&str> = asked.strip_suffix("-->").context("a marker ends with -->")?.split_whitespace().collect();
+    let [name, directory] = words[..] else { bail!("a marker is {OPEN}NAME RUN-DIRECTORY -->, found {OPEN}{asked}") };
+    let known = || TABLES.iter().map(|table| table.name).collect::<Vec<_>>().join(", ");
+    let table = TABLES.iter().find(|table| table.name == name).with_context(|| format!("table {name}: not one of {}", known()))?;
+    let Report { rows, interrupted, .. } = run::report::<TargetRow>(&root.join(directory), table.suite)?;
+    ensure!(!interrupted, "{directory}: {} was interrupted, rows are missing", table.suite);
+    let rows: Vec<TargetRow> = rows.into_iter().filter(table.rows).collect();
+    ensure!(!rows.is_empty(), "{directory}: {} has no row for table {name}", table.suite);
+    Ok((table.layout)(&rows))
+}
+
+fn any(_: &TargetRow) -> bool {
+    true
+}
+
+fn is_ratio(row: &TargetRow) -> bool {
+    row.unit == "x"
+}
+
+fn is_no_ratio(row: &TargetRow) -> bool {
+    !is_ratio(row)
+}
+
+/// Rows that differ in their threads alone, in the order of the first of each, and every number of threads there is.
+fn paired(rows: &[TargetRow]) -> (Vec<Vec<&TargetRow>>, Vec<usize>) {
+    let mut groups: Vec<Vec<&TargetRow>> = Vec::new();
+    for row in rows {
+        let of_group = |group: &&mut Vec<&TargetRow>| (&group[0].what, group[0].case.batch) == (&row.what, row.case.batch);
+        match groups.iter_mut().find(of_group) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
+        }
+    }
+    let mut threads: Vec<usize> = rows.iter().map(|row| row.case.threads).collect();
+    threads.sort_unstable();
+    threads.dedup();
+    (groups, threads)
+}
+
+/// Our time and theirs on each number of threads; a ratio that misses its limit is bold.
+fn beside_peers(rows: &[TargetRow]) -> String {
+    let (groups, threads) = paired(rows);
+    let threads = threads.iter().map(usize::to_string).collect::<Vec<_>>().join(" / ");
+    let mut table = head(&[&format!("threads {threads}"), "ours, us", "peer", "theirs, us", "ratio", "limit"], &[1, 3, 4, 5]);
+    for group in groups {
+        let sides: Vec<Option<Sides>> = group.iter().map(|row| Sides::read(&row.evidence)).collect();
+        let each = |show: fn(&Sides) -> String| {
+            let shown = sides.iter().map(|sides| sides.as_ref().map_or_else(|| "-".to_owned(), show));
+            shown.collect::<Vec<_>>().join(" / ")
+        };
+        let mut peers: Vec<&str> = sides.iter().flatten().map(|sides| sides.peer.as_str()).collect();
+        peers.dedup();
+        let ratios: Vec<String> =
+            group.iter().map(|row| marked(row, if row.found.is_finite() { ratio(row) } else { row.evidence.clone() })).collect();
+        let what = group[0].what.split(" over ").next().unwrap_or_default();
+        line(
+            &mut table,
+            &[
+                format!("{what}, batch {}", group[0].case.batch),
+                each(|sides| time(sides.ours_us)),
+                peers.join(", "),
+                each(|sides| time(sides.theirs_us)),
+                ratios.join(" / "),
+                bare_limit(group[0].limit),
+            ],
+        );
+    }
+    table
+}
+
+/// Microseconds with no more digits than the evidence has.
+fn time(us: f64) -> String {
+    if us < 100.0 { format!("{us:.1}") } else { thousands(&format!("{us:.0}")) }
+}
+
+fn ratio(row: &TargetRow) -> String {
+    format!("{:.3}", row.found)
+}
+
+/// A column for each number of threads, in brackets what the figure was made from; one that misses its limit is bold.
+fn by_threads(rows: &[TargetRow]) -> String {
+    let (groups, threads) = paired(rows);
+    let counts: Vec<String> = threads.iter().map(|n| if *n == 1 { "one thread".to_owned() } else { format!("{n} threads") }).collect();
+    let names: Vec<&str> = [""].into_iter().chain(counts.iter().map(String::as_str)).chain(["limit"]).collect();
+    let mut table = head(&names, &(1..names.len()).collect::<Vec<_>>());
+    for group in groups {
+        let found = threads.iter().map(|n| {
+            let row = group.iter().find(|row| row.case.threads == *n);
+            row.map_or_else(String::new, |row| {
+                let from = row.evidence.split([',', ';']).next().unwrap_or_default();
+                let from = if from.is_empty() { String::new() } else { format!(" ({from})") };
+                marked(row, with_unit(row.found, &row.unit)) + &from
+            })
+        });
+        let cells: Vec<String> = [group[0].what.clone()].into_iter().chain(found).chain([limit(group[0])]).collect();
+        line(&mut table, &cells);
+    }
+    table
+}
+
+/// A line for every figure, with all that it was made from; one that misses its limit is bold.
+fn with_evidence(rows: &[TargetRow]) -> String {
+    let mut table = head(&["", "threads", "found", "limit", "from"], &[1, 2, 3]);
+    for row in rows {
+        let found = marked(row, with_unit(row.found, &row.unit));
+        line(&mut table, &[row.what.clone(), row.case.threads.to_string(), found, limit(row), row.evidence.clone()]);
+    }
+    table
+}
+
+/// The first two lines of a table; the columns in `right` are aligned there.
+fn head(names: &[&str], right: &[usize]) -> String {
+    let mut table = String::new();
+    line(&mut table, &names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+    let rules = (0..names.len()).map(|i| if right.contains(&i) { "---:" } else { "---" });
+    // Writing to a string does not fail.
+    let _ = writeln!(table, "|{}|", rules.collect::<Vec<_>>().join("|"));
+    table
+}
+
+fn line(table: &mut String, cells: &[String]) {
+    let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|").replace('\n', " ")).collect();
+    let text = cells.iter().fold("|".to_owned(), |text, cell| if cell.is_empty() { text + " |" } else { text + " " + cell + " |" });
+    let _ = writeln!(table, "{text}");
+}
+
+fn marked(row: &TargetRow, text: String) -> String {
+    if row.met() { text } else { format!("**{text}**") }
+}
+
+fn limit(row: &TargetRow) -> String {
+    let bound = match row.limit {
+        Limit::AtMost(_) => "at most",
+        Limit::AtLeast(_) => "at least",
+    };
+    unit(&format!("{bound} {}", bare_limit(row.limit)), &row.unit)
+}
+
+fn bare_limit(limit: Limit) -> String {
+    match limit {
+        Limit::AtMost(bound) | Limit::AtLeast(bound) => bound.to_string(),
+    }
+}
+
+fn with_unit(found: f64, name: &str) -> String {
+    if found.is_finite() { unit(&significant(found), name) } else { "not measured".to_owned() }
+}
+
+/// Ratios and shares have no unit.
+fn unit(number: &str, name: &str) -> String {
+    match name {
+        "x" | "share" => number.to_owned(),
+        "%" => format!("{number}%"),
+        name => format!("{number} {name}"),
+    }
+}
+
+/// About three digits.
+fn significant(value: f64) -> String {
+    match value.abs() {
+        100.0.. => thousands(&format!("{value:.0}")),
+        10.0..100.0 => format!("{value:.1}"),
+        1.0..10.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// A number with its thousands apart: `2 954`.
+fn thousands(number: &str) -> String {
+    let whole = number.chars().position(|c| c == '.').unwrap_or(number.len());
+    let apart = |(i, c): (usize, char)| {
+        let gap = i > 0 && i < whole && (whole - i).is_multiple_of(3);
+        if gap { vec![' ', c] } else { vec![c] }
+    };
+    number.chars().enumerate().flat_map(apart).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! A run directory read back: the reports of its suites, for whoever compares or shows them.
+
+use crate::batch_size::BatchRow;
+use crate::compare::{Figure, Identity};
+use crate::graph::GraphRow;
+use crate::host::Host;
+use crate::load::LoadRow;
+use crate::memory::MemoryRow;
+use crate::ops::OpRow;
+use crate::ops::steps::StepRow;
+use crate::overlap::OverlapRow;
+use crate::precision::PrecisionRow;
+use crate::report::charts::Panel;
+use crate::roofline::RooflineRow;
+use crate::scaling::ScalingRow;
+use crate::split::TrainRow;
+use crate::startup::StartupRow;
+use crate::table::{self, FORMAT, LatencyRow, PeerRow, Record, Report, Shown};
+use crate::targets::TargetRow;
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Reads a suite's rows from the text of a report.
+type Parse = fn(&str) -> Result<Suite>;
+
+/// The suite that says what bounds a pass.
+const ROOFLINE: &str = "roofline";
+
+/// Every suite that this version has, in the order of a page: its name, what it is about, and its rows.
+const SUITES: &[(&str, &str, Parse)] = &[
+    ("targets", "The project's own limits", Suite::parse::<TargetRow>),
+    ("latency", "Latency by batch", Suite::parse::<LatencyRow>),
+    ("batch-size", "Which batch to run", Suite::parse::<BatchRow>),
+    ("graph", "Eager against captured", Suite::parse::<GraphRow>),
+    ("precision", "Products by dtype", Suite::parse::<PrecisionRow>),
+    ("startup", "From process start to first answer", Suite::parse::<StartupRow>),
+    (ROOFLINE, "Under the roofs of the machine", Suite::parse::<RooflineRow>),
+    ("load", "Many agents on one engine", Suite::parse::<LoadRow>),
+    ("peers", "Beside other libraries", Suite::parse::<PeerRow>),
+    ("train", "Where a training step's time goes", Suite::parse::<TrainRow>),
+    ("overlap", "Making batches while computing", Suite::parse::<OverlapRow>),
+    ("memory", "What an allocator's pool does", Suite::parse::<MemoryRow>),
+    ("scaling", "Cost by size, and ranks", Suite::parse::<ScalingRow>),
+    ("training", "What the trainer adds", Suite::parse::<TargetRow>),
+    ("beam", "Beam alignment", Suite::parse::<TargetRow>),
+    ("gpu", "On a GPU", Suite::parse::<TargetRow>),
+    ("ops", "Fused operations beside their plain form", Suite::parse::<OpRow>),
+    ("steps", "Operations of an inference pass", Suite::parse::<StepRow>),
+];
+
+/// A row of any suite.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// What tells it from the others.
+    pub identity: Identity,
+    /// Where it was measured.
+    pub host: Host,
+    /// What two runs are compared by.
+    pub figures: Vec<Figure>,
+    /// Its cells, one for every column of its suite.
+    pub cells: Vec<String>,
+    /// How often it was measured; empty where the method alone says so.
+    pub often: String,
+    /// What bounds it, where that is known.
+    pub bound: Option<String>,
+    /// The row of the roofline that says what bounds it.
+    pub(crate) placed_as: Option<Identity>,
+}
+
+impl Row {
+    fn of<R: Record>(row: &R) -> Self {
+        Self {
+            identity: Identity::new(row.identity()),
+            host: row.host().clone(),
+            figures: row.figures(),
+            cells: row.cells(),
+            often: row.often(),
+            bound: row.bound(),
+            placed_as: row.pass().map(|case| {
+                let [operation, shape] = case.placed_as();
+                let cells = [operation, shape, case.threads.to_string(), case.device.clone()];
+                Identity::new(RooflineRow::IDENTITY.iter().copied().zip(cells).collect())
+            }),
+        }
+    }
+}
+
+/// The report of one suite.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Suite {
+    /// The command line.
+    pub command: String,
+    /// How it was measured, in words.
+    pub method: String,
+    /// Whether rows are missing.
+    pub interrupted: bool,
+    /// Names of the columns, and where each is shown.
+    pub columns: &'static [(&'static str, Shown)],
+    /// The rows in the order of the run.
+    pub rows: Vec<Row>,
+    /// What is drawn of them.
+    pub charts: Vec<Panel>,
+}
+
+impl Suite {
+    fn parse<R: Record + DeserializeOwned>(text: &str) -> Result<Self> {
+        let Report { command, method, interrupted, rows, .. } = serde_json::from_str::<Report<R>>(text)?;
+        Ok(Self { command, method, interrupted, columns: R::COLUMNS, charts: R::charts(&rows), rows: rows.iter().map(Row::of).collect() })
+    }
+
+    /// A report by the name of its suite; nothing where this version has no such suite.
+    fn read(path: &Path, name: &str) -> Result<Option<Self>> {
+        let Some((_, _, parse)) = SUITES.iter().find(|(known, ..)| *known == name) else { return Ok(None) };
+        checked(path, name, *parse).map(Some)
+    }
+
+    /// Rows by identity; several where a run measured the same more than once.
+    pub fn by_identity(&self) -> BTreeMap<&Identity, Vec<&Row>> {
+        self.rows.iter().fold(BTreeMap::new(), |mut map, row| {
+            map.entry(&row.identity).or_insert_with(Vec::new).push(row);
+            map
+        })
+    }
+}
+
+/// What is read of a report before the rest of it can be trusted.
+#[derive(Deserialize)]
+struct Version {
+    #[serde(default = "table::first_format")]
+    format: u32,
+}
+
+fn checked<T>(path: &Path, name: &str, parse: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+    let place = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("{place}: cannot be read"))?;
+    let Version { format } = serde_json::from_str(&text).with_context(|| format!("{place}: not a report"))?;
+    ensure!(
+        format == FORMAT,
+        "{place}: format {format} is that of another version of candle-bench, this one reads format {FORMAT}: use the version that wrote it"
+    );
+    parse(&text).with_context(|| format!("{place}: not a report of suite {name}"))
+}
+
+/// The typed rows of one suite of a run directory.
+///
+/// # Errors
+/// Names the file that is missing, no report of that suite, or one of another version.
+pub fn report<R: DeserializeOwned>(directory: &Path, suite: &str) -> Result<Report<R>> {
+    checked(&directory.join(format!("{suite}.json")), suite, |text| Ok(serde_json::from_str(text)?))
+}
+
+/// The reports of a run directory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// Where it lies.
+    pub directory: PathBuf,
+    /// Its suites by name.
+    pub suites: BTreeMap<String, Suite>,
+    /// Names of the reports that this version has no suite for.
+    pub unknown: Vec<String>,
+}
+
+impl Run {
+    /// Reads every `<suite>.json` of a directory.
+    ///
+    /// # Errors
+    /// Names the directory that is none or holds no report, and the file that is no report or one of another version.
+    pub fn open(directory: &Path) -> Result<Self> {
+        let place = directory.display();
+        if !directory.is_dir() {
+            bail!("{place}: {}", if directory.exists() { "not a directory" } else { "no such directory" });
+        }
+        let mut run = Self { directory: directory.to_owned(), suites: BTreeMap::new(), unknown: Vec::new() };
+        for entry in std::fs::read_dir(directory).with_context(|| format!("{place}: cannot be read"))? {
+            let path = entry.with_context(|| format!("{place}: cannot be read"))?.path();
+            let (Some(name), Some("json")) = (path.file_stem().and_then(|s| s.to_str()), path.extension().and_then(|e| e.to_str())) else {
+                continue;
+            };
+            match Suite::read(&path, name)? {
+                Some(suite) => drop(run.suites.insert(name.to_owned(), suite)),
+                None => run.unknown.push(name.to_owned()),
+            }
+        }
+        run.unknown.sort();
+        run.place();
+        ensure!(!run.suites.is_empty(), "{place}: not a run directory, for it holds no report of a suite (latency.json and the like)");
+        Ok(run)
+    }
+
+    /// Rows that are passes of models are bound by what the roofline of the same run says of these.
+    fn place(&mut self) {
+        let Some(roofline) = self.suites.get(ROOFLINE) else { return };
+        let bounds: BTreeMap<_, _> = roofline.rows.iter().filter_map(|row| Some((row.identity.clone(), row.bound.clone()?))).collect();
+        for row in self.suites.values_mut().flat_map(|suite| &mut suite.rows) {
+            if let (None, Some(placed)) = (&row.bound, &row.placed_as) {
+                row.bound = bounds.get(placed).cloned();
+            }
+        }
+    }
+
+    /// The suites that it has, in the order of a page, with their names and what they are about.
+    pub fn in_order(&self) -> impl Iterator<Item = (&'static str, &'static str, &Suite)> {
+        SUITES.iter().filter_map(|(name, about, _)| Some((*name, *about, self.suites.get(*name)?)))
+    }
+}
