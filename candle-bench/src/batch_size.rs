@@ -3,7 +3,7 @@
 
 use crate::calls::{Inputs, calls};
 use crate::case::{Case, Pass};
-use crate::compare::{Figure, Sense};
+use crate::figure::{Figure, Sense};
 use crate::harness::{self, Measurement, Settings};
 use crate::host::Host;
 use crate::network::{Network, Place};

@@ -3,13 +3,14 @@
 use crate::case::{Case, Execution, Pass};
 use crate::harness::{InPool, Rounds, Subject, Timed, pool};
 use crate::network::Place;
-use crate::table::Agreement;
+use crate::table;
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_models::engine::{Model, Runner, Session};
 use candle_models::policy::actions::{ACTION, SAMPLE};
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -282,6 +283,25 @@ fn doubles(tensor: &Tensor) -> Result<Vec<f64>> {
 /// The answers that a peer wrote.
 pub fn read_answers(path: &Path) -> Result<Answers> {
     NamedTensors::load_safetensors(path)?.iter().map(|(name, t)| Ok((name.to_owned(), doubles(t)?))).collect()
+}
+
+/// How far two answers to the same input are apart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Agreement {
+    /// The output that differs most.
+    pub output: String,
+    /// Its largest difference, relative to one plus the magnitude of theirs.
+    #[serde(deserialize_with = "table::number")]
+    pub worst: f64,
+    /// The largest difference allowed.
+    pub tolerance: f64,
+}
+
+impl Agreement {
+    /// Whether the outputs agree.
+    pub fn holds(&self) -> bool {
+        self.worst <= self.tolerance
+    }
 }
 
 /// How far `ours` and `theirs` are apart. Drawn actions may differ in one row of a thousand, where a random number falls

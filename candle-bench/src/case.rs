@@ -1,6 +1,7 @@
 //! What a timed call is: a model, its pass, the sizes, and how and where it runs.
 
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// What was called.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -91,5 +92,12 @@ impl Case {
     /// What the roofline calls a pass of a model, and its shape.
     pub fn placed_as(&self) -> [String; 2] {
         [format!("{}, {}", self.model, self.dtype), format!("{}, batch {}", self.pass_name(), self.batch)]
+    }
+}
+
+impl fmt::Display for Case {
+    /// `mlp 512-512, step, batch 8, 2 threads`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}, batch {}, {} threads", self.model, self.pass_name(), self.batch, self.threads)
     }
 }

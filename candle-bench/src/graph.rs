@@ -3,15 +3,16 @@
 //! Eager is operation by operation: on plain tensors on the CPU, kernel by kernel on a GPU. Captured is what the engine runs: on the CPU a
 //! recorded program with packed weights, on a GPU one graph.
 
+use crate::calls::Agreement;
 use crate::calls::{Calls, Inputs, agreement, calls};
 use crate::case::{Case, Execution, Pass};
-use crate::compare::{Figure, Sense};
+use crate::figure::{Figure, Sense};
 use crate::formulas::{break_even_calls, speed_in_words};
 use crate::harness::{self, Comparison, Settings};
 use crate::host::Host;
 use crate::network::{Network, Place};
 use crate::stats;
-use crate::table::{Agreement, Record, Shown, compared_sides, micros, rounds_in_turn};
+use crate::table::{Record, Shown, compared_sides, micros, rounds_in_turn};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result};
 use candle_models::engine::Model;

@@ -5,12 +5,12 @@
 
 use crate::calls::{Inputs, STREAM_FRAMES};
 use crate::case::{Case, Pass};
-use crate::compare::Figure;
+use crate::figure::Figure;
 use crate::harness::FRAME;
 use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::network::{Network, Place};
-use crate::report::charts::{self, Panel};
+use crate::report::charts::{self, Across, Bar, Chart, Content, Lengths, Panel, entry, lines, network, threads};
 use crate::stats::{Summary, percentile, sorted};
 use crate::table::{Record, Shown, longest, micros, optional};
 use anyhow::{Context, Result, ensure};
@@ -171,7 +171,33 @@ impl Record for LoadRow {
     }
 
     fn charts(rows: &[Self]) -> Vec<Panel> {
-        charts::load(rows)
+        let title = |row: &Self| format!("{}, {}, {}", row.arrivals.name(), network(&row.case), threads(row.case.threads));
+        let samples = rows.iter().flat_map(|row| {
+            let latency = &row.latency_us;
+            let shown = [("p50", Some(latency.p50)), ("p99", latency.p99), ("p99.9", latency.p99_9), ("max", Some(latency.max))];
+            shown.into_iter().map(move |(name, us)| {
+                // What was not measured keeps the place, and so the colour, of its line.
+                let point = (row.case.batch as f64, us.unwrap_or(f64::NAN));
+                charts::Sample { chart: title(row), series: name.to_owned(), point }
+            })
+        });
+        let mut bars: Vec<(String, Vec<Bar>)> = Vec::new();
+        for row in rows {
+            let parts = STAGES.iter().zip(&row.stages).map(|(name, stage)| ((*name).to_owned(), stage.p50));
+            let sessions = row.case.batch;
+            let label = if sessions == 1 { "1 session".to_owned() } else { format!("{sessions} sessions") };
+            entry(&mut bars, &title(row)).push(Bar { label, parts: parts.collect() });
+        }
+        let stages = bars.into_iter().map(|(title, bars)| Chart { title, content: Content::Bars(Lengths::Shares, bars) }).collect();
+        charts::present([
+            ("Latency, µs, by sessions", "Both axes are logarithmic.", charts::Shown::Open, lines(Across::Logarithmic, samples)),
+            (
+                "Where the latency goes",
+                "Medians of the stages; beside each bar is their sum, which is not the median of the latency.",
+                charts::Shown::Open,
+                stages,
+            ),
+        ])
     }
 }
 

@@ -13,11 +13,12 @@ pub use roof::Peaks;
 pub(crate) use roof::{Machine, describe_roofs};
 pub use row::{Calculation, OpRow};
 
+use crate::calls::Agreement;
 use crate::calls::Answers;
 use crate::formulas::{self, Bound, Refused, Roofs};
 use crate::harness::{self, InPool, Settings, Subject, Timed, pool};
 use crate::host::Host;
-use crate::table::{Agreement, micros};
+use crate::table::micros;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_models::random::Random;

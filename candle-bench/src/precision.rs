@@ -1,6 +1,6 @@
 //! Products by dtype: speed over f32, the error that comes with it, and the share of the peak; square matrices and the policies' layers.
 
-use crate::compare::{Figure, Sense};
+use crate::figure::{Figure, Sense};
 use crate::formulas::{self, Refused, Roofs, speed_in_words};
 use crate::gpu::OnDevice;
 use crate::harness::{self, Comparison, InPool, Rounds, Settings, Timed, pool};

@@ -8,11 +8,12 @@ use crate::case::{Case, Execution};
 use crate::formulas::{Bound, speed_ratio};
 use crate::graph::GraphRow;
 use crate::harness::Comparison;
+use crate::latency::LatencyRow;
 use crate::overlap::OverlapRow;
 use crate::precision::PrecisionRow;
 use crate::roofline::RooflineRow;
 use crate::run;
-use crate::table::{LatencyRow, micros};
+use crate::table::micros;
 use anyhow::Result;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -274,11 +275,11 @@ fn prefetch(rows: &[OverlapRow]) -> Vec<Recommendation> {
 mod tests {
     use super::*;
     use crate::batch_size::Limits;
+    use crate::calls::Agreement;
     use crate::case::Pass;
     use crate::harness::Measurement;
     use crate::host::Host;
     use crate::stats::{Interval, Summary};
-    use crate::table::Agreement;
 
     fn case(dtype: &str, batch: usize, threads: usize) -> Case {
         Case {

@@ -2,7 +2,7 @@
 
 use crate::calls::{Inputs, calls};
 use crate::case::Pass;
-use crate::compare::{Figure, Sense};
+use crate::figure::{Figure, Sense};
 use crate::formulas::{self, Bound, Refused, Roofs};
 use crate::harness::{self, InPool, Settings, Timed, pool};
 use crate::host::Host;
@@ -242,8 +242,8 @@ fn row(subject: Subject, measurement: harness::Measurement, machine: &mut Machin
 mod tests {
     use super::*;
     use crate::case::Execution;
+    use crate::latency::LatencySuite;
     use crate::run::Run;
-    use crate::suites::LatencySuite;
     use crate::table::{Report, markdown};
     use candle_models::policy::Heads;
 

@@ -1,21 +1,23 @@
 //! A run directory read back: the reports of its suites, for whoever compares or shows them.
 
 use crate::batch_size::BatchRow;
-use crate::compare::{Figure, Identity};
+use crate::figure::{Figure, Identity};
 use crate::graph::GraphRow;
 use crate::host::Host;
+use crate::latency::LatencyRow;
 use crate::load::LoadRow;
 use crate::memory::MemoryRow;
 use crate::ops::OpRow;
 use crate::ops::steps::StepRow;
 use crate::overlap::OverlapRow;
+use crate::peers::PeerRow;
 use crate::precision::PrecisionRow;
 use crate::report::charts::Panel;
 use crate::roofline::RooflineRow;
 use crate::scaling::ScalingRow;
 use crate::split::TrainRow;
 use crate::startup::StartupRow;
-use crate::table::{self, FORMAT, LatencyRow, PeerRow, Record, Report, Shown};
+use crate::table::{self, FORMAT, Record, Report, Shown};
 use crate::targets::TargetRow;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;

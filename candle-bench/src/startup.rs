@@ -2,7 +2,7 @@
 
 use crate::calls::{EngineCalls, Inputs};
 use crate::case::{Case, Pass};
-use crate::compare::{Figure, Sense};
+use crate::figure::{Figure, Sense};
 use crate::harness::{Settings, Subject};
 use crate::host::Host;
 use crate::network::{Network, Place};

@@ -1,10 +1,10 @@
 //! Results as typed rows, and the same rows as Markdown, CSV and JSON.
 
-use crate::case::{Case, Execution};
-use crate::compare::{Figure, Sense};
-use crate::harness::{Comparison, Measurement};
+use crate::case::Case;
+use crate::figure::{Figure, Sense};
+use crate::harness::Comparison;
 use crate::host::Host;
-use crate::report::charts::{self, Panel};
+use crate::report::charts::Panel;
 use anyhow::{Context, Result};
 use candle_models::nvml;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -18,62 +18,6 @@ pub(crate) fn longest<'a>(parts: impl IntoIterator<Item = (&'a str, f64)>) -> Op
     let (name, us) = parts.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
     let share = Some(100.0 * us / sum).filter(|share| share.is_finite())?;
     Some(format!("{name}: {} us of {} us at the median, {share:.0}%", micros(us), micros(sum)))
-}
-
-/// One point of the latency table.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LatencyRow {
-    /// Where.
-    #[serde(flatten)]
-    pub host: Host,
-    /// What.
-    #[serde(flatten)]
-    pub case: Case,
-    /// How long.
-    #[serde(flatten)]
-    pub measurement: Measurement,
-    /// Bytes of weights, states, inputs, outputs and what a pass works in, where the engine runs it.
-    #[serde(default)]
-    pub bytes: Option<usize>,
-    /// Memory in use on the GPU that computed, in megabytes, that of other programs counted in; `None` for the CPU and
-    /// where the driver does not say.
-    pub gpu_mb: Option<f64>,
-}
-
-/// One comparison with a peer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PeerRow {
-    /// Where.
-    #[serde(flatten)]
-    pub host: Host,
-    /// What.
-    #[serde(flatten)]
-    pub case: Case,
-    /// Whom with, `onnxruntime 1.25.1`.
-    pub peer: String,
-    /// How far the outputs are apart.
-    pub agreement: Agreement,
-    /// How long; nothing when the outputs disagree, for then the two did not do the same work.
-    pub comparison: Option<Comparison>,
-}
-
-/// How far two answers to the same input are apart.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Agreement {
-    /// The output that differs most.
-    pub output: String,
-    /// Its largest difference, relative to one plus the magnitude of theirs.
-    #[serde(deserialize_with = "number")]
-    pub worst: f64,
-    /// The largest difference allowed.
-    pub tolerance: f64,
-}
-
-impl Agreement {
-    /// Whether the outputs agree.
-    pub fn holds(&self) -> bool {
-        self.worst <= self.tolerance
-    }
 }
 
 /// A row that can be printed.
@@ -132,184 +76,7 @@ pub enum Shown {
     /// In CSV alone.
     Csv,
 }
-use Shown::{Csv, Everywhere};
-
-impl Record for LatencyRow {
-    // Names as in perf_analyzer's CSV where the meaning is the same; latencies are microseconds there as here.
-    const COLUMNS: &'static [(&'static str, Shown)] = &[
-        ("Model", Csv),
-        ("Backbone", Everywhere),
-        ("Pass", Everywhere),
-        ("Batch", Everywhere),
-        ("Threads", Everywhere),
-        ("Dtype", Everywhere),
-        ("Execution", Everywhere),
-        ("Concurrency", Csv),
-        ("Inferences/Second", Everywhere),
-        ("Frames/Second", Csv),
-        ("p50 latency", Everywhere),
-        ("p90 latency", Everywhere),
-        ("p95 latency", Csv),
-        ("p99 latency", Everywhere),
-        ("p99.9 latency", Everywhere),
-        ("Max latency", Everywhere),
-        ("Avg latency", Everywhere),
-        ("Avg latency low", Csv),
-        ("Avg latency high", Csv),
-        ("Late %", Everywhere),
-        ("Requests", Csv),
-        ("Windows", Csv),
-        ("Steady", Everywhere),
-        ("Waited %", Csv),
-        ("Clock change %", Csv),
-        ("Memory MB", Everywhere),
-        ("GPU MB", Csv),
-        ("Device", Everywhere),
-    ];
-    const IDENTITY: &'static [&'static str] = &["Model", "Pass", "Batch", "Threads", "Device", "Dtype", "Execution"];
-
-    fn cells(&self) -> Vec<String> {
-        let (case, found, latency) = (&self.case, &self.measurement, &self.measurement.latency_us);
-        let rows_per_s = found.calls_per_s * case.batch as f64;
-        vec![
-            case.model.clone(),
-            case.backbone.clone(),
-            case.pass_name(),
-            case.batch.to_string(),
-            case.threads.to_string(),
-            case.dtype.clone(),
-            case.execution.name().to_owned(),
-            "1".to_owned(),
-            format!("{rows_per_s:.0}"),
-            format!("{:.0}", rows_per_s * case.frames as f64),
-            micros(latency.p50),
-            optional(latency.p90),
-            optional(latency.p95),
-            optional(latency.p99),
-            optional(latency.p99_9),
-            micros(latency.max),
-            micros(latency.mean),
-            micros(latency.mean_ci.low),
-            micros(latency.mean_ci.high),
-            percent(found.late),
-            latency.n.to_string(),
-            found.windows.to_string(),
-            yes_no(found.steady),
-            percent(found.waited),
-            percent(found.clock),
-            self.bytes.map_or_else(String::new, megabytes),
-            gpu_memory(self.gpu_mb),
-            case.device.clone(),
-        ]
-    }
-
-    fn host(&self) -> &Host {
-        &self.host
-    }
-
-    fn figures(&self) -> Vec<Figure> {
-        vec![Figure { steady: self.measurement.steady, ..Figure::mean("mean latency", &self.measurement.latency_us) }]
-    }
-
-    fn often(&self) -> String {
-        self.measurement.often()
-    }
-
-    fn pass(&self) -> Option<&Case> {
-        Some(&self.case).filter(|case| case.execution == Execution::Captured)
-    }
-
-    fn charts(rows: &[Self]) -> Vec<Panel> {
-        charts::latency(rows)
-    }
-}
-
-impl Record for PeerRow {
-    const COLUMNS: &'static [(&'static str, Shown)] = &[
-        ("Model", Csv),
-        ("Backbone", Everywhere),
-        ("Pass", Everywhere),
-        ("Batch", Everywhere),
-        ("Threads", Everywhere),
-        ("Peer", Everywhere),
-        ("Worst difference", Everywhere),
-        ("Tolerance", Csv),
-        ("Our p50 latency", Everywhere),
-        ("Their p50 latency", Everywhere),
-        ("Our p99 latency", Everywhere),
-        ("Their p99 latency", Everywhere),
-        ("Ratio", Everywhere),
-        ("Ratio low", Csv),
-        ("Ratio high", Csv),
-        ("95% of the ratio", Everywhere),
-        ("Smallest ratio", Csv),
-        ("Largest ratio", Csv),
-        ("Rounds", Everywhere),
-        ("Our requests", Csv),
-        ("Their requests", Csv),
-        ("Device", Csv),
-        ("Dtype", Csv),
-    ];
-    const IDENTITY: &'static [&'static str] = &["Model", "Pass", "Batch", "Threads", "Peer", "Device", "Dtype"];
-
-    fn cells(&self) -> Vec<String> {
-        let case = &self.case;
-        let mut cells = vec![
-            case.model.clone(),
-            case.backbone.clone(),
-            case.pass_name(),
-            case.batch.to_string(),
-            case.threads.to_string(),
-            self.peer.clone(),
-            format!("{:.1e}", self.agreement.worst),
-            format!("{:.1e}", self.agreement.tolerance),
-        ];
-        match &self.comparison {
-            Some(c) => cells.extend([
-                micros(c.ours_us.p50),
-                micros(c.theirs_us.p50),
-                optional(c.ours_us.p99),
-                optional(c.theirs_us.p99),
-                format!("{:.2}", c.ratio),
-                format!("{:.2}", c.ratio_ci.low),
-                format!("{:.2}", c.ratio_ci.high),
-                format!("{:.2} to {:.2}", c.ratio_ci.low, c.ratio_ci.high),
-                format!("{:.2}", c.ratio_range.low),
-                format!("{:.2}", c.ratio_range.high),
-                c.rounds.to_string(),
-                c.ours_us.n.to_string(),
-                c.theirs_us.n.to_string(),
-            ]),
-            None => {
-                cells.extend(std::iter::repeat_n(String::new(), 4));
-                cells.push(format!("outputs disagree ({})", self.agreement.output));
-                cells.extend(std::iter::repeat_n(String::new(), 8));
-            }
-        }
-        cells.extend([case.device.clone(), case.dtype.clone()]);
-        cells
-    }
-
-    fn host(&self) -> &Host {
-        &self.host
-    }
-
-    fn figures(&self) -> Vec<Figure> {
-        compared_sides(self.comparison.as_ref(), "our mean latency", "their time over ours")
-    }
-
-    fn often(&self) -> String {
-        rounds_in_turn(self.comparison.as_ref())
-    }
-
-    fn pass(&self) -> Option<&Case> {
-        Some(&self.case)
-    }
-
-    fn charts(rows: &[Self]) -> Vec<Panel> {
-        charts::peers(rows)
-    }
-}
+use Shown::Everywhere;
 
 /// The mean of our side and the ratio of the two; not a number where the sides did not do the same work.
 pub(crate) fn compared_sides(comparison: Option<&Comparison>, ours: &'static str, ratio: &'static str) -> Vec<Figure> {
@@ -451,21 +218,9 @@ fn write(path: &Path, text: &str) -> Result<()> {
 mod tests {
     use super::*;
     use crate::case::Pass;
-    use crate::stats::{Interval, Summary};
-
-    fn case() -> Case {
-        Case {
-            model: "mlp 512-512, independent heads".to_owned(),
-            backbone: "mlp".to_owned(),
-            pass: Pass::Window,
-            batch: 8,
-            frames: 60,
-            threads: 2,
-            device: "cpu".to_owned(),
-            dtype: "f32".to_owned(),
-            execution: Execution::Captured,
-        }
-    }
+    use crate::harness::Measurement;
+    use crate::latency::LatencyRow;
+    use crate::stats::Summary;
 
     fn row() -> LatencyRow {
         let samples: Vec<f64> = (1..=100).map(f64::from).collect();
@@ -474,16 +229,11 @@ mod tests {
             Measurement { latency_us, calls_per_s: 1000.0, windows: 3, steady: true, late: Some(0.0), waited: None, clock: None };
         LatencyRow {
             host: Host::detect(Some("a \"quoted\" host".to_owned())),
-            case: case(),
+            case: Case::of("mlp 512-512, independent heads", Pass::Window, [8, 60, 2], "f32"),
             measurement,
             bytes: Some(5_000_000),
             gpu_mb: None,
         }
-    }
-
-    fn peer(comparison: Option<Comparison>) -> PeerRow {
-        let agreement = Agreement { output: "logits".to_owned(), worst: 0.5, tolerance: 1e-4 };
-        PeerRow { host: Host::detect(None), case: case(), peer: "onnxruntime 1.25.1".to_owned(), agreement, comparison }
     }
 
     /// Splits one CSV line as RFC 4180 says.
@@ -522,27 +272,6 @@ mod tests {
         assert_eq!(text.lines().count(), 3);
         assert!(text.lines().all(|l| l.matches('|').count() == columns + 1), "{text}");
         assert!(text.contains("| mlp | window 60 | 8 | 2 |"), "{text}");
-    }
-
-    #[test]
-    fn a_disagreement_prints_no_ratio() {
-        let columns = PeerRow::COLUMNS.len();
-        assert_eq!(peer(None).cells().len(), columns);
-        assert!(markdown(&[peer(None)]).contains("outputs disagree (logits)"));
-        let summary = Summary::of(&[1.0, 2.0]).unwrap();
-        let interval = Interval { low: 1.5, high: 2.5 };
-        let comparison =
-            Comparison { ours_us: summary.clone(), theirs_us: summary, ratio: 2.0, ratio_ci: interval, ratio_range: interval, rounds: 11 };
-        assert_eq!(peer(Some(comparison.clone())).cells().len(), columns);
-        assert!(markdown(&[peer(Some(comparison))]).contains("| 2.00 | 1.50 to 2.50 | 11 |"));
-    }
-
-    /// JSON writes what is not finite as `null`.
-    #[test]
-    fn outputs_that_disagree_without_measure_still_do_when_read_back() {
-        let row = PeerRow { agreement: Agreement { worst: f64::INFINITY, ..peer(None).agreement }, ..peer(None) };
-        let back: PeerRow = serde_json::from_str(&serde_json::to_string(&row).unwrap()).unwrap();
-        assert!(!back.agreement.holds() && back.figures().iter().all(|figure| figure.value.is_nan()));
     }
 
     #[test]

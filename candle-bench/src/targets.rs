@@ -2,7 +2,7 @@
 
 use crate::calls::{EngineCalls, Inputs};
 use crate::case::{Case, Pass};
-use crate::compare::{Figure, Sense};
+use crate::figure::{Figure, Sense};
 use crate::formulas;
 use crate::harness::{self, Settings, Subject, Timed};
 use crate::host::Host;
@@ -10,9 +10,10 @@ use crate::load::{Arrivals, LoadSuite};
 use crate::network::{Network, Place};
 use crate::ops::Peaks;
 use crate::peer::{Library, Peer};
+use crate::peers::PeerRow;
+use crate::peers::PeerSuite;
 use crate::stats::Interval;
-use crate::suites::PeerSuite;
-use crate::table::{PeerRow, Record, Shown, number};
+use crate::table::{Record, Shown, number};
 use anyhow::{Context, Result};
 use candle_models::engine::{Engine, Options, Session};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Text for a terminal of any width.
 
-use crate::compare::Identity;
+use crate::figure::Identity;
 use crate::table::{Record, Report, Shown};
 use std::fmt::Write as _;
 
@@ -220,8 +220,9 @@ fn filled(pieces: &[String], width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::latency::LatencyRow;
     use crate::load::LoadRow;
-    use crate::table::{LatencyRow, PeerRow};
+    use crate::peers::PeerRow;
     use crate::targets::TargetRow;
     use serde::de::DeserializeOwned;
     use std::path::Path;

@@ -1,9 +1,11 @@
 use super::*;
 use crate::host::Host;
+use crate::latency::LatencyRow;
 use crate::load::LoadRow;
 use crate::ops::OpRow;
 use crate::ops::steps::StepRow;
-use crate::table::{LatencyRow, PeerRow, Record};
+use crate::peers::PeerRow;
+use crate::table::Record;
 use crate::targets::TargetRow;
 use std::path::Path;
 
@@ -69,7 +71,7 @@ fn a_figure_that_can_no_longer_be_measured_is_lost() {
 }
 
 fn row(batch: usize, mean: f64) -> Row {
-    let identity = Identity(vec![("Model", "mlp 512-512, independent heads".to_owned()), ("Batch", batch.to_string())]);
+    let identity = Identity::new(vec![("Model", "mlp 512-512, independent heads".to_owned()), ("Batch", batch.to_string())]);
     let host = Host::detect(Some("bench-1".to_owned()));
     Row { identity, host, figures: vec![time(mean, 1.0)], cells: Vec::new(), often: String::new(), bound: None, placed_as: None }
 }
@@ -86,7 +88,7 @@ fn rows_are_matched_by_what_identifies_them() {
     let after = run(vec![row(64, 500.0), row(8, 250.0), row(1, 50.0)]);
     let found = compare(&before, &after, 0.05).unwrap();
     let suite = &found.suites[0];
-    let verdicts: Vec<_> = suite.rows.iter().map(|r| (r.case.0[1].1.as_str(), r.figures[0].verdict)).collect();
+    let verdicts: Vec<_> = suite.rows.iter().map(|r| (r.case.cells().nth(1).unwrap(), r.figures[0].verdict)).collect();
     assert_eq!(verdicts, [("8", Verdict::Slower), ("1", Verdict::Faster)]);
     assert_eq!((suite.only_before.clone(), suite.only_after.clone()), (vec![row(32, 0.0).identity], vec![row(64, 0.0).identity]));
     assert_eq!(found.regressions, 1);

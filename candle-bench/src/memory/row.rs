@@ -2,7 +2,7 @@
 
 use super::child::{Counted, PAGE_BYTES};
 use crate::case::Case;
-use crate::compare::{Figure, Sense};
+use crate::figure::{Figure, Sense};
 use crate::formulas::{reuse_share, speed_in_words};
 use crate::harness::Comparison;
 use crate::host::Host;

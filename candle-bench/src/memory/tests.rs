@@ -1,5 +1,5 @@
 use super::*;
-use crate::compare::Sense;
+use crate::figure::Sense;
 use crate::harness::Comparison;
 use crate::stats::{Interval, Summary};
 use crate::table::{Record, csv, markdown};

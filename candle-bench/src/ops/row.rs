@@ -1,11 +1,12 @@
 //! A row of the table of operations.
 
 use super::{Placed, Work};
-use crate::compare::Figure;
+use crate::calls::Agreement;
+use crate::figure::Figure;
 use crate::formulas::{Roofs, speed_in_words};
 use crate::harness::Comparison;
 use crate::host::Host;
-use crate::table::{Agreement, Record, Shown, compared_sides, micros, rounds_in_turn};
+use crate::table::{Record, Shown, compared_sides, micros, rounds_in_turn};
 use Shown::{Csv, Everywhere};
 use serde::{Deserialize, Serialize};
 

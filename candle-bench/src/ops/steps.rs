@@ -2,12 +2,12 @@
 
 use crate::calls::Inputs;
 use crate::case::Pass;
-use crate::compare::{Figure, Sense};
+use crate::figure::{Figure, Sense};
 use crate::formulas::gflop_per_s;
 use crate::harness::Settings;
 use crate::host::Host;
 use crate::network::Network;
-use crate::report::charts::{self, Panel};
+use crate::report::charts::{self, Bar, Chart, Content, Lengths, Panel, entry, told_apart};
 use crate::stats;
 use crate::table::{Record, Shown, micros};
 use Shown::{Csv, Everywhere};
@@ -88,7 +88,20 @@ impl Record for StepRow {
     }
 
     fn charts(rows: &[Self]) -> Vec<Panel> {
-        charts::steps(rows)
+        let mut bars: Vec<(String, Vec<(String, f64)>)> = Vec::new();
+        for row in rows {
+            let pass = if row.frames == 1 { "step".to_owned() } else { format!("window {}", row.frames) };
+            let label = format!("{}, {pass}, batch {}", row.model, row.batch);
+            entry(&mut bars, &label).push((row.operation.clone(), row.p50_us));
+        }
+        let labels: Vec<String> = bars.iter().map(|(label, _)| label.clone()).collect();
+        let bars = bars.into_iter().zip(told_apart(&labels)).map(|((_, parts), label)| Bar { label, parts }).collect::<Vec<_>>();
+        let charts = if bars.is_empty() {
+            Vec::new()
+        } else {
+            vec![Chart { title: "Median time by operation".to_owned(), content: Content::Bars(Lengths::Shares, bars) }]
+        };
+        charts::present([("Where the time of a pass goes", "Beside each bar is the sum of its parts.", charts::Shown::Open, charts)])
     }
 }
 

@@ -1,7 +1,7 @@
 //! A row of the table of overlap.
 
 use crate::case::Case;
-use crate::compare::{Figure, Sense};
+use crate::figure::{Figure, Sense};
 use crate::host::Host;
 use crate::stats::{Interval, Summary};
 use crate::table::{Record, Shown, longest, micros};

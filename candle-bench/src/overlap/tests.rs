@@ -1,5 +1,5 @@
 use super::*;
-use crate::compare::Sense;
+use crate::figure::Sense;
 use crate::network::usual;
 use crate::table::{Record, csv};
 use candle_models::policy::Heads;

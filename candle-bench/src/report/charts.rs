@@ -1,10 +1,6 @@
 //! What is drawn of the rows of a suite, as data: each suite says which of its numbers belong into a picture.
 
 use crate::case::Case;
-use crate::load::LoadRow;
-use crate::ops::steps::StepRow;
-use crate::stats::Summary;
-use crate::table::{LatencyRow, PeerRow};
 
 /// Charts of one kind beside each other.
 #[derive(Debug, Clone, PartialEq)]
@@ -147,7 +143,7 @@ pub(crate) fn entry<'a, T>(map: &'a mut Vec<(String, Vec<T>)>, key: &str) -> &'a
 }
 
 /// Names without those of their parts, set apart by commas, that all of them have.
-fn told_apart(names: &[String]) -> Vec<String> {
+pub(crate) fn told_apart(names: &[String]) -> Vec<String> {
     let parts: Vec<Vec<&str>> = names.iter().map(|name| name.split(", ").collect()).collect();
     let shared = |part: &&str| parts.len() > 1 && parts.iter().all(|others| others.contains(part));
     let short = |(parts, name): (&Vec<&str>, &String)| {
@@ -157,128 +153,17 @@ fn told_apart(names: &[String]) -> Vec<String> {
     parts.iter().zip(names).map(short).collect()
 }
 
-const TAIL: &[&str] = &["p50", "p90", "p95", "p99", "p99.9", "max"];
-
-/// Percentiles at their places in [`TAIL`]; those that were not measured are left out.
-fn tail(latency_us: &Summary) -> impl Iterator<Item = (f64, f64)> {
-    let Summary { p50, p90, p95, p99, p99_9, max, .. } = latency_us;
-    let all = [Some(*p50), *p90, *p95, *p99, *p99_9, Some(*max)];
-    all.into_iter().enumerate().filter_map(|(i, us)| Some((i as f64, us?)))
-}
-
 pub(crate) fn threads(n: usize) -> String {
     if n == 1 { "1 thread".to_owned() } else { format!("{n} threads") }
 }
 
 /// What calls of several batches share.
-fn calls(case: &Case) -> String {
+pub(crate) fn calls(case: &Case) -> String {
     format!("{}, {}, {}", case.pass_name(), threads(case.threads), case.device)
 }
 
 pub(crate) fn network(case: &Case) -> String {
     format!("{}, {}", case.model, case.dtype)
-}
-
-/// Latency and its percentiles by batch.
-pub(crate) fn latency(rows: &[LatencyRow]) -> Vec<Panel> {
-    let median = |row: &LatencyRow| Sample {
-        chart: calls(&row.case),
-        series: network(&row.case),
-        point: (row.case.batch as f64, row.measurement.latency_us.p50),
-    };
-    let per_row = |row: &LatencyRow| {
-        let Sample { chart, series, point } = median(row);
-        Sample { chart, series, point: (point.0, row.measurement.calls_per_s * row.case.batch as f64) }
-    };
-    let percentiles = |rows: &mut dyn Iterator<Item = &LatencyRow>| {
-        let samples = rows.flat_map(|row| {
-            let (chart, series) = (format!("{}, batch {}", calls(&row.case), row.case.batch), network(&row.case));
-            tail(&row.measurement.latency_us).map(move |point| Sample { chart: chart.clone(), series: series.clone(), point })
-        });
-        lines(Across::Names(TAIL), samples)
-    };
-    let least = rows.iter().map(|row| row.case.batch).min().unwrap_or(0);
-    let panels = [
-        ("Median latency, µs, by batch", "Both axes are logarithmic.", Shown::Open, lines(Across::Logarithmic, rows.iter().map(median))),
-        (
-            "Latency percentiles of the smallest batch, µs",
-            "The slowest calls, to the right, are what a frame has to wait for.",
-            Shown::Open,
-            percentiles(&mut rows.iter().filter(|row| row.case.batch == least)),
-        ),
-        (
-            "Latency percentiles of the other batches, µs",
-            "",
-            Shown::Folded,
-            percentiles(&mut rows.iter().filter(|row| row.case.batch != least)),
-        ),
-        ("Rows a second, by batch", "Both axes are logarithmic.", Shown::Folded, lines(Across::Logarithmic, rows.iter().map(per_row))),
-    ];
-    present(panels)
-}
-
-/// The medians of both sides by batch.
-pub(crate) fn peers(rows: &[PeerRow]) -> Vec<Panel> {
-    let samples = rows.iter().flat_map(|row| {
-        let sides = row.comparison.iter().flat_map(|c| [("ours", c.ours_us.p50), (row.peer.as_str(), c.theirs_us.p50)]);
-        let sample = |(side, us): (&str, f64)| Sample {
-            chart: format!("{}, {}, beside {}", network(&row.case), calls(&row.case), row.peer),
-            series: side.to_owned(),
-            point: (row.case.batch as f64, us),
-        };
-        sides.map(sample).collect::<Vec<_>>()
-    });
-    let charts = lines(Across::Logarithmic, samples);
-    present([("Median latency of both sides, µs, by batch", "Both axes are logarithmic.", Shown::Open, charts)])
-}
-
-/// Latency by sessions, and where it goes.
-pub(crate) fn load(rows: &[LoadRow]) -> Vec<Panel> {
-    let title = |row: &LoadRow| format!("{}, {}, {}", row.arrivals.name(), network(&row.case), threads(row.case.threads));
-    let samples = rows.iter().flat_map(|row| {
-        let latency = &row.latency_us;
-        let shown = [("p50", Some(latency.p50)), ("p99", latency.p99), ("p99.9", latency.p99_9), ("max", Some(latency.max))];
-        shown.into_iter().map(move |(name, us)| {
-            // What was not measured keeps the place, and so the colour, of its line.
-            let point = (row.case.batch as f64, us.unwrap_or(f64::NAN));
-            Sample { chart: title(row), series: name.to_owned(), point }
-        })
-    });
-    let mut bars: Vec<(String, Vec<Bar>)> = Vec::new();
-    for row in rows {
-        let parts = crate::load::STAGES.iter().zip(&row.stages).map(|(name, stage)| ((*name).to_owned(), stage.p50));
-        let sessions = row.case.batch;
-        let label = if sessions == 1 { "1 session".to_owned() } else { format!("{sessions} sessions") };
-        entry(&mut bars, &title(row)).push(Bar { label, parts: parts.collect() });
-    }
-    let stages = bars.into_iter().map(|(title, bars)| Chart { title, content: Content::Bars(Lengths::Shares, bars) }).collect();
-    present([
-        ("Latency, µs, by sessions", "Both axes are logarithmic.", Shown::Open, lines(Across::Logarithmic, samples)),
-        (
-            "Where the latency goes",
-            "Medians of the stages; beside each bar is their sum, which is not the median of the latency.",
-            Shown::Open,
-            stages,
-        ),
-    ])
-}
-
-/// The operations of each pass.
-pub(crate) fn steps(rows: &[StepRow]) -> Vec<Panel> {
-    let mut bars: Vec<(String, Vec<(String, f64)>)> = Vec::new();
-    for row in rows {
-        let pass = if row.frames == 1 { "step".to_owned() } else { format!("window {}", row.frames) };
-        let label = format!("{}, {pass}, batch {}", row.model, row.batch);
-        entry(&mut bars, &label).push((row.operation.clone(), row.p50_us));
-    }
-    let labels: Vec<String> = bars.iter().map(|(label, _)| label.clone()).collect();
-    let bars = bars.into_iter().zip(told_apart(&labels)).map(|((_, parts), label)| Bar { label, parts }).collect::<Vec<_>>();
-    let charts = if bars.is_empty() {
-        Vec::new()
-    } else {
-        vec![Chart { title: "Median time by operation".to_owned(), content: Content::Bars(Lengths::Shares, bars) }]
-    };
-    present([("Where the time of a pass goes", "Beside each bar is the sum of its parts.", Shown::Open, charts)])
 }
 
 pub(crate) fn present<const N: usize>(panels: [(&'static str, &'static str, Shown, Vec<Chart>); N]) -> Vec<Panel> {
@@ -315,12 +200,5 @@ mod tests {
         assert_eq!(apart(&["mlp, heads, f32", "mlp, heads, q8"]), ["f32", "q8"]);
         assert_eq!(apart(&["mlp, heads, f32"]), ["mlp, heads, f32"]);
         assert_eq!(apart(&["mlp", "mlp, q8"]), ["mlp", "q8"]);
-    }
-
-    #[test]
-    fn a_tail_that_was_not_measured_is_not_drawn() {
-        let few: Vec<_> = tail(&Summary::of(&[1.0, 2.0, 3.0]).unwrap()).collect();
-        assert_eq!(few, [(0.0, 2.0), (5.0, 3.0)]);
-        assert_eq!(TAIL[5], "max");
     }
 }

@@ -1,7 +1,7 @@
 //! The table of a suite, its rows with what a reader may ask of each.
 
 use super::places;
-use crate::compare::Figure;
+use crate::figure::Figure;
 use crate::run::{Row, Suite};
 use crate::table::{Shown, micros};
 use crate::text::number;

@@ -1,9 +1,10 @@
 use super::*;
 use crate::case::{Case, Pass};
-use crate::compare::Figure;
+use crate::figure::Figure;
 use crate::harness::Measurement;
+use crate::latency::LatencyRow;
 use crate::stats::Summary;
-use crate::table::{LatencyRow, Report};
+use crate::table::Report;
 use crate::targets::{Limit, TargetRow};
 
 const EVIL: &str = "<script>alert('x')</script>&\"|, second";

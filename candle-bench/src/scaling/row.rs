@@ -2,7 +2,7 @@
 
 use super::law;
 use crate::case::Case;
-use crate::compare::{Figure, Sense};
+use crate::figure::{Figure, Sense};
 use crate::host::Host;
 use crate::report::charts::{self, Across, Panel, Sample};
 use crate::stats::{PowerLaw, Summary};

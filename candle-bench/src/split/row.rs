@@ -3,7 +3,7 @@
 use super::TOLERANCE;
 use super::steps::Split;
 use crate::case::Case;
-use crate::compare::{Figure, Sense};
+use crate::figure::{Figure, Sense};
 use crate::host::Host;
 use crate::report::charts::{self, Bar, Chart, Content, Lengths, Panel};
 use crate::stats::{Interval, Summary};

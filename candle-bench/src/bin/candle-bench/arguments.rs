@@ -1,15 +1,17 @@
 //! What can be asked of every suite.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use candle_bench::batch_size::Limits;
 use candle_bench::case::{Execution, Pass};
 use candle_bench::harness::Settings;
+use candle_bench::host::Host;
 use candle_bench::load::Arrivals;
 use candle_bench::network::{Network, Place};
 use candle_bench::peer::{Library, Peer};
 use candle_models::device::{self, DeviceChoice};
 use candle_models::policy::Heads;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 #[derive(clap::Args)]
 pub struct Common {
@@ -363,6 +365,12 @@ impl Common {
         };
         let stored = |network: &Network| self.dtypes.iter().map(|dtype| network.stored(dtype, scratch)).collect::<Vec<_>>();
         networks.iter().flat_map(stored).collect()
+    }
+
+    /// Where a suite measures, and a directory for its networks, once its arguments are found to be possible.
+    pub fn begin(&self, batches: &[&[usize]]) -> Result<(Host, TempDir)> {
+        self.validate(batches)?;
+        Ok((Host::detect(self.host.clone()), tempfile::tempdir().context("no directory for the networks")?))
     }
 
     pub fn validate(&self, batches: &[&[usize]]) -> Result<()> {

@@ -162,9 +162,7 @@ pub fn train_memory(arguments: &TrainMemory) -> Result<ExitCode> {
 
 pub fn scaling(arguments: &Scaling) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[&arguments.frames, &arguments.batches, &arguments.sessions, &[arguments.rank_batch]])?;
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let (host, scratch) = common.begin(&[&arguments.frames, &arguments.batches, &arguments.sessions, &[arguments.rank_batch]])?;
     let suite = ScalingSuite {
         networks: common.networks(&BackboneConfig::KINDS, scratch.path())?,
         frames: arguments.frames.clone(),
@@ -194,9 +192,7 @@ pub fn scaling(arguments: &Scaling) -> Result<ExitCode> {
 
 pub fn memory(arguments: &Memory) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[&[arguments.rows, arguments.batch, arguments.episodes]])?;
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let (host, scratch) = common.begin(&[&[arguments.rows, arguments.batch, arguments.episodes]])?;
     let Trainee::Beam { config, .. } = Trainee::published_beam(arguments.beam_hidden)? else { bail!("the published beam is no beam") };
     let suite = MemorySuite {
         networks: common.networks(&["mlp", "mamba"], scratch.path())?,
@@ -219,9 +215,7 @@ pub fn memory(arguments: &Memory) -> Result<ExitCode> {
 
 pub fn overlap(arguments: &Overlap) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[&arguments.batches])?;
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let (host, scratch) = common.begin(&[&arguments.batches])?;
     let networks = common.networks(&["mlp", "mamba"], scratch.path())?;
     let suite = OverlapSuite {
         policies: networks.iter().map(Network::policy).collect::<Result<_>>()?,

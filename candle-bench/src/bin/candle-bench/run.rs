@@ -5,22 +5,23 @@ use crate::arguments::{
     Training,
 };
 use crate::report::{self, Kept};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use candle_bench::batch_size::BatchSizeSuite;
 use candle_bench::beam::BeamSuite;
 use candle_bench::compare;
 use candle_bench::gpu::{self, GpuSuite};
 use candle_bench::graph::GraphSuite;
 use candle_bench::host::Host;
+use candle_bench::latency::LatencySuite;
 use candle_bench::load::LoadSuite;
 use candle_bench::network::Network;
 use candle_bench::ops::{self, OpSuite};
+use candle_bench::peers::PeerSuite;
 use candle_bench::precision::PrecisionSuite;
 use candle_bench::ranks::RankSuite;
 use candle_bench::roofline::RooflineSuite;
 use candle_bench::run::Run;
 use candle_bench::startup::{self, StartupSuite};
-use candle_bench::suites::{LatencySuite, PeerSuite};
 use candle_bench::targets::{TargetRow, TargetSuite};
 use candle_bench::training::TrainingSuite;
 use candle_models::policy::BackboneConfig;
@@ -30,9 +31,7 @@ use std::process::ExitCode;
 
 pub fn latency(arguments: &Latency) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[&arguments.batches, &arguments.window_batches])?;
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let (host, scratch) = common.begin(&[&arguments.batches, &arguments.window_batches])?;
     let suite = LatencySuite {
         networks: common.networks(&BackboneConfig::KINDS, scratch.path())?,
         step_batches: arguments.batches.clone(),
@@ -63,9 +62,7 @@ pub fn latency(arguments: &Latency) -> Result<ExitCode> {
 
 pub fn batch_size(arguments: &BatchSize) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[])?;
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let (host, scratch) = common.begin(&[])?;
     let suite = BatchSizeSuite {
         networks: common.networks(&["mlp", "mamba"], scratch.path())?,
         threads: common.threads.clone(),
@@ -82,9 +79,7 @@ pub fn batch_size(arguments: &BatchSize) -> Result<ExitCode> {
 
 pub fn graph(arguments: &Graph) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[&arguments.batches])?;
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let (host, scratch) = common.begin(&[&arguments.batches])?;
     let suite = GraphSuite {
         networks: common.networks(&BackboneConfig::KINDS, scratch.path())?,
         batches: arguments.batches.clone(),
@@ -103,9 +98,7 @@ pub fn graph(arguments: &Graph) -> Result<ExitCode> {
 
 pub fn precision(arguments: &Precision) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[&arguments.products, &arguments.rows])?;
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let (host, scratch) = common.begin(&[&arguments.products, &arguments.rows])?;
     let suite = PrecisionSuite {
         networks: common.networks(&BackboneConfig::KINDS, scratch.path())?,
         products: arguments.products.clone(),
@@ -119,15 +112,12 @@ pub fn precision(arguments: &Precision) -> Result<ExitCode> {
         eprintln!("{}", row.line());
     })?;
     kept.report()?;
-    refused.iter().for_each(|row| eprintln!("error: refused: {row}"));
-    Ok(if refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(refuse(&refused))
 }
 
 pub fn startup(arguments: &Startup) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[])?;
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let (host, scratch) = common.begin(&[])?;
     let suite = StartupSuite {
         networks: common.networks(&["mlp", "mamba"], scratch.path())?,
         starts: arguments.starts,
@@ -139,11 +129,15 @@ pub fn startup(arguments: &Startup) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Names the rows that lay above their roofs: they are none, and their run has failed.
+fn refuse(rows: &[String]) -> ExitCode {
+    rows.iter().for_each(|row| eprintln!("error: refused: {row}"));
+    if rows.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 pub fn roofline(arguments: &Roofline) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[&arguments.batches, &arguments.sequences, &arguments.rows])?;
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let (host, scratch) = common.begin(&[&arguments.batches, &arguments.sequences, &arguments.rows])?;
     let suite = RooflineSuite {
         networks: common.networks(&BackboneConfig::KINDS, scratch.path())?,
         batches: arguments.batches.clone(),
@@ -163,15 +157,12 @@ pub fn roofline(arguments: &Roofline) -> Result<ExitCode> {
         eprintln!("{}", row.line());
     })?;
     kept.report()?;
-    refused.iter().for_each(|row| eprintln!("error: refused: {row}"));
-    Ok(if refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(refuse(&refused))
 }
 
 pub fn load(arguments: &Load) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[])?;
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let (host, scratch) = common.begin(&[])?;
     let suite = LoadSuite {
         networks: common.networks(&["mlp", "mamba"], scratch.path())?,
         arrivals: arguments.arrivals.clone(),
@@ -199,9 +190,7 @@ pub fn load(arguments: &Load) -> Result<ExitCode> {
 
 pub fn peers(arguments: &Peers) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[&arguments.batches, &arguments.window_batches, &[arguments.train_batch]])?;
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
+    let (host, scratch) = common.begin(&[&arguments.batches, &arguments.window_batches, &[arguments.train_batch]])?;
     let suite = PeerSuite {
         // The peer has these two.
         networks: common.networks(&["mlp", "mamba"], scratch.path())?,
@@ -247,10 +236,8 @@ pub fn peers(arguments: &Peers) -> Result<ExitCode> {
 
 pub fn targets(arguments: &Targets) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[])?;
+    let (host, scratch) = common.begin(&[])?;
     ensure!(arguments.load_seconds > 0.0, "load: {} s is not a length", arguments.load_seconds);
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
     let shipped = |name: &str| -> Result<[Network; 2]> {
         let network = Network::open(&Path::new("weights").join(name))?;
         let narrow = network.stored("q8", scratch.path())?;
@@ -272,10 +259,8 @@ pub fn targets(arguments: &Targets) -> Result<ExitCode> {
 
 pub fn gpu(arguments: &Gpu) -> Result<ExitCode> {
     let common = &arguments.common;
-    common.validate(&[])?;
+    let (host, scratch) = common.begin(&[])?;
     let [dtype] = &common.dtypes[..] else { bail!("--dtypes: one at a time, found {}", common.dtypes.join(",")) };
-    let host = Host::detect(common.host.clone());
-    let scratch = tempfile::tempdir().context("no directory for the networks")?;
     let shipped = |name: &str| Network::open(&Path::new("weights").join(name))?.stored(dtype, scratch.path());
     let suite = GpuSuite {
         mlp: shipped("policy-mlp")?,
@@ -324,8 +309,8 @@ pub fn ops(arguments: &Ops) -> Result<ExitCode> {
     if disagreeing > 0 {
         eprintln!("error: fused and plain form disagree in {disagreeing} of {count} cases");
     }
-    refused.iter().for_each(|row| eprintln!("error: refused: {row}"));
-    Ok(if disagreeing == 0 && refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let refused = refuse(&refused);
+    Ok(if disagreeing == 0 { refused } else { ExitCode::FAILURE })
 }
 
 pub fn training(arguments: &Training) -> Result<ExitCode> {

@@ -1,70 +1,133 @@
-//! The suites: which cases are measured, and in what order.
+//! Ours beside other libraries on the same weights and inputs, in interleaved rounds.
 
-use crate::calls::{Inputs, agreement, calls, read_answers};
-use crate::case::{Case, Execution, Pass};
-use crate::harness::{self, Rounds, Settings, Timed};
+use crate::calls::{Agreement, Inputs, agreement, calls, read_answers};
+use crate::case::{Case, Pass};
+use crate::figure::Figure;
+use crate::harness::{self, Comparison, Rounds, Settings, Timed};
 use crate::host::Host;
 use crate::network::{Network, Place};
 use crate::peer::{Library, Peer, PeerCase, Unavailable};
-use crate::table::{LatencyRow, PeerRow};
+use crate::report::charts::{self, Across, Panel, Sample, lines, network, present};
+use crate::table::{Record, Shown, compared_sides, micros, optional, rounds_in_turn};
 use crate::train::TrainCalls;
+use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Latency by backbone, pass, batch and threads.
-#[derive(Debug, Clone)]
-pub struct LatencySuite {
-    /// The networks.
-    pub networks: Vec<Network>,
-    /// Batches of a streaming step.
-    pub step_batches: Vec<usize>,
-    /// Batches of a window pass.
-    pub window_batches: Vec<usize>,
-    /// Frames of a window.
-    pub window: usize,
-    /// Threads of a call.
-    pub threads: Vec<usize>,
-    /// How passes are run.
-    pub executions: Vec<Execution>,
-    /// Where they compute.
-    pub place: Place,
+/// One comparison with a peer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PeerRow {
+    /// Where.
+    #[serde(flatten)]
+    pub host: Host,
+    /// What.
+    #[serde(flatten)]
+    pub case: Case,
+    /// Whom with, `onnxruntime 1.25.1`.
+    pub peer: String,
+    /// How far the outputs are apart.
+    pub agreement: Agreement,
+    /// How long; nothing when the outputs disagree, for then the two did not do the same work.
+    pub comparison: Option<Comparison>,
 }
 
-impl LatencySuite {
-    /// The cases in the order of the table. On tensors of the CPU all weights are f32: eager passes are those of networks in f32.
-    pub fn cases(&self) -> Vec<(Network, Case)> {
-        let mut cases = Vec::new();
-        for network in &self.networks {
-            let possible =
-                |execution: &&Execution| **execution == Execution::Captured || self.place.device.is_cuda() || network.dtype == "f32";
-            for &execution in self.executions.iter().filter(possible) {
-                for (pass, batches, frames) in [(Pass::Step, &self.step_batches, 1), (Pass::Window, &self.window_batches, self.window)] {
-                    for &threads in &self.threads {
-                        let case = |&batch: &usize| Case { execution, ..self.place.of(network.case(pass, batch, frames, threads)) };
-                        cases.extend(batches.iter().map(|batch| (network.clone(), case(batch))));
-                    }
-                }
+impl Record for PeerRow {
+    const COLUMNS: &'static [(&'static str, Shown)] = &[
+        ("Model", Csv),
+        ("Backbone", Everywhere),
+        ("Pass", Everywhere),
+        ("Batch", Everywhere),
+        ("Threads", Everywhere),
+        ("Peer", Everywhere),
+        ("Worst difference", Everywhere),
+        ("Tolerance", Csv),
+        ("Our p50 latency", Everywhere),
+        ("Their p50 latency", Everywhere),
+        ("Our p99 latency", Everywhere),
+        ("Their p99 latency", Everywhere),
+        ("Ratio", Everywhere),
+        ("Ratio low", Csv),
+        ("Ratio high", Csv),
+        ("95% of the ratio", Everywhere),
+        ("Smallest ratio", Csv),
+        ("Largest ratio", Csv),
+        ("Rounds", Everywhere),
+        ("Our requests", Csv),
+        ("Their requests", Csv),
+        ("Device", Csv),
+        ("Dtype", Csv),
+    ];
+    const IDENTITY: &'static [&'static str] = &["Model", "Pass", "Batch", "Threads", "Peer", "Device", "Dtype"];
+
+    fn cells(&self) -> Vec<String> {
+        let case = &self.case;
+        let mut cells = vec![
+            case.model.clone(),
+            case.backbone.clone(),
+            case.pass_name(),
+            case.batch.to_string(),
+            case.threads.to_string(),
+            self.peer.clone(),
+            format!("{:.1e}", self.agreement.worst),
+            format!("{:.1e}", self.agreement.tolerance),
+        ];
+        match &self.comparison {
+            Some(c) => cells.extend([
+                micros(c.ours_us.p50),
+                micros(c.theirs_us.p50),
+                optional(c.ours_us.p99),
+                optional(c.theirs_us.p99),
+                format!("{:.2}", c.ratio),
+                format!("{:.2}", c.ratio_ci.low),
+                format!("{:.2}", c.ratio_ci.high),
+                format!("{:.2} to {:.2}", c.ratio_ci.low, c.ratio_ci.high),
+                format!("{:.2}", c.ratio_range.low),
+                format!("{:.2}", c.ratio_range.high),
+                c.rounds.to_string(),
+                c.ours_us.n.to_string(),
+                c.theirs_us.n.to_string(),
+            ]),
+            None => {
+                cells.extend(std::iter::repeat_n(String::new(), 4));
+                cells.push(format!("outputs disagree ({})", self.agreement.output));
+                cells.extend(std::iter::repeat_n(String::new(), 8));
             }
         }
-        cases
+        cells.extend([case.device.clone(), case.dtype.clone()]);
+        cells
     }
 
-    /// Measures every case; `seen` is called after each.
-    pub fn run(&self, settings: &Settings, host: &Host, mut seen: impl FnMut(&LatencyRow)) -> Result<Vec<LatencyRow>> {
-        let mut rows = Vec::new();
-        for (network, case) in self.cases() {
-            let model = network.load()?;
-            let inputs = Inputs::random(&*model, &case);
-            let mut calls = calls(model, &case, &inputs, &self.place)?;
-            let measurement = harness::measure(&mut *calls, settings).with_context(|| describe(&case))?;
-            let (bytes, gpu_mb) = (calls.bytes(), self.place.gpu_mb());
-            let row = LatencyRow { host: host.clone(), case, measurement, bytes, gpu_mb };
-            seen(&row);
-            rows.push(row);
-        }
-        Ok(rows)
+    fn host(&self) -> &Host {
+        &self.host
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        compared_sides(self.comparison.as_ref(), "our mean latency", "their time over ours")
+    }
+
+    fn often(&self) -> String {
+        rounds_in_turn(self.comparison.as_ref())
+    }
+
+    fn pass(&self) -> Option<&Case> {
+        Some(&self.case)
+    }
+
+    fn charts(rows: &[Self]) -> Vec<Panel> {
+        let samples = rows.iter().flat_map(|row| {
+            let sides = row.comparison.iter().flat_map(|c| [("ours", c.ours_us.p50), (row.peer.as_str(), c.theirs_us.p50)]);
+            let sample = |(side, us): (&str, f64)| Sample {
+                chart: format!("{}, {}, beside {}", network(&row.case), charts::calls(&row.case), row.peer),
+                series: side.to_owned(),
+                point: (row.case.batch as f64, us),
+            };
+            sides.map(sample).collect::<Vec<_>>()
+        });
+        let charts = lines(Across::Logarithmic, samples);
+        present([("Median latency of both sides, µs, by batch", "Both axes are logarithmic.", charts::Shown::Open, charts)])
     }
 }
 
@@ -187,7 +250,7 @@ fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, ben
         outputs: bench.scratch.join("outputs.safetensors"),
     };
     inputs.tensors()?.save_safetensors(&theirs.inputs)?;
-    peer.prepare(&theirs).with_context(|| describe(&case))?;
+    peer.prepare(&theirs).with_context(|| case.to_string())?;
     let theirs = read_answers(&theirs.outputs)?;
     let (mut ours, answers): (Box<dyn Rounds>, _) = match case.pass {
         Pass::Train => {
@@ -201,21 +264,19 @@ fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, ben
             (calls, answers)
         }
     };
-    let agreement = agreement(&answers, &theirs, &network.dtype).with_context(|| describe(&case))?;
+    let agreement = agreement(&answers, &theirs, &network.dtype).with_context(|| case.to_string())?;
     let comparison = match agreement.holds() {
-        true => Some(harness::compare(ours.as_mut(), peer, bench.settings).with_context(|| describe(&case))?),
+        true => Some(harness::compare(ours.as_mut(), peer, bench.settings).with_context(|| case.to_string())?),
         false => None,
     };
     Ok(PeerRow { host: bench.host.clone(), peer: peer.versions().of(library), case, agreement, comparison })
 }
 
-fn describe(case: &Case) -> String {
-    format!("{}, {}, batch {}, {} threads", case.model, case.pass_name(), case.batch, case.threads)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::{Interval, Summary};
+    use crate::table::markdown;
     use candle_core::{DType, Device, Tensor};
     use candle_models::policy::Heads;
     use candle_models::tensors::NamedTensors;
@@ -234,6 +295,38 @@ esac; done"#,
         );
         std::fs::write(script, program).unwrap();
         Peer::start(Path::new("sh"), script).unwrap()
+    }
+
+    fn peer(comparison: Option<Comparison>) -> PeerRow {
+        let agreement = Agreement { output: "logits".to_owned(), worst: 0.5, tolerance: 1e-4 };
+        PeerRow {
+            host: Host::detect(None),
+            case: Case::of("mlp 512-512, independent heads", Pass::Window, [8, 60, 2], "f32"),
+            peer: "onnxruntime 1.25.1".to_owned(),
+            agreement,
+            comparison,
+        }
+    }
+
+    #[test]
+    fn a_disagreement_prints_no_ratio() {
+        let columns = PeerRow::COLUMNS.len();
+        assert_eq!(peer(None).cells().len(), columns);
+        assert!(markdown(&[peer(None)]).contains("outputs disagree (logits)"));
+        let summary = Summary::of(&[1.0, 2.0]).unwrap();
+        let interval = Interval { low: 1.5, high: 2.5 };
+        let comparison =
+            Comparison { ours_us: summary.clone(), theirs_us: summary, ratio: 2.0, ratio_ci: interval, ratio_range: interval, rounds: 11 };
+        assert_eq!(peer(Some(comparison.clone())).cells().len(), columns);
+        assert!(markdown(&[peer(Some(comparison))]).contains("| 2.00 | 1.50 to 2.50 | 11 |"));
+    }
+
+    /// JSON writes what is not finite as `null`.
+    #[test]
+    fn outputs_that_disagree_without_measure_still_do_when_read_back() {
+        let row = PeerRow { agreement: Agreement { worst: f64::INFINITY, ..peer(None).agreement }, ..peer(None) };
+        let back: PeerRow = serde_json::from_str(&serde_json::to_string(&row).unwrap()).unwrap();
+        assert!(!back.agreement.holds() && back.figures().iter().all(|figure| figure.value.is_nan()));
     }
 
     #[test]
