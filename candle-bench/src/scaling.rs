@@ -84,7 +84,7 @@ impl ScalingSuite {
         format!(
             "time ~ a x^b: least squares on the logarithms of the median times, b with its standard error and its 95% interval by Student's t, which hold from the \
              smallest to the largest x that was measured and nowhere else. b = 1: twice as much takes twice as long. Time of frames: a window pass of one sequence through the engine; of \
-             a batch: a streaming step; {} Sessions: a closed loop of so many agents on one thread of an engine for {} s, time from the request to its answer. A \
+             a batch: a streaming step. {} Sessions: a closed loop of so many agents on one thread of an engine for {} s, time from the request to its answer. A \
              backbone that attends to a window of frames has a row up to that window and one from there on as well. Ranks: processes of candle-train over MPI, one \
              thread each, that share one batch (strong scaling) for {} s, times and shares by the trainer's own metrics; efficiency is the rate over so many times that of one rank; \
              more ranks than CPUs share these.",

@@ -138,8 +138,8 @@ impl Record for StartupRow {
 
     fn charts(rows: &[Self]) -> Vec<Panel> {
         let parts = |row: &Self| PARTS.iter().zip(row.parts_us).map(|(name, us)| ((*name).to_owned(), us)).collect();
-        let bar = |row: &Self| Bar { label: format!("{}, {}", charts::network(&row.case), row.cache.name()), parts: parts(row) };
-        let bars: Vec<Bar> = rows.iter().filter(|row| row.total_us.is_some()).map(bar).collect();
+        let bar = |row: &Self| Bar { label: format!("{}, {}", row.cache.name(), charts::network(&row.case)), parts: parts(row) };
+        let bars = charts::labelled(rows.iter().filter(|row| row.total_us.is_some()).map(bar).collect());
         let chart = Chart { title: "Median of each part".to_owned(), content: Content::Bars(Lengths::Microseconds, bars.clone()) };
         let charts = if bars.is_empty() { Vec::new() } else { vec![chart] };
         charts::present([("Where a start's time goes", "Beside each bar is the sum of its parts.", charts::Shown::Open, charts)])

@@ -7,7 +7,7 @@ use crate::formulas::gflop_per_s;
 use crate::harness::Settings;
 use crate::host::Host;
 use crate::network::Network;
-use crate::report::charts::{self, Bar, Chart, Content, Lengths, Panel, entry, told_apart};
+use crate::report::charts::{self, Bar, Chart, Content, Lengths, Panel, entry, labelled};
 use crate::stats;
 use crate::table::{Record, Shown, micros};
 use Shown::{Csv, Everywhere};
@@ -94,8 +94,7 @@ impl Record for StepRow {
             let label = format!("{}, {pass}, batch {}", row.model, row.batch);
             entry(&mut bars, &label).push((row.operation.clone(), row.p50_us));
         }
-        let labels: Vec<String> = bars.iter().map(|(label, _)| label.clone()).collect();
-        let bars = bars.into_iter().zip(told_apart(&labels)).map(|((_, parts), label)| Bar { label, parts }).collect::<Vec<_>>();
+        let bars = labelled(bars.into_iter().map(|(label, parts)| Bar { label, parts }).collect());
         let charts = if bars.is_empty() {
             Vec::new()
         } else {

@@ -142,8 +142,14 @@ pub(crate) fn entry<'a, T>(map: &'a mut Vec<(String, Vec<T>)>, key: &str) -> &'a
     &mut map[at].1
 }
 
+/// Bars with labels that say what tells them apart.
+pub(crate) fn labelled(bars: Vec<Bar>) -> Vec<Bar> {
+    let labels: Vec<String> = bars.iter().map(|bar| bar.label.clone()).collect();
+    bars.into_iter().zip(told_apart(&labels)).map(|(bar, label)| Bar { label, ..bar }).collect()
+}
+
 /// Names without those of their parts, set apart by commas, that all of them have.
-pub(crate) fn told_apart(names: &[String]) -> Vec<String> {
+fn told_apart(names: &[String]) -> Vec<String> {
     let parts: Vec<Vec<&str>> = names.iter().map(|name| name.split(", ").collect()).collect();
     let shared = |part: &&str| parts.len() > 1 && parts.iter().all(|others| others.contains(part));
     let short = |(parts, name): (&Vec<&str>, &String)| {

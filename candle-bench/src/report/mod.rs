@@ -152,7 +152,7 @@ fn method(page: &mut String, name: &str, suite: &Suite) {
     );
     for (i, host) in places(suite).into_iter().enumerate() {
         let _ = write!(page, "<dl id=\"{name}-place-{i}\" class=\"place\">");
-        for (column, cell) in Host::COLUMNS.iter().zip(host.cells()) {
+        for (column, cell) in Host::COLUMNS.iter().zip(host.cells()).filter(|(_, cell)| !cell.is_empty()) {
             let _ = write!(page, "<dt>{column}</dt><dd>{}</dd>", escape(&cell));
         }
         page.push_str("</dl>\n");

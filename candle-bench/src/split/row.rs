@@ -180,10 +180,10 @@ impl Record for TrainRow {
             let Case { batch, threads, .. } = row.case;
             let ranks = if row.ranks == 1 { String::new() } else { format!(", {} ranks", row.ranks) };
             let parts = row.split.parts().into_iter().chain([("left over", row.left_over_us().max(0.0))]);
-            let label = format!("{}, batch {batch}, {}{ranks}", charts::network(&row.case), charts::threads(threads));
+            let label = format!("batch {batch}, {}{ranks}, {}", charts::threads(threads), charts::network(&row.case));
             Bar { label, parts: parts.map(|(name, us)| (name.to_owned(), us)).collect() }
         };
-        let bars: Vec<Bar> = rows.iter().map(bar).collect();
+        let bars = charts::labelled(rows.iter().map(bar).collect());
         let chart = Chart { title: "Shares of a step".to_owned(), content: Content::Bars(Lengths::Shares, bars.clone()) };
         let charts = if bars.is_empty() { Vec::new() } else { vec![chart] };
         charts::present([("Where a training step's time goes", "Beside each bar is the sum of its parts.", charts::Shown::Open, charts)])
