@@ -9,7 +9,7 @@ use crate::network::{Network, Place};
 use crate::ops::{LAYERS, Machine, Peaks, Placed, Product, Weights, Work};
 use crate::report::charts::{self, Across, Panel, Sample};
 use crate::stats::Summary;
-use crate::table::{Record, Shown, micros, rounds_in_turn};
+use crate::table::{NOT_TIMED, Record, Shown, micros, rounds_in_turn};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result};
 use candle_core::{DType, Tensor};
@@ -158,7 +158,7 @@ impl Record for PrecisionRow {
         match (&self.over, &self.latency_us) {
             (Some(over), _) => rounds_in_turn(Some(over)),
             (None, Some(latency)) => format!("{} calls", latency.n),
-            (None, None) => String::new(),
+            (None, None) => NOT_TIMED.to_owned(),
         }
     }
 

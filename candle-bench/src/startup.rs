@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::network::{Network, Place};
 use crate::report::charts::{self, Bar, Chart, Content, Lengths, Panel};
 use crate::stats::{self, Summary};
-use crate::table::{Record, Shown, longest, micros};
+use crate::table::{NOT_TIMED, Record, Shown, longest, micros};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result, bail, ensure};
 use candle_models::device::DeviceChoice;
@@ -128,7 +128,7 @@ impl Record for StartupRow {
     }
 
     fn often(&self) -> String {
-        self.total_us.as_ref().map_or_else(String::new, |total| format!("{} starts", total.n))
+        self.total_us.as_ref().map_or_else(|| NOT_TIMED.to_owned(), |total| format!("{} starts", total.n))
     }
 
     /// The part that takes longest.

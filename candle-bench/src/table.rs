@@ -33,10 +33,8 @@ pub trait Record: Serialize {
     /// What two runs are compared by.
     fn figures(&self) -> Vec<Figure>;
 
-    /// How often it was measured, in words; empty where the method alone says so.
-    fn often(&self) -> String {
-        String::new()
-    }
+    /// How often it was measured, in words.
+    fn often(&self) -> String;
 
     /// What bounds it, where that is known.
     fn bound(&self) -> Option<String> {
@@ -88,10 +86,13 @@ pub(crate) fn compared_sides(comparison: Option<&Comparison>, ours: &'static str
     }
 }
 
+/// How often something was measured that was not.
+pub(crate) const NOT_TIMED: &str = "not timed";
+
 /// How often two sides were measured.
 pub(crate) fn rounds_in_turn(comparison: Option<&Comparison>) -> String {
     let rounds = |c: &Comparison| format!("{} rounds in turn, {} calls of ours, {} of theirs", c.rounds, c.ours_us.n, c.theirs_us.n);
-    comparison.map_or_else(|| "not timed".to_owned(), rounds)
+    comparison.map_or_else(|| NOT_TIMED.to_owned(), rounds)
 }
 
 /// Microseconds with about three significant digits.

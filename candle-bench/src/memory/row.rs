@@ -6,7 +6,7 @@ use crate::figure::{Figure, Sense};
 use crate::formulas::{reuse_share, speed_in_words};
 use crate::harness::Comparison;
 use crate::host::Host;
-use crate::table::{Record, Shown, compared_sides, micros};
+use crate::table::{Record, Shown, compared_sides, micros, rounds_in_turn};
 use Shown::{Csv, Everywhere};
 use serde::{Deserialize, Serialize};
 
@@ -172,6 +172,10 @@ impl Record for MemoryRow {
 
     fn host(&self) -> &Host {
         &self.host
+    }
+
+    fn often(&self) -> String {
+        format!("{}; counted over {} calls of each", rounds_in_turn(Some(&self.comparison)), self.with.calls)
     }
 
     fn figures(&self) -> Vec<Figure> {

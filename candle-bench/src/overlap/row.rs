@@ -142,6 +142,10 @@ impl Record for OverlapRow {
         &self.host
     }
 
+    fn often(&self) -> String {
+        format!("{} rounds in turn of {} batches each", self.rounds, self.steps)
+    }
+
     /// The longer of the two.
     fn bound(&self) -> Option<String> {
         longest([("copy", self.copy_us.p50), ("compute", self.compute_us.p50)])

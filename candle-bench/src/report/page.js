@@ -58,7 +58,7 @@ for (const table of document.querySelectorAll("table.rows")) {
     };
     line("What", row.dataset.what);
     line("Figures", row.dataset.figures || "none that two runs are compared by");
-    line("How often", row.dataset.often || "as the method says");
+    line("How often", row.dataset.often);
     line("Bound by", row.dataset.bound || "not told here: the suites ops and roofline place operations and passes under what bounds them");
     const place = document.getElementById(suite + "-place-" + row.dataset.place);
     if (place) list.append(...place.cloneNode(true).childNodes);

@@ -6,7 +6,7 @@ use crate::figure::{Figure, Sense};
 use crate::host::Host;
 use crate::report::charts::{self, Across, Panel, Sample};
 use crate::stats::{PowerLaw, Summary};
-use crate::table::{Record, Shown, micros};
+use crate::table::{NOT_TIMED, Record, Shown, micros};
 use Shown::{Csv, Everywhere};
 use serde::{Deserialize, Serialize};
 
@@ -180,6 +180,13 @@ impl Record for ScalingRow {
         });
         let charts = charts::lines(Across::Logarithmic, samples);
         charts::present([("Median time, µs", "Both axes are logarithmic: the slope is the exponent.", charts::Shown::Open, charts)])
+    }
+
+    fn often(&self) -> String {
+        match &self.points[..] {
+            [] => NOT_TIMED.to_owned(),
+            points => points.iter().map(|point| format!("{}: {} times", point.x, point.latency_us.n)).collect::<Vec<_>>().join(", "),
+        }
     }
 
     fn figures(&self) -> Vec<Figure> {

@@ -170,6 +170,10 @@ impl Record for TrainRow {
         &self.host
     }
 
+    fn often(&self) -> String {
+        format!("{} steps in {} rounds", self.steps, self.step_us.n)
+    }
+
     /// The part that takes longest.
     fn bound(&self) -> Option<String> {
         longest(self.split.parts())
