@@ -7,7 +7,7 @@ use crate::calls::Agreement;
 use crate::calls::{Calls, Inputs, agreement, calls};
 use crate::case::{Case, Execution, Pass};
 use crate::figure::{Figure, Sense};
-use crate::formulas::{break_even_calls, speed_in_words};
+use crate::formulas::break_even_calls;
 use crate::harness::{self, Comparison, Settings};
 use crate::host::Host;
 use crate::network::{Network, Place};
@@ -58,9 +58,9 @@ pub struct GraphRow {
 }
 
 impl GraphRow {
-    /// Calls after which capturing has paid for itself; nothing where it never does.
+    /// Calls after which capturing has paid for itself; nothing where it never does, or is not faster for sure.
     pub fn break_even(&self) -> Option<f64> {
-        let c = self.comparison.as_ref()?;
+        let c = self.comparison.as_ref().filter(|c| c.ratio_ci.low > 1.0)?;
         // What an eager pass has to prepare too is no cost of capturing.
         break_even_calls((self.capture_us - self.eager_prepare_us).max(0.0), c.theirs_us.p50, c.ours_us.p50)
     }
@@ -68,10 +68,11 @@ impl GraphRow {
     /// In words.
     pub fn says(&self) -> String {
         let Some(c) = &self.comparison else { return format!("outputs disagree ({})", self.agreement.output) };
-        let words = format!("captured is {}", speed_in_words(c.ratio));
+        let words = format!("captured is {}", c.in_words());
         match self.break_even() {
             Some(calls) => format!("{words}, paid for after {:.0} calls", calls.ceil()),
-            None => format!("{words}, never pays"),
+            None if c.told_apart() => format!("{words}, never pays"),
+            None => words,
         }
     }
 }
@@ -115,7 +116,11 @@ impl Record for GraphRow {
             of(&|c| format!("{:.2} to {:.2}", c.ratio_ci.low, c.ratio_ci.high)),
             micros(self.eager_prepare_us),
             micros(self.capture_us),
-            self.break_even().map_or_else(|| "never".to_owned(), |calls| format!("{:.0}", calls.ceil())),
+            match self.break_even() {
+                Some(calls) => format!("{:.0}", calls.ceil()),
+                None if self.comparison.as_ref().is_some_and(Comparison::told_apart) => "never".to_owned(),
+                None => "unclear".to_owned(),
+            },
             self.says(),
             of(&|c| c.rounds.to_string()),
             case.device.clone(),
@@ -230,8 +235,8 @@ mod tests {
     fn what_is_not_faster_never_pays_and_is_not_called_better() {
         let directory = tempfile::tempdir().unwrap();
         let case = Network::random("mlp", Heads::Independent, directory.path()).unwrap().case(Pass::Step, 1, 1, 1);
-        let row = |captured: f64, eager: f64| {
-            let interval = Interval { low: eager / captured, high: eager / captured };
+        let row = |captured: f64, eager: f64, sure: f64| {
+            let interval = Interval { low: eager / captured / sure, high: eager / captured * sure };
             let [ours_us, theirs_us] = [captured, eager].map(|us| Summary::of(&[us]).unwrap());
             let comparison =
                 Comparison { ours_us, theirs_us, ratio: eager / captured, ratio_ci: interval, ratio_range: interval, rounds: 4 };
@@ -239,8 +244,10 @@ mod tests {
             let host = Host::detect(None);
             GraphRow { host, case: case.clone(), agreement, comparison: Some(comparison), capture_us: 1010.0, eager_prepare_us: 10.0 }
         };
-        assert_eq!(row(100.0, 150.0).says(), "captured is 1.50 times faster, paid for after 20 calls");
-        assert_eq!(row(150.0, 100.0).says(), "captured is 1.50 times slower, never pays");
-        assert_eq!(row(100.0, 100.0).says(), "captured is as fast, never pays");
+        assert_eq!(row(100.0, 150.0, 1.1).says(), "captured is 1.50 times faster, paid for after 20 calls");
+        assert_eq!(row(150.0, 100.0, 1.1).says(), "captured is 1.50 times slower, never pays");
+        assert_eq!(row(100.0, 150.0, 2.0).says(), "captured is not told apart (1.50 times faster)");
+        assert_eq!(row(100.0, 150.0, 2.0).break_even(), None);
+        assert_eq!(row(100.0, 100.0, 1.0).says(), "captured is not told apart (as fast)");
     }
 }

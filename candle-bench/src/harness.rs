@@ -1,6 +1,6 @@
 //! How a timing is taken: warm up, measure windows until they agree, compare by interleaving.
 
-use crate::formulas::speed_ratio;
+use crate::formulas::{speed_in_words, speed_ratio};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::stats::{self, Interval, Summary};
@@ -280,6 +280,19 @@ pub struct Comparison {
     pub ratio_range: Interval,
     /// Rounds of each side.
     pub rounds: usize,
+}
+
+impl Comparison {
+    /// Whether one of the two is faster for sure.
+    pub fn told_apart(&self) -> bool {
+        self.ratio_ci.low > 1.0 || self.ratio_ci.high < 1.0
+    }
+
+    /// How much faster ours is, and no more than the interval says: `1.20 times faster`, `not told apart (1.02 times faster)`.
+    pub fn in_words(&self) -> String {
+        let words = speed_in_words(self.ratio);
+        if self.told_apart() { words } else { format!("not told apart ({words})") }
+    }
 }
 
 /// Interleaves rounds of both, changing who goes first, and compares each pair of neighbours: what disturbs the machine

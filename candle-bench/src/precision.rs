@@ -1,7 +1,7 @@
 //! Products by dtype: speed over f32, the error that comes with it, and the share of the peak; square matrices and the policies' layers.
 
 use crate::figure::{Figure, Sense};
-use crate::formulas::{self, Refused, Roofs, speed_in_words};
+use crate::formulas::{self, Refused, Roofs};
 use crate::gpu::OnDevice;
 use crate::harness::{self, Comparison, InPool, Rounds, Settings, Timed, pool};
 use crate::host::Host;
@@ -90,7 +90,7 @@ impl PrecisionRow {
         let [rows, terms, columns] = self.shape;
         let found = match (&self.latency_us, &self.unavailable) {
             (Some(latency), _) => {
-                let over = self.over.as_ref().map_or_else(String::new, |c| format!(", {}", speed_in_words(c.ratio)));
+                let over = self.over.as_ref().map_or_else(String::new, |c| format!(", {}", c.in_words()));
                 format!("{} us{over}, error {:.1e}", micros(latency.p50), self.error.unwrap_or(f64::NAN))
             }
             (None, why) => format!("not available: {}", why.as_deref().unwrap_or("")),

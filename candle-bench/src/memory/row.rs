@@ -3,7 +3,7 @@
 use super::child::{Counted, PAGE_BYTES};
 use crate::case::Case;
 use crate::figure::{Figure, Sense};
-use crate::formulas::{reuse_share, speed_in_words};
+use crate::formulas::reuse_share;
 use crate::harness::Comparison;
 use crate::host::Host;
 use crate::table::{Record, Shown, compared_sides, micros, rounds_in_turn};
@@ -73,14 +73,11 @@ pub struct MemoryRow {
 impl MemoryRow {
     /// What the pool does to the time, in words: `1.20 times faster`, `10.7 times slower`.
     pub fn verdict(&self) -> String {
-        let Comparison { ratio, ratio_ci, .. } = &self.comparison;
-        let told_apart = ratio_ci.low > 1.0 || ratio_ci.high < 1.0;
-        let words = speed_in_words(*ratio);
-        match (self.without.requests + self.with.requests > 0.0, told_apart) {
+        let words = self.comparison.in_words();
+        match self.without.requests + self.with.requests > 0.0 {
+            true => words,
             // A pool that is asked for nothing does nothing: what differs is where the process's memory lies, or noise.
-            (false, _) => format!("asked for nothing ({words})"),
-            (true, false) => format!("not told apart ({words})"),
-            (true, true) => words,
+            false => format!("asked for nothing; {words}"),
         }
     }
 

@@ -52,7 +52,7 @@ fn a_pool_that_is_slower_is_printed_as_slower_however_much_it_reuses() {
     assert_eq!(row(100.0, 101.0).verdict(), "not told apart (1.01 times faster)");
     let nothing = Side::of("system", &[counted(0, 0, 0)]);
     let idle = MemoryRow { without: nothing.clone(), with: nothing, ..row(100.0, 150.0) };
-    assert_eq!(idle.verdict(), "asked for nothing (1.50 times faster)");
+    assert_eq!(idle.verdict(), "asked for nothing; 1.50 times faster");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{Placed, Work};
 use crate::calls::Agreement;
 use crate::figure::Figure;
-use crate::formulas::{Roofs, speed_in_words};
+use crate::formulas::Roofs;
 use crate::harness::Comparison;
 use crate::host::Host;
 use crate::table::{Record, Shown, compared_sides, micros, rounds_in_turn};
@@ -64,7 +64,7 @@ impl OpRow {
     /// In one line, for the terminal.
     pub fn line(&self) -> String {
         let found = match &self.comparison {
-            Some(c) => format!("{} us, plain {} us, {}", micros(c.ours_us.p50), micros(c.theirs_us.p50), speed_in_words(c.ratio)),
+            Some(c) => format!("{} us, plain {} us, {}", micros(c.ours_us.p50), micros(c.theirs_us.p50), c.in_words()),
             None => format!("forms disagree: {} by {:.1e}", self.agreement.output, self.agreement.worst),
         };
         format!("{} | {} | {} | {} threads | {found}", self.operation, self.shape, self.calculation.name(), self.threads)
