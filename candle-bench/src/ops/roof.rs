@@ -21,7 +21,8 @@ pub(super) const PEAK_COPY: usize = 1 << 28;
 const LEAST_BYTES: usize = 1 << 18;
 /// How often a roof is measured anew before a row above it is refused: the first time something else may have run beside it.
 const AGAIN: usize = 2;
-/// Rows of the small products that may be a roof.
+/// Sizes of the square products with narrow weights that may be a roof, and rows of the small ones: which is fastest, caches decide.
+const NARROW_PRODUCTS: [usize; 2] = [PEAK_PRODUCT / 2, PEAK_PRODUCT];
 const FEW_ROWS: [usize; 2] = [1, 32];
 /// Random numbers that fill a large buffer, over and over.
 const PATTERN: usize = 1 << 16;
@@ -153,7 +154,7 @@ pub(crate) fn describe_roofs(peaks: &[Peaks]) -> String {
     format!(
         "Rates count from the shapes: floating-point operations (a multiply-add is two, an exponential one; an elementwise backward twice its forward) and bytes (every value \
          read or written once a pass). Peaks of this run: {}, from a product of {PEAK_PRODUCT} x {PEAK_PRODUCT} x {PEAK_PRODUCT} through gemm and a copy within {} MiB, bytes read plus \
-         bytes written. The roofs over a row: in f32 multiply-adds in registers, with narrower weights the fastest product of that size or of {FEW_ROWS:?} rows; and the faster of a copy and a sum over half of the bytes counted, rounded down to a \
+         bytes written. The roofs over a row: in f32 multiply-adds in registers, with narrower weights the fastest square product of {NARROW_PRODUCTS:?} rows or layer of {FEW_ROWS:?}; and the faster of a copy and a sum over half of the bytes counted, rounded down to a \
          power of two, which may lie in a cache; attainable is the lower of the two at the row's intensity. A row above {:.0}% of it is refused, after the roofs have been measured anew. Bound by \
          memory below the intensity at which the roofs meet, by compute above it, by overhead where it takes more than {} times as long as both allow.",
         peaks.iter().map(peak).collect::<Vec<_>>().join("; "),
@@ -170,7 +171,10 @@ fn fastest_product(pool: &ThreadPool, weights: Weights, settings: &Settings) -> 
         let measured = pool.install(|| harness::measure(&mut Timed(MultiplyAdds), settings))?;
         return Ok(formulas::gflop_per_s(MultiplyAdds::flop(pool.current_num_threads()), measured.latency_us.p50));
     }
-    let mut best = product_gflop_per_s(pool, weights, PEAK_PRODUCT, settings)?;
+    let mut best = f64::NEG_INFINITY;
+    for n in NARROW_PRODUCTS {
+        best = best.max(product_gflop_per_s(pool, weights, n, settings)?);
+    }
     for rows in FEW_ROWS {
         let product = inference::Product::new(inference::LAYERS[0], weights, rows, pool.current_num_threads())?;
         let measured = pool.install(|| harness::measure(&mut Timed(product), settings))?;
