@@ -12,8 +12,10 @@ use candle_train::launch;
 use candle_train::parallel::Communicator;
 use candle_train::parallel::connect::connect;
 use candle_train::parallel::environment::from_environment;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// What a rank does.
@@ -31,8 +33,20 @@ fn as_a_rank() {
     }
 }
 
-fn mpirun(size: usize, script: &str) -> Command {
+/// `mpirun` with a directory of its own for what Open MPI keeps of a run: in a shared one a run that ends takes it away from another
+/// that begins, and that one fails.
+fn alone(size: usize) -> Command {
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    let run = format!("ranks-{}-{}", std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(run);
+    std::fs::create_dir_all(&directory).unwrap();
     let mut command = launch::mpirun(size).unwrap();
+    command.env("OMPI_MCA_orte_tmpdir_base", directory);
+    command
+}
+
+fn mpirun(size: usize, script: &str) -> Command {
+    let mut command = alone(size);
     command.arg(std::env::current_exe().unwrap()).args(["--exact", "as_a_rank", "--nocapture", "--test-threads", "1"]);
     command.env(SCRIPT, script).env("CANDLE_RANK_TIMEOUT", "60");
     command

@@ -1,8 +1,7 @@
 //! The command under mpirun: what one rank trains, several train; and what happens when one of them is killed.
 
 use crate::games::{SETS, replays};
-use crate::{SOON, end};
-use candle_train::launch::mpirun;
+use crate::{SOON, alone, end};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -32,7 +31,7 @@ fn arguments(replays: &Path, out: &Path) -> Vec<String> {
 
 /// Trains on so many ranks, without mpirun on one.
 fn train(size: usize, arguments: &[String]) -> String {
-    let mut command = if size == 1 { Command::new(PROGRAM) } else { mpirun(size).unwrap() };
+    let mut command = if size == 1 { Command::new(PROGRAM) } else { alone(size) };
     if size > 1 {
         command.arg(PROGRAM);
     }
@@ -154,7 +153,7 @@ fn a_killed_rank_is_named_and_the_run_resumes_on_any_number_of_ranks() {
     train(2, &arguments(&replays, &whole));
     let resume = [arguments(&replays, &killed), vec!["--resume".into()]].concat();
     for victim in [1, 0] {
-        let child = start(mpirun(2).unwrap().arg(PROGRAM).args(&resume), &killed);
+        let child = start(alone(2).arg(PROGRAM).args(&resume), &killed);
         signal("KILL", &rank(&child, victim).expect("a process of that rank"));
         let start = Instant::now();
         let (code, said) = end(&child.wait_with_output().unwrap());
@@ -212,7 +211,7 @@ fn launch_ends_with_the_code_of_the_rank_that_failed() {
 fn ranks_of_different_configurations_are_told_which_key_differs() {
     let dir = tempfile::tempdir().unwrap();
     let arguments = arguments(&replays(dir.path(), 3, 420), &dir.path().join("out"));
-    let mut both = mpirun(1).unwrap();
+    let mut both = alone(1);
     both.arg(PROGRAM).args(&arguments).args([":", "-n", "1", PROGRAM]).args(&arguments).args(["--set", "trainer.accumulate=3"]);
     let (code, said) = end(&both.output().unwrap());
     assert!(code != 0 && said.contains("config.trainer.accumulate: 2 on rank 0, 3 on rank 1"), "{code}: {said}");
