@@ -20,7 +20,6 @@ import jax.numpy as jnp
 from jax.extend import backend
 
 
-
 def set_threads(case):
     """XLA's pool has as many threads as NPROC says when a client is made, and the calling thread computes beside it: a training step takes 1.8
     threads where NPROC is 1. So the process gets that many CPUs, too. The flag --xla_cpu_multi_thread_eigen=false, often named for this,

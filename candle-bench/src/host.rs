@@ -111,6 +111,12 @@ pub(crate) fn waited_for_cpu() -> Option<Duration> {
     waited.fold(None, |sum: Option<Duration>, waited| Some(sum.unwrap_or_default() + waited))
 }
 
+/// A number of this process's line in /proc/self/stat, by its place in proc(5): the third stands behind the name in parentheses.
+pub(crate) fn status_field(place: usize) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/stat").ok()?;
+    status.rsplit_once(')')?.1.split_whitespace().nth(place.checked_sub(3)?)?.parse().ok()
+}
+
 /// Dependent multiplications of a [`chain`], some 15 us of them, and how often it is timed.
 pub(crate) const CHAIN: u64 = 1 << 14;
 const CHAINS: usize = 8;

@@ -85,7 +85,7 @@ impl Network {
         let stored: BTreeSet<String> = opened.parameters()?.into_iter().map(|p| p.dtype).collect();
         let narrow = [("I8", "q8"), ("BF16", "bf16"), ("F16", "f16")].into_iter().find(|(name, _)| stored.contains(*name));
         let dtype = narrow.map_or("f32", |(_, name)| name).to_owned();
-        Ok(Self { bundle: bundle.to_owned(), original: bundle.to_owned(), dtype, name: engine::load(&opened)?.name() })
+        Ok(Self { bundle: bundle.to_owned(), original: bundle.to_owned(), dtype, name: engine::name(&opened)? })
     }
 
     /// Its architecture, if it is a policy.
@@ -104,12 +104,6 @@ impl Network {
         let bundle = directory.join(format!("{}-{dtype}", self.bundle.display().to_string().replace(['/', '.'], "-")));
         engine::export(&Bundle::open(&self.bundle)?, Storage::parse(dtype)?, &bundle)?;
         Ok(Self { bundle, dtype: dtype.to_owned(), ..self.clone() })
-    }
-
-    /// Multiply-adds of a frame of a policy in the products with weights: one for every weight.
-    pub fn products(&self) -> Result<usize> {
-        let matrices = Policy::parameters(&self.policy()?)?.into_iter().filter(|p| p.role == Role::Matrix);
-        Ok(matrices.map(|p| p.shape.iter().product::<usize>()).sum())
     }
 
     /// Writes the bundle of a policy with random weights below `directory`.
@@ -144,6 +138,12 @@ impl Network {
     pub fn load(&self) -> Result<Arc<dyn Model>> {
         Ok(engine::load(&Bundle::open(&self.bundle)?)?)
     }
+}
+
+/// Multiply-adds of a frame of a policy in the products with weights: one for every weight.
+pub fn products(config: &PolicyConfig) -> Result<usize> {
+    let matrices = Policy::parameters(config)?.into_iter().filter(|p| p.role == Role::Matrix);
+    Ok(matrices.map(|p| p.shape.iter().product::<usize>()).sum())
 }
 
 /// A policy with the usual sizes of a backbone: `mlp`, `mamba`, `gru`, `attention` or `hybrid`.

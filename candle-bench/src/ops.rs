@@ -87,6 +87,11 @@ impl Placed {
         text
     }
 
+    /// Both in a line.
+    pub fn in_words(&self) -> String {
+        format!("{}: {}", self.bound().name(), self.reason())
+    }
+
     /// The cells of the columns.
     pub fn cells(&self) -> [String; 7] {
         let (Work { flop, bytes }, Roofs { gflop_per_s, gb_per_s }) = (self.work, self.roofs);

@@ -6,7 +6,7 @@ use crate::gpu::OnDevice;
 use crate::harness::{self, Comparison, InPool, Rounds, Settings, Timed, pool};
 use crate::host::Host;
 use crate::network::{Network, Place};
-use crate::ops::{LAYERS, Machine, Peaks, Placed, Product, Weights, Work};
+use crate::ops::{LAYERS, Machine, Placed, Product, Weights, Work};
 use crate::report::charts::{self, Across, Panel, Sample};
 use crate::stats::Summary;
 use crate::table::{NOT_TIMED, Record, Shown, micros, rounds_in_turn};
@@ -163,8 +163,7 @@ impl Record for PrecisionRow {
     }
 
     fn bound(&self) -> Option<String> {
-        let placed = self.placed()?;
-        Some(format!("{}: {}", placed.bound().name(), placed.reason()))
+        self.placed().map(|placed| placed.in_words())
     }
 
     fn charts(rows: &[Self]) -> Vec<Panel> {
@@ -269,7 +268,7 @@ impl PrecisionSuite {
         let mut refused = Vec::new();
         for &threads in if cuda { &[1][..] } else { &self.threads } {
             let pool = pool(threads)?;
-            let peaks = if cuda { self.device_peaks(settings)? } else { Peaks::measure(threads, settings)? };
+            let device_roofs = if cuda { Some(self.device_roofs(settings)?) } else { None };
             let mut machine = Machine::new(&pool, settings);
             let empty = PrecisionRow {
                 host: host.clone(),
@@ -290,8 +289,7 @@ impl PrecisionSuite {
                     let unavailable = unavailable(dtype, cuda).map(str::to_owned);
                     let row = PrecisionRow { what: what.to_owned(), shape, dtype: dtype.to_owned(), unavailable, ..empty.clone() };
                     let name = format!("{what} {shape:?} in {dtype}, {threads} threads");
-                    let roofs = if cuda { Some(Roofs { gflop_per_s: peaks.gflop_per_s, gb_per_s: peaks.gb_per_s }) } else { None };
-                    match self.measure(row, &pool, &mut machine, roofs, settings) {
+                    match self.measure(row, &pool, &mut machine, device_roofs, settings) {
                         Ok(row) => seen(&row),
                         Err(error) if error.is::<Refused>() => refused.push(format!("{name}: {error}")),
                         Err(error) => return Err(error.context(name)),
@@ -371,7 +369,7 @@ impl PrecisionSuite {
     }
 
     /// What the device reaches in a large f32 product and a copy.
-    fn device_peaks(&self, settings: &Settings) -> Result<Peaks> {
+    fn device_roofs(&self, settings: &Settings) -> Result<Roofs> {
         let n = self.products.iter().copied().max().unwrap_or(1024);
         let mut product = self.on_device([n; 3], "f32")?;
         let us = harness::measure(&mut *product.rounds, settings)?.latency_us.p50 / CALLS as f64;
@@ -380,7 +378,7 @@ impl PrecisionSuite {
         let operation = || from.copy();
         let copy = harness::measure(&mut Timed(OnDevice { operation, calls: CALLS, device }), settings)?.latency_us.p50 / CALLS as f64;
         let gflop_per_s = formulas::gflop_per_s(formulas::product_flop(n, n, n), us);
-        Ok(Peaks { threads: 1, gflop_per_s, gb_per_s: formulas::gb_per_s(8.0 * (1u64 << 28) as f64, copy) })
+        Ok(Roofs { gflop_per_s, gb_per_s: formulas::gb_per_s(8.0 * (1u64 << 28) as f64, copy) })
     }
 }
 

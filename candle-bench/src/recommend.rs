@@ -156,11 +156,8 @@ fn narrower(rows: &[LatencyRow], roofline: &[RooflineRow]) -> Vec<Recommendation
             case.dtype,
             micros(wide.measurement.latency_us.p50)
         );
-        let place = |r: &&RooflineRow| {
-            r.operation == format!("{}, f32", case.model)
-                && r.threads == case.threads
-                && r.shape == format!("{}, batch {}", case.pass_name(), case.batch)
-        };
+        let [operation, shape] = wide.case.placed_as();
+        let place = |r: &&RooflineRow| (&r.operation, &r.shape, r.threads) == (&operation, &shape, case.threads);
         if let Some(placed) = roofline.iter().find(place).filter(|placed| placed.bound == Bound::Memory) {
             let _ = write!(evidence, "; bound by memory: {}", placed.reason);
         }

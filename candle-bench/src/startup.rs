@@ -4,9 +4,9 @@ use crate::calls::{EngineCalls, Inputs};
 use crate::case::{Case, Pass};
 use crate::figure::{Figure, Sense};
 use crate::harness::{Settings, Subject};
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::network::{Network, Place};
-use crate::report::charts::{self, Bar, Chart, Content, Lengths, Panel};
+use crate::report::charts::{self, Bar, Lengths, Panel};
 use crate::stats::{self, Summary};
 use crate::table::{NOT_TIMED, Record, Shown, longest, micros};
 use Shown::{Csv, Everywhere};
@@ -139,10 +139,8 @@ impl Record for StartupRow {
     fn charts(rows: &[Self]) -> Vec<Panel> {
         let parts = |row: &Self| PARTS.iter().zip(row.parts_us).map(|(name, us)| ((*name).to_owned(), us)).collect();
         let bar = |row: &Self| Bar { label: format!("{}, {}", row.cache.name(), charts::network(&row.case)), parts: parts(row) };
-        let bars = charts::labelled(rows.iter().filter(|row| row.total_us.is_some()).map(bar).collect());
-        let chart = Chart { title: "Median of each part".to_owned(), content: Content::Bars(Lengths::Microseconds, bars.clone()) };
-        let charts = if bars.is_empty() { Vec::new() } else { vec![chart] };
-        charts::present([("Where a start's time goes", "Beside each bar is the sum of its parts.", charts::Shown::Open, charts)])
+        let bars = rows.iter().filter(|row| row.total_us.is_some()).map(bar).collect();
+        charts::stacked("Where a start's time goes", "Median of each part", Lengths::Microseconds, bars)
     }
 }
 
@@ -275,7 +273,7 @@ impl Start {
 }
 
 /// Nanoseconds since 1970 by the system's clock, which all processes share.
-fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
@@ -291,15 +289,9 @@ pub fn first_answer(began_ns: u64, network: &Network, place: &Place, dtype: &str
     Ok(Marks { at_ns: [began_ns, loaded, prepared, now_ns()], disk_faults: disk_faults().unwrap_or(0) })
 }
 
-/// When this is called, as [`first_answer`] wants it.
-pub fn began_ns() -> u64 {
-    now_ns()
-}
-
-/// Page faults of this process that needed the disk: the twelfth field of its status line, the tenth behind the name in parentheses.
+/// Page faults of this process that needed the disk.
 fn disk_faults() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/stat").ok()?;
-    status.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()
+    host::status_field(12)
 }
 
 #[cfg(target_os = "linux")]

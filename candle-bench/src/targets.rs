@@ -7,7 +7,7 @@ use crate::formulas;
 use crate::harness::{self, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::load::{Arrivals, LoadSuite};
-use crate::network::{Network, Place};
+use crate::network::{Network, Place, products};
 use crate::ops::Peaks;
 use crate::peer::{Library, Peer};
 use crate::peers::PeerRow;
@@ -259,7 +259,7 @@ impl TargetSuite {
     fn matmul_share(&self, training: PeerRow) -> Result<TargetRow> {
         let PeerRow { host, case, comparison, .. } = training;
         let micros = comparison.map_or(f64::NAN, |c| c.ours_us.p50);
-        let flop = formulas::training_flop((self.mamba[0].products()? * case.batch * case.frames) as f64);
+        let flop = formulas::training_flop((products(&self.mamba[0].policy()?)? * case.batch * case.frames) as f64);
         let (ours, peak) = (formulas::gflop_per_s(flop, micros), Peaks::measure(case.threads, &self.settings)?.gflop_per_s);
         Ok(TargetRow {
             host,

@@ -5,7 +5,8 @@
 
 use crate::calls::{EngineCalls, Inputs, TensorCalls};
 use crate::case::Case;
-use crate::harness::{Round, Subject};
+use crate::harness::{self, Round, Subject};
+use crate::host;
 use crate::network::{Network, Place};
 use crate::split::trainee::episodes;
 use crate::targets::peak_kilobytes;
@@ -18,7 +19,6 @@ use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 /// Bytes of a page, the least that a fault brings.
 pub const PAGE_BYTES: usize = 4096;
@@ -140,17 +140,11 @@ fn count(subject: &mut dyn Subject, calls: usize, allocator: &str, requests: imp
     // Nothing of the counting's own is counted.
     let mut latencies_us = Vec::with_capacity(calls);
     let (faults, mapped) = (minor_faults()?, address_space_bytes()?);
-    let (before, start) = (requests(), Instant::now());
-    let mut last = start;
-    for _ in 0..calls {
-        subject.run()?;
-        let now = Instant::now();
-        latencies_us.push((now - last).as_secs_f64() * 1e6);
-        last = now;
-    }
+    let before = requests();
+    let seconds = harness::time(subject, calls, &mut latencies_us)?;
     let after = requests();
     Ok(Counted {
-        round: Round { latencies_us, seconds: (last - start).as_secs_f64() },
+        round: Round { latencies_us, seconds },
         allocator: allocator.to_owned(),
         requests: after.count - before.count,
         bytes: after.bytes - before.bytes,
@@ -160,11 +154,10 @@ fn count(subject: &mut dyn Subject, calls: usize, allocator: &str, requests: imp
     })
 }
 
-/// Minor page faults of this process so far: field 10 of /proc/self/stat, counted behind the name in parentheses.
+/// Minor page faults of this process so far.
 fn minor_faults() -> Result<usize> {
-    let stat = std::fs::read_to_string("/proc/self/stat").context("page faults are read from /proc, which is not there")?;
-    let fields = stat.rsplit_once(')').context("no name in /proc/self/stat")?.1;
-    fields.split_whitespace().nth(7).context("no page faults in /proc/self/stat")?.parse().context("page faults are not a number")
+    let faults = host::status_field(10).context("page faults are read from /proc/self/stat, which does not tell them")?;
+    Ok(usize::try_from(faults)?)
 }
 
 /// Bytes of this process's address space, from the first field of /proc/self/statm.

@@ -157,10 +157,6 @@ impl Model for OneLayer {
         serde_json::Value::Null
     }
 
-    fn name(&self) -> String {
-        "layer".to_owned()
-    }
-
     fn index_limits(&self, _: &str) -> IndexLimits {
         IndexLimits::default()
     }

@@ -139,8 +139,7 @@ impl Record for OpRow {
     }
 
     fn bound(&self) -> Option<String> {
-        let placed = self.placed()?;
-        Some(format!("{}: {}", placed.bound().name(), placed.reason()))
+        self.placed().map(|placed| placed.in_words())
     }
 }
 

@@ -7,7 +7,7 @@ use crate::formulas::gflop_per_s;
 use crate::harness::Settings;
 use crate::host::Host;
 use crate::network::Network;
-use crate::report::charts::{self, Bar, Chart, Content, Lengths, Panel, entry, labelled};
+use crate::report::charts::{self, Bar, Lengths, Panel, entry};
 use crate::stats;
 use crate::table::{Record, Shown, micros};
 use Shown::{Csv, Everywhere};
@@ -94,13 +94,8 @@ impl Record for StepRow {
             let label = format!("{}, {pass}, batch {}", row.model, row.batch);
             entry(&mut bars, &label).push((row.operation.clone(), row.p50_us));
         }
-        let bars = labelled(bars.into_iter().map(|(label, parts)| Bar { label, parts }).collect());
-        let charts = if bars.is_empty() {
-            Vec::new()
-        } else {
-            vec![Chart { title: "Median time by operation".to_owned(), content: Content::Bars(Lengths::Shares, bars) }]
-        };
-        charts::present([("Where the time of a pass goes", "Beside each bar is the sum of its parts.", charts::Shown::Open, charts)])
+        let bars = bars.into_iter().map(|(label, parts)| Bar { label, parts }).collect();
+        charts::stacked("Where the time of a pass goes", "Median time by operation", Lengths::Shares, bars)
     }
 }
 

@@ -142,10 +142,12 @@ pub(crate) fn entry<'a, T>(map: &'a mut Vec<(String, Vec<T>)>, key: &str) -> &'a
     &mut map[at].1
 }
 
-/// Bars with labels that say what tells them apart.
-pub(crate) fn labelled(bars: Vec<Bar>) -> Vec<Bar> {
+/// Stacked bars, labelled with what tells them apart; nothing without any.
+pub(crate) fn stacked(heading: &'static str, title: &str, lengths: Lengths, bars: Vec<Bar>) -> Vec<Panel> {
     let labels: Vec<String> = bars.iter().map(|bar| bar.label.clone()).collect();
-    bars.into_iter().zip(told_apart(&labels)).map(|(bar, label)| Bar { label, ..bar }).collect()
+    let bars: Vec<Bar> = bars.into_iter().zip(told_apart(&labels)).map(|(bar, label)| Bar { label, ..bar }).collect();
+    let chart = (!bars.is_empty()).then(|| Chart { title: title.to_owned(), content: Content::Bars(lengths, bars) });
+    present([(heading, "Beside each bar is the sum of its parts.", Shown::Open, chart.into_iter().collect())])
 }
 
 /// Names without those of their parts, set apart by commas, that all of them have.

@@ -5,7 +5,7 @@ use super::steps::Split;
 use crate::case::Case;
 use crate::figure::{Figure, Sense};
 use crate::host::Host;
-use crate::report::charts::{self, Bar, Chart, Content, Lengths, Panel};
+use crate::report::charts::{self, Bar, Lengths, Panel};
 use crate::stats::{Interval, Summary};
 use crate::table::{Record, Shown, gpu_memory, longest, micros};
 use Shown::{Csv, Everywhere};
@@ -187,10 +187,8 @@ impl Record for TrainRow {
             let label = format!("batch {batch}, {}{ranks}, {}", charts::threads(threads), charts::network(&row.case));
             Bar { label, parts: parts.map(|(name, us)| (name.to_owned(), us)).collect() }
         };
-        let bars = charts::labelled(rows.iter().map(bar).collect());
-        let chart = Chart { title: "Shares of a step".to_owned(), content: Content::Bars(Lengths::Shares, bars.clone()) };
-        let charts = if bars.is_empty() { Vec::new() } else { vec![chart] };
-        charts::present([("Where a training step's time goes", "Beside each bar is the sum of its parts.", charts::Shown::Open, charts)])
+        let bars = rows.iter().map(bar).collect();
+        charts::stacked("Where a training step's time goes", "Shares of a step", Lengths::Shares, bars)
     }
 
     fn figures(&self) -> Vec<Figure> {

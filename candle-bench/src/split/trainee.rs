@@ -1,14 +1,14 @@
 //! What is trained: a policy on windows of games, or a beam controller on fresh channels, as the trainer's own task.
 
 use crate::case::{Case, Pass};
-use crate::network::{Network, usual};
+use crate::network::{products, usual};
 use anyhow::Result;
 use candle_core::{Device, Var};
 use candle_models::beam::{self, Beam, BeamConfig, Channels, Episodes, Products, Sensing, Tapes, alignment};
 use candle_models::bundle::{Bundle, Role};
 use candle_models::nn::Params;
 use candle_models::policy::simulation::simulate;
-use candle_models::policy::{Heads, Policy, PolicyConfig};
+use candle_models::policy::{FAMILY, Heads, Policy, PolicyConfig};
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use candle_train::beam::config::RunConfig as BeamRun;
@@ -74,10 +74,12 @@ impl Trainee {
     /// The architecture of a bundle of either family.
     pub fn open(bundle: &Path) -> Result<Self> {
         let opened = Bundle::open(bundle)?;
+        opened.require_family(&[FAMILY, beam::FAMILY])?;
         if opened.manifest().family == beam::FAMILY {
-            return Ok(Self::Beam { name: opened.config::<BeamConfig>()?.name(), config: opened.config()? });
+            let config: BeamConfig = opened.config()?;
+            return Ok(Self::Beam { name: config.name(), config });
         }
-        Ok(Self::of_policy(Network::open(bundle)?.policy()?))
+        Ok(Self::of_policy(opened.config()?))
     }
 
     /// What a sample is called.
@@ -108,10 +110,7 @@ impl Trainee {
     /// How often the forward pass of a step uses a weight of a matrix, all weights together.
     pub fn weight_uses(&self, case: &Case) -> Result<f64> {
         Ok(match self {
-            Self::Policy { config, .. } => {
-                let matrices = Policy::parameters(config)?.into_iter().filter(|p| p.role == Role::Matrix);
-                matrices.map(|p| p.shape.iter().product::<usize>()).sum::<usize>() as f64 * self.samples(case) as f64
-            }
+            Self::Policy { config, .. } => products(config)? as f64 * self.samples(case) as f64,
             Self::Beam { config, .. } => beam_weight_uses(config)? * case.batch as f64,
         })
     }

@@ -103,10 +103,6 @@ impl<L: Layers> Model for Network<L> {
         serde_json::to_value(&self.config).unwrap_or_default()
     }
 
-    fn name(&self) -> String {
-        self.config.name()
-    }
-
     fn index_limits(&self, _: &str) -> IndexLimits {
         IndexLimits::default()
     }

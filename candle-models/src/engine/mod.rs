@@ -90,9 +90,6 @@ pub trait Model: Recurrent + Send + Sync {
     /// The architecture as it stands in `config.json`.
     fn config(&self) -> serde_json::Value;
 
-    /// What tells its architecture from others, in words: first the kind, `mamba 2x256 state 16, autoregressive heads`.
-    fn name(&self) -> String;
-
     /// Which values the columns of an input of indices can take. The default for other inputs.
     fn index_limits(&self, input: &str) -> IndexLimits;
 
@@ -117,6 +114,16 @@ pub fn load(bundle: &Bundle) -> Result<Arc<dyn Model>> {
         beam::FAMILY => Ok(Arc::new(beam::Beam::load(bundle, &candle_core::Device::Cpu)?.user)),
         _ => Ok(Arc::new(policy::Policy::load(bundle)?)),
     }
+}
+
+/// What tells a bundle's architecture from others, in words: first the kind, `mamba 2x256 state 16, autoregressive heads`. No weight is read;
+/// one line for a new family here too.
+pub fn name(bundle: &Bundle) -> Result<String> {
+    bundle.require_family(&[policy::FAMILY, beam::FAMILY])?;
+    Ok(match bundle.manifest().family.as_str() {
+        beam::FAMILY => bundle.config::<beam::BeamConfig>()?.name(),
+        _ => bundle.config::<policy::PolicyConfig>()?.name(),
+    })
 }
 
 /// What the file of a bundle's parameters must hold, whatever its family: one line for a new one here too.

@@ -201,10 +201,6 @@ impl Model for Policy {
         serde_json::to_value(&self.config).unwrap_or_default()
     }
 
-    fn name(&self) -> String {
-        self.config.name()
-    }
-
     fn index_limits(&self, input: &str) -> IndexLimits {
         let classes = || COMPONENTS.iter().map(|c| u32::from(c.classes)).collect();
         match input {

@@ -139,7 +139,7 @@ pub fn all(arguments: &All) -> Result<ExitCode> {
             common.part = Some(line.join(" "));
         }
         eprintln!("{}: {:.0} s so far", part.suite, start.elapsed().as_secs_f64());
-        match crate::run_suite(&mut parsed.suite, 0) {
+        match crate::run_suite(&mut parsed.suite) {
             code if code == ExitCode::SUCCESS => {}
             code if code == ExitCode::from(EXIT_CODE) => {
                 interrupted = true;

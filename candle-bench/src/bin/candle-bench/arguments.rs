@@ -242,6 +242,9 @@ pub struct FirstAnswer {
     pub device: OnDevice,
     #[arg(long)]
     pub dtype: String,
+    /// When the process began to run, in nanoseconds since 1970.
+    #[arg(skip)]
+    pub began_ns: u64,
 }
 
 #[derive(clap::Args)]

@@ -142,7 +142,7 @@ impl Suite {
         }
     }
 
-    fn run(&self, began_ns: u64) -> anyhow::Result<ExitCode> {
+    fn run(&self) -> anyhow::Result<ExitCode> {
         match self {
             Self::All(a) => all::all(a),
             Self::Latency(a) => run::latency(a),
@@ -164,7 +164,7 @@ impl Suite {
             Self::Ops(a) => run::ops(a),
             Self::TrainPeak(a) => run::train_peak(a),
             Self::TrainMemory(a) => costs::train_memory(a),
-            Self::FirstAnswer(a) => run::first_answer(a, began_ns),
+            Self::FirstAnswer(a) => run::first_answer(a),
             Self::Compare(a) => run::compare(a),
             Self::Report(a) => pages::report(a),
             Self::Readme(a) => pages::readme(a),
@@ -176,9 +176,9 @@ impl Suite {
 }
 
 /// Runs a suite until its end or until SIGINT, and says what went wrong.
-fn run_suite(suite: &mut Suite, began_ns: u64) -> ExitCode {
+fn run_suite(suite: &mut Suite) -> ExitCode {
     let interrupt = suite.common().map(|common| common.settings.interrupt.clone());
-    let result = interrupt.as_ref().map_or(Ok(()), Interrupt::on_signal).and_then(|()| suite.run(began_ns));
+    let result = interrupt.as_ref().map_or(Ok(()), Interrupt::on_signal).and_then(|()| suite.run());
     // Whatever else failed then, for peers and ranks get the signal too.
     if interrupt.is_some_and(|interrupt| interrupt.came()) && result.is_err() {
         eprintln!("interrupted");
@@ -191,7 +191,7 @@ fn run_suite(suite: &mut Suite, began_ns: u64) -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    let began_ns = startup::began_ns();
+    let began_ns = startup::now_ns();
     let Arguments { mut suite } = Arguments::parse();
     let threads = suite.threads();
     if cfg!(debug_assertions) && threads.is_some() {
@@ -199,5 +199,8 @@ fn main() -> ExitCode {
     }
     // SAFETY: no other thread has been started yet.
     unsafe { device::configure_threads(threads.unwrap_or(1)) };
-    run_suite(&mut suite, began_ns)
+    if let Suite::FirstAnswer(arguments) = &mut suite {
+        arguments.began_ns = began_ns;
+    }
+    run_suite(&mut suite)
 }
