@@ -313,12 +313,4 @@ mod tests {
             assert!(moved > 0.0, "{name} has not moved");
         }
     }
-
-    #[test]
-    fn training_raises_the_peak_of_its_process() {
-        let directory = tempfile::tempdir().unwrap();
-        let (network, case) = tiny(directory.path());
-        let [before, peak] = train_peak(&network, case.batch, case.frames, 1).unwrap();
-        assert!(before > 1000 && peak >= before);
-    }
 }

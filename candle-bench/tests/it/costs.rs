@@ -77,3 +77,16 @@ fn what_the_suites_of_costs_cannot_do_is_said() {
     let said = error(&["scaling", "--backbones", "mlp", "--rank-counts", "2,4"]);
     assert!(said.contains("one rank, which is missing"), "{said}");
 }
+
+/// In a process of its own, as the comparison with PyTorch has it: beside other tests a peak says nothing of one of them.
+#[test]
+fn training_raises_the_peak_of_its_process_by_what_it_holds() {
+    let bundle = Path::new("../weights/policy-mlp");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_candle-bench"));
+    let (code, said, error) = run(command.arg("train-peak").arg(bundle).args(["--batch", "2", "--frames", "4", "--threads", "1"]));
+    assert_eq!(code, Some(0), "{error}");
+    let [before, peak] = said.split_whitespace().map(|n| n.parse::<u64>().unwrap()).collect::<Vec<_>>()[..] else { panic!("{said}") };
+    // Parameters, gradients and two moments, all f32 as the weights on disk.
+    let held = 4 * std::fs::metadata(bundle.join("model.safetensors")).unwrap().len() / 1024;
+    assert!(before > 1000 && peak > before + held, "{before} and {peak} kB, {held} kB held");
+}
