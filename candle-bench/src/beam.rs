@@ -116,7 +116,7 @@ impl BeamSuite {
                 fastest = compared.ours_us.p50;
             }
         }
-        let peak = Peaks::measure(threads, &self.settings)?.gflop_per_s;
+        let peak = Peaks::of_threads(threads, &self.settings)?.gflop_per_s;
         let ours = formulas::gflop_per_s(formulas::training_flop(beam_weight_uses(&config)? * self.batch as f64), fastest);
         let evidence = format!("{ours:.0} of {peak:.0} GFLOP/s, 6 per weight and use");
         rows.push(row("training step, share of the machine's own f32 product", ours / peak, Limit::AtLeast(0.7), "share", evidence, &case));

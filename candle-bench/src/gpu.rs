@@ -5,7 +5,7 @@
 use crate::calls::{EngineCalls, Inputs};
 use crate::case::{Case, Pass};
 use crate::formulas;
-use crate::harness::{self, Rounds, Settings, Subject, Timed};
+use crate::harness::{self, OnDevice, Settings, Timed};
 use crate::host::Host;
 use crate::network::{Network, Place};
 use crate::peer::{Library, Peer, PeerCase};
@@ -14,7 +14,7 @@ use crate::startup::Start;
 use crate::stats::Interval;
 use crate::targets::{Limit, TargetRow};
 use anyhow::{Context, Result};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Tensor};
 use candle_models::device::{self, Purpose};
 use candle_models::ops::{self, Activation};
 use candle_models::random::Random;
@@ -203,7 +203,9 @@ impl GpuSuite {
             peer.prepare(&theirs)?;
             let dtype = self.dtype()?;
             let [a, b] = [self.random(&[size, size], dtype)?, self.random(&[size, size], dtype)?];
-            let mut ours = self.timed(|| ops::linear(&a, &b, None, Activation::None));
+            // As many products a call as the peer's.
+            let products = || (0..case.frames).try_for_each(|_| ops::linear(&a, &b, None, Activation::None).map(drop));
+            let mut ours = OnDevice { operation: products, calls: 1, device: self.place.device.clone() };
             let c = harness::compare(&mut ours, peer, &self.settings)?;
             let rate = |us: f64| formulas::gflop_per_s(formulas::product_flop(size, size, size) * case.frames as f64, us) / 1e3;
             Ok((
@@ -249,30 +251,10 @@ impl GpuSuite {
         Ok(formulas::gb_per_s(8.0 * self.sizes.copy as f64, us))
     }
 
-    /// The median time of one of several operations behind each other on the device, in microseconds.
+    /// The median time of an operation among others on the device, in microseconds.
     fn time<T>(&self, operation: impl Fn() -> candle_core::Result<T>) -> Result<f64> {
-        let measured = harness::measure(&mut self.timed(operation), &self.settings)?;
-        Ok(measured.latency_us.p50 / self.sizes.calls as f64)
-    }
-
-    fn timed<'a, T>(&'a self, operation: impl Fn() -> candle_core::Result<T> + 'a) -> impl Rounds + 'a {
-        Timed(OnDevice { operation, calls: self.sizes.calls, device: &self.place.device })
-    }
-}
-
-/// A call puts the operation on the device several times and waits for the last.
-pub(crate) struct OnDevice<'a, F> {
-    pub operation: F,
-    pub calls: usize,
-    pub device: &'a Device,
-}
-
-impl<T, F: Fn() -> candle_core::Result<T>> Subject for OnDevice<'_, F> {
-    fn run(&mut self) -> Result<()> {
-        for _ in 0..self.calls {
-            (self.operation)()?;
-        }
-        Ok(self.device.synchronize()?)
+        let mut queued = OnDevice { operation, calls: self.sizes.calls, device: self.place.device.clone() };
+        Ok(harness::measure(&mut queued, &self.settings)?.latency_us.p50)
     }
 }
 

@@ -5,6 +5,7 @@ use crate::host;
 use crate::interrupt::Interrupt;
 use crate::stats::{self, Interval, Summary};
 use anyhow::{Result, ensure};
+use candle_core::Device;
 use rayon::ThreadPool;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -82,6 +83,34 @@ impl<R: Rounds + Send> Rounds for InPool<R> {
     fn round(&mut self, calls: usize) -> Result<Round> {
         let subject = &mut self.subject;
         self.pool.install(|| subject.round(calls))
+    }
+}
+
+/// Operations that a device queues up: so many are put on it before the last is waited for, and a timing is that of one.
+pub(crate) struct OnDevice<F> {
+    /// Puts one on the device.
+    pub operation: F,
+    /// How many wait together.
+    pub calls: usize,
+    /// Where.
+    pub device: Device,
+}
+
+impl<T, E: Into<anyhow::Error>, F: FnMut() -> Result<T, E>> Subject for OnDevice<F> {
+    fn run(&mut self) -> Result<()> {
+        for _ in 0..self.calls {
+            (self.operation)().map_err(Into::into)?;
+        }
+        Ok(self.device.synchronize()?)
+    }
+}
+
+impl<T, E: Into<anyhow::Error>, F: FnMut() -> Result<T, E>> Rounds for OnDevice<F> {
+    fn round(&mut self, calls: usize) -> Result<Round> {
+        let mut latencies_us = Vec::with_capacity(calls);
+        let seconds = time(self, calls, &mut latencies_us)?;
+        latencies_us.iter_mut().for_each(|us| *us /= self.calls as f64);
+        Ok(Round { latencies_us, seconds })
     }
 }
 
@@ -485,6 +514,20 @@ mod tests {
         assert_eq!(round.latencies_us.len(), 5);
         assert!(round.latencies_us.iter().all(|&us| us >= 2000.0), "{round:?}");
         assert!((round.latencies_us.iter().sum::<f64>() * 1e-6 - round.seconds).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_timing_of_queued_operations_is_that_of_one() {
+        let mut done = 0;
+        let operation = || {
+            done += 1;
+            std::thread::sleep(Duration::from_millis(1));
+            anyhow::Ok(())
+        };
+        let round = OnDevice { operation, calls: 5, device: Device::Cpu }.round(2).unwrap();
+        assert_eq!((done, round.latencies_us.len()), (10, 2));
+        assert!(round.latencies_us.iter().all(|us| *us >= 1e3), "{round:?}");
+        assert!((5.0 * round.latencies_us.iter().sum::<f64>() - 1e6 * round.seconds).abs() < 1.0, "{round:?}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod training;
 
 pub(crate) use inference::{LAYERS, Product, Weights};
 pub use roof::Peaks;
-pub(crate) use roof::{Machine, describe_roofs};
+pub(crate) use roof::{Machine, Site, describe_roofs, gpu};
 pub use row::{Calculation, OpRow};
 
 use crate::calls::Agreement;
@@ -18,6 +18,7 @@ use crate::calls::Answers;
 use crate::formulas::{self, Bound, Refused, Roofs};
 use crate::harness::{self, InPool, Settings, Subject, Timed, pool};
 use crate::host::Host;
+use crate::network::Place;
 use crate::table::micros;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
@@ -185,6 +186,8 @@ pub struct OpSuite {
     pub rows: Vec<usize>,
     /// Threads of a call.
     pub threads: Vec<usize>,
+    /// Where they compute.
+    pub place: Place,
     /// Only operations with one of these in their name; all if there are none.
     pub only: Vec<String>,
 }
@@ -202,13 +205,16 @@ impl OpSuite {
             settings.rounds,
             settings.window_s,
             settings.limit_s,
-            describe_roofs(peaks)
+            describe_roofs(&self.place.device, peaks)
         )
     }
 
-    /// Measures what the machine reaches on each number of threads.
+    /// Measures what the machine reaches on each number of threads, or the GPU does.
     pub fn peaks(&self, settings: &Settings) -> Result<Vec<Peaks>> {
-        self.threads.iter().map(|&n| Peaks::measure(n, settings)).collect()
+        match self.place.device.is_cuda() {
+            true => Ok(vec![Peaks::of_gpu(&self.place.device, settings)?]),
+            false => self.threads.iter().map(|&n| Peaks::of_threads(n, settings)).collect(),
+        }
     }
 
     /// Compares every operation; `seen` is called after each. What lay above its roof is no row: it is named in what comes back.
@@ -216,7 +222,7 @@ impl OpSuite {
         let (mut found, mut refused) = (0, Vec::new());
         for peaks in peaks {
             let pool = pool(peaks.threads)?;
-            let mut roofs = Machine::new(&pool, settings);
+            let mut roofs = Machine::new(Site::Threads(&pool), settings);
             self.each_pair(peaks.threads, |pair| {
                 let name = format!("{}, {}, {}, {} threads", pair.operation, pair.shape, pair.calculation.name(), peaks.threads);
                 found += 1;
@@ -232,22 +238,22 @@ impl OpSuite {
         Ok(refused)
     }
 
-    /// Hands out the pairs one by one: together they would hold gigabytes.
+    /// Hands out the pairs one by one: together they would hold gigabytes. Those of the CPU's executor are none of a GPU.
     pub(crate) fn each_pair(&self, threads: usize, mut f: impl FnMut(Pair) -> Result<()>) -> Result<()> {
         let wanted = |name: &str| self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()));
         for &batch in &self.batches {
-            let sizes = training::Sizes { batch, frames: self.frames };
+            let sizes = training::Sizes { batch, frames: self.frames, device: &self.place.device };
             for (name, make) in training::OPERATIONS.iter().filter(|(name, _)| wanted(name)) {
                 make(name, sizes)?.into_iter().try_for_each(&mut f)?;
             }
-            if wanted(inference::ATTENTION) {
+            if wanted(inference::ATTENTION) && !self.place.device.is_cuda() {
                 f(inference::attention(sizes, threads)?)?;
             }
         }
         if wanted(optimiser::NAME) {
-            f(optimiser::pair()?)?;
+            f(optimiser::pair(&self.place.device)?)?;
         }
-        if wanted(inference::PRODUCT) {
+        if wanted(inference::PRODUCT) && !self.place.device.is_cuda() {
             for shape in inference::LAYERS {
                 for weights in inference::Weights::ALL {
                     for &rows in &self.rows {
@@ -279,7 +285,7 @@ fn compare(
         }
         false => None,
     };
-    let roofs = comparison.as_ref().map(|c| roofs.over(work, weights, c.ours_us.p50)).transpose()?;
+    let roofs = comparison.as_ref().map(|c| roofs.over(work, weights.name(), c.ours_us.p50)).transpose()?;
     let (host, threads) = (host.clone(), peaks.threads);
     Ok(OpRow { host, operation, shape, calculation, threads, agreement, comparison, work, roofs })
 }
@@ -291,7 +297,7 @@ mod tests {
     /// Every pair of the suite on sizes that take no time.
     #[test]
     fn fused_and_plain_forms_agree() {
-        let suite = OpSuite { batches: vec![1, 3], frames: 5, rows: vec![1, 9], threads: vec![2], only: Vec::new() };
+        let suite = OpSuite { batches: vec![1, 3], frames: 5, rows: vec![1, 9], threads: vec![2], place: Place::cpu(), only: Vec::new() };
         let (pool, mut seen) = (pool(2).unwrap(), Vec::new());
         suite
             .each_pair(2, |mut pair| {
@@ -338,7 +344,8 @@ mod tests {
 
     #[test]
     fn only_the_named_operations_are_run() {
-        let suite = OpSuite { batches: vec![1], frames: 2, rows: vec![1], threads: vec![1], only: vec!["gru".to_owned()] };
+        let suite =
+            OpSuite { batches: vec![1], frames: 2, rows: vec![1], threads: vec![1], place: Place::cpu(), only: vec!["gru".to_owned()] };
         let mut seen = Vec::new();
         let keep = |pair: Pair| {
             seen.push((pair.operation, pair.calculation));

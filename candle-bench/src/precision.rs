@@ -2,17 +2,15 @@
 
 use crate::figure::{Figure, Sense};
 use crate::formulas::{self, Refused, Roofs};
-use crate::gpu::OnDevice;
 use crate::harness::{self, Comparison, InPool, Rounds, Settings, Timed, pool};
 use crate::host::Host;
 use crate::network::{Network, Place};
-use crate::ops::{LAYERS, Machine, Placed, Product, Weights, Work};
+use crate::ops::{LAYERS, Machine, Placed, Product, Site, Weights, Work, gpu};
 use crate::report::charts::{self, Across, Panel, Sample};
 use crate::stats::Summary;
 use crate::table::{NOT_TIMED, Record, Shown, micros, rounds_in_turn};
 use Shown::{Csv, Everywhere};
-use anyhow::{Context, Result};
-use candle_core::{DType, Tensor};
+use anyhow::Result;
 use candle_models::bundle::{Bundle, Role};
 use candle_models::engine;
 use candle_models::random::Random;
@@ -22,8 +20,6 @@ use std::sync::Arc;
 
 /// Entries of a product whose error is measured.
 const SAMPLED: usize = 256;
-/// Products put on a GPU before it is waited for.
-const CALLS: usize = 10;
 /// Values that a register of the CPU's or a tile of a GPU's products holds.
 const ALIGNED: usize = 16;
 /// Dtypes in the order of the table.
@@ -210,9 +206,10 @@ impl PrecisionSuite {
     /// The method in words, for the report.
     pub fn describe(&self, settings: &Settings) -> String {
         format!(
-            "On a CPU products with weights that the engine has packed in that dtype, inputs and outputs f32, copies of both counted in; on a GPU matrices in that dtype, {CALLS} products \
+            "On a CPU products with weights that the engine has packed in that dtype, inputs and outputs f32, copies of both counted in; on a GPU matrices in that dtype, {} products \
              before it is waited for, the time of one. f32 alone: {} The others against f32: {} Error: root mean square of {SAMPLED} entries' differences from f64 over that of the \
-             entries, inputs normal. Share and bound as in `roofline`, against the peak of products with such weights.",
+             entries, inputs normal. Share and bound as in `roofline`, against the peak of products of that dtype.",
+            gpu::CALLS,
             settings.describe(),
             settings.describe_comparison()
         )
@@ -240,63 +237,44 @@ impl PrecisionSuite {
         Ok(odd)
     }
 
-    /// Layers of odd sizes beside padded ones, in f32.
-    fn padded(&self, row: &PrecisionRow, pool: &Arc<rayon::ThreadPool>, settings: &Settings) -> Result<Vec<PrecisionRow>> {
-        let mut found = Vec::new();
-        for ([inputs, outputs], [padded_inputs, padded_outputs]) in self.odd_layers()? {
-            for &rows in &self.rows {
-                let shape = [rows, padded_inputs, padded_outputs];
-                let (mut padded, mut plain) = (self.make(shape, "f32", pool)?, self.make([rows, inputs, outputs], "f32", pool)?);
-                let over = harness::compare(&mut *padded.rounds, &mut *plain.rounds, settings)?;
-                found.push(PrecisionRow {
-                    what: "padded layer".to_owned(),
-                    shape,
-                    latency_us: Some(each(over.ours_us.clone(), if row.device == "cpu" { 1 } else { CALLS })),
-                    over: Some(over),
-                    padded: Some([inputs, outputs]),
-                    error: Some(padded.error),
-                    ..row.clone()
-                });
-            }
+    /// What is measured on a number of threads: every shape in every dtype, then layers of odd sizes padded, in f32.
+    fn rows(&self, threads: usize, host: &Host) -> Result<Vec<PrecisionRow>> {
+        let row = |what: &str, shape, dtype: &str| PrecisionRow {
+            host: host.clone(),
+            what: what.to_owned(),
+            shape,
+            dtype: dtype.to_owned(),
+            threads,
+            device: self.place.name(),
+            latency_us: None,
+            over: None,
+            padded: None,
+            error: None,
+            roofs: None,
+            unavailable: unavailable(dtype, self.place.device.is_cuda()).map(str::to_owned),
+        };
+        let mut rows: Vec<_> = self.shapes().into_iter().flat_map(|(what, shape)| DTYPES.map(|dtype| row(what, shape, dtype))).collect();
+        for (layer, [inputs, outputs]) in self.odd_layers()? {
+            let padded = |&rows: &usize| PrecisionRow { padded: Some(layer), ..row("padded layer", [rows, inputs, outputs], "f32") };
+            rows.extend(self.rows.iter().map(padded));
         }
-        Ok(found)
+        Ok(rows)
     }
 
     /// Measures everything; `seen` is called for each row. What lay above its roof is no row: it is named in what comes back.
     pub fn run(&self, settings: &Settings, host: &Host, mut seen: impl FnMut(&PrecisionRow)) -> Result<Vec<String>> {
-        let cuda = self.place.device.is_cuda();
         let mut refused = Vec::new();
-        for &threads in if cuda { &[1][..] } else { &self.threads } {
+        for &threads in if self.place.device.is_cuda() { &[1][..] } else { &self.threads } {
             let pool = pool(threads)?;
-            let device_roofs = if cuda { Some(self.device_roofs(settings)?) } else { None };
-            let mut machine = Machine::new(&pool, settings);
-            let empty = PrecisionRow {
-                host: host.clone(),
-                what: String::new(),
-                shape: [0; 3],
-                dtype: "f32".to_owned(),
-                threads,
-                device: self.place.name(),
-                latency_us: None,
-                over: None,
-                padded: None,
-                error: None,
-                roofs: None,
-                unavailable: None,
-            };
-            for (what, shape) in self.shapes() {
-                for dtype in DTYPES {
-                    let unavailable = unavailable(dtype, cuda).map(str::to_owned);
-                    let row = PrecisionRow { what: what.to_owned(), shape, dtype: dtype.to_owned(), unavailable, ..empty.clone() };
-                    let name = format!("{what} {shape:?} in {dtype}, {threads} threads");
-                    match self.measure(row, &pool, &mut machine, device_roofs, settings) {
-                        Ok(row) => seen(&row),
-                        Err(error) if error.is::<Refused>() => refused.push(format!("{name}: {error}")),
-                        Err(error) => return Err(error.context(name)),
-                    }
+            let mut machine = Machine::new(Site::of(&self.place.device, &pool), settings);
+            for row in self.rows(threads, host)? {
+                let name = format!("{} {:?} in {}, {threads} threads", row.what, row.shape, row.dtype);
+                match self.measure(row, &pool, &mut machine, settings) {
+                    Ok(row) => seen(&row),
+                    Err(error) if error.is::<Refused>() => refused.push(format!("{name}: {error}")),
+                    Err(error) => return Err(error.context(name)),
                 }
             }
-            self.padded(&empty, &pool, settings)?.iter().for_each(&mut seen);
         }
         Ok(refused)
     }
@@ -306,7 +284,6 @@ impl PrecisionSuite {
         row: PrecisionRow,
         pool: &Arc<rayon::ThreadPool>,
         machine: &mut Machine,
-        device_roofs: Option<Roofs>,
         settings: &Settings,
     ) -> Result<PrecisionRow> {
         settings.interrupt.check()?;
@@ -314,88 +291,35 @@ impl PrecisionSuite {
             return Ok(row);
         }
         let mut made = self.make(row.shape, &row.dtype, pool)?;
-        let (mut latency_us, over) = if row.dtype == "f32" {
-            (harness::measure(&mut *made.rounds, settings)?.latency_us, None)
-        } else {
-            let mut wide = self.make(row.shape, "f32", pool)?;
-            let compared = harness::compare(&mut *made.rounds, &mut *wide.rounds, settings)?;
-            (compared.ours_us.clone(), Some(compared))
+        // What it is held against: the layer as it is, or the same shape in f32.
+        let other = match row.padded {
+            Some([inputs, outputs]) => Some([row.shape[0], inputs, outputs]),
+            None => (row.dtype != "f32").then_some(row.shape),
         };
-        if device_roofs.is_some() {
-            latency_us = each(latency_us, CALLS);
-        }
-        let roofs = match device_roofs {
-            // The peak of f32 says nothing of the tensor cores' modes.
-            Some(roofs) => Some(roofs).filter(|_| row.dtype == "f32"),
-            None => Some(machine.over(row.work(), Weights::named(&row.dtype), latency_us.p50)?),
+        let (latency_us, over) = match other {
+            None => (harness::measure(&mut *made.rounds, settings)?.latency_us, None),
+            Some(shape) => {
+                let compared = harness::compare(&mut *made.rounds, &mut *self.make(shape, "f32", pool)?.rounds, settings)?;
+                (compared.ours_us.clone(), Some(compared))
+            }
         };
+        let roofs = Some(machine.over(row.work(), &row.dtype, latency_us.p50)?);
         Ok(PrecisionRow { latency_us: Some(latency_us), over, error: Some(made.error), roofs, ..row })
     }
 
     fn make(&self, shape: [usize; 3], dtype: &str, pool: &Arc<rayon::ThreadPool>) -> Result<Made<'_>> {
-        if self.place.device.is_cuda() {
-            return self.on_device(shape, dtype);
-        }
         let [rows, inputs, outputs] = shape;
+        let error_of =
+            |x: &[f32], weight: &[f32], found: Vec<f32>| error(x, weight, outputs, |row, column| f64::from(found[row * outputs + column]));
+        if self.place.device.is_cuda() {
+            let product = gpu::Product::new(&self.place.device, shape, dtype)?;
+            let error = error_of(&product.x, &product.weight, product.output()?);
+            return Ok(Made { rounds: Box::new(product.rounds()), error });
+        }
         let mut product = Product::new([inputs, outputs], Weights::named(dtype), rows, pool.current_num_threads())?;
         let found = product.output()?;
-        let error = error(&product.x, &product.weight, outputs, |row, column| f64::from(found[row * outputs + column]));
+        let error = error_of(&product.x, &product.weight, found);
         Ok(Made { rounds: Box::new(InPool { pool: pool.clone(), subject: Timed(product) }), error })
-    }
-
-    fn on_device(&self, [rows, terms, columns]: [usize; 3], dtype: &str) -> Result<Made<'_>> {
-        let device = &self.place.device;
-        let narrow = match dtype {
-            "bf16" => DType::BF16,
-            "f16" => DType::F16,
-            _ => DType::F32,
-        };
-        let random = |name: &str, shape: [usize; 2]| -> Result<(Vec<f32>, Tensor)> {
-            let mut values = vec![0.0; shape[0] * shape[1]];
-            Random::new(5).stream(name).fill_normal(0, &mut values);
-            let tensor = Tensor::from_slice(&values, &shape, device)?.to_dtype(narrow)?;
-            Ok((values, tensor))
-        };
-        let ((x, a), (weight, b)) = (random("x", [rows, terms])?, random("weight", [terms, columns])?);
-        let reduced = dtype == "tf32";
-        let operation = move || {
-            // A setting of the whole process: set anew, for the other side of a comparison has its own.
-            candle_core::cuda::set_gemm_reduced_precision_f32(reduced);
-            a.matmul(&b)
-        };
-        let found = operation()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
-        let error = error(&x, &weight, columns, |row, column| f64::from(found[row * columns + column]));
-        Ok(Made { rounds: Box::new(Timed(OnDevice { operation, calls: CALLS, device })), error })
-    }
-
-    /// What the device reaches in a large f32 product and a copy.
-    fn device_roofs(&self, settings: &Settings) -> Result<Roofs> {
-        let n = self.products.iter().copied().max().unwrap_or(1024);
-        let mut product = self.on_device([n; 3], "f32")?;
-        let us = harness::measure(&mut *product.rounds, settings)?.latency_us.p50 / CALLS as f64;
-        let device = &self.place.device;
-        let from = Tensor::zeros(1 << 28, DType::F32, device).context("a buffer of a gigabyte")?;
-        let operation = || from.copy();
-        let copy = harness::measure(&mut Timed(OnDevice { operation, calls: CALLS, device }), settings)?.latency_us.p50 / CALLS as f64;
-        let gflop_per_s = formulas::gflop_per_s(formulas::product_flop(n, n, n), us);
-        Ok(Roofs { gflop_per_s, gb_per_s: formulas::gb_per_s(8.0 * (1u64 << 28) as f64, copy) })
-    }
-}
-
-/// The times of one of several products that were timed together.
-fn each(summary: Summary, calls: usize) -> Summary {
-    let one = |us: f64| us / calls as f64;
-    let Summary { n, mean, mean_ci, p50, p90, p95, p99, p99_9, max } = summary;
-    Summary {
-        n,
-        mean: one(mean),
-        mean_ci: crate::stats::Interval { low: one(mean_ci.low), high: one(mean_ci.high) },
-        p50: one(p50),
-        p90: p90.map(one),
-        p95: p95.map(one),
-        p99: p99.map(one),
-        p99_9: p99_9.map(one),
-        max: one(max),
     }
 }
 
@@ -428,12 +352,17 @@ mod tests {
         let mut rows = Vec::new();
         let refused = suite.run(&settings, &Host::detect(None), |row| rows.push(row.clone())).unwrap();
         let padded: Vec<PrecisionRow> = rows.extract_if(.., |row| row.padded.is_some()).collect();
-        assert_eq!(padded.len(), suite.odd_layers().unwrap().len());
+        assert_eq!(padded.len() + refused.iter().filter(|name| name.starts_with("padded")).count(), suite.odd_layers().unwrap().len());
         for row in &padded {
             let [_, inputs, outputs] = row.shape;
-            assert!(inputs % ALIGNED == 0 && outputs % ALIGNED == 0 && row.padded != Some([inputs, outputs]) && row.over.is_some());
+            assert!(inputs % ALIGNED == 0 && outputs % ALIGNED == 0 && row.padded != Some([inputs, outputs]));
+            assert!(row.over.is_some() && row.bound().is_some());
         }
-        assert_eq!(rows.len() + refused.len(), DTYPES.len() * (1 + LAYERS.len()), "{refused:?}");
+        assert_eq!(
+            rows.len() + padded.len() + refused.len(),
+            DTYPES.len() * (1 + LAYERS.len()) + suite.odd_layers().unwrap().len(),
+            "{refused:?}"
+        );
         for row in &rows {
             assert_eq!(row.cells().len(), PrecisionRow::COLUMNS.len());
             let error = row.error.unwrap_or(0.0);

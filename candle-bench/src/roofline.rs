@@ -1,18 +1,19 @@
-//! Every fused operation and every model's pass under the roofs of this machine: what keeps each from being faster, and why.
+//! Every fused operation and every model's pass under the roofs of this machine's CPU or GPU: what keeps each from being faster, and why.
 
 use crate::calls::{Inputs, calls};
 use crate::case::Pass;
 use crate::figure::{Figure, Sense};
 use crate::formulas::{self, Bound, Refused, Roofs};
-use crate::harness::{self, InPool, Settings, Timed, pool};
+use crate::harness::{self, InPool, OnDevice, Rounds, Settings, Timed, pool};
 use crate::host::Host;
-use crate::network::{Network, Place};
-use crate::ops::{Machine, OpSuite, Peaks, Placed, Weights, Work, describe_roofs};
+use crate::network::Network;
+use crate::ops::{Machine, OpSuite, Peaks, Placed, Site, Work, describe_roofs, gpu};
 use crate::report::charts::{self, Chart, Content, Panel};
 use crate::table::{Record, Shown, micros};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result};
-use candle_models::engine;
+use candle_core::DType;
+use candle_models::{device, engine};
 use serde::{Deserialize, Serialize};
 
 /// What is placed.
@@ -24,7 +25,7 @@ pub struct RooflineSuite {
     pub batches: Vec<usize>,
     /// Frames of a window pass of one sequence.
     pub window: usize,
-    /// The fused operations.
+    /// The fused operations, and where everything computes.
     pub ops: OpSuite,
 }
 
@@ -40,7 +41,7 @@ pub struct RooflineRow {
     pub shape: String,
     /// Threads of a call.
     pub threads: usize,
-    /// `cpu`.
+    /// `cpu` or `cuda:0`.
     pub device: String,
     /// What a call computes and moves at least.
     pub work: Work,
@@ -155,16 +156,22 @@ struct Subject {
     shape: String,
     device: String,
     work: Work,
-    weights: Weights,
+    /// Of its products.
+    dtype: String,
 }
 
 impl RooflineSuite {
     /// How it is measured, in words, with the peaks of this run.
     pub fn describe(&self, peaks: &[Peaks], settings: &Settings) -> String {
         format!(
-            "{} Operations in their fused form, models through the engine with their inputs copied in; what a pass of a model counts is the sum over its operations. {}",
+            "{} Operations in their fused form{}, models through the engine with their inputs copied in; what a pass of a model counts is the sum over its operations. {}",
             settings.describe(),
-            describe_roofs(peaks)
+            if self.ops.place.device.is_cuda() {
+                format!(", {} put on the GPU before it is waited for, the time of one", gpu::CALLS)
+            } else {
+                String::new()
+            },
+            describe_roofs(&self.ops.place.device, peaks)
         )
     }
 
@@ -173,7 +180,7 @@ impl RooflineSuite {
         let mut refused = Vec::new();
         for peaks in peaks {
             let pool = pool(peaks.threads)?;
-            let mut machine = Machine::new(&pool, settings);
+            let mut machine = Machine::new(Site::of(&self.ops.place.device, &pool), settings);
             let mut place = |subject: Subject, measurement: harness::Measurement| -> Result<()> {
                 let name = format!("{}, {}, {} threads", subject.operation, subject.shape, peaks.threads);
                 match row(subject, measurement, &mut machine, (peaks.threads, host)) {
@@ -187,12 +194,16 @@ impl RooflineSuite {
                 let subject = Subject {
                     operation: pair.operation,
                     shape: format!("{}, {}", pair.shape, pair.calculation.name()),
-                    device: "cpu".to_owned(),
+                    device: self.ops.place.name(),
                     work: pair.work,
-                    weights: pair.weights,
+                    dtype: pair.weights.name().to_owned(),
                 };
-                let measured = harness::measure(&mut InPool { pool: pool.clone(), subject: Timed(pair.fused) }, settings);
-                place(subject, measured?)
+                let mut fused = pair.fused;
+                let mut rounds: Box<dyn Rounds + '_> = match self.ops.place.device.is_cuda() {
+                    true => Box::new(OnDevice { operation: || fused.run(), calls: gpu::CALLS, device: self.ops.place.device.clone() }),
+                    false => Box::new(InPool { pool: pool.clone(), subject: Timed(fused) }),
+                };
+                place(subject, harness::measure(&mut *rounds, settings)?)
             })?;
             for network in &self.networks {
                 self.passes(network, peaks.threads, settings, &mut place)?;
@@ -209,12 +220,14 @@ impl RooflineSuite {
         place: &mut impl FnMut(Subject, harness::Measurement) -> Result<()>,
     ) -> Result<()> {
         let model = network.load()?;
+        // On a GPU everything is of the weights' dtype.
+        let values = if self.ops.place.device.is_cuda() { device::float_dtype(&network.dtype)? } else { DType::F32 };
         let steps = self.batches.iter().map(|&batch| (Pass::Step, batch, 1));
         for (pass, batch, frames) in steps.chain([(Pass::Window, 1, self.window)]) {
-            let case = network.case(pass, batch, frames, threads);
-            let mut calls = calls(model.clone(), &case, &Inputs::random(&*model, &case), &Place::cpu())?;
+            let case = self.ops.place.of(network.case(pass, batch, frames, threads));
+            let mut calls = calls(model.clone(), &case, &Inputs::random(&*model, &case), &self.ops.place)?;
             let measured = harness::measure(&mut *calls, settings).with_context(|| format!("{}, {}", network.name, case.pass_name()))?;
-            let counted = engine::work(&*model, batch, frames)?;
+            let counted = engine::work(&*model, batch, frames, values)?;
             let sum = |of: fn(&candle_models::exec::Work) -> f64| counted.iter().map(of).sum();
             let [operation, shape] = case.placed_as();
             let subject = Subject {
@@ -222,7 +235,7 @@ impl RooflineSuite {
                 shape,
                 device: case.device.clone(),
                 work: Work { flop: sum(|w| w.flop), bytes: sum(|w| w.bytes) },
-                weights: Weights::named(&network.dtype),
+                dtype: network.dtype.clone(),
             };
             place(subject, measured)?;
         }
@@ -231,9 +244,9 @@ impl RooflineSuite {
 }
 
 fn row(subject: Subject, measurement: harness::Measurement, machine: &mut Machine, (threads, host): (usize, &Host)) -> Result<RooflineRow> {
-    let Subject { operation, shape, device, work, weights } = subject;
+    let Subject { operation, shape, device, work, dtype } = subject;
     let (us, n, steady) = (measurement.latency_us.p50, measurement.latency_us.n, measurement.steady);
-    let placed = Placed { work, us, roofs: machine.over(work, weights, us)? };
+    let placed = Placed { work, us, roofs: machine.over(work, &dtype, us)? };
     let (bound, reason) = (placed.bound(), placed.reason());
     Ok(RooflineRow { host: host.clone(), operation, shape, threads, device, work, us, n, steady, roofs: placed.roofs, bound, reason })
 }
@@ -243,6 +256,7 @@ mod tests {
     use super::*;
     use crate::case::Execution;
     use crate::latency::LatencySuite;
+    use crate::network::Place;
     use crate::run::Run;
     use crate::table::{Report, markdown};
     use candle_models::policy::Heads;
@@ -254,7 +268,14 @@ mod tests {
             networks: vec![Network::random("mlp", Heads::Independent, directory.path()).unwrap()],
             batches: vec![1, 3],
             window: 4,
-            ops: OpSuite { batches: vec![1], frames: 2, rows: vec![1], threads: vec![1], only: vec!["gru".to_owned()] },
+            ops: OpSuite {
+                batches: vec![1],
+                frames: 2,
+                rows: vec![1],
+                threads: vec![1],
+                place: Place::cpu(),
+                only: vec!["gru".to_owned()],
+            },
         };
         let settings = Settings { warm_up_s: 0.0, window_s: 1e-3, ..Settings::default() };
         // Roofs high enough for any machine: what they are is not tested here.
@@ -266,6 +287,11 @@ mod tests {
             assert_eq!(row.cells().len(), RooflineRow::COLUMNS.len());
             assert!(row.work.flop > 0.0 && row.work.bytes > 0.0 && row.reason.contains("GFLOP/s"), "{row:?}");
             assert_eq!(row.bound, row.placed().bound());
+        }
+        let model = suite.networks[0].load().unwrap();
+        let [wide, narrow] = [DType::F32, DType::BF16].map(|dtype| engine::work(&*model, 3, 1, dtype).unwrap());
+        for (wide, narrow) in wide.iter().zip(&narrow) {
+            assert!(narrow.flop == wide.flop && (0.5 * wide.bytes..=wide.bytes).contains(&narrow.bytes), "{wide:?} {narrow:?}");
         }
         assert_eq!(markdown(&rows).lines().count(), rows.len() + 2);
         // A table of latencies in the same run learns from it what bounds each captured pass.

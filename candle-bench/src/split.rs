@@ -8,18 +8,14 @@ pub use row::TrainRow;
 
 use crate::case::Case;
 use crate::formulas;
-use crate::harness::{self, InPool, Settings, Timed, pool};
+use crate::harness::{self, InPool, Settings, pool};
 use crate::host::Host;
 use crate::network::Place;
-use crate::ops::Peaks;
+use crate::ops::{Peaks, gpu};
 use crate::ranks::{RankRun, RankStep};
 use crate::stats::{self, Summary};
 use crate::targets::peak_kilobytes;
 use anyhow::{Context, Result, bail};
-use candle_core::{DType, Device, Tensor};
-use candle_models::device;
-use candle_models::ops::{self, Activation};
-use candle_models::random::Random;
 use candle_train::beam::config::RunConfig as BeamRun;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -31,8 +27,6 @@ use trainee::{Trainee, policy_run};
 
 /// Training steps of the process whose memory is read: the second one is the first that has moments beside gradients.
 const MEMORY_STEPS: usize = 3;
-/// Rows, columns and terms of the product that stands for a GPU's peak: large enough for its arithmetic to be the limit.
-const GPU_PRODUCT: usize = 4096;
 /// Share of a step that its parts may miss or exceed.
 pub const TOLERANCE: f64 = 0.1;
 
@@ -69,7 +63,7 @@ impl TrainSplitSuite {
              gradients, and taking the graph down. optimiser: norm, clipping, AdamW, moving average. communication: waiting for other ranks, none for one rank. Means over \
              the steps of a round, medians over the rounds; a loader fills its queue while the other trainer computes. left over: the trainer's step less all parts, its figures, loss scale and \
              metrics, and what the clock disturbs; the parts add up where it is at most {:.0}% of the step. MFU: 6 operations for every use of a weight of a matrix \
-             in a forward pass, over the time, over the machine's own large product (on a CPU that of candle-bench ops, in f32; on a GPU {GPU_PRODUCT} x {GPU_PRODUCT} x {GPU_PRODUCT} in the case's dtype). Attention's and scan's own \
+             in a forward pass, over the time, over the machine's own large product (on a CPU that of candle-bench ops, in f32; on a GPU the fastest square one in the case's dtype). Attention's and scan's own \
              operations are not counted. Peak memory: VmHWM of a process that makes {MEMORY_STEPS} steps. Rows of several ranks: time, data and communication by \
              candle-train's own metrics (MPI, one thread a rank); forward, backward and optimiser of a rank's share of the batch, measured alone in this process, so that \
              what ranks take from each other (caches, memory) is left over.",
@@ -133,14 +127,10 @@ impl TrainSplitSuite {
     fn peak_gflop_per_s(&self, case: &Case) -> Result<Option<f64>> {
         let device = &self.place.device;
         if device.is_cpu() {
-            let measure = || Ok(Peaks::measure(case.threads, &self.settings)?.gflop_per_s);
+            let measure = || Ok(Peaks::of_threads(case.threads, &self.settings)?.gflop_per_s);
             return (case.dtype == "f32").then(measure).transpose();
         }
-        let dtype = device::float_dtype(&case.dtype)?;
-        let [a, b] = [matrix("a", dtype, device)?, matrix("b", dtype, device)?];
-        let measured = harness::measure(&mut Timed(GpuProduct { a, b }), &self.settings)?;
-        let flop = formulas::product_flop(GPU_PRODUCT, GPU_PRODUCT, GPU_PRODUCT);
-        Ok(Some(formulas::gflop_per_s(flop, measured.latency_us.p50)))
+        Ok(Some(gpu::fastest_product(device, &case.dtype, &self.settings)?))
     }
 
     fn row(&self, trainee: &Trainee, case: Case, peak_gflop_per_s: Option<f64>, host: &Host) -> Result<TrainRow> {
@@ -305,25 +295,6 @@ pub fn memory_of(request: &str) -> Result<u64> {
         (0..MEMORY_STEPS).try_for_each(|_| whole.step().map(drop))
     })?;
     peak_kilobytes()
-}
-
-/// A large product, waited for.
-struct GpuProduct {
-    a: Tensor,
-    b: Tensor,
-}
-
-impl harness::Subject for GpuProduct {
-    fn run(&mut self) -> Result<()> {
-        ops::linear(&self.a, &self.b, None, Activation::None)?;
-        Ok(self.a.device().synchronize()?)
-    }
-}
-
-fn matrix(name: &str, dtype: DType, device: &Device) -> Result<Tensor> {
-    let mut values = vec![0.0; GPU_PRODUCT * GPU_PRODUCT];
-    Random::new(7).stream(name).fill_normal(0, &mut values);
-    Ok(Tensor::from_vec(values, (GPU_PRODUCT, GPU_PRODUCT), device)?.to_dtype(dtype)?)
 }
 
 #[cfg(test)]

@@ -260,7 +260,7 @@ impl TargetSuite {
         let PeerRow { host, case, comparison, .. } = training;
         let micros = comparison.map_or(f64::NAN, |c| c.ours_us.p50);
         let flop = formulas::training_flop((products(&self.mamba[0].policy()?)? * case.batch * case.frames) as f64);
-        let (ours, peak) = (formulas::gflop_per_s(flop, micros), Peaks::measure(case.threads, &self.settings)?.gflop_per_s);
+        let (ours, peak) = (formulas::gflop_per_s(flop, micros), Peaks::of_threads(case.threads, &self.settings)?.gflop_per_s);
         Ok(TargetRow {
             host,
             case,

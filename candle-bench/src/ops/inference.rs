@@ -40,12 +40,12 @@ pub(crate) enum Weights {
 impl Weights {
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::Q8];
 
-    /// By the name of a dtype; f32 where there is no product of that kind.
+    /// By the name of a dtype; f32 where there is no product with such weights.
     pub fn named(dtype: &str) -> Self {
         Self::ALL.into_iter().find(|weights| weights.name() == dtype).unwrap_or(Self::F32)
     }
 
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
@@ -247,7 +247,7 @@ pub(super) fn product([inputs, outputs]: [usize; 2], weights: Weights, rows: usi
     let weight = normal("weight", &[inputs, outputs], 1.0 / (inputs as f32).sqrt())?;
     let (weight, format) = weights.round(&weight)?;
     let layer = Linear { weight, bias: Some(normal("bias", &[outputs], 0.1)?), format };
-    let [fused, plain] = forms(Layer::Linear(layer), Sizes { batch: rows, frames: 1 }, threads)?;
+    let [fused, plain] = forms(Layer::Linear(layer), Sizes { batch: rows, frames: 1, device: &Device::Cpu }, threads)?;
     Ok(Pair {
         operation: PRODUCT.to_owned(),
         shape: format!("{rows} x {inputs} to {outputs}, {}", weights.name()),
@@ -280,7 +280,7 @@ impl Product {
         let model = Arc::new(OneLayer { signature: layer.signature(), layer });
         let x = normal("x", &[rows, 1, inputs], 1.0)?;
         let given = NamedTensors::from_iter([("x".to_owned(), x.clone())]);
-        let packed = Packed::new(model, Sizes { batch: rows, frames: 1 }, &given, threads)?;
+        let packed = Packed::new(model, Sizes { batch: rows, frames: 1, device: &Device::Cpu }, &given, threads)?;
         Ok(Self { packed, x: x.flatten_all()?.to_vec1()?, weight: weight.flatten_all()?.to_vec1()? })
     }
 

@@ -1,9 +1,9 @@
 //! A Mamba block as one operation, against the operations that it is made of: in plain form, and each fused for itself.
 
+use super::Pair;
 use super::training::{EPS, INNER, Operation, SCAN_BACKWARD, SCAN_FORWARD, STATES, Sizes, TAPS, WIDTH, function, product, scan_work};
-use super::{Pair, normal};
 use anyhow::{Context, Result};
-use candle_core::{D, Device, Result as CandleResult, Tensor};
+use candle_core::{D, Result as CandleResult, Tensor};
 use candle_models::exec::tensors::TensorExecutor;
 use candle_models::nn::{Mamba, MambaConfig, Params};
 use candle_models::ops::{self, Activation, NormKind};
@@ -76,14 +76,17 @@ const MAMBA: [&str; 10] = [
 
 pub(super) fn block(name: &str, sizes: Sizes, plain: &'static Parts) -> Result<[Pair; 2]> {
     let (config, rows, resets) = (MambaConfig { state: STATES, expand: INNER / WIDTH, conv: TAPS }, sizes.rows(), sizes.resets());
-    let params = Params::init(Random::new(5), &Device::Cpu);
+    let params = Params::init(Random::new(5), sizes.device);
     Mamba::new(WIDTH, &config, &params, &mut Vec::new())?;
     let vars = params.vars();
-    let mut inputs = vec![("x", normal("x", &[rows, WIDTH], 1.0)?)];
+    let mut inputs = vec![("x", sizes.normal("x", &[rows, WIDTH], 1.0)?)];
     for name in MAMBA {
         inputs.push((name, vars.get(name).with_context(|| format!("{name}: no such parameter"))?.as_detached_tensor()));
     }
-    let before = [normal("conv state", &[sizes.batch, TAPS - 1, INNER], 1.0)?, normal("scan state", &[sizes.batch, STATES, INNER], 1.0)?];
+    let before = [
+        sizes.normal("conv state", &[sizes.batch, TAPS - 1, INNER], 1.0)?,
+        sizes.normal("scan state", &[sizes.batch, STATES, INNER], 1.0)?,
+    ];
     let (states, same) = (before.clone(), resets.clone());
     let rank = config.rank(WIDTH);
     let products: f64 =
@@ -95,10 +98,10 @@ pub(super) fn block(name: &str, sizes: Sizes, plain: &'static Parts) -> Result<[
         inputs,
         fused: Arc::new(move |t| {
             let weights = MAMBA.iter().zip(&t[1..]).map(|(name, t)| ((*name).to_owned(), t.clone())).collect();
-            let block = Mamba::new(WIDTH, &config, &Params::given(weights, &Device::Cpu), &mut Vec::new())?;
+            let block = Mamba::new(WIDTH, &config, &Params::given(weights, t[0].device()), &mut Vec::new())?;
             let (x, states, resets, none) = (t[0].clone(), before.clone(), resets.clone(), NamedTensors::new());
             Ok(Box::new(move || {
-                let mut executor = TensorExecutor::new(&none, &resets, states.to_vec(), &Device::Cpu);
+                let mut executor = TensorExecutor::new(&none, &resets, states.to_vec(), x.device());
                 Ok(block.forward(&mut executor, &x)?)
             }))
         }),

@@ -70,26 +70,26 @@ impl Form for Plain {
 }
 
 /// The variables of a policy and the gradients of a loss whose gradients are random.
-fn problem() -> Result<(BTreeMap<String, Var>, GradStore)> {
-    let params = Params::init(Random::new(5), &Device::Cpu);
+fn problem(device: &Device) -> Result<(BTreeMap<String, Var>, GradStore)> {
+    let params = Params::init(Random::new(5), device);
     Policy::new(&PolicyConfig::default(), &params)?;
     let vars = params.vars();
-    let term = |(name, var): (&String, &Var)| (var.as_tensor() * normal(name, var.dims(), 1.0)?)?.sum_all();
+    let term = |(name, var): (&String, &Var)| (var.as_tensor() * normal(name, var.dims(), 1.0)?.to_device(device)?)?.sum_all();
     let terms = vars.iter().map(term).collect::<candle_core::Result<Vec<_>>>()?;
     let gradients = Tensor::stack(&terms, 0)?.sum_all()?.backward()?;
     Ok((vars, gradients))
 }
 
-pub(super) fn pair() -> Result<Pair> {
+pub(super) fn pair(device: &Device) -> Result<Pair> {
     // Without decay and clipping: Candle's decays every parameter and does not clip.
     let config = OptimiserConfig { weight_decay: 0.0, clip: 0.0, ..OptimiserConfig::default() };
     let theirs = ParamsAdamW { lr: LEARNING_RATE, beta1: config.beta1, beta2: config.beta2, eps: config.eps, weight_decay: 0.0 };
-    let (vars, store) = problem()?;
+    let (vars, store) = problem(device)?;
     let n: usize = vars.values().map(|v| v.elem_count()).sum();
     let mut gradients = Gradients::zeros(&vars)?;
     gradients.add(&vars, &store)?;
-    let fused = Fused { optimiser: Optimiser::new(config, &vars)?, gradients, loss: Tensor::zeros(1, DType::F32, &Device::Cpu)?, vars };
-    let (vars, gradients) = problem()?;
+    let fused = Fused { optimiser: Optimiser::new(config, &vars)?, gradients, loss: Tensor::zeros(1, DType::F32, device)?, vars };
+    let (vars, gradients) = problem(device)?;
     let plain = Plain { optimiser: candle_nn::AdamW::new(vars.values().cloned().collect(), theirs)?, gradients, vars };
     Ok(Pair {
         operation: NAME.to_owned(),
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn updates_move_every_parameter_on_both_sides() {
-        let Pair { mut fused, mut plain, .. } = pair().unwrap();
-        let before = values(&problem().unwrap().0).unwrap();
+        let Pair { mut fused, mut plain, .. } = pair(&Device::Cpu).unwrap();
+        let before = values(&problem(&Device::Cpu).unwrap().0).unwrap();
         for after in [fused.answers().unwrap(), plain.answers().unwrap()] {
             for (name, after) in after {
                 // The first step of Adam is as long as the learning rate.

@@ -1,15 +1,15 @@
-//! What this machine reaches at most: in products of each kind of weights, and in moving as many bytes as an operation does.
+//! What this machine reaches at most: in products of each dtype, and in moving as many bytes as an operation does.
 
-use super::inference::{self, Weights};
-use super::{Form, Work, normal};
+pub(crate) mod gpu;
+mod threads;
+
+use super::Work;
+use super::inference::Weights;
 use crate::formulas::{self, Roofs};
-use crate::harness::{self, Settings, Subject, Timed, pool};
+use crate::harness::{Settings, pool};
 use anyhow::Result;
-use candle_core::Tensor;
-use candle_models::ops::{self, Activation};
-use pulp::{Arch, Simd, WithSimd};
+use candle_core::Device;
 use rayon::ThreadPool;
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -21,16 +21,48 @@ pub(super) const PEAK_COPY: usize = 1 << 28;
 const LEAST_BYTES: usize = 1 << 18;
 /// How often a roof is measured anew before a row above it is refused: the first time something else may have run beside it.
 const AGAIN: usize = 2;
-/// Sizes of the square products with narrow weights that may be a roof, and rows of the small ones: which is fastest, caches decide.
-const NARROW_PRODUCTS: [usize; 2] = [PEAK_PRODUCT / 2, PEAK_PRODUCT];
-const FEW_ROWS: [usize; 2] = [1, 32];
-/// Random numbers that fill a large buffer, over and over.
-const PATTERN: usize = 1 << 16;
+/// What roofs are those of.
+#[derive(Clone, Copy)]
+pub(crate) enum Site<'a> {
+    /// Threads of this CPU.
+    Threads(&'a ThreadPool),
+    /// A GPU.
+    Gpu(&'a Device),
+}
 
-/// What the machine reaches on a number of threads.
+impl<'a> Site<'a> {
+    /// A GPU, or threads where the device is the CPU.
+    pub fn of(device: &'a Device, threads: &'a ThreadPool) -> Self {
+        if device.is_cuda() { Self::Gpu(device) } else { Self::Threads(threads) }
+    }
+
+    fn fastest_product(self, dtype: &str, settings: &Settings) -> Result<f64> {
+        match self {
+            Self::Threads(pool) => threads::fastest_product(pool, Weights::named(dtype), settings),
+            Self::Gpu(device) => gpu::fastest_product(device, dtype, settings),
+        }
+    }
+
+    fn rate_of_bytes(self, bytes: usize, settings: &Settings) -> Result<f64> {
+        match self {
+            Self::Threads(pool) => threads::rate_of_bytes(pool, bytes, settings),
+            Self::Gpu(device) => gpu::rate_of_bytes(device, bytes, settings),
+        }
+    }
+
+    /// The least and the most bytes that are moved to find a roof.
+    fn bytes(self) -> [usize; 2] {
+        match self {
+            Self::Threads(_) => [LEAST_BYTES, PEAK_COPY],
+            Self::Gpu(_) => [gpu::LEAST_BYTES, gpu::PEAK_COPY],
+        }
+    }
+}
+
+/// What the machine reaches on a number of threads, or a GPU does.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Peaks {
-    /// Threads.
+    /// Threads; one for a GPU.
     pub threads: usize,
     /// Billions of floating-point operations a second in a large product of f32 matrices.
     pub gflop_per_s: f64,
@@ -39,280 +71,109 @@ pub struct Peaks {
 }
 
 impl Peaks {
-    /// Measures them.
-    pub fn measure(threads: usize, settings: &Settings) -> Result<Self> {
+    /// Those of so many threads.
+    pub fn of_threads(threads: usize, settings: &Settings) -> Result<Self> {
         let pool = pool(threads)?;
-        let gflop_per_s = product_gflop_per_s(&pool, Weights::F32, PEAK_PRODUCT, settings)?;
-        Ok(Self { threads, gflop_per_s, gb_per_s: rate_of_bytes(&pool, CopyBytes::new(PEAK_COPY)?, PEAK_COPY, settings)? })
+        let gflop_per_s = threads::product_gflop_per_s(&pool, Weights::F32, PEAK_PRODUCT, settings)?;
+        Ok(Self { threads, gflop_per_s, gb_per_s: threads::copy_gb_per_s(&pool, PEAK_COPY, settings)? })
+    }
+
+    /// Those of a GPU.
+    pub fn of_gpu(device: &Device, settings: &Settings) -> Result<Self> {
+        let gflop_per_s = gpu::fastest_product(device, "f32", settings)?;
+        Ok(Self { threads: 1, gflop_per_s, gb_per_s: gpu::rate_of_bytes(device, gpu::PEAK_COPY, settings)? })
     }
 }
 
-struct LargeProduct([Tensor; 2]);
-
-impl Subject for LargeProduct {
-    fn run(&mut self) -> Result<()> {
-        // The product alone: without bias and activation this is one call of gemm.
-        ops::linear(&self.0[0], &self.0[1], None, Activation::None)?;
-        Ok(())
-    }
-}
-
-fn floats(bytes: usize) -> Result<Vec<f32>> {
-    let pattern = normal("pattern", &[PATTERN], 1.0)?.to_vec1::<f32>()?;
-    Ok(pattern.into_iter().cycle().take(bytes / 4).collect())
-}
-
-/// Bytes that a call moves at least: starting threads is not to be seen.
-const MOVED: usize = 1 << 24;
-
-/// How often a call goes over so many bytes.
-fn passes(bytes: usize) -> usize {
-    (MOVED / bytes).max(1)
-}
-
-/// Half of the bytes into the other half, every thread its own part.
-struct CopyBytes(Vec<f32>, Vec<f32>);
-
-impl CopyBytes {
-    fn new(bytes: usize) -> Result<Self> {
-        Ok(Self(floats(bytes / 2)?, floats(bytes / 2)?))
-    }
-}
-
-impl Subject for CopyBytes {
-    fn run(&mut self) -> Result<()> {
-        let (chunk, passes) = (self.0.len().div_ceil(rayon::current_num_threads()), passes(8 * self.0.len()));
-        self.1.par_chunks_mut(chunk).zip(self.0.par_chunks(chunk)).for_each(|(to, from)| {
-            (0..passes).for_each(|_| std::hint::black_box(&mut *to).copy_from_slice(from));
-        });
-        Ok(())
-    }
-}
-
-/// All of the bytes read, none written.
-struct SumBytes(Vec<f32>);
-
-impl Subject for SumBytes {
-    fn run(&mut self) -> Result<()> {
-        let (chunk, passes, arch) = (self.0.len().div_ceil(rayon::current_num_threads()), passes(4 * self.0.len()), Arch::new());
-        self.0.par_chunks(chunk).for_each(|values| {
-            (0..passes).for_each(|_| {
-                std::hint::black_box(arch.dispatch(Sum(std::hint::black_box(values))));
-            })
-        });
-        Ok(())
-    }
-}
-
-/// In several sums side by side: one alone would wait for its additions.
-struct Sum<'a>(&'a [f32]);
-
-impl WithSimd for Sum<'_> {
-    type Output = f32;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> f32 {
-        let mut sums = [simd.splat_f32s(0.0); 8];
-        let (registers, rest) = S::as_simd_f32s(self.0);
-        let mut blocks = registers.chunks_exact(8);
-        for block in &mut blocks {
-            for (sum, value) in sums.iter_mut().zip(block) {
-                *sum = simd.add_f32s(*sum, *value);
-            }
-        }
-        for (sum, value) in sums.iter_mut().zip(blocks.remainder()) {
-            *sum = simd.add_f32s(*sum, *value);
-        }
-        sums.into_iter().map(|sum| simd.reduce_sum_f32s(sum)).sum::<f32>() + rest.iter().sum::<f32>()
-    }
-}
-
-fn rate_of_bytes(pool: &ThreadPool, subject: impl Subject + Send, bytes: usize, settings: &Settings) -> Result<f64> {
-    let measured = pool.install(|| harness::measure(&mut Timed(subject), settings))?;
-    Ok(formulas::gb_per_s((passes(bytes) * bytes) as f64, measured.latency_us.p50))
-}
-
-/// The rate of a product of `n` x `n` x `n`.
-fn product_gflop_per_s(pool: &ThreadPool, weights: Weights, n: usize, settings: &Settings) -> Result<f64> {
-    let square = |name| normal(name, &[n; 2], 1.0);
-    let measured = match weights {
-        Weights::F32 => {
-            let product = LargeProduct([square("a")?, square("b")?]);
-            pool.install(|| harness::measure(&mut Timed(product), settings))?
-        }
-        narrow => {
-            let product: Box<dyn Form> = inference::product([n, n], narrow, n, pool.current_num_threads())?.fused;
-            pool.install(|| harness::measure(&mut Timed(product), settings))?
+/// How rows are placed under the roofs of a device, in words, with the peaks of this run.
+pub(crate) fn describe_roofs(device: &Device, peaks: &[Peaks]) -> String {
+    let rates = |p: &Peaks| format!("{:.1} GFLOP/s and {:.1} GB/s", p.gflop_per_s, p.gb_per_s);
+    let listed = |one: &dyn Fn(&Peaks) -> String| peaks.iter().map(one).collect::<Vec<_>>().join("; ");
+    let (peaks, roofs) = match device.is_cuda() {
+        true => (format!("{} in f32 products and copies on the GPU", listed(&rates)), gpu::describe()),
+        false => {
+            let listed = listed(&|p| format!("threads {}: {}", p.threads, rates(p)));
+            let (copy, n) = (PEAK_COPY >> 20, PEAK_PRODUCT);
+            (
+                format!(
+                    "{listed}, from a product of {n} x {n} x {n} through gemm and a copy within {copy} MiB, bytes read plus bytes written"
+                ),
+                threads::describe(),
+            )
         }
     };
-    Ok(formulas::gflop_per_s(formulas::product_flop(n, n, n), measured.latency_us.p50))
-}
-
-/// How rows are placed under the roofs, in words, with the peaks of this run.
-pub(crate) fn describe_roofs(peaks: &[Peaks]) -> String {
-    let peak = |p: &Peaks| format!("threads {}: {:.1} GFLOP/s and {:.1} GB/s", p.threads, p.gflop_per_s, p.gb_per_s);
     format!(
         "Rates count from the shapes: floating-point operations (a multiply-add is two, an exponential one; an elementwise backward twice its forward) and bytes (every value \
-         read or written once a pass). Peaks of this run: {}, from a product of {PEAK_PRODUCT} x {PEAK_PRODUCT} x {PEAK_PRODUCT} through gemm and a copy within {} MiB, bytes read plus \
-         bytes written. The roofs over a row: in f32 multiply-adds in registers, with narrower weights the fastest square product of {NARROW_PRODUCTS:?} rows or layer of {FEW_ROWS:?}; and the faster of a copy and a sum over half of the bytes counted, rounded down to a \
-         power of two, which may lie in a cache; attainable is the lower of the two at the row's intensity. A row above {:.0}% of it is refused, after the roofs have been measured anew. Bound by \
-         memory below the intensity at which the roofs meet, by compute above it, by overhead where it takes more than {} times as long as both allow.",
-        peaks.iter().map(peak).collect::<Vec<_>>().join("; "),
-        PEAK_COPY >> 20,
+         read or written once a pass). Peaks of this run: {peaks}. The roofs over a row: {roofs}; attainable is the lower of the two at the row's intensity. A row above {:.0}% of \
+         it is refused, after the roofs have been measured anew. Bound by memory below the intensity at which the roofs meet, by compute above it, by overhead where it takes more \
+         than {} times as long as both allow.",
         100.0 * formulas::ABOVE_ROOF,
         formulas::FAR_ABOVE,
     )
 }
 
-/// The most operations a second in products with such weights. In f32 that is arithmetic in registers, which no product exceeds; for the
-/// others the fastest of several products, for a large one need not be it: with few rows the weights are used as they come.
-fn fastest_product(pool: &ThreadPool, weights: Weights, settings: &Settings) -> Result<f64> {
-    if weights == Weights::F32 {
-        let measured = pool.install(|| harness::measure(&mut Timed(MultiplyAdds), settings))?;
-        return Ok(formulas::gflop_per_s(MultiplyAdds::flop(pool.current_num_threads()), measured.latency_us.p50));
-    }
-    let mut best = f64::NEG_INFINITY;
-    for n in NARROW_PRODUCTS {
-        best = best.max(product_gflop_per_s(pool, weights, n, settings)?);
-    }
-    for rows in FEW_ROWS {
-        let product = inference::Product::new(inference::LAYERS[0], weights, rows, pool.current_num_threads())?;
-        let measured = pool.install(|| harness::measure(&mut Timed(product), settings))?;
-        let [inputs, outputs] = inference::LAYERS[0];
-        best = best.max(formulas::gflop_per_s(formulas::product_flop(rows, inputs, outputs), measured.latency_us.p50));
-    }
-    Ok(best)
-}
-
-/// Multiply-adds in registers on every thread, in as many sums side by side as hide the wait for one.
-struct MultiplyAdds;
-
-/// Sums of a thread, and turns of a call: some 10 us.
-const SUMS: usize = 12;
-const TURNS: usize = 1 << 14;
-
-impl MultiplyAdds {
-    /// Operations of a call.
-    fn flop(threads: usize) -> f64 {
-        let lanes = Arch::new().dispatch(Lanes);
-        2.0 * (SUMS * TURNS * lanes * threads) as f64
-    }
-}
-
-impl Subject for MultiplyAdds {
-    fn run(&mut self) -> Result<()> {
-        rayon::broadcast(|_| std::hint::black_box(Arch::new().dispatch(InRegisters::of_unknown())));
-        Ok(())
-    }
-}
-
-/// Values of a register.
-struct Lanes;
-
-impl WithSimd for Lanes {
-    type Output = usize;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> usize {
-        S::F32_LANES
-    }
-}
-
-/// `x = a x + b`, over and over. The compiler must know nothing of these numbers: of sums that are equal it computes one.
-struct InRegisters {
-    a: f32,
-    b: f32,
-    starts: [f32; SUMS],
-}
-
-impl InRegisters {
-    fn of_unknown() -> Self {
-        std::hint::black_box(Self { a: 0.999, b: 1e-3, starts: std::array::from_fn(|i| 1.0 + i as f32) })
-    }
-}
-
-impl WithSimd for InRegisters {
-    type Output = f32;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> f32 {
-        let (a, b) = (simd.splat_f32s(self.a), simd.splat_f32s(self.b));
-        let mut sums = self.starts.map(|start| simd.splat_f32s(start));
-        for _ in 0..TURNS {
-            for sum in &mut sums {
-                *sum = simd.mul_add_f32s(a, *sum, b);
-            }
-        }
-        sums.into_iter().map(|sum| simd.reduce_sum_f32s(sum)).sum()
-    }
-}
-
 /// A measurement that stands for a roof.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Probe {
-    /// The fastest product with such weights.
-    Product(Weights),
-    /// The faster of a copy and a sum over so many bytes.
+    /// The fastest product of that dtype.
+    Product(String),
+    /// The fastest way to move so many bytes.
     Bytes(usize),
 }
 
 impl Probe {
     /// A value that is read and written counts twice, and its memory is there once. Fewer bytes are nearer to the processor, so that
     /// rounding down raises the roof.
-    fn of_bytes(bytes: f64) -> Self {
-        let bytes = (0.5 * bytes) as usize;
-        Self::Bytes(1 << bytes.clamp(LEAST_BYTES, PEAK_COPY).ilog2())
+    fn of_bytes(bytes: f64, [least, most]: [usize; 2]) -> Self {
+        Self::Bytes(1 << ((0.5 * bytes) as usize).clamp(least, most).ilog2())
     }
 }
 
-/// The roofs of a number of threads, each measured when it is first asked for.
+/// The roofs of threads or of a GPU, each measured when it is first asked for.
 pub(crate) struct Machine<'a> {
-    pool: &'a ThreadPool,
+    site: Site<'a>,
     settings: &'a Settings,
     found: BTreeMap<Probe, f64>,
 }
 
 impl<'a> Machine<'a> {
-    pub fn new(pool: &'a ThreadPool, settings: &'a Settings) -> Self {
-        Self { pool, settings, found: BTreeMap::new() }
+    pub fn new(site: Site<'a>, settings: &'a Settings) -> Self {
+        Self { site, settings, found: BTreeMap::new() }
     }
 
-    /// The roofs over a call that took so many microseconds.
+    /// The roofs over a call that took so many microseconds; `dtype` is that of its products.
     ///
     /// # Errors
-    /// [`Refused`] where the call is too fast for them, also after they have been measured anew.
-    pub fn over(&mut self, work: Work, weights: Weights, us: f64) -> Result<Roofs> {
-        let probes = [Probe::Product(weights), Probe::of_bytes(work.bytes)];
-        for probe in probes {
-            if !self.found.contains_key(&probe) {
+    /// [`Refused`](formulas::Refused) where the call is too fast for them, also after they have been measured anew.
+    pub fn over(&mut self, work: Work, dtype: &str, us: f64) -> Result<Roofs> {
+        let probes = [Probe::Product(dtype.to_owned()), Probe::of_bytes(work.bytes, self.site.bytes())];
+        for probe in &probes {
+            if !self.found.contains_key(probe) {
                 self.measure(probe)?;
             }
         }
         for _ in 0..AGAIN {
-            if self.roofs(probes).share(work.flop, work.bytes, us).is_ok() {
+            if self.roofs(&probes).share(work.flop, work.bytes, us).is_ok() {
                 break;
             }
-            probes.into_iter().try_for_each(|probe| self.measure(probe))?;
+            probes.iter().try_for_each(|probe| self.measure(probe))?;
         }
-        let roofs = self.roofs(probes);
+        let roofs = self.roofs(&probes);
         roofs.share(work.flop, work.bytes, us)?;
         Ok(roofs)
     }
 
-    fn roofs(&self, [product, bytes]: [Probe; 2]) -> Roofs {
-        Roofs { gflop_per_s: self.found[&product], gb_per_s: self.found[&bytes] }
+    fn roofs(&self, [product, bytes]: &[Probe; 2]) -> Roofs {
+        Roofs { gflop_per_s: self.found[product], gb_per_s: self.found[bytes] }
     }
 
     /// Keeps the best that was found: other programs make a roof lower, never higher.
-    fn measure(&mut self, probe: Probe) -> Result<()> {
+    fn measure(&mut self, probe: &Probe) -> Result<()> {
         let found = match probe {
-            Probe::Product(weights) => fastest_product(self.pool, weights, self.settings)?,
-            Probe::Bytes(n) => {
-                let copy = rate_of_bytes(self.pool, CopyBytes::new(n)?, n, self.settings)?;
-                copy.max(rate_of_bytes(self.pool, SumBytes(floats(n)?), n, self.settings)?)
-            }
+            Probe::Product(dtype) => self.site.fastest_product(dtype, self.settings)?,
+            Probe::Bytes(n) => self.site.rate_of_bytes(*n, self.settings)?,
         };
-        let best = self.found.entry(probe).or_insert(found);
+        let best = self.found.entry(probe.clone()).or_insert(found);
         *best = best.max(found);
         Ok(())
     }

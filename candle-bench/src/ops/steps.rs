@@ -12,6 +12,7 @@ use crate::stats;
 use crate::table::{Record, Shown, micros};
 use Shown::{Csv, Everywhere};
 use anyhow::Result;
+use candle_core::DType;
 use candle_models::engine::{self, Runner};
 use candle_models::exec::Work;
 use serde::{Deserialize, Serialize};
@@ -133,7 +134,7 @@ fn profile_case(network: &Network, (batch, frames): (usize, usize), settings: &S
         settings.interrupt.check()?;
         passes.push(runner.profile(&resets)?);
     }
-    let work = engine::work(&*model, batch, frames)?;
+    let work = engine::work(&*model, batch, frames, DType::F32)?;
     let found = by_name(&passes);
     let total: f64 = found.values().map(|(_, us)| us).sum();
     let mut rows: Vec<StepRow> = found

@@ -29,14 +29,15 @@ pub(super) const SCAN_FORWARD: f64 = 7.0;
 /// And in its backward: the states once more (5), gradients of C, B, input, state and decay (9), of step size and A (6).
 pub(super) const SCAN_BACKWARD: f64 = 20.0;
 
-/// Sequences and frames.
+/// Sequences and frames, and where they lie.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sizes {
+pub(super) struct Sizes<'a> {
     pub batch: usize,
     pub frames: usize,
+    pub device: &'a Device,
 }
 
-impl Sizes {
+impl Sizes<'_> {
     pub fn rows(self) -> usize {
         self.batch * self.frames
     }
@@ -44,6 +45,11 @@ impl Sizes {
     /// One game goes on at the start, another begins in the middle.
     pub fn resets(self) -> Vec<bool> {
         (0..self.rows()).map(|row| row % self.frames == self.frames / 2).collect()
+    }
+
+    /// Random numbers of that shape, normal with deviation `scale`.
+    pub fn normal(self, name: &str, shape: &[usize], scale: f32) -> CandleResult<Tensor> {
+        normal(name, shape, scale)?.to_device(self.device)
     }
 
     pub fn describe(self, rest: &str) -> String {
@@ -170,7 +176,7 @@ impl Form for Bound {
         let mut answers = Answers::from([("output".to_owned(), doubles(&y)?)]);
         if !self.variables.is_empty() {
             // A loss that weighs every output differently: the sum of a norm's outputs is a constant.
-            let grads = (&y * normal("loss", y.dims(), 1.0)?)?.sum_all()?.backward()?;
+            let grads = (&y * normal("loss", y.dims(), 1.0)?.to_device(y.device())?)?.sum_all()?.backward()?;
             for (name, var) in &self.variables {
                 let grad = grads.get(var).with_context(|| format!("{name}: no gradient"))?;
                 answers.insert(format!("gradient of {name}"), doubles(grad)?);
@@ -189,12 +195,12 @@ pub(super) fn scan_work(rows: usize, per: f64) -> f64 {
     per * (rows * INNER * STATES) as f64
 }
 
-fn layer([inputs, outputs]: [usize; 2], rows: usize) -> CandleResult<Vec<(&'static str, Tensor)>> {
+fn layer(sizes: Sizes, [inputs, outputs]: [usize; 2]) -> CandleResult<Vec<(&'static str, Tensor)>> {
     let scale = 1.0 / (inputs as f32).sqrt();
     Ok(vec![
-        ("x", normal("x", &[rows, inputs], 1.0)?),
-        ("weight", normal("weight", &[inputs, outputs], scale)?),
-        ("bias", normal("bias", &[outputs], 0.1)?),
+        ("x", sizes.normal("x", &[sizes.rows(), inputs], 1.0)?),
+        ("weight", sizes.normal("weight", &[inputs, outputs], scale)?),
+        ("bias", sizes.normal("bias", &[outputs], 0.1)?),
     ])
 }
 
@@ -203,7 +209,7 @@ fn linear(name: &str, sizes: Sizes, shape: [usize; 2], act: Activation) -> Resul
     Operation {
         name,
         shape: sizes.describe(&format!("{} to {}", shape[0], shape[1])),
-        inputs: layer(shape, sizes.rows())?,
+        inputs: layer(sizes, shape)?,
         fused: function(move |t| ops::linear(&t[0], &t[1], Some(&t[2]), act)),
         plain: function(move |t| ops::linear_reference(&t[0], &t[1], Some(&t[2]), act)),
         outputs: sizes.rows() * shape[1],
@@ -221,9 +227,9 @@ const GATE: f64 = 5.0;
 const LOSS: f64 = 6.0;
 
 fn norm(name: &str, sizes: Sizes, width: usize, kind: NormKind, act: Activation) -> Result<[Pair; 2]> {
-    let mut inputs = vec![("x", normal("x", &[sizes.rows(), width], 1.0)?), ("weight", normal("weight", &[width], 1.0)?)];
+    let mut inputs = vec![("x", sizes.normal("x", &[sizes.rows(), width], 1.0)?), ("weight", sizes.normal("weight", &[width], 1.0)?)];
     if kind == NormKind::Layer {
-        inputs.push(("bias", normal("bias", &[width], 0.1)?));
+        inputs.push(("bias", sizes.normal("bias", &[width], 0.1)?));
     }
     Operation {
         name,
@@ -240,8 +246,8 @@ fn norm(name: &str, sizes: Sizes, width: usize, kind: NormKind, act: Activation)
 
 /// A layer of the MLP: two operations, as it runs.
 fn dense(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
-    let mut inputs = layer([INNER, INNER], sizes.rows())?;
-    inputs.extend([("gain", normal("gain", &[INNER], 1.0)?), ("offset", normal("offset", &[INNER], 0.1)?)]);
+    let mut inputs = layer(sizes, [INNER, INNER])?;
+    inputs.extend([("gain", sizes.normal("gain", &[INNER], 1.0)?), ("offset", sizes.normal("offset", &[INNER], 0.1)?)]);
     let flop = product(sizes.rows(), [INNER, INNER]);
     Operation {
         name,
@@ -267,7 +273,7 @@ fn activation(name: &str, sizes: Sizes, act: Activation) -> Result<[Pair; 2]> {
     Operation {
         name,
         shape: sizes.describe(&INNER.to_string()),
-        inputs: vec![("x", normal("x", &[sizes.rows(), INNER], 1.0)?)],
+        inputs: vec![("x", sizes.normal("x", &[sizes.rows(), INNER], 1.0)?)],
         fused: function(move |t| ops::activation(&t[0], act)),
         plain: function(move |t| act.reference(&t[0])),
         outputs: n,
@@ -279,7 +285,7 @@ fn activation(name: &str, sizes: Sizes, act: Activation) -> Result<[Pair; 2]> {
 
 fn gate(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
     let n = sizes.rows() * INNER;
-    let matrix = |name| normal(name, &[sizes.rows(), INNER], 1.0);
+    let matrix = |name| sizes.normal(name, &[sizes.rows(), INNER], 1.0);
     Operation {
         name,
         shape: sizes.describe(&INNER.to_string()),
@@ -301,9 +307,9 @@ fn mask(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
     Operation {
         name,
         shape: sizes.describe(&WIDTH.to_string()),
-        inputs: vec![("x", normal("x", &[sizes.rows(), WIDTH], 1.0)?)],
+        inputs: vec![("x", sizes.normal("x", &[sizes.rows(), WIDTH], 1.0)?)],
         fused: function(move |t| ops::mask(&t[0], factors.clone())),
-        plain: function(move |t| &t[0] * Tensor::from_vec(again.clone(), t[0].shape(), &Device::Cpu)?),
+        plain: function(move |t| &t[0] * Tensor::from_vec(again.clone(), t[0].shape(), t[0].device())?),
         outputs: n,
         flop: [n as f64, 2.0 * n as f64],
         // The factors are no input.
@@ -328,7 +334,7 @@ fn add_rows(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
     Operation {
         name,
         shape: sizes.describe(&format!("{STREAM}, {BUTTONS} of {} rows", 2 * BUTTONS)),
-        inputs: vec![("x", normal("x", &[rows, STREAM], 1.0)?), ("table", normal("table", &[2 * BUTTONS, STREAM], 0.1)?)],
+        inputs: vec![("x", sizes.normal("x", &[rows, STREAM], 1.0)?), ("table", sizes.normal("table", &[2 * BUTTONS, STREAM], 0.1)?)],
         fused: function(move |t| ops::add_rows(&t[0], &t[1], index.clone(), BUTTONS, Activation::Relu)),
         plain: function(move |t| ops::add_rows_reference(&t[0], &t[1], &again, BUTTONS, Activation::Relu)),
         outputs: n,
@@ -348,7 +354,10 @@ fn join_rows(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
     Operation {
         name,
         shape: sizes.describe(&format!("{FEATURES} and {IDS} x {embedding} of {entries} rows")),
-        inputs: vec![("x", normal("x", &[rows, FEATURES], 1.0)?), ("table", normal("table", &[entries as usize, embedding], 0.1)?)],
+        inputs: vec![
+            ("x", sizes.normal("x", &[rows, FEATURES], 1.0)?),
+            ("table", sizes.normal("table", &[entries as usize, embedding], 0.1)?),
+        ],
         fused: function(move |t| ops::join_rows(&t[0], &t[1], index.clone(), IDS)),
         plain: function(move |t| ops::join_rows_reference(&t[0], &t[1], &again, IDS)),
         outputs: rows * width,
@@ -360,16 +369,16 @@ fn join_rows(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
 }
 
 fn causal_conv(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
-    let state = normal("conv state", &[sizes.batch, TAPS - 1, INNER], 1.0)?;
+    let state = sizes.normal("conv state", &[sizes.batch, TAPS - 1, INNER], 1.0)?;
     let (again, resets) = (state.clone(), sizes.resets());
     let (same, n) = (resets.clone(), sizes.rows() * INNER);
     Operation {
         name,
         shape: sizes.describe(&format!("{INNER}, {TAPS} taps")),
         inputs: vec![
-            ("x", normal("x", &[sizes.rows(), INNER], 1.0)?),
-            ("weight", normal("weight", &[TAPS, INNER], 0.5)?),
-            ("bias", normal("bias", &[INNER], 0.1)?),
+            ("x", sizes.normal("x", &[sizes.rows(), INNER], 1.0)?),
+            ("weight", sizes.normal("weight", &[TAPS, INNER], 0.5)?),
+            ("bias", sizes.normal("bias", &[INNER], 0.1)?),
         ],
         fused: function(move |t| Ok(ops::causal_conv(&t[0], &t[1], &t[2], &state, &resets)?.0)),
         plain: function(move |t| Ok(ops::causal_conv_reference(&t[0], &t[1], &t[2], &again, &same)?.0)),
@@ -381,19 +390,19 @@ fn causal_conv(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
 }
 
 fn selective_scan(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
-    let state = normal("scan state", &[sizes.batch, STATES, INNER], 1.0)?;
+    let state = sizes.normal("scan state", &[sizes.batch, STATES, INNER], 1.0)?;
     let (again, resets) = (state.clone(), sizes.resets());
     let same = resets.clone();
     // Rates from -0.1 down, behind them the skip: as in a trained block, the states neither die at once nor grow.
-    let rates = (normal("rates", &[STATES, INNER], 1.0)?.abs()?.neg()? - 0.1)?;
+    let rates = (sizes.normal("rates", &[STATES, INNER], 1.0)?.abs()?.neg()? - 0.1)?;
     let forward = scan_work(sizes.rows(), SCAN_FORWARD);
     Operation {
         name,
         shape: sizes.describe(&format!("{INNER}, {STATES} states")),
         inputs: vec![
-            ("u", normal("u", &[sizes.rows(), INNER], 1.0)?),
-            ("packed", normal("packed", &[sizes.rows(), INNER + 2 * STATES], 0.5)?),
-            ("params", Tensor::cat(&[rates, normal("skip", &[1, INNER], 1.0)?], 0)?),
+            ("u", sizes.normal("u", &[sizes.rows(), INNER], 1.0)?),
+            ("packed", sizes.normal("packed", &[sizes.rows(), INNER + 2 * STATES], 0.5)?),
+            ("params", Tensor::cat(&[rates, sizes.normal("skip", &[1, INNER], 1.0)?], 0)?),
         ],
         fused: function(move |t| Ok(ops::selective_scan(&t[0], &t[1], &t[2], &state, &resets)?.0)),
         plain: function(move |t| Ok(ops::selective_scan_reference(&t[0], &t[1], &t[2], &again, &same)?.0)),
@@ -405,7 +414,7 @@ fn selective_scan(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
 }
 
 fn gru(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
-    let state = normal("gru state", &[sizes.batch, WIDTH], 1.0)?;
+    let state = sizes.normal("gru state", &[sizes.batch, WIDTH], 1.0)?;
     let (again, resets) = (state.clone(), sizes.resets());
     let same = resets.clone();
     let flop = product(sizes.rows(), [WIDTH, 3 * WIDTH]);
@@ -413,9 +422,9 @@ fn gru(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
         name,
         shape: sizes.describe(&WIDTH.to_string()),
         inputs: vec![
-            ("x", normal("x", &[sizes.rows(), 3 * WIDTH], 1.0)?),
-            ("weight", normal("weight", &[WIDTH, 3 * WIDTH], 1.0 / (WIDTH as f32).sqrt())?),
-            ("bias", normal("bias", &[3 * WIDTH], 0.1)?),
+            ("x", sizes.normal("x", &[sizes.rows(), 3 * WIDTH], 1.0)?),
+            ("weight", sizes.normal("weight", &[WIDTH, 3 * WIDTH], 1.0 / (WIDTH as f32).sqrt())?),
+            ("bias", sizes.normal("bias", &[3 * WIDTH], 0.1)?),
         ],
         fused: function(move |t| Ok(ops::gru(&t[0], &t[1], &t[2], &state, &resets)?.0)),
         plain: function(move |t| Ok(ops::gru_reference(&t[0], &t[1], &t[2], &again, &same)?.0)),
@@ -439,14 +448,14 @@ fn groups() -> Vec<LossGroup> {
 fn cross_entropy(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
     let rows = sizes.rows();
     let classes = indices("classes", rows, ACTION, |column| COMPONENTS[column].classes.into());
-    let classes = Tensor::from_vec(classes, (rows, ACTION), &Device::Cpu)?;
+    let classes = Tensor::from_vec(classes, (rows, ACTION), sizes.device)?;
     let (again, groups) = (classes.clone(), groups());
     let same = groups.clone();
     let forward = rows * (LOGITS + ACTION + GROUPS);
     Operation {
         name,
         shape: sizes.describe(&format!("{LOGITS} logits of {GROUPS} components")),
-        inputs: vec![("logits", normal("logits", &[rows, LOGITS], 2.0)?)],
+        inputs: vec![("logits", sizes.normal("logits", &[rows, LOGITS], 2.0)?)],
         fused: function(move |t| ops::cross_entropy(&t[0], &classes, &groups, 0.1)),
         plain: function(move |t| ops::cross_entropy_reference(&t[0], &again, &same, 0.1)),
         outputs: rows * GROUPS,
@@ -462,7 +471,7 @@ mod tests {
 
     #[test]
     fn counts_of_a_known_case() {
-        let sizes = Sizes { batch: 2, frames: 3 };
+        let sizes = Sizes { batch: 2, frames: 3, device: &Device::Cpu };
         // 6 rows through 256 x 1024: 6 * 256 * 1024 multiply-adds; two more products of that size in the backward. Floats: x, weight, bias and
         // output; then these but the output once more, its gradient, and theirs.
         let [forward, both] = linear("linear", sizes, [256, 1024], Activation::None).unwrap();

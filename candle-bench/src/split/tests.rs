@@ -1,4 +1,5 @@
 use super::*;
+use candle_core::{Device, Tensor};
 use candle_models::beam::BeamConfig;
 use candle_models::policy::Heads;
 use steps::{Phased, Whole};

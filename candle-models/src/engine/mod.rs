@@ -70,6 +70,7 @@ use crate::exec::program::{Output, Program, Recorder, Whole};
 use crate::exec::work::{self, Work};
 use crate::recurrent::Recurrent;
 use crate::{beam, policy};
+use candle_core::DType;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -98,13 +99,13 @@ pub trait Model: Recurrent + Send + Sync {
 }
 
 /// What a pass over `batch` sequences of `steps` frames computes and moves at least, operation by operation as
-/// [`Runner::profile`] names them on the CPU.
+/// [`Runner::profile`] names them on the CPU. Values between operations are of `dtype`: f32 on a CPU.
 ///
 /// # Errors
 /// If the model cannot be recorded.
-pub fn work(model: &dyn Model, batch: usize, steps: usize) -> Result<Vec<Work>> {
+pub fn work(model: &dyn Model, batch: usize, steps: usize, dtype: DType) -> Result<Vec<Work>> {
     let program = Program::new(model.signature(), Whole::default(), |recorder| model.record(recorder))?;
-    work::work(&program, batch, steps)
+    work::work(&program, batch, steps, dtype)
 }
 
 /// The model of a bundle, whatever its family: a new family is one line here.

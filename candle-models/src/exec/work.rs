@@ -2,15 +2,16 @@
 //! follows from this and from its time.
 //!
 //! A multiply-add is two operations, an exponential, a division or a root one. A value of a row is read once and written once, a
-//! weight is read once a pass, in the dtype that it is stored in; what a cache holds is not subtracted.
+//! weight is read once a pass, in the dtype that it is stored in or that is computed in, whichever is narrower; what a cache holds is not
+//! subtracted.
 
 use super::program::{IndexSlot, Op, Program, Slot};
 use crate::Result;
 use crate::nn::{Linear, Norm};
 use crate::ops::{Activation, Format, NormKind};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 
-/// Bytes of a value between operations, of a state, and of an index.
+/// Bytes of a state, an index, and of a value that is f32 whatever the others are.
 const VALUE: f64 = 4.0;
 /// Of a state and channel of a selective scan: decay (multiply, exponential), what comes in, the new state and its share of the
 /// output (a multiply-add each).
@@ -34,9 +35,9 @@ pub struct Work {
 }
 
 /// The operations of a pass over `batch` sequences of `steps` frames, in their order. A stream of single frames has filled the window of
-/// its attention; longer sequences start anew.
-pub(crate) fn work(program: &Program, batch: usize, steps: usize) -> Result<Vec<Work>> {
-    let size = Size { batch, steps };
+/// its attention; longer sequences start anew. Values between operations are of `dtype`.
+pub(crate) fn work(program: &Program, batch: usize, steps: usize, dtype: DType) -> Result<Vec<Work>> {
+    let size = Size { batch, steps, value: dtype.size_in_bytes() as f64 };
     program.ops.iter().map(|op| size.of(op)).collect()
 }
 
@@ -58,19 +59,11 @@ fn values(tensor: &Tensor) -> f64 {
     VALUE * tensor.elem_count() as f64
 }
 
-/// Name and bytes of a layer's weight and bias.
-fn stored(layer: &Linear, inputs: usize, outputs: usize) -> (&'static str, f64) {
-    let (weights, bias) = ((inputs * outputs) as f64, layer.bias.as_ref().map_or(0.0, values));
-    match layer.format {
-        Format::F32 => ("f32", 4.0 * weights + bias),
-        Format::Bf16 => ("bf16", 2.0 * weights + bias),
-        Format::Q8(_) => ("q8", weights + VALUE * outputs as f64 + bias),
-    }
-}
-
 struct Size {
     batch: usize,
     steps: usize,
+    /// Bytes of a value between operations.
+    value: f64,
 }
 
 impl Size {
@@ -78,9 +71,19 @@ impl Size {
         (self.batch * self.steps) as f64
     }
 
+    /// Name and bytes of a layer's weight and bias.
+    fn stored(&self, layer: &Linear, inputs: usize, outputs: usize) -> (&'static str, f64) {
+        let (weights, bias) = ((inputs * outputs) as f64, layer.bias.as_ref().map_or(0.0, values));
+        match layer.format {
+            Format::F32 => ("f32", self.value.min(4.0) * weights + bias),
+            Format::Bf16 => ("bf16", 2.0 * weights + bias),
+            Format::Q8(_) => ("q8", weights + VALUE * outputs as f64 + bias),
+        }
+    }
+
     /// Bytes of matrices with a row for every frame.
     fn floats(&self, slots: &[Slot]) -> f64 {
-        VALUE * self.rows() * slots.iter().map(|slot| slot.width as f64).sum::<f64>()
+        self.value * self.rows() * slots.iter().map(|slot| slot.width as f64).sum::<f64>()
     }
 
     fn indices(&self, slots: &[IndexSlot]) -> f64 {
@@ -102,16 +105,16 @@ impl Size {
         let rows = self.rows();
         let (flop, bytes, weights) = match op {
             Op::Linear { x, layer, act, out } => {
-                let (name, weights) = stored(layer, x.width, out.width);
+                let (name, weights) = self.stored(layer, x.width, out.width);
                 let each = 2.0 * (x.width * out.width) as f64 + activation(*act) * out.width as f64;
                 (rows * each, weights + self.floats(&[*x, *out]), Some(name))
             }
             Op::LookupLinear { x, ids, tables, layer, out } => {
                 // A table's product with its columns is a table of rows to add, made when the model is prepared.
-                let (name, weights) = stored(layer, x.width, out.width);
+                let (name, weights) = self.stored(layer, x.width, out.width);
                 let looked_up = (tables.len() * out.width) as f64;
                 let each = 2.0 * (x.width * out.width) as f64 + looked_up;
-                (rows * each, weights + rows * VALUE * looked_up + self.floats(&[*x, *out]) + self.indices(&[*ids]), Some(name))
+                (rows * each, weights + rows * self.value * looked_up + self.floats(&[*x, *out]) + self.indices(&[*ids]), Some(name))
             }
             Op::Norm { x, norm, act, out } => {
                 let each = (normalisation(norm) + activation(*act)) * out.width as f64;
@@ -119,7 +122,7 @@ impl Size {
             }
             Op::AddRows { x, columns, act, out, .. } => {
                 let looked_up = (columns.len() * out.width) as f64;
-                (rows * (looked_up + activation(*act) * out.width as f64), rows * VALUE * looked_up + self.floats(&[*x, *out]), None)
+                (rows * (looked_up + activation(*act) * out.width as f64), rows * self.value * looked_up + self.floats(&[*x, *out]), None)
             }
             Op::Add { a, b, out } => (rows * out.width as f64, self.floats(&[*a, *b, *out]), None),
             Op::Gate { a, z, out } => (rows * (1.0 + activation(Activation::Silu)) * out.width as f64, self.floats(&[*a, *z, *out]), None),
@@ -135,7 +138,7 @@ impl Size {
                 (rows * each, values(a_log) + self.states(&[state.1]) + self.floats(&[*u, *dt, *bc, *out]), None)
             }
             Op::Gru { x, hidden, state, out, .. } => {
-                let (name, weights) = stored(hidden, out.width, x.width);
+                let (name, weights) = self.stored(hidden, out.width, x.width);
                 let each = 2.0 * (out.width * x.width) as f64 + GRU_UNIT * out.width as f64;
                 (rows * each, weights + self.states(&[state.1]) + self.floats(&[*x, *out]), Some(name))
             }

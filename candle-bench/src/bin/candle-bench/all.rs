@@ -30,12 +30,6 @@ struct Part {
     quick: String,
 }
 
-/// Suites that measure the CPU alone, and why.
-const ON_CPU: [(&str, &str); 2] = [
-    ("roofline", "its roofs are those of a CPU; the shares of a GPU's peaks stand in the tables of precision and train"),
-    ("memory", "it sets allocators of the CPU beside each other"),
-];
-
 fn parts(on_gpu: bool) -> Vec<Part> {
     let of = |bundles: &str, rest: &str| bundles.split(',').map(|b| format!("--bundles {b}")).collect::<Vec<_>>().join(" ") + " " + rest;
     let part = |suite, full: &str, quick: &str| Part { suite, full: full.to_owned(), quick: format!("{quick} {QUICK}") };
@@ -66,7 +60,7 @@ fn parts(on_gpu: bool) -> Vec<Part> {
         part(
             "roofline",
             &of(BUNDLES, &format!("{both} {threads}")),
-            &of(BUNDLES, &format!("--batches 1,32 --sequences 8 --rows 1 --only gelu,scan,gru,adamw {one}")),
+            &of(BUNDLES, &format!("--batches 1,32 --sequences 8 --rows 1 --only gelu,scan,gru,adamw {trained} {one}")),
         ),
         part(
             "load",
@@ -106,7 +100,7 @@ impl Part {
 
     /// Why it measures the CPU alone, if it does.
     fn on_cpu(&self) -> Option<&'static str> {
-        ON_CPU.iter().find(|(suite, _)| *suite == self.suite).map(|(_, why)| *why)
+        (self.suite == "memory").then_some("it sets allocators of the CPU beside each other")
     }
 
     /// Why it cannot run, where that is known before.
@@ -194,7 +188,7 @@ mod tests {
             for part in parts(on_gpu) {
                 let parsed = Arguments::try_parse_from(part.line(&all, Path::new("out"), &host));
                 assert!(parsed.is_ok_and(|a| !matches!(a.suite, crate::Suite::All(_))), "{}", part.suite);
-                assert_eq!(part.not_available(&all, on_gpu).is_some(), on_gpu && ["roofline", "memory"].contains(&part.suite));
+                assert_eq!(part.not_available(&all, on_gpu).is_some(), on_gpu && part.suite == "memory");
             }
         }
     }

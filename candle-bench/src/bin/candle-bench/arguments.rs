@@ -130,6 +130,8 @@ pub struct Startup {
 pub struct Roofline {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub device: OnDevice,
     /// Batches of a model's streaming step.
     #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 32, 256])]
     pub batches: Vec<usize>,

@@ -14,7 +14,7 @@ use candle_bench::graph::GraphSuite;
 use candle_bench::host::Host;
 use candle_bench::latency::LatencySuite;
 use candle_bench::load::LoadSuite;
-use candle_bench::network::Network;
+use candle_bench::network::{Network, Place};
 use candle_bench::ops::{self, OpSuite};
 use candle_bench::peers::PeerSuite;
 use candle_bench::precision::PrecisionSuite;
@@ -147,6 +147,7 @@ pub fn roofline(arguments: &Roofline) -> Result<ExitCode> {
             frames: common.window,
             rows: arguments.rows.clone(),
             threads: common.threads.clone(),
+            place: arguments.device.open()?,
             only: arguments.only.clone(),
         },
     };
@@ -296,6 +297,7 @@ pub fn ops(arguments: &Ops) -> Result<ExitCode> {
         frames: common.window,
         rows: arguments.rows.clone(),
         threads: common.threads.clone(),
+        place: Place::cpu(),
         only: arguments.only.clone(),
     };
     let peaks = suite.peaks(&common.settings)?;

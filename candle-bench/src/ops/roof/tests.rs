@@ -1,7 +1,12 @@
+use super::threads::{Lanes, Sum, fastest_product, floats, product_gflop_per_s};
 use super::*;
 use crate::formulas::Refused;
+use crate::harness::{self, Subject, Timed};
 use crate::host;
+use pulp::{Arch, Simd, WithSimd};
 use std::time::{Duration, Instant};
+
+const CPU: [usize; 2] = [LEAST_BYTES, PEAK_COPY];
 
 fn quick() -> Settings {
     Settings { warm_up_s: 0.0, window_s: 1e-3, ..Settings::default() }
@@ -9,22 +14,22 @@ fn quick() -> Settings {
 
 #[test]
 fn bytes_are_held_against_a_copy_of_no_more_bytes() {
-    assert_eq!(Probe::of_bytes(46e6), Probe::Bytes(1 << 24));
-    assert_eq!(Probe::of_bytes(10.0), Probe::Bytes(LEAST_BYTES));
-    assert_eq!(Probe::of_bytes(1e12), Probe::Bytes(PEAK_COPY));
+    assert_eq!(Probe::of_bytes(46e6, CPU), Probe::Bytes(1 << 24));
+    assert_eq!(Probe::of_bytes(10.0, CPU), Probe::Bytes(LEAST_BYTES));
+    assert_eq!(Probe::of_bytes(1e12, CPU), Probe::Bytes(PEAK_COPY));
 }
 
 #[test]
 fn a_row_above_its_roofs_is_refused_after_they_were_measured_anew() {
     let (pool, settings) = (pool(1).unwrap(), quick());
-    let mut machine = Machine::new(&pool, &settings);
+    let mut machine = Machine::new(Site::Threads(&pool), &settings);
     // A product that something else had run beside: measured anew, it is as fast as it is.
-    machine.found.insert(Probe::Product(Weights::F32), 1e-6);
+    machine.found.insert(Probe::Product("f32".to_owned()), 1e-6);
     let work = Work { flop: 1e9, bytes: 1e6 };
     // A second is time enough for either.
-    let roofs = machine.over(work, Weights::F32, 1e6).unwrap();
+    let roofs = machine.over(work, "f32", 1e6).unwrap();
     assert!(roofs.gflop_per_s > 1e-3 && roofs.gb_per_s > 0.1, "{roofs:?}");
-    let error = machine.over(work, Weights::F32, 1e-3).unwrap_err();
+    let error = machine.over(work, "f32", 1e-3).unwrap_err();
     assert!(matches!(error.downcast_ref(), Some(Refused::AboveRoof { .. })), "{error:?}");
 }
 
@@ -98,13 +103,13 @@ fn lands_on_its_roof<S: Subject>(work: Work, kernel: impl Fn() -> S) {
     let settings = Settings { warm_up_s: 0.0, window_s: 0.005, ..Settings::default() };
     let pool = pool(1).unwrap();
     let share = || {
-        let (mut machine, mut least_us) = (Machine::new(&pool, &settings), f64::INFINITY);
-        let probes = [Probe::Product(Weights::F32), Probe::of_bytes(work.bytes)];
+        let (mut machine, mut least_us) = (Machine::new(Site::Threads(&pool), &settings), f64::INFINITY);
+        let probes = [Probe::Product("f32".to_owned()), Probe::of_bytes(work.bytes, CPU)];
         for _ in 0..10 {
-            probes.into_iter().for_each(|probe| machine.measure(probe).unwrap());
+            probes.iter().for_each(|probe| machine.measure(probe).unwrap());
             least_us = least_us.min(harness::measure(&mut Timed(kernel()), &settings).unwrap().latency_us.p50);
         }
-        machine.roofs(probes).least_us(work.flop, work.bytes) / least_us
+        machine.roofs(&probes).least_us(work.flop, work.bytes) / least_us
     };
     let (start, mut found) = (Instant::now(), Vec::new());
     while start.elapsed() < TRIES {

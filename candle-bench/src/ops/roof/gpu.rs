@@ -1,0 +1,108 @@
+//! What a GPU reaches at most, and products of matrices on it.
+
+use crate::formulas;
+use crate::harness::{self, OnDevice, Settings};
+use crate::ops::normal;
+use anyhow::{Context, Result};
+use candle_core::cuda::{gemm_reduced_precision_f32, set_gemm_reduced_precision_f32};
+use candle_core::{DType, Device, Tensor};
+
+/// Operations put on a GPU before it is waited for.
+pub(crate) const CALLS: usize = 10;
+/// Rows of the first square product that may be a roof, and of the last. Small ones do not fill a GPU.
+const PRODUCTS: [usize; 2] = [256, 8192];
+/// What a product of twice the size has to gain for a still larger one to be tried.
+const GAIN: f64 = 1.05;
+/// Microseconds of a product beside which its launch is nothing: no larger one is tried.
+const LONG_US: f64 = 1e4;
+/// Bytes of the smallest copy that may be a roof: below, its launch would be measured. It fits into the cache of a large GPU.
+pub const LEAST_BYTES: usize = 1 << 25;
+/// Bytes of the copy that stands for the GPU's memory, source and target together.
+pub const PEAK_COPY: usize = 1 << 30;
+/// Bytes that are moved between two waits for the GPU, so that a large copy needs fewer calls.
+const MOVED: usize = 2 * PEAK_COPY;
+
+/// `x w` of random matrices in a dtype: f32, tf32, bf16 or f16.
+pub(crate) struct Product {
+    /// The left factor `[rows, terms]` before it was rounded.
+    pub x: Vec<f32>,
+    /// The right factor `[terms, columns]`, likewise.
+    pub weight: Vec<f32>,
+    factors: [Tensor; 2],
+    tf32: bool,
+    /// What the process had: whether f32 factors are rounded is a setting of all of it.
+    before: bool,
+}
+
+impl Product {
+    pub fn new(device: &Device, [rows, terms, columns]: [usize; 3], dtype: &str) -> Result<Self> {
+        let narrow = match dtype {
+            "bf16" => DType::BF16,
+            "f16" => DType::F16,
+            _ => DType::F32,
+        };
+        let random = |name: &str, shape: [usize; 2]| -> Result<(Vec<f32>, Tensor)> {
+            let tensor = normal(name, &shape, 1.0)?;
+            Ok((tensor.flatten_all()?.to_vec1()?, tensor.to_device(device)?.to_dtype(narrow)?))
+        };
+        let ((x, a), (weight, b)) = (random("x", [rows, terms])?, random("weight", [terms, columns])?);
+        Ok(Self { x, weight, factors: [a, b], tf32: dtype == "tf32", before: gemm_reduced_precision_f32() })
+    }
+
+    fn product(&self) -> candle_core::Result<Tensor> {
+        // Set anew for every product: the other side of a comparison has its own.
+        set_gemm_reduced_precision_f32(self.tf32);
+        self.factors[0].matmul(&self.factors[1])
+    }
+
+    /// The product `[rows, columns]`.
+    pub fn output(&self) -> Result<Vec<f32>> {
+        Ok(self.product()?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
+    }
+
+    /// Timings of it.
+    pub fn rounds(self) -> OnDevice<impl FnMut() -> candle_core::Result<Tensor>> {
+        let device = self.factors[0].device().clone();
+        OnDevice { device, calls: CALLS, operation: move || self.product() }
+    }
+}
+
+impl Drop for Product {
+    fn drop(&mut self) {
+        set_gemm_reduced_precision_f32(self.before);
+    }
+}
+
+/// The most operations a second in products of a dtype: square ones of twice the size each, until that is no faster or takes long.
+pub fn fastest_product(device: &Device, dtype: &str, settings: &Settings) -> Result<f64> {
+    let (mut n, mut best) = (PRODUCTS[0], f64::NEG_INFINITY);
+    loop {
+        let us = harness::measure(&mut Product::new(device, [n; 3], dtype)?.rounds(), settings)?.latency_us.p50;
+        let found = formulas::gflop_per_s(formulas::product_flop(n, n, n), us);
+        if found < GAIN * best || us > LONG_US || n >= PRODUCTS[1] {
+            return Ok(best.max(found));
+        }
+        (n, best) = (2 * n, best.max(found));
+    }
+}
+
+/// The rate of a copy of half of so many bytes into the other half.
+pub fn rate_of_bytes(device: &Device, bytes: usize, settings: &Settings) -> Result<f64> {
+    let from = Tensor::zeros(bytes / 8, DType::F32, device).with_context(|| format!("a buffer of {bytes} bytes"))?;
+    let mut copy = OnDevice { operation: || from.copy(), calls: (MOVED / bytes).min(CALLS), device: device.clone() };
+    let us = harness::measure(&mut copy, settings)?.latency_us.p50;
+    Ok(formulas::gb_per_s(bytes as f64, us))
+}
+
+/// How the roofs are found, in words.
+pub fn describe() -> String {
+    let [first, last] = PRODUCTS;
+    format!(
+        "in a dtype the fastest square product of {first} rows, twice as many and so on up to {last} while that is {:.0}% faster and takes no more than {:.0} ms; and a copy within the bytes counted, rounded down to a \
+         power of two, of {} MiB at least, which may lie in a cache, and of {} MiB at most",
+        100.0 * (GAIN - 1.0),
+        LONG_US / 1e3,
+        LEAST_BYTES >> 20,
+        PEAK_COPY >> 20
+    )
+}
