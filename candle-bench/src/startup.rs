@@ -42,12 +42,16 @@ impl Cache {
 
 /// The parts of a start, in their order.
 pub const PARTS: [&str; 4] = ["process", "load", "prepare", "first step"];
+/// Those that only a GPU has: the device is opened before the bundle is loaded, the others are no part of `prepare`.
+pub const GPU_PARTS: [&str; 3] = ["open GPU", "kernels", "capture"];
 
 /// When a process had done each part, in nanoseconds since 1970; page faults that the disk had to answer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Marks {
     /// `main` began, the bundle was loaded, the pass was prepared, the first answer was there.
     at_ns: [u64; 4],
+    /// How long each of [`GPU_PARTS`] took, on a GPU.
+    gpu_ns: Option<[u64; 3]>,
     /// Page faults that needed the disk so far.
     disk_faults: u64,
 }
@@ -76,6 +80,9 @@ pub struct StartupRow {
     pub cache: Cache,
     /// Median of each of [`PARTS`], in microseconds.
     pub parts_us: [f64; 4],
+    /// Median of each of [`GPU_PARTS`], likewise, on a GPU.
+    #[serde(default)]
+    pub gpu_us: Option<[f64; 3]>,
     /// From the start of the process to its first answer, in microseconds.
     pub total_us: Option<Summary>,
     /// Median of the page faults that the disk had to answer.
@@ -95,6 +102,9 @@ impl Record for StartupRow {
         ("Load us", Everywhere),
         ("Prepare us", Everywhere),
         ("First step us", Everywhere),
+        ("Open GPU us", Everywhere),
+        ("Kernels us", Everywhere),
+        ("Capture us", Everywhere),
         ("Total p50 us", Everywhere),
         ("Total max us", Everywhere),
         ("Disk faults", Everywhere),
@@ -110,9 +120,10 @@ impl Record for StartupRow {
         match &self.total_us {
             Some(total) => {
                 cells.extend(self.parts_us.map(micros));
+                cells.extend(self.gpu_us.map_or_else(Default::default, |parts| parts.map(micros)));
                 cells.extend([micros(total.p50), micros(total.max), format!("{:.0}", self.disk_faults), total.n.to_string()]);
             }
-            None => cells.extend(["", "", "", "", "not available", "", "", "0"].map(str::to_owned)),
+            None => cells.extend(["", "", "", "", "", "", "", "not available", "", "", "0"].map(str::to_owned)),
         }
         cells.extend([self.unavailable.clone().unwrap_or_default(), case.device.clone()]);
         cells
@@ -133,14 +144,21 @@ impl Record for StartupRow {
 
     /// The part that takes longest.
     fn bound(&self) -> Option<String> {
-        self.total_us.as_ref().and_then(|_| longest(PARTS.into_iter().zip(self.parts_us)))
+        self.total_us.as_ref().and_then(|_| longest(self.parts()))
     }
 
     fn charts(rows: &[Self]) -> Vec<Panel> {
-        let parts = |row: &Self| PARTS.iter().zip(row.parts_us).map(|(name, us)| ((*name).to_owned(), us)).collect();
+        let parts = |row: &Self| row.parts().map(|(name, us)| (name.to_owned(), us)).collect();
         let bar = |row: &Self| Bar { label: format!("{}, {}", row.cache.name(), charts::network(&row.case)), parts: parts(row) };
         let bars = rows.iter().filter(|row| row.total_us.is_some()).map(bar).collect();
         charts::stacked("Where a start's time goes", "Median of each part", Lengths::Microseconds, bars)
+    }
+}
+
+impl StartupRow {
+    /// Every part and its median in microseconds.
+    fn parts(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
+        PARTS.into_iter().zip(self.parts_us).chain(self.gpu_us.into_iter().flat_map(|parts| GPU_PARTS.into_iter().zip(parts)))
     }
 }
 
@@ -149,8 +167,8 @@ impl StartupSuite {
     pub fn describe(&self) -> String {
         format!(
             "Every start is a process of its own that opens a bundle, prepares a streaming step of one row and takes one; {} of each kind, cold and warm in turn. Process: until its main \
-             function; load: bundle read and checked, model built; prepare: program recorded and weights packed (on a GPU also device opened, kernels compiled or read from their cache, graph \
-             captured); first step: inputs copied in, outputs there. Cold: program and bundle are copies whose pages the system was told to forget before each start, with an empty kernel \
+             function; load: bundle read and checked, model built; prepare: program recorded and weights packed; first step: inputs copied in, outputs there. On a GPU three parts are \
+             counted apart: open GPU: driver and device; kernels: ours compiled or read from their cache, and loaded; capture: the pass recorded as a graph. Cold: program and bundle are copies whose pages the system was told to forget before each start, with an empty kernel \
              cache; shared libraries stay where they are. Times are those of the system's clock in both processes. Disk faults: pages that the process waited for.",
             self.starts
         )
@@ -180,22 +198,23 @@ impl StartupSuite {
             found[0].push(cold.once(Some(&kernels))?);
             found[1].push(warm.once(None)?);
         }
-        let [cold, warm] =
-            found.map(|starts| starts.iter().map(Started::parts_us).zip(starts.iter().map(|s| s.marks.disk_faults)).collect());
-        Ok([self.row(network, host, Cache::Cold, cold), self.row(network, host, Cache::Warm, warm)])
+        let [cold, warm] = found;
+        Ok([self.row(network, host, Cache::Cold, &cold), self.row(network, host, Cache::Warm, &warm)])
     }
 
-    fn row(&self, network: &Network, host: &Host, cache: Cache, starts: Vec<([f64; 4], u64)>) -> StartupRow {
-        let median = |values: Vec<f64>| stats::median(&stats::sorted(&values));
-        let totals: Vec<f64> = starts.iter().map(|(parts, _)| parts.iter().sum()).collect();
-        let disk_faults = median(starts.iter().map(|(_, faults)| *faults as f64).collect());
+    fn row(&self, network: &Network, host: &Host, cache: Cache, starts: &[Started]) -> StartupRow {
+        let median = |of: &dyn Fn(&Started) -> f64| stats::median(&stats::sorted(&starts.iter().map(of).collect::<Vec<_>>()));
+        let totals: Vec<f64> = starts.iter().map(Started::total_us).collect();
+        let disk_faults = median(&|start| start.marks.disk_faults as f64);
+        let on_gpu = starts.iter().all(|start| start.marks.gpu_ns.is_some());
         // Where the pages could not be dropped (a file system in memory), a cold start would be a warm one under another name.
         let forgotten = cache == Cache::Warm || disk_faults > 0.0;
         StartupRow {
             host: host.clone(),
             case: Case { device: self.device.to_string(), ..network.case(Pass::Step, 1, 1, 1) },
             cache,
-            parts_us: [0, 1, 2, 3].map(|i| median(starts.iter().map(|(parts, _)| parts[i]).collect())),
+            parts_us: [0, 1, 2, 3].map(|i| median(&|start| start.parts_us()[i])),
+            gpu_us: on_gpu.then(|| [0, 1, 2].map(|i| median(&|start| start.gpu_us()[i]))),
             total_us: forgotten.then(|| Summary::of(&totals)).flatten(),
             disk_faults,
             unavailable: (!forgotten).then(|| "the system kept the pages of program and bundle in memory".to_owned()),
@@ -213,15 +232,29 @@ pub(crate) struct Start {
 }
 
 /// When it was started and what it said.
+#[derive(Debug, Clone, Copy)]
 struct Started {
     at_ns: u64,
     marks: Marks,
 }
 
 impl Started {
+    /// Of [`PARTS`], without what a GPU takes.
     fn parts_us(&self) -> [f64; 4] {
         let mut from = self.at_ns;
-        self.marks.at_ns.map(|to| (to.saturating_sub(std::mem::replace(&mut from, to))) as f64 / 1e3)
+        let [process, load, prepare, step] = self.marks.at_ns.map(|to| (to.saturating_sub(std::mem::replace(&mut from, to))) as f64 / 1e3);
+        let [open, kernels, capture] = self.gpu_us();
+        [process, load - open, prepare - kernels - capture, step]
+    }
+
+    /// Of [`GPU_PARTS`], nothing on a CPU.
+    fn gpu_us(&self) -> [f64; 3] {
+        self.marks.gpu_ns.unwrap_or_default().map(|ns| ns as f64 / 1e3)
+    }
+
+    /// From the start of the process to its first answer.
+    fn total_us(&self) -> f64 {
+        self.marks.at_ns[3].saturating_sub(self.at_ns) as f64 / 1e3
     }
 }
 
@@ -255,7 +288,7 @@ impl Start {
 
     /// Seconds from the start of the process to its first answer.
     pub fn seconds(&self) -> Result<f64> {
-        Ok(self.once(None)?.parts_us().iter().sum::<f64>() / 1e6)
+        Ok(self.once(None)?.total_us() / 1e6)
     }
 
     fn once(&self, kernels: Option<&Path>) -> Result<Started> {
@@ -277,16 +310,30 @@ pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
+/// What this process has spent on kernels and captures, in nanoseconds.
+fn prepared_ns() -> [u64; 2] {
+    #[cfg(feature = "cuda")]
+    let spent = [candle_models::cuda::prepared().kernels, candle_models::cuda::prepared().captures];
+    #[cfg(not(feature = "cuda"))]
+    let spent = [std::time::Duration::ZERO; 2];
+    spent.map(|time| time.as_nanos() as u64)
+}
+
 /// Takes one step of a bundle in this process, `began_ns` being when its main function began.
-pub fn first_answer(began_ns: u64, network: &Network, place: &Place, dtype: &str) -> Result<Marks> {
+pub fn first_answer(began_ns: u64, network: &Network, device: DeviceChoice, dtype: &str) -> Result<Marks> {
+    let opening = now_ns();
+    let place = Place::open(device)?;
+    let opened_ns = now_ns() - opening;
     let model = network.load()?;
     let loaded = now_ns();
     let case = Case { dtype: dtype.to_owned(), ..network.case(Pass::Step, 1, 1, 1) };
     let inputs = Inputs::random(&*model, &case);
-    let mut calls = EngineCalls::new(model, &case, &inputs, place)?;
-    let prepared = now_ns();
+    let before = prepared_ns();
+    let mut calls = EngineCalls::new(model, &case, &inputs, &place)?;
+    let (prepared, spent) = (now_ns(), prepared_ns());
     calls.run()?;
-    Ok(Marks { at_ns: [began_ns, loaded, prepared, now_ns()], disk_faults: disk_faults().unwrap_or(0) })
+    let gpu_ns = place.device.is_cuda().then(|| [opened_ns, spent[0] - before[0], spent[1] - before[1]]);
+    Ok(Marks { at_ns: [began_ns, loaded, prepared, now_ns()], gpu_ns, disk_faults: disk_faults().unwrap_or(0) })
 }
 
 /// Page faults of this process that needed the disk.
@@ -322,13 +369,19 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let network = Network::random("mlp", Heads::Independent, directory.path()).unwrap();
         let before = now_ns();
-        let marks = first_answer(before + 1000, &network, &Place::cpu(), "f32").unwrap();
+        let marks = first_answer(before + 1000, &network, DeviceChoice::Cpu, "f32").unwrap();
         assert!(marks.at_ns.is_sorted(), "{marks:?}");
         let started = Started { at_ns: before, marks };
         let parts = started.parts_us();
         assert_eq!(parts[0], 1.0);
         assert!((parts.iter().sum::<f64>() - (marks.at_ns[3] - before) as f64 / 1e3).abs() < 1e-3);
         assert!(parts[1..].iter().all(|us| *us > 0.0), "{parts:?}");
+        assert!((started.total_us() - parts.iter().sum::<f64>()).abs() < 1e-3 && marks.gpu_ns.is_none());
+        // What a GPU takes is no part of the others, and nothing is counted twice.
+        let on_gpu =
+            Started { at_ns: 0, marks: Marks { at_ns: [1000, 9000, 20_000, 21_000], gpu_ns: Some([5000, 3000, 2000]), disk_faults: 0 } };
+        assert_eq!((on_gpu.parts_us(), on_gpu.gpu_us()), ([1.0, 3.0, 6.0, 1.0], [5.0, 3.0, 2.0]));
+        assert_eq!(on_gpu.total_us(), 21.0);
     }
 
     #[test]
@@ -336,7 +389,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let network = Network::random("mlp", Heads::Independent, directory.path()).unwrap();
         let suite = StartupSuite { networks: Vec::new(), starts: 2, device: DeviceChoice::Cpu };
-        let row = |cache, faults| suite.row(&network, &Host::detect(None), cache, vec![([1.0, 2.0, 3.0, 4.0], faults); 2]);
+        let row = |cache, disk_faults| {
+            let start = Started { at_ns: 0, marks: Marks { at_ns: [1000, 3000, 6000, 10_000], gpu_ns: None, disk_faults } };
+            suite.row(&network, &Host::detect(None), cache, &[start; 2])
+        };
         for (row, measured) in [(row(Cache::Cold, 9), true), (row(Cache::Cold, 0), false), (row(Cache::Warm, 0), true)] {
             assert_eq!((row.total_us.is_some(), row.unavailable.is_none()), (measured, measured));
             assert_eq!(row.cells().len(), StartupRow::COLUMNS.len());

@@ -21,6 +21,7 @@ pub(super) const PEAK_COPY: usize = 1 << 28;
 const LEAST_BYTES: usize = 1 << 18;
 /// How often a roof is measured anew before a row above it is refused: the first time something else may have run beside it.
 const AGAIN: usize = 2;
+
 /// What roofs are those of.
 #[derive(Clone, Copy)]
 pub(crate) enum Site<'a> {

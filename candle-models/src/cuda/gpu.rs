@@ -1,6 +1,7 @@
 //! A device with our kernels: compiled modules, launches, and the addresses of tensors.
 
 use super::compiler::Compiler;
+use super::{KERNELS, counted};
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::cudarc::cublas;
 use candle_core::cuda_backend::cudarc::driver::{self, CudaFunction, CudaModule, CudaSlice, CudaStream, DevicePtr, sys};
@@ -151,7 +152,8 @@ impl Gpu {
             return Ok(module.clone());
         }
         let text = [crate::ops::cuda::COMMON, "#line 1\n", source.text].concat();
-        let module = self.stream.context().load_module(self.compiler.compile(source.name, &text)?).w()?;
+        let load = || self.stream.context().load_module(self.compiler.compile(source.name, &text)?).w();
+        let module = counted(&KERNELS, load)?;
         modules.insert(source.name, module.clone());
         Ok(module)
     }

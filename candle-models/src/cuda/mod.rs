@@ -19,3 +19,37 @@ pub(crate) use gpu::{Grid, Matrix, States, device_of, matrix, parameter, result,
 pub(crate) use pinned::Pinned;
 pub(crate) use start::start;
 pub use upload::{Staging, Upload, Uploader};
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long this process has been busy with what a GPU wants before a first pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Prepared {
+    /// Our kernels: compiled or read from their cache, and loaded by the driver.
+    pub kernels: Duration,
+    /// Passes captured as graphs.
+    pub captures: Duration,
+}
+
+static KERNELS: AtomicU64 = AtomicU64::new(0);
+static CAPTURES: AtomicU64 = AtomicU64::new(0);
+
+/// What has been prepared so far, by all threads together.
+pub fn prepared() -> Prepared {
+    let of = |total: &AtomicU64| Duration::from_nanos(total.load(Ordering::Relaxed));
+    Prepared { kernels: of(&KERNELS), captures: of(&CAPTURES) }
+}
+
+/// Adds the time of a piece of work to a total.
+fn counted<T>(total: &AtomicU64, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let done = work();
+    total.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    done
+}
+
+/// A capture, its time noted.
+pub(crate) fn capturing<T>(capture: impl FnOnce() -> T) -> T {
+    counted(&CAPTURES, capture)
+}

@@ -384,7 +384,7 @@ pub fn train_peak(arguments: &TrainPeak) -> Result<ExitCode> {
 
 /// Takes one step of a bundle and says when it had done what.
 pub fn first_answer(arguments: &FirstAnswer) -> Result<ExitCode> {
-    let (network, place) = (Network::open(&arguments.bundle)?, arguments.device.open()?);
-    println!("{}", serde_json::to_string(&startup::first_answer(arguments.began_ns, &network, &place, &arguments.dtype)?)?);
+    let FirstAnswer { bundle, device, dtype, began_ns, .. } = arguments;
+    println!("{}", serde_json::to_string(&startup::first_answer(*began_ns, &Network::open(bundle)?, device.device, dtype)?)?);
     Ok(ExitCode::SUCCESS)
 }
