@@ -8,6 +8,7 @@ use crate::formulas;
 use crate::harness::{self, OnDevice, Settings, Timed};
 use crate::host::Host;
 use crate::network::{Network, Place};
+use crate::ops::gpu as roof;
 use crate::peer::{Library, Peer, PeerCase};
 use crate::peers::PeerSuite;
 use crate::startup::Start;
@@ -176,7 +177,8 @@ impl GpuSuite {
             let resets = vec![false; rows];
             let bytes = (2 * u.elem_count() + packed.elem_count()) * dtype.size_in_bytes();
             let us = self.time(|| ops::selective_scan(&u, &packed, &params, &state, &resets))?;
-            let (scan, copy) = (formulas::gb_per_s(bytes as f64, us), self.copy_gb_per_s()?);
+            let (scan, copy) =
+                (formulas::gb_per_s(bytes as f64, us), roof::rate_of_bytes(&self.place.device, 8 * self.sizes.copy, &self.settings)?);
             Ok((scan / copy, format!("{us:.1} us, {scan:.0} of {copy:.0} GB/s, inputs and outputs alone counted")))
         };
         let what = format!("selective scan {batch} x {frames} x {width}, {states} states, share of copy bandwidth");
@@ -242,13 +244,6 @@ impl GpuSuite {
         let mut values = vec![0.0; shape.iter().product()];
         Random::new(7).stream(&format!("{shape:?}")).fill_normal(0, &mut values);
         Ok(Tensor::from_vec(values, shape, &self.place.device)?.to_dtype(dtype)?)
-    }
-
-    /// Gigabytes a second, read plus written, of a copy on the device.
-    fn copy_gb_per_s(&self) -> Result<f64> {
-        let from = Tensor::zeros(self.sizes.copy, DType::F32, &self.place.device)?;
-        let us = self.time(|| from.copy())?;
-        Ok(formulas::gb_per_s(8.0 * self.sizes.copy as f64, us))
     }
 
     /// The median time of an operation among others on the device, in microseconds.

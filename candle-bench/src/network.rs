@@ -106,17 +106,20 @@ impl Network {
         Ok(Self { bundle, dtype: dtype.to_owned(), ..self.clone() })
     }
 
-    /// Writes the bundle of a policy with random weights below `directory`.
+    /// Writes the bundle of a policy of the usual sizes with random weights below `directory`.
     pub fn random(kind: &str, heads: Heads, directory: &Path) -> Result<Self> {
-        let config = usual(kind, heads)?;
+        Self::untrained(&usual(kind, heads)?, &directory.join(kind))
+    }
+
+    /// Writes a policy with random weights into `bundle`.
+    pub fn untrained(config: &PolicyConfig, bundle: &Path) -> Result<Self> {
         let random = Random::new(2).stream("weights");
         let params = Params::init(random, &Device::Cpu);
-        Policy::new(&config, &params)?;
+        Policy::new(config, &params)?;
         let tensors: BTreeMap<String, Tensor> =
             params.vars().iter().map(|(name, var)| Ok((name.clone(), without_zeros(name, var, random)?))).collect::<Result<_>>()?;
-        let bundle = directory.join(kind);
-        bundle::save(&bundle, &Manifest::new(FAMILY, &config)?, &tensors, serde_json::Value::Null, &[])?;
-        Ok(Self { original: bundle.clone(), bundle, dtype: "f32".to_owned(), name: config.name() })
+        bundle::save(bundle, &Manifest::new(FAMILY, config)?, &tensors, serde_json::Value::Null, &[])?;
+        Ok(Self { original: bundle.to_owned(), bundle: bundle.to_owned(), dtype: "f32".to_owned(), name: config.name() })
     }
 
     /// Its kind, the first word of its name: `mamba`.

@@ -146,7 +146,7 @@ pub(crate) struct Pair {
 }
 
 /// Random numbers of that shape, normal with deviation `scale`.
-fn normal(name: &str, shape: &[usize], scale: f32) -> candle_core::Result<Tensor> {
+pub(crate) fn normal(name: &str, shape: &[usize], scale: f32) -> candle_core::Result<Tensor> {
     let mut values = vec![0.0; shape.iter().product()];
     Random::new(5).stream(name).fill_normal(0, &mut values);
     values.iter_mut().for_each(|v| *v *= scale);

@@ -5,7 +5,7 @@ use crate::formulas::{self, Refused, Roofs};
 use crate::harness::{self, Comparison, InPool, Rounds, Settings, Timed, pool};
 use crate::host::Host;
 use crate::network::{Network, Place};
-use crate::ops::{LAYERS, Machine, Placed, Product, Site, Weights, Work, gpu};
+use crate::ops::{LAYERS, Machine, Placed, Product, Site, Weights, Work, gpu, normal};
 use crate::report::charts::{self, Across, Panel, Sample};
 use crate::stats::Summary;
 use crate::table::{NOT_TIMED, Record, Shown, micros, rounds_in_turn};
@@ -312,8 +312,9 @@ impl PrecisionSuite {
         let error_of =
             |x: &[f32], weight: &[f32], found: Vec<f32>| error(x, weight, outputs, |row, column| f64::from(found[row * outputs + column]));
         if self.place.device.is_cuda() {
-            let product = gpu::Product::new(&self.place.device, shape, dtype)?;
-            let error = error_of(&product.x, &product.weight, product.output()?);
+            let (x, weight) = (normal("x", &[rows, inputs], 1.0)?, normal("weight", &[inputs, outputs], 1.0)?);
+            let product = gpu::Product::new(&self.place.device, [&x, &weight], dtype)?;
+            let error = error_of(&x.flatten_all()?.to_vec1()?, &weight.flatten_all()?.to_vec1()?, product.output()?);
             return Ok(Made { rounds: Box::new(product.rounds()), error });
         }
         let mut product = Product::new([inputs, outputs], Weights::named(dtype), rows, pool.current_num_threads())?;

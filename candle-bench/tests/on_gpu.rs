@@ -6,14 +6,11 @@
 #[path = "../../candle-models/tests/gpu/device.rs"]
 mod device;
 
-use candle_core::{Device, Tensor};
-use candle_models::bundle::{self, Manifest};
-use candle_models::nn::{MambaConfig, Params};
-use candle_models::policy::{BackboneConfig, FAMILY, Heads, Policy, PolicyConfig};
-use candle_models::random::Random;
+use candle_bench::network::Network;
+use candle_models::nn::MambaConfig;
+use candle_models::policy::{BackboneConfig, Heads, PolicyConfig};
 use device::cuda;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -21,12 +18,7 @@ use std::process::Command;
 fn tiny(directory: &Path) -> PathBuf {
     let backbone = BackboneConfig::Mamba { layers: 1, block: MambaConfig { state: 4, expand: 2, conv: 4 } };
     let config = PolicyConfig { hidden: 32, backbone, heads: Heads::Independent, embedding: 8, ..PolicyConfig::default() };
-    let params = Params::init(Random::new(2), &Device::Cpu);
-    Policy::new(&config, &params).unwrap();
-    let tensors: BTreeMap<String, Tensor> = params.vars().iter().map(|(name, var)| (name.clone(), var.as_tensor().clone())).collect();
-    let bundle = directory.join("tiny");
-    bundle::save(&bundle, &Manifest::new(FAMILY, &config).unwrap(), &tensors, Value::Null, &[]).unwrap();
-    bundle
+    Network::untrained(&config, &directory.join("tiny")).unwrap().bundle
 }
 
 /// The rows of a suite, all of them of the device, and what the command said.

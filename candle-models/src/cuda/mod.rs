@@ -33,7 +33,7 @@ pub struct Prepared {
 }
 
 static KERNELS: AtomicU64 = AtomicU64::new(0);
-static CAPTURES: AtomicU64 = AtomicU64::new(0);
+pub(crate) static CAPTURES: AtomicU64 = AtomicU64::new(0);
 
 /// What has been prepared so far, by all threads together.
 pub fn prepared() -> Prepared {
@@ -42,14 +42,9 @@ pub fn prepared() -> Prepared {
 }
 
 /// Adds the time of a piece of work to a total.
-fn counted<T>(total: &AtomicU64, work: impl FnOnce() -> T) -> T {
+pub(crate) fn counted<T>(total: &AtomicU64, work: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let done = work();
     total.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
     done
-}
-
-/// A capture, its time noted.
-pub(crate) fn capturing<T>(capture: impl FnOnce() -> T) -> T {
-    counted(&CAPTURES, capture)
 }

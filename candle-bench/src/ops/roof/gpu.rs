@@ -22,12 +22,8 @@ pub const PEAK_COPY: usize = 1 << 30;
 /// Bytes that are moved between two waits for the GPU, so that a large copy needs fewer calls.
 const MOVED: usize = 2 * PEAK_COPY;
 
-/// `x w` of random matrices in a dtype: f32, tf32, bf16 or f16.
+/// A product of two matrices in a dtype: f32, tf32, bf16 or f16.
 pub(crate) struct Product {
-    /// The left factor `[rows, terms]` before it was rounded.
-    pub x: Vec<f32>,
-    /// The right factor `[terms, columns]`, likewise.
-    pub weight: Vec<f32>,
     factors: [Tensor; 2],
     tf32: bool,
     /// What the process had: whether f32 factors are rounded is a setting of all of it.
@@ -35,18 +31,14 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    pub fn new(device: &Device, [rows, terms, columns]: [usize; 3], dtype: &str) -> Result<Self> {
+    pub fn new(device: &Device, factors: [&Tensor; 2], dtype: &str) -> Result<Self> {
         let narrow = match dtype {
             "bf16" => DType::BF16,
             "f16" => DType::F16,
             _ => DType::F32,
         };
-        let random = |name: &str, shape: [usize; 2]| -> Result<(Vec<f32>, Tensor)> {
-            let tensor = normal(name, &shape, 1.0)?;
-            Ok((tensor.flatten_all()?.to_vec1()?, tensor.to_device(device)?.to_dtype(narrow)?))
-        };
-        let ((x, a), (weight, b)) = (random("x", [rows, terms])?, random("weight", [terms, columns])?);
-        Ok(Self { x, weight, factors: [a, b], tf32: dtype == "tf32", before: gemm_reduced_precision_f32() })
+        let [a, b] = factors.map(|factor| factor.to_device(device)?.to_dtype(narrow));
+        Ok(Self { factors: [a?, b?], tf32: dtype == "tf32", before: gemm_reduced_precision_f32() })
     }
 
     fn product(&self) -> candle_core::Result<Tensor> {
@@ -75,11 +67,15 @@ impl Drop for Product {
 
 /// The most operations a second in products of a dtype: square ones of twice the size each, until that is no faster or takes long.
 pub fn fastest_product(device: &Device, dtype: &str, settings: &Settings) -> Result<f64> {
-    let (mut n, mut best) = (PRODUCTS[0], f64::NEG_INFINITY);
+    let [first, last] = PRODUCTS;
+    // Random numbers once, over and over in the larger ones.
+    let tile = normal("tile", &[first; 2], 1.0)?.to_device(device)?;
+    let (mut n, mut best) = (first, f64::NEG_INFINITY);
     loop {
-        let us = harness::measure(&mut Product::new(device, [n; 3], dtype)?.rounds(), settings)?.latency_us.p50;
+        let factor = tile.repeat((n / first, n / first))?;
+        let us = harness::measure(&mut Product::new(device, [&factor; 2], dtype)?.rounds(), settings)?.latency_us.p50;
         let found = formulas::gflop_per_s(formulas::product_flop(n, n, n), us);
-        if found < GAIN * best || us > LONG_US || n >= PRODUCTS[1] {
+        if found < GAIN * best || us > LONG_US || n >= last {
             return Ok(best.max(found));
         }
         (n, best) = (2 * n, best.max(found));
@@ -89,7 +85,7 @@ pub fn fastest_product(device: &Device, dtype: &str, settings: &Settings) -> Res
 /// The rate of a copy of half of so many bytes into the other half.
 pub fn rate_of_bytes(device: &Device, bytes: usize, settings: &Settings) -> Result<f64> {
     let from = Tensor::zeros(bytes / 8, DType::F32, device).with_context(|| format!("a buffer of {bytes} bytes"))?;
-    let mut copy = OnDevice { operation: || from.copy(), calls: (MOVED / bytes).min(CALLS), device: device.clone() };
+    let mut copy = OnDevice { operation: || from.copy(), calls: (MOVED / bytes).clamp(2, CALLS), device: device.clone() };
     let us = harness::measure(&mut copy, settings)?.latency_us.p50;
     Ok(formulas::gb_per_s(bytes as f64, us))
 }

@@ -10,7 +10,7 @@ mod steps;
 
 use super::Launches;
 use super::program::{Output, Program, Sequence};
-use crate::cuda::{Gpu, Pinned, capturing};
+use crate::cuda::{CAPTURES, Gpu, Pinned, counted};
 use crate::{Error, Result};
 use candle_core::cuda_backend::cudarc::driver::{CudaGraph, DriverError, result, sys};
 use candle_core::{CudaDevice, DType};
@@ -99,7 +99,7 @@ impl CudaExecutor {
                 self.enqueue(batch)?;
                 self.synchronize()?;
             }
-            let graph = if eager { None } else { Some(capturing(|| self.capture(batch))) };
+            let graph = if eager { None } else { Some(counted(&CAPTURES, || self.capture(batch))) };
             let graph = match graph.transpose() {
                 Ok(graph) => graph,
                 Err(error) => {
