@@ -21,8 +21,9 @@ fi
 [ -d "$CARGO_TARGET_DIR" ] && CI_START=warm || CI_START=cold
 mkdir -p "$CI_CACHE/passed" "$CI_CACHE/fetch"
 
-# What every crate of the workspace is built from.
-RUST="Cargo.toml Cargo.lock rustfmt.toml clippy.toml candle-models candle-train candle-bench examples weights"
+# What says how crates are built, and what every crate of the workspace is built from.
+MANIFESTS="Cargo.toml Cargo.lock clippy.toml candle-models/Cargo.toml candle-train/Cargo.toml candle-bench/Cargo.toml examples/Cargo.toml"
+RUST="$MANIFESTS candle-models candle-train candle-bench examples weights"
 STAGES=()
 
 # The hash of all files below those paths, as they lie in the working tree.
@@ -58,9 +59,9 @@ stage() {
 fetch() {
     rm -f "$CI_CACHE/fetch/$1.status"
     {
-        local status=0
-        (set -euo pipefail; "$2") >"$CI_CACHE/fetch/$1.log" 2>&1 || status=$?
-        echo "$status" >"$CI_CACHE/fetch/$1.status"
+        set +e
+        (set -euo pipefail; "$2") >"$CI_CACHE/fetch/$1.log" 2>&1
+        echo $? >"$CI_CACHE/fetch/$1.status"
     } &
 }
 
@@ -70,13 +71,27 @@ fetched() {
     [ "$(cat "$CI_CACHE/fetch/$1.status")" = 0 ] || { cat "$CI_CACHE/fetch/$1.log"; return 1; }
 }
 
-# Debian packages that a stage needs, in one call each: apt has one lock.
+# Installs Debian packages.
 debian() {
-    (
-        flock 9
-        [ -e "$CI_CACHE/fetch/apt-updated" ] || { apt-get update -q && touch "$CI_CACHE/fetch/apt-updated"; }
-        DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
-    ) 9>"$CI_CACHE/fetch/apt.lock"
+    apt-get update -q
+    DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "$@"
+}
+
+# What stages need beside Rust.
+packages() {
+    local missing=()
+    command -v g++ >/dev/null || missing+=(gcc g++ libc6-dev)
+    python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
+    command -v valgrind >/dev/null || missing+=(valgrind)
+    command -v chromium >/dev/null || missing+=(chromium fonts-dejavu-core)
+    { command -v mpirun && command -v mpicc && ls /usr/lib/llvm-*/lib/libclang.so*; } >/dev/null 2>&1 || missing+=(libopenmpi-dev openmpi-bin libclang-dev)
+    [ ${#missing[@]} = 0 ] || debian "${missing[@]}"
+}
+
+# The CUDA toolkit, without a GPU.
+toolkit() {
+    fetched packages
+    scripts/cuda-toolkit.sh "$CI_CACHE/cuda"
 }
 
 finish() {
