@@ -385,3 +385,12 @@ impl Common {
         self.threads.iter().try_for_each(|&n| device::threads(Some(n)).map(drop)).map_err(Into::into)
     }
 }
+
+#[derive(clap::Args)]
+pub struct SelfCheck {
+    #[command(flatten)]
+    pub device: OnDevice,
+    /// Only these checks.
+    #[arg(long, value_name = "CHECK", value_delimiter = ',')]
+    pub only: Vec<String>,
+}
