@@ -343,9 +343,9 @@ pub struct Page {
 
 #[derive(clap::Args)]
 pub struct Readme {
-    /// The Markdown file; the runs that it names lie relative to it.
-    #[arg(value_name = "FILE", default_value = "README.md")]
-    pub file: PathBuf,
+    /// The Markdown files; the runs that a file names lie relative to it.
+    #[arg(value_name = "FILE", default_values = ["docs/beam.md", "docs/benchmarks.md"])]
+    pub files: Vec<PathBuf>,
     /// Write nothing and fail where a table is not what its run says.
     #[arg(long)]
     pub check: bool,

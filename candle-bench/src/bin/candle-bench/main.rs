@@ -93,7 +93,7 @@ enum Suite {
     Compare(Compare),
     /// One self-contained HTML page of a run: every table, charts, and the method of every number.
     Report(Page),
-    /// Fills the tables of a Markdown file from committed runs.
+    /// Fills the tables of Markdown files from committed runs.
     ///
     /// A table stands between two lines, "<!-- table: NAME RUN-DIRECTORY -->" and "<!-- end -->". Exit code: 0, or 1 for a
     /// table that cannot be made and, with --check, for one that is not what its run says.
