@@ -549,6 +549,6 @@ mod tests {
         let row = row(&Host::detect(None), case, (Arrivals::Ticks, 2.0), (1.5, pause), vec![log(1.0, 3), log(51.0, 0)]).unwrap();
         assert_eq!((row.latency_us.n, row.answers_per_s, row.missed, row.overloaded), (100, 50.0, 3, 2));
         assert_eq!(row.stages.map(|stage| (stage.p50, stage.p99)), [1.0, 2.0, 4.0, 8.0].map(|x| (50.0 * x, 99.0 * x)));
-        assert_eq!((row.latency_us.p50, row.latency_us.max, row.pause_us), (750.0, 1500.0, 1500.0));
+        assert_eq!((row.latency_us.p50, row.latency_us.max, row.pause_us), (757.5, 1500.0, 1500.0));
     }
 }
