@@ -28,7 +28,7 @@ pub struct Arguments {
 
 /// What rounding the parameters may move, as a share of an output's range; a few dozen layers and frames stand between
 /// them and the output. The steps of f16 are 2^-11 of a number, those of bf16 2^-8, and those of 8 bits 2^-7 of a
-/// column's largest: there the agreement on replays says more.
+/// column's largest: there what a family compares besides says more.
 fn tolerance(storage: Storage, from: &[bundle::StoredParameter]) -> f32 {
     match storage {
         Storage::Float(DType::F16) => 0.01,

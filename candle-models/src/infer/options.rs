@@ -48,7 +48,11 @@ pub fn extend(mut command: Command, registry: &Registry<dyn InferFamily>, adds: 
                 let helps: Vec<String> = known.into_iter().chain(help(&option)).collect();
                 command.mut_arg(option.get_id(), |arg| arg.help(helps.join("; ")))
             }
-            None => command.arg(option),
+            // Behind those of the command, in the order of the families.
+            None => {
+                let place = command.get_arguments().count();
+                command.arg(option.display_order(place))
+            }
         };
     }
     command

@@ -219,8 +219,8 @@ fn a_session_of_an_engine_equals_tensors() {
             let (want, _) = model.unroll(&inputs, &resets, &model.initial_state(1).unwrap()).unwrap();
             let engine = Engine::start(model.clone(), &Options { sessions: 1, ..Options::default() }).unwrap();
             let mut session = engine.open().unwrap();
-            for t in 0..steps {
-                if resets[t] {
+            for (t, reset) in resets.into_iter().enumerate() {
+                if reset {
                     session.reset();
                 }
                 for (name, x) in frame(&inputs, t).iter() {
