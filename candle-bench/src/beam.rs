@@ -15,7 +15,8 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_models::beam::{Beam, BeamConfig, Products, Tapes, alignment};
 use candle_models::bundle::{self, Bundle, Manifest, Storage};
-use candle_models::engine::{self, Engine, Options, Session};
+use candle_models::engine::{Engine, Options, Session};
+use candle_models::families;
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
@@ -173,9 +174,9 @@ impl BeamSuite {
     /// From a measurement to the next beam through a session of an engine, on one thread.
     fn next_beam(&self, dtype: &str, most: f64, host: &Host) -> Result<TargetRow> {
         let scratch = tempfile::tempdir().context("no directory for the weights")?;
-        engine::export(&Bundle::open(&self.bundle)?, Storage::parse(dtype)?, scratch.path().join(dtype))?;
+        families::shipped().export(&Bundle::open(&self.bundle)?, Storage::parse(dtype)?, scratch.path().join(dtype))?;
         let bundle = Bundle::open(scratch.path().join(dtype))?;
-        let engine = Engine::start(engine::load(&bundle)?, &Options { sessions: 1, ..Options::default() })?;
+        let engine = Engine::start(families::shipped().load(&bundle)?, &Options { sessions: 1, ..Options::default() })?;
         let measured = harness::measure(&mut Timed(NextBeam(engine.open()?)), &self.settings)?;
         let config: BeamConfig = bundle.config()?;
         let model = format!("{} gru x{}", self.bundle.display(), config.hidden);

@@ -5,8 +5,9 @@ use anyhow::{Context, Result};
 use candle_core::{Device, Tensor, Var};
 use candle_models::bundle::{self, Bundle, Manifest, Role, Storage};
 use candle_models::device::{self, ChosenDevice, DeviceChoice};
-use candle_models::engine::{self, Model, Placement};
+use candle_models::engine::{Model, Placement};
 use candle_models::exec::Launches;
+use candle_models::families;
 use candle_models::nn::Params;
 use candle_models::nvml;
 use candle_models::policy::{BackboneConfig, FAMILY, Heads, Policy, PolicyConfig};
@@ -85,7 +86,7 @@ impl Network {
         let stored: BTreeSet<String> = opened.parameters()?.into_iter().map(|p| p.dtype).collect();
         let narrow = [("I8", "q8"), ("BF16", "bf16"), ("F16", "f16")].into_iter().find(|(name, _)| stored.contains(*name));
         let dtype = narrow.map_or("f32", |(_, name)| name).to_owned();
-        Ok(Self { bundle: bundle.to_owned(), original: bundle.to_owned(), dtype, name: engine::name(&opened)? })
+        Ok(Self { bundle: bundle.to_owned(), original: bundle.to_owned(), dtype, name: families::shipped().describe(&opened)? })
     }
 
     /// Its architecture, if it is a policy.
@@ -102,7 +103,7 @@ impl Network {
         }
         // Of all bundles that are measured together, one of its own.
         let bundle = directory.join(format!("{}-{dtype}", self.bundle.display().to_string().replace(['/', '.'], "-")));
-        engine::export(&Bundle::open(&self.bundle)?, Storage::parse(dtype)?, &bundle)?;
+        families::shipped().export(&Bundle::open(&self.bundle)?, Storage::parse(dtype)?, &bundle)?;
         Ok(Self { bundle, dtype: dtype.to_owned(), ..self.clone() })
     }
 
@@ -139,7 +140,7 @@ impl Network {
 
     /// The network with its weights, for inference.
     pub fn load(&self) -> Result<Arc<dyn Model>> {
-        Ok(engine::load(&Bundle::open(&self.bundle)?)?)
+        Ok(families::shipped().load(&Bundle::open(&self.bundle)?)?)
     }
 }
 

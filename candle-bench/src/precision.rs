@@ -13,7 +13,7 @@ use crate::table::{NOT_TIMED, Record, Shown, micros, rounds_in_turn};
 use Shown::{Csv, Everywhere};
 use anyhow::Result;
 use candle_models::bundle::{Bundle, Role};
-use candle_models::engine;
+use candle_models::families;
 use candle_models::policy::BackboneConfig;
 use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
@@ -272,7 +272,7 @@ impl PrecisionSuite {
     fn odd_layers(&self) -> Result<BTreeSet<([usize; 2], [usize; 2])>> {
         let mut odd = BTreeSet::new();
         for network in &self.networks {
-            for spec in engine::parameters(&Bundle::open(&network.bundle)?)?.iter().filter(|spec| spec.role == Role::Matrix) {
+            for spec in families::shipped().parameters(&Bundle::open(&network.bundle)?)?.iter().filter(|spec| spec.role == Role::Matrix) {
                 let [inputs, outputs] = spec.shape[..] else { continue };
                 let padded = [inputs.next_multiple_of(ALIGNED), outputs.next_multiple_of(ALIGNED)];
                 // A handful of columns is no matrix.

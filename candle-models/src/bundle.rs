@@ -1,5 +1,5 @@
-//! A model is a directory: `config.json`, `model.safetensors`, `README.md` (the model card) and, where a family needs
-//! them, further files such as `tokenizer.json` and `baselines.safetensors`.
+//! A model is a directory: `config.json`, `model.safetensors`, `README.md` (the model card) and the further files that its family
+//! names ([`Family::files`](crate::registry::Family::files)).
 //!
 //! This module knows no family. It checks a directory against what the family says its parameters are, before memory is
 //! taken for them, and replaces a directory only by a complete one. Every failure is one line with file, tensor, what
@@ -38,10 +38,6 @@ pub const CONFIG: &str = "config.json";
 pub const MODEL: &str = "model.safetensors";
 /// Model card: data, command, seed, metrics.
 pub const CARD: &str = "README.md";
-/// Action vocabulary of a policy.
-pub const TOKENIZER: &str = "tokenizer.json";
-/// Likelihood baselines of a policy, as named tensors.
-pub const BASELINES: &str = "baselines.safetensors";
 /// The version of the layout above that this crate writes and reads.
 pub const FORMAT_VERSION: u32 = 1;
 
@@ -52,7 +48,7 @@ const EXTRA_LIMIT: u64 = 64 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// Which kind of model it is: `policy`, `beam`.
+    /// Which kind of model it is: the name of a [`Family`](crate::registry::Family).
     pub family: String,
     /// [`FORMAT_VERSION`].
     pub format_version: u32,
@@ -294,9 +290,9 @@ impl Bundle {
 }
 
 /// Writes a bundle, complete or not at all. An existing bundle at `dir` stays until the new one is complete; a directory
-/// that holds anything but a bundle is refused.
+/// that holds anything but configuration, parameters, card and what `files` names is refused.
 ///
-/// `metadata` says how the weights came about; `files` are further files by name ([`CARD`], [`TOKENIZER`]).
+/// `metadata` says how the weights came about; `files` are further files by name ([`CARD`], those of the family).
 ///
 /// # Errors
 /// If a tensor is not F32, F16 or BF16 or not finite, or if writing fails: then nothing has changed.
@@ -308,19 +304,21 @@ pub fn save(
     files: &[(&str, Vec<u8>)],
 ) -> Result<()> {
     let parameters = tensors.iter().map(|(name, tensor)| (name.clone(), tensor.clone().into())).collect();
-    save_parameters(dir, manifest, &parameters, metadata, files)
+    let files: Vec<_> = files.iter().map(|(name, bytes)| (*name, Some(bytes.clone()))).collect();
+    save_parameters(dir, manifest, &parameters, metadata, &files)
 }
 
-/// [`save`], with the weights that have an 8-bit format stored so. The others are stored in their tensor's dtype.
+/// [`save`], with the weights that have an 8-bit format stored so. The others are stored in their tensor's dtype. A file without
+/// bytes is one that the new bundle goes without, whether an older one at `dir` has it or not.
 pub fn save_parameters(
     dir: impl AsRef<Path>,
     manifest: &Manifest,
     parameters: &BTreeMap<String, Parameter>,
     metadata: serde_json::Value,
-    files: &[(&str, Vec<u8>)],
+    files: &[(&str, Option<Vec<u8>>)],
 ) -> Result<()> {
     parameters.iter().try_for_each(|(name, parameter)| check_finite(name, &parameter.tensor))?;
-    let mut own = vec![CONFIG, MODEL, CARD, TOKENIZER, BASELINES];
+    let mut own = vec![CONFIG, MODEL, CARD];
     for (name, _) in files {
         if [CONFIG, MODEL].contains(&check_name(name)?) {
             return Err(Error::Input(format!("{name} is written from the manifest and the tensors, not as a further file")));
@@ -336,7 +334,8 @@ pub fn save_parameters(
     write_directory(dir, &own, |dir| {
         write_atomic(dir.join(CONFIG), config.as_bytes())?;
         stored::write(&dir.join(MODEL), entries, &metadata)?;
-        files.iter().try_for_each(|(name, bytes)| write_atomic(dir.join(name), bytes))
+        let present = files.iter().filter_map(|(name, bytes)| Some((name, bytes.as_ref()?)));
+        present.into_iter().try_for_each(|(name, bytes)| write_atomic(dir.join(name), bytes))
     })
 }
 

@@ -61,12 +61,17 @@ impl Usage {
     }
 }
 
-/// Parses the arguments, runs `program` and turns what comes back into an exit code, an error into one line `error: ...`
-/// on standard error.
+/// Parses the arguments and [`answer`]s with what `program` makes of them.
+pub fn main<A: Parser>(program: impl FnOnce(A) -> Result<()>) -> ExitCode {
+    answer(A::try_parse(), program)
+}
+
+/// Runs `program` on parsed arguments and turns what comes back into an exit code, an error into one line `error: ...` on standard
+/// error.
 ///
 /// A reader that closes standard output early (`| head`) ends the program without complaint.
-pub fn main<A: Parser>(program: impl FnOnce(A) -> Result<()>) -> ExitCode {
-    let arguments = match A::try_parse() {
+pub fn answer<A>(parsed: Result<A, clap::Error>, program: impl FnOnce(A) -> Result<()>) -> ExitCode {
+    let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(error) => return refuse(&error),
     };

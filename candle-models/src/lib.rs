@@ -1,15 +1,16 @@
 //! Small networks for agents and radio on Candle that answer in microseconds.
 //!
 //! A model says what it eats and gives in a [`Signature`](tensors::Signature) of named tensors; state is a value that can be
-//! cloned, reset by row and forked; a model is a directory ([`bundle`]); one engine runs it.
+//! cloned, reset by row and forked; a model is a directory ([`bundle`]) of a registered family ([`registry`]); one engine runs it.
 //!
 //! ```
 //! use candle_models::bundle::Bundle;
-//! use candle_models::engine::{self, Engine, Options};
+//! use candle_models::engine::{Engine, Options};
 //! use candle_models::exec::SAMPLE;
+//! use candle_models::families;
 //!
 //! # fn main() -> candle_models::Result<()> {
-//! let model = engine::load(&Bundle::open("../weights/policy-mlp")?)?;
+//! let model = families::shipped().load(&Bundle::open("../weights/policy-mlp")?)?;
 //! let engine = Engine::start(model, &Options::default())?;
 //! // One agent; others open sessions of their own. With a game at hand `policy::embedding` fills `features` and `ids`.
 //! let mut agent = engine.open()?;
@@ -25,7 +26,6 @@
 //! # }
 //! ```
 
-pub mod beam;
 pub mod bundle;
 #[cfg(feature = "cli")]
 pub mod cli;
@@ -35,15 +35,19 @@ pub mod device;
 pub mod engine;
 mod error;
 pub mod exec;
+pub mod families;
 pub mod files;
+#[cfg(feature = "cli")]
+pub mod infer;
 pub mod nn;
 #[cfg(feature = "cli")]
 pub mod nvml;
 pub mod ops;
-pub mod policy;
 pub mod random;
 pub mod recurrent;
+pub mod registry;
 mod stored;
 pub mod tensors;
 
 pub use error::{Error, Result};
+pub use families::{beam, policy};

@@ -5,8 +5,9 @@
 
 use candle_core::Device;
 use candle_models::bundle::Bundle;
-use candle_models::engine::{self, Engine, Options, Session};
+use candle_models::engine::{Engine, Options, Session};
 use candle_models::exec::SAMPLE;
+use candle_models::families;
 use candle_models::nn::{MambaConfig, Params};
 use candle_models::policy::{BackboneConfig, Heads, Policy, PolicyConfig};
 use candle_models::random::Random;
@@ -127,7 +128,7 @@ fn main() {
 fn steps_of_shipped_policies_allocate_nothing() {
     assert!(allocations(|| drop(std::hint::black_box(Box::new(1)))) > 0, "the counter counts");
     for bundle in ["../weights/policy-mlp", "../weights/policy-mamba"] {
-        let engine = Engine::start(engine::load(&Bundle::open(bundle).unwrap()).unwrap(), &Options::default()).unwrap();
+        let engine = Engine::start(families::shipped().load(&Bundle::open(bundle).unwrap()).unwrap(), &Options::default()).unwrap();
         let mut first = engine.open().unwrap();
         start_thread(&engine);
         blocking(&mut first);

@@ -5,11 +5,11 @@ mod beam_page;
 mod launch;
 
 use anyhow::{Context, Result};
-use candle_models::bundle::{BASELINES, Bundle};
+use candle_models::bundle::Bundle;
 use candle_models::cli::Computing;
 use candle_models::device::Purpose;
 use candle_models::policy::baselines::Baselines;
-use candle_models::policy::{Policy, replay, simulation};
+use candle_models::policy::{BASELINES, Policy, replay, simulation};
 use candle_train::parallel::Communicator;
 use candle_train::parallel::connect::{connect, gpus, local_device};
 use candle_train::parallel::environment::from_environment;

@@ -7,7 +7,8 @@
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
 use candle_models::bundle::{self, Bundle, Manifest};
-use candle_models::engine::{self, Model};
+use candle_models::engine::Model;
+use candle_models::families;
 use candle_models::nn::Params;
 use candle_models::policy::actions::SAMPLE;
 use candle_models::policy::{FAMILY, Policy, PolicyConfig};
@@ -37,7 +38,7 @@ fn save(dir: &Path) -> Result<()> {
 }
 
 fn step_by_hand(dir: &Path) -> Result<()> {
-    let model = engine::load(&Bundle::open(dir)?)?;
+    let model = families::shipped().load(&Bundle::open(dir)?)?;
     println!("{}: a {} that eats {:?}", dir.display(), model.family(), names(&model.signature().inputs));
 
     // Two rows walk twenty frames together, each with its own state.

@@ -9,7 +9,8 @@ use crate::update::Update;
 use anyhow::{Context, Result, ensure};
 use candle_core::Device;
 use candle_models::bundle::Bundle;
-use candle_models::engine::{self, Runner};
+use candle_models::engine::Runner;
+use candle_models::families;
 use candle_models::nn::Params;
 use candle_models::policy::{BackboneConfig, Policy, PolicyConfig, replay};
 use candle_models::random::Random;
@@ -86,7 +87,7 @@ impl HotPath {
             Self::MlpWindowF32 => engine_calls("policy-mlp", "f32", Pass::Window, scratch),
             Self::MambaWindowF32 => engine_calls("policy-mamba", "f32", Pass::Window, scratch),
             Self::BeamStep => {
-                let mut runner = Runner::new(engine::load(&Bundle::open("weights/beam-c3")?)?, 1, 1)?;
+                let mut runner = Runner::new(families::shipped().load(&Bundle::open("weights/beam-c3")?)?, 1, 1)?;
                 Ok(Box::new(move || Ok(runner.step(&[false])?)))
             }
             Self::TrainingStep => training(),
@@ -95,7 +96,7 @@ impl HotPath {
                 let bytes = std::fs::read(name).context(name)?;
                 Ok(Box::new(move || replay::read_bytes(&bytes, name).map(drop).map_err(Into::into)))
             }
-            Self::Bundle => Ok(Box::new(|| engine::load(&Bundle::open("weights/policy-mlp")?).map(drop).map_err(Into::into))),
+            Self::Bundle => Ok(Box::new(|| families::shipped().load(&Bundle::open("weights/policy-mlp")?).map(drop).map_err(Into::into))),
         }
     }
 }

@@ -5,11 +5,12 @@
 //!
 //! ```
 //! use candle_models::bundle::Bundle;
-//! use candle_models::engine::{self, Engine, Options};
+//! use candle_models::engine::{Engine, Options};
+//! use candle_models::families;
 //! use std::time::{Duration, Instant};
 //!
 //! # fn main() -> candle_models::Result<()> {
-//! let model = engine::load(&Bundle::open("../weights/policy-mamba")?)?;
+//! let model = families::shipped().load(&Bundle::open("../weights/policy-mamba")?)?;
 //! let engine = Engine::start(model, &Options { sessions: 2, ..Options::default() })?;
 //! let (mut a, mut b) = (engine.open()?, engine.open()?);
 //! std::thread::scope(|scope| {
@@ -65,14 +66,10 @@ pub use stats::{Histogram, Stats};
 pub use step::Step;
 
 use crate::Result;
-use crate::bundle::{self, BASELINES, Bundle, CARD, ParameterSpec, Storage, TOKENIZER};
 use crate::exec::program::{Output, Program, Recorder, Whole};
 use crate::exec::work::{self, Work};
 use crate::recurrent::Recurrent;
-use crate::{beam, policy};
 use candle_core::DType;
-use std::path::Path;
-use std::sync::Arc;
 
 /// Which values an input of indices can take.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -92,7 +89,9 @@ pub trait Model: Recurrent + Send + Sync {
     fn config(&self) -> serde_json::Value;
 
     /// Which values the columns of an input of indices can take. The default for other inputs.
-    fn index_limits(&self, input: &str) -> IndexLimits;
+    fn index_limits(&self, _input: &str) -> IndexLimits {
+        IndexLimits::default()
+    }
 
     /// Writes one pass down; the outputs in the signature's order.
     fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>>;
@@ -106,49 +105,4 @@ pub trait Model: Recurrent + Send + Sync {
 pub fn work(model: &dyn Model, batch: usize, steps: usize, dtype: DType) -> Result<Vec<Work>> {
     let program = Program::new(model.signature(), Whole::default(), |recorder| model.record(recorder))?;
     work::work(&program, batch, steps, dtype)
-}
-
-/// The model of a bundle, whatever its family: a new family is one line here.
-pub fn load(bundle: &Bundle) -> Result<Arc<dyn Model>> {
-    bundle.require_family(&[policy::FAMILY, beam::FAMILY])?;
-    match bundle.manifest().family.as_str() {
-        beam::FAMILY => Ok(Arc::new(beam::Beam::load(bundle, &candle_core::Device::Cpu)?.user)),
-        _ => Ok(Arc::new(policy::Policy::load(bundle)?)),
-    }
-}
-
-/// What tells a bundle's architecture from others, in words: first the kind, `mamba 2x256 state 16, autoregressive heads`. No weight is read;
-/// one line for a new family here too.
-pub fn name(bundle: &Bundle) -> Result<String> {
-    bundle.require_family(&[policy::FAMILY, beam::FAMILY])?;
-    Ok(match bundle.manifest().family.as_str() {
-        beam::FAMILY => bundle.config::<beam::BeamConfig>()?.name(),
-        _ => bundle.config::<policy::PolicyConfig>()?.name(),
-    })
-}
-
-/// What the file of a bundle's parameters must hold, whatever its family: one line for a new one here too.
-pub fn parameters(bundle: &Bundle) -> Result<Vec<ParameterSpec>> {
-    bundle.require_family(&[policy::FAMILY, beam::FAMILY])?;
-    match bundle.manifest().family.as_str() {
-        beam::FAMILY => beam::Beam::parameters(&bundle.config()?),
-        _ => policy::Policy::parameters(&bundle.config()?),
-    }
-}
-
-/// Writes a bundle of any family to `dir` with its parameters stored otherwise, and with the files that inference wants; what training
-/// has noted beside the weights stays behind.
-///
-/// # Errors
-/// If the bundle does not hold its model's parameters, or one is not finite in the new dtype; if writing fails.
-pub fn export(bundle: &Bundle, storage: Storage, dir: impl AsRef<Path>) -> Result<()> {
-    let specs = parameters(bundle)?;
-    let mut found = bundle.read_parameters(&specs)?;
-    let found = specs.into_iter().filter_map(|spec| Some((spec.role, found.remove_entry(&spec.name)?)));
-    let stored = found.map(|(role, (name, parameter))| Ok((name, storage.parameter(role, parameter)?))).collect::<Result<_>>()?;
-    let mut files = Vec::new();
-    for name in [CARD, TOKENIZER, BASELINES] {
-        files.extend(bundle.read_file(name)?.map(|bytes| (name, bytes)));
-    }
-    bundle::save_parameters(dir, bundle.manifest(), &stored, serde_json::Value::Null, &files)
 }

@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Prints what products of the policies' layers cost. Run by hand, in release mode and with the machine to itself:
+    /// Prints what products of the shipped networks' layers cost. Run by hand, in release mode and with the machine to itself:
     /// `cargo test --release -p candle-models --features cli --lib -- --ignored --nocapture products_cost`.
     #[test]
     #[ignore = "a measurement of half a minute"]

@@ -1,15 +1,14 @@
-//! The property suites of a family on beam controllers: every network of a link, with every memory.
+//! Beam controllers as a whole, beside the property suites of all families on their networks.
 
 use candle_core::{DType, Device, Tensor};
 use candle_models::beam::{
-    Beam, BeamConfig, Channels, DecisionConfig, Episodes, Evaluation, Feedback, MemoryConfig, Mobility, Scheme, Sensing, Sounder, Sweep,
-    Tapes, View, Weighting,
+    Beam, BeamConfig, BeamFamily, Channels, DecisionConfig, Episodes, Evaluation, Feedback, Scheme, Sensing, Sounder, Tapes, Weighting,
 };
 use candle_models::bundle::Bundle;
-use candle_models::engine::{Engine, Model, Options, Runner};
-use candle_models::nn::{MambaConfig, Params};
+use candle_models::engine::{Model, Runner};
+use candle_models::nn::Params;
 use candle_models::random::Random;
-use candle_models::tensors::NamedTensors;
+use candle_models::registry::Family;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,18 +19,9 @@ fn small(edit: impl Fn(&mut BeamConfig)) -> BeamConfig {
     config
 }
 
+/// The family's examples: every scheme, memory, view and kind of feedback.
 fn configs() -> Vec<BeamConfig> {
-    let mamba = MemoryConfig::Mamba { layers: 2, block: MambaConfig { state: 4, ..MambaConfig::default() } };
-    vec![
-        small(|_| {}),
-        small(|c| c.memory = mamba.clone()),
-        small(|c| (c.scheme, c.feedback) = (Scheme::C1, Feedback::Index)),
-        small(|c| (c.sweep, c.view, c.decision) = (Sweep::Free, View::Scalars, DecisionConfig::State)),
-        small(|c| (c.receive_weights, c.transmit_weights) = (Weighting::QuantisedPhases { bits: 3 }, Weighting::Phases)),
-        small(|c| {
-            (c.feedback, c.channel.mobility) = (Feedback::Quantised { values: 8, bits: 4 }, Some(Mobility { doppler: 0.01, drift: 0.5 }))
-        }),
-    ]
+    BeamFamily.examples().unwrap().into_iter().map(|manifest| serde_json::from_value(manifest.model).unwrap()).collect()
 }
 
 fn beam(config: &BeamConfig) -> Beam {
@@ -39,31 +29,6 @@ fn beam(config: &BeamConfig) -> Beam {
     Beam::new(config, &params).unwrap();
     let tensors = params.vars().into_iter().map(|(name, var)| (name, var.as_detached_tensor())).collect();
     Beam::new(config, &Params::given(tensors, &Device::Cpu)).unwrap()
-}
-
-/// All networks of a controller.
-fn networks(config: &BeamConfig) -> Vec<Arc<dyn Model>> {
-    let Beam { user, decision, base, .. } = beam(config);
-    let mut networks: Vec<Arc<dyn Model>> = vec![Arc::new(user), Arc::new(decision)];
-    networks.extend(base.map(|base| Arc::new(base) as Arc<dyn Model>));
-    networks
-}
-
-fn inputs(model: &dyn Model, batch: usize, steps: usize) -> NamedTensors {
-    let random = |name: &str, width: usize| {
-        let mut values = vec![0.0; batch * steps * width];
-        Random::new(5).stream(name).fill_normal(0, &mut values);
-        Tensor::from_vec(values, (batch, steps, width), &Device::Cpu).unwrap()
-    };
-    model.signature().inputs.iter().map(|spec| (spec.name.clone(), random(&spec.name, spec.width()))).collect()
-}
-
-fn resets(batch: usize, steps: usize) -> Vec<bool> {
-    (0..batch * steps).map(|i| Random::new(6).uniform(i as u64) < 0.2).collect()
-}
-
-fn frame(inputs: &NamedTensors, t: usize) -> NamedTensors {
-    inputs.map(|_, x| Ok(x.narrow(1, t, 1)?.squeeze(1)?.contiguous()?)).unwrap()
 }
 
 fn flat(x: &Tensor) -> Vec<f32> {
@@ -74,76 +39,6 @@ fn assert_close(what: &str, found: &[f32], want: &[f32], tolerance: f32) {
     assert_eq!(found.len(), want.len(), "{what}");
     for (i, (x, y)) in found.iter().zip(want).enumerate() {
         assert!((x - y).abs() <= tolerance * (1.0 + y.abs()), "{what} at {i}: {x} and {y}");
-    }
-}
-
-#[test]
-fn unroll_equals_folded_steps_and_a_row_of_a_batch_is_the_row_alone() {
-    let (batch, steps) = (3, 7);
-    for (i, model) in configs().iter().flat_map(networks).enumerate() {
-        let (inputs, resets) = (inputs(&*model, batch, steps), resets(batch, steps));
-        let start = model.initial_state(batch).unwrap();
-        let (whole, after) = model.unroll(&inputs, &resets, &start).unwrap();
-        let mut state = start;
-        for t in 0..steps {
-            let now: Vec<bool> = (0..batch).map(|b| resets[b * steps + t]).collect();
-            let (outputs, next) = model.step(&frame(&inputs, t), &now, &state).unwrap();
-            for (name, found) in outputs.iter() {
-                assert_close(&format!("network {i} {name} {t}"), &flat(found), &flat(frame(&whole, t).get(name).unwrap()), 2e-5);
-            }
-            state = next;
-        }
-        for (name, found) in state.iter() {
-            assert_close(&format!("network {i} state {name}"), &flat(found), &flat(after.get(name).unwrap()), 2e-5);
-        }
-        for b in 0..batch {
-            let alone = inputs.map(|_, x| Ok(x.narrow(0, b, 1)?)).unwrap();
-            let (outputs, _) = model.unroll(&alone, &resets[b * steps..][..steps], &model.initial_state(1).unwrap()).unwrap();
-            for (name, found) in outputs.iter() {
-                let want = whole.get(name).unwrap().narrow(0, b, 1).unwrap();
-                assert_close(&format!("network {i} {name} row {b}"), &flat(found), &flat(&want), 2e-5);
-            }
-        }
-    }
-}
-
-#[test]
-fn the_runner_and_an_engine_answer_like_tensors() {
-    let (batch, steps) = (3, 7);
-    for (i, model) in configs().iter().flat_map(networks).enumerate() {
-        let (inputs, resets) = (inputs(&*model, batch, steps), resets(batch, steps));
-        let (want, _) = model.unroll(&inputs, &resets, &model.initial_state(batch).unwrap()).unwrap();
-        let mut runner = Runner::new(model.clone(), batch, 1).unwrap();
-        let engine = Engine::start(model.clone(), &Options { sessions: 1, ..Options::default() }).unwrap();
-        let mut session = engine.open().unwrap();
-        for t in 0..steps {
-            let now: Vec<bool> = (0..batch).map(|b| resets[b * steps + t]).collect();
-            if now[0] {
-                session.reset();
-            }
-            for (name, x) in frame(&inputs, t).iter() {
-                runner.set_f32(name, &flat(x)).unwrap();
-                session.set_f32(name, &flat(&x.get(0).unwrap())).unwrap();
-            }
-            runner.step(&now).unwrap();
-            session.step().unwrap();
-            for (name, want) in frame(&want, t).iter() {
-                for b in 0..batch {
-                    assert_close(
-                        &format!("network {i} {name} {t} row {b}"),
-                        runner.floats(name, b).unwrap(),
-                        &flat(&want.get(b).unwrap()),
-                        3e-5,
-                    );
-                }
-                assert_close(
-                    &format!("network {i} {name} {t}, a session"),
-                    session.floats(name).unwrap(),
-                    &flat(&want.get(0).unwrap()),
-                    3e-5,
-                );
-            }
-        }
     }
 }
 

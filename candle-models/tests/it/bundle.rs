@@ -6,6 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_models::Result;
 use candle_models::bundle::{self, Bundle, Manifest, Parameter, ParameterSpec};
 use candle_models::ops::Format;
+use candle_models::policy;
 use candle_models::random::Random;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -87,7 +88,7 @@ fn what_is_saved_comes_back() {
     assert_eq!(bundle.manifest(), &manifest());
     assert_eq!(bundle.metadata().unwrap(), json!({"seed": 1}));
     assert_eq!(bundle.read_file(bundle::CARD).unwrap().unwrap(), b"# A test model of seed 1\n");
-    assert_eq!(bundle.read_file(bundle::TOKENIZER).unwrap(), None);
+    assert_eq!(bundle.read_file(policy::TOKENIZER).unwrap(), None);
     let loaded = bundle.read_tensors(&specs()).unwrap();
     for (name, tensor) in tensors(DType::F32) {
         let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();

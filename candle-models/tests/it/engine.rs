@@ -1,8 +1,9 @@
 //! The engine on the shipped policies: every session gives what a runner of its own would give.
 
 use candle_models::bundle::Bundle;
-use candle_models::engine::{self, Engine, EngineError, Model, Options, Runner, Session};
+use candle_models::engine::{Engine, EngineError, Model, Options, Runner, Session};
 use candle_models::exec::SAMPLE;
+use candle_models::families;
 use candle_models::random::Random;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 const BUNDLES: [&str; 2] = ["../weights/policy-mlp", "../weights/policy-mamba"];
 
 fn model(bundle: &str) -> Arc<dyn Model> {
-    engine::load(&Bundle::open(bundle).unwrap()).unwrap()
+    families::shipped().load(&Bundle::open(bundle).unwrap()).unwrap()
 }
 
 /// A test that hangs fails.

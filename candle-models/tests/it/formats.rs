@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Device, Tensor};
 use candle_models::bundle::{self, Bundle, Manifest, Parameter, Role};
-use candle_models::engine::{self, Model, Runner};
+use candle_models::engine::{Model, Runner};
+use candle_models::families;
 use candle_models::nn::{MambaConfig, Params};
 use candle_models::ops::Format;
 use candle_models::policy::simulation::simulate;
@@ -54,7 +55,7 @@ fn agreement(text: &str) -> f64 {
 
 fn read(dir: &Path) -> BTreeMap<String, Parameter> {
     let bundle = Bundle::open(dir).unwrap();
-    bundle.read_parameters(&engine::parameters(&bundle).unwrap()).unwrap()
+    bundle.read_parameters(&families::shipped().parameters(&bundle).unwrap()).unwrap()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use candle_models::policy::baselines::Baselines;
 use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
 use candle_models::policy::game::Game;
 use candle_models::policy::simulation::simulate;
-use candle_models::policy::{BackboneConfig, FAMILY, Policy, PolicyConfig, replay};
+use candle_models::policy::{BASELINES, BackboneConfig, FAMILY, Policy, PolicyConfig, replay};
 use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
 use candle_models::tensors::NamedTensors;
@@ -74,7 +74,7 @@ fn save(dir: &Path, config: &PolicyConfig) -> Policy {
     let tensors: BTreeMap<_, _> = params.vars().into_iter().map(|(name, var)| (name, var.as_tensor().clone())).collect();
     let game = simulate(2, 2000);
     let baselines = Baselines::fit([actions_of(&game, 0), actions_of(&game, 1)]).to_bytes().unwrap();
-    let files = [(bundle::BASELINES, baselines), (bundle::CARD, b"# A policy\nRandom parameters.\n".to_vec())];
+    let files = [(BASELINES, baselines), (bundle::CARD, b"# A policy\nRandom parameters.\n".to_vec())];
     bundle::save(dir, &Manifest::new(FAMILY, config).unwrap(), &tensors, json!({ "training": { "step": 7 } }), &files).unwrap();
     policy
 }
@@ -378,7 +378,8 @@ fn an_export_that_cannot_answer_like_the_original_leaves_nothing() {
     let specs: Vec<_> = stored.parameters().unwrap().into_iter().map(|p| bundle::ParameterSpec::new(p.name, &p.shape)).collect();
     let mut tensors = stored.read_tensors(&specs).unwrap();
     let save = |tensors: &BTreeMap<String, Tensor>| {
-        bundle::save(&bundle, stored.manifest(), tensors, Value::Null, &[]).unwrap();
+        let baselines = stored.read_file(BASELINES).unwrap().unwrap();
+        bundle::save(&bundle, stored.manifest(), tensors, Value::Null, &[(BASELINES, baselines)]).unwrap();
     };
     let name = "input.weight";
     let weight = tensors[name].clone();

@@ -9,6 +9,7 @@ mod doctor;
 #[cfg(feature = "slippi")]
 mod encoding;
 mod engine;
+mod families;
 #[cfg(feature = "cli")]
 mod formats;
 mod golden;

@@ -2,34 +2,19 @@
 
 use candle_core::{Device, Tensor};
 use candle_models::exec::SAMPLE;
-use candle_models::nn::{MambaConfig, Params};
+use candle_models::nn::Params;
 use candle_models::policy::embedding::{ACTION_STATES, CHARACTERS, WIDTH};
-use candle_models::policy::{BackboneConfig, Heads, Policy, PolicyConfig};
+use candle_models::policy::{Policy, PolicyConfig, PolicyFamily};
 use candle_models::random::Random;
+use candle_models::registry::Family;
 use candle_models::tensors::NamedTensors;
 use std::sync::Arc;
 
 pub const CLASSES: [u32; 13] = [2, 2, 2, 2, 2, 2, 2, 2, 17, 17, 17, 17, 5];
 
-/// Every backbone with both heads, small but with odd sizes where the architecture allows.
+/// The family's examples: every backbone with both heads.
 pub fn configs() -> Vec<PolicyConfig> {
-    let block = MambaConfig { state: 5, expand: 2, conv: 4 };
-    let backbones = [
-        BackboneConfig::Mlp { layers: vec![40, 36] },
-        BackboneConfig::Mamba { layers: 2, block: block.clone() },
-        BackboneConfig::Gru { layers: 2 },
-        BackboneConfig::Attention { layers: 2, heads: 3, window: 4 },
-        BackboneConfig::Hybrid { layers: 3, block, heads: 3, window: 5 },
-    ];
-    let heads = [Heads::Independent, Heads::Autoregressive];
-    let config = |backbone: &BackboneConfig, heads| PolicyConfig {
-        hidden: 36,
-        backbone: backbone.clone(),
-        heads,
-        embedding: 6,
-        ..Default::default()
-    };
-    backbones.iter().flat_map(|b| heads.map(|h| config(b, h))).collect()
+    PolicyFamily.examples().unwrap().into_iter().map(|manifest| serde_json::from_value(manifest.model).unwrap()).collect()
 }
 
 /// A policy whose zero-initialised parameters are moved too, so that nothing hides behind a zero.

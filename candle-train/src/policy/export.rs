@@ -1,8 +1,8 @@
 //! The result of a run as a model bundle with its card.
 
 use super::run::Trained;
-use candle_models::bundle::{self, BASELINES, CARD, Manifest, TOKENIZER};
-use candle_models::policy::{FAMILY, actions, baselines};
+use candle_models::bundle::{self, CARD, Manifest};
+use candle_models::policy::{BASELINES, FAMILY, TOKENIZER, actions, baselines};
 use candle_models::{Error, Result};
 use std::fmt::Write;
 use std::path::Path;

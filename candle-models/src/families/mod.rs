@@ -1,0 +1,25 @@
+//! The families of this crate, each a folder of its name and its place in the list.
+
+pub mod beam;
+pub mod policy;
+
+#[cfg(feature = "cli")]
+use crate::infer::InferFamily;
+use crate::registry::{Family, Registry};
+
+macro_rules! list {
+    () => {
+        Registry::new([&policy::PolicyFamily, &beam::BeamFamily])
+    };
+}
+
+/// All of them.
+pub fn shipped() -> Registry<dyn Family> {
+    list!()
+}
+
+/// The same, as the command `candle-infer` knows them.
+#[cfg(feature = "cli")]
+pub fn commands() -> Registry<dyn InferFamily> {
+    list!()
+}

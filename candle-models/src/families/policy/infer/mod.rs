@@ -1,0 +1,128 @@
+//! Policies in the command `candle-infer`: replays are what they see.
+
+mod agreement;
+mod replays;
+
+use super::PolicyFamily;
+use super::replay;
+use crate::bundle::Bundle;
+use crate::cli::Usage;
+use crate::engine::Placement;
+use crate::infer::{Call, Comparison, Demo, Difference, Help, InferFamily, Measure, Opened, RandomSequences, Reader, find_shipped};
+use agreement::{Agreement, Choices};
+use anyhow::Result;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use replays::Replays;
+use std::path::{Path, PathBuf};
+
+/// The shipped game: a simulation, not a recording.
+const GAME: &str = "examples/data/simulated.slp";
+
+/// Options of `run` and `demo`.
+#[derive(Args, Default)]
+pub struct Options {
+    /// Controller port of the player to watch, 1 to 4; both players if left out.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=4))]
+    port: Option<u8>,
+    /// Draw the actions from the policy's distribution instead of taking the most likely class of each component.
+    #[arg(long)]
+    sample: bool,
+    /// Seed of the drawn actions, which the same seed draws alike for the same file.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Play like the player of this tag, one that the policy was trained with [default: the recorded player's own].
+    #[arg(long, value_name = "TAG")]
+    name: Option<String>,
+}
+
+/// Options of `export`.
+#[derive(Args)]
+struct ExportOptions {
+    /// Replay (.slp) on which to compare the actions and likelihoods of a policy with the original's; may be repeated
+    /// [default: the shipped simulated game].
+    #[arg(long, value_name = "FILE")]
+    replay: Vec<PathBuf>,
+}
+
+impl InferFamily for PolicyFamily {
+    fn help(&self) -> Help {
+        Help {
+            run: "a policy on replays (.slp files, or folders of them) too",
+            inputs: "A policy also takes replays (.slp) and folders (their .slp files at any depth).",
+        }
+    }
+
+    fn options(&self, command: Command) -> Command {
+        Options::augment_args(command)
+    }
+
+    fn check_options(&self, options: &ArgMatches) -> Result<()> {
+        let options = Options::from_arg_matches(options)?;
+        if options.seed.is_some() && !options.sample {
+            return Err(Usage::error("--seed without --sample means nothing to a policy"));
+        }
+        Ok(())
+    }
+
+    fn collect(&self, path: &Path) -> Result<Option<Vec<PathBuf>>> {
+        Ok(Some(replay::collect([path])?))
+    }
+
+    fn reader(&self, call: &Call) -> Result<Box<dyn Reader>> {
+        let mut replays = Replays::new(&call.opened.bundle, call.opened.model(), &Options::from_arg_matches(call.options)?, call.place)?;
+        replays.show(call.every);
+        Ok(Box::new(replays))
+    }
+
+    fn demo(&self) -> Option<Demo> {
+        Some(Demo {
+            bundle: "weights/policy-mamba",
+            input: GAME,
+            model: "the shipped policy",
+            name: "the shipped simulated game",
+            remark: "a SIMULATED game of two scripted fighters (not a recording of Melee)",
+        })
+    }
+
+    fn export_options(&self, command: Command) -> Command {
+        ExportOptions::augment_args(command)
+    }
+
+    fn comparison(&self, original: &Opened, options: &ArgMatches) -> Result<Box<dyn Comparison>> {
+        let named = ExportOptions::from_arg_matches(options)?.replay;
+        // The shipped game if it is there.
+        let replays = if named.is_empty() { find_shipped(GAME).into_iter().collect() } else { named };
+        let choices = Choices::new(original, &replays)?;
+        Ok(Box::new(OnReplays { sequences: RandomSequences::new(&original.networks), replays, choices }))
+    }
+}
+
+/// Random sequences, and what both do on replays.
+struct OnReplays {
+    sequences: RandomSequences,
+    replays: Vec<PathBuf>,
+    choices: Choices,
+}
+
+impl Comparison for OnReplays {
+    fn over(&self) -> String {
+        self.sequences.over()
+    }
+
+    fn measure(&self) -> Measure {
+        self.sequences.measure()
+    }
+
+    fn differences(&mut self, exported: &Opened) -> crate::Result<Vec<Difference>> {
+        self.sequences.differences(exported)
+    }
+
+    fn remarks(&mut self, exported: &Opened) -> Result<Vec<String>> {
+        if self.replays.is_empty() {
+            return Ok(Vec::new());
+        }
+        let agreement = Agreement::between(&self.choices, &Choices::new(exported, &self.replays)?);
+        let names: Vec<String> = self.replays.iter().map(|path| path.display().to_string()).collect();
+        Ok(vec![format!("on {}, with the recorded past in every frame:\n{agreement}", names.join(", "))])
+    }
+}

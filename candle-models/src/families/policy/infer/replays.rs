@@ -1,0 +1,411 @@
+//! A policy that watches replays.
+
+use super::{Bundle, Options, Placement};
+use crate::engine::{Histogram, Model, Runner};
+use crate::families::policy::actions::{self, ACTION, Action, COMPONENTS, GROUP_NAMES, GROUPS, LOGITS, SAMPLE};
+use crate::families::policy::baselines::{Baselines, Likelihood, TABLE_NAMES, TABLES, table};
+use crate::families::policy::embedding::{Embedding, IDS, WIDTH};
+use crate::families::policy::game::{self, Frame, Game};
+use crate::families::policy::replay::Reader as ReplayReader;
+use crate::families::policy::{BASELINES, PolicyConfig};
+use crate::infer::{Column, Output, Reader, Source, line, percentiles};
+use crate::random::Random;
+use crate::{Error, cli};
+use anyhow::{Result, anyhow, bail};
+use safetensors::tensor::Dtype;
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{Read, Seek};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A policy that watches replays: in every frame it scores the recorded action and says which it would choose.
+///
+/// Each watched player has two rows of the batch. Both see the same; the first is given the recorded action, so that its
+/// logits say how likely that was, the second chooses. Memory does not grow with the replay.
+pub struct Replays {
+    runner: Runner,
+    embedding: Embedding,
+    delay: usize,
+    /// The player to imitate, by the policy's number; by default the one who plays.
+    name: Option<usize>,
+    port: Option<u8>,
+    sampling: Option<Random>,
+    baselines: Option<Baselines>,
+    /// Print every n-th frame.
+    every: Option<usize>,
+    likelihoods: [Likelihood; TABLES],
+    likelihood: Likelihood,
+    times: Histogram,
+    frames: u64,
+}
+
+/// Rows of one player.
+const ROWS: usize = 2;
+
+/// Random numbers below zero: take the most likely class.
+const GREEDY: [f32; ACTION] = [-1.0; ACTION];
+
+/// The frame acted on.
+#[derive(Clone, Copy)]
+struct Moment {
+    /// Its place in the replay.
+    frame: usize,
+    id: i32,
+    /// What both players did in it and in the two frames before; in the second frame of a game the first counts twice.
+    actions: [[Action; 2]; 3],
+}
+
+impl Moment {
+    fn next(before: Option<Self>, frame: &Frame) -> Self {
+        let actions = frame.players.map(|player| Action::from_controller(&player.controller));
+        match before {
+            None => Self { frame: 0, id: frame.id, actions: [actions; 3] },
+            Some(Self { frame: last, actions: [a, b, _], .. }) => Self { frame: last + 1, id: frame.id, actions: [actions, a, b] },
+        }
+    }
+}
+
+/// What one player did and what the policy says to it.
+struct Decision<'a> {
+    /// Which of the watched players, and how many frames were predicted before.
+    place: (usize, usize),
+    port: u8,
+    /// The frame acted on: its place in the replay and its id.
+    frame: usize,
+    id: i32,
+    recorded: Action,
+    chosen: Action,
+    nll: [f32; GROUPS],
+    logits: &'a [f32; LOGITS],
+    value: f32,
+    time: Duration,
+}
+
+/// Where decisions go.
+type Sink<'a> = dyn FnMut(&Decision) -> Result<()> + 'a;
+
+#[derive(Serialize)]
+struct FrameLine<'a> {
+    file: String,
+    port: u8,
+    frame: i32,
+    recorded: String,
+    chosen: String,
+    nll: BTreeMap<&'a str, f32>,
+    value: f32,
+    microseconds: f64,
+}
+
+#[derive(Serialize)]
+struct EndLine<'a> {
+    file: String,
+    frames: usize,
+    /// Nats per frame and player.
+    nll: Option<f64>,
+    incomplete: &'a Option<String>,
+}
+
+impl Replays {
+    /// A watcher for a bundle whose model has been loaded.
+    pub fn new(bundle: &Bundle, model: &Arc<dyn Model>, options: &Options, place: &Placement) -> Result<Self> {
+        let config: PolicyConfig = bundle.config()?;
+        let embedding = Embedding::new(&config.names)?;
+        let name = options.name.as_deref().map(|name| embedding.name_index(name).ok_or_else(|| unknown_name(bundle, name, &config.names)));
+        let baselines = bundle.read_named(BASELINES)?.map(|tensors| Baselines::from_tensors(&tensors));
+        let baselines = baselines.transpose().map_err(|e| Error::file(bundle.dir().join(BASELINES), e))?;
+        let players = if options.port.is_some() { 1 } else { 2 };
+        Ok(Self {
+            runner: Runner::on(model.clone(), (players * ROWS, 1), place)?,
+            embedding,
+            delay: config.delay,
+            name: name.transpose()?,
+            port: options.port,
+            sampling: options.sample.then(|| Random::new(options.seed.unwrap_or_default()).stream("action")),
+            baselines,
+            every: None,
+            likelihoods: [Likelihood::default(); TABLES],
+            likelihood: Likelihood::default(),
+            times: Histogram::default(),
+            frames: 0,
+        })
+    }
+
+    /// Prints every `every`-th frame of the replays that follow.
+    pub fn show(&mut self, every: Option<usize>) {
+        self.every = every;
+    }
+
+    /// How many players are watched.
+    fn players(&self) -> usize {
+        if self.port.is_some() { 1 } else { 2 }
+    }
+
+    /// Rows of a pass.
+    fn rows(&self) -> usize {
+        self.players() * ROWS
+    }
+
+    /// Watches one replay.
+    fn watch(&mut self, path: &Path, output: &mut Output) -> Result<()> {
+        let reader = ReplayReader::open(path)?;
+        self.watched(path, reader.game())?;
+        self.start_output(path, reader.game(), output)?;
+        let (before, every) = (self.likelihood, self.every);
+        let (frames, incomplete) = self.decide(path, reader, &mut |decision| decision.write(path, every, output))?;
+        if let Some(reason) = &incomplete {
+            cli::warn(format_args!("{}: incomplete, {frames} frames recovered: {reason}", path.display()));
+        }
+        let nll = difference(&self.likelihood, &before);
+        Ok(output.json(&EndLine { file: path.display().to_string(), frames, nll, incomplete: &incomplete })?)
+    }
+
+    /// The chosen action and the recorded one's nats by component, for every decision of a replay.
+    pub fn choices(&mut self, path: &Path) -> Result<Vec<(Action, [f32; GROUPS])>> {
+        let mut choices = Vec::new();
+        self.decide(path, ReplayReader::open(path)?, &mut |decision| {
+            choices.push((decision.chosen, decision.nll));
+            Ok(())
+        })?;
+        Ok(choices)
+    }
+
+    /// Hands out the decisions of a replay; tells its frames and, of a damaged one, what is wrong with it.
+    fn decide<R: Read + Seek>(&mut self, path: &Path, mut reader: ReplayReader<R>, sink: &mut Sink) -> Result<(usize, Option<String>)> {
+        let mut view = Game { frames: vec![Frame::default()], ..reader.game().clone() };
+        let players = self.watched(path, &view)?;
+        // From the frame seen over those of the delay to the one acted on.
+        let mut window: VecDeque<Frame> = VecDeque::with_capacity(self.delay + 2);
+        let mut moment: Option<Moment> = None;
+        let mut count = 0;
+        for frame in reader.by_ref() {
+            frame.check().map_err(|e| Error::file(path, format!("frame {}: {e}", frame.id)))?;
+            window.push_back(frame);
+            let now = Moment::next(moment, &frame);
+            moment = Some(now);
+            count += 1;
+            if window.len() == self.delay + 2 {
+                view.frames[0] = window[0];
+                window.pop_front();
+                self.step(path, &view, &players, &now, sink)?;
+            }
+        }
+        if count < self.delay + 2 {
+            let reason = format!("{count} frames, of which none can be predicted with a delay of {}", self.delay);
+            return Err(Error::file(path, reason).into());
+        }
+        Ok((count, reader.game().incomplete.clone()))
+    }
+
+    /// The players to watch, as places in the game.
+    fn watched(&self, path: &Path, game: &Game) -> Result<Vec<usize>> {
+        game::check_stage(game.stage).map_err(|e| Error::file(path, e))?;
+        let Some(port) = self.port else { return Ok(vec![0, 1]) };
+        let found = game.players.iter().position(|player| player.port + 1 == port);
+        let [a, b] = game.players.each_ref().map(|player| player.port + 1);
+        let player =
+            found.ok_or_else(|| Error::file(path, format!("nobody plays on port {port}: the players are on ports {a} and {b}")))?;
+        Ok(vec![player])
+    }
+
+    fn start_output(&self, path: &Path, game: &Game, output: &mut Output) -> Result<()> {
+        match output {
+            Output::Table if self.every.is_some() => {
+                let stage = game::STAGES.iter().find(|(id, ..)| *id == game.stage).map_or("unknown stage", |(_, name, _)| name);
+                let player = |player: &game::Player| {
+                    let fighter = game::internal_character(player.character).and_then(game::character_name).unwrap_or("unknown fighter");
+                    let name = if player.name.is_empty() { String::new() } else { format!(" \"{}\"", player.name) };
+                    format!("port {}{name} {fighter}", player.port + 1)
+                };
+                line(format_args!("{}: {stage}, {}, {}", path.display(), player(&game.players[0]), player(&game.players[1])))?;
+                line(format_args!(
+                    "{:>7} {:>4}  {:<36} {:<36} {:>7} {:>5}",
+                    "frame", "port", "recorded", "chosen (= the same)", "nats", "us"
+                ))?;
+            }
+            Output::Tensors(..) => {
+                // Sizes stand before values in the file, so the frames are counted in a reading of their own.
+                let frames = ReplayReader::open(path)?.count().saturating_sub(self.delay + 1);
+                output.start_tensors(&columns(), &[self.players(), frames])?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// One pass: `view` holds the frame seen, `now` is the one acted on.
+    fn step(&mut self, path: &Path, view: &Game, players: &[usize], now: &Moment, sink: &mut Sink) -> Result<()> {
+        let step = now.frame - self.delay - 1;
+        let start = Instant::now();
+        for (sequence, &player) in players.iter().enumerate() {
+            self.observe(path, view, (sequence, player), now)?;
+        }
+        self.runner.step(&[step == 0; 2 * ROWS][..self.rows()])?;
+        let time = start.elapsed();
+        self.times.record(time);
+        self.frames += 1;
+        for (sequence, &player) in players.iter().enumerate() {
+            let [recorded, last, earlier] = now.actions.each_ref().map(|actions| actions[player]);
+            let logits: &[f32; LOGITS] = self.runner.floats("logits", sequence * ROWS)?.try_into()?;
+            let decision = Decision {
+                place: (sequence, step),
+                port: view.players[player].port + 1,
+                frame: now.frame,
+                id: now.id,
+                recorded,
+                chosen: Action::from_ids(self.runner.indices("action", sequence * ROWS + 1)?)?,
+                nll: actions::nll(logits, &recorded),
+                logits,
+                value: self.runner.floats("value", sequence * ROWS)?[0],
+                time,
+            };
+            self.likelihood.add(&last, &recorded, &decision.nll, &actions::most_likely(logits));
+            if let Some(baselines) = &self.baselines {
+                for (likelihood, score) in self.likelihoods.iter_mut().zip(baselines.score([&last, &earlier], &recorded)) {
+                    likelihood.add(&last, &recorded, &score.nll, &score.likely);
+                }
+            }
+            sink(&decision)?;
+        }
+        Ok(())
+    }
+
+    /// Fills the rows of one player.
+    fn observe(&mut self, path: &Path, view: &Game, (sequence, player): (usize, usize), now: &Moment) -> Result<()> {
+        let name = self.name.or_else(|| self.embedding.name_index(&view.players[player].name));
+        let (mut features, mut ids) = ([0.0; WIDTH], [0; IDS]);
+        self.embedding.encode(view, 1, player, name, &mut features, &mut ids)?;
+        let [recorded, last, _] = now.actions.each_ref().map(|actions| actions[player].to_ids());
+        let mut uniform = GREEDY;
+        if let Some(random) = self.sampling {
+            let file = path.file_name().unwrap_or_default().to_string_lossy();
+            let stream = random.stream(&file).at(u64::from(view.players[player].port));
+            stream.fill_uniform((now.frame * ACTION) as u64, &mut uniform);
+        }
+        for (row, action, uniform) in [(sequence * ROWS, recorded, GREEDY), (sequence * ROWS + 1, [SAMPLE; ACTION], uniform)] {
+            self.runner.floats_mut("features", row)?.copy_from_slice(&features);
+            self.runner.indices_mut("ids", row)?.copy_from_slice(&ids);
+            self.runner.indices_mut("previous_action", row)?.copy_from_slice(&last);
+            self.runner.indices_mut("action", row)?.copy_from_slice(&action);
+            self.runner.floats_mut("uniform", row)?.copy_from_slice(&uniform);
+        }
+        Ok(())
+    }
+
+    /// The likelihood table of everything watched, beside the bundle's baselines.
+    fn table(&self, model: &str) -> String {
+        let baselines = self.baselines.is_some().then(|| TABLE_NAMES.into_iter().zip(self.likelihoods));
+        let mut rows: Vec<(&str, Likelihood)> = baselines.into_iter().flatten().collect();
+        rows.push((model, self.likelihood));
+        let all = self.likelihood.all();
+        let accuracy = GROUP_NAMES.iter().zip(all.correct).map(|(name, n)| format!("{name} {:.1}%", 100.0 * n as f64 / all.frames as f64));
+        let accuracy = accuracy.collect::<Vec<_>>().join(", ");
+        let without = if self.baselines.is_some() { "" } else { " (the bundle has no baselines to compare with)" };
+        format!(
+            "likelihood of {} recorded actions in nats per frame, {} of them changes{without}\n{}accuracy of the most likely class: {accuracy}",
+            all.frames,
+            self.likelihood.changed.frames,
+            table(&rows)
+        )
+    }
+}
+
+impl Reader for Replays {
+    fn run(&mut self, source: &Source, output: &mut Output) -> Result<()> {
+        match source {
+            Source::File(path) => self.watch(path, output),
+            _ => bail!("replays are files"),
+        }
+    }
+
+    fn summary(&self, model: &str, place: &str) -> Result<()> {
+        line(self.table(model))?;
+        let players = if self.players() == 1 { "one player's" } else { "both players'" };
+        let (time, rows) = (percentiles(&self.times), self.rows());
+        Ok(line(format_args!(
+            "time per frame: {time} ({players} observation and one pass of {rows} rows, the recorded and the chosen action; {place})"
+        ))?)
+    }
+
+    fn frames(&self) -> u64 {
+        self.frames
+    }
+}
+
+fn unknown_name(bundle: &Bundle, name: &str, known: &[String]) -> anyhow::Error {
+    let known = if known.is_empty() { "no names".to_owned() } else { known.join(", ") };
+    anyhow!("--name {name}: {} knows {known}", bundle.dir().display())
+}
+
+/// Nats per frame of what was added between two states of a tally.
+fn difference(after: &Likelihood, before: &Likelihood) -> Option<f64> {
+    let (after, before) = (after.all(), before.all());
+    let frames = after.frames - before.frames;
+    (frames > 0).then(|| (after.nll.iter().sum::<f64>() - before.nll.iter().sum::<f64>()) / frames as f64)
+}
+
+/// What is stored of a frame, in the order of [`Decision::store`].
+fn columns() -> Vec<Column> {
+    vec![
+        Column::new("frame", Dtype::U32, &[]),
+        Column::new("recorded", Dtype::U32, &[ACTION]),
+        Column::new("action", Dtype::U32, &[ACTION]),
+        Column::new("logits", Dtype::F32, &[LOGITS]),
+        Column::new("nll", Dtype::F32, &[GROUPS]),
+        Column::new("value", Dtype::F32, &[1]),
+    ]
+}
+
+impl Decision<'_> {
+    fn write(&self, path: &Path, every: Option<usize>, output: &mut Output) -> Result<()> {
+        match output {
+            Output::Table => match every {
+                Some(every) if self.place.1.is_multiple_of(every) => self.print(),
+                _ => Ok(()),
+            },
+            Output::Lines(..) => Ok(output.json(&FrameLine {
+                file: path.display().to_string(),
+                port: self.port,
+                frame: self.id,
+                recorded: self.recorded.to_string(),
+                chosen: self.chosen.to_string(),
+                nll: GROUP_NAMES.into_iter().zip(self.nll).collect(),
+                value: self.value,
+                microseconds: self.time.as_secs_f64() * 1e6,
+            })?),
+            Output::Tensors(..) => self.store(output),
+        }
+    }
+
+    fn print(&self) -> Result<()> {
+        let chosen = if self.chosen == self.recorded { "=".to_owned() } else { short(&self.chosen) };
+        let (nats, us) = (self.nll.iter().sum::<f32>(), self.time.as_secs_f64() * 1e6);
+        let (id, port, recorded) = (self.id, self.port, short(&self.recorded));
+        Ok(line(format_args!("{id:>7} {port:>4}  {recorded:<36} {chosen:<36} {nats:>7.3} {us:>5.0}"))?)
+    }
+
+    /// In the order of [`columns`].
+    fn store(&self, output: &mut Output) -> Result<()> {
+        let (sequence, step) = self.place;
+        let ids = |action: &Action| action.to_ids().into_iter().map(u32::to_le_bytes);
+        output.value(0, sequence, step, [(self.frame as u32).to_le_bytes()].into_iter())?;
+        output.value(1, sequence, step, ids(&self.recorded))?;
+        output.value(2, sequence, step, ids(&self.chosen))?;
+        output.value(3, sequence, step, self.logits.iter().map(|x| x.to_le_bytes()))?;
+        output.value(4, sequence, step, self.nll.iter().map(|x| x.to_le_bytes()))?;
+        Ok(output.value(5, sequence, step, [self.value.to_le_bytes()].into_iter())?)
+    }
+}
+
+/// An action for the eye: the buttons pressed and what is not neutral, or `-`.
+fn short(action: &Action) -> String {
+    let classes = action.classes();
+    let pressed = (0..8).filter(|i| classes[*i] == 1).map(|i| COMPONENTS[i].name.to_owned());
+    let controller = action.to_controller();
+    let stick = |name: &str, [x, y]: [f32; 2]| (x != 0.0 || y != 0.0).then(|| format!("{name}({x:+.2},{y:+.2})"));
+    let shoulder = (controller.shoulder > 0.0).then(|| format!("shoulder {:.2}", controller.shoulder));
+    let parts = pressed.chain(stick("main", controller.main_stick)).chain(stick("c", controller.c_stick)).chain(shoulder);
+    let text = parts.collect::<Vec<_>>().join(" ");
+    if text.is_empty() { "-".to_owned() } else { text }
+}

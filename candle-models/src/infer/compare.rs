@@ -1,0 +1,175 @@
+//! How far an exported bundle is from its original.
+
+use super::family::Opened;
+use crate::Result;
+use crate::engine::{Model, Runner};
+use crate::random::Random;
+use crate::registry::Networks;
+use candle_core::DType;
+use std::sync::Arc;
+
+/// The frames that original and export are compared on.
+const SEQUENCES: usize = 4;
+const FRAMES: usize = 64;
+const RESETS: f32 = 0.05;
+
+/// Compares exports with an original that it was made for.
+pub trait Comparison {
+    /// What both are run on: `256 simulated links`.
+    fn over(&self) -> String;
+
+    /// What is held against the tolerance.
+    fn measure(&self) -> Measure;
+
+    /// The differences of an export, output by output.
+    ///
+    /// # Errors
+    /// If one of them does not run.
+    fn differences(&mut self, exported: &Opened) -> Result<Vec<Difference>>;
+
+    /// Lines about an export that has taken its place: none.
+    ///
+    /// # Errors
+    /// If it does not run.
+    fn remarks(&mut self, _exported: &Opened) -> anyhow::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+}
+
+/// How far an output is from the original's.
+pub struct Difference {
+    name: String,
+    pub(super) measure: Measure,
+    worst: f32,
+    /// The largest absolute value.
+    range: f32,
+    /// Sums of squares of the differences and of the original's values.
+    squares: [f64; 2],
+}
+
+/// What is held against the tolerance.
+#[derive(Debug, Clone, Copy)]
+pub enum Measure {
+    /// The largest difference, by the range or by one.
+    Largest,
+    /// The root mean square of the differences, by that of the values: for what makes much of a rounding now and then.
+    RootMeanSquare,
+}
+
+impl std::fmt::Display for Measure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Largest => "range",
+            Self::RootMeanSquare => "root mean square",
+        })
+    }
+}
+
+impl Difference {
+    /// None yet, of the output of that name.
+    pub fn new(name: impl Into<String>, measure: Measure) -> Self {
+        Self { name: name.into(), measure, worst: 0.0, range: 0.0, squares: [0.0; 2] }
+    }
+
+    /// Adds values of the original and of the export.
+    pub fn add(&mut self, was: &[f32], is: &[f32]) {
+        for (x, y) in was.iter().zip(is) {
+            let difference = (x - y).abs();
+            self.worst = if difference.is_nan() { f32::INFINITY } else { self.worst.max(difference) };
+            self.range = self.range.max(x.abs());
+            self.squares[0] += f64::from(difference) * f64::from(difference);
+            self.squares[1] += f64::from(*x) * f64::from(*x);
+        }
+    }
+
+    /// The root mean square of the differences as a share of that of the values.
+    fn share(&self) -> f64 {
+        (self.squares[0] / self.squares[1].max(f64::MIN_POSITIVE)).sqrt()
+    }
+
+    /// Whether the export is as near as that.
+    pub fn within(&self, tolerance: f32) -> bool {
+        // Written so that a NaN is outside.
+        match self.measure {
+            Measure::Largest => self.worst <= tolerance * self.range.max(1.0),
+            Measure::RootMeanSquare => self.share() <= f64::from(tolerance),
+        }
+    }
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} differs by at most {:.3e} in a range of {:.3}", self.name, self.worst, self.range)?;
+        match self.measure {
+            Measure::Largest => Ok(()),
+            Measure::RootMeanSquare => write!(f, ", {:.3e} of the root mean square", self.share()),
+        }
+    }
+}
+
+/// Every network on random inputs of its signature with random resets. Where an input can force a choice, its random indices do, so that one
+/// rounding cannot turn into another history.
+pub struct RandomSequences(Networks);
+
+impl RandomSequences {
+    /// For exports of these networks.
+    pub fn new(original: &Networks) -> Self {
+        Self(original.clone())
+    }
+}
+
+impl Comparison for RandomSequences {
+    fn over(&self) -> String {
+        format!("{SEQUENCES} random sequences of {FRAMES} frames")
+    }
+
+    fn measure(&self) -> Measure {
+        Measure::Largest
+    }
+
+    fn differences(&mut self, exported: &Opened) -> Result<Vec<Difference>> {
+        let mut differences = Vec::new();
+        for ((network, original), (_, exported)) in self.0.iter().zip(&exported.networks) {
+            let (was, is) = (passed(original)?, passed(exported)?);
+            for spec in &original.signature().outputs {
+                // One network needs no name.
+                let name = if self.0.len() > 1 { format!("{network} {}", spec.name) } else { spec.name.clone() };
+                let mut found = Difference::new(name, Measure::Largest);
+                for row in 0..SEQUENCES * FRAMES {
+                    found.add(&values(&was, (&spec.name, row), spec.dtype)?, &values(&is, (&spec.name, row), spec.dtype)?);
+                }
+                differences.push(found);
+            }
+        }
+        Ok(differences)
+    }
+}
+
+/// A runner that has run on the random sequences.
+fn passed(model: &Arc<dyn Model>) -> Result<Runner> {
+    let random = Random::new(0).stream("export");
+    let resets: Vec<bool> = (0..SEQUENCES * FRAMES).map(|i| random.stream("resets").uniform(i as u64) < RESETS).collect();
+    let mut runner = Runner::windowed(model.clone(), SEQUENCES, FRAMES, 1)?;
+    for spec in &model.signature().inputs {
+        let random = random.stream(&spec.name);
+        if spec.dtype == DType::U32 {
+            let limits = model.index_limits(&spec.name).below;
+            let limit = |i: usize| limits.get(i % spec.width()).copied().unwrap_or(1);
+            let values: Vec<u32> = (0..SEQUENCES * FRAMES * spec.width()).map(|i| random.below(i as u64, limit(i))).collect();
+            runner.set_u32(&spec.name, &values)?;
+        } else {
+            let mut values = vec![0.0; SEQUENCES * FRAMES * spec.width()];
+            random.fill_normal(0, &mut values);
+            runner.set_f32(&spec.name, &values)?;
+        }
+    }
+    runner.step(&resets)?;
+    Ok(runner)
+}
+
+fn values(runner: &Runner, (name, row): (&str, usize), dtype: DType) -> Result<Vec<f32>> {
+    match dtype {
+        DType::U32 => Ok(runner.indices(name, row)?.iter().map(|x| *x as f32).collect()),
+        _ => Ok(runner.floats(name, row)?.to_vec()),
+    }
+}

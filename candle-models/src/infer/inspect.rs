@@ -1,0 +1,131 @@
+//! `candle-infer inspect`: what a bundle is, what it eats and gives, and what it costs.
+
+use super::family::{InferFamily, Opened, Work};
+use super::output::line;
+use crate::bundle::{CARD, StoredParameter};
+use crate::cli;
+use crate::registry::Registry;
+use crate::tensors::TensorSpec;
+use anyhow::Result;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Lines of the model card that are shown.
+const CARD_LINES: usize = 12;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Model directory.
+    bundle: PathBuf,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(registry: &Registry<dyn InferFamily>, arguments: &Arguments) -> Result<()> {
+    let report = Report::new(registry, &arguments.bundle)?;
+    if arguments.json { Ok(line(report.json())?) } else { report.print() }
+}
+
+struct Report {
+    opened: Opened,
+    parameters: Vec<StoredParameter>,
+    work: Work,
+    metadata: Value,
+    card: Vec<String>,
+}
+
+impl Report {
+    fn new(registry: &Registry<dyn InferFamily>, dir: &Path) -> Result<Self> {
+        let opened = Opened::new(registry, dir)?;
+        let bundle = &opened.bundle;
+        let card = bundle.read_file(CARD)?.unwrap_or_default();
+        let card = String::from_utf8_lossy(&card).lines().take(CARD_LINES).map(str::to_owned).collect();
+        let (parameters, work, metadata) = (bundle.parameters()?, opened.family.work(bundle)?, bundle.metadata()?);
+        Ok(Self { parameters, work, metadata, card, opened })
+    }
+
+    fn values(&self) -> usize {
+        self.parameters.iter().map(elements).sum()
+    }
+
+    fn bytes(&self) -> usize {
+        self.parameters.iter().map(|p| p.bytes).sum()
+    }
+
+    /// How many values are stored in which dtype.
+    fn formats(&self) -> String {
+        let mut values: BTreeMap<&str, usize> = BTreeMap::new();
+        self.parameters.iter().for_each(|p| *values.entry(&p.dtype).or_default() += elements(p));
+        let name = |dtype: &str| if dtype == "I8" { "I8 with a factor per output".to_owned() } else { dtype.to_owned() };
+        values.into_iter().map(|(dtype, n)| format!("{} values in {}", cli::count(n as u64), name(dtype))).collect::<Vec<_>>().join(", ")
+    }
+
+    fn state_values(&self) -> usize {
+        self.opened.model().signature().state.iter().map(TensorSpec::width).sum()
+    }
+
+    fn print(&self) -> Result<()> {
+        let manifest = self.opened.bundle.manifest();
+        line(format_args!("{}: {}, format version {}", self.opened.bundle.dir().display(), manifest.family, manifest.format_version))?;
+        line(format_args!("config: {}", manifest.model))?;
+        let signature = self.opened.model().signature();
+        for (title, specs) in [("inputs", &signature.inputs), ("outputs", &signature.outputs), ("state", &signature.state)] {
+            line(format_args!("{title} per row and frame:{}", if specs.is_empty() { " none" } else { "" }))?;
+            for spec in specs {
+                line(format_args!("  {:<40} {:<5} {:?}", spec.name, format!("{:?}", spec.dtype), spec.shape))?;
+            }
+        }
+        line("parameters:")?;
+        for p in &self.parameters {
+            line(format_args!("  {:<40} {:<5} {:<14} {:>9}", p.name, p.dtype, format!("{:?}", p.shape), elements(p)))?;
+        }
+        let (values, bytes, state) =
+            (cli::count(self.values() as u64), cli::bytes(self.bytes() as u64), cli::bytes(4 * self.state_values() as u64));
+        line(format_args!("formats: {}", self.formats()))?;
+        line(format_args!("size: {} tensors, {values} values, {bytes}; {state} of state per row", self.parameters.len()))?;
+        line(format_args!(
+            "work: {} (inputs x outputs of every linear layer; lookups, norms, convolution, scan and attention not counted)",
+            self.work.text
+        ))?;
+        if !self.metadata.is_null() {
+            line(format_args!("metadata: {}", self.metadata))?;
+        }
+        if !self.card.is_empty() {
+            line(format_args!("{CARD}:"))?;
+            self.card.iter().try_for_each(|text| line(format_args!("  {text}")))?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let specs = |specs: &[TensorSpec]| -> Vec<Value> {
+            specs.iter().map(|s| json!({ "name": s.name, "dtype": format!("{:?}", s.dtype), "shape": s.shape })).collect()
+        };
+        let parameter = |p: &StoredParameter| json!({ "name": p.name, "dtype": p.dtype, "shape": p.shape, "values": elements(p) });
+        let (manifest, signature) = (self.opened.bundle.manifest(), self.opened.model().signature());
+        let mut report = json!({
+            "bundle": self.opened.bundle.dir().display().to_string(),
+            "family": manifest.family,
+            "format_version": manifest.format_version,
+            "config": manifest.model,
+            "signature": { "inputs": specs(&signature.inputs), "outputs": specs(&signature.outputs), "state": specs(&signature.state) },
+            "parameters": self.parameters.iter().map(parameter).collect::<Vec<_>>(),
+            "values": self.values(),
+            "bytes": self.bytes(),
+            "state_values": self.state_values(),
+            "multiply_adds": self.work.frame,
+            "metadata": self.metadata,
+            "card": self.card.join("\n"),
+        });
+        if let Value::Object(report) = &mut report {
+            report.extend(self.work.json.clone());
+        }
+        report
+    }
+}
+
+fn elements(p: &StoredParameter) -> usize {
+    p.shape.iter().product()
+}

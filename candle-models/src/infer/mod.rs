@@ -1,0 +1,101 @@
+//! The command `candle-infer` as a function of the families that a program knows: [`run`] them, its own and those shipped.
+//!
+//! `run` on named tensors, `inspect`, `export` and `doctor` work for every family from its signature and parameters alone. What else a
+//! family can be run on, its options, its demonstration and its own comparison of an export it says in [`InferFamily`].
+//!
+//! ```no_run
+//! use candle_models::{families, infer};
+//! use std::process::ExitCode;
+//!
+//! fn main() -> ExitCode {
+//!     // SAFETY: the program has started no thread yet.
+//!     unsafe { infer::run(&families::commands(), std::env::args_os()) }
+//! }
+//! ```
+
+mod compare;
+mod demo;
+mod doctor;
+mod export;
+mod family;
+mod generate;
+mod inspect;
+mod options;
+mod output;
+mod run;
+mod tensors;
+
+pub use compare::{Comparison, Difference, Measure, RandomSequences};
+pub use demo::{Demo, find_shipped};
+pub use family::{Call, Help, InferFamily, Opened, Reader, Source, Work};
+pub use output::{Column, Failed, Output, TensorFile, line};
+pub use tensors::{Finish, excerpt, percentiles};
+
+use crate::cli;
+use crate::registry::Registry;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Runs, inspects and exports model bundles.
+#[derive(Parser)]
+#[command(name = "candle-infer", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs a bundle on named tensors (.safetensors), frame by frame
+    Run(run::Arguments),
+    /// Shows what is shipped: `run` without bundle and inputs.
+    Demo(options::Options),
+    /// Draws inputs for models from a seed.
+    Generate(generate::Arguments),
+    /// Prints a bundle's signature, parameters, size and work per frame.
+    Inspect(inspect::Arguments),
+    /// Writes a bundle in another dtype or in 8 bits, without what training noted, and reports how far it answers like the
+    /// original.
+    Export(export::Arguments),
+    /// Reports what this machine computes on (devices, driver, libraries, CPU), which features this program has, and what a
+    /// bundle asks of a GPU; each trouble with its remedy.
+    ///
+    /// The recommended load of a GPU is arithmetic from its datasheet, not a measurement. Step: the most sessions, a power of
+    /// two up to 512, whose weights, states, inputs and outputs move through memory in 50 us, and whose products take no
+    /// longer at the rate of bf16. Window: enough sequences of 64 frames to give each multiprocessor a tile of 128 x 128 of
+    /// the widest layer, if their activations fit into half of the memory. Sessions that fit: nine tenths of the memory less
+    /// the weights, over the state of one, as a power of two.
+    Doctor(doctor::Arguments),
+}
+
+/// Runs the command with these families; the first argument is the program's own name. The exit code is 0 for done, 1 for failed, 2 for
+/// called wrongly.
+///
+/// # Safety
+/// It sets the number of threads in the process's environment: no other thread may be running.
+pub unsafe fn run<A: Into<OsString> + Clone>(registry: &Registry<dyn InferFamily>, arguments: impl IntoIterator<Item = A>) -> ExitCode {
+    let parsed = command(registry).try_get_matches_from(arguments);
+    let parsed = parsed.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches)));
+    cli::answer(parsed, |(arguments, matches)| {
+        // The options of families are in the matches of the subcommand only.
+        let (_, own) = matches.subcommand().ok_or_else(|| cli::Usage::error("nothing to do"))?;
+        match arguments.command {
+            Command::Run(arguments) => run::run(registry, arguments, own),
+            Command::Demo(options) => run::run(registry, run::Arguments::demo(options), own),
+            Command::Generate(arguments) => arguments.run(registry),
+            Command::Inspect(arguments) => inspect::run(registry, &arguments),
+            Command::Export(arguments) => export::run(registry, &arguments, own),
+            Command::Doctor(arguments) => doctor::run(registry, &arguments),
+        }
+    })
+}
+
+/// The command line with what the families add to it.
+fn command(registry: &Registry<dyn InferFamily>) -> clap::Command {
+    Arguments::command()
+        .mut_subcommand("run", |command| run::describe(options::extend(command, registry, options::RUN), registry))
+        .mut_subcommand("demo", |command| demo::describe(options::extend(command, registry, options::RUN), registry))
+        .mut_subcommand("generate", |command| generate::describe(command, registry))
+        .mut_subcommand("export", |command| options::extend(command, registry, options::EXPORT))
+}

@@ -1,0 +1,149 @@
+//! A family of models of one's own in the command `candle-infer`: a pursuer remembers where its target was and says which way to steer.
+//!
+//! `cargo run --release -p examples --example own_family -- new pursuer` writes a bundle of random parameters; `inspect pursuer`, `export
+//! pursuer small --dtype q8` and `run pursuer targets.safetensors` do as ever, with `position` `[T, 2]` and `speed` `[T, 1]` in the file.
+
+use candle_core::Device;
+use candle_models::bundle::{self, Bundle, Manifest};
+use candle_models::engine::Model;
+use candle_models::exec::Executor;
+use candle_models::exec::program::{Output, Recorder};
+use candle_models::exec::tensors::TensorExecutor;
+use candle_models::infer::{self, InferFamily};
+use candle_models::nn::{Gru, Linear, Params};
+use candle_models::ops::Activation;
+use candle_models::random::Random;
+use candle_models::recurrent::Recurrent;
+use candle_models::registry::{Family, Networks};
+use candle_models::tensors::{NamedTensors, Signature, TensorSpec};
+use candle_models::{Error, Result, cli, families};
+use serde::{Deserialize, Serialize};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// What stands in `config.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PursuerConfig {
+    /// Width of both layers, 1 to 1024.
+    pub hidden: usize,
+}
+
+/// Position and speed through two layers, the second with memory, to a direction.
+pub struct Pursuer {
+    config: PursuerConfig,
+    signature: Signature,
+    device: Device,
+    input: Linear,
+    memory: Gru,
+    output: Linear,
+}
+
+impl Pursuer {
+    /// The network with parameters from `params`.
+    pub fn new(config: PursuerConfig, params: &Params) -> Result<Self> {
+        let (width, mut state) = (config.hidden, Vec::new());
+        if !(1..=1024).contains(&width) {
+            return Err(Error::config("hidden", format!("{width} is outside 1..=1024")));
+        }
+        let memory = Gru::new(width, width, &params.pp("memory"), &mut state)?;
+        let inputs = vec![TensorSpec::f32("position", &[2]), TensorSpec::f32("speed", &[1])];
+        Ok(Self {
+            signature: Signature { inputs, outputs: vec![TensorSpec::f32("steering", &[2])], state },
+            device: params.device().clone(),
+            input: Linear::new(3, width, &params.pp("input"))?,
+            output: Linear::new(width, 2, &params.pp("output"))?,
+            memory,
+            config,
+        })
+    }
+
+    /// Written once for all executors: tensors with gradients, slices on the CPU, CUDA.
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<E::V> {
+        let parts = [e.input("position")?, e.input("speed")?];
+        let x = e.join(&parts)?;
+        let x = e.linear(&x, &self.input, Activation::Relu)?;
+        let x = self.memory.forward(e, &x)?;
+        e.linear(&x, &self.output, Activation::None)
+    }
+}
+
+impl Recurrent for Pursuer {
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
+        let &[batch, steps, _] = inputs.get("position")?.dims() else { return Err(Error::Input("position: expected [B, T, 2]".into())) };
+        inputs.check(&self.signature.inputs, &[batch, steps])?;
+        state.check(&self.signature.state, &[batch])?;
+        let states = self.signature.state.iter().map(|s| state.get(&s.name).cloned()).collect::<Result<_>>()?;
+        let mut executor = TensorExecutor::new(inputs, resets, states, &self.device);
+        let steering = self.pass(&mut executor)?.reshape((batch, steps, 2))?;
+        let after = self.signature.state.iter().map(|s| s.name.clone()).zip(executor.into_states()).collect();
+        Ok(([("steering".to_owned(), steering)].into_iter().collect(), after))
+    }
+}
+
+impl Model for Pursuer {
+    fn family(&self) -> &'static str {
+        PursuerFamily.name()
+    }
+
+    fn config(&self) -> serde_json::Value {
+        serde_json::json!(self.config)
+    }
+
+    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
+        Ok(vec![Output::Floats(self.pass(recorder)?)])
+    }
+}
+
+/// What engine and commands know of pursuers.
+pub struct PursuerFamily;
+
+impl Family for PursuerFamily {
+    fn name(&self) -> &'static str {
+        "pursuer"
+    }
+
+    fn describe(&self, bundle: &Bundle) -> Result<String> {
+        Ok(format!("pursuer {}", bundle.config::<PursuerConfig>()?.hidden))
+    }
+
+    fn networks(&self, bundle: &Bundle, params: &Params) -> Result<Networks> {
+        Ok(vec![("pursuer", Arc::new(Pursuer::new(bundle.config()?, params)?))])
+    }
+
+    fn examples(&self) -> Result<Vec<Manifest>> {
+        Ok(vec![Manifest::new(self.name(), &PursuerConfig { hidden: 16 })?])
+    }
+}
+
+/// Tensors by the signature are all that it is run on.
+impl InferFamily for PursuerFamily {}
+
+/// The command with one family more.
+pub fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, command, dir] = &arguments[..]
+        && command == "new"
+    {
+        return cli::answer(Ok(dir), |dir| Ok(save(dir)?));
+    }
+    let registry = families::commands().with(&PursuerFamily); // the registration
+    // SAFETY: the program has started no thread yet.
+    unsafe { infer::run(&registry, arguments) }
+}
+
+/// Random parameters: training is another example's affair.
+fn save(dir: &str) -> Result<()> {
+    let (config, params) = (PursuerConfig { hidden: 16 }, Params::init(Random::new(0), &Device::Cpu));
+    Pursuer::new(config.clone(), &params)?;
+    let tensors = params.vars().into_iter().map(|(name, var)| (name, var.as_tensor().clone())).collect();
+    bundle::save(dir, &Manifest::new(PursuerFamily.name(), &config)?, &tensors, serde_json::Value::Null, &[])
+}

@@ -1,0 +1,111 @@
+//! The example `own_family`: a family from outside the library under every command that knows no family.
+//!
+//! The command sets the environment of its process, so this program starts itself anew for each call.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../examples/own_family.rs"]
+mod own_family;
+
+use candle_core::{DType, Device, Tensor};
+use candle_models::bundle::Bundle;
+use candle_models::families;
+use candle_models::random::Random;
+use candle_models::recurrent::Recurrent;
+use candle_models::registry::Family;
+use candle_models::tensors::NamedTensors;
+use own_family::{Pursuer, PursuerFamily};
+use std::process::{Command, ExitCode};
+
+/// Set where this program is the command.
+const CHILD: &str = "OWN_FAMILY_CHILD";
+
+fn main() -> ExitCode {
+    if std::env::var_os(CHILD).is_some() {
+        return own_family::main();
+    }
+    a_family_from_outside_is_run_inspected_exported_and_refused_like_any_other();
+    println!("a family from outside the library is run, inspected, exported and refused like any other: ok");
+    ExitCode::SUCCESS
+}
+
+/// Exit code, standard output and standard error of a call.
+fn call(arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(std::env::current_exe().unwrap()).args(arguments).env(CHILD, "1").output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn done(arguments: &[&str]) -> String {
+    let (code, out, err) = call(arguments);
+    assert_eq!((code, err.as_str()), (0, ""), "{arguments:?}");
+    out
+}
+
+fn refused(arguments: &[&str], code: i32, parts: &[&str]) {
+    let (found, _, err) = call(arguments);
+    assert_eq!(found, code, "{err}");
+    parts.iter().for_each(|part| assert!(err.contains(part), "{part} is not in {err}"));
+}
+
+fn values(tensors: &NamedTensors, name: &str) -> Vec<f32> {
+    tensors.get(name).unwrap().to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn a_family_from_outside_is_run_inspected_exported_and_refused_like_any_other() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |name: &str| root.path().join(name).to_str().unwrap().to_owned();
+    let (bundle, input, output) = (path("pursuer"), path("in.safetensors"), path("out.safetensors"));
+    done(&["new", &bundle]);
+
+    let (batch, steps) = (3, 5);
+    let random = |name: &str, width: usize| {
+        let mut values = vec![0.0; batch * steps * width];
+        Random::new(1).stream(name).fill_normal(0, &mut values);
+        (name.to_owned(), Tensor::from_vec(values, (batch, steps, width), &Device::Cpu).unwrap())
+    };
+    let inputs: NamedTensors = [random("position", 2), random("speed", 1)].into_iter().collect();
+    inputs.save_safetensors(&input).unwrap();
+    let report = done(&["run", &bundle, &input, "--out", &output]);
+    assert!(report.contains("15 frames, 1 of 1 inputs"), "{report}");
+    let model: std::sync::Arc<Pursuer> = {
+        let opened = Bundle::open(&bundle).unwrap();
+        let parameters = opened.read_parameters(&PursuerFamily.parameters(&opened).unwrap()).unwrap();
+        let params = candle_models::nn::Params::stored(parameters, &Device::Cpu);
+        std::sync::Arc::new(Pursuer::new(opened.config().unwrap(), &params).unwrap())
+    };
+    let resets: Vec<bool> = (0..batch * steps).map(|i| i % steps == 0).collect();
+    let (want, _) = model.unroll(&inputs, &resets, &model.initial_state(batch).unwrap()).unwrap();
+    let found = NamedTensors::load_safetensors(&output).unwrap();
+    assert_eq!(found.get("steering").unwrap().dims(), [batch, steps, 2]);
+    for (x, y) in values(&found, "steering").into_iter().zip(values(&want, "steering")) {
+        assert!((x - y).abs() <= 1e-5, "{x} and {y}");
+    }
+    assert!(done(&["run", &bundle, &input, "--every", "2"]).contains("sequence 2 frame 4: steering ["));
+
+    let text = done(&["inspect", &bundle]);
+    for part in ["pursuer, format version 1", "position", "steering", "memory", "multiply-adds per row and frame"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    // Three numbers to 16, a gated unit of 16 from 16 and 16, two numbers.
+    let report: serde_json::Value = serde_json::from_str(&done(&["inspect", &bundle, "--json"])).unwrap();
+    assert_eq!(report["multiply_adds"], 3 * 16 + 2 * 16 * 48 + 16 * 2);
+
+    let small = path("small");
+    let text = done(&["export", &bundle, &small, "--dtype", "q8"]);
+    assert!(text.contains("over 4 random sequences of 64 frames") && text.contains("steering differs by at most"), "{text}");
+    done(&["run", &small, &input]);
+    assert!(done(&["doctor", &bundle]).contains("recommended load"));
+
+    // The families of the library are registered too, and what is theirs means nothing here.
+    refused(&["run", &bundle, &input, "--port", "1"], 2, &["--port means nothing to a pursuer"]);
+    refused(&["run", &bundle, &input, "--snr", "3"], 2, &["--snr means nothing to a pursuer"]);
+    refused(&["export", &bundle, &path("x"), "--replay", "x.slp"], 2, &["--replay means nothing to a pursuer"]);
+    refused(&["run", &bundle], 2, &["no inputs", "pursuer"]);
+    refused(&["generate", "pursuer"], 2, &["pursuer"]);
+    let config = root.path().join("pursuer/config.json");
+    let renamed = std::fs::read_to_string(&config).unwrap().replace("\"pursuer\"", "\"hunter\"");
+    std::fs::write(&config, renamed).unwrap();
+    refused(&["inspect", &bundle], 1, &["expected one of [policy, beam, pursuer], found hunter"]);
+    let error = families::shipped().load(&Bundle::open(&small).unwrap()).err().unwrap().to_string();
+    assert!(error.ends_with("expected one of [policy, beam], found pursuer"), "{error}");
+}
