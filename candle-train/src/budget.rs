@@ -29,7 +29,7 @@ impl From<u64> for Budget {
 pub struct Spent {
     /// Samples of all ranks.
     pub samples: u64,
-    /// Seconds by the clock of rank 0.
+    /// Seconds by the clock of rank 0; 0 where they are not the budget.
     pub seconds: f64,
 }
 

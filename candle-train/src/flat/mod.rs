@@ -171,8 +171,8 @@ pub(crate) struct FlatMoments {
     updates: Option<(Vec<bool>, Updates)>,
 }
 
-/// The parameters of one step. Those without weight decay are updated by the same launch as others of their learning rate, and told from
-/// them by the chunk's flag: usually that is one launch for all.
+/// The parameters of one step. One launch updates those of a learning rate and a weight decay, and those without decay of that learning
+/// rate, which a flag of their chunks marks: usually that is one launch for all.
 struct Updates {
     table: Table,
     /// Consecutive chunks of the table, and the group whose factors they are updated with.

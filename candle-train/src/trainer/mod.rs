@@ -268,7 +268,7 @@ impl Trainer {
             let loss = self.micro_batch(task, micro, &mut step)?;
             weight += loss.weight;
             figures.add(&loss)?;
-            outputs.push(loss.outputs);
+            outputs.push(loss.outputs.map(|_, tensor| Ok(tensor.detach()))?);
         }
         let waiting = Instant::now();
         let mine = Shared { figures: figures.to_sum()?, weight, samples: step.samples, seconds: seconds(), stop: stop.now() };
@@ -286,7 +286,9 @@ impl Trainer {
         self.step += 1;
         self.loss = step.loss;
         if let Some(spent) = &mut self.counters.spent {
-            *spent = Spent { samples: spent.samples + shared.samples as u64, seconds: shared.seconds };
+            // Checkpoints of two equal runs are equal: a time is kept where it decides.
+            let seconds = if matches!(self.budget, Budget::Time(_)) { shared.seconds } else { 0.0 };
+            *spent = Spent { samples: spent.samples + shared.samples as u64, seconds };
         }
         let (updated, loss) = (done.updated, step.loss);
         task.after_step(&StepDone { trainer: self, step: self.step, updated, loss, metrics: &step.parts, outputs: &outputs })?;

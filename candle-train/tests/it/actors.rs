@@ -82,7 +82,7 @@ fn last_checkpoint(out: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 /// Run by the test below in a process of its own.
 #[test]
-#[ignore = "the process that the other test of this module kills"]
+#[ignore = "deep: nothing of its own; it is the process that the other test of this module kills"]
 fn the_process_that_is_killed() {
     let (Some(directory), Ok(step)) = (std::env::var_os(DIRECTORY), std::env::var(STEP)) else { return };
     train(directory.as_ref(), step.parse().unwrap());
