@@ -203,12 +203,12 @@ fn a_budget_of_samples_ends_with_the_step_that_reaches_it() {
     let whole = run(&mut trainer(Budget::Samples(13)), None);
     assert_eq!((whole.0, whole.1), (Outcome::Finished, 7));
     let dir = tempfile::tempdir().unwrap();
-    let parts = (1..=7).map(|_| {
+    for step in 1..=7 {
         let mut trainer = trainer(Budget::Samples(13));
         trainer.save_to(dir.path()).unwrap();
-        run(&mut trainer, Some(Duration::ZERO))
-    });
-    assert_eq!(parts.last().unwrap(), whole);
+        let part = run(&mut trainer, Some(Duration::ZERO));
+        assert!(if step < 7 { part.1 == step } else { part == whole }, "{part:?}");
+    }
     // One of time stops by itself, after the step in which it runs out.
     let timed = run(&mut trainer(Budget::Time(Duration::from_nanos(1))), None);
     assert_eq!((timed.0, timed.1), (Outcome::Finished, 1));
