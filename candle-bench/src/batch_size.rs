@@ -8,12 +8,52 @@ use crate::harness::{self, Measurement, Settings};
 use crate::host::Host;
 use crate::network::{Network, Place};
 use crate::report::charts::{self, Across, Panel, Sample};
+use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::table::{Record, Shown, megabytes, micros, optional, yes_no};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result, ensure};
 use candle_models::engine::{Model, Runner};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+
+/// Which batch to run: throughput and latency over the batch, the knee, and the largest that fits.
+#[derive(clap::Args)]
+pub struct BatchSize {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// The largest batch that is timed.
+    #[arg(long, value_name = "B", default_value_t = 1024)]
+    most: usize,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+impl Suite for BatchSize {
+    const NAME: &'static str = "batch-size";
+    const TITLE: &'static str = "Which batch to run";
+    type Row = BatchRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<BatchRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[])?;
+        let suite = BatchSizeSuite {
+            networks: common.networks(&["mlp", "mamba"], bench.scratch())?,
+            threads: common.threads.clone(),
+            most: self.most,
+            limits: self.limits,
+            place: self.device.open()?,
+        };
+        suite.validate()?;
+        bench.begin(&suite.describe(&common.settings), None);
+        suite.run(&common.settings, &bench.host.clone(), |row| bench.add(row))
+    }
+}
 
 /// Share of the best throughput from which on a batch is as good as the best.
 pub const KNEE: f64 = 0.95;

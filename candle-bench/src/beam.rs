@@ -8,6 +8,7 @@ use crate::host::Host;
 use crate::ops::Peaks;
 use crate::peer::{Library, Peer, PeerCase};
 use crate::split::trainee::{beam_weight_uses, episodes};
+use crate::suite::{Common, Python, Suite, SuiteRun};
 use crate::targets::{Limit, TargetRow};
 use crate::update::Update;
 use anyhow::{Context, Result, ensure};
@@ -23,6 +24,49 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// The figures of the beam family: training of the published network beside PyTorch, channels, the next beam of the shipped one.
+#[derive(clap::Args)]
+pub struct BeamBench {
+    #[command(flatten)]
+    common: Common,
+    /// Episodes of a training step.
+    #[arg(long, value_name = "B", default_value_t = 256)]
+    batch: usize,
+    /// Width of the user's network in training.
+    #[arg(long, value_name = "H", default_value_t = 384)]
+    hidden: usize,
+    /// The controller whose next beam is timed.
+    #[arg(long, value_name = "DIR", default_value = "weights/beam-c3")]
+    bundle: PathBuf,
+    #[command(flatten)]
+    python: Python,
+}
+
+impl Suite for BeamBench {
+    const NAME: &'static str = "beam";
+    const TITLE: &'static str = "Beam alignment";
+    type Row = TargetRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<TargetRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[&[self.batch]])?;
+        let suite = BeamSuite {
+            batch: self.batch,
+            hidden: self.hidden,
+            bundle: self.bundle.clone(),
+            threads: common.threads.clone(),
+            settings: common.settings.clone(),
+        };
+        let mut peer = self.python.start()?;
+        bench.begin(&common.settings.describe_comparison(), None);
+        suite.run(&mut peer, &bench.host.clone(), |row| bench.add(row)).map(drop)
+    }
+}
 
 /// Batches of channels whose median time counts.
 const GENERATED: usize = 21;

@@ -7,7 +7,7 @@
 mod text;
 
 use crate::figure::{Figure, Identity, Sense};
-use crate::run::{Row, Run, Suite};
+use crate::run::{Row, Run, SuiteReport};
 use crate::stats::Interval;
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -150,9 +150,9 @@ pub struct ComparedSuite {
 }
 
 impl ComparedSuite {
-    fn of(name: &str, before: &Suite, after: &Suite, threshold: f64) -> Self {
+    fn of(name: &str, before: &SuiteReport, after: &SuiteReport, threshold: f64) -> Self {
         let (a, b) = (before.by_identity(), after.by_identity());
-        let alone = |these: &Suite, others: &BTreeMap<&Identity, Vec<&Row>>| {
+        let alone = |these: &SuiteReport, others: &BTreeMap<&Identity, Vec<&Row>>| {
             let mut seen = BTreeSet::new();
             let rows = these.rows.iter().map(|row| &row.identity);
             rows.filter(|identity| !others.contains_key(identity) && seen.insert(*identity)).cloned().collect()

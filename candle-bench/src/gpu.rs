@@ -13,12 +13,56 @@ use crate::peer::{Library, Peer, PeerCase};
 use crate::peers::PeerSuite;
 use crate::startup::Start;
 use crate::stats::Interval;
+use crate::suite::{Common, DeviceArgument, Python, Suite, SuiteRun};
 use crate::targets::{Limit, TargetRow};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use candle_core::{DType, Tensor};
 use candle_models::device::{self, Purpose};
 use candle_models::ops::{self, Activation};
 use candle_models::random::Random;
+use std::path::Path;
+
+/// The figures that the project holds itself to on a GPU, of the shipped policies, beside PyTorch.
+#[derive(clap::Args)]
+pub struct Gpu {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Without comparisons with PyTorch.
+    #[arg(long)]
+    alone: bool,
+    #[command(flatten)]
+    python: Python,
+}
+
+impl Suite for Gpu {
+    const NAME: &'static str = "gpu";
+    const TITLE: &'static str = "On a GPU";
+    type Row = TargetRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<TargetRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[])?;
+        let [dtype] = &common.dtypes[..] else { bail!("--dtypes: one at a time, found {}", common.dtypes.join(",")) };
+        let shipped = |name: &str| Network::open(&Path::new("weights").join(name))?.stored(dtype, bench.scratch());
+        let suite = GpuSuite {
+            mlp: shipped("policy-mlp")?,
+            mamba: shipped("policy-mamba")?,
+            place: self.device.open()?,
+            sizes: Sizes::default(),
+            settings: common.settings.clone(),
+        };
+        let mut peer = if self.alone { None } else { Some(self.python.start()?) };
+        bench.begin(&format!("{} {}", common.settings.describe(), common.settings.describe_comparison()), None);
+        suite.run(peer.as_mut(), &bench.host.clone(), |row| bench.add(row));
+        common.settings.interrupt.check()
+    }
+}
 
 /// What is measured.
 #[derive(Debug)]

@@ -12,13 +12,51 @@ use crate::harness::{self, Comparison, Settings};
 use crate::host::Host;
 use crate::network::{Network, Place};
 use crate::stats;
+use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::table::{Record, Shown, compared_sides, micros, rounds_in_turn};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result};
 use candle_models::engine::Model;
+use candle_models::policy::BackboneConfig;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Eager against captured passes: what capturing costs, what it gains, and after how many calls it has paid for itself.
+#[derive(clap::Args)]
+pub struct Graph {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Batches of a streaming step.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 8, 32])]
+    batches: Vec<usize>,
+}
+
+impl Suite for Graph {
+    const NAME: &'static str = "graph";
+    const TITLE: &'static str = "Eager against captured";
+    type Row = GraphRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<GraphRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[&self.batches])?;
+        let suite = GraphSuite {
+            networks: common.networks(&BackboneConfig::KINDS, bench.scratch())?,
+            batches: self.batches.clone(),
+            window: common.window,
+            threads: common.threads.clone(),
+            place: self.device.open()?,
+        };
+        bench.begin(&suite.describe(&common.settings), None);
+        suite.run(&common.settings, &bench.host.clone(), |row| bench.add(row))
+    }
+}
 
 /// How often a pass is prepared: the median counts.
 const PREPARED: usize = 7;
@@ -129,6 +167,11 @@ impl Record for GraphRow {
 
     fn host(&self) -> &Host {
         &self.host
+    }
+
+    fn told(&self) -> Option<String> {
+        let Case { backbone, batch, threads, .. } = &self.case;
+        Some(format!("{backbone} {} batch {batch} threads {threads} | {}", self.case.pass_name(), self.says()))
     }
 
     fn often(&self) -> String {

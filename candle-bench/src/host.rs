@@ -1,11 +1,21 @@
 //! Where a number was measured: machine, commit and build.
 
+use anyhow::Context;
 use candle_models::nvml;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+/// This program's file, which suites start for what needs a process of its own.
+///
+/// # Errors
+/// If the system does not say.
+pub fn this_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("this program cannot be found")
+}
 
 /// The machine and the program that gave a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,10 +8,56 @@ use crate::host::Host;
 use crate::network::{Network, Place};
 use crate::report::charts::{self, Across, Panel, Sample, lines, network, present};
 use crate::stats::Summary;
+use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::table::{Record, Shown, gpu_memory, megabytes, micros, optional, percent, yes_no};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result};
+use candle_models::policy::BackboneConfig;
 use serde::{Deserialize, Serialize};
+
+/// Latency percentiles and throughput by backbone, batch and threads: streaming step and window pass.
+#[derive(clap::Args)]
+pub struct Latency {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Batches of a streaming step.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256])]
+    batches: Vec<usize>,
+    /// Batches of a window pass.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 8, 32])]
+    window_batches: Vec<usize>,
+    /// How passes are run: as the engine prepared them, or operation by operation.
+    #[arg(long, value_name = "HOW", value_delimiter = ',', default_value = "captured")]
+    executions: Vec<Execution>,
+}
+
+impl Suite for Latency {
+    const NAME: &'static str = "latency";
+    const TITLE: &'static str = "Latency by batch";
+    type Row = LatencyRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<LatencyRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[&self.batches, &self.window_batches])?;
+        let suite = LatencySuite {
+            networks: common.networks(&BackboneConfig::KINDS, bench.scratch())?,
+            step_batches: self.batches.clone(),
+            window_batches: self.window_batches.clone(),
+            window: common.window,
+            threads: common.threads.clone(),
+            executions: self.executions.clone(),
+            place: self.device.open()?,
+        };
+        bench.begin(&common.settings.describe(), Some(suite.cases().len()));
+        suite.run(&common.settings, &bench.host.clone(), |row| bench.add(row)).map(drop)
+    }
+}
 
 /// Which cases are measured.
 #[derive(Debug, Clone)]
@@ -163,6 +209,13 @@ impl Record for LatencyRow {
 
     fn figures(&self) -> Vec<Figure> {
         vec![Figure { steady: self.measurement.steady, ..Figure::mean("mean latency", &self.measurement.latency_us) }]
+    }
+
+    fn told(&self) -> Option<String> {
+        let Case { backbone, batch, threads, .. } = &self.case;
+        let steady = if self.measurement.steady { "" } else { ", not steady" };
+        let p50 = self.measurement.latency_us.p50;
+        Some(format!("{backbone} {} batch {batch} threads {threads} | p50 {p50:.1} us{steady}", self.case.pass_name()))
     }
 
     fn often(&self) -> String {

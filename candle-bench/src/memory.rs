@@ -13,13 +13,65 @@ pub use row::{MemoryRow, Side};
 use crate::case::{Case, Pass};
 use crate::harness::{self, Round, Rounds, Settings};
 use crate::host::Host;
+use crate::host::this_program;
 use crate::network::{Network, Place};
+use crate::split::trainee::Trainee;
+use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use anyhow::{Context, Result, bail, ensure};
 use candle_models::beam::BeamConfig;
 use child::{Counted, Request, Workload};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Work with the system's allocator and with a pool: requests, page faults, peak memory and time of both.
+#[derive(clap::Args)]
+pub struct Memory {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Rows of a step.
+    #[arg(long, value_name = "B", default_value_t = 8)]
+    rows: usize,
+    /// Sequences of a training step; their frames are those of a window.
+    #[arg(long, value_name = "B", default_value_t = 8)]
+    batch: usize,
+    /// Episodes of the published beam controller at a time.
+    #[arg(long, value_name = "B", default_value_t = 64)]
+    episodes: usize,
+    /// Width of its user network.
+    #[arg(long, value_name = "H", default_value_t = 384)]
+    beam_hidden: usize,
+}
+
+impl Suite for Memory {
+    const NAME: &'static str = "memory";
+    const TITLE: &'static str = "What an allocator's pool does";
+    type Row = MemoryRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<MemoryRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[&[self.rows, self.batch, self.episodes]])?;
+        let Trainee::Beam { config, .. } = Trainee::published_beam(self.beam_hidden)? else { bail!("the published beam is no beam") };
+        let suite = MemorySuite {
+            networks: common.networks(&["mlp", "mamba"], bench.scratch())?,
+            rows: self.rows,
+            batch: self.batch,
+            frames: common.window,
+            beam: Some((config, self.episodes)),
+            program: this_program()?.with_file_name("allocations"),
+            place: self.device.open()?,
+            settings: common.settings.clone(),
+        };
+        bench.begin(&suite.describe(), None);
+        suite.run(&bench.host.clone(), |row| bench.add(row)).map(drop)
+    }
+}
 
 /// The variable that chooses the allocator of the second program: before its first allocation there are no arguments yet.
 pub const ALLOCATOR_VARIABLE: &str = "CANDLE_BENCH_ALLOCATOR";

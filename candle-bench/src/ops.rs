@@ -19,6 +19,7 @@ use crate::formulas::{self, Bound, Refused, Roofs};
 use crate::harness::{self, InPool, Settings, Subject, Timed, pool};
 use crate::host::Host;
 use crate::network::Place;
+use crate::suite::{Common, Suite, SuiteRun};
 use crate::table::micros;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
@@ -27,6 +28,54 @@ use rayon::ThreadPool;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::sync::Arc;
+
+/// Every fused operation against its plain form on the policy's sizes: ratio, rate, and share of this machine's peak.
+#[derive(clap::Args)]
+pub struct Ops {
+    #[command(flatten)]
+    common: Common,
+    /// Sequences of a training pass; their frames are those of a window pass.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 32])]
+    batches: Vec<usize>,
+    /// Rows of a product with packed weights.
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', default_values_t = [1, 8, 32, 256])]
+    rows: Vec<usize>,
+    /// Only operations with one of these in their name.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+impl Suite for Ops {
+    const NAME: &'static str = "ops";
+    const TITLE: &'static str = "Fused operations beside their plain form";
+    type Row = OpRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<OpRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[&self.batches, &self.rows])?;
+        let suite = OpSuite {
+            batches: self.batches.clone(),
+            frames: common.window,
+            rows: self.rows.clone(),
+            threads: common.threads.clone(),
+            place: Place::cpu(),
+            only: self.only.clone(),
+        };
+        let peaks = suite.peaks(&common.settings)?;
+        bench.begin(&suite.describe(&peaks, &common.settings), None);
+        let refused = suite.run(&peaks, &common.settings, &bench.host.clone(), |row| bench.add(row))?;
+        let (disagreeing, count) = (bench.rows().iter().filter(|row| !row.agreement.holds()).count(), bench.rows().len());
+        if disagreeing > 0 {
+            bench.refuse(format!("fused and plain form disagree in {disagreeing} of {count} cases"));
+        }
+        bench.refuse_rows(&refused);
+        Ok(())
+    }
+}
 
 /// Largest difference between two f32 runs, relative to one plus the largest magnitude in the tensor.
 const TOLERANCE: f64 = 1e-4;

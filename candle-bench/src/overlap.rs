@@ -10,9 +10,10 @@ use crate::case::Case;
 use crate::formulas::{self, Refused};
 use crate::harness::{Settings, pool};
 use crate::host::Host;
-use crate::network::Place;
+use crate::network::{Network, Place};
 use crate::split::trainee::{Trainee, policy_loader, policy_run};
 use crate::stats::{self, Interval, Summary};
+use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::update::Update;
 use anyhow::{Context, Result, ensure};
 use candle_core::Tensor;
@@ -26,6 +27,45 @@ use candle_train::policy::loader::{Batch, Loader, Order};
 use candle_train::policy::loss::{components, weighted_mean};
 use row::gain_words;
 use std::time::Instant;
+
+/// What the trainer hides behind its computing: making batches, and on a GPU their upload; efficiency and gain of prefetching.
+#[derive(clap::Args)]
+pub struct Overlap {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Sequences of a training step; their frames are those of a window.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [8])]
+    batches: Vec<usize>,
+}
+
+impl Suite for Overlap {
+    const NAME: &'static str = "overlap";
+    const TITLE: &'static str = "Making batches while computing";
+    type Row = OverlapRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<OverlapRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[&self.batches])?;
+        let networks = common.networks(&["mlp", "mamba"], bench.scratch())?;
+        let suite = OverlapSuite {
+            policies: networks.iter().map(Network::policy).collect::<Result<_>>()?,
+            batches: self.batches.clone(),
+            frames: common.window,
+            threads: common.threads.clone(),
+            place: self.device.open()?,
+            settings: common.settings.clone(),
+        };
+        suite.remarks().iter().for_each(|remark| eprintln!("{remark}"));
+        bench.begin(&suite.describe(), None);
+        suite.run(&bench.host.clone(), |row| bench.add(row)).map(drop)
+    }
+}
 
 /// Batches that wait at most: so many come at once, and the next ones at the pace of the thread that makes them.
 const WAITING: usize = 5;

@@ -8,6 +8,7 @@ use crate::host::Host;
 use crate::network::{Network, Place};
 use crate::peer::{Library, Peer, PeerCase, Unavailable};
 use crate::report::charts::{self, Across, Panel, Sample, lines, network, present};
+use crate::suite::{Common, DeviceArgument, Python, Suite, SuiteRun};
 use crate::table::{Record, Shown, compared_sides, micros, optional, rounds_in_turn};
 use crate::train::TrainCalls;
 use Shown::{Csv, Everywhere};
@@ -16,6 +17,69 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// Ratios to PyTorch, ONNX Runtime and JAX on the same weights and inputs, in interleaved rounds.
+#[derive(clap::Args)]
+pub struct Peers {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Whom to compare with.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "onnxruntime,pytorch,jax")]
+    libraries: Vec<Library>,
+    /// What to compare.
+    #[arg(long, value_name = "PASS", value_delimiter = ',', default_value = "step,window,train")]
+    passes: Vec<Pass>,
+    /// Batches of a streaming step.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 8, 32, 256])]
+    batches: Vec<usize>,
+    /// Batches of a window pass.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1])]
+    window_batches: Vec<usize>,
+    /// Batch of a training step.
+    #[arg(long, value_name = "B", default_value_t = 32)]
+    train_batch: usize,
+    #[command(flatten)]
+    python: Python,
+}
+
+impl Suite for Peers {
+    const NAME: &'static str = "peers";
+    const TITLE: &'static str = "Beside other libraries";
+    type Row = PeerRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<PeerRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[&self.batches, &self.window_batches, &[self.train_batch]])?;
+        let suite = PeerSuite {
+            // The peer has these two.
+            networks: common.networks(&["mlp", "mamba"], bench.scratch())?,
+            libraries: self.libraries.clone(),
+            passes: self.passes.clone(),
+            step_batches: self.batches.clone(),
+            window_batches: self.window_batches.clone(),
+            train_batch: self.train_batch,
+            window: common.window,
+            threads: common.threads.clone(),
+            place: self.device.open()?,
+        };
+        let mut peer = self.python.start()?;
+        let count = suite.cases().len();
+        bench.begin(&common.settings.describe_comparison(), Some(count));
+        let run = suite.run(&mut peer, &common.settings, &bench.host.clone(), |row| bench.add(row))?;
+        let disagreeing = bench.rows().iter().filter(|row| !row.agreement.holds()).count();
+        if disagreeing > 0 {
+            bench.refuse(format!("outputs disagree in {disagreeing} of {count} cases"));
+        }
+        run.left_out().for_each(|line| bench.refuse(line));
+        Ok(())
+    }
+}
 
 /// One comparison with a peer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -106,6 +170,18 @@ impl Record for PeerRow {
 
     fn figures(&self) -> Vec<Figure> {
         compared_sides(self.comparison.as_ref(), "our mean latency", "their time over ours")
+    }
+
+    fn told(&self) -> Option<String> {
+        let Case { backbone, batch, threads, .. } = &self.case;
+        let found = match &self.comparison {
+            Some(c) => format!(
+                "ours {:.1} us, theirs {:.1} us, ratio {:.2} ({:.2} to {:.2})",
+                c.ours_us.p50, c.theirs_us.p50, c.ratio, c.ratio_ci.low, c.ratio_ci.high
+            ),
+            None => format!("outputs disagree: {}", self.agreement),
+        };
+        Some(format!("{backbone} {} batch {batch} threads {threads} | {} | {found}", self.case.pass_name(), self.peer))
     }
 
     fn often(&self) -> String {

@@ -8,15 +8,58 @@ use crate::network::{Network, Place};
 use crate::ops::{LAYERS, Machine, Placed, Product, Site, Weights, Work, gpu, normal};
 use crate::report::charts::{self, Across, Panel, Sample};
 use crate::stats::Summary;
+use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::table::{NOT_TIMED, Record, Shown, micros, rounds_in_turn};
 use Shown::{Csv, Everywhere};
 use anyhow::Result;
 use candle_models::bundle::{Bundle, Role};
 use candle_models::engine;
+use candle_models::policy::BackboneConfig;
 use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// Products of matrices and of the policies' layers by dtype: speed, error against f64, share of the peak.
+#[derive(clap::Args)]
+pub struct Precision {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Rows and columns of square products; 8192 takes a while on a CPU.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [512, 1024, 2048])]
+    products: Vec<usize>,
+    /// Rows that the layers of the policies get.
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', default_values_t = [1, 32, 256])]
+    rows: Vec<usize>,
+}
+
+impl Suite for Precision {
+    const NAME: &'static str = "precision";
+    const TITLE: &'static str = "Products by dtype";
+    type Row = PrecisionRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<PrecisionRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[&self.products, &self.rows])?;
+        let suite = PrecisionSuite {
+            networks: common.networks(&BackboneConfig::KINDS, bench.scratch())?,
+            products: self.products.clone(),
+            rows: self.rows.clone(),
+            threads: common.threads.clone(),
+            place: self.device.open()?,
+        };
+        bench.begin(&suite.describe(&common.settings), None);
+        let refused = suite.run(&common.settings, &bench.host.clone(), |row| bench.add(row))?;
+        bench.refuse_rows(&refused);
+        Ok(())
+    }
+}
 
 /// Entries of a product whose error is measured.
 const SAMPLED: usize = 256;
@@ -148,6 +191,10 @@ impl Record for PrecisionRow {
     fn figures(&self) -> Vec<Figure> {
         let none = Figure::new("mean time", "us", Sense::Time, f64::NAN);
         vec![self.latency_us.as_ref().map_or(none, |latency| Figure::mean("mean time", latency))]
+    }
+
+    fn told(&self) -> Option<String> {
+        Some(self.line())
     }
 
     fn often(&self) -> String {

@@ -9,12 +9,68 @@ use crate::host::Host;
 use crate::network::Network;
 use crate::ops::{Machine, OpSuite, Peaks, Placed, Site, Work, describe_roofs, gpu};
 use crate::report::charts::{self, Chart, Content, Panel};
+use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::table::{Record, Shown, micros};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result};
 use candle_core::DType;
+use candle_models::policy::BackboneConfig;
 use candle_models::{device, engine};
 use serde::{Deserialize, Serialize};
+
+/// Every fused operation and every model's pass under the roofs of this machine: what keeps each from being faster.
+#[derive(clap::Args)]
+pub struct Roofline {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Batches of a model's streaming step.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 32, 256])]
+    batches: Vec<usize>,
+    /// Sequences of an operation's training pass; their frames are those of a window pass.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [32])]
+    sequences: Vec<usize>,
+    /// Rows of a product with packed weights.
+    #[arg(long, value_name = "ROWS", value_delimiter = ',', default_values_t = [1, 32])]
+    rows: Vec<usize>,
+    /// Only operations with one of these in their name.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+impl Suite for Roofline {
+    const NAME: &'static str = "roofline";
+    const TITLE: &'static str = "Under the roofs of the machine";
+    type Row = RooflineRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<RooflineRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[&self.batches, &self.sequences, &self.rows])?;
+        let suite = RooflineSuite {
+            networks: common.networks(&BackboneConfig::KINDS, bench.scratch())?,
+            batches: self.batches.clone(),
+            window: common.window,
+            ops: OpSuite {
+                batches: self.sequences.clone(),
+                frames: common.window,
+                rows: self.rows.clone(),
+                threads: common.threads.clone(),
+                place: self.device.open()?,
+                only: self.only.clone(),
+            },
+        };
+        let peaks = suite.ops.peaks(&common.settings)?;
+        bench.begin(&suite.describe(&peaks, &common.settings), None);
+        let refused = suite.run(&peaks, &common.settings, &bench.host.clone(), |row| bench.add(row))?;
+        bench.refuse_rows(&refused);
+        Ok(())
+    }
+}
 
 /// What is placed.
 #[derive(Debug, Clone)]
@@ -112,6 +168,10 @@ impl Record for RooflineRow {
 
     fn figures(&self) -> Vec<Figure> {
         vec![Figure { steady: self.steady, ..Figure::new("median", "us", Sense::Time, self.us) }]
+    }
+
+    fn told(&self) -> Option<String> {
+        Some(self.line())
     }
 
     fn often(&self) -> String {

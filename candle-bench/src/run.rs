@@ -1,56 +1,75 @@
 //! A run directory read back: the reports of its suites, for whoever compares or shows them.
 
-use crate::batch_size::BatchRow;
 use crate::figure::{Figure, Identity};
-use crate::graph::GraphRow;
 use crate::host::Host;
-use crate::latency::LatencyRow;
-use crate::load::LoadRow;
-use crate::memory::MemoryRow;
-use crate::ops::OpRow;
-use crate::ops::steps::StepRow;
-use crate::overlap::OverlapRow;
-use crate::peers::PeerRow;
-use crate::precision::PrecisionRow;
 use crate::report::charts::Panel;
-use crate::roofline::RooflineRow;
-use crate::scaling::ScalingRow;
-use crate::split::TrainRow;
-use crate::startup::StartupRow;
+use crate::suite::{self, Suite};
 use crate::table::{self, FORMAT, Record, Report, Shown};
-use crate::targets::TargetRow;
+use crate::{
+    batch_size, beam, gpu, graph, latency, load, memory, ops, overlap, peers, precision, roofline, scaling, split, startup, targets,
+    training,
+};
 use anyhow::{Context, Result, bail, ensure};
+use clap::{ArgMatches, Command};
+use roofline::RooflineRow;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-/// Reads a suite's rows from the text of a report.
-type Parse = fn(&str) -> Result<Suite>;
+/// A suite in the list of all.
+pub struct Entry {
+    /// Name of its command and of its report.
+    pub name: &'static str,
+    /// The heading of its part of a page.
+    pub title: &'static str,
+    /// Its command, with help and arguments.
+    pub command: fn() -> Command,
+    /// The most threads that a call of it may use.
+    pub threads: fn(&ArgMatches) -> Result<usize>,
+    /// Measures; with the command line of a part of a page.
+    pub run: fn(&ArgMatches, Option<String>) -> Result<ExitCode>,
+    /// Reads its rows from the text of a report.
+    parse: fn(&str) -> Result<SuiteReport>,
+}
+
+impl Entry {
+    const fn of<S: Suite>() -> Self {
+        Self {
+            name: S::NAME,
+            title: S::TITLE,
+            command: || S::augment_args(Command::new(S::NAME)),
+            threads: |matches| Ok(S::from_arg_matches(matches)?.common().threads.iter().copied().max().unwrap_or(1)),
+            run: |matches, part| suite::run(&S::from_arg_matches(matches)?, part),
+            parse: SuiteReport::parse::<S::Row>,
+        }
+    }
+}
 
 /// The suite that says what bounds a pass.
-const ROOFLINE: &str = "roofline";
+const ROOFLINE: &str = roofline::Roofline::NAME;
 
-/// Every suite that this version has, in the order of a page: its name, what it is about, and its rows.
-const SUITES: &[(&str, &str, Parse)] = &[
-    ("targets", "The project's own limits", Suite::parse::<TargetRow>),
-    ("latency", "Latency by batch", Suite::parse::<LatencyRow>),
-    ("batch-size", "Which batch to run", Suite::parse::<BatchRow>),
-    ("graph", "Eager against captured", Suite::parse::<GraphRow>),
-    ("precision", "Products by dtype", Suite::parse::<PrecisionRow>),
-    ("startup", "From process start to first answer", Suite::parse::<StartupRow>),
-    (ROOFLINE, "Under the roofs of the machine", Suite::parse::<RooflineRow>),
-    ("load", "Many agents on one engine", Suite::parse::<LoadRow>),
-    ("peers", "Beside other libraries", Suite::parse::<PeerRow>),
-    ("train", "Where a training step's time goes", Suite::parse::<TrainRow>),
-    ("overlap", "Making batches while computing", Suite::parse::<OverlapRow>),
-    ("memory", "What an allocator's pool does", Suite::parse::<MemoryRow>),
-    ("scaling", "Cost by size, and ranks", Suite::parse::<ScalingRow>),
-    ("training", "What the trainer adds", Suite::parse::<TargetRow>),
-    ("beam", "Beam alignment", Suite::parse::<TargetRow>),
-    ("gpu", "On a GPU", Suite::parse::<TargetRow>),
-    ("ops", "Fused operations beside their plain form", Suite::parse::<OpRow>),
-    ("steps", "Operations of an inference pass", Suite::parse::<StepRow>),
+/// Every suite, in the order of a page. This is the one place that lists them.
+pub const SUITES: &[Entry] = &[
+    Entry::of::<targets::Targets>(),
+    Entry::of::<latency::Latency>(),
+    Entry::of::<batch_size::BatchSize>(),
+    Entry::of::<graph::Graph>(),
+    Entry::of::<precision::Precision>(),
+    Entry::of::<startup::Startup>(),
+    Entry::of::<roofline::Roofline>(),
+    Entry::of::<load::Load>(),
+    Entry::of::<peers::Peers>(),
+    Entry::of::<split::Train>(),
+    Entry::of::<overlap::Overlap>(),
+    Entry::of::<memory::Memory>(),
+    Entry::of::<scaling::Scaling>(),
+    Entry::of::<training::Training>(),
+    Entry::of::<beam::BeamBench>(),
+    Entry::of::<gpu::Gpu>(),
+    Entry::of::<ops::Ops>(),
+    Entry::of::<ops::steps::Steps>(),
 ];
 
 /// A row of any suite.
@@ -92,7 +111,7 @@ impl Row {
 
 /// The report of one suite.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Suite {
+pub struct SuiteReport {
     /// The command line.
     pub command: String,
     /// How it was measured, in words.
@@ -107,7 +126,7 @@ pub struct Suite {
     pub charts: Vec<Panel>,
 }
 
-impl Suite {
+impl SuiteReport {
     fn parse<R: Record + DeserializeOwned>(text: &str) -> Result<Self> {
         let Report { command, method, interrupted, rows, .. } = serde_json::from_str::<Report<R>>(text)?;
         Ok(Self { command, method, interrupted, columns: R::COLUMNS, charts: R::charts(&rows), rows: rows.iter().map(Row::of).collect() })
@@ -115,8 +134,8 @@ impl Suite {
 
     /// A report by the name of its suite; nothing where this version has no such suite.
     fn read(path: &Path, name: &str) -> Result<Option<Self>> {
-        let Some((_, _, parse)) = SUITES.iter().find(|(known, ..)| *known == name) else { return Ok(None) };
-        checked(path, name, *parse).map(Some)
+        let Some(entry) = SUITES.iter().find(|entry| entry.name == name) else { return Ok(None) };
+        checked(path, name, entry.parse).map(Some)
     }
 
     /// Rows by identity; several where a run measured the same more than once.
@@ -160,7 +179,7 @@ pub struct Run {
     /// Where it lies.
     pub directory: PathBuf,
     /// Its suites by name.
-    pub suites: BTreeMap<String, Suite>,
+    pub suites: BTreeMap<String, SuiteReport>,
     /// Names of the reports that this version has no suite for.
     pub unknown: Vec<String>,
 }
@@ -181,7 +200,7 @@ impl Run {
             let (Some(name), Some("json")) = (path.file_stem().and_then(|s| s.to_str()), path.extension().and_then(|e| e.to_str())) else {
                 continue;
             };
-            match Suite::read(&path, name)? {
+            match SuiteReport::read(&path, name)? {
                 Some(suite) => drop(run.suites.insert(name.to_owned(), suite)),
                 None => run.unknown.push(name.to_owned()),
             }
@@ -204,7 +223,7 @@ impl Run {
     }
 
     /// The suites that it has, in the order of a page, with their names and what they are about.
-    pub fn in_order(&self) -> impl Iterator<Item = (&'static str, &'static str, &Suite)> {
-        SUITES.iter().filter_map(|(name, about, _)| Some((*name, *about, self.suites.get(*name)?)))
+    pub fn in_order(&self) -> impl Iterator<Item = (&'static str, &'static str, &SuiteReport)> {
+        SUITES.iter().filter_map(|entry| Some((entry.name, entry.title, self.suites.get(entry.name)?)))
     }
 }

@@ -15,9 +15,78 @@ use crate::ranks::RankRun;
 use crate::split;
 use crate::split::trainee::Trainee;
 use crate::stats::{self, PowerLaw, Summary};
+use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use anyhow::{Context, Result, ensure};
 use candle_models::policy::BackboneConfig;
 use std::path::{Path, PathBuf};
+
+/// How cost grows with ranks, frames of a window, batch and sessions, with the fitted exponent; of every backbone.
+#[derive(clap::Args)]
+pub struct Scaling {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Frames of a window pass of one sequence, rising.
+    #[arg(long, value_name = "FRAMES", value_delimiter = ',', default_values_t = [15, 30, 60, 120, 240])]
+    frames: Vec<usize>,
+    /// Rows of a streaming step, rising.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [1, 8, 64])]
+    batches: Vec<usize>,
+    /// Sessions of an engine on one thread, rising.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 4, 16, 64])]
+    sessions: Vec<usize>,
+    /// Seconds of the load of each number of sessions.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.5)]
+    load_seconds: f64,
+    /// candle-train, built with the feature mpi: measures ranks too.
+    #[arg(long, value_name = "PROGRAM")]
+    ranks: Option<PathBuf>,
+    /// Ranks that share a training step, of one thread each.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4])]
+    rank_counts: Vec<usize>,
+    /// Sequences of a step that ranks share; their frames are those of a window.
+    #[arg(long, value_name = "B", default_value_t = 32)]
+    rank_batch: usize,
+    /// Seconds that each number of ranks trains.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    rank_seconds: u32,
+}
+
+impl Suite for Scaling {
+    const NAME: &'static str = "scaling";
+    const TITLE: &'static str = "Cost by size, and ranks";
+    type Row = ScalingRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<ScalingRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[&self.frames, &self.batches, &self.sessions, &[self.rank_batch]])?;
+        let suite = ScalingSuite {
+            networks: common.networks(&BackboneConfig::KINDS, bench.scratch())?,
+            frames: self.frames.clone(),
+            batches: self.batches.clone(),
+            sessions: self.sessions.clone(),
+            load_seconds: self.load_seconds,
+            threads: common.threads.clone(),
+            place: self.device.open()?,
+            ranks: RankScaling {
+                program: self.ranks.clone(),
+                counts: self.rank_counts.clone(),
+                batch: self.rank_batch,
+                frames: common.window,
+                seconds: self.rank_seconds,
+            },
+            settings: common.settings.clone(),
+        };
+        suite.validate()?;
+        bench.begin(&suite.describe(), None);
+        suite.run(&bench.host.clone(), |row| bench.add(row)).map(drop)
+    }
+}
 
 /// What is made to grow.
 #[derive(Debug, Clone)]

@@ -10,12 +10,14 @@ use crate::case::Case;
 use crate::formulas;
 use crate::harness::{self, InPool, Settings, pool};
 use crate::host::Host;
+use crate::host::this_program;
 use crate::network::Place;
 use crate::ops::{Peaks, gpu};
 use crate::ranks::{RankRun, RankStep};
 use crate::stats::{self, Summary};
+use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::targets::peak_kilobytes;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use candle_train::beam::config::RunConfig as BeamRun;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -24,6 +26,84 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use steps::{Phased, Split, Whole};
 use trainee::{Trainee, policy_run};
+
+/// Where the time of a training step goes: data, forward, backward, optimiser, communication; samples a second, MFU, peak memory.
+///
+/// --dtypes is what losses are computed in: f32, on a GPU bf16 and f16 too, and bf16 for beam controllers on a CPU that multiplies in
+/// it. --bundles takes policies and beam controllers.
+#[derive(clap::Args)]
+pub struct Train {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Sequences of a policy's step; their frames are those of a window.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [8, 32])]
+    batches: Vec<usize>,
+    /// Episodes of a beam controller's step. The published controller is measured where no backbones and no bundles are named.
+    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [64])]
+    beam_batches: Vec<usize>,
+    /// Width of the published controller's user network.
+    #[arg(long, value_name = "H", default_value_t = 384)]
+    beam_hidden: usize,
+    /// candle-train, built with the feature mpi: measures several ranks too.
+    #[arg(long, value_name = "PROGRAM")]
+    ranks: Option<PathBuf>,
+    /// Ranks that share a batch, of one thread each.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [2], requires = "ranks")]
+    rank_counts: Vec<usize>,
+}
+
+impl Train {
+    fn trainees(&self) -> Result<Vec<(Trainee, Vec<usize>)>> {
+        let Common { backbones, bundles, heads, .. } = &self.common;
+        let batches = |trainee: &Trainee| match trainee {
+            Trainee::Policy { .. } => self.batches.clone(),
+            Trainee::Beam { .. } => self.beam_batches.clone(),
+        };
+        let named = |kinds: &mut dyn Iterator<Item = &str>| kinds.map(|kind| Trainee::policy(kind, *heads)).collect::<Result<Vec<_>>>();
+        let trainees = match (bundles.is_empty(), backbones) {
+            (false, _) => bundles.iter().map(|bundle| Trainee::open(bundle)).collect::<Result<_>>()?,
+            (true, Some(kinds)) => named(&mut kinds.iter().map(String::as_str))?,
+            (true, None) => {
+                let mut trainees = named(&mut ["mlp", "mamba"].into_iter())?;
+                trainees.push(Trainee::published_beam(self.beam_hidden)?);
+                trainees
+            }
+        };
+        Ok(trainees.into_iter().map(|trainee| (trainee.clone(), batches(&trainee))).collect())
+    }
+}
+
+impl Suite for Train {
+    const NAME: &'static str = "train";
+    const TITLE: &'static str = "Where a training step's time goes";
+    type Row = TrainRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<TrainRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[&self.batches, &self.beam_batches, &self.rank_counts])?;
+        let suite = TrainSplitSuite {
+            trainees: self.trainees()?,
+            frames: common.window,
+            threads: common.threads.clone(),
+            dtypes: common.dtypes.clone(),
+            place: self.device.open()?,
+            program: this_program()?,
+            ranks: self.ranks.clone().map(|program| (program, self.rank_counts.clone())),
+            settings: common.settings.clone(),
+        };
+        bench.begin(&suite.describe(), None);
+        suite.not_available().iter().for_each(|reason| eprintln!("{reason}"));
+        let rows = suite.run(&bench.host.clone(), |row| bench.add(row))?;
+        ensure!(!rows.is_empty(), "nothing that was asked for can be trained on this device");
+        Ok(())
+    }
+}
 
 /// Training steps of the process whose memory is read: the second one is the first that has moments beside gradients.
 const MEMORY_STEPS: usize = 3;

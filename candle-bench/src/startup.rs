@@ -8,6 +8,7 @@ use crate::host::{self, Host};
 use crate::network::{Network, Place};
 use crate::report::charts::{self, Bar, Lengths, Panel};
 use crate::stats::{self, Summary};
+use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::table::{NOT_TIMED, Record, Shown, longest, micros};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result, bail, ensure};
@@ -17,6 +18,37 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// From the start of a process to its first answer, split, with cold and warm caches.
+#[derive(clap::Args)]
+pub struct Startup {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Starts of each kind.
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    starts: usize,
+}
+
+impl Suite for Startup {
+    const NAME: &'static str = "startup";
+    const TITLE: &'static str = "From process start to first answer";
+    type Row = StartupRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<StartupRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[])?;
+        let networks = common.networks(&["mlp", "mamba"], bench.scratch())?;
+        let suite = StartupSuite { networks, starts: self.starts, device: self.device.device };
+        bench.begin(&suite.describe(), None);
+        suite.run(&common.settings, &bench.host.clone(), |row| bench.add(row))
+    }
+}
 
 /// Where a CUDA process keeps compiled kernels.
 const KERNEL_CACHE: &str = "CANDLE_KERNEL_CACHE";

@@ -36,6 +36,11 @@ pub trait Record: Serialize {
     /// How often it was measured, in words.
     fn often(&self) -> String;
 
+    /// What is told of it as soon as it is there.
+    fn told(&self) -> Option<String> {
+        None
+    }
+
     /// What bounds it, where that is known.
     fn bound(&self) -> Option<String> {
         None

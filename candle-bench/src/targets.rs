@@ -13,11 +13,56 @@ use crate::peer::{Library, Peer};
 use crate::peers::PeerRow;
 use crate::peers::PeerSuite;
 use crate::stats::Interval;
+use crate::suite::{Common, Python, Suite, SuiteRun};
 use crate::table::{Record, Shown, number};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use candle_models::engine::{Engine, Options, Session};
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 use std::process::Command;
+
+/// The figures that the project holds itself to, beside their limits; of the shipped policies.
+#[derive(clap::Args)]
+pub struct Targets {
+    #[command(flatten)]
+    common: Common,
+    /// Seconds of the load of 64 sessions.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    load_seconds: f64,
+    #[command(flatten)]
+    python: Python,
+}
+
+impl Suite for Targets {
+    const NAME: &'static str = "targets";
+    const TITLE: &'static str = "The project's own limits";
+    type Row = TargetRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<TargetRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[])?;
+        ensure!(self.load_seconds > 0.0, "load: {} s is not a length", self.load_seconds);
+        let shipped = |name: &str| -> Result<[Network; 2]> {
+            let network = Network::open(&Path::new("weights").join(name))?;
+            let narrow = network.stored("q8", bench.scratch())?;
+            Ok([network, narrow])
+        };
+        let suite = TargetSuite {
+            mlp: shipped("policy-mlp")?,
+            mamba: shipped("policy-mamba")?,
+            threads: common.threads.clone(),
+            load_seconds: self.load_seconds,
+            settings: common.settings.clone(),
+        };
+        let mut peer = self.python.start()?;
+        bench.begin(&common.settings.describe_comparison(), None);
+        suite.run(&mut peer, &bench.host.clone(), |row| bench.add(row)).map(drop)
+    }
+}
 
 /// In the place of a figure that could not be measured; the evidence says why.
 const NOT_MEASURED: &str = "not measured";
@@ -155,6 +200,10 @@ impl Record for TargetRow {
         let sense = if matches!(self.limit, Limit::AtMost(_)) { Sense::Cost } else { Sense::Yield };
         let figure = Figure::new("figure", &self.unit, sense, self.found);
         vec![Figure { interval: self.found_ci, kept: Some(self.met()), ..figure }]
+    }
+
+    fn told(&self) -> Option<String> {
+        Some(self.line())
     }
 
     fn often(&self) -> String {

@@ -11,6 +11,15 @@ pub(crate) const GAP: usize = 2;
 /// A column of words is not made narrower than this.
 const LEAST_WORDS: usize = 24;
 
+/// Characters of a line where nobody says how many fit.
+const WIDTH: usize = 100;
+
+/// Characters of a line of the terminal; of `COLUMNS` where the output goes elsewhere.
+pub fn terminal_width() -> usize {
+    let asked = || std::env::var("COLUMNS").ok()?.parse().ok();
+    console::Term::stdout().size_checked().map(|(_, columns)| columns.into()).or_else(asked).unwrap_or(WIDTH)
+}
+
 /// Lines of at most `width` characters, broken at spaces, or within a word that is longer.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);

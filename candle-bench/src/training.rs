@@ -6,7 +6,9 @@ use crate::harness::{Rounds, Settings, Subject, Timed, pool};
 use crate::host::Host;
 use crate::network::Network;
 use crate::peer::{Library, Peer, PeerCase};
+use crate::ranks::RankSuite;
 use crate::stats::{self, Interval};
+use crate::suite::{Common, Python, Suite, SuiteRun};
 use crate::targets::{Limit, TargetRow, peak_kilobytes};
 use crate::train::Windows;
 use crate::update::Update;
@@ -25,9 +27,55 @@ use candle_train::policy::shards::Shard;
 use candle_train::run::Place;
 use candle_train::stop::Stop;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// What the trainer adds to its work: time above the bare sum, memory beside PyTorch's, time of a checkpoint; Mamba policy.
+#[derive(clap::Args)]
+pub struct Training {
+    #[command(flatten)]
+    common: Common,
+    /// Sequences of a step; their frames are those of a window.
+    #[arg(long, value_name = "B", default_value_t = 32)]
+    batch: usize,
+    /// candle-train, built with the feature mpi: measures two ranks beside one too.
+    #[arg(long, value_name = "PROGRAM")]
+    ranks: Option<PathBuf>,
+    #[command(flatten)]
+    python: Python,
+}
+
+impl Suite for Training {
+    const NAME: &'static str = "training";
+    const TITLE: &'static str = "What the trainer adds";
+    type Row = TargetRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<TargetRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[&[self.batch]])?;
+        let suite = TrainingSuite {
+            network: Network::open(Path::new("weights/policy-mamba"))?,
+            batch: self.batch,
+            frames: common.window,
+            threads: common.threads.clone(),
+            settings: common.settings.clone(),
+        };
+        bench.begin(&suite.describe(), None);
+        let host = bench.host.clone();
+        suite.run(|| self.python.start(), &host, |row| bench.add(row))?;
+        if let Some(program) = &self.ranks {
+            let ranks = RankSuite { program: program.clone(), batch: suite.batch, frames: suite.frames, rounds: 3 };
+            ranks.run(&suite.network, &host)?.iter().for_each(|row| bench.add(row));
+        }
+        Ok(())
+    }
+}
 
 /// Steps of a run of the trainer, and those of them that do not count: the first ones find cold memory.
 const STEPS: u64 = 10;

@@ -78,7 +78,7 @@ fn row(batch: usize, mean: f64) -> Row {
 
 fn run(rows: Vec<Row>) -> Run {
     let (command, method) = ("candle-bench latency".to_owned(), String::new());
-    let suite = Suite { command, method, interrupted: false, columns: LatencyRow::COLUMNS, rows, charts: Vec::new() };
+    let suite = SuiteReport { command, method, interrupted: false, columns: LatencyRow::COLUMNS, rows, charts: Vec::new() };
     Run { directory: PathBuf::from("runs/x"), suites: BTreeMap::from([("latency".to_owned(), suite)]), unknown: Vec::new() }
 }
 

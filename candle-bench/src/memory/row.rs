@@ -171,6 +171,10 @@ impl Record for MemoryRow {
         &self.host
     }
 
+    fn told(&self) -> Option<String> {
+        Some(self.line())
+    }
+
     fn often(&self) -> String {
         format!("{}; counted over {} calls of each", rounds_in_turn(Some(&self.comparison)), self.with.calls)
     }

@@ -134,6 +134,10 @@ impl Record for OpRow {
         compared_sides(self.comparison.as_ref(), "fused form's mean", "plain over fused")
     }
 
+    fn told(&self) -> Option<String> {
+        Some(self.line())
+    }
+
     fn often(&self) -> String {
         rounds_in_turn(self.comparison.as_ref())
     }

@@ -9,6 +9,7 @@ use crate::host::Host;
 use crate::network::Network;
 use crate::report::charts::{self, Bar, Lengths, Panel, entry};
 use crate::stats;
+use crate::suite::{Common, Suite, SuiteRun};
 use crate::table::{Record, Shown, micros};
 use Shown::{Csv, Everywhere};
 use anyhow::Result;
@@ -21,6 +22,32 @@ use std::time::Instant;
 
 /// Rows of a streaming step. The engine's profile covers one block of rows, and these fit into it.
 const BATCHES: [usize; 2] = [1, 32];
+
+/// Where the time of an inference pass goes: the operations of recorded policies by name, on one thread.
+#[derive(clap::Args)]
+pub struct Steps {
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Suite for Steps {
+    const NAME: &'static str = "steps";
+    const TITLE: &'static str = "Operations of an inference pass";
+    type Row = StepRow;
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn measure(&self, bench: &mut SuiteRun<StepRow>) -> Result<()> {
+        let common = &self.common;
+        common.validate(&[])?;
+        let networks = common.networks(&["mlp", "mamba"], bench.scratch())?;
+        bench.begin(&describe(&common.settings), None);
+        let host = bench.host.clone();
+        networks.iter().try_for_each(|network| profile(network, common.window, &common.settings, &host, |row| bench.add(row)))
+    }
+}
 
 /// All steps of one name in a pass.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -101,7 +128,7 @@ impl Record for StepRow {
 }
 
 /// The method in words.
-pub fn describe(settings: &Settings) -> String {
+fn describe(settings: &Settings) -> String {
     format!(
         "One pass after the other on one thread, the clock read behind every step, {} s of warm-up and {} s that count; steps of one name are added up within a \
          pass, printed is the median over passes. Rates count floating-point operations, a multiply-add as two, an exponential as one; rows of tables that are looked up \
@@ -112,7 +139,7 @@ pub fn describe(settings: &Settings) -> String {
 
 /// The operations of a model in a streaming step of one row and of several, and in a window of one sequence; `seen` is called
 /// for each.
-pub fn profile(network: &Network, window: usize, settings: &Settings, host: &Host, mut seen: impl FnMut(&StepRow)) -> Result<()> {
+fn profile(network: &Network, window: usize, settings: &Settings, host: &Host, mut seen: impl FnMut(&StepRow)) -> Result<()> {
     for case in BATCHES.map(|batch| (batch, 1)).into_iter().chain([(1, window)]) {
         profile_case(network, case, settings, host)?.iter().for_each(&mut seen);
     }

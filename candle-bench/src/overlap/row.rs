@@ -142,6 +142,10 @@ impl Record for OverlapRow {
         &self.host
     }
 
+    fn told(&self) -> Option<String> {
+        Some(self.line())
+    }
+
     fn often(&self) -> String {
         format!("{} rounds in turn of {} batches each", self.rounds, self.steps)
     }

@@ -9,7 +9,7 @@ mod table;
 
 use crate::host::Host;
 use crate::recommend::Recommendation;
-use crate::run::{Run, Suite};
+use crate::run::{Run, SuiteReport};
 use anyhow::{Context, Result};
 use candle_models::files::write_atomic;
 use candle_train::report::chart::escape;
@@ -128,7 +128,7 @@ fn advice(page: &mut String, recommendations: &[Recommendation]) {
     page.push_str("</tbody></table></div>\n</section>\n");
 }
 
-fn section(page: &mut String, name: &str, about: &str, suite: &Suite) -> Result<()> {
+fn section(page: &mut String, name: &str, about: &str, suite: &SuiteReport) -> Result<()> {
     let _ = writeln!(page, "<section id=\"{name}\" class=\"suite\">\n<h2>{about} <code>{name}</code></h2>");
     if suite.interrupted {
         page.push_str("<p class=\"warning\">Interrupted: rows are missing.</p>\n");
@@ -143,7 +143,7 @@ fn section(page: &mut String, name: &str, about: &str, suite: &Suite) -> Result<
 }
 
 /// The command, the method, and the places that rows name by their numbers.
-fn method(page: &mut String, name: &str, suite: &Suite) {
+fn method(page: &mut String, name: &str, suite: &SuiteReport) {
     let _ = writeln!(
         page,
         "<details class=\"method\"><summary>Command and method</summary>\n<pre>{}</pre>\n<p id=\"{name}-method\">{} Latencies in microseconds.</p>",
@@ -161,7 +161,7 @@ fn method(page: &mut String, name: &str, suite: &Suite) {
 }
 
 /// Where its rows were measured, each place once.
-fn places(suite: &Suite) -> Vec<&Host> {
+fn places(suite: &SuiteReport) -> Vec<&Host> {
     suite.rows.iter().fold(Vec::new(), |mut places, row| {
         if !places.contains(&&row.host) {
             places.push(&row.host);

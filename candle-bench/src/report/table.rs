@@ -2,7 +2,7 @@
 
 use super::places;
 use crate::figure::Figure;
-use crate::run::{Row, Suite};
+use crate::run::{Row, SuiteReport};
 use crate::table::{Shown, micros};
 use crate::text::number;
 use candle_train::report::chart::escape;
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 /// Writes the table; what a click on a row shows is in the row's attributes.
 // Writing to a string does not fail.
-pub(super) fn write(page: &mut String, name: &str, suite: &Suite) {
+pub(super) fn write(page: &mut String, name: &str, suite: &SuiteReport) {
     if suite.rows.is_empty() {
         page.push_str("<p class=\"note\">No rows.</p>\n");
         return;

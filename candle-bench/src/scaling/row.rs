@@ -182,6 +182,10 @@ impl Record for ScalingRow {
         charts::present([("Median time, µs", "Both axes are logarithmic: the slope is the exponent.", charts::Shown::Open, charts)])
     }
 
+    fn told(&self) -> Option<String> {
+        Some(self.line())
+    }
+
     fn often(&self) -> String {
         match &self.points[..] {
             [] => NOT_TIMED.to_owned(),

@@ -170,6 +170,10 @@ impl Record for TrainRow {
         &self.host
     }
 
+    fn told(&self) -> Option<String> {
+        Some(self.line())
+    }
+
     fn often(&self) -> String {
         format!("{} steps in {} rounds", self.steps, self.step_us.n)
     }

@@ -28,7 +28,7 @@ fn as_a_rank() {
     let launched = from_environment().unwrap().unwrap();
     let configuration = std::env::var("CANDLE_TEST_CONFIGURATION").unwrap_or_default();
     let token: Token = std::array::from_fn(|i| i as u8 ^ 0x5a);
-    println!("rank {} is looking for the others", launched.rank);
+    println!("rank {} begins", launched.rank);
     let (watch, received) = match meet(&launched, &configuration, limit().unwrap(), || Ok(token)) {
         Ok(met) => met,
         Err(error) => end(2, &error.to_string()),
@@ -145,9 +145,9 @@ impl Rank {
         self.says(" others\n");
     }
 
-    /// Waits until it has said that it looks for the others.
+    /// Waits until it has said that it begins to look for the others.
     fn looks(&mut self) {
-        self.says(" is looking for the others\n");
+        self.says(" begins\n");
     }
 
     fn signal(&self, name: &str) {

@@ -1,17 +1,32 @@
 //! Every suite in one run, on the shipped bundles: their reports in one directory, their tables on one page.
 
-use crate::Arguments;
-use crate::arguments::{All, Python};
 use anyhow::{Context, Result};
 use candle_bench::host::Host;
 use candle_bench::interrupt::EXIT_CODE;
 use candle_bench::recommend::{self, Recommendation};
-use candle_bench::run::Run;
+use candle_bench::run::{Run, SUITES};
+use candle_bench::suite::{self, DeviceArgument, Python};
 use candle_bench::{report, text};
-use clap::Parser;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
+
+#[derive(clap::Args)]
+pub struct All {
+    /// A few cases of every suite, minutes in all, in place of whole tables.
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub device: DeviceArgument,
+    /// Directory for the results [default: candle-bench/runs/<date>-<host>].
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Name of this machine in the results [default: its host name].
+    #[arg(long, value_name = "NAME")]
+    pub host: Option<String>,
+    #[command(flatten)]
+    pub python: Python,
+}
 
 /// The shipped bundles: two policies and a beam controller.
 const POLICIES: &str = "weights/policy-mlp,weights/policy-mamba";
@@ -117,7 +132,7 @@ impl Part {
 /// Runs every suite. One that cannot run is named with its reason, and the others go on; after an interrupt there is a page of what there is.
 pub fn all(arguments: &All) -> Result<ExitCode> {
     let (start, host) = (Instant::now(), Host::detect(arguments.host.clone()));
-    let out = crate::report::directory(arguments.out.as_deref(), &host);
+    let out = suite::directory(arguments.out.as_deref(), &host);
     println!("{host}.\nLatencies in microseconds. Methods, every column and charts: {}", out.join(report::REPORT).display());
     let on_gpu = arguments.device.open()?.device.is_cuda();
     let (mut failed, mut interrupted) = (Vec::new(), false);
@@ -128,12 +143,11 @@ pub fn all(arguments: &All) -> Result<ExitCode> {
             continue;
         }
         let line = part.line(arguments, &out, &host);
-        let mut parsed = Arguments::try_parse_from(&line).with_context(|| format!("the arguments of {}", part.suite))?;
-        if let Some(common) = parsed.suite.common() {
-            common.part = Some(line.join(" "));
-        }
+        let matches = crate::command().try_get_matches_from(&line).with_context(|| format!("the arguments of {}", part.suite))?;
+        let (name, chosen) = matches.subcommand().context("a command line without a suite")?;
+        let entry = SUITES.iter().find(|entry| entry.name == name).with_context(|| format!("no suite {name}"))?;
         eprintln!("{}: {:.0} s so far", part.suite, start.elapsed().as_secs_f64());
-        match crate::run_suite(&mut parsed.suite) {
+        match crate::code((entry.run)(chosen, Some(line.join(" ")))) {
             code if code == ExitCode::SUCCESS => {}
             code if code == ExitCode::from(EXIT_CODE) => {
                 interrupted = true;
@@ -166,7 +180,7 @@ fn recommendations(found: &[Recommendation]) {
     if found.is_empty() {
         println!("None: no change that was measured gains {:.0}% or more for sure.", 100.0 * (recommend::LEAST_GAIN - 1.0));
     }
-    let width = crate::report::terminal_width();
+    let width = text::terminal_width();
     for Recommendation { kind, what, gain, evidence } in found {
         println!("{}", text::indented(&format!("- {kind}: {what}: {gain} ({evidence})"), width));
     }
@@ -175,7 +189,6 @@ fn recommendations(found: &[Recommendation]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::OnDevice;
     use candle_models::device::DeviceChoice;
 
     #[test]
@@ -183,11 +196,12 @@ mod tests {
         let host = Host::detect(Some("bench-1".to_owned()));
         for (quick, on_gpu) in [(true, false), (false, false), (true, true), (false, true)] {
             let python = Python { python: "python3".into(), script: "peer.py".into() };
-            let device = OnDevice { device: if on_gpu { DeviceChoice::Cuda(0) } else { DeviceChoice::Cpu } };
+            let device = DeviceArgument { device: if on_gpu { DeviceChoice::Cuda(0) } else { DeviceChoice::Cpu } };
             let all = All { quick, device, out: None, host: None, python };
             for part in parts(on_gpu) {
-                let parsed = Arguments::try_parse_from(part.line(&all, Path::new("out"), &host));
-                assert!(parsed.is_ok_and(|a| !matches!(a.suite, crate::Suite::All(_))), "{}", part.suite);
+                let parsed = crate::command().try_get_matches_from(part.line(&all, Path::new("out"), &host)).unwrap();
+                let name = parsed.subcommand_name().unwrap();
+                assert!(name == part.suite && SUITES.iter().any(|entry| entry.name == name), "{}", part.suite);
                 assert_eq!(part.not_available(&all, on_gpu).is_some(), on_gpu && part.suite == "memory");
             }
         }

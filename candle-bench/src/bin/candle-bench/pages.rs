@@ -1,10 +1,29 @@
 //! What is made from runs that were measured before.
 
-use crate::arguments::{Page, Readme};
 use anyhow::{Context, Result};
 use candle_bench::run::Run;
 use candle_bench::{readme, recommend, report};
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+#[derive(clap::Args)]
+pub struct Page {
+    /// Directory of the run.
+    pub run: PathBuf,
+    /// Where the page goes [default: report.html in the directory of the run].
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub struct Readme {
+    /// The Markdown files; the runs that a file names lie relative to it.
+    #[arg(value_name = "FILE", default_values = ["docs/beam.md", "docs/benchmarks.md"])]
+    pub files: Vec<PathBuf>,
+    /// Write nothing and fail where a table is not what its run says.
+    #[arg(long)]
+    pub check: bool,
+}
 
 pub fn report(arguments: &Page) -> Result<ExitCode> {
     let run = Run::open(&arguments.run)?;
