@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use candle_core::{Tensor, Var};
 use candle_train::gradients::Gradients;
-use candle_train::optim::{Optimiser, OptimiserConfig};
+use candle_train::optim::{Optimiser, OptimiserConfig, ParameterGroup};
 use std::collections::BTreeMap;
 
 /// As in the peer's program.
@@ -22,7 +22,9 @@ pub(crate) struct Update {
 impl Update {
     /// Updates of those parameters, none made yet.
     pub fn new(vars: BTreeMap<String, Var>, optimiser: OptimiserConfig, learning_rate: f64) -> Result<Self> {
-        let (gradients, optimiser) = (Gradients::zeros(&vars)?, Optimiser::new(optimiser, &vars)?);
+        let (gradients, mut optimiser) = (Gradients::zeros(&vars)?, Optimiser::new(optimiser, &vars)?);
+        // As the tasks of the trainer have it.
+        optimiser.set_groups(|name, shape| ParameterGroup::with_mamba(name, shape.len()))?;
         Ok(Self { vars, gradients, optimiser, learning_rate })
     }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! <dir>/step-000000001200/            written as .partial-..., every file synced, then renamed
 //!   parameters.safetensors ...        named tensors by file
+//!   task/rank-0/ ...                  files of the task, where it has some, of every rank
 //!   state.json                        everything that is not a tensor
 //!   manifest.json                     SHA-256 of the other files; written last
 //! <dir>/latest                        the name of the newest one, replaced by a rename
@@ -11,8 +12,10 @@
 //! [`Writer`] saves to it while training goes on.
 
 mod files;
+mod owned;
 mod writer;
 
+pub use owned::{SavedFiles, StateFiles, TaskFiles};
 pub use writer::{Writer, host_copy};
 
 use candle_models::files::write_atomic;
@@ -35,12 +38,15 @@ const LATEST: &str = "latest";
 pub struct Checkpoint {
     /// Steps done.
     pub step: u64,
-    /// Groups of named tensors, one file each: `parameters`, `moments`, `average`, `carried`.
+    /// Groups of named tensors, one file each: `parameters`, `moments`, `average`, `carried` (the task's rows), and `replicated` where the task
+    /// has such tensors.
     pub tensors: BTreeMap<String, NamedTensors>,
     /// Everything else: configuration, data cursor, counters.
     pub state: serde_json::Value,
-    /// The evaluation's result, if there was one; lower is better.
+    /// The evaluation's score, if there was one, as a [cost](crate::task::Score::cost): lower is better.
     pub score: Option<f64>,
+    /// Files of the task.
+    pub files: TaskFiles,
 }
 
 impl Checkpoint {
@@ -143,11 +149,17 @@ impl Store {
         let written = files::write(&partial, checkpoint, create).and_then(|()| self.publish(&partial, checkpoint.step, create));
         let path = written.map_err(|error| {
             let _ = fs::remove_dir_all(&partial);
-            let kept = self.latest_name().map_or("there is no older one".to_owned(), |name| format!("the latest is still {name}"));
-            Error::Input(format!("checkpoint of step {} not saved: {error}; {kept}", checkpoint.step))
+            checkpoint.files.discard();
+            self.not_saved(checkpoint.step, &error)
         })?;
         self.prune(Some(checkpoint.step))?;
         Ok(path)
+    }
+
+    /// Why there is no checkpoint of a step, and which one counts.
+    fn not_saved(&self, step: u64, error: &Error) -> Error {
+        let kept = self.latest_name().map_or("there is no older one".to_owned(), |name| format!("the latest is still {name}"));
+        Error::Input(format!("checkpoint of step {step} not saved: {error}; {kept}"))
     }
 
     /// Notes the evaluation's result of a saved step, and deletes the checkpoints that need not be kept.
@@ -278,7 +290,7 @@ mod tests {
         let tensor = Tensor::from_vec(vec![step as f32; 1000], 1000, &Device::Cpu).unwrap();
         let parameters = [("w".to_owned(), tensor)].into_iter().collect();
         let tensors = [("parameters".to_owned(), parameters), ("carried".to_owned(), NamedTensors::new())].into();
-        Checkpoint { step, tensors, state: serde_json::json!({"cursor": [step, 0.1]}), score }
+        Checkpoint { step, tensors, state: serde_json::json!({"cursor": [step, 0.1]}), score, ..Checkpoint::default() }
     }
 
     fn steps(store: &Store) -> Vec<u64> {

@@ -23,7 +23,7 @@ use candle_train::policy::{evaluate, export};
 use candle_train::report;
 use candle_train::run::Place;
 use candle_train::stop::{Reason, Stop};
-use candle_train::trainer::{Outcome, Resources, with_large_stack};
+use candle_train::trainer::{Outcome, Resources};
 use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -167,16 +167,35 @@ impl RunArguments {
     }
 }
 
-/// Says that a run has stopped, and why.
-fn say_stopped(outcome: Outcome, step: u64) {
-    let Outcome::Stopped(reason) = outcome else { return };
-    let why = match reason {
-        Reason::Signal => "by a signal",
-        Reason::Time => "by the time limit",
-        Reason::NoImprovement => "because held-out scores no longer improve",
-    };
-    let then = if outcome.done() { "" } else { "; --resume continues" };
-    println!("stopped {why} at step {step}{then}");
+/// What a run of any task comes to.
+struct End {
+    outcome: Outcome,
+    step: u64,
+    /// The step whose parameters are shipped.
+    shipped: u64,
+    time: Duration,
+}
+
+/// Says how a run ended. If it is done, `save` writes the model to a directory below `out` and gives the figures to show.
+fn conclude(end: &End, out: &Path, save: impl FnOnce(&Path) -> candle_models::Result<String>) -> Result<()> {
+    let End { outcome, step, shipped, time } = *end;
+    if let Outcome::Stopped(reason) = outcome {
+        let why = match reason {
+            Reason::Signal => "by a signal",
+            Reason::Time => "by the time limit",
+            Reason::NoImprovement => "because held-out scores no longer improve",
+        };
+        let then = if outcome.done() { "" } else { "; --resume continues" };
+        println!("stopped {why} at step {step}{then}");
+    }
+    if !outcome.done() {
+        return Ok(());
+    }
+    let bundle = out.join("bundle");
+    let figures = save(&bundle)?;
+    let best = if shipped == step { String::new() } else { format!(" of step {shipped}, the best score,") };
+    println!("{figures}{step} steps in {:.1} s; model{best} in {}", time.as_secs_f64(), bundle.display());
+    Ok(())
 }
 
 /// `on the CPU, in f32` and on how many ranks.
@@ -231,25 +250,15 @@ fn train(arguments: &PolicyArguments) -> Result<()> {
     let (place, stop) = (asked.place(out), asked.stop()?);
     let provenance = provenance(arguments, &games, plan.config.data.files);
     plan.command = provenance.command.clone();
-    with_large_stack(|| {
-        let trained = plan.train(&place, &stop)?;
-        if leads { conclude(&trained, out, &provenance) } else { Ok(()) }
-    })?;
-    Ok(())
-}
-
-/// Says how the run ended, and writes the model if it is done.
-fn conclude(trained: &Trained, out: &Path, provenance: &export::Provenance) -> candle_models::Result<()> {
-    say_stopped(trained.outcome, trained.step);
-    if !trained.outcome.done() {
+    let trained = plan.train(&place, &stop)?;
+    if !leads {
         return Ok(());
     }
-    export::save(&out.join("bundle"), trained, provenance)?;
-    if !trained.table.is_empty() {
-        println!("\n{}", export::table(&trained.table));
-    }
-    println!("{} steps in {:.1} s; model in {}", trained.step, trained.time.as_secs_f64(), out.join("bundle").display());
-    Ok(())
+    let Trained { outcome, step, shipped, time, .. } = trained;
+    conclude(&End { outcome, step, shipped, time }, out, |bundle| {
+        export::save(bundle, &trained, &provenance)?;
+        Ok(if trained.table.is_empty() { String::new() } else { format!("\n{}\n", export::table(&trained.table)) })
+    })
 }
 
 fn describe(plan: &Plan) -> Result<()> {

@@ -6,7 +6,7 @@
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// When to give up. Lower scores are better.
+/// When to give up. Scores are [costs](crate::task::Score::cost): lower ones are better.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EarlyStop {
@@ -41,7 +41,7 @@ impl EarlyStop {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plateau {
-    /// The score that has to be beaten; none before the first.
+    /// The cost that has to be beaten; none before the first.
     pub best: Option<f64>,
     /// Evaluations since.
     pub evaluations: u64,

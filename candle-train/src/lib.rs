@@ -1,13 +1,13 @@
 //! Training for `candle-models`: one loop, and beside it the parts that it is made of.
 //!
-//! [`trainer`] is the loop over a [`Task`](task::Task); [`schedule`], [`gradients`], [`scale`] and [`optim`] are a step's parts,
-//! [`checkpoint`], [`metrics`], [`stop`] and [`run`] what stands around it, [`parallel`] what several ranks say to each other.
-//! [`policy`] trains the game policy, [`beam`] beam controllers.
+//! A [`Run`](run::Run) of a [`Task`](task::Task) is all that a program needs; [`trainer`] is its loop. [`schedule`], [`gradients`],
+//! [`scale`] and [`optim`] are a step's parts, [`checkpoint`], [`metrics`], [`stop`] and [`budget`] what stands around it, [`prefetch`]
+//! makes batches ahead, [`parallel`] is what several ranks say to each other. [`policy`] trains the game policy, [`beam`] beam controllers.
 //!
 //! ```
 //! use candle_models::policy::{BackboneConfig, simulation::simulate};
 //! use candle_train::policy::{config::RunConfig, loader::Order, run::{Games, Plan}, shards::Shard};
-//! use candle_train::{run::Place, stop::Stop, trainer::with_large_stack};
+//! use candle_train::{run::Place, stop::Stop};
 //! use std::sync::Arc;
 //!
 //! # fn main() -> candle_models::Result<()> {
@@ -16,7 +16,7 @@
 //! let mut config = RunConfig::preset("quick")?;
 //! config.model.backbone = BackboneConfig::Mlp { layers: vec![32] };
 //! (config.data.batch, config.data.unroll) = (4, 32);
-//! let trained = with_large_stack(|| Plan::new(config, &games, Order::Epochs)?.train(&Place::Memory, &Stop::after(None)))?;
+//! let trained = Plan::new(config, &games, Order::Epochs)?.train(&Place::Memory, &Stop::after(None))?;
 //! for (name, likelihood) in &trained.table {
 //!     println!("{name}: {:.3} nats a frame", likelihood.all().total());
 //! }
@@ -28,6 +28,7 @@
 //! bit for bit, on any number of threads.
 
 pub mod beam;
+pub mod budget;
 pub mod checkpoint;
 pub mod early_stop;
 #[cfg(feature = "cuda")]
@@ -42,6 +43,7 @@ mod overlap;
 pub mod overlay;
 pub mod parallel;
 pub mod policy;
+pub mod prefetch;
 mod replica;
 pub mod report;
 pub mod run;

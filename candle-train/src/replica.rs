@@ -1,8 +1,8 @@
 //! What the ranks of a run exchange: each holds a replica of the parameters and a share of every batch.
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, TaskFiles};
 use crate::gradients::Gradients;
-use crate::parallel::{Communicator, from_first, share};
+use crate::parallel::{Communicator, from_first, gather, share};
 use crate::stop::Reason;
 use candle_core::safetensors::load_buffer;
 use candle_core::{Device, Tensor, Var};
@@ -13,12 +13,14 @@ use std::collections::BTreeMap;
 /// What is summed over the ranks beside gradients.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The figures, multiplied by the weight.
-    pub told: Tensor,
+    /// Figures that add up: means multiplied by the weight, and sums.
+    pub figures: Tensor,
     /// The weight of all losses.
     pub weight: f64,
     /// How many samples.
     pub samples: usize,
+    /// What the run has taken so far; that of rank 0 counts.
+    pub seconds: f64,
     /// Whether a rank was asked to stop.
     pub stop: Option<Reason>,
 }
@@ -29,17 +31,18 @@ pub(crate) fn share_figures(ranks: &dyn Communicator, gradients: &mut Gradients,
     if ranks.size() == 1 {
         return Ok(mine);
     }
-    let Shared { told, weight, samples, stop } = mine;
+    let Shared { figures, weight, samples, seconds, stop } = mine;
     let flag = |set: bool| f32::from(u8::from(set));
-    let mut control = vec![weight as f32, samples as f32, flag(stop == Some(Reason::Signal)), flag(stop == Some(Reason::Time))];
+    let seconds = if ranks.rank() == 0 { seconds as f32 } else { 0.0 };
+    let mut control = vec![weight as f32, samples as f32, flag(stop == Some(Reason::Signal)), flag(stop == Some(Reason::Time)), seconds];
     let first = control.len();
     control.extend(gradients.present().into_iter().map(flag));
     ranks.all_reduce(&mut control)?;
     let present: Vec<bool> = control[first..].iter().map(|n| *n > 0.0).collect();
     gradients.set_present(&present);
-    let told = sum(ranks, told)?;
+    let figures = sum(ranks, figures)?;
     let stop = if control[2] > 0.0 { Some(Reason::Signal) } else { (control[3] > 0.0).then_some(Reason::Time) };
-    Ok(Shared { told, weight: control[0].into(), samples: control[1] as usize, stop })
+    Ok(Shared { figures, weight: control[0].into(), samples: control[1] as usize, seconds: control[4].into(), stop })
 }
 
 /// The sum over all ranks of a contiguous f32 tensor.
@@ -96,6 +99,22 @@ pub(crate) fn all_rows(ranks: &dyn Communicator, mine: NamedTensors) -> Result<N
     })
 }
 
+/// The files that the tasks of all ranks wrote, by name with their hashes; or what kept a rank from it.
+pub(crate) fn all_files(
+    ranks: &dyn Communicator,
+    mine: std::result::Result<&BTreeMap<String, String>, String>,
+) -> Result<Result<BTreeMap<String, String>>> {
+    let (mut all, mut failed) = (BTreeMap::new(), None);
+    for (rank, files) in gather(ranks, &mine.cloned())?.into_iter().enumerate() {
+        match files {
+            Ok(files) => all.extend(files),
+            Err(error) if ranks.size() > 1 => failed = failed.or_else(|| Some(Error::Input(format!("rank {rank}: {error}")))),
+            Err(error) => failed = Some(Error::Input(error)),
+        }
+    }
+    Ok(failed.map_or(Ok(all), Err))
+}
+
 /// This rank's rows of the carried tensors of all ranks.
 pub(crate) fn own_rows(ranks: &dyn Communicator, all: &NamedTensors) -> Result<NamedTensors> {
     all.map(|_, tensor| {
@@ -104,18 +123,18 @@ pub(crate) fn own_rows(ranks: &dyn Communicator, all: &NamedTensors) -> Result<N
     })
 }
 
-/// The checkpoint of rank 0 on every rank: the others need not see its disk.
+/// The checkpoint of rank 0 on every rank: the others need not see its disk, but for files of the task.
 pub(crate) fn broadcast_checkpoint(ranks: &dyn Communicator, found: Option<Checkpoint>) -> Result<Option<Checkpoint>> {
     if ranks.size() == 1 {
         return Ok(found);
     }
     let failed = |e: &dyn std::fmt::Display| Error::Input(format!("checkpoint between ranks: {e}"));
-    let head = found.as_ref().map(|c| (c.step, c.score, &c.state, c.tensors.keys().collect::<Vec<_>>()));
+    let head = found.as_ref().map(|c| (c.step, c.score, &c.state, c.tensors.keys().collect::<Vec<_>>(), &c.files));
     let head = from_first(ranks, serde_json::to_vec(&head).map_err(|e| failed(&e))?)?;
-    type Head = (u64, Option<f64>, serde_json::Value, Vec<String>);
+    type Head = (u64, Option<f64>, serde_json::Value, Vec<String>, TaskFiles);
     let head: Option<Head> = serde_json::from_slice(&head).map_err(|e| failed(&e))?;
-    let Some((step, score, state, groups)) = head else { return Ok(None) };
-    let mut checkpoint = Checkpoint { step, score, state, ..Checkpoint::default() };
+    let Some((step, score, state, groups, files)) = head else { return Ok(None) };
+    let mut checkpoint = Checkpoint { step, score, state, files, ..Checkpoint::default() };
     for group in groups {
         let mine = match &found {
             Some(found) => safetensors::serialize(found.group(&group)?.iter(), None).map_err(|e| failed(&e))?,

@@ -1,14 +1,20 @@
 //! A run of a task from its first step, or from its last checkpoint, to its end.
 
+pub use crate::budget::Budget;
 use crate::host::Host;
 use crate::metrics::Reporter;
 use crate::report::{self, About};
-use crate::stop::Stop;
+pub use crate::stop::Stop;
 use crate::task::Task;
-use crate::trainer::{Outcome, Resources, Trainer};
+pub use crate::trainer::{Outcome, Resources, TrainerConfig};
+use crate::trainer::{Trainer, Weights, with_large_stack};
+use candle_core::{Device, Tensor, Var};
 use candle_models::files::write_atomic;
+use candle_models::nn::Params;
 use candle_models::{Error, Result};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where a run keeps its files, and where it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,57 +37,141 @@ impl Place {
     }
 }
 
-/// Opens the place and continues the run that is there, if there is one. An error of one rank ends all of them.
-///
-/// # Errors
-/// If the place already holds a run that was not to be continued, or one of another configuration.
-pub fn begin(trainer: &mut Trainer, task: &mut impl Task, place: &Place) -> Result<()> {
-    let Some(directory) = place.directory() else { return Ok(()) };
-    let ranks = trainer.resources().ranks.clone();
-    let mut begin = || {
-        trainer.save_to(directory)?;
-        if trainer.has_checkpoint() && matches!(place, Place::New(_)) {
-            return Err(Error::file(directory, "holds a run already; --resume continues it"));
-        }
-        let resumed = trainer.resume(task)?;
-        if let Some(warnings) = resumed.filter(|_| ranks.rank() == 0) {
-            warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-            eprintln!("continued from step {}", trainer.step());
-        }
-        Ok(())
-    };
-    begin().inspect_err(|error: &Error| ranks.abandon(&error.to_string()))
+/// What a run is, whatever it trains.
+#[derive(Debug)]
+pub struct Run {
+    /// Address of the noise of its micro batches.
+    pub seed: u64,
+    /// How it trains.
+    pub trainer: TrainerConfig,
+    /// How long.
+    pub budget: Budget,
+    /// The resolved configuration and the data: a checkpoint of another identity is refused.
+    pub identity: serde_json::Value,
+    /// What it computes with.
+    pub resources: Resources,
+    /// What its report says of it.
+    pub about: About,
+    /// Files that are written to its directory when it begins, by name.
+    pub notes: Vec<(&'static str, Vec<u8>)>,
+    /// What is added to the reason why it cannot begin.
+    pub hint: Option<String>,
 }
 
-/// Trains until the last step, or until `stop` says so; writes metrics on the way and a report at the end. An error of one rank ends
-/// all of them.
-///
-/// # Errors
-/// If gradients stay non-finite; if the last checkpoint cannot be saved.
-pub fn train(trainer: &mut Trainer, task: &mut impl Task, place: &Place, about: About, stop: &Stop) -> Result<Outcome> {
-    let ranks = trainer.resources().ranks.clone();
-    let outcome = reporter(trainer, place, about, task.unit())
-        .and_then(|mut reporter| trainer.run(task, &mut reporter, stop))
-        .inspect_err(|error| ranks.abandon(&error.to_string()));
-    if let Some(Err(error)) = place.directory().filter(|_| ranks.rank() == 0).map(report::write) {
-        eprintln!("warning: no report: {error}");
+/// What a run gave.
+#[derive(Debug)]
+pub struct Ended {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Steps done.
+    pub step: u64,
+    /// The last step's loss.
+    pub loss: f64,
+    /// Wall time of the steps of this process.
+    pub time: Duration,
+    /// The moving average of the parameters: of the best evaluated step where the run stopped early because scores no longer improved,
+    /// else of the last one.
+    pub parameters: BTreeMap<String, Tensor>,
+    /// The step that they are of.
+    pub shipped: u64,
+    weights: Weights,
+    device: Device,
+}
+
+impl Ended {
+    /// The parameters as losses saw them: rounded where the run trained for 8 bits.
+    pub fn params(&self) -> Params {
+        self.weights.view(Params::given(self.parameters.clone(), &self.device))
     }
-    outcome
+}
+
+impl Run {
+    /// A run of 1 rank on the CPU in f32 whose identity is the trainer's configuration, the budget and the seed.
+    ///
+    /// # Errors
+    /// If the configuration cannot be written as JSON.
+    pub fn new(trainer: TrainerConfig, budget: impl Into<Budget>, seed: u64) -> Result<Self> {
+        let budget = budget.into();
+        let json = |value| serde_json::to_value(value).map_err(|e| Error::config("trainer", e));
+        let identity = serde_json::json!({ "trainer": json(trainer.identity())?, "budget": budget, "seed": seed });
+        let text = toml::to_string_pretty(&trainer).map_err(|e| Error::config("trainer", e))?;
+        let about = About { configuration: text, ..About::default() };
+        let (resources, notes, hint) = (Resources::default(), Vec::new(), None);
+        Ok(Self { seed, trainer, budget, identity, resources, about, notes, hint })
+    }
+
+    /// Trains a task on a thread with a large stack until the budget is spent or `stop` says so. In a directory it continues the run that is
+    /// there, or starts a new one, and writes metrics, checkpoints and a report. An error of one rank ends all of them.
+    ///
+    /// # Errors
+    /// If the place already holds a run that was not to be continued, or one of another identity; if gradients stay non-finite; if the
+    /// last checkpoint cannot be saved.
+    pub fn train<T: Task + Send>(self, vars: BTreeMap<String, Var>, task: &mut T, place: &Place, stop: &Stop) -> Result<Ended> {
+        with_large_stack(|| {
+            let (weights, device, ranks) = (self.trainer.weights, self.resources.device.clone(), self.resources.ranks.clone());
+            let mut trainer = Trainer::new(self.trainer, vars, self.budget, self.identity, self.resources)?.with_seed(self.seed);
+            let train = || {
+                begin(&mut trainer, task, place).map_err(|error| match &self.hint {
+                    Some(hint) => Error::Input(format!("{error}; {hint}")),
+                    None => error,
+                })?;
+                let outcome = reporter(&trainer, place, self.about, &self.notes, task.unit())
+                    .and_then(|mut reporter| trainer.run(task, &mut reporter, stop));
+                if let Some(Err(error)) = place.directory().filter(|_| ranks.rank() == 0).map(report::write) {
+                    eprintln!("warning: no report: {error}");
+                }
+                let outcome = outcome?;
+                Ok((outcome, trainer.shipped(outcome)?))
+            };
+            let (outcome, (shipped, parameters)) = train().inspect_err(|error: &Error| ranks.abandon(&error.to_string()))?;
+            let (step, loss, time) = (trainer.step(), trainer.loss(), trainer.time());
+            Ok(Ended { outcome, step, loss, time, parameters, shipped, weights, device })
+        })
+    }
+}
+
+/// What a card says of a run that stopped early.
+pub(crate) fn best_step(step: u64, shipped: u64) -> String {
+    if shipped == step {
+        return String::new();
+    }
+    format!(
+        "The parameters are those of step {shipped}, which had the best held-out score: training stopped when it no longer improved.\n\n"
+    )
+}
+
+/// Opens the place and continues the run that is there, if there is one.
+fn begin<T: Task>(trainer: &mut Trainer, task: &mut T, place: &Place) -> Result<()> {
+    let Some(directory) = place.directory() else { return Ok(()) };
+    trainer.save_to(directory)?;
+    if trainer.has_checkpoint() && matches!(place, Place::New(_)) {
+        return Err(Error::file(directory, "holds a run already; --resume continues it"));
+    }
+    let resumed = trainer.resume(task)?;
+    if let Some(warnings) = resumed.filter(|_| trainer.resources().ranks.rank() == 0) {
+        warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        eprintln!("continued from step {}", trainer.step());
+    }
+    Ok(())
 }
 
 /// Says in the run's directory what it is, and starts to report on its steps.
-fn reporter(trainer: &Trainer, place: &Place, about: About, unit: &'static str) -> Result<Reporter> {
+fn reporter(trainer: &Trainer, place: &Place, about: About, notes: &[(&str, Vec<u8>)], unit: &'static str) -> Result<Reporter> {
     let Resources { device, dtype, ranks } = trainer.resources();
     if ranks.rank() > 0 {
         return Reporter::silent();
     }
     let on = if device.is_cuda() { "CUDA" } else { "the CPU" };
     let on = format!("{} x {on}, in {}", ranks.size(), dtype.as_str());
-    let about = About { host: Host::detect().to_string(), device: on, steps: trainer.total(), unit: unit.into(), ..about };
+    let steps = if let Budget::Steps(steps) = trainer.budget() { steps } else { 0 };
+    let about = About { host: Host::detect().to_string(), device: on, steps, unit: unit.into(), ..about };
     if let Some(directory) = place.directory() {
+        for (name, content) in notes {
+            write_atomic(directory.join(name), content)?;
+        }
         about.save(directory)?;
         write_atomic(directory.join("config.toml"), about.configuration.as_bytes())?;
     }
     let reporter = Reporter::new(place.directory(), trainer.step(), trainer.total(), trainer.config().log_every, unit)?;
-    reporter.watching(device).counting(about.operations).describing(&about.configuration)
+    reporter.watching(device).describing(&about.configuration)
 }

@@ -18,7 +18,6 @@ use candle_train::policy::run::{Games, Plan};
 use candle_train::policy::shards::Shard;
 use candle_train::run::Place;
 use candle_train::stop::Stop;
-use candle_train::trainer::with_large_stack;
 use std::sync::Arc;
 
 fn main() -> Result<()> {
@@ -44,8 +43,7 @@ fn main() -> Result<()> {
     config.epochs = epochs;
     config.model.backbone = BackboneConfig::Gru { layers: 1 };
     config.model.hidden = 64;
-    let stop = Stop::after(None);
-    let trained = with_large_stack(|| Plan::new(config, &games, Order::Epochs)?.train(&Place::Memory, &stop))?;
+    let trained = Plan::new(config, &games, Order::Epochs)?.train(&Place::Memory, &Stop::after(None))?;
     println!("nats per frame of a simulated game that was held out:");
     for (name, likelihood) in &trained.table {
         println!("{name:>28}  {:.3}", likelihood.all().total());

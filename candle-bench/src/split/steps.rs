@@ -11,13 +11,15 @@ use candle_core::{DType, Device, Var};
 use candle_models::beam::Products;
 use candle_models::device::{self, Purpose};
 use candle_models::nn::Params;
+use candle_models::random::Random;
 use candle_train::gradients::Gradients;
 use candle_train::metrics::Reporter;
 use candle_train::optim::Optimiser;
+use candle_train::parallel::Single;
 use candle_train::scale::LossScale;
 use candle_train::schedule::Schedule;
 use candle_train::stop::Stop;
-use candle_train::task::Task;
+use candle_train::task::{self, Task};
 use candle_train::trainer::{Resources, Trainer};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -166,11 +168,13 @@ impl Phased {
     /// Before the first step.
     pub fn new(trainee: &Trainee, case: &Case, device: &Device) -> Result<Self> {
         let (dtype, products) = computing(trainee, case, device)?;
-        let (config, vars) = (trainee.trainer()?, trainee.vars(device)?);
+        let (config, vars, task) = (trainee.trainer()?, trainee.vars(device)?, trainee.work(case, device, products)?);
+        let mut optimiser = Optimiser::new(config.optimiser, &vars)?;
+        optimiser.set_groups(|name, shape| task.group(name, shape))?;
         Ok(Self {
-            task: trainee.work(case, device, products)?,
+            task,
             gradients: Gradients::zeros(&vars)?,
-            optimiser: Optimiser::new(config.optimiser, &vars)?,
+            optimiser,
             scale: LossScale::of(dtype),
             schedule: config.schedule,
             device: device.clone(),
@@ -191,8 +195,12 @@ impl Phased {
         let learning_rate = self.schedule.at(self.steps, LAST_STEP);
         self.gradients.clear();
         let tensors = self.vars.iter().map(|(name, var)| (name.clone(), var.as_tensor().clone())).collect();
-        let loss = self.task.loss(&Params::given(tensors, &self.device).computing_in(self.dtype))?;
-        let (asked, data) = (lap.us()?, loss.waited.as_secs_f64() * 1e6);
+        let context = task::Context::of(self.steps, [0, 1], Random::new(0), &Single, self.dtype);
+        let batch = self.task.next_batch(&context)?;
+        let data = lap.us()?;
+        let loss = self.task.loss(&Params::given(tensors, &self.device).computing_in(self.dtype), &batch, &context)?;
+        drop(batch);
+        let forward = lap.us()?;
         let told = loss.value.detach().reshape(1)?;
         // Of one rank alone the weight is that of the samples that count.
         let weight = if loss.weight > 0.0 { loss.weight } else { 1.0 };
@@ -205,7 +213,7 @@ impl Phased {
         self.scale.after(step.updated);
         let optimiser = lap.us()?;
         self.steps += 1;
-        Ok(Split { data, forward: (asked - data).max(0.0), backward, optimiser, communication: 0.0 })
+        Ok(Split { data, forward, backward, optimiser, communication: 0.0 })
     }
 }
 

@@ -10,21 +10,21 @@ use candle_models::nn::Params;
 use candle_models::policy::simulation::simulate;
 use candle_models::policy::{FAMILY, Heads, Policy, PolicyConfig};
 use candle_models::random::Random;
-use candle_models::tensors::NamedTensors;
 use candle_train::beam::config::RunConfig as BeamRun;
+use candle_train::optim::ParameterGroup;
 use candle_train::policy::config::RunConfig;
 use candle_train::policy::dataset::Dataset;
 use candle_train::policy::imitation::Imitation;
+use candle_train::policy::loader::Batch;
 use candle_train::policy::loader::{Loader, LoaderConfig, Order};
 use candle_train::policy::plan::StepShape;
 use candle_train::policy::shards::Shard;
-use candle_train::task::{Loss, Task};
+use candle_train::task::{Context, Loss, Metric, StepDone, Task};
 use candle_train::trainer::TrainerConfig;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Frames and number of the simulated games that a policy is trained on.
 const GAME_FRAMES: usize = 3000;
@@ -142,7 +142,7 @@ impl Trainee {
                 Work::Policy(Box::new(Imitation::new(&run, device, loader, None)?))
             }
             Self::Beam { config, .. } => {
-                Work::Beam(Box::new(Draws { config: config.clone(), batch: case.batch, tapes: Tapes::new(products), next: 0 }))
+                Work::Beam(Box::new(Draws { config: config.clone(), batch: case.batch, tapes: Tapes::new(products) }))
             }
         })
     }
@@ -195,20 +195,15 @@ pub(crate) struct Draws {
     config: BeamConfig,
     batch: usize,
     tapes: Tapes,
-    next: u64,
 }
 
 impl Draws {
-    fn loss(&mut self, parameters: &Params) -> candle_models::Result<Loss> {
-        let start = Instant::now();
-        let episodes = episodes(&self.config, self.next, self.batch)?;
-        self.next += 1;
-        let waited = start.elapsed();
-        let decided = Beam::new(&self.config, parameters)?.align(&episodes, &self.tapes)?;
+    fn loss(&self, parameters: &Params, episodes: &Episodes) -> candle_models::Result<Loss> {
+        let decided = Beam::new(&self.config, parameters)?.align(episodes, &self.tapes)?;
         let shares = alignment(&episodes.channels, episodes.measurements - 1, &decided.receive, &decided.transmit)?;
         let value = shares.narrow(1, 0, 1)?.mean_all()?.neg()?;
-        let parts = shares.detach().mean(0)?;
-        Ok(Loss { value, parts, names: &["gain", "receive", "transmit"], weight: 1.0, samples: self.batch, waited })
+        let metrics = vec![Metric::mean(&["gain", "receive", "transmit"], shares.detach().mean(0)?)];
+        Ok(Loss { metrics, ..Loss::new(value, self.batch) })
     }
 }
 
@@ -218,36 +213,38 @@ pub(crate) enum Work {
     Beam(Box<Draws>),
 }
 
+/// A batch of either family.
+pub(crate) enum WorkBatch {
+    Policy(Box<Batch>),
+    Beam(Episodes),
+}
+
 impl Task for Work {
-    fn unit(&self) -> &'static str {
-        "samples"
+    type Batch = WorkBatch;
+
+    fn next_batch(&mut self, context: &Context) -> candle_models::Result<WorkBatch> {
+        Ok(match self {
+            Self::Policy(task) => WorkBatch::Policy(Box::new(task.next_batch(context)?)),
+            Self::Beam(task) => WorkBatch::Beam(episodes(&task.config, context.batch, task.batch)?),
+        })
     }
 
-    fn loss(&mut self, parameters: &Params) -> candle_models::Result<Loss> {
-        match self {
-            Self::Policy(task) => task.loss(parameters),
-            Self::Beam(task) => task.loss(parameters),
+    fn loss(&mut self, parameters: &Params, batch: &WorkBatch, context: &Context) -> candle_models::Result<Loss> {
+        match (self, batch) {
+            (Self::Policy(task), WorkBatch::Policy(batch)) => task.loss(parameters, batch, context),
+            (Self::Beam(task), WorkBatch::Beam(episodes)) => task.loss(parameters, episodes),
+            _ => Err(candle_models::Error::Input("a batch of another family".to_owned())),
         }
     }
 
-    fn forget(&mut self) -> candle_models::Result<()> {
+    fn after_step(&mut self, step: &StepDone) -> candle_models::Result<()> {
         match self {
-            Self::Policy(task) => task.forget(),
+            Self::Policy(task) => task.after_step(step),
             Self::Beam(_) => Ok(()),
         }
     }
 
-    fn save(&self) -> candle_models::Result<(NamedTensors, serde_json::Value)> {
-        match self {
-            Self::Policy(task) => task.save(),
-            Self::Beam(_) => Ok((NamedTensors::new(), serde_json::Value::Null)),
-        }
-    }
-
-    fn restore(&mut self, carried: &NamedTensors, cursor: &serde_json::Value) -> candle_models::Result<()> {
-        match self {
-            Self::Policy(task) => task.restore(carried, cursor),
-            Self::Beam(_) => Ok(()),
-        }
+    fn group(&self, name: &str, shape: &[usize]) -> ParameterGroup {
+        ParameterGroup::with_mamba(name, shape.len())
     }
 }

@@ -1,18 +1,17 @@
 //! Learning to align beams as a [`Task`]: fresh channels in, the gain that both ends reach out.
 
 use super::config::{EpisodeConfig, LossConfig, Objective, RunConfig};
+use crate::optim::ParameterGroup;
 use crate::parallel::{Communicator, gather, share};
-use crate::task::{Loss, Task};
+use crate::task::{self, Context, Loss, Metric, Score, Task};
 use candle_core::{D, Tensor};
 use candle_models::beam::{Beam, BeamConfig, Channels, Decided, Episodes, Evaluation, Gains, Products, Scheme, Sensing, Tapes, alignment};
+use candle_models::bundle::Role;
 use candle_models::nn::Params;
 use candle_models::random::Random;
-use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What the parts of the loss are called: shares of the channel's power, and with scheme C1 how often the best beam is chosen.
 const PARTS: [&str; 3] = ["gain", "receive", "transmit"];
@@ -26,26 +25,34 @@ pub struct Alignment {
     random: Random,
     /// Steps over which the auxiliary loss fades.
     fading: f64,
-    /// The next micro batch.
-    next: u64,
-    /// This rank's rows of it.
+    /// This rank's rows of a micro batch.
     rows: Range<usize>,
     tapes: Tapes,
+    /// Floating-point operations of an episode with the mean number of measurements, forward and backward.
+    operations: f64,
 }
 
 impl Alignment {
     /// A task at the first of `batches` micro batches.
-    pub fn new(run: &RunConfig, batches: u64, ranks: &dyn Communicator, products: Products) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// If the model cannot be described.
+    pub fn new(run: &RunConfig, batches: u64, ranks: &dyn Communicator, products: Products) -> Result<Self> {
+        let measurements = (run.episode.fewest + run.model.measurements) as f64 / 2.0;
+        let matrices = Beam::parameters(&run.model)?.into_iter().filter(|parameter| parameter.role == Role::Matrix);
+        let uses = |name: &str| if Beam::measures(name) { measurements } else { 1.0 };
+        let products_of_matrices: f64 = matrices.map(|p| uses(&p.name) * p.shape.iter().product::<usize>() as f64).sum();
+        Ok(Self {
+            // A multiplication and an addition each; the backward pass has two products for each of the forward pass.
+            operations: 6.0 * products_of_matrices,
             model: run.model.clone(),
             episode: run.episode.clone(),
             loss: run.loss.clone(),
             random: Random::new(run.seed),
             fading: run.loss.auxiliary_until * batches as f64,
-            next: 0,
             rows: share(run.episode.batch, ranks.rank(), ranks.size()),
             tapes: Tapes::new(products),
-        }
+        })
     }
 
     /// The episodes `first..` of a stream, of which everything depends on their number alone.
@@ -99,39 +106,51 @@ fn cross_entropy(scores: &Tensor, target: &Tensor) -> Result<Tensor> {
 }
 
 impl Task for Alignment {
+    type Batch = Episodes;
+
     fn unit(&self) -> &'static str {
         "episodes"
     }
 
-    fn loss(&mut self, parameters: &Params) -> Result<Loss> {
-        let number = self.next;
-        self.next += 1;
+    fn next_batch(&mut self, context: &Context) -> Result<Episodes> {
+        let number = context.batch;
         let random = self.random.stream("training");
         let first = number * self.episode.batch as u64 + self.rows.start as u64;
         let spread = (self.model.measurements - self.episode.fewest) as u32;
         let measurements = self.model.measurements - random.stream("measurements").below(number, spread + 1) as usize;
         let snr = (self.episode.snr_low, self.episode.snr_high);
-        let episodes = self.episodes(random, (first, self.rows.len()), measurements, snr)?;
+        self.episodes(random, (first, self.rows.len()), measurements, snr)
+    }
+
+    fn loss(&mut self, parameters: &Params, episodes: &Episodes, context: &Context) -> Result<Loss> {
         let model = Beam::new(&self.model, parameters)?;
-        let decided = model.align(&episodes, &self.tapes)?;
-        let shares = alignment(&episodes.channels, measurements - 1, &decided.receive, &decided.transmit)?;
+        let decided = model.align(episodes, &self.tapes)?;
+        let shares = alignment(&episodes.channels, episodes.measurements - 1, &decided.receive, &decided.transmit)?;
         let column = |i: usize| Ok::<_, Error>(shares.narrow(1, i, 1)?);
         let mut value = self.objective(&column(0)?)?;
-        let auxiliary = self.loss.auxiliary * (1.0 - number as f64 / self.fading.max(1.0)).max(0.0);
+        let auxiliary = self.loss.auxiliary * (1.0 - context.batch as f64 / self.fading.max(1.0)).max(0.0);
         if auxiliary > 0.0 {
             value = (value + ((self.objective(&column(1)?)? + self.objective(&column(2)?)?)? * auxiliary)?)?;
         }
         let (mut parts, mut names) = (shares.detach().mean(0)?, &PARTS[..]);
         if self.model.scheme == Scheme::C1 {
-            let [entropy, right] = self.choice(&model, &episodes, &decided)?;
+            let [entropy, right] = self.choice(&model, episodes, &decided)?;
             value = (value + (entropy * self.loss.choice)?)?;
             (parts, names) = (Tensor::cat(&[&parts, &right.reshape(1)?], 0)?, &PARTS_OF_A_CHOICE[..]);
         }
         let weight = self.rows.len() as f64 / self.episode.batch as f64;
-        Ok(Loss { value, parts, names, weight, samples: self.rows.len(), waited: Duration::ZERO })
+        Ok(Loss { weight, metrics: vec![Metric::mean(names, parts)], ..Loss::new(value, self.rows.len()) })
     }
 
-    fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<BTreeMap<String, f64>> {
+    fn group(&self, name: &str, shape: &[usize]) -> ParameterGroup {
+        ParameterGroup::with_mamba(name, shape.len())
+    }
+
+    fn operations(&self) -> f64 {
+        self.operations
+    }
+
+    fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<task::Evaluation> {
         let model = Beam::new(&self.model, parameters)?;
         let mine = share(self.episode.evaluated, ranks.rank(), ranks.size());
         let evaluation = Evaluation {
@@ -146,17 +165,6 @@ impl Task for Alignment {
         let snr_db = gains.snr_db;
         let summary = Gains { values: gather(ranks, &gains.values)?.concat(), snr_db }.summary()?;
         let (decibels, satisfaction) = (summary.mean_db, summary.satisfaction);
-        // Lower is better.
-        let figures = [("score", -decibels), ("gain_db", decibels), ("satisfaction", satisfaction)];
-        Ok(figures.into_iter().map(|(name, x)| (name.to_owned(), x)).collect())
-    }
-
-    fn save(&self) -> Result<(NamedTensors, serde_json::Value)> {
-        Ok((NamedTensors::new(), self.next.into()))
-    }
-
-    fn restore(&mut self, _: &NamedTensors, cursor: &serde_json::Value) -> Result<()> {
-        self.next = cursor.as_u64().ok_or_else(|| Error::Input(format!("checkpoint's cursor: expected a number, found {cursor}")))?;
-        Ok(())
+        Ok(task::Evaluation::new(Score::minimise(-decibels), [("gain_db", decibels), ("satisfaction", satisfaction)]))
     }
 }

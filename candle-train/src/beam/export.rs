@@ -1,6 +1,7 @@
 //! The result of a run as a model bundle with its card.
 
 use super::run::Trained;
+use crate::run::best_step;
 use candle_models::Result;
 use candle_models::beam::{FAMILY, Scheme};
 use candle_models::bundle::{self, CARD, Manifest};
@@ -11,7 +12,7 @@ use std::path::Path;
 pub fn save(directory: &Path, trained: &Trained, command: &str) -> Result<()> {
     let manifest = Manifest::new(FAMILY, &trained.config.model)?;
     let metadata = serde_json::json!({
-        "steps": trained.step, "episodes": trained.config.episodes, "seed": trained.config.seed, "command": command,
+        "steps": trained.shipped, "episodes": trained.config.episodes, "seed": trained.config.seed, "command": command,
         "trained_with": concat!("candle-train ", env!("CARGO_PKG_VERSION")),
     });
     bundle::save(directory, &manifest, &trained.parameters, metadata, &[(CARD, card(trained, command)?.into_bytes())])
@@ -49,6 +50,7 @@ fn card(trained: &Trained, command: &str) -> Result<String> {
         "{} steps, {} episodes, each with a channel of its own, seed {}; {minutes:.1} minutes of steps since the last start.\n",
         trained.step, config.episodes, config.seed
     );
+    text.push_str(&best_step(trained.step, trained.shipped));
     let _ = writeln!(text, "```sh\n{command}\n```\n\n```toml\n{}```", config.to_toml()?);
     Ok(text)
 }

@@ -2,12 +2,13 @@
 
 use super::alignment::Alignment;
 use super::config::RunConfig;
+use crate::budget::Budget;
 use crate::report::About;
-use crate::run::{Place, begin, train};
+use crate::run::{Ended, Place, Run};
 use crate::stop::Stop;
 use crate::summary::Summary;
 use crate::task::Task;
-use crate::trainer::{Outcome, Resources, Trainer};
+use crate::trainer::{Outcome, Resources};
 use candle_core::{DType, Tensor};
 use candle_models::beam::{Beam, Products};
 use candle_models::nn::Params;
@@ -42,8 +43,10 @@ pub struct Trained {
     pub step: u64,
     /// Wall time of this process's share.
     pub time: Duration,
-    /// The moving average of the parameters.
+    /// The moving average of the parameters: the best where the run stopped early, else the last.
     pub parameters: BTreeMap<String, Tensor>,
+    /// The step that they are of.
+    pub shipped: u64,
     /// What they reach on the channels of the evaluation; empty when the run was stopped.
     pub figures: BTreeMap<String, f64>,
 }
@@ -76,12 +79,8 @@ impl Plan {
         let narrow = device.is_cpu() && self.with.dtype == DType::BF16;
         let (products, dtype) = if narrow { (Products::Bf16, DType::F32) } else { (Products::F32, self.with.dtype) };
         let batches = self.steps * self.config.trainer.accumulate as u64;
-        let mut task = Alignment::new(&self.config, batches, &*ranks, products);
+        let mut task = Alignment::new(&self.config, batches, &*ranks, products)?;
         let identity = RunConfig { trainer: self.config.trainer.identity(), ..self.config.clone() };
-        let identity = serde_json::json!({ "config": identity });
-        let mut trainer =
-            Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity, Resources { dtype, ..self.with.clone() })?;
-        begin(&mut trainer, &mut task, place)?;
         let about = About {
             command: self.command,
             data: vec!["fresh channels in every step".to_owned()],
@@ -91,9 +90,19 @@ impl Plan {
             configuration: self.config.to_toml()?,
             ..About::default()
         };
-        let outcome = train(&mut trainer, &mut task, place, about, stop)?;
-        let parameters = trainer.average()?;
-        let figures = if outcome.done() { task.evaluate(&trainer.parameters(parameters.clone()), &*ranks)? } else { BTreeMap::new() };
-        Ok(Trained { outcome, step: trainer.step(), time: trainer.time(), parameters, figures, config: self.config })
+        let run = Run {
+            seed: self.config.seed,
+            trainer: self.config.trainer.clone(),
+            budget: Budget::Steps(self.steps),
+            identity: serde_json::json!({ "config": identity }),
+            resources: Resources { dtype, ..self.with },
+            about,
+            notes: Vec::new(),
+            hint: None,
+        };
+        let ended = run.train(params.vars(), &mut task, place, stop)?;
+        let figures = if ended.outcome.done() { task.evaluate(&ended.params(), &*ranks)?.results() } else { BTreeMap::new() };
+        let Ended { outcome, step, time, parameters, shipped, .. } = ended;
+        Ok(Trained { outcome, step, time, parameters, shipped, figures, config: self.config })
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 /// How a file to write is opened.
@@ -25,6 +25,7 @@ pub(super) fn write(path: &Path, checkpoint: &Checkpoint, create: Create) -> Res
         let hash = write_file(&path.join(&name), create, |file| write_tensors(file, tensors))?;
         files.insert(name, hash);
     }
+    files.extend(checkpoint.files.move_to(path)?);
     let state = json(path, &checkpoint.state)?;
     files.insert(STATE.to_owned(), write_bytes(&path.join(STATE), &state, create)?);
     let manifest = Manifest { format: FORMAT, step: checkpoint.step, score: checkpoint.score, files };
@@ -37,6 +38,9 @@ pub(super) fn read(path: &Path) -> Result<Checkpoint> {
     let manifest = read_manifest(path)?;
     let mut checkpoint = Checkpoint { step: manifest.step, score: manifest.score, ..Checkpoint::default() };
     for (name, hash) in &manifest.files {
+        if checkpoint.files.found(path, name, hash)? {
+            continue;
+        }
         let file = path.join(name);
         let bytes = fs::read(&file).map_err(Error::io(&file))?;
         if hex(Sha256::digest(&bytes)) != *hash {
@@ -70,7 +74,8 @@ pub(super) fn write_bytes(path: &Path, bytes: &[u8], create: Create) -> Result<S
     write_file(path, create, |file| file.write_all(bytes))
 }
 
-fn write_file(path: &Path, create: Create, write: impl FnOnce(&mut Hashed) -> io::Result<()>) -> Result<String> {
+/// Writes a file, syncs it, and gives the SHA-256 of its content, in hexadecimal.
+pub(super) fn write_file(path: &Path, create: Create, write: impl FnOnce(&mut Hashed) -> io::Result<()>) -> Result<String> {
     let open = || -> io::Result<String> {
         let mut file = Hashed { file: create(path)?, hash: Sha256::new() };
         write(&mut file)?;
@@ -80,8 +85,22 @@ fn write_file(path: &Path, create: Create, write: impl FnOnce(&mut Hashed) -> io
     open().map_err(Error::io(path))
 }
 
+/// The SHA-256 of a file's content, in hexadecimal, in memory that does not grow with it.
+pub(super) fn hash_of_file(path: &Path) -> Result<String> {
+    let read = || -> io::Result<String> {
+        let (mut file, mut hash, mut part) = (File::open(path)?, Sha256::new(), vec![0; 1 << 20]);
+        loop {
+            match file.read(&mut part)? {
+                0 => return Ok(hex(hash.finalize())),
+                n => hash.update(&part[..n]),
+            }
+        }
+    };
+    read().map_err(Error::io(path))
+}
+
 /// A file that hashes what goes into it. Without a buffer: all but the first bytes come by the tensor.
-struct Hashed {
+pub(super) struct Hashed {
     file: File,
     hash: Sha256,
 }

@@ -28,7 +28,15 @@ pub struct Writer {
 #[derive(Debug)]
 enum Job {
     Save(Box<Checkpoint>),
-    Score { step: u64, score: f64 },
+    /// A checkpoint that came to nothing before it could be written.
+    Lost {
+        step: u64,
+        error: Error,
+    },
+    Score {
+        step: u64,
+        score: f64,
+    },
 }
 
 impl Writer {
@@ -61,6 +69,16 @@ impl Writer {
     pub fn save(&mut self, checkpoint: Checkpoint) -> Result<()> {
         let before = self.finish();
         self.start(Job::Save(Box::new(checkpoint)))?;
+        before
+    }
+
+    /// Notes that there will be no checkpoint of a step: as a save that failed.
+    ///
+    /// # Errors
+    /// What went wrong since the call before.
+    pub fn lose(&mut self, step: u64, error: Error) -> Result<()> {
+        let before = self.finish();
+        self.start(Job::Lost { step, error })?;
         before
     }
 
@@ -115,6 +133,10 @@ fn run(store: &Store, job: Job, lost: &mut Option<u64>) -> Result<()> {
             *lost = saved.is_err().then_some(checkpoint.step);
             saved.map(drop)
         }
+        Job::Lost { step, error } => {
+            *lost = Some(step);
+            Err(store.not_saved(step, &error))
+        }
         Job::Score { step, .. } if *lost == Some(step) => Ok(()),
         Job::Score { step, score } => store.set_score(step, score),
     }
@@ -134,7 +156,7 @@ mod tests {
     fn checkpoint(step: u64) -> Checkpoint {
         let tensor = Tensor::full(step as f32, 200_000, &Device::Cpu).unwrap();
         let tensors = [("parameters".to_owned(), [("w".to_owned(), tensor)].into_iter().collect())].into();
-        Checkpoint { step, tensors, state: step.into(), score: None }
+        Checkpoint { step, tensors, state: step.into(), ..Checkpoint::default() }
     }
 
     /// A directory in the way of that step's: its save fails and takes it away.

@@ -1,12 +1,11 @@
 //! Training a beam controller.
 
-use super::{RunArguments, command_line, place_of, say_stopped};
+use super::{End, RunArguments, command_line, conclude, place_of};
 use anyhow::Result;
 use candle_models::device::Purpose;
 use candle_train::beam::config::RunConfig;
 use candle_train::beam::export;
-use candle_train::beam::run::Plan;
-use candle_train::trainer::with_large_stack;
+use candle_train::beam::run::{Plan, Trained};
 use clap::Args;
 
 #[derive(Debug, Args)]
@@ -37,20 +36,13 @@ pub fn train(arguments: &BeamArguments) -> Result<()> {
     }
     let Some(out) = asked.directory()? else { return Ok(()) };
     let (place, stop, command) = (asked.place(out), asked.stop()?, plan.command.clone());
-    with_large_stack(|| {
-        let trained = plan.train(&place, &stop)?;
-        if !leads {
-            return Ok(());
-        }
-        say_stopped(trained.outcome, trained.step);
-        if trained.outcome.done() {
-            export::save(&out.join("bundle"), &trained, &command)?;
-            for (name, figure) in &trained.figures {
-                println!("{name} {figure:.3}");
-            }
-            println!("{} steps in {:.1} s; model in {}", trained.step, trained.time.as_secs_f64(), out.join("bundle").display());
-        }
-        Ok(())
-    })?;
-    Ok(())
+    let trained = plan.train(&place, &stop)?;
+    if !leads {
+        return Ok(());
+    }
+    let Trained { outcome, step, shipped, time, .. } = trained;
+    conclude(&End { outcome, step, shipped, time }, out, |bundle| {
+        export::save(bundle, &trained, &command)?;
+        Ok(trained.figures.iter().map(|(name, figure)| format!("{name} {figure:.3}\n")).collect())
+    })
 }

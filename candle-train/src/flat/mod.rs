@@ -4,7 +4,7 @@
 //! stays on the device: the update reads it there, and the host sees it only together with the loss.
 
 use crate::gradients::{Clipping, bucket_sizes};
-use crate::optim::{Factors, Moment, Step, decays};
+use crate::optim::{Factors, Moment, ParameterGroup, Step};
 use crate::parallel::Communicator;
 use candle_core::{CudaDevice, DType, Device, Tensor, Var};
 use candle_models::cuda::{Gpu, Kernel, Source, address, empty};
@@ -165,8 +165,47 @@ pub(crate) struct FlatMoments {
     mean: Tensor,
     square: Tensor,
     average: Tensor,
-    /// The table of the parameters that had a gradient, and which they were: the same in nearly all steps.
-    table: Option<(Vec<bool>, Table)>,
+    /// Of every parameter.
+    groups: Vec<ParameterGroup>,
+    /// What the parameters that had a gradient need, and which they were: the same in nearly all steps.
+    updates: Option<(Vec<bool>, Updates)>,
+}
+
+/// The parameters of one step. One launch updates those of a learning rate and a weight decay, and those without decay of that learning
+/// rate, which a flag of their chunks marks: usually that is one launch for all.
+struct Updates {
+    table: Table,
+    /// Consecutive chunks of the table, and the group whose factors they are updated with.
+    launches: Vec<(Range<usize>, ParameterGroup)>,
+}
+
+impl Updates {
+    fn new(parameters: &[(u64, &Range<usize>, ParameterGroup)], device: &CudaDevice) -> Result<Self> {
+        // The first group of a learning rate that decays stands for those that do not.
+        let mut groups: Vec<ParameterGroup> = Vec::new();
+        for decays in [true, false] {
+            for (.., group) in parameters.iter().filter(|(.., group)| (group.weight_decay > 0.0) == decays) {
+                if !groups.iter().any(|known| launches_with(*known, *group)) {
+                    groups.push(*group);
+                }
+            }
+        }
+        let first = |group: ParameterGroup| groups.iter().position(|known| launches_with(*known, group));
+        let (mut words, mut launches) = (Vec::new(), Vec::new());
+        for (number, launched) in groups.iter().enumerate() {
+            let start = words.len() / WORDS;
+            for (data, range, group) in parameters.iter().filter(|(.., group)| first(*group) == Some(number)) {
+                words.extend(chunks(*data, range, group.weight_decay > 0.0));
+            }
+            launches.push((start..words.len() / WORDS, *launched));
+        }
+        Ok(Self { table: Table::new(&words, device)?, launches })
+    }
+}
+
+/// Whether a launch with the factors of one group updates another one's parameters as well.
+fn launches_with(launched: ParameterGroup, group: ParameterGroup) -> bool {
+    launched.learning_rate == group.learning_rate && (group.weight_decay == 0.0 || launched.weight_decay == group.weight_decay)
 }
 
 impl std::fmt::Debug for FlatMoments {
@@ -216,30 +255,46 @@ impl FlatMoments {
         let values = vars.values().map(|var| var.flatten_all()).collect::<candle_core::Result<Vec<_>>>()?;
         let average = if values.is_empty() { zeros()? } else { Tensor::cat(&values, 0)?.copy()? };
         let (mean, square) = (zeros()?, zeros()?);
-        Ok(Self { gpu: Gpu::of(device)?, vars: vars.values().cloned().collect(), places, mean, square, average, table: None })
+        let groups = vars.values().map(|var| ParameterGroup::by_rank(var.rank())).collect();
+        let vars = vars.values().cloned().collect();
+        Ok(Self { gpu: Gpu::of(device)?, vars, places, mean, square, average, groups, updates: None })
     }
 
-    fn table(&mut self, present: &[bool]) -> Result<&Table> {
-        let table = match self.table.take().filter(|(known, _)| known == present) {
-            Some(table) => table,
+    pub fn set_groups(&mut self, of: impl Fn(&str, &[usize]) -> Result<ParameterGroup>) -> Result<()> {
+        let groups = self.places.iter().zip(&self.vars).map(|(place, var)| of(&place.name, var.dims())).collect::<Result<Vec<_>>>()?;
+        if groups != self.groups {
+            (self.groups, self.updates) = (groups, None);
+        }
+        Ok(())
+    }
+
+    fn updates(&mut self, present: &[bool]) -> Result<&Updates> {
+        let updates = match self.updates.take().filter(|(known, _)| known == present) {
+            Some(updates) => updates,
             None => {
-                let mut words = Vec::new();
-                for ((place, var), _) in self.places.iter().zip(&self.vars).zip(present).filter(|(_, present)| **present) {
-                    words.extend(chunks(address(var.as_tensor())?, &place.range, decays(&place.name, var.rank())));
+                let mut parameters = Vec::new();
+                for (i, place) in self.places.iter().enumerate().filter(|(i, _)| present[*i]) {
+                    parameters.push((address(self.vars[i].as_tensor())?, &place.range, self.groups[i]));
                 }
-                (present.to_vec(), Table::new(&words, self.gpu.device())?)
+                (present.to_vec(), Updates::new(&parameters, self.gpu.device())?)
             }
         };
-        Ok(&self.table.insert(table).1)
+        Ok(&self.updates.insert(updates).1)
     }
 
-    pub fn step(&mut self, gradients: &FlatGradients, figures: &Tensor, clipping: Clipping, factors: Factors) -> Result<Step> {
+    pub fn step(
+        &mut self,
+        gradients: &FlatGradients,
+        figures: &Tensor,
+        clipping: Clipping,
+        factors: &dyn Fn(ParameterGroup) -> Factors,
+    ) -> Result<Step> {
         if gradients.sum.elem_count() != self.mean.elem_count() || figures.dtype() != DType::F32 {
             return Err(Error::Input("gradients or figures of other parameters".to_owned()));
         }
         let figures = figures.contiguous()?;
-        let table = self.table(&gradients.present)?;
-        let (table_address, chunks) = (address(&table.words)?, table.chunks);
+        let Updates { table, launches } = self.updates(&gradients.present)?;
+        let (table_address, chunks, launches) = (address(&table.words)?, table.chunks, launches.clone());
         let device = self.gpu.device();
         let (partial, verdict) = (empty(chunks.max(1), DType::F64, device)?, empty(2, DType::F32, device)?);
         let (gradient, partial_address, verdict_address) = (address(&gradients.sum)?, address(&partial)?, address(&verdict)?);
@@ -249,13 +304,17 @@ impl FlatMoments {
         let clip = Clip { partial: partial_address, loss, verdict: verdict_address, limit, unscale, chunks: chunks as u32 };
         let [mean, square, average] = [&self.mean, &self.square, &self.average].map(address);
         let (mean, square, average) = (mean?, square?, average?);
-        let update = Update { chunks: table_address, gradient, mean, square, average, verdict: verdict_address, factors };
         let blocks = ((chunks, 1, 1), THREADS, 0);
         // SAFETY: the chunks lie within the flat buffers and the parameters; `partial` has a value for each chunk.
         unsafe {
             self.gpu.launch(SQUARES, None, blocks, &squares)?;
             self.gpu.launch(CLIP, None, ((1, 1, 1), THREADS, 0), &clip)?;
-            self.gpu.launch(UPDATE, None, blocks, &update)?;
+        }
+        for (part, group) in launches {
+            let (chunks, factors) = (table_address + (part.start * WORDS * size_of::<u32>()) as u64, factors(group));
+            let update = Update { chunks, gradient, mean, square, average, verdict: verdict_address, factors };
+            // SAFETY: as above; each chunk is in one part.
+            unsafe { self.gpu.launch(UPDATE, None, ((part.len(), 1, 1), THREADS, 0), &update)? };
         }
         let mut read = Tensor::cat(&[&figures, &verdict.narrow(0, 0, 1)?], 0)?.to_vec1::<f32>()?;
         let norm = read.pop().map_or(f64::NAN, f64::from);

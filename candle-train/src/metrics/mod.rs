@@ -6,6 +6,7 @@ mod window;
 
 pub use record::StepFigures;
 
+use crate::task::{Direction, Evaluation};
 use candle_core::Device;
 use candle_models::{Error, Result, nvml};
 use events::Events;
@@ -14,7 +15,6 @@ pub(crate) use record::short_time;
 use record::{Record, Surroundings};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,6 @@ pub struct Reporter {
     every: u64,
     unit: &'static str,
     device: Device,
-    operations: Option<f64>,
     loss: Window,
     norm: Window,
     start: Instant,
@@ -76,7 +75,7 @@ impl Reporter {
         let people = if std::io::stderr().is_terminal() { People::Bar(bar(step, total)) } else { People::Lines };
         let (loss, norm, device) = (Window::default(), Window::default(), Device::Cpu);
         let (start, before_s, evaluated) = (Instant::now(), kept.elapsed_s, kept.evaluated);
-        Ok(Self { files, people, total, every, unit, device, operations: None, loss, norm, start, first: step, before_s, evaluated })
+        Ok(Self { files, people, total, every, unit, device, loss, norm, start, first: step, before_s, evaluated })
     }
 
     /// A reporter that writes and shows nothing: of the ranks beside the first.
@@ -88,14 +87,6 @@ impl Reporter {
     #[must_use]
     pub fn watching(mut self, device: &Device) -> Self {
         self.device = device.clone();
-        self
-    }
-
-    /// Reports the operations per second too: `forward` floating-point operations for a sample's forward pass, and twice as many for its
-    /// backward pass.
-    #[must_use]
-    pub fn counting(mut self, forward: u64) -> Self {
-        self.operations = (forward > 0).then_some(3.0 * forward as f64);
         self
     }
 
@@ -117,6 +108,16 @@ impl Reporter {
         }
     }
 
+    /// Changes the number of steps of the run, which is told from its pace where its budget is not one of steps.
+    pub fn expect(&mut self, total: u64) {
+        if let People::Bar(bar) = &self.people
+            && self.total != total
+        {
+            bar.set_length(total);
+        }
+        self.total = total;
+    }
+
     /// Takes in a step, and reports it if it is its turn.
     pub fn step(&mut self, figures: &StepFigures) -> Result<()> {
         let (loss_z, norm_z) = (self.loss.z_score(figures.loss), self.norm.z_score(figures.norm));
@@ -131,8 +132,8 @@ impl Reporter {
             return Ok(());
         }
         let (gpu_mb, gpu) = self.gpu_memory();
-        let (operations, peak_mb, elapsed_s) = (self.operations, peak_memory_mb(), self.elapsed_s());
-        let record = Record::new(figures, Surroundings { loss_z, norm_z, operations, peak_mb, gpu_mb, elapsed_s });
+        let (peak_mb, elapsed_s) = (peak_memory_mb(), self.elapsed_s());
+        let record = Record::new(figures, Surroundings { loss_z, norm_z, peak_mb, gpu_mb, elapsed_s });
         self.write(step, &record)?;
         let text = record.text(self.unit, &gpu);
         match &self.people {
@@ -159,10 +160,15 @@ impl Reporter {
     }
 
     /// Reports results on held-out data.
-    pub fn evaluation(&mut self, step: u64, results: &BTreeMap<String, f64>) -> Result<()> {
+    pub fn evaluation(&mut self, step: u64, evaluation: &Evaluation) -> Result<()> {
+        let results = evaluation.results();
         // A run that was killed between an evaluation and the note of its score makes it again, with the same results.
         if self.evaluated != Some(step) {
-            self.write(step, &json!({ "step": step, "evaluation": results }))?;
+            let mut line = json!({ "step": step, "evaluation": results });
+            if evaluation.score.is_some_and(|score| score.direction == Direction::Maximise) {
+                line["direction"] = "maximise".into();
+            }
+            self.write(step, &line)?;
         }
         let shown: Vec<String> = results.iter().map(|(n, x)| format!("{n} {x:.4}")).collect();
         self.say(&format!("step {step}/{} | evaluation | {}", self.total, shown.join(" | ")));
@@ -260,7 +266,7 @@ mod tests {
     #[test]
     fn an_evaluation_that_is_made_again_is_written_once() {
         let dir = tempfile::tempdir().unwrap();
-        let results = [("score".to_owned(), 0.5)].into();
+        let results = Evaluation::new(crate::task::Score::minimise(0.5), []);
         for step in [4, 4, 8] {
             let mut reporter = Reporter::new(Some(dir.path()), step, 10, 1, "frames").unwrap();
             reporter.evaluation(step, &results).unwrap();

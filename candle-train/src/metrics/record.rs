@@ -26,11 +26,13 @@ pub struct StepFigures {
     pub ranks: usize,
     /// Samples in the step, of all ranks.
     pub samples: usize,
+    /// Floating-point operations of the step, forward and backward, of all ranks; 0 where nobody counted.
+    pub operations: f64,
     /// Factor on the loss, where there is one.
     pub scale: Option<f64>,
     /// Steps skipped so far.
     pub skipped: u64,
-    /// Shares of the loss by name.
+    /// The task's metrics by name.
     pub parts: BTreeMap<&'static str, f64>,
 }
 
@@ -46,8 +48,6 @@ impl StepFigures {
 pub(super) struct Surroundings {
     pub loss_z: f64,
     pub norm_z: f64,
-    /// Floating-point operations of a sample, forward and backward.
-    pub operations: Option<f64>,
     pub peak_mb: Option<f64>,
     pub gpu_mb: Option<f64>,
     pub elapsed_s: f64,
@@ -82,8 +82,9 @@ pub(super) struct Record<'a> {
 
 impl<'a> Record<'a> {
     pub(super) fn new(figures: &'a StepFigures, around: Surroundings) -> Self {
-        let Surroundings { loss_z, norm_z, operations, peak_mb, gpu_mb, elapsed_s } = around;
-        let samples_per_s = figures.samples as f64 / figures.time.as_secs_f64().max(1e-9);
+        let Surroundings { loss_z, norm_z, peak_mb, gpu_mb, elapsed_s } = around;
+        let seconds = figures.time.as_secs_f64().max(1e-9);
+        let samples_per_s = figures.samples as f64 / seconds;
         Self {
             step: figures.step,
             loss: figures.loss,
@@ -93,7 +94,7 @@ impl<'a> Record<'a> {
             learning_rate: figures.learning_rate,
             ms: figures.time.as_secs_f64() * 1e3,
             samples_per_s,
-            gflops: operations.map(|operations| operations * samples_per_s / 1e9),
+            gflops: (figures.operations > 0.0).then(|| figures.operations / seconds / 1e9),
             data_wait: figures.share(figures.waited),
             comm_wait: figures.share(figures.communicated),
             ranks: figures.ranks.max(1),
@@ -162,12 +163,12 @@ mod tests {
             communicated: Duration::from_millis(50),
             ranks: 4,
             samples: 1000,
+            operations: 5e9,
             scale: Some(65536.0),
             skipped: 2,
             parts: [("buttons", 0.5)].into(),
         };
-        let around =
-            Surroundings { loss_z: -1.0, norm_z: 2.0, operations: Some(5e6), peak_mb: Some(100.0), gpu_mb: Some(9.0), elapsed_s: 60.0 };
+        let around = Surroundings { loss_z: -1.0, norm_z: 2.0, peak_mb: Some(100.0), gpu_mb: Some(9.0), elapsed_s: 60.0 };
         (figures, around)
     }
 
@@ -177,7 +178,7 @@ mod tests {
         let Value::Object(record) = serde_json::to_value(Record::new(&figures, around)).unwrap() else { panic!("not an object") };
         let mut written: BTreeSet<String> =
             record.iter().map(|(key, value)| if value.is_object() { format!("{key}.*") } else { key.clone() }).collect();
-        written.insert("evaluation.*".into()); // Reporter::evaluation.
+        written.extend(["evaluation.*", "direction"].map(str::to_owned)); // Reporter::evaluation.
         let page = include_str!("../../METRICS.md");
         let named = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
         let explained: Vec<String> = page.lines().filter_map(named).collect();

@@ -1,6 +1,6 @@
 //! The update on the CPU.
 
-use super::{Factors, Moment, Step, decays};
+use super::{Factors, Moment, ParameterGroup, Step};
 use crate::gradients::{Clipping, Gradients};
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Tensor, Var};
 use candle_models::Result;
@@ -16,7 +16,7 @@ pub(super) struct Moments(Vec<Slot>);
 struct Slot {
     name: String,
     var: Var,
-    decay: bool,
+    group: ParameterGroup,
     mean: Vec<f32>,
     square: Vec<f32>,
     ema: Vec<f32>,
@@ -44,14 +44,27 @@ impl Moments {
     pub fn new(vars: &BTreeMap<String, Var>) -> Result<Self> {
         let slot = |(name, var): (&String, &Var)| -> Result<Slot> {
             let n = var.elem_count();
-            let decay = decays(name, var.rank());
+            let group = ParameterGroup::by_rank(var.rank());
             let ema = var.flatten_all()?.to_vec1::<f32>()?;
-            Ok(Slot { name: name.clone(), var: var.clone(), decay, mean: vec![0.0; n], square: vec![0.0; n], ema })
+            Ok(Slot { name: name.clone(), var: var.clone(), group, mean: vec![0.0; n], square: vec![0.0; n], ema })
         };
         Ok(Self(vars.iter().map(slot).collect::<Result<_>>()?))
     }
 
-    pub fn step(&mut self, gradients: &Gradients, figures: &Tensor, clipping: Clipping, factors: Factors) -> Result<Step> {
+    pub fn set_groups(&mut self, of: impl Fn(&str, &[usize]) -> Result<ParameterGroup>) -> Result<()> {
+        self.0.iter_mut().try_for_each(|slot| {
+            slot.group = of(&slot.name, slot.var.dims())?;
+            Ok(())
+        })
+    }
+
+    pub fn step(
+        &mut self,
+        gradients: &Gradients,
+        figures: &Tensor,
+        clipping: Clipping,
+        factors: &(dyn Fn(ParameterGroup) -> Factors + Sync),
+    ) -> Result<Step> {
         let step = Step::new(gradients.norm()?, figures.to_vec1()?);
         if !step.updated {
             return Ok(step);
@@ -59,9 +72,8 @@ impl Moments {
         let scale = clipping.factor(step.norm);
         let updates = self.0.par_iter_mut().zip(gradients.slices()?).map(|(slot, gradient)| {
             let Some(gradient) = gradient else { return Ok(()) };
-            let keep = if slot.decay { factors.keep } else { 1.0 };
             let moments = Mutex::new((&mut slot.mean, &mut slot.square, &mut slot.ema));
-            slot.var.inplace_op1(&Update { gradient, moments, scale, factors: Factors { keep, ..factors } })
+            slot.var.inplace_op1(&Update { gradient, moments, scale, factors: factors(slot.group) })
         });
         updates.collect::<candle_core::Result<()>>()?;
         Ok(step)

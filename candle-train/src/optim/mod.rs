@@ -9,7 +9,10 @@
 //! SGD (the same paper, algorithm 1): m = b1 m + g; p = p - lr decay p - lr m. It is AdamW's arithmetic with other factors: v stays
 //! zero and the denominator one.
 
+mod groups;
 mod host;
+
+pub use groups::ParameterGroup;
 
 #[cfg(feature = "cuda")]
 use crate::flat::FlatMoments;
@@ -42,7 +45,7 @@ pub struct OptimiserConfig {
     pub beta2: f64,
     /// Added to the denominator (AdamW).
     pub eps: f64,
-    /// Decoupled weight decay, for the parameters that [`decays`] names.
+    /// Decoupled weight decay, of the parameters whose [`ParameterGroup`] has it.
     pub weight_decay: f64,
     /// The largest gradient norm over all parameters; 0 switches clipping off.
     pub clip: f64,
@@ -73,12 +76,6 @@ impl OptimiserConfig {
         }
         Ok(())
     }
-}
-
-/// Whether weight decay acts on a parameter: on matrices, not on biases, norms and the skip of a state-space layer (all
-/// one-dimensional), nor on its transition matrix `a_log`, where decay would shorten the memory.
-pub fn decays(name: &str, rank: usize) -> bool {
-    rank >= 2 && !name.rsplit('.').next().is_some_and(|last| last.eq_ignore_ascii_case("a_log"))
 }
 
 /// The optimiser's memory of every parameter, in name order.
@@ -117,7 +114,8 @@ impl Step {
 }
 
 impl Optimiser {
-    /// A fresh optimiser: zero moments, the average equal to the parameters. All of them are on one device.
+    /// A fresh optimiser: zero moments, the average equal to the parameters, groups [by rank](ParameterGroup::by_rank). All parameters
+    /// are on one device.
     pub fn new(config: OptimiserConfig, vars: &BTreeMap<String, Var>) -> Result<Self> {
         let memory = match vars.values().next().map(|var| var.device()) {
             #[cfg(feature = "cuda")]
@@ -125,6 +123,27 @@ impl Optimiser {
             _ => Memory::Host(host::Moments::new(vars)?),
         };
         Ok(Self { config, updates: 0, memory })
+    }
+
+    /// Updates every parameter from here on as the group that `of` gives it by its name and shape says.
+    ///
+    /// # Errors
+    /// If a factor is negative or not finite.
+    pub fn set_groups(&mut self, of: impl Fn(&str, &[usize]) -> ParameterGroup) -> Result<()> {
+        let of = |name: &str, dims: &[usize]| {
+            let group = of(name, dims);
+            for (factor, x) in [("learning rate", group.learning_rate), ("weight decay", group.weight_decay)] {
+                if !(x.is_finite() && x >= 0.0) {
+                    return Err(Error::tensor(name, format!("a factor of 0 or more on the {factor}"), x));
+                }
+            }
+            Ok(group)
+        };
+        match &mut self.memory {
+            Memory::Host(memory) => memory.set_groups(of),
+            #[cfg(feature = "cuda")]
+            Memory::Cuda(memory) => memory.set_groups(of),
+        }
     }
 
     /// Updates made so far.
@@ -136,12 +155,12 @@ impl Optimiser {
     /// same device of which the first is the loss: they are read together with the norm, which on CUDA is the one time that the
     /// host waits for the device. Where the norm or the loss is not finite nothing changes.
     pub fn step(&mut self, gradients: &Gradients, figures: &Tensor, learning_rate: f64) -> Result<Step> {
-        let factors = self.config.factors(self.updates + 1, learning_rate);
+        let factors = |group: ParameterGroup| self.config.factors(self.updates + 1, learning_rate, group);
         let clipping = gradients.clipping(self.config.clip);
         let step = match &mut self.memory {
-            Memory::Host(moments) => moments.step(gradients, figures, clipping, factors)?,
+            Memory::Host(moments) => moments.step(gradients, figures, clipping, &factors)?,
             #[cfg(feature = "cuda")]
-            Memory::Cuda(moments) => moments.step(gradients.flat()?, figures, clipping, factors)?,
+            Memory::Cuda(moments) => moments.step(gradients.flat()?, figures, clipping, &factors)?,
         };
         self.updates += u64::from(step.updated);
         Ok(step)
@@ -202,7 +221,7 @@ fn values(tensors: &NamedTensors, name: &str, dims: &[usize]) -> Result<Vec<f32>
     Ok(tensor.flatten_all()?.to_vec1()?)
 }
 
-/// The numbers of one step that are the same for every value; `Factors` in `adamw.cu`.
+/// The numbers of one step that are the same for every value of a group; `Factors` in `adamw.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Factors {
@@ -224,8 +243,8 @@ pub(crate) struct Factors {
 
 impl OptimiserConfig {
     /// Of update number `t`, from 1.
-    fn factors(&self, t: u64, learning_rate: f64) -> Factors {
-        let t = t as f64;
+    fn factors(&self, t: u64, learning_rate: f64, group: ParameterGroup) -> Factors {
+        let (t, learning_rate) = (t as f64, learning_rate * group.learning_rate);
         let ema = self.ema.min((1.0 + t) / (10.0 + t));
         let adamw = Factors {
             beta1: self.beta1 as f32,
@@ -233,7 +252,7 @@ impl OptimiserConfig {
             fresh1: (1.0 - self.beta1) as f32,
             fresh2: (1.0 - self.beta2) as f32,
             eps: self.eps as f32,
-            keep: (1.0 - learning_rate * self.weight_decay) as f32,
+            keep: (1.0 - learning_rate * self.weight_decay * group.weight_decay) as f32,
             rate: (learning_rate / (1.0 - self.beta1.powf(t))) as f32,
             unbias: (1.0 / (1.0 - self.beta2.powf(t)).sqrt()) as f32,
             follow: if self.ema > 0.0 { (1.0 - ema) as f32 } else { 1.0 },
@@ -352,13 +371,32 @@ mod tests {
     }
 
     #[test]
-    fn decay_spares_vectors_and_the_transition_matrix() {
-        assert!(decays("backbone.0.in_proj.weight", 2));
-        assert!(decays("backbone.0.conv.weight", 2));
-        assert!(!decays("backbone.0.norm.weight", 1));
-        assert!(!decays("backbone.0.d", 1));
-        assert!(!decays("backbone.0.a_log", 2));
-        assert!(!decays("backbone.0.A_log", 2));
+    fn a_group_has_a_learning_rate_and_a_decay_of_its_own() {
+        let groups = |name: &str, _: &[usize]| match name {
+            "fast" => ParameterGroup { learning_rate: 3.0, weight_decay: 0.0 },
+            "frozen" => ParameterGroup { learning_rate: 0.0, weight_decay: 1.0 },
+            _ => ParameterGroup { learning_rate: 1.0, weight_decay: 2.0 },
+        };
+        for (name, learning_rate, weight_decay) in [("fast", 0.03, 0.0), ("frozen", 0.0, 0.3), ("slow", 0.01, 0.6)] {
+            let [grouped, plain] = [(0.01, 0.3, true), (learning_rate, weight_decay, false)].map(|(learning_rate, weight_decay, group)| {
+                let vars = one(name, &[0.5, -0.25], &[1, 2]);
+                let mut optimiser = Optimiser::new(OptimiserConfig { weight_decay, ..OptimiserConfig::default() }, &vars).unwrap();
+                if group {
+                    optimiser.set_groups(groups).unwrap();
+                }
+                for _ in 0..3 {
+                    optimiser.step(&gradients(&vars, &[0.5, 0.25]), &no_figures(), learning_rate).unwrap();
+                }
+                read(&vars[name])
+            });
+            assert!(grouped.iter().zip(&plain).all(|(a, b)| (a - b).abs() < 1e-7), "{name}: {grouped:?} instead of {plain:?}");
+            assert_eq!(plain == [0.5, -0.25], name == "frozen");
+        }
+        let vars = one("w", &[0.5], &[1]);
+        let mut optimiser = Optimiser::new(OptimiserConfig::default(), &vars).unwrap();
+        let error =
+            optimiser.set_groups(|_, _| ParameterGroup { learning_rate: f64::NAN, ..ParameterGroup::PLAIN }).unwrap_err().to_string();
+        assert!(error.contains("tensor w: expected a factor of 0 or more on the learning rate"), "{error}");
     }
 
     #[test]

@@ -129,7 +129,7 @@ pub fn from_first(ranks: &dyn Communicator, mine: Vec<u8>) -> Result<Vec<u8>> {
 /// and may cut wherever one write ends.
 pub fn tell(error: &dyn std::fmt::Display) {
     let line = format!("error: {error:#}\n");
-    // Nobody is left to hear that nobody hears.
+    // Where standard error cannot be written to, there is no other place to report to.
     drop(std::io::stderr().write_all(line.as_bytes()));
 }
 

@@ -198,7 +198,7 @@ impl Host {
         }
         let why = shortened(&why, TEXT_LENGTH);
         for mut link in links.into_iter().flatten() {
-            // Who cannot be told has gone too.
+            // A rank that cannot be told is gone as well.
             let _ = link.say(&answer(Answer::Refusal, why.as_bytes()));
         }
         Error::Input(format!("rendezvous: {why}"))

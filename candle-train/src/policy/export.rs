@@ -1,6 +1,7 @@
 //! The result of a run as a model bundle with its card.
 
 use super::run::Trained;
+use crate::run::best_step;
 use candle_models::bundle::{self, CARD, Manifest};
 use candle_models::policy::{BASELINES, FAMILY, TOKENIZER, actions, baselines};
 use candle_models::{Error, Result};
@@ -25,7 +26,7 @@ pub fn save(directory: &Path, trained: &Trained, from: &Provenance) -> Result<()
     let manifest = Manifest::new(FAMILY, &trained.config.model)?;
     let tokenizer = actions::tokenizer()?.to_string(true).map_err(|e| Error::file(directory, e))?;
     let metadata = serde_json::json!({
-        "steps": trained.step, "epochs": trained.config.epochs, "seed": trained.config.seed, "command": from.command,
+        "steps": trained.shipped, "epochs": trained.config.epochs, "seed": trained.config.seed, "command": from.command,
         "trained_with": concat!("candle-train ", env!("CARGO_PKG_VERSION")),
     });
     let files =
@@ -56,6 +57,7 @@ fn card(trained: &Trained, from: &Provenance) -> Result<String> {
         "{} steps, {} epochs, seed {}; {minutes:.1} minutes of steps since the last start.\n",
         trained.step, config.epochs, config.seed
     );
+    text.push_str(&best_step(trained.step, trained.shipped));
     let _ = writeln!(text, "```sh\n{}\n```\n", from.command);
     let _ = writeln!(text, "```toml\n{}```\n", config.to_toml()?);
     let _ = writeln!(text, "## Data\n");

@@ -1,12 +1,12 @@
 //! Which games a run trains on, in the run's directory: so that a resumed run can say which of them changed.
 
 use super::shards::Info;
-use candle_models::files::write_atomic;
 use candle_models::{Error, Result};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-const FILE: &str = "games.json";
+/// The file in the run's directory.
+pub(super) const FILE: &str = "games.json";
 /// Games of a kind that a message names.
 const NAMED: usize = 3;
 
@@ -17,11 +17,9 @@ fn list<'a>(games: impl Iterator<Item = &'a Info>) -> Vec<Game> {
     games.map(|info| (info.source.clone(), info.replay.clone())).collect()
 }
 
-/// Notes the games, in the order in which they are trained on.
-pub(super) fn note<'a>(directory: &Path, games: impl Iterator<Item = &'a Info>) -> Result<()> {
-    let path = directory.join(FILE);
-    let text = serde_json::to_vec_pretty(&list(games)).map_err(|e| Error::file(&path, e))?;
-    write_atomic(&path, &text)
+/// The games in the order in which they are trained on, as they are noted.
+pub(super) fn list_as_json<'a>(games: impl Iterator<Item = &'a Info>) -> Result<Vec<u8>> {
+    serde_json::to_vec_pretty(&list(games)).map_err(|e| Error::file(FILE, e))
 }
 
 /// What is different from the games that were noted, in words. `None` if nothing is, or nothing was noted.
@@ -60,7 +58,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let infos = |games: &[(&str, &str)]| games.iter().map(|(source, replay)| Info::named(source, replay)).collect::<Vec<_>>();
         assert_eq!(difference(dir.path(), infos(after).iter()), None, "nothing was noted");
-        note(dir.path(), infos(before).iter()).unwrap();
+        std::fs::write(dir.path().join(FILE), list_as_json(infos(before).iter()).unwrap()).unwrap();
         let said = difference(dir.path(), infos(after).iter())?;
         Some(said.strip_prefix("the training games are not those that it began with: ").unwrap().to_owned())
     }

@@ -3,20 +3,21 @@
 use super::config::{LossConfig, NoiseConfig, RunConfig};
 use super::dataset::Dataset;
 use super::evaluate;
-use super::loader::{Cursor, Loader};
+use super::loader::{Batch, Cursor, Loader};
 use super::loss::{components, weighted_mean};
+use crate::checkpoint::{SavedFiles, StateFiles};
+use crate::optim::ParameterGroup;
 use crate::parallel::Communicator;
-use crate::task::{Loss, Task};
+use crate::summary::Summary;
+use crate::task::{Context, Evaluation, Loss, Metric, Score, StepDone, Task, TaskState};
 use candle_core::{D, Device, Tensor};
 use candle_models::exec::tensors::Regularisation;
 use candle_models::nn::Params;
 use candle_models::policy::actions::{ACTION, GROUP_NAMES, LOGITS};
 use candle_models::policy::{Policy, PolicyConfig};
-use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
 use candle_models::tensors::{NamedTensors, TensorSpec};
 use candle_models::{Error, Result};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Held-out games and what the first-order Markov table says of them.
@@ -49,34 +50,47 @@ pub struct Imitation {
     carried: NamedTensors,
     loss: LossConfig,
     noise: NoiseConfig,
-    random: Random,
     held_out: Option<HeldOut>,
+    /// Floating-point operations of a frame, forward and backward.
+    operations: f64,
 }
 
 impl Imitation {
     /// A task at the loader's first batch.
     pub fn new(run: &RunConfig, device: &Device, loader: Loader, held_out: Option<HeldOut>) -> Result<Self> {
         let (config, device, loss, noise) = (run.model.clone(), device.clone(), run.loss.clone(), run.noise.clone());
-        let random = Random::new(run.seed).stream("noise");
+        // The backward pass has two products for each of the forward pass.
+        let operations = 3.0 * Summary::new(&Policy::parameters(&config)?).operations as f64;
         let states = Policy::new(&config, &Params::description())?.signature().state.clone();
-        let mut task = Self { config, device, loader, states, carried: NamedTensors::new(), loss, noise, random, held_out };
+        let mut task = Self { config, device, loader, states, carried: NamedTensors::new(), loss, noise, held_out, operations };
         task.forget()?;
         Ok(task)
+    }
+
+    /// Begins with no memory of any frame.
+    fn forget(&mut self) -> Result<()> {
+        self.carried = NamedTensors::zeros(&self.states, self.loader.lanes().len(), &self.device)?;
+        Ok(())
     }
 }
 
 impl Task for Imitation {
+    type Batch = Batch;
+
     fn unit(&self) -> &'static str {
         "frames"
     }
 
-    fn loss(&mut self, parameters: &Params) -> Result<Loss> {
-        let (batch, waited) = self.loader.next()?;
+    fn next_batch(&mut self, _: &Context) -> Result<Batch> {
+        Ok(self.loader.next()?.0)
+    }
+
+    fn loss(&mut self, parameters: &Params, batch: &Batch, context: &Context) -> Result<Loss> {
         if self.loader.repeats() {
             self.forget()?;
         }
         let (dropout, drop_ids) = (self.noise.dropout as f32, self.noise.drop_ids as f32);
-        let noise = Regularisation { dropout, drop_ids, random: self.random.at(batch.number), first_row: batch.first_row };
+        let noise = Regularisation { dropout, drop_ids, random: context.noise, first_row: batch.first_row };
         let policy = Policy::new(&self.config, parameters)?;
         let (outputs, state) = policy.train_unroll(&batch.inputs, &batch.resets, &self.carried, &noise)?;
         self.carried = state.map(|_, t| Ok(t.detach()))?;
@@ -92,39 +106,45 @@ impl Task for Imitation {
         let parts = Tensor::cat(&[groups.detach(), error.detach()], 0)?;
         let value = (groups.sum_all()? + (error.sum_all()? * self.loss.value)?)?;
         let weight = f64::from(batch.weight) / self.loader.rows() as f64;
-        Ok(Loss { value, parts, names: &PARTS, weight, samples: n, waited })
+        Ok(Loss { weight, metrics: vec![Metric::mean(&PARTS, parts)], ..Loss::new(value, n) })
     }
 
-    fn forget(&mut self) -> Result<()> {
-        self.carried = NamedTensors::zeros(&self.states, self.loader.lanes().len(), &self.device)?;
-        Ok(())
+    fn after_step(&mut self, step: &StepDone) -> Result<()> {
+        if step.updated { Ok(()) } else { self.forget() }
     }
 
-    fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<BTreeMap<String, f64>> {
-        let Some(held_out) = &self.held_out else { return Ok(BTreeMap::new()) };
+    fn group(&self, name: &str, shape: &[usize]) -> ParameterGroup {
+        ParameterGroup::with_mamba(name, shape.len())
+    }
+
+    fn operations(&self) -> f64 {
+        self.operations
+    }
+
+    fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<Evaluation> {
+        let Some(held_out) = &self.held_out else { return Ok(Evaluation::default()) };
         let likelihood = evaluate::policy(&Policy::new(&self.config, parameters)?, &held_out.data, ranks)?;
         let all = likelihood.all();
         let figures = [
-            ("score", all.total()),
             ("over_markov", all.total() / held_out.markov),
             ("change", likelihood.changed.total()),
             ("hold", likelihood.held.total()),
             ("accuracy", all.accuracy()),
         ];
         let parts = GROUP_NAMES.into_iter().zip(all.per_frame());
-        Ok(figures.into_iter().chain(parts).map(|(name, x)| (name.to_owned(), x)).collect())
+        Ok(Evaluation::new(Score::minimise(all.total()), figures.into_iter().chain(parts)))
     }
 
-    fn save(&self) -> Result<(NamedTensors, serde_json::Value)> {
+    fn save(&mut self, _: &mut StateFiles) -> Result<TaskState> {
         let cursor = serde_json::to_value(self.loader.cursor()).map_err(|e| Error::Input(format!("cursor: {e}")))?;
-        Ok((self.carried.map(|_, t| Ok(t.to_device(&Device::Cpu)?))?, cursor))
+        Ok(TaskState { rows: self.carried.clone(), cursor, ..TaskState::default() })
     }
 
-    fn restore(&mut self, carried: &NamedTensors, cursor: &serde_json::Value) -> Result<()> {
-        let cursor: Cursor = serde_json::from_value(cursor.clone()).map_err(|e| Error::Input(format!("checkpoint's cursor: {e}")))?;
-        carried.check(&self.states, &[self.loader.lanes().len()])?;
+    fn restore(&mut self, state: &TaskState, _: &SavedFiles) -> Result<()> {
+        let cursor: Cursor = state.cursor()?;
+        state.rows.check(&self.states, &[self.loader.lanes().len()])?;
         self.loader.seek(cursor)?;
-        self.carried = carried.clone();
+        self.carried = state.rows.clone();
         Ok(())
     }
 }

@@ -1,28 +1,24 @@
-//! Batches, made ahead on a thread of their own.
+//! Batches of recorded games, made ahead on a thread of their own.
 
 use super::dataset::{Buffers, Dataset, Rows};
 use super::plan::{Epoch, StepShape};
-use super::upload::{Blocks, Floats, Sending, Sent, way};
+use crate::prefetch::{Prefetch, Source};
 use candle_core::{DType, Device, Tensor};
 use candle_models::policy::actions::ACTION;
 use candle_models::policy::embedding::{IDS, WIDTH};
 use candle_models::random::Random;
-use candle_models::tensors::NamedTensors;
+use candle_models::tensors::{NamedTensors, TensorSpec};
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Batches that wait for the trainer at most.
-const AHEAD: usize = 3;
 /// Steps whose rows are asked of the disk at a time, one such stretch before they are read: a lane's rows of so many steps are one
 /// read of some 300 KB at 60 frames a step, and all lanes' reads are under way together.
 const STRETCH: usize = 8;
-/// Floats of a row: features, return, weight.
-const FLOATS: usize = WIDTH + 2;
+/// The f32 tensors of a batch.
+const FLOATS: [&str; 3] = ["features", "returns", "weights"];
 
 /// The next batch to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -81,30 +77,42 @@ pub struct Batch {
     pub next: Cursor,
 }
 
-/// What the thread makes of a batch, beside its floats.
+/// What the thread makes of a batch beside its floats.
 struct Made {
     /// Ids, previous actions and actions, `[B, T, ...]`.
     indices: [Tensor; 3],
     resets: Vec<bool>,
     weight: f32,
-    first_row: usize,
     number: u64,
     next: Cursor,
 }
 
-/// The trainer's end of the line from the thread.
-struct Line {
-    batches: Receiver<Result<(Floats, Made)>>,
-    sending: Sending,
-    /// The batch that comes next, if its floats are already on their way to the device.
-    sent: Option<Result<(Sent, Made)>>,
-    uniform: Tensor,
+/// Reads the batches of some lanes.
+struct LaneReader {
+    data: Arc<Dataset>,
+    config: LoaderConfig,
+    /// Batches of an epoch.
+    steps: u64,
+    reading: Option<Reading>,
 }
 
-/// The thread at work.
-struct Running {
-    line: Option<Line>,
-    thread: Option<JoinHandle<()>>,
+impl Source for LaneReader {
+    type Host = Made;
+
+    fn tensors(&self) -> Vec<TensorSpec> {
+        let (lanes, unroll) = (self.config.lanes.len(), self.config.shape.unroll);
+        let shapes = [&[lanes, unroll, WIDTH] as &[usize], &[lanes * unroll], &[lanes * unroll]];
+        FLOATS.into_iter().zip(shapes).map(|(name, shape)| TensorSpec::f32(name, shape)).collect()
+    }
+
+    fn make(&mut self, number: u64, tensors: &mut [&mut [f32]]) -> Result<Made> {
+        let [features, returns, weights] = tensors else { return Err(Error::Input("tensors of another batch".to_owned())) };
+        let cursor = match self.config.order {
+            Order::Epochs => Cursor { epoch: number / self.steps, step: number % self.steps },
+            Order::FirstBatch => Cursor::default(),
+        };
+        make(&self.data, &self.config, &mut self.reading, cursor, [features, returns, weights])
+    }
 }
 
 /// Hands out batches in order.
@@ -114,7 +122,8 @@ pub struct Loader {
     device: Device,
     steps: u64,
     cursor: Cursor,
-    running: Option<Running>,
+    /// From the first batch on; and the policy's noise for sampling, which imitation has no use for.
+    running: Option<(Prefetch<LaneReader>, Tensor)>,
 }
 
 impl Loader {
@@ -169,84 +178,30 @@ impl Loader {
     #[allow(clippy::should_implement_trait)] // Not an iterator: it never ends, and it fails.
     pub fn next(&mut self) -> Result<(Batch, Duration)> {
         let start = Instant::now();
-        let running = match self.running.take() {
+        let (mut batches, uniform) = match self.running.take() {
             Some(running) => running,
             None => self.start()?,
         };
-        let line = self.running.insert(running).line.as_mut();
-        let batch = line.ok_or_else(ended).and_then(Line::next)?;
+        let number = self.cursor.epoch * self.steps + self.cursor.step;
+        // Whatever its number, the first batch comes: only the one after the last was made ahead.
+        let (floats, made) = if self.repeats() { batches.next()? } else { batches.get(number)? };
+        let batch = self.batch(&floats, made, &uniform)?;
+        self.running = Some((batches, uniform));
         self.cursor = batch.next;
         Ok((batch, start.elapsed()))
     }
 
-    fn start(&self) -> Result<Running> {
-        let (lanes, unroll) = (self.config.lanes.len(), self.config.shape.unroll);
-        let (sending, blocks) = way(&self.device, lanes * unroll * FLOATS, AHEAD + 1)?;
-        let uniform = Tensor::zeros((lanes, unroll, ACTION), DType::F32, &self.device)?;
-        let (sender, batches) = sync_channel(AHEAD);
-        let (data, config, cursor) = (self.data.clone(), self.config.clone(), self.cursor);
-        let work = move || work(&data, &config, blocks, cursor, &sender);
-        let thread = std::thread::Builder::new().name("loader".into()).spawn(work);
-        let thread = thread.map_err(|e| Error::Input(format!("cannot start the loader's thread: {e}")))?;
-        Ok(Running { line: Some(Line { batches, sending, sent: None, uniform }), thread: Some(thread) })
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // The thread ends when nobody listens.
-        self.line = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Line {
-    fn next(&mut self) -> Result<Batch> {
-        let (floats, made) = match self.sent.take() {
-            Some(sent) => sent?,
-            None => self.send(self.batches.recv().map_err(|_| ended())?)?,
-        };
-        if self.sending.is_ahead() {
-            self.sent = self.batches.try_recv().ok().map(|made| self.send(made));
-        }
-        self.batch(&floats.arrive()?, made)
+    fn start(&self) -> Result<(Prefetch<LaneReader>, Tensor)> {
+        let reader = LaneReader { data: self.data.clone(), config: self.config.clone(), steps: self.steps, reading: None };
+        let uniform = Tensor::zeros((self.config.lanes.len(), self.config.shape.unroll, ACTION), DType::F32, &self.device)?;
+        Ok((Prefetch::new(reader, &self.device)?, uniform))
     }
 
-    fn send(&self, made: Result<(Floats, Made)>) -> Result<(Sent, Made)> {
-        let (floats, made) = made?;
-        Ok((self.sending.send(floats)?, made))
-    }
-
-    fn batch(&self, floats: &Tensor, made: Made) -> Result<Batch> {
-        let Made { indices, resets, weight, first_row, number, next } = made;
-        let (lanes, unroll) = (indices[0].dim(0)?, indices[0].dim(1)?);
-        let n = lanes * unroll;
-        let features = floats.narrow(0, 0, n * WIDTH)?.reshape((lanes, unroll, WIDTH))?;
-        let (returns, weights) = (floats.narrow(0, n * WIDTH, n)?, floats.narrow(0, n * (WIDTH + 1), n)?);
-        let inputs = named(features, indices, self.uniform.clone());
-        Ok(Batch { inputs, resets, weights, weight, returns, first_row, number, next })
-    }
-}
-
-fn ended() -> Error {
-    Error::Input("the loader's thread ended".to_owned())
-}
-
-/// What the thread does.
-fn work(data: &Dataset, config: &LoaderConfig, mut blocks: Blocks, mut cursor: Cursor, sender: &SyncSender<Result<(Floats, Made)>>) {
-    let mut plan = None;
-    loop {
-        let made = match blocks.next() {
-            Ok(Some(mut floats)) => make(data, config, &mut plan, cursor, &mut floats).map(|made| (floats, made)),
-            Ok(None) => return,
-            Err(error) => Err(error),
-        };
-        let next = made.as_ref().map(|(_, made)| made.next).ok();
-        // The receiver is gone when the trainer is done or seeks.
-        let (Ok(()), Some(next)) = (sender.send(made), next) else { return };
-        cursor = next;
+    fn batch(&self, floats: &NamedTensors, made: Made, uniform: &Tensor) -> Result<Batch> {
+        let Made { indices, resets, weight, number, next } = made;
+        let [features, returns, weights] = FLOATS.map(|name| floats.get(name).cloned());
+        let (inputs, first_row) = (named(features?, indices, uniform.clone()), self.config.lanes.start * self.config.shape.unroll);
+        Ok(Batch { inputs, resets, weights: weights?, weight, returns: returns?, first_row, number, next })
     }
 }
 
@@ -278,7 +233,13 @@ impl Reading {
     }
 }
 
-fn make(data: &Dataset, config: &LoaderConfig, reading: &mut Option<Reading>, cursor: Cursor, floats: &mut Floats) -> Result<Made> {
+fn make(
+    data: &Dataset,
+    config: &LoaderConfig,
+    reading: &mut Option<Reading>,
+    cursor: Cursor,
+    [features, returns, weights]: [&mut [f32]; 3],
+) -> Result<Made> {
     let reading = match reading {
         Some(reading) if reading.number == cursor.epoch => reading,
         _ => reading.insert(Reading::new(data, config, cursor)?),
@@ -287,8 +248,6 @@ fn make(data: &Dataset, config: &LoaderConfig, reading: &mut Option<Reading>, cu
     reading.ask(data, lanes.clone(), cursor.step as usize);
     let plan = &reading.epoch;
     let (first_row, n) = (lanes.start * unroll, lanes.len() * unroll);
-    let (features, rest) = floats.values()?.split_at_mut(n * WIDTH);
-    let (returns, weights) = rest.split_at_mut(n);
     weights.fill(1.0);
     let (mut resets, mut ids, [mut previous, mut action]) = (vec![false; n], vec![0; n * IDS], [0, 1].map(|_| vec![0; n * ACTION]));
     let mut rows = Rows { features, ids: &mut ids, previous: &mut previous, action: &mut action, returns };
@@ -312,7 +271,7 @@ fn make(data: &Dataset, config: &LoaderConfig, reading: &mut Option<Reading>, cu
     };
     let number = cursor.epoch * plan.steps() as u64 + cursor.step;
     let (weight, indices) = (weights.iter().sum(), indices([ids, previous, action], lanes.len(), unroll)?);
-    Ok(Made { indices, resets, weight, first_row, number, next })
+    Ok(Made { indices, resets, weight, number, next })
 }
 
 /// Ids, previous actions and actions as tensors `[lanes, unroll, ...]`.

@@ -16,4 +16,3 @@ pub mod plan;
 pub mod run;
 pub mod shards;
 pub mod split;
-mod upload;

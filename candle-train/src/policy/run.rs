@@ -7,13 +7,14 @@ use super::loader::{Loader, LoaderConfig, Order};
 use super::plan::StepShape;
 use super::shards::Shard;
 use super::{evaluate, games};
+use crate::budget::Budget;
 use crate::identity::hex;
 use crate::parallel::share;
 use crate::report::About;
-use crate::run::{Place, begin, train};
+use crate::run::{Ended, Place, Run};
 use crate::stop::Stop;
 use crate::summary::Summary;
-use crate::trainer::{Outcome, Resources, Trainer};
+use crate::trainer::{Outcome, Resources};
 use candle_core::Tensor;
 use candle_models::bundle::Bundle;
 use candle_models::nn::Params;
@@ -78,8 +79,10 @@ pub struct Trained {
     pub loss: f64,
     /// Wall time of this process's share.
     pub time: Duration,
-    /// The moving average of the parameters.
+    /// The moving average of the parameters: the best where the run stopped early, else the last.
     pub parameters: BTreeMap<String, Tensor>,
+    /// The step that they are of.
+    pub shipped: u64,
     /// Count tables of the training games.
     pub baselines: Baselines,
     /// Held-out games: the count tables, then the policy. Empty without such games, or when the run was stopped.
@@ -182,22 +185,7 @@ impl Plan {
         })
     }
 
-    /// Continues the run that is there, if there is one; notes the games, so that a later one can say which of them changed.
-    fn begin(&self, trainer: &mut Trainer, task: &mut Imitation, place: &Place) -> Result<()> {
-        let infos = || self.train.shards().iter().map(|shard| shard.info());
-        let directory = place.directory();
-        begin(trainer, task, place).map_err(|error| match directory.and_then(|directory| games::difference(directory, infos())) {
-            Some(changed) => Error::Input(format!("{error}; {changed}")),
-            None => error,
-        })?;
-        match directory.filter(|_| self.with.ranks.rank() == 0) {
-            Some(directory) => games::note(directory, infos()),
-            None => Ok(()),
-        }
-    }
-
-    /// Trains until the last step, or until `stop` says so. Deep graphs need a large stack: see
-    /// [`with_large_stack`](crate::trainer::with_large_stack).
+    /// Trains until the last step, or until `stop` says so.
     ///
     /// # Errors
     /// If the place already holds a run, or one of another configuration; if gradients stay non-finite; if the disk is full.
@@ -217,19 +205,26 @@ impl Plan {
         let mut task = Imitation::new(&self.config, &device, self.loader()?.on(&device), held_out)?;
         let config = RunConfig { trainer: self.config.trainer.identity(), ..self.config.clone() };
         let identity = serde_json::json!({ "config": config, "data": self.data, "start": self.start.as_ref().map(|start| &start.hash) });
-        let mut trainer = Trainer::new(self.config.trainer.clone(), params.vars(), self.steps, identity, self.with.clone())?;
-        self.begin(&mut trainer, &mut task, place)?;
-        let outcome = train(&mut trainer, &mut task, place, self.about()?, stop)?;
-
-        let parameters = trainer.average()?;
+        let infos = || self.train.shards().iter().map(|shard| shard.info());
+        let run = Run {
+            seed: self.config.seed,
+            trainer: self.config.trainer.clone(),
+            budget: Budget::Steps(self.steps),
+            identity,
+            resources: self.with.clone(),
+            about: self.about()?,
+            notes: vec![(games::FILE, games::list_as_json(infos())?)],
+            hint: place.directory().and_then(|directory| games::difference(directory, infos())),
+        };
+        let ended = run.train(params.vars(), &mut task, place, stop)?;
         let mut table = Vec::new();
-        if measured && outcome.done() {
-            let policy = Policy::new(&self.config.model, &trainer.parameters(parameters.clone()))?;
+        if measured && ended.outcome.done() {
+            let policy = Policy::new(&self.config.model, &ended.params())?;
             table = tables.into_iter().map(|(name, likelihood)| (name.to_owned(), likelihood)).collect();
             table.push((policy_name(&self.config), evaluate::policy(&policy, &self.held_out, &*ranks)?));
         }
-        let (step, loss, time) = (trainer.step(), trainer.loss(), trainer.time());
-        Ok(Trained { outcome, config: self.config, step, loss, time, parameters, baselines, table })
+        let Ended { outcome, step, loss, time, parameters, shipped, .. } = ended;
+        Ok(Trained { outcome, config: self.config, step, loss, time, parameters, shipped, baselines, table })
     }
 }
 

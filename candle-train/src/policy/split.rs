@@ -25,10 +25,10 @@ pub fn split(games: &[&Info], hold_out: &HoldOut) -> Result<(Vec<usize>, Vec<usi
             (0..games.len()).filter(|&i| names.iter().any(|name| fits(&games[i].source, name))).collect()
         }
         HoldOut::Share(share) => {
-            let place = |i: &usize| place(&games[*i].replay);
-            let chosen: Vec<usize> = (0..games.len()).filter(|i| place(i) < *share).collect();
+            let position = |i: &usize| hash_to_unit_interval(&games[*i].replay);
+            let chosen: Vec<usize> = (0..games.len()).filter(|i| position(i) < *share).collect();
             // Few games can all hash beyond the share: the nearest one is held out then.
-            let nearest = || (0..games.len()).min_by(|a, b| place(a).total_cmp(&place(b)));
+            let nearest = || (0..games.len()).min_by(|a, b| position(a).total_cmp(&position(b)));
             if chosen.is_empty() && *share > 0.0 && games.len() > 1 { nearest().into_iter().collect() } else { chosen }
         }
     };
@@ -45,7 +45,7 @@ fn fits(source: &str, name: &str) -> bool {
 }
 
 /// A number in [0, 1) from the first 64 bits of a hexadecimal hash.
-fn place(hash: &str) -> f64 {
+fn hash_to_unit_interval(hash: &str) -> f64 {
     let bits = hash.get(..16).and_then(|h| u64::from_str_radix(h, 16).ok()).unwrap_or(0);
     (bits >> 11) as f64 / (1u64 << 53) as f64
 }

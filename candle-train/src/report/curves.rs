@@ -81,7 +81,7 @@ pub(super) struct Curves {
     pub(super) by_key: BTreeMap<String, Curve>,
     /// The last line of a step.
     pub(super) last: Value,
-    /// The lowest `evaluation.score` and its step.
+    /// The best `evaluation.score` and its step.
     pub(super) best: Option<(u64, f64)>,
     /// Lines that could not be read.
     pub(super) unreadable: u64,
@@ -110,7 +110,8 @@ impl Curves {
         let place = ((step as f64 / (end as f64 + 1.0) * PLACES as f64) as usize).min(PLACES - 1);
         self.add("", &line, place, step);
         if let Some(score) = line["evaluation"]["score"].as_f64() {
-            self.best = self.best.filter(|best| best.1 <= score).or(Some((step, score)));
+            let maximise = line["direction"] == "maximise";
+            self.best = self.best.filter(|best| if maximise { best.1 >= score } else { best.1 <= score }).or(Some((step, score)));
         }
         if line.get("loss").is_some() {
             self.last = line;

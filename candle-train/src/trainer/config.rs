@@ -6,6 +6,7 @@ use crate::optim::OptimiserConfig;
 use crate::parallel::{Communicator, Single};
 use crate::schedule::Schedule;
 use candle_core::{DType, Device};
+use candle_models::nn::Params;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -19,6 +20,16 @@ pub enum Weights {
     F32,
     /// To the 8-bit grid that they will be stored in: quantisation-aware training.
     Q8,
+}
+
+impl Weights {
+    /// Parameters as losses see them.
+    pub fn view(self, params: Params) -> Params {
+        match self {
+            Self::F32 => params,
+            Self::Q8 => params.rounded_to_8_bits(),
+        }
+    }
 }
 
 /// How to train.
@@ -94,6 +105,9 @@ impl TrainerConfig {
         }
         if !(1e-6..=1024.0).contains(&self.bucket_mb) {
             return Err(Error::config("trainer.bucket_mb", format!("expected 0.000001 to 1024, found {}", self.bucket_mb)));
+        }
+        if self.early_stop.patience > 0 && self.keep.best == 0 {
+            return Err(Error::config("trainer.keep.best", "early stopping ends with the best checkpoint: expected at least 1, found 0"));
         }
         self.early_stop.validate()?;
         self.schedule.validate()?;

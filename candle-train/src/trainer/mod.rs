@@ -1,31 +1,37 @@
-//! The training loop. A [`Task`] gives losses; the trainer turns them into parameters.
+//! The training loop. A [`Task`] gives batches and losses; the trainer turns them into parameters.
 //!
 //! One step: gradients of `accumulate` micro batches, their sum over the ranks, norm, clipping, update, moving average; then one
-//! look at the device for the loss and the norm. A gradient that is not finite skips the step; `patience` such steps in a row end
+//! look at the device for the loss, the metrics and the norm. A gradient that is not finite skips the step; `patience` such steps in a row end
 //! the run with the tensor's name. Around it: metrics, evaluation with the averaged parameters, checkpoints, stopping on a signal
 //! or a time limit. With several ranks all of them do the same; rank 0 alone writes.
 
 mod config;
+mod figures;
 mod recovery;
 
 pub use config::{Resources, TrainerConfig, Weights};
 
+use crate::budget::{Budget, Spent};
 use crate::checkpoint::Writer;
 use crate::early_stop::Plateau;
 use crate::gradients::Gradients;
 use crate::identity::{agree, check_replicas};
 use crate::metrics::{Reporter, StepFigures};
 use crate::optim::Optimiser;
-use crate::overlap::Flight;
+use crate::overlap::PendingReduction;
 use crate::replica::{self, Shared};
 use crate::scale::LossScale;
 use crate::stop::{Reason, Stop};
-use crate::task::{Loss, Task};
+use crate::task::{Context, Loss, Score, StepDone, Task};
 use candle_core::{Tensor, Var};
 use candle_models::nn::Params;
+use candle_models::random::Random;
+use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
+use figures::Figures;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How a run ended.
@@ -49,19 +55,37 @@ impl Outcome {
 pub struct Trainer {
     config: TrainerConfig,
     vars: BTreeMap<String, Var>,
-    with: Resources,
+    resources: Resources,
     optimiser: Optimiser,
     gradients: Gradients,
-    total: u64,
+    budget: Budget,
+    /// Address of the noise of all micro batches.
+    noise: Random,
     counters: Counters,
     step: u64,
     time: Duration,
     loss: f64,
     /// Whether the checkpoint that was resumed still lacks its evaluation.
-    owes_evaluation: bool,
+    evaluation_pending: bool,
+    /// Where the run's checkpoints are, on all ranks.
+    directory: Option<PathBuf>,
+    /// What writes them, on the first rank.
     saves: Option<Writer>,
+    /// Of a run without checkpoints that may stop early, the averaged parameters with the best score so far.
+    best: Option<Best>,
     /// What the checkpoint must agree on to be resumed.
     identity: serde_json::Value,
+}
+
+/// Parameters with the best score of a run.
+#[derive(Debug, Clone)]
+pub struct Best {
+    /// The step that they are of.
+    pub step: u64,
+    /// Their score as a [cost](Score::cost).
+    pub cost: f64,
+    /// Their moving average, on the host.
+    pub average: NamedTensors,
 }
 
 /// What changes from step to step beside tensors.
@@ -72,33 +96,61 @@ struct Counters {
     skipped_in_row: u64,
     scale: LossScale,
     plateau: Plateau,
+    /// Of a run whose budget is not one of steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spent: Option<Spent>,
 }
 
 impl Trainer {
-    /// A trainer of `vars` for `total` steps. `identity` is the resolved configuration: a checkpoint with another one is
-    /// refused. Nothing is written before [`Self::save_to`].
+    /// A trainer of `vars` for a budget: a number of steps, or another [`Budget`]. `identity` is the resolved configuration: a
+    /// checkpoint with another one is refused. Nothing is written before [`Self::save_to`].
     ///
     /// # Errors
     /// If a field is out of range, or another rank has another identity: all ranks have to call this.
     pub fn new(
         config: TrainerConfig,
         vars: BTreeMap<String, Var>,
-        total: u64,
+        budget: impl Into<Budget>,
         identity: serde_json::Value,
-        with: Resources,
+        resources: Resources,
     ) -> Result<Self> {
+        let budget = budget.into();
         config.validate()?;
-        agree(&*with.ranks, &identity)?;
+        budget.validate()?;
+        agree(&*resources.ranks, &identity)?;
         let optimiser = Optimiser::new(config.optimiser.clone(), &vars)?;
         let gradients = Gradients::in_buckets(&vars, (config.bucket_mb * 1e6 / 4.0) as usize)?;
-        let counters = Counters { skipped: 0, skipped_in_row: 0, scale: LossScale::of(with.dtype), plateau: Plateau::default() };
-        let (step, time, loss, owes_evaluation, saves) = (0, Duration::ZERO, f64::NAN, false, None);
-        Ok(Self { config, vars, with, optimiser, gradients, total, counters, step, time, loss, owes_evaluation, saves, identity })
+        let spent = if matches!(budget, Budget::Steps(_)) { None } else { Some(Spent::default()) };
+        let (scale, plateau) = (LossScale::of(resources.dtype), Plateau::default());
+        Ok(Self {
+            config,
+            vars,
+            resources,
+            optimiser,
+            gradients,
+            budget,
+            noise: Random::new(0).stream("noise"),
+            counters: Counters { skipped: 0, skipped_in_row: 0, scale, plateau, spent },
+            step: 0,
+            time: Duration::ZERO,
+            loss: f64::NAN,
+            evaluation_pending: false,
+            directory: None,
+            saves: None,
+            best: None,
+            identity,
+        })
+    }
+
+    /// The same trainer with noise that depends on this seed: see [`Context::noise`].
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Self {
+        Self { noise: Random::new(seed).stream("noise"), ..self }
     }
 
     /// Whether this is the rank that writes.
-    fn leads(&self) -> bool {
-        self.with.ranks.rank() == 0
+    fn is_first_rank(&self) -> bool {
+        self.resources.ranks.rank() == 0
     }
 
     /// Time that the steps took since the trainer was made or resumed: a checkpoint holds nothing that two equal runs would differ in.
@@ -113,12 +165,23 @@ impl Trainer {
 
     /// What it computes with.
     pub fn resources(&self) -> &Resources {
-        &self.with
+        &self.resources
     }
 
-    /// Steps of the run.
+    /// What the run may spend.
+    pub fn budget(&self) -> Budget {
+        self.budget
+    }
+
+    /// Steps of the run; where its budget is not one of steps, what it comes to at the pace so far, and before the first step the largest
+    /// number.
     pub fn total(&self) -> u64 {
-        self.total
+        self.budget.steps(self.step, self.counters.spent.unwrap_or_default())
+    }
+
+    /// Whether the budget is spent.
+    fn is_done(&self) -> bool {
+        self.budget.is_spent(self.step, self.counters.spent.unwrap_or_default())
     }
 
     /// Steps done.
@@ -131,6 +194,11 @@ impl Trainer {
         self.loss
     }
 
+    /// A copy of the parameters without gradients, on their device.
+    pub(crate) fn copy_of_parameters(&self) -> Result<BTreeMap<String, Tensor>> {
+        self.vars.iter().map(|(name, var)| Ok((name.clone(), var.as_detached_tensor().copy()?))).collect()
+    }
+
     /// The moving average of the parameters: what is evaluated and shipped.
     pub fn average(&self) -> Result<BTreeMap<String, Tensor>> {
         Ok(self.optimiser.average()?.into_iter().collect())
@@ -138,34 +206,33 @@ impl Trainer {
 
     /// Parameters as losses see them.
     pub fn parameters(&self, tensors: BTreeMap<String, Tensor>) -> Params {
-        let params = Params::given(tensors, &self.with.device);
-        match self.config.weights {
-            Weights::F32 => params,
-            Weights::Q8 => params.rounded_to_8_bits(),
-        }
+        self.config.weights.view(Params::given(tensors, &self.resources.device))
     }
 
-    /// Trains until the last step, or until `stop` of any rank says so. A checkpoint that cannot be saved is a warning while there are
+    /// Trains until the budget is spent, or until `stop` of any rank says so. A checkpoint that cannot be saved is a warning while there are
     /// others to come, and an error at the end.
-    pub fn run(&mut self, task: &mut impl Task, reporter: &mut Reporter, stop: &Stop) -> Result<Outcome> {
-        replica::broadcast_parameters(&*self.with.ranks, &self.vars)?;
+    pub fn run<T: Task>(&mut self, task: &mut T, reporter: &mut Reporter, stop: &Stop) -> Result<Outcome> {
+        replica::broadcast_parameters(&*self.resources.ranks, &self.vars)?;
         self.compare()?;
+        self.optimiser.set_groups(|name, shape| task.group(name, shape))?;
         let outcome = self.steps(task, reporter, stop)?;
         self.saves.as_mut().map_or(Ok(()), Writer::finish)?;
         Ok(outcome)
     }
 
-    fn steps(&mut self, task: &mut impl Task, reporter: &mut Reporter, stop: &Stop) -> Result<Outcome> {
-        if std::mem::take(&mut self.owes_evaluation) {
+    fn steps<T: Task>(&mut self, task: &mut T, reporter: &mut Reporter, stop: &Stop) -> Result<Outcome> {
+        let (start, before) = (Instant::now(), self.counters.spent.map_or(0.0, |spent| spent.seconds));
+        if std::mem::take(&mut self.evaluation_pending) {
             self.evaluate(task, reporter)?;
         }
-        while self.step < self.total {
+        while !self.is_done() {
             if self.config.early_stop.gives_up(&self.counters.plateau) {
                 return Ok(Outcome::Stopped(Reason::NoImprovement));
             }
-            let (figures, stopped) = self.train_step(task, stop)?;
-            let last = self.step == self.total;
-            if self.leads() {
+            let seconds = || before + start.elapsed().as_secs_f64();
+            let (figures, stopped) = self.train_step(task, stop, &seconds)?;
+            if self.is_first_rank() {
+                reporter.expect(self.total());
                 reporter.step(&figures)?;
             }
             if self.due(self.config.compare_every) {
@@ -178,7 +245,7 @@ impl Trainer {
             if evaluate {
                 self.evaluate(task, reporter)?;
             }
-            if let Some(reason) = stopped.filter(|_| !last) {
+            if let Some(reason) = stopped.filter(|_| !self.is_done()) {
                 return Ok(Outcome::Stopped(reason));
             }
         }
@@ -187,62 +254,73 @@ impl Trainer {
 
     /// Whether something that happens every so many steps, and at the end, happens after this one.
     fn due(&self, every: u64) -> bool {
-        self.step == self.total || (every > 0 && self.step.is_multiple_of(every))
+        self.is_done() || (every > 0 && self.step.is_multiple_of(every))
     }
 
-    fn train_step(&mut self, task: &mut impl Task, stop: &Stop) -> Result<(StepFigures, Option<Reason>)> {
+    /// `seconds`: what the run has taken so far.
+    fn train_step<T: Task>(&mut self, task: &mut T, stop: &Stop, seconds: &dyn Fn() -> f64) -> Result<(StepFigures, Option<Reason>)> {
         let start = Instant::now();
-        let learning_rate = self.config.schedule.at(self.step, self.total);
-        let mut figures = StepFigures { step: self.step + 1, learning_rate, ..StepFigures::default() };
+        let learning_rate = self.config.schedule.at(self.step, self.total());
+        let mut step = StepFigures { step: self.step + 1, learning_rate, ..StepFigures::default() };
         self.gradients.clear();
-        let (mut told, mut names, mut weight) = (None::<Tensor>, [].as_slice(), 0.0);
-        for micro in 1..=self.config.accumulate {
-            let loss = self.micro_batch(task, micro, &mut figures)?;
-            (names, weight) = (loss.names, weight + loss.weight);
-            let tell = (Tensor::cat(&[&loss.value.detach().reshape(1)?, &loss.parts], 0)? * loss.weight)?;
-            told = Some(told.map_or_else(|| Ok(tell.clone()), |sum| sum + &tell)?);
+        let (mut figures, mut weight, mut outputs) = (Figures::default(), 0.0, Vec::new());
+        for micro in 0..self.config.accumulate {
+            let loss = self.micro_batch(task, micro, &mut step)?;
+            weight += loss.weight;
+            figures.add(&loss)?;
+            outputs.push(loss.outputs.map(|_, tensor| Ok(tensor.detach()))?);
         }
-        let Some(told) = told else { return Err(Error::config("trainer.accumulate", "expected at least 1, found 0")) };
         let waiting = Instant::now();
-        let mine = Shared { told, weight, samples: figures.samples, stop: stop.now() };
-        let Shared { told, weight, samples, stop } = replica::share_figures(&*self.with.ranks, &mut self.gradients, mine)?;
-        figures.communicated += waiting.elapsed();
+        let mine = Shared { figures: figures.to_sum()?, weight, samples: step.samples, seconds: seconds(), stop: stop.now() };
+        let shared = replica::share_figures(&*self.resources.ranks, &mut self.gradients, mine)?;
+        step.communicated += waiting.elapsed();
         // A batch in which nothing counts has gradients of zero, not of zero over zero.
-        let weight = if weight > 0.0 { weight } else { 1.0 };
+        let weight = if shared.weight > 0.0 { shared.weight } else { 1.0 };
         self.gradients.divide_by(weight * self.counters.scale.factor());
-        let step = self.optimiser.step(&self.gradients, &(told * (1.0 / weight))?, learning_rate)?;
-        (figures.norm, figures.samples) = (step.norm, samples);
-        let mut told = step.figures.into_iter().map(f64::from);
-        figures.loss = told.next().unwrap_or(f64::NAN);
-        figures.parts = names.iter().copied().zip(told).collect();
-        figures.scale = Some(self.counters.scale.factor());
-        let halved = self.counters.scale.after(step.updated);
-        if step.updated {
+        let done = self.optimiser.step(&self.gradients, &figures.to_read(&shared.figures, weight)?, learning_rate)?;
+        (step.norm, step.samples) = (done.norm, shared.samples);
+        step.operations = task.operations() * shared.samples as f64;
+        figures.name(done.figures, &*self.resources.ranks, &mut step)?;
+        step.scale = Some(self.counters.scale.factor());
+        let halved = self.counters.scale.after(done.updated);
+        self.step += 1;
+        self.loss = step.loss;
+        if let Some(spent) = &mut self.counters.spent {
+            // Checkpoints of two equal runs are equal: a time is kept where it decides.
+            let seconds = if matches!(self.budget, Budget::Time(_)) { shared.seconds } else { 0.0 };
+            *spent = Spent { samples: spent.samples + shared.samples as u64, seconds };
+        }
+        let (updated, loss) = (done.updated, step.loss);
+        task.after_step(&StepDone { trainer: self, step: self.step, updated, loss, metrics: &step.parts, outputs: &outputs })?;
+        if updated {
             self.counters.skipped_in_row = 0;
         } else {
-            self.skip(task, figures.loss, halved)?;
+            self.skip(loss, halved)?;
         }
-        self.step += 1;
-        self.loss = figures.loss;
-        (figures.skipped, figures.ranks) = (self.counters.skipped, self.with.ranks.size());
-        figures.time = start.elapsed();
-        self.time += figures.time;
-        Ok((figures, stop))
+        (step.skipped, step.ranks) = (self.counters.skipped, self.resources.ranks.size());
+        step.time = start.elapsed();
+        self.time += step.time;
+        Ok((step, shared.stop))
     }
 
-    /// Forward and backward of one micro batch. After the last one the gradients are the sum over all ranks.
-    fn micro_batch(&mut self, task: &mut impl Task, micro: usize, figures: &mut StepFigures) -> Result<Loss> {
-        let (ranks, last) = (self.with.ranks.clone(), micro == self.config.accumulate && self.with.ranks.size() > 1);
-        let flight = if last && self.config.overlap { Flight::start(&mut self.gradients, &self.vars, &ranks)? } else { None };
+    /// Forward and backward of one micro batch, from 0. After the last one the gradients are the sum over all ranks.
+    fn micro_batch<T: Task>(&mut self, task: &mut T, micro: usize, figures: &mut StepFigures) -> Result<Loss> {
+        let (ranks, last) = (self.resources.ranks.clone(), micro + 1 == self.config.accumulate && self.resources.ranks.size() > 1);
+        let context = Context::of(self.step, [micro, self.config.accumulate], self.noise, &*ranks, self.resources.dtype);
+        let waiting = Instant::now();
+        let batch = task.next_batch(&context)?;
+        figures.waited += waiting.elapsed();
+        let pending = if last && self.config.overlap { PendingReduction::start(&mut self.gradients, &self.vars, &ranks)? } else { None };
         let tensors = || self.vars.iter().map(|(name, var)| (name.clone(), var.as_tensor().clone())).collect();
-        let (flight, tensors) = flight.map_or_else(|| (None, tensors()), |(flight, hooked)| (Some(flight), hooked));
-        let loss = task.loss(&self.parameters(tensors).computing_in(self.with.dtype))?;
+        let (pending, tensors) = pending.map_or_else(|| (None, tensors()), |(pending, hooked)| (Some(pending), hooked));
+        let loss = task.loss(&self.parameters(tensors).computing_in(self.resources.dtype), &batch, &context)?;
+        // What the backward pass needs of it is in the graph.
+        drop(batch);
         figures.samples += loss.samples;
-        figures.waited += loss.waited;
         let gradients = (&loss.value * (loss.weight * self.counters.scale.factor()))?.backward()?;
         let waiting = Instant::now();
-        match flight {
-            Some(flight) => flight.land(&mut self.gradients)?,
+        match pending {
+            Some(pending) => pending.finish(&mut self.gradients)?,
             None => {
                 self.gradients.add(&self.vars, &gradients)?;
                 if last {
@@ -257,9 +335,8 @@ impl Trainer {
     }
 
     /// Notes a step that was not finite. Where the loss scale was to blame for it, it is not one of those that end a run.
-    fn skip(&mut self, task: &mut impl Task, loss: f64, scale_halved: bool) -> Result<()> {
+    fn skip(&mut self, loss: f64, scale_halved: bool) -> Result<()> {
         self.counters.skipped += 1;
-        task.forget()?;
         if scale_halved {
             return Ok(());
         }
@@ -267,41 +344,63 @@ impl Trainer {
         let culprit =
             self.gradients.not_finite()?.map_or(format!("the loss is {loss}"), |name| format!("the gradient of {name} is not finite"));
         if self.counters.skipped_in_row >= self.config.patience {
-            let (step, in_row) = (self.step + 1, self.counters.skipped_in_row);
+            let (step, in_row) = (self.step, self.counters.skipped_in_row);
             return Err(Error::Input(format!("training stopped at step {step}: {culprit}, {in_row} steps in a row")));
         }
-        if self.leads() {
-            eprintln!("warning: step {} skipped: {culprit}", self.step + 1);
+        if self.is_first_rank() {
+            eprintln!("warning: step {} skipped: {culprit}", self.step);
         }
         Ok(())
     }
 
     /// Checks that all ranks have the same parameters.
     fn compare(&self) -> Result<()> {
-        match self.with.ranks.size() {
+        match self.resources.ranks.size() {
             1 => Ok(()),
-            _ => check_replicas(&*self.with.ranks, self.step, replica::checksum(&self.vars)?),
+            _ => check_replicas(&*self.resources.ranks, self.step, replica::checksum(&self.vars)?),
         }
     }
 
     /// After the step is saved: whatever happens here, no training is lost.
-    fn evaluate(&mut self, task: &mut impl Task, reporter: &mut Reporter) -> Result<()> {
-        let results = task.evaluate(&self.parameters(self.average()?), &*self.with.ranks)?;
-        if results.is_empty() {
+    fn evaluate<T: Task>(&mut self, task: &mut T, reporter: &mut Reporter) -> Result<()> {
+        let average = self.average()?;
+        let evaluation = task.evaluate(&self.parameters(average.clone()), &*self.resources.ranks)?;
+        if evaluation.is_empty() {
             return Ok(());
         }
-        if self.leads() {
-            reporter.evaluation(self.step, &results)?;
+        if self.is_first_rank() {
+            reporter.evaluation(self.step, &evaluation)?;
         }
-        let Some(&score) = results.get("score") else { return Ok(()) };
-        self.counters.plateau = self.counters.plateau.after(score, &self.config.early_stop);
-        self.saves.as_mut().map_or(Ok(()), |saves| saves.set_score(self.step, score))
+        let Some(cost) = evaluation.score.map(Score::cost) else { return Ok(()) };
+        self.counters.plateau = self.counters.plateau.after(cost, &self.config.early_stop);
+        let better = cost.is_finite() && self.best.as_ref().is_none_or(|best| cost < best.cost);
+        if better && self.directory.is_none() && self.config.early_stop.patience > 0 {
+            self.best = Some(Best { step: self.step, cost, average: average.into_iter().collect() });
+        }
+        self.saves.as_mut().map_or(Ok(()), |saves| saves.set_score(self.step, cost))
+    }
+
+    /// The averaged parameters to ship: those with the best score where the run has stopped because scores no longer improved, else those
+    /// of the last step. Gives their step, too. All ranks have to call this.
+    pub fn shipped(&self, outcome: Outcome) -> Result<(u64, BTreeMap<String, Tensor>)> {
+        let best = match outcome {
+            Outcome::Stopped(Reason::NoImprovement) => self.best()?,
+            _ => None,
+        };
+        match best {
+            Some(best) => Ok((best.step, best.average.into_iter().collect())),
+            None => Ok((self.step, self.average()?)),
+        }
     }
 }
 
-/// Runs `f` on a thread with a stack for deep graphs: Candle walks and drops the graph of an unroll by recursion.
+/// Runs `f` on a thread with a stack for deep graphs: Candle walks and drops the graph of an unroll by recursion. A thread of a Rayon pool
+/// runs it itself, as `f` computes on that pool: whoever made the pool chose its stack.
 pub fn with_large_stack<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     const STACK_BYTES: usize = 1 << 30; // Reserved, not resident: pages are taken as the recursion reaches them.
+    if rayon::current_thread_index().is_some() {
+        return f();
+    }
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("training".into()).stack_size(STACK_BYTES).spawn_scoped(scope, f);
         let thread = thread.map_err(|e| Error::Input(format!("cannot start the training thread: {e}")))?;

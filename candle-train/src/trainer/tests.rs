@@ -1,11 +1,10 @@
 use super::*;
 use crate::early_stop::EarlyStop;
 use crate::optim::OptimiserConfig;
-use crate::parallel::Communicator;
 use crate::schedule::Schedule;
+use crate::task::{Communicator, Evaluation, Metric, SavedFiles, StateFiles, TaskState};
 use candle_core::{DType, Device};
 use candle_models::nn::Init;
-use candle_models::tensors::NamedTensors;
 use std::path::Path;
 
 /// Fits y = 2 x: one parameter, the place in the data is a counter, the carried tensor an exponential sum.
@@ -24,33 +23,35 @@ impl Line {
 }
 
 impl Task for Line {
-    fn unit(&self) -> &'static str {
-        "samples"
+    type Batch = ();
+    fn next_batch(&mut self, _: &Context) -> Result<()> {
+        Ok(())
     }
-    fn loss(&mut self, parameters: &Params) -> Result<Loss> {
+    fn loss(&mut self, parameters: &Params, (): &(), _: &Context) -> Result<Loss> {
         let w = parameters.get("w", &[1], Init::Constant(0.0))?;
         let x = 1.0 + (self.place as f64 * 0.7).sin() + self.carried.sum_all()?.to_scalar::<f32>()? as f64 * 0.1;
         self.carried = ((&self.carried * 0.5)? + x)?;
         let poison = if self.poison.is_some_and(|p| self.place >= p) { f64::NAN } else { 1.0 };
         self.place += 1;
         let value = ((w.affine(x, -2.0 * x)?).sqr()?.sum_all()? * poison)?;
-        let parts = Tensor::new(&[x as f32], &Device::Cpu)?;
-        Ok(Loss { value, parts, names: &["x"], weight: 1.0, samples: 1, waited: Duration::ZERO })
+        let metrics = vec![Metric::mean(&["x"], Tensor::new(&[x as f32], &Device::Cpu)?)];
+        Ok(Loss { metrics, ..Loss::new(value, 1) })
     }
-    fn forget(&mut self) -> Result<()> {
-        self.forgotten += 1;
+    fn after_step(&mut self, step: &StepDone) -> Result<()> {
+        self.forgotten += usize::from(!step.updated);
         Ok(())
     }
-    fn evaluate(&mut self, parameters: &Params, _: &dyn Communicator) -> Result<BTreeMap<String, f64>> {
+    fn evaluate(&mut self, parameters: &Params, _: &dyn Communicator) -> Result<Evaluation> {
         let w = parameters.get("w", &[1], Init::Constant(0.0))?.to_vec1::<f32>()?[0];
-        Ok([("score".to_owned(), f64::from((w - 2.0).abs()))].into())
+        Ok(Evaluation::new(Score::minimise(f64::from((w - 2.0).abs())), []))
     }
-    fn save(&self) -> Result<(NamedTensors, serde_json::Value)> {
-        Ok(([("sum".to_owned(), self.carried.clone())].into_iter().collect(), self.place.into()))
+    fn save(&mut self, _: &mut StateFiles) -> Result<TaskState> {
+        let rows = [("sum".to_owned(), self.carried.clone())].into_iter().collect();
+        Ok(TaskState { rows, cursor: self.place.into(), ..TaskState::default() })
     }
-    fn restore(&mut self, carried: &NamedTensors, cursor: &serde_json::Value) -> Result<()> {
-        self.carried = carried.get("sum")?.clone();
-        self.place = cursor.as_u64().unwrap();
+    fn restore(&mut self, state: &TaskState, _: &SavedFiles) -> Result<()> {
+        self.carried = state.rows.get("sum")?.clone();
+        self.place = state.cursor()?;
         Ok(())
     }
 }
@@ -130,6 +131,117 @@ fn no_improvement_ends_the_run_and_a_resumed_one_at_the_same_step() {
     assert_eq!(stalled(parts.path(), 60), 8);
 }
 
+/// Like [`Line`], with scores of which the second is the best, whatever was learnt.
+struct Peak {
+    line: Line,
+    /// The parameter at each evaluation.
+    evaluated: Vec<f32>,
+}
+
+impl Task for Peak {
+    type Batch = ();
+    fn next_batch(&mut self, _: &Context) -> Result<()> {
+        Ok(())
+    }
+    fn loss(&mut self, parameters: &Params, batch: &(), context: &Context) -> Result<Loss> {
+        self.line.loss(parameters, batch, context)
+    }
+    fn evaluate(&mut self, parameters: &Params, _: &dyn Communicator) -> Result<Evaluation> {
+        self.evaluated.push(parameters.get("w", &[1], Init::Constant(0.0))?.to_vec1::<f32>()?[0]);
+        Ok(Evaluation::new(Score::maximise(if self.evaluated.len() == 2 { 1.0 } else { 0.5 }), [("accuracy", 0.5)]))
+    }
+    fn save(&mut self, files: &mut StateFiles) -> Result<TaskState> {
+        self.line.save(files)
+    }
+    fn restore(&mut self, state: &TaskState, files: &SavedFiles) -> Result<()> {
+        self.line.restore(state, files)
+    }
+}
+
+#[test]
+fn a_run_that_stops_early_ships_the_parameters_with_the_best_score() {
+    let config = TrainerConfig { evaluate_every: 2, early_stop: EarlyStop { patience: 3, min_delta: 0.0 }, ..config() };
+    let trainer =
+        || Trainer::new(config.clone(), [("w".to_owned(), var())].into(), 60, serde_json::Value::Null, Resources::default()).unwrap();
+    let run = |trainer: &mut Trainer, task: &mut Peak| {
+        let mut reporter = Reporter::new(None, 0, 60, 10, "samples").unwrap();
+        let outcome = trainer.run(task, &mut reporter, &Stop::after(None)).unwrap();
+        assert_eq!((outcome, trainer.step()), (Outcome::Stopped(Reason::NoImprovement), 10));
+        trainer.shipped(outcome).unwrap()
+    };
+    let shipped = |(step, parameters): (u64, BTreeMap<String, Tensor>)| (step, parameters["w"].to_vec1::<f32>().unwrap()[0]);
+    let new = || Peak { line: Line::new(), evaluated: Vec::new() };
+    let (mut trainer_, mut task) = (trainer(), new());
+    let found = shipped(run(&mut trainer_, &mut task));
+    assert!(found == (4, task.evaluated[1]) && found.1 != task.evaluated[4], "{found:?} of {:?}", task.evaluated);
+    assert_eq!(shipped(trainer_.shipped(Outcome::Finished).unwrap()), (10, task.evaluated[4]));
+    // With checkpoints, and from them once more.
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        let (mut trainer, mut task) = (trainer(), new());
+        trainer.save_to(dir.path()).unwrap();
+        trainer.resume(&mut task).unwrap();
+        assert_eq!(shipped(run(&mut trainer, &mut task)), found);
+    }
+    let error =
+        TrainerConfig { keep: crate::checkpoint::Retention { best: 0, ..config.keep }, ..config }.validate().unwrap_err().to_string();
+    assert!(error.starts_with("config: trainer.keep.best: "), "{error}");
+}
+
+#[test]
+fn a_budget_of_samples_ends_with_the_step_that_reaches_it() {
+    let vars = || BTreeMap::from([("w".to_owned(), var())]);
+    let trainer = |budget| Trainer::new(config(), vars(), budget, serde_json::Value::Null, Resources::default()).unwrap();
+    let run = |trainer: &mut Trainer, limit: Option<Duration>| {
+        let mut reporter = Reporter::new(None, 0, trainer.total(), 10, "samples").unwrap();
+        let mut task = Line::new();
+        trainer.resume(&mut task).unwrap();
+        let outcome = trainer.run(&mut task, &mut reporter, &Stop::after(limit)).unwrap();
+        (outcome, trainer.step(), trainer.average().unwrap()["w"].to_vec1::<f32>().unwrap())
+    };
+    // Two micro batches of a sample each.
+    let whole = run(&mut trainer(Budget::Samples(13)), None);
+    assert_eq!((whole.0, whole.1), (Outcome::Finished, 7));
+    let dir = tempfile::tempdir().unwrap();
+    for step in 1..=7 {
+        let mut trainer = trainer(Budget::Samples(13));
+        trainer.save_to(dir.path()).unwrap();
+        let part = run(&mut trainer, Some(Duration::ZERO));
+        assert!(if step < 7 { part.1 == step } else { part == whole }, "{part:?}");
+    }
+    // One of time stops by itself, after the step in which it runs out.
+    let timed = run(&mut trainer(Budget::Time(Duration::from_nanos(1))), None);
+    assert_eq!((timed.0, timed.1), (Outcome::Finished, 1));
+}
+
+/// A save that fails for a reason of its own costs a checkpoint, and at the end the run.
+#[test]
+fn a_task_that_cannot_save_is_heard_and_does_not_end_the_run() {
+    struct Full(Line);
+    impl Task for Full {
+        type Batch = ();
+        fn next_batch(&mut self, _: &Context) -> Result<()> {
+            Ok(())
+        }
+        fn loss(&mut self, parameters: &Params, batch: &(), context: &Context) -> Result<Loss> {
+            self.0.loss(parameters, batch, context)
+        }
+        fn save(&mut self, files: &mut StateFiles) -> Result<TaskState> {
+            files.write("replay", |file| file.write_all(b"some").and(Err(std::io::Error::other("the disk is full"))))?;
+            Ok(TaskState::default())
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let w = var();
+    let mut t = trainer(&w);
+    t.save_to(dir.path()).unwrap();
+    let mut reporter = Reporter::new(None, 0, 60, 10, "samples").unwrap();
+    let error = t.run(&mut Full(Line::new()), &mut reporter, &Stop::after(None)).unwrap_err().to_string();
+    assert!(error.starts_with("checkpoint of step 60 not saved: ") && error.contains("replay: the disk is full"), "{error}");
+    assert!(t.step() == 60 && (w.to_vec1::<f32>().unwrap()[0] - 2.0).abs() < 0.1);
+    assert_eq!(std::fs::read_dir(dir.path().join("checkpoints")).unwrap().count(), 0, "nothing half written is left");
+}
+
 #[test]
 fn another_configuration_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -159,22 +271,22 @@ fn gradients_that_are_not_finite_skip_and_then_stop() {
 struct Narrow(Line);
 
 impl Task for Narrow {
-    fn unit(&self) -> &'static str {
-        "samples"
+    type Batch = ();
+    fn next_batch(&mut self, _: &Context) -> Result<()> {
+        Ok(())
     }
-    fn loss(&mut self, parameters: &Params) -> Result<Loss> {
+    fn loss(&mut self, parameters: &Params, (): &(), _: &Context) -> Result<Loss> {
         let w = parameters.get("w", &[1], Init::Constant(0.0))?.to_dtype(DType::F16)?;
         let x = 1.0 + (self.0.place as f64 * 0.7).sin();
         self.0.place += 1;
         let value = w.affine(x, -2.0 * x)?.sqr()?.sum_all()?.to_dtype(DType::F32)?;
-        let parts = Tensor::zeros(0, DType::F32, &Device::Cpu)?;
-        Ok(Loss { value, parts, names: &[], weight: 1.0, samples: 1, waited: Duration::ZERO })
+        Ok(Loss::new(value, 1))
     }
-    fn save(&self) -> Result<(NamedTensors, serde_json::Value)> {
-        self.0.save()
+    fn save(&mut self, files: &mut StateFiles) -> Result<TaskState> {
+        self.0.save(files)
     }
-    fn restore(&mut self, carried: &NamedTensors, cursor: &serde_json::Value) -> Result<()> {
-        self.0.restore(carried, cursor)
+    fn restore(&mut self, state: &TaskState, files: &SavedFiles) -> Result<()> {
+        self.0.restore(state, files)
     }
 }
 
@@ -212,17 +324,12 @@ fn f16_finds_its_loss_scale_and_keeps_it_over_a_resume() {
 fn a_batch_without_weight_changes_nothing_but_the_decay() {
     struct Nothing(Line);
     impl Task for Nothing {
-        fn unit(&self) -> &'static str {
-            "samples"
+        type Batch = ();
+        fn next_batch(&mut self, _: &Context) -> Result<()> {
+            Ok(())
         }
-        fn loss(&mut self, parameters: &Params) -> Result<Loss> {
-            Ok(Loss { weight: 0.0, ..self.0.loss(parameters)? })
-        }
-        fn save(&self) -> Result<(NamedTensors, serde_json::Value)> {
-            self.0.save()
-        }
-        fn restore(&mut self, carried: &NamedTensors, cursor: &serde_json::Value) -> Result<()> {
-            self.0.restore(carried, cursor)
+        fn loss(&mut self, parameters: &Params, batch: &(), context: &Context) -> Result<Loss> {
+            Ok(Loss { weight: 0.0, ..self.0.loss(parameters, batch, context)? })
         }
     }
     let w = var();

@@ -15,7 +15,7 @@ const DIRECTORY: &str = "CANDLE_TRAIN_KILLED_DIRECTORY";
 fn checkpoint(step: u64) -> Checkpoint {
     let tensor = Tensor::full(step as f32, 20_000, &Device::Cpu).unwrap();
     let group = |name: &str| (name.to_owned(), [("w".to_owned(), tensor.clone())].into_iter().collect());
-    Checkpoint { step, tensors: [group("parameters"), group("moments")].into(), state: step.into(), score: None }
+    Checkpoint { step, tensors: [group("parameters"), group("moments")].into(), state: step.into(), ..Checkpoint::default() }
 }
 
 fn store(directory: &Path) -> Store {

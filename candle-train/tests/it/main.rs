@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
+#[cfg(unix)]
+mod actors;
 mod beam;
 mod beam_page;
 mod command;

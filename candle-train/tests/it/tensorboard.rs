@@ -2,6 +2,7 @@
 
 use crate::{replays, run, small, text};
 use candle_train::metrics::{Reporter, StepFigures};
+use candle_train::task::{Evaluation, Score};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
@@ -31,7 +32,7 @@ fn report(directory: &Path, from: u64, to: u64) {
         let time = Duration::from_millis(step);
         reporter.step(&StepFigures { step, loss, norm: 0.5, time, samples: 64, parts, ..StepFigures::default() }).unwrap();
         if step % 10 == 0 {
-            reporter.evaluation(step, &[("score".to_owned(), loss), ("accuracy".to_owned(), 0.25)].into()).unwrap();
+            reporter.evaluation(step, &Evaluation::new(Score::minimise(loss), [("accuracy", 0.25)])).unwrap();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The way of a batch's floats from the loader's thread to the device.
+//! How a batch's floats get from the thread that makes them to the device.
 //!
 //! On the CPU they are a vector that becomes a tensor. On CUDA the thread writes into one of a few pinned blocks; the trainer
 //! starts the copy a batch ahead, on a stream of its own, and gives the block back, which the thread writes again when the copy
@@ -12,14 +12,14 @@ use {
     std::sync::mpsc::{Receiver, Sender, channel},
 };
 
-/// The floats of a batch, on the host.
-pub(super) enum Floats {
+/// Memory of the host for the floats of a batch.
+pub(super) enum Block {
     Host(Vec<f32>),
     #[cfg(feature = "cuda")]
     Pinned(Staging),
 }
 
-impl Floats {
+impl Block {
     /// The values, to be written.
     pub fn values(&mut self) -> Result<&mut [f32]> {
         match self {
@@ -30,7 +30,7 @@ impl Floats {
     }
 }
 
-/// The thread's side: memory for so many floats.
+/// The side of the thread that makes batches: blocks for so many floats.
 pub(super) enum Blocks {
     Host(usize),
     /// `left` blocks may still be made, then one has to come back.
@@ -45,26 +45,26 @@ pub(super) enum Blocks {
 
 impl Blocks {
     /// A block; `None` when the trainer's side is gone.
-    pub fn next(&mut self) -> Result<Option<Floats>> {
+    pub fn next(&mut self) -> Result<Option<Block>> {
         match self {
-            Self::Host(len) => Ok(Some(Floats::Host(vec![0.0; *len]))),
+            Self::Host(len) => Ok(Some(Block::Host(vec![0.0; *len]))),
             #[cfg(feature = "cuda")]
             Self::Pinned { device, len, left, back } => {
                 if let Ok(block) = back.try_recv() {
-                    return Ok(Some(Floats::Pinned(block)));
+                    return Ok(Some(Block::Pinned(block)));
                 }
                 if *left == 0 {
-                    return Ok(back.recv().ok().map(Floats::Pinned));
+                    return Ok(back.recv().ok().map(Block::Pinned));
                 }
                 *left -= 1;
-                Ok(Some(Floats::Pinned(Staging::new(device, *len)?)))
+                Ok(Some(Block::Pinned(Staging::new(device, *len)?)))
             }
         }
     }
 }
 
 /// The trainer's side.
-pub(super) enum Sending {
+pub(super) enum Uploads {
     Host,
     #[cfg(feature = "cuda")]
     Ahead {
@@ -74,7 +74,7 @@ pub(super) enum Sending {
 }
 
 /// Floats on their way to the device.
-pub(super) enum Sent {
+pub(super) enum Uploading {
     Host(Tensor),
     #[cfg(feature = "cuda")]
     Device(Upload),
@@ -82,47 +82,47 @@ pub(super) enum Sent {
 
 /// Both sides, for batches of `len` floats, `blocks` of them in pinned memory.
 #[cfg_attr(not(feature = "cuda"), expect(unused_variables))]
-pub(super) fn way(device: &Device, len: usize, blocks: usize) -> Result<(Sending, Blocks)> {
+pub(super) fn between(device: &Device, len: usize, blocks: usize) -> Result<(Uploads, Blocks)> {
     match device {
         #[cfg(feature = "cuda")]
-        Device::Cuda(device) => {
+        Device::Cuda(device) if len > 0 => {
             let (give_back, back) = channel();
-            let sending = Sending::Ahead { uploader: Uploader::new(device)?, back: give_back };
-            Ok((sending, Blocks::Pinned { device: device.clone(), len, left: blocks, back }))
+            let uploads = Uploads::Ahead { uploader: Uploader::new(device)?, back: give_back };
+            Ok((uploads, Blocks::Pinned { device: device.clone(), len, left: blocks, back }))
         }
-        _ => Ok((Sending::Host, Blocks::Host(len))),
+        _ => Ok((Uploads::Host, Blocks::Host(len))),
     }
 }
 
-impl Sending {
-    /// Whether floats are sent before they are asked for.
-    pub fn is_ahead(&self) -> bool {
+impl Uploads {
+    /// Whether copies are started before they are asked for.
+    pub fn are_ahead(&self) -> bool {
         !matches!(self, Self::Host)
     }
 
-    /// Starts to send. Waits for nothing.
-    pub fn send(&self, floats: Floats) -> Result<Sent> {
-        match (self, floats) {
-            (_, Floats::Host(values)) => {
+    /// Starts a copy. Waits for nothing.
+    pub fn start(&self, block: Block) -> Result<Uploading> {
+        match (self, block) {
+            (_, Block::Host(values)) => {
                 let len = values.len();
-                Ok(Sent::Host(Tensor::from_vec(values, len, &Device::Cpu)?))
+                Ok(Uploading::Host(Tensor::from_vec(values, len, &Device::Cpu)?))
             }
             #[cfg(feature = "cuda")]
-            (Self::Ahead { uploader, back }, Floats::Pinned(mut block)) => {
+            (Self::Ahead { uploader, back }, Block::Pinned(mut block)) => {
                 let upload = uploader.start(&mut block)?;
                 // The thread may have ended by an error, which comes after this batch; nobody needs the block then.
                 let _ = back.send(block);
-                Ok(Sent::Device(upload))
+                Ok(Uploading::Device(upload))
             }
             #[cfg(feature = "cuda")]
-            (Self::Host, Floats::Pinned(_)) => Err(candle_models::Error::Input("a pinned block without a device".to_owned())),
+            (Self::Host, Block::Pinned(_)) => Err(candle_models::Error::Input("a pinned block without a device".to_owned())),
         }
     }
 }
 
-impl Sent {
-    /// The floats as a vector, on the device if they were sent there. The host does not wait.
-    pub fn arrive(self) -> Result<Tensor> {
+impl Uploading {
+    /// The floats `[len]`, on the device. The host does not wait.
+    pub fn finish(self) -> Result<Tensor> {
         match self {
             Self::Host(tensor) => Ok(tensor),
             #[cfg(feature = "cuda")]
