@@ -14,8 +14,8 @@ mod pinned;
 mod start;
 mod upload;
 
-pub use gpu::{Gpu, Kernel, Source, address, empty};
-pub(crate) use gpu::{Grid, Matrix, States, device_of, matrix, parameter, result, same, storage_matrix};
+pub use gpu::{Gpu, Grid, Kernel, Matrix, Source, States, address, empty};
+pub(crate) use gpu::{device_of, matrix, parameter, result, same, storage_matrix};
 pub(crate) use pinned::Pinned;
 pub(crate) use start::start;
 pub use upload::{Staging, Upload, Uploader};

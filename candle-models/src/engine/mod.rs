@@ -54,7 +54,7 @@ mod stats;
 mod step;
 mod sync;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use error::EngineError;
 pub use options::{Options, Placement};
@@ -66,7 +66,8 @@ pub use step::Step;
 
 use crate::Result;
 use crate::bundle::{self, BASELINES, Bundle, CARD, ParameterSpec, Storage, TOKENIZER};
-use crate::exec::program::{Output, Program, Recorder, Whole};
+use crate::exec::Target;
+use crate::exec::program::{Output, Program, Recorder};
 use crate::exec::work::{self, Work};
 use crate::recurrent::Recurrent;
 use crate::{beam, policy};
@@ -92,7 +93,9 @@ pub trait Model: Recurrent + Send + Sync {
     fn config(&self) -> serde_json::Value;
 
     /// Which values the columns of an input of indices can take. The default for other inputs.
-    fn index_limits(&self, input: &str) -> IndexLimits;
+    fn index_limits(&self, _input: &str) -> IndexLimits {
+        IndexLimits::default()
+    }
 
     /// Writes one pass down; the outputs in the signature's order.
     fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>>;
@@ -104,7 +107,7 @@ pub trait Model: Recurrent + Send + Sync {
 /// # Errors
 /// If the model cannot be recorded.
 pub fn work(model: &dyn Model, batch: usize, steps: usize, dtype: DType) -> Result<Vec<Work>> {
-    let program = Program::new(model.signature(), Whole::default(), |recorder| model.record(recorder))?;
+    let program = Program::new(model.signature(), Target::Cpu, |recorder| model.record(recorder))?;
     work::work(&program, batch, steps, dtype)
 }
 

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use candle_models::beam::{self, Beam, BeamConfig};
 use candle_models::bundle::{Bundle, CARD, ParameterSpec, Role, StoredParameter};
 use candle_models::cli;
-use candle_models::engine::{self, Model};
+use candle_models::engine::{self, Model, Runner};
 use candle_models::tensors::TensorSpec;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -34,6 +34,8 @@ struct Report {
     model: Arc<dyn Model>,
     parameters: Vec<StoredParameter>,
     work: Work,
+    /// Operations without a kernel on the CPU.
+    on_tensors: Vec<&'static str>,
     metadata: Value,
     card: Vec<String>,
 }
@@ -81,7 +83,16 @@ impl Report {
         let model = engine::load(&bundle).with_context(|| dir.display().to_string())?;
         let card = bundle.read_file(CARD)?.unwrap_or_default();
         let card = String::from_utf8_lossy(&card).lines().take(CARD_LINES).map(str::to_owned).collect();
-        Ok(Self { parameters: bundle.parameters()?, work: Work::of(&bundle)?, metadata: bundle.metadata()?, card, model, bundle })
+        let on_tensors = Runner::new(model.clone(), 1, 1)?.on_tensors().to_vec();
+        Ok(Self {
+            parameters: bundle.parameters()?,
+            work: Work::of(&bundle)?,
+            on_tensors,
+            metadata: bundle.metadata()?,
+            card,
+            model,
+            bundle,
+        })
     }
 
     fn values(&self) -> usize {
@@ -127,6 +138,10 @@ impl Report {
             "work: {} (inputs x outputs of every linear layer; lookups, norms, convolution, scan and attention not counted)",
             self.work.text()
         ))?;
+        line(match &self.on_tensors[..] {
+            [] => "operations: all have kernels on the CPU".to_owned(),
+            names => format!("operations without a kernel on the CPU, which run on tensors: {}", names.join(", ")),
+        })?;
         if !self.metadata.is_null() {
             line(format_args!("metadata: {}", self.metadata))?;
         }
@@ -154,6 +169,7 @@ impl Report {
             "bytes": self.bytes(),
             "state_values": self.state_values(),
             "multiply_adds": self.work.frame,
+            "operations_on_tensors": self.on_tensors,
             "metadata": self.metadata,
             "card": self.card.join("\n"),
         });

@@ -3,7 +3,7 @@
 use super::gpus::{self, Footprint, Recommendation};
 use anyhow::{Context, Result};
 use candle_models::bundle::{Bundle, ParameterSpec, Role};
-use candle_models::engine;
+use candle_models::engine::{self, Runner};
 use candle_models::tensors::TensorSpec;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +17,8 @@ pub struct BundleReport {
     /// Linear layers with a side that is no multiple of eight.
     pub misaligned: Vec<(String, [usize; 2])>,
     pub recommended: Vec<Recommendation>,
+    /// Operations without a kernel on the CPU.
+    pub on_tensors: Vec<&'static str>,
 }
 
 impl BundleReport {
@@ -33,7 +35,8 @@ impl BundleReport {
             ..of_parameters(&parameters)
         };
         let recommended = gpus::recommend(&footprint);
-        Ok(Self { path: path.to_owned(), footprint, misaligned: misaligned(&parameters), recommended })
+        let on_tensors = Runner::new(model, 1, 1)?.on_tensors().to_vec();
+        Ok(Self { path: path.to_owned(), footprint, misaligned: misaligned(&parameters), recommended, on_tensors })
     }
 }
 
