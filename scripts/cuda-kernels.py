@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compiles every CUDA kernel of ours with NVRTC for the supported architectures, on a machine without a GPU.
 
-    CUDA_HOME=DIR scripts/cuda-kernels.py [--cache DIR] [--spill BYTES] [FILE.cu ...]
+    CUDA_HOME=DIR scripts/cuda-kernels.py [--cache DIR] [--spill BYTES] [--architectures LIST] [FILE.cu ...]
 
 The text of a kernel file is put together as at run time (candle-models/src/cuda): `common.cuh` comes
 first. A compiler warning is an error, and so are register spills of more than BYTES (loads and stores together). Prints
@@ -98,10 +98,10 @@ def check(job):
     return job, result
 
 
-def jobs(files, cache, compiler):
+def jobs(files, architectures, cache, compiler):
     for path in files:
         text = COMMON.read_text() + path.read_text()
-        for architecture in ARCHITECTURES:
+        for architecture in architectures:
             key = hashlib.sha256("\0".join([compiler, architecture, *OPTIONS, text]).encode()).hexdigest()
             yield path, text, architecture, cache, key
 
@@ -110,6 +110,7 @@ def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--cache", type=pathlib.Path, default=pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "cuda-kernels")
     arguments.add_argument("--spill", type=int, default=64, help="bytes of register spills that a kernel may have (default 64)")
+    arguments.add_argument("--architectures", type=lambda text: text.split(","), default=ARCHITECTURES, help=f"default {','.join(ARCHITECTURES)}")
     arguments.add_argument("files", nargs="*", type=pathlib.Path)
     arguments = arguments.parse_args()
     files = arguments.files or sorted(path for crate in ("candle-models", "candle-train") for path in (ROOT / crate / "src").rglob("*.cu"))
@@ -118,7 +119,7 @@ def main():
     arguments.cache.mkdir(parents=True, exist_ok=True)
     compiler, failures, rows = version(library()), [], []
     with multiprocessing.Pool() as pool:
-        for (path, _, architecture, _, _), result in pool.imap(check, jobs(files, arguments.cache, compiler)):
+        for (path, _, architecture, _, _), result in pool.imap(check, jobs(files, arguments.architectures, arguments.cache, compiler)):
             if result["error"] is not None:
                 failures.append(f"{path} for {architecture}:\n{result['error']}")
             for kernel, found in result["kernels"].items():

@@ -289,7 +289,8 @@ fn largest(mut fits: impl FnMut(usize) -> Result<bool>) -> Result<usize> {
 fn marked(timed: Vec<Timed>, limits: Limits, fits: usize, host: &Host) -> Vec<BatchRow> {
     let within = |t: &&Timed| tail_us(&t.measurement) <= limits.latency_us;
     let rate = |t: &Timed| rows_per_s(&t.case, &t.measurement);
-    let best = timed.iter().filter(within).map(rate).fold(f64::NAN, f64::max);
+    // Where none is fast enough a share is that of the best of all.
+    let best = timed.iter().filter(within).map(rate).reduce(f64::max).or_else(|| timed.iter().map(rate).reduce(f64::max)).unwrap_or(1.0);
     let knee = timed.iter().filter(within).position(|t| rate(t) >= KNEE * best);
     let row = |(i, t): (usize, Timed)| {
         let mark = match knee {
@@ -316,7 +317,8 @@ mod tests {
             networks: vec![Network::random("mlp", Heads::Independent, directory).unwrap()],
             threads: vec![1],
             most: 4,
-            limits: Limits { latency_us: 1e6, memory_mb: 100.0 },
+            // However slow the machine.
+            limits: Limits { latency_us: 1e12, memory_mb: 100.0 },
             place: Place::cpu(),
         }
     }
@@ -342,7 +344,7 @@ mod tests {
         assert!(rows.iter().all(|row| row.cells().len() == BatchRow::COLUMNS.len()));
         // Where none is fast enough none is recommended.
         let rows = marked(vec![timed(&suite, 1, 5000.0)], limits, 900, &Host::detect(None));
-        assert_eq!(rows[0].mark, Mark::TooSlow);
+        assert_eq!((rows[0].mark, rows[0].share_of_best), (Mark::TooSlow, 1.0));
     }
 
     #[test]

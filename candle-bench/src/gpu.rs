@@ -156,7 +156,7 @@ impl GpuSuite {
         };
         let mut compare = || {
             let row = suite.run(peer, &self.settings, host, |_| {})?.whole()?.pop().context("nothing was compared")?;
-            let c = row.comparison.with_context(|| format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst))?;
+            let c = row.comparison.with_context(|| format!("outputs disagree: {}", row.agreement))?;
             let evidence = format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds);
             Ok((1.0 / c.ratio, c.ratio_ci.inverse(), evidence))
         };

@@ -237,16 +237,27 @@ impl Measurement {
 
 /// Warms up and measures windows until the last three agree, or says that they never did.
 pub fn measure(subject: &mut dyn Rounds, settings: &Settings) -> Result<Measurement> {
+    measure_beside(subject, settings, || (host::waited_for_cpu(), host::chain()))
+}
+
+/// [`measure`], where `disturbance` says how long threads of this process have waited for a processor so far, and how long a chain of dependent
+/// multiplications takes now.
+fn measure_beside(
+    subject: &mut dyn Rounds,
+    settings: &Settings,
+    mut disturbance: impl FnMut() -> (Option<Duration>, Duration),
+) -> Result<Measurement> {
     settings.validate()?;
     let calls = warm_up(subject, settings)?;
     let mut windows: Vec<Round> = Vec::new();
-    let (mut waits, mut chains) = (vec![host::waited_for_cpu()], vec![host::chain()]);
+    let (mut waits, mut chains): (Vec<_>, Vec<_>) = [disturbance()].into_iter().unzip();
     let mut agreed = false;
     while !agreed && windows.len() < settings.max_windows {
         settings.interrupt.check()?;
         windows.push(subject.round(calls)?);
-        waits.push(host::waited_for_cpu());
-        chains.push(host::chain());
+        let (waited, chain) = disturbance();
+        waits.push(waited);
+        chains.push(chain);
         agreed = windows.len() >= STEADY && agree(&windows[windows.len() - STEADY..], settings.tolerance);
     }
     let first = windows.len() - STEADY;
@@ -393,10 +404,15 @@ mod tests {
         Synthetic { call: 0, latency_us }
     }
 
+    /// On a machine on which nothing else runs.
+    fn measure_alone(latency_us: impl FnMut(usize) -> f64, settings: &Settings) -> Measurement {
+        measure_beside(&mut synthetic(latency_us), settings, || (Some(Duration::ZERO), Duration::from_micros(15))).unwrap()
+    }
+
     #[test]
     fn steady_timings_stop_after_three_windows() {
         // 1% of the calls take ten times as long.
-        let found = measure(&mut synthetic(|i| if i % 100 == 7 { 1000.0 } else { 100.0 }), &Settings::default()).unwrap();
+        let found = measure_alone(|i| if i % 100 == 7 { 1000.0 } else { 100.0 }, &Settings::default());
         assert!(found.steady);
         assert_eq!(found.windows, 3);
         let latency = &found.latency_us;
@@ -410,7 +426,7 @@ mod tests {
 
     #[test]
     fn a_slow_start_is_left_out() {
-        let found = measure(&mut synthetic(|i| if i < 1000 { 500.0 } else { 50.0 }), &Settings::default()).unwrap();
+        let found = measure_alone(|i| if i < 1000 { 500.0 } else { 50.0 }, &Settings::default());
         assert!(found.steady);
         assert_eq!(found.latency_us.max, 50.0);
     }
@@ -418,7 +434,7 @@ mod tests {
     #[test]
     fn timings_that_never_settle_are_reported_so() {
         let settings = Settings { max_windows: 6, ..Settings::default() };
-        let found = measure(&mut synthetic(|i| 100.0 + 0.05 * i as f64), &settings).unwrap();
+        let found = measure_alone(|i| 100.0 + 0.05 * i as f64, &settings);
         assert!(!found.steady);
         assert_eq!(found.windows, 6);
     }
@@ -429,6 +445,21 @@ mod tests {
         let stalled = |stall_us: f64| Round { latencies_us: vec![100.0; 99], seconds: 99.0 * 100e-6 + stall_us * 1e-6 };
         assert!(agree(&[stalled(0.0), stalled(500.0), stalled(0.0)], 0.1));
         assert!(!agree(&[stalled(0.0), stalled(9900.0), stalled(0.0)], 0.1));
+    }
+
+    #[test]
+    fn equal_windows_beside_other_programs_are_not_steady() {
+        // Four looks around three windows of half a second: what threads have waited so far, and the chain.
+        let look = |waited_ms: [u64; 4], chain_us: [u64; 4]| {
+            let mut looks = waited_ms.into_iter().zip(chain_us);
+            let next = || looks.next().map(|(ms, us)| (Some(Duration::from_millis(ms)), Duration::from_micros(us))).unwrap();
+            measure_beside(&mut synthetic(|_| 100.0), &Settings::default(), next).unwrap()
+        };
+        assert!(look([7, 57, 107, 150], [15; 4]).steady);
+        let waited = look([7, 107, 207, 307], [15; 4]);
+        assert!(!waited.steady && waited.waited.is_some_and(|share| (share - 0.2).abs() < 1e-3), "{waited:?}");
+        let clock = look([0; 4], [20, 20, 22, 20]);
+        assert!(!clock.steady && clock.clock.is_some_and(|change| (change - 0.1).abs() < 1e-9), "{clock:?}");
     }
 
     #[test]

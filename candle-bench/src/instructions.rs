@@ -20,7 +20,7 @@ pub use paths::HotPath;
 
 use anyhow::{Context, Result, bail, ensure};
 use candle_models::device;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
@@ -28,7 +28,9 @@ use std::process::Command;
 /// By how much a count may lie above or below its row.
 pub const TOLERANCE_PERCENT: u64 = 2;
 /// The columns of the table.
-const COLUMNS: &str = "Path,Instructions,Compiler,Architecture,Profile,Valgrind";
+const COLUMNS: &str = "Path,Instructions,Function,Compiler,Architecture,Profile,Valgrind";
+/// Functions that take less than this share of a path (one in so many instructions) have no row.
+const LEAST_SHARE: u64 = 200;
 /// The instruction set of the kernels that are counted.
 const SIMD: &str = "avx2";
 /// Variables that a counted program may see: where programs and their libraries are.
@@ -76,13 +78,22 @@ impl Build {
     }
 }
 
+/// Instructions of one call of a path.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Count {
+    /// All of them.
+    pub total: u64,
+    /// Those of the functions that take most, without the functions that they call. What the compiler inlined counts where it was inlined.
+    pub functions: BTreeMap<String, u64>,
+}
+
 /// Instructions of a call by path, of one build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     /// What was counted.
     pub build: Build,
     /// Instructions of one call.
-    pub counts: BTreeMap<String, u64>,
+    pub counts: BTreeMap<String, Count>,
 }
 
 impl Table {
@@ -91,9 +102,9 @@ impl Table {
         let build = Build::here(valgrind)?;
         let mut counts = BTreeMap::new();
         for &path in paths {
-            let instructions = count(path, program, valgrind).with_context(|| path.name())?;
-            seen(path, instructions);
-            counts.insert(path.name(), instructions);
+            let count = count(path, program, valgrind).with_context(|| path.name())?;
+            seen(path, count.total);
+            counts.insert(path.name(), count);
         }
         Ok(Self { build, counts })
     }
@@ -105,17 +116,25 @@ impl Table {
     pub fn parse(text: &str) -> Result<Self> {
         let mut lines = text.lines().zip(1..);
         ensure!(lines.next().is_some_and(|(header, _)| header == COLUMNS), "line 1: expected the columns {COLUMNS}");
-        let (mut builds, mut counts) = (Vec::new(), BTreeMap::new());
+        let (mut builds, mut counts) = (Vec::new(), BTreeMap::<String, Count>::new());
         for (line, number) in lines {
             let cells: Vec<&str> = line.split(',').collect();
-            let [path, instructions, compiler, architecture, profile, valgrind] = cells[..] else {
-                bail!("line {number}: expected 6 cells, found {}", cells.len());
+            let [path, instructions, function, compiler, architecture, profile, valgrind] = cells[..] else {
+                bail!("line {number}: expected 7 cells, found {}", cells.len());
             };
             let instructions: u64 =
                 instructions.parse().ok().filter(|&n| n > 0).with_context(|| format!("line {number}: {instructions} is no count"))?;
-            ensure!(counts.insert(path.to_owned(), instructions).is_none(), "line {number}: {path} stands there twice");
+            let count = counts.entry(path.to_owned()).or_default();
+            let before = match function {
+                "" => std::mem::replace(&mut count.total, instructions),
+                function => count.functions.insert(function.to_owned(), instructions).unwrap_or(0),
+            };
+            ensure!(before == 0, "line {number}: {path} {function} stands there twice");
             let [compiler, architecture, profile, valgrind] = [compiler, architecture, profile, valgrind].map(str::to_owned);
             builds.push(Build { compiler, architecture, profile, valgrind });
+        }
+        if let Some((path, _)) = counts.iter().find(|(_, count)| count.total == 0) {
+            bail!("{path}: functions and no total");
         }
         let build = builds.first().cloned().context("no rows")?;
         ensure!(builds.iter().all(|b| *b == build), "rows of several builds: they were not counted together");
@@ -126,9 +145,11 @@ impl Table {
     pub fn text(&self) -> String {
         let build = self.build.fields().map(|(_, value)| value.replace(',', " ")).join(",");
         let mut text = format!("{COLUMNS}\n");
-        for (path, instructions) in &self.counts {
-            // Writing into a String does not fail.
-            let _ = writeln!(text, "{path},{instructions},{build}");
+        for (path, Count { total, functions }) in &self.counts {
+            for (function, instructions) in std::iter::once((&String::new(), total)).chain(functions) {
+                // Writing into a String does not fail.
+                let _ = writeln!(text, "{path},{instructions},{function},{build}");
+            }
         }
         text
     }
@@ -141,9 +162,9 @@ impl Table {
         if let Some(path) = self.counts.keys().find(|path| !now.counts.contains_key(*path)) {
             bail!("{path}: in the table, and no such path is counted");
         }
-        let change = |(path, &now): (&String, &u64)| -> Result<Change> {
-            let before = *self.counts.get(path).with_context(|| format!("{path}: counted, and not in the table"))?;
-            Ok(Change { path: path.clone(), before, now })
+        let change = |(path, now): (&String, &Count)| -> Result<Change> {
+            let before = self.counts.get(path).with_context(|| format!("{path}: counted, and not in the table"))?;
+            Ok(Change { path: path.clone(), before: before.total, now: now.total, functions: moved(before, now) })
         };
         now.counts.iter().map(change).collect()
     }
@@ -158,6 +179,18 @@ pub struct Change {
     pub before: u64,
     /// Now.
     pub now: u64,
+    /// The functions whose instructions changed by at least a two-hundredth of the path's, with the change, the largest first.
+    pub functions: Vec<(String, i64)>,
+}
+
+/// [`Change::functions`].
+fn moved(before: &Count, now: &Count) -> Vec<(String, i64)> {
+    let names: BTreeSet<&String> = before.functions.keys().chain(now.functions.keys()).collect();
+    let of = |count: &Count, name: &String| count.functions.get(name).map_or(0, |&n| n as i64);
+    let changes = names.into_iter().map(|name| (name.clone(), of(now, name) - of(before, name)));
+    let mut changes: Vec<_> = changes.filter(|(_, change)| change.unsigned_abs() >= (before.total / LEAST_SHARE).max(1)).collect();
+    changes.sort_by_key(|(_, change)| std::cmp::Reverse(change.unsigned_abs()));
+    changes
 }
 
 /// What a change means.
@@ -187,7 +220,7 @@ impl Change {
 }
 
 /// Counts one path in a process of its own.
-fn count(path: HotPath, program: &Path, valgrind: &Path) -> Result<u64> {
+fn count(path: HotPath, program: &Path, valgrind: &Path) -> Result<Count> {
     let scratch = tempfile::tempdir().context("no directory for the counts")?;
     let out = scratch.path().join("callgrind.out");
     let mut command = Command::new(valgrind);
@@ -200,15 +233,51 @@ fn count(path: HotPath, program: &Path, valgrind: &Path) -> Result<u64> {
     command.env(device::SIMD_VARIABLE, SIMD);
     let output = command.output().with_context(|| format!("{}: cannot be started", valgrind.display()))?;
     ensure!(output.status.success(), "it failed under valgrind: {}", String::from_utf8_lossy(&output.stderr).trim());
-    let total = total_of(&std::fs::read_to_string(&out).context("callgrind wrote no counts")?)?;
+    let text = std::fs::read_to_string(&out).context("callgrind wrote no counts")?;
+    let (total, functions) = (total_of(&text)?, functions_of(&text));
     ensure!(total > 0, "nothing was counted: does this program have its symbols?");
-    Ok(total / path.calls())
+    let functions = functions.into_iter().filter(|&(_, n)| n >= total / LEAST_SHARE && n >= path.calls());
+    Ok(Count { total: total / path.calls(), functions: functions.map(|(name, n)| (name, n / path.calls())).collect() })
 }
 
 /// The instructions of a file that callgrind wrote.
 fn total_of(text: &str) -> Result<u64> {
     let total = text.lines().find_map(|line| line.strip_prefix("totals: ")).context("callgrind's file has no totals")?;
     total.trim().parse().with_context(|| format!("callgrind's total {total} is no count"))
+}
+
+/// The instructions of every function, without those that it calls, from a file that callgrind wrote. There a function is `fn=(number) name`, later
+/// `fn=(number)`; each line that begins with a place, a number or a distance from the last one, adds instructions to it, but for the line behind
+/// `calls=`, which has those of the function that is called.
+fn functions_of(text: &str) -> BTreeMap<String, u64> {
+    let (mut names, mut counts) = (HashMap::<&str, String>::new(), BTreeMap::new());
+    let (mut function, mut is_of_a_call) = (String::new(), false);
+    for line in text.lines() {
+        if let Some(named) = line.strip_prefix("fn=").or_else(|| line.strip_prefix("cfn=")) {
+            let (number, name) = named.split_once(' ').unwrap_or((named, ""));
+            if !name.is_empty() {
+                names.insert(number, readable(name));
+            }
+            if line.starts_with("fn=") {
+                function = names.get(number).cloned().unwrap_or_default();
+            }
+        } else if line.starts_with("calls=") {
+            is_of_a_call = true;
+        } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c)) {
+            let instructions: u64 = line.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+            if !std::mem::replace(&mut is_of_a_call, false) {
+                *counts.entry(function.clone()).or_default() += instructions;
+            }
+        }
+    }
+    counts
+}
+
+/// A function's name without the compiler's hash and callgrind's mark of a recursion, and without commas, which separate cells.
+fn readable(name: &str) -> String {
+    let name = name.split_once('\'').map_or(name, |(name, _)| name);
+    let hashed = name.rsplit_once("::h").filter(|(_, hash)| hash.len() == 16 && hash.chars().all(|c| c.is_ascii_hexdigit()));
+    hashed.map_or(name, |(name, _)| name).replace(", ", ";").replace(',', ";")
 }
 
 #[cfg(test)]
@@ -218,14 +287,16 @@ mod tests {
     fn table(counts: &[(&str, u64)]) -> Table {
         let [compiler, architecture, profile, valgrind] = ["rustc 1.91.0", "x86_64", "debug", "valgrind-3.19.0"].map(str::to_owned);
         let build = Build { compiler, architecture, profile, valgrind };
-        Table { build, counts: counts.iter().map(|(path, n)| ((*path).to_owned(), *n)).collect() }
+        let count = |total| Count { total, functions: BTreeMap::from([("f<A;B>".to_owned(), total)]) };
+        Table { build, counts: counts.iter().map(|(path, n)| ((*path).to_owned(), count(*n))).collect() }
     }
 
     #[test]
     fn a_table_comes_back_as_it_was_written() {
         let written = table(&[("mlp-step-f32", 123_456), ("replay", 7)]);
         assert_eq!(Table::parse(&written.text()).unwrap(), written);
-        assert!(written.text().ends_with("\nreplay,7,rustc 1.91.0,x86_64,debug,valgrind-3.19.0\n"), "{}", written.text());
+        let text = written.text();
+        assert!(text.contains("\nreplay,7,,rustc 1.91.0,x86_64,debug,valgrind-3.19.0\nreplay,7,f<A;B>,rustc"), "{text}");
     }
 
     #[test]
@@ -234,11 +305,12 @@ mod tests {
         let good = table(&[("replay", 7)]).text();
         assert!(refused("").starts_with("line 1: expected the columns Path,"));
         assert_eq!(refused(COLUMNS), "no rows");
-        assert_eq!(refused(&good.replace(",debug", "")), "line 2: expected 6 cells, found 5");
+        assert_eq!(refused(&good.replace(",debug", "")), "line 2: expected 7 cells, found 6");
         assert_eq!(refused(&good.replace(",7,", ",seven,")), "line 2: seven is no count");
         assert_eq!(refused(&good.replace(",7,", ",0,")), "line 2: 0 is no count");
         let row = good.lines().nth(1).unwrap();
-        assert_eq!(refused(&format!("{good}{row}\n")), "line 3: replay stands there twice");
+        assert_eq!(refused(&format!("{good}{row}\n")), "line 4: replay  stands there twice");
+        assert_eq!(refused(&good.replace(&format!("{row}\n"), "")), "replay: functions and no total");
         let other = row.replace("replay", "bundle").replace("debug", "release");
         assert!(refused(&format!("{good}{other}\n")).starts_with("rows of several builds"));
     }
@@ -250,6 +322,17 @@ mod tests {
         let verdicts: Vec<Verdict> = changes.iter().map(Change::verdict).collect();
         assert_eq!(verdicts, [Verdict::Unchanged, Verdict::More, Verdict::Unchanged, Verdict::Fewer]);
         assert_eq!((changes[1].path.as_str(), changes[1].share()), ("b", 1021.0 / 1000.0 - 1.0));
+    }
+
+    #[test]
+    fn the_functions_that_grew_are_named() {
+        let count = |functions: &[(&str, u64)]| Count {
+            total: functions.iter().map(|(_, n)| n).sum(),
+            functions: functions.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+        };
+        let (before, now) = (count(&[("same", 800), ("gone", 100), ("noise", 100)]), count(&[("same", 1000), ("new", 50), ("noise", 102)]));
+        let named = [("same", 200), ("gone", -100), ("new", 50)].map(|(name, change)| (name.to_owned(), change));
+        assert_eq!(moved(&before, &now), named);
     }
 
     #[test]
@@ -269,8 +352,10 @@ mod tests {
     }
 
     #[test]
-    fn callgrind_says_its_total() {
-        let text = "version: 1\nevents: Ir\nsummary: 99\n\nfn=(1) f\n1 40\n\ntotals: 41234567890\n";
+    fn callgrind_says_its_total_and_that_of_every_function() {
+        let text = "version: 1\nevents: Ir\nsummary: 99\n\nfn=(1) f\n1 40\n+2 5\nfi=(2) inlined.rs\n* 1\ncfn=(2) a::g<X, Y>::h0123456789abcdef\ncalls=1 7\n+1 900\n\nfn=(2)\n9 900\n\nfn=(1)\n3 4\n\ntotals: 41234567890\n";
+        let functions = [("a::g<X;Y>", 900), ("f", 50)].map(|(name, n)| (name.to_owned(), n));
+        assert_eq!(functions_of(text), BTreeMap::from(functions));
         assert_eq!(total_of(text).unwrap(), 41_234_567_890);
         assert!(total_of("events: Ir\n").is_err() && total_of("totals: many\n").is_err());
     }

@@ -30,6 +30,7 @@ pub mod report;
 pub mod roofline;
 pub mod run;
 pub mod scaling;
+pub mod self_check;
 pub mod split;
 pub mod startup;
 pub mod stats;

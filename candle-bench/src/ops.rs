@@ -10,7 +10,7 @@ mod training;
 
 pub(crate) use inference::{LAYERS, Product, Weights};
 pub use roof::Peaks;
-pub(crate) use roof::{Machine, Site, describe_roofs, gpu};
+pub(crate) use roof::{LEAST_BYTES, Lanes, Machine, Site, describe_roofs, fastest_product, floats, gpu, product_gflop_per_s};
 pub use row::{Calculation, OpRow};
 
 use crate::calls::Agreement;
@@ -96,12 +96,13 @@ impl Placed {
     /// The cells of the columns.
     pub fn cells(&self) -> [String; 7] {
         let (Work { flop, bytes }, Roofs { gflop_per_s, gb_per_s }) = (self.work, self.roofs);
-        let share = self.roofs.share(flop, bytes, self.us).unwrap_or(f64::NAN);
+        // A row above its roof is refused before it comes here; as a cell it says so.
+        let share = self.roofs.share(flop, bytes, self.us).map_or_else(|_| "above".to_owned(), |share| format!("{:.1}", 100.0 * share));
         [
             format!("{:.1}", formulas::gflop_per_s(flop, self.us)),
             format!("{:.1}", formulas::gb_per_s(bytes, self.us)),
             format!("{:.2}", formulas::intensity_flop_per_byte(flop, bytes)),
-            format!("{:.1}", 100.0 * share),
+            share,
             self.bound().name().to_owned(),
             format!("{gflop_per_s:.1}"),
             format!("{gb_per_s:.1}"),

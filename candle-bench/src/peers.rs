@@ -71,7 +71,7 @@ impl Record for PeerRow {
             case.batch.to_string(),
             case.threads.to_string(),
             self.peer.clone(),
-            format!("{:.1e}", self.agreement.worst),
+            self.agreement.difference(),
             format!("{:.1e}", self.agreement.tolerance),
         ];
         match &self.comparison {

@@ -19,6 +19,9 @@ use candle_models::engine::{Engine, Options, Session};
 use serde::{Deserialize, Serialize};
 use std::process::Command;
 
+/// In the place of a figure that could not be measured; the evidence says why.
+const NOT_MEASURED: &str = "not measured";
+
 /// Sessions of the load and of the memory figure.
 pub const SESSIONS: usize = 64;
 
@@ -102,7 +105,8 @@ impl TargetRow {
     pub fn line(&self) -> String {
         let Self { what, found, unit, evidence, case, .. } = self;
         let met = if self.met() { "met" } else { "NOT MET" };
-        format!("{what} | batch {} threads {} | {found:.3} {unit} | {met} | {evidence}", case.batch, case.threads)
+        let found = if found.is_finite() { format!("{found:.3} {unit}") } else { NOT_MEASURED.to_owned() };
+        format!("{what} | batch {} threads {} | {found} | {met} | {evidence}", case.batch, case.threads)
     }
 }
 
@@ -133,7 +137,7 @@ impl Record for TargetRow {
             self.case.batch.to_string(),
             self.case.threads.to_string(),
             self.case.dtype.clone(),
-            format!("{:.digits$}", self.found),
+            if self.found.is_finite() { format!("{:.digits$}", self.found) } else { NOT_MEASURED.to_owned() },
             limit,
             self.unit.clone(),
             if self.met() { "yes" } else { "no" }.to_owned(),
@@ -239,7 +243,7 @@ impl TargetSuite {
                     let (peer, rounds) = (row.peer.clone(), c.rounds);
                     (1.0 / c.ratio, Sides { ours_us: c.ours_us.p50, peer, theirs_us: c.theirs_us.p50, rounds }.to_string())
                 }
-                None => (f64::NAN, format!("outputs disagree: {} by {:.1e}", row.agreement.output, row.agreement.worst)),
+                None => (f64::NAN, format!("outputs disagree: {}", row.agreement)),
             };
             add(TargetRow {
                 host: host.clone(),
@@ -257,7 +261,7 @@ impl TargetSuite {
 
     /// The operations of a training step over its time, as a share of what a large product reaches on as many threads.
     fn matmul_share(&self, training: PeerRow) -> Result<TargetRow> {
-        let PeerRow { host, case, comparison, .. } = training;
+        let PeerRow { host, case, agreement, comparison, .. } = training;
         let micros = comparison.map_or(f64::NAN, |c| c.ours_us.p50);
         let flop = formulas::training_flop((products(&self.mamba[0].policy()?)? * case.batch * case.frames) as f64);
         let (ours, peak) = (formulas::gflop_per_s(flop, micros), Peaks::of_threads(case.threads, &self.settings)?.gflop_per_s);
@@ -269,7 +273,10 @@ impl TargetSuite {
             found_ci: None,
             limit: Limit::AtLeast(0.5),
             unit: "share".into(),
-            evidence: format!("{ours:.0} of {peak:.0} GFLOP/s, 6 per weight and frame"),
+            evidence: match ours.is_finite() {
+                true => format!("{ours:.0} of {peak:.0} GFLOP/s, 6 per weight and frame"),
+                false => format!("outputs disagree: {agreement}"),
+            },
         })
     }
 
@@ -420,6 +427,9 @@ mod tests {
         assert!(row(0.5, Limit::AtLeast(0.5)).met() && !row(0.4, Limit::AtLeast(0.5)).met());
         assert!(!row(f64::NAN, Limit::AtMost(2.0)).met() && !row(f64::NAN, Limit::AtLeast(0.0)).met());
         assert_eq!(row(1.0, Limit::AtMost(2.0)).cells().len(), TargetRow::COLUMNS.len());
+        let unknown = row(f64::NAN, Limit::AtMost(2.0));
+        assert!(unknown.line().contains("| not measured | NOT MET") && !unknown.line().contains("NaN"), "{}", unknown.line());
+        assert_eq!(unknown.cells()[4], "not measured");
         let back: TargetRow = serde_json::from_str(&serde_json::to_string(&row(f64::NAN, Limit::AtMost(2.0))).unwrap()).unwrap();
         assert!(back.found.is_nan() && !back.met());
     }

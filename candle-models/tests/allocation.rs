@@ -1,4 +1,6 @@
 //! A step allocates nothing, on no thread of the process: neither one on a shipped policy nor a million of them.
+//!
+//! A program of its own and not one of the test harness, whose other thread allocates when it tells of a test that takes long.
 #![allow(clippy::unwrap_used)]
 
 use candle_core::Device;
@@ -58,6 +60,12 @@ fn task(session: &mut Session) {
     }
 }
 
+/// Beside another session one goes through the engine's thread: then that has started, and allocates for it no more.
+fn start_thread(engine: &Engine) {
+    blocking(&mut engine.open().unwrap());
+    assert!(engine.stats().steps > engine.stats().lone_steps);
+}
+
 /// A small network with memory, through the engine: what a step would leave behind a million steps make visible.
 fn a_million_steps_leave_memory_as_it_was() {
     let config = PolicyConfig {
@@ -70,9 +78,9 @@ fn a_million_steps_leave_memory_as_it_was() {
     let policy = Policy::new(&config, &Params::init(Random::new(1), &Device::Cpu)).unwrap();
     let engine = Engine::start(Arc::new(policy), &Options::default()).unwrap();
     let mut session = engine.open().unwrap();
+    start_thread(&engine);
     session.set_f32("features", &[0.1; 288]).unwrap();
     session.indices_mut("action").unwrap().fill(SAMPLE);
-    // The engine's thread starts meanwhile.
     (0..10_000).for_each(|_| session.step().unwrap());
     let steps = || (0..1_000_000).for_each(|_| session.step().unwrap());
     assert_eq!(allocations(steps), 0, "a million steps");
@@ -80,11 +88,40 @@ fn a_million_steps_leave_memory_as_it_was() {
     assert!(session.floats("logits").unwrap().iter().all(|l| l.is_finite()));
 }
 
-// One test in a binary of its own: nothing else may run while it counts.
-#[test]
-fn steps_allocate_nothing() {
-    a_million_steps_leave_memory_as_it_was();
-    steps_of_shipped_policies_allocate_nothing();
+/// What the harness would run. Without it the arguments are read here: a list of the tests, a name that is none of them, only those that are
+/// ignored, which none is.
+fn main() {
+    let tests: [(&str, fn()); 2] = [
+        ("a_million_steps_leave_memory_as_it_was", a_million_steps_leave_memory_as_it_was),
+        ("steps_of_shipped_policies_allocate_nothing", steps_of_shipped_policies_allocate_nothing),
+    ];
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let (mut names, mut skipped) = (Vec::new(), Vec::new());
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--skip" => skipped.extend(rest.next()),
+            // Flags with a value.
+            "--format" | "--color" | "--test-threads" | "--logfile" | "--shuffle-seed" | "-Z" => drop(rest.next()),
+            flag if flag.starts_with('-') => {}
+            _ => names.push(argument),
+        }
+    }
+    let matches = |test: &str, name: &str| if has("--exact") { test == name } else { test.contains(name) };
+    let chosen = |test: &str| {
+        let named = names.is_empty() || names.iter().any(|name| matches(test, name));
+        named && !skipped.iter().any(|name| matches(test, name)) && !has("--ignored")
+    };
+    // One after the other: nothing else may run while they count.
+    for (name, test) in tests.into_iter().filter(|(name, _)| chosen(name)) {
+        if has("--list") {
+            println!("{name}: test");
+        } else {
+            test();
+            println!("test {name} ... ok");
+        }
+    }
 }
 
 fn steps_of_shipped_policies_allocate_nothing() {
@@ -92,6 +129,7 @@ fn steps_of_shipped_policies_allocate_nothing() {
     for bundle in ["../weights/policy-mlp", "../weights/policy-mamba"] {
         let engine = Engine::start(engine::load(&Bundle::open(bundle).unwrap()).unwrap(), &Options::default()).unwrap();
         let mut first = engine.open().unwrap();
+        start_thread(&engine);
         blocking(&mut first);
         assert_eq!(allocations(|| blocking(&mut first)), 0, "{bundle} alone");
         let mut second = engine.open().unwrap();

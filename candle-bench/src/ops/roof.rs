@@ -3,6 +3,8 @@
 pub(crate) mod gpu;
 mod threads;
 
+pub(crate) use threads::{Lanes, fastest_product, floats, product_gflop_per_s};
+
 use super::Work;
 use super::inference::Weights;
 use crate::formulas::{self, Roofs};
@@ -18,7 +20,7 @@ pub(super) const PEAK_PRODUCT: usize = 1024;
 /// Bytes of the copy that stands for the machine's peak, source and target together: larger than the caches.
 pub(super) const PEAK_COPY: usize = 1 << 28;
 /// Bytes of the smallest copy or sum: below, starting it would be measured.
-const LEAST_BYTES: usize = 1 << 18;
+pub(crate) const LEAST_BYTES: usize = 1 << 18;
 /// How often a roof is measured anew before a row above it is refused: the first time something else may have run beside it.
 const AGAIN: usize = 2;
 
@@ -147,7 +149,7 @@ impl<'a> Machine<'a> {
     /// # Errors
     /// [`Refused`](formulas::Refused) where the call is too fast for them, also after they have been measured anew.
     pub fn over(&mut self, work: Work, dtype: &str, us: f64) -> Result<Roofs> {
-        let probes = [Probe::Product(dtype.to_owned()), Probe::of_bytes(work.bytes, self.site.bytes())];
+        let probes = self.probes(work, dtype);
         for probe in &probes {
             if !self.found.contains_key(probe) {
                 self.measure(probe)?;
@@ -162,6 +164,17 @@ impl<'a> Machine<'a> {
         let roofs = self.roofs(&probes);
         roofs.share(work.flop, work.bytes, us)?;
         Ok(roofs)
+    }
+
+    /// The roofs over such work, measured once more.
+    pub fn measured_again(&mut self, work: Work, dtype: &str) -> Result<Roofs> {
+        let probes = self.probes(work, dtype);
+        probes.iter().try_for_each(|probe| self.measure(probe))?;
+        Ok(self.roofs(&probes))
+    }
+
+    fn probes(&self, work: Work, dtype: &str) -> [Probe; 2] {
+        [Probe::Product(dtype.to_owned()), Probe::of_bytes(work.bytes, self.site.bytes())]
     }
 
     fn roofs(&self, [product, bytes]: &[Probe; 2]) -> Roofs {

@@ -65,7 +65,7 @@ impl OpRow {
     pub fn line(&self) -> String {
         let found = match &self.comparison {
             Some(c) => format!("{} us, plain {} us, {}", micros(c.ours_us.p50), micros(c.theirs_us.p50), c.in_words()),
-            None => format!("forms disagree: {} by {:.1e}", self.agreement.output, self.agreement.worst),
+            None => format!("forms disagree: {}", self.agreement),
         };
         format!("{} | {} | {} | {} threads | {found}", self.operation, self.shape, self.calculation.name(), self.threads)
     }
@@ -107,7 +107,7 @@ impl Record for OpRow {
             self.shape.clone(),
             self.calculation.name().to_owned(),
             self.threads.to_string(),
-            format!("{:.1e}", self.agreement.worst),
+            self.agreement.difference(),
             format!("{:.1e}", self.agreement.tolerance),
         ];
         match &self.comparison {

@@ -9,7 +9,7 @@ fn stand_in(scratch: &Path, version: &str, total: u64) {
     let program = format!(
         r#"#!/bin/sh
 [ "$1" = --version ] && {{ echo {version}; exit; }}
-for argument; do case "$argument" in --callgrind-out-file=*) printf 'events: Ir\ntotals: {total}\n' > "${{argument#*=}}";; esac; done
+for argument; do case "$argument" in --callgrind-out-file=*) printf 'events: Ir\nfn=(1) product\n1 {total}\ntotals: {total}\n' > "${{argument#*=}}";; esac; done
 "#
     );
     let file = scratch.join("valgrind");
@@ -37,12 +37,14 @@ fn a_path_that_needs_more_fails_by_name_and_one_that_needs_fewer_asks_for_a_new_
 
     let table = scratch.join("table.csv");
     let kept = std::fs::read_to_string(&table).unwrap();
-    std::fs::write(&table, kept.replace("mlp-step-f32,10000,", "mlp-step-f32,9700,").replace("replay,80000,", "replay,90000,")).unwrap();
+    std::fs::write(&table, kept.replace("mlp-step-f32,10000,", "mlp-step-f32,9700,").replace("mlp-step-f32,9700,product", "mlp-step-f32,9000,product").replace("replay,80000,", "replay,90000,")).unwrap();
     let (code, _, said) = instructions(scratch, &["--check"]);
     assert_eq!(code, Some(1));
     assert!(said.contains("error: mlp-step-f32: 10000 instructions a call, +3.1% of 9700 in the table: a regression"), "{said}");
     assert!(said.contains("error: replay: 80000 instructions a call, -11.1% of 90000 in the table: better: make the table anew"), "{said}");
-    assert_eq!(said.lines().count(), 2, "{said}");
+    // The table's functions are named with what they took more or less.
+    assert!(said.contains("\n  +1000 in product\n") && said.contains("\n  -10000 in product\n"), "{said}");
+    assert_eq!(said.lines().count(), 4, "{said}");
 }
 
 #[test]

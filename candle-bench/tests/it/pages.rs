@@ -65,8 +65,12 @@ fn a_stale_table_fails_the_check_and_is_made_anew() {
 }
 
 #[test]
-fn the_readme_of_this_repository_is_fresh() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let filled = candle_bench::readme::fill(&file).unwrap();
-    assert!(filled.stale.is_empty() && filled.tables >= 4, "{:?}: candle-bench readme makes them anew", filled.stale);
+fn the_tables_of_this_repository_are_fresh() {
+    let mut tables = 0;
+    for file in ["README.md", "docs/beam.md", "docs/benchmarks.md"] {
+        let filled = candle_bench::readme::fill(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file)).unwrap();
+        assert!(filled.stale.is_empty(), "{:?}: candle-bench readme makes them anew", filled.stale);
+        tables += filled.tables;
+    }
+    assert!(tables >= 4, "{tables}");
 }

@@ -40,9 +40,8 @@ impl Engine {
         Self::with(executor, (model.signature().clone(), layout, checks), options)
     }
 
-    /// An engine on whatever runs batches.
+    /// An engine on whatever runs batches, with options that were validated.
     pub(super) fn with(executor: Box<dyn Execute>, model: (Signature, Layout, Checks), options: &Options) -> Result<Self> {
-        options.validate()?;
         let (signature, layout, checks) = model;
         if let Some(spec) = signature.state.iter().find(|s| s.dtype != DType::F32) {
             return Err(Error::tensor(&spec.name, "a state of F32", format!("{:?}", spec.dtype)));

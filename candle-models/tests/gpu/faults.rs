@@ -12,7 +12,7 @@ use std::process::Command;
 
 /// Opens a runner for a large batch.
 #[test]
-#[ignore = "the others run it in processes of their own"]
+#[ignore = "deep: nothing of its own; the others run it in processes of their own"]
 fn opens_a_runner() {
     let backbone = BackboneConfig::Mamba { layers: 1, block: Default::default() };
     let model = policy(&PolicyConfig { hidden: 32, backbone, embedding: 4, ..Default::default() }).0;

@@ -18,6 +18,16 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_models::random::Random;
 use device::cuda;
 
+/// Whether a part of the cases is enough: `CANDLE_CUDA_QUICK=1`, for an emulated device, which takes seconds for what a GPU does at once.
+fn is_quick() -> bool {
+    std::env::var("CANDLE_CUDA_QUICK").is_ok_and(|v| v == "1")
+}
+
+/// All cases, or one in `stride` from the first on where a part is enough.
+fn cases<T>(all: impl IntoIterator<Item = T>, stride: usize) -> impl Iterator<Item = T> {
+    all.into_iter().step_by(if is_quick() { stride } else { 1 })
+}
+
 /// Random numbers of that shape, f32 on the CPU.
 fn normal(name: &str, shape: &[usize]) -> Tensor {
     let mut values = vec![0.0; shape.iter().product()];
@@ -65,23 +75,26 @@ fn assert_close(what: &str, got: &[f32], want: &[f32], tolerance: f32) {
 
 /// The largest difference from the CPU in f32 on the same rounded inputs, relative to the largest value or 1: what rounding the
 /// results alone would make, twice for narrow dtypes whose sums round as well.
-const DTYPES: [(DType, f32); 3] = [(DType::F32, 1e-5), (DType::BF16, 8e-3), (DType::F16, 1e-3)];
+const DTYPES: [(DType, f32); 3] = [(DType::F32, 1e-5), (DType::F16, 1e-3), (DType::BF16, 8e-3)];
 
 /// The device against the CPU in every dtype, values and gradients, and the device against itself.
 fn check(device: &Device, name: &str, rows: &[Tensor], params: &[Tensor], op: Op) {
-    for (dtype, tolerance) in DTYPES {
+    for (dtype, tolerance) in cases(DTYPES, 2) {
         let name = format!("{name}, {dtype:?}");
         // The CPU computes in f32 from what rounding left.
         let rounded: Vec<Tensor> = rows.iter().map(|x| on(x, &Device::Cpu, dtype)).collect();
         let want = run(&Device::Cpu, [DType::F32, dtype], [&rounded, params], op);
         let on_device = || run(device, [dtype, dtype], [&rounded, params], op);
-        let (got, again) = (on_device(), on_device());
+        let got = on_device();
         for (i, (got, want)) in got.outputs.iter().zip(&want.outputs).enumerate() {
             assert_close(&format!("{name}: output {i}"), got, want, tolerance);
         }
         for (i, (got, want)) in got.gradients.iter().zip(&want.gradients).enumerate() {
             assert_close(&format!("{name}: gradient {i}"), got, want, 3.0 * tolerance);
         }
-        assert!(got.outputs == again.outputs && got.gradients == again.gradients, "{name}: two runs differ");
+        if !is_quick() || dtype == DType::F32 {
+            let again = on_device();
+            assert!(got.outputs == again.outputs && got.gradients == again.gradients, "{name}: two runs differ");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Operations with memory: resets, carried state, and batches whose rows do not touch each other.
 
-use crate::{assert_close, check, cuda, flat, normal, on};
+use crate::{assert_close, cases, check, cuda, flat, normal, on};
 use candle_core::{DType, Device, Result, Tensor};
 use candle_models::ops;
 use candle_models::random::Random;
@@ -72,7 +72,7 @@ impl Sequences {
 #[test]
 fn convolutions() {
     let Some(device) = cuda() else { return };
-    for (batch, steps, width, taps) in [(1, 1, 3, 4), (2, 6, 17, 4), (3, 2, 130, 3), (2, 5, 8, 2), (2, 70, 5, 4), (1, 40, 3, 16)] {
+    for (batch, steps, width, taps) in cases([(1, 1, 3, 4), (2, 6, 17, 4), (3, 2, 130, 3), (2, 5, 8, 2), (2, 70, 5, 4), (1, 40, 3, 16)], 2) {
         let op: Sequential = |x, state, resets| ops::causal_conv(&x[0], &x[1], &x[2], state, resets);
         Sequences {
             name: format!("conv {batch} x {steps} x {width}, {taps} taps"),
@@ -103,7 +103,7 @@ fn a_convolution_of_columns() {
 fn selective_scans() {
     let Some(device) = cuda() else { return };
     // One frame and many; one tile and several; states below, at and above what a block, a group and a thread take.
-    for (batch, steps, width, states) in [
+    let sizes = [
         (1, 1, 1, 1),
         (2, 7, 16, 4),
         (3, 4, 37, 5),
@@ -113,7 +113,8 @@ fn selective_scans() {
         (1, 3, 2, 64),
         (1, 10, 3, 70),
         (1, 2, 1, 256),
-    ] {
+    ];
+    for (batch, steps, width, states) in cases(sizes, 3) {
         let a = (normal("a", &[states, width]).abs().unwrap() + 0.1).unwrap().neg().unwrap();
         let op: Sequential = |x, state, resets| ops::selective_scan(&x[0], &x[1], &x[2], state, resets);
         Sequences {
@@ -133,7 +134,7 @@ fn selective_scans() {
 #[test]
 fn recurrent_units() {
     let Some(device) = cuda() else { return };
-    for (batch, steps, width) in [(1, 1, 1), (3, 1, 7), (1, 5, 16), (3, 4, 130)] {
+    for (batch, steps, width) in cases([(1, 1, 1), (3, 1, 7), (1, 5, 16), (3, 4, 130)], 2) {
         let op: Sequential = |x, state, resets| ops::gru(&x[0], &x[1], &x[2], state, resets);
         let scale = 1.0 / (width as f64).sqrt();
         Sequences {

@@ -1,6 +1,6 @@
 //! Products, rows looked up, noise, losses and choices on CUDA, and whole passes of a policy.
 
-use crate::{assert_close, check, cuda, flat, normal, on, run};
+use crate::{assert_close, cases, check, cuda, flat, normal, on, run};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_models::device::{Purpose, compute_dtype};
 use candle_models::exec::tensors::{Indices, Regularisation, TensorExecutor};
@@ -191,7 +191,7 @@ fn pass(config: &PolicyConfig, vars: &BTreeMap<String, Var>, device: &Device, dt
 #[test]
 fn a_pass_of_a_policy_with_its_gradients() {
     let Some(device) = cuda() else { return };
-    for config in configs() {
+    for config in cases(configs(), 2) {
         let params = Params::init(Random::new(3), &Device::Cpu);
         Policy::new(&config, &params).unwrap();
         let host = params.vars();

@@ -421,11 +421,11 @@ fn saving_replaces_bundles_and_nothing_else() {
     assert_eq!(names(root.path()), ["model"]);
 }
 
-/// Writes a bundle larger than the space left over a small one, in the directory of the variable `FULL_DISK`.
+/// Writes a bundle larger than the space left over a small one, in the directory of the variable `FULL_DISK`, where that is set.
 #[test]
-#[ignore = "started by full_disk_* with little space"]
+#[ignore = "deep: nothing of its own; full_disk_* start it with little space"]
 fn full_disk_child() {
-    let root = PathBuf::from(std::env::var_os("FULL_DISK").expect("FULL_DISK names the directory"));
+    let Some(root) = std::env::var_os("FULL_DISK").map(PathBuf::from) else { return };
     let dir = root.join("model");
     save(&dir, 1).unwrap();
     let mut large = tensors(DType::F32);

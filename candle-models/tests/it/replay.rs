@@ -421,7 +421,10 @@ fn sample() -> Vec<u8> {
 #[test]
 fn the_shipped_sample_is_what_the_simulation_gives() {
     let stored = std::fs::read(SAMPLE).unwrap();
-    assert!(stored == sample(), "{SAMPLE} differs; `cargo test --features slippi --test it -- --ignored write_the_sample` makes it anew");
+    assert!(
+        stored == sample(),
+        "{SAMPLE} differs; `CANDLE_WRITE_SAMPLE=1 cargo test --workspace --test it -- --ignored write_the_sample` makes it anew"
+    );
     assert!(stored.len() <= 400_000, "{} bytes", stored.len());
     let game = replay::read(SAMPLE).unwrap();
     assert_eq!((game.frames.len(), game.players[0].name.as_str(), game.players[1].name.as_str()), (1200, "Simulated 1", "Simulated 2"));
@@ -429,13 +432,15 @@ fn the_shipped_sample_is_what_the_simulation_gives() {
 }
 
 #[test]
-#[ignore = "writes examples/data/simulated.slp"]
+#[ignore = "deep: nothing of its own; it writes examples/data/simulated.slp where CANDLE_WRITE_SAMPLE is set"]
 fn write_the_sample() {
-    std::fs::write(SAMPLE, sample()).unwrap();
+    if std::env::var_os("CANDLE_WRITE_SAMPLE").is_some() {
+        std::fs::write(SAMPLE, sample()).unwrap();
+    }
 }
 
 #[test]
-#[ignore = "measures: --release -- --ignored --nocapture reading_speed"]
+#[ignore = "deep: reads every real replay five times and prints how fast; --release --nocapture for figures"]
 fn reading_speed() {
     let Some(folder) = data("slippi") else { return };
     let files: Vec<_> = replay::collect([folder]).unwrap().iter().map(|path| std::fs::read(path).unwrap()).collect();

@@ -1,6 +1,7 @@
 //! Beam controllers: the command as a user runs it, and ranks.
 
-use crate::resume::{assert_equal_runs, start_until_saved};
+use crate::held::Held;
+use crate::resume::assert_equal_runs;
 use crate::{run, text};
 use candle_models::Result;
 use candle_models::beam::{Beam, DecisionConfig, Evaluation, Products, Sensing, Tapes};
@@ -33,7 +34,7 @@ fn small(out: &Path) -> Command {
         "trainer.accumulate=2",
         "trainer.save_every=3",
         "trainer.evaluate_every=20",
-        "trainer.log_every=10",
+        "trainer.log_every=1",
     ] {
         command.args(["--set", set]);
     }
@@ -53,9 +54,8 @@ fn a_killed_run_goes_on_to_the_parameters_of_one_that_was_not() {
         let done = run(&mut command(&whole));
         assert!(done.status.success(), "{}", text(&done.stderr));
         for _ in 0..2 {
-            let mut child = start_until_saved(command(&killed).arg("--resume"), &killed);
-            child.kill().unwrap();
-            child.wait().unwrap();
+            // Every third step is saved.
+            Held::saved(command(&killed).arg("--resume"), &killed, 4).kill();
         }
         let done = run(command(&killed).arg("--resume"));
         assert!(done.status.success(), "{}", text(&done.stderr));

@@ -8,6 +8,8 @@ mod command;
 #[path = "../games/mod.rs"]
 mod games;
 mod golden;
+#[cfg(unix)]
+mod held;
 #[cfg(target_os = "linux")]
 mod killed;
 mod learning;
@@ -15,6 +17,7 @@ mod parity;
 mod ranks;
 #[cfg(unix)]
 mod recovery;
+#[cfg(unix)]
 mod resume;
 mod tensorboard;
 
@@ -26,7 +29,8 @@ use std::process::{Command, Output};
 fn small(replays: &Path, out: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_candle-train"));
     command.args(["policy", "--preset", "mamba", "--threads", "2", "--hold-out", "g0", "--replays"]).arg(replays).arg("--out").arg(out);
-    for set in SETS {
+    // Every step is told: that is where tests stop a run.
+    for set in SETS.into_iter().chain(["trainer.log_every=1"]) {
         command.args(["--set", set]);
     }
     command

@@ -83,7 +83,7 @@ fn a_hundred_steps_equal_pytorch() {
 
 /// What `parity.py` reads.
 #[test]
-#[ignore = "writes the input of tests/parity/parity.py to the directory CANDLE_PARITY"]
+#[ignore = "deep: nothing of its own; it writes the input of tests/parity/parity.py to the directory CANDLE_PARITY, where that is set"]
 fn dump() {
     let Some(directory) = std::env::var_os("CANDLE_PARITY").map(PathBuf::from) else { return };
     std::fs::create_dir_all(&directory).unwrap();

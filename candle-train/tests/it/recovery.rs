@@ -1,5 +1,6 @@
 //! What a run does when the disk is full, when a signal comes in mid-save, and when what it finds is not its own.
 
+use crate::held::Held;
 use crate::{replays, run, small, text};
 use candle_core::{Device, Tensor};
 use candle_models::policy::{replay, simulation};
@@ -8,9 +9,9 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Every file below a directory with its content.
 fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -58,31 +59,23 @@ fn a_signal_in_the_middle_of_a_save_ends_with_a_whole_checkpoint() {
     let (replays, out) = (replays(dir.path(), 3, 700), dir.path().join("out"));
     stopped(&replays, &out);
     let partial = |e: std::io::Result<fs::DirEntry>| e.unwrap().file_name().to_string_lossy().starts_with(".partial-step-");
-    let mut caught = 0;
-    for i in 0..8 {
-        let mut command = small(&replays, &out);
-        let mut child = command.arg("--resume").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        let start = Instant::now();
-        while !fs::read_dir(out.join("checkpoints")).unwrap().any(partial) && child.try_wait().unwrap().is_none() {
-            assert!(start.elapsed() < Duration::from_secs(60), "no save within a minute");
-        }
+    let saving = || fs::read_dir(out.join("checkpoints")).unwrap().any(partial);
+    for i in 0..6 {
+        let before = latest(&out);
+        let mut child = Held::start(small(&replays, &out).arg("--resume"));
+        // Every second step is saved, while the next one is made: a save has begun, or is over already.
+        child.steps(3);
+        child.wait("save", || saving() || latest(&out) != before);
         sleep(Duration::from_micros(u64::from(Random::new(7).below(i, 3000))));
-        if child.try_wait().unwrap().is_some() {
-            break; // The run reached its end.
-        }
         // SAFETY: a call without memory, on a child that has not been waited for.
         unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(0));
+        let output = child.finish();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let said = text(&output.stdout);
         let step = said.lines().find_map(|line| line.strip_prefix("stopped by a signal at step ")?.split(';').next()?.parse::<u64>().ok());
-        if let Some(step) = step {
-            assert_eq!(step_of(&latest(&out)), step, "the checkpoint is of the step that the run stopped at");
-            caught += 1;
-        }
-        assert!(!fs::read_dir(out.join("checkpoints")).unwrap().any(partial), "nothing half written is left");
+        assert_eq!(Some(step_of(&latest(&out))), step, "the checkpoint is of the step that the run stopped at: {said}");
+        assert!(!saving(), "nothing half written is left");
     }
-    assert!(caught >= 3, "the run is too short for this machine: {caught} signals came before its end");
 }
 
 /// The command in a process that cannot write files beyond `bytes`: every write behind that fails, as on a full disk.

@@ -1,10 +1,10 @@
 //! A rank that is missing ends the job and is named.
 
-use crate::{SOON, done, end, mpirun};
+use crate::{done, end, mpirun};
 use candle_train::parallel::Communicator;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// In every rank: rank 1 of three fails in the middle of the work.
 pub fn fail(script: &str, ranks: Arc<dyn Communicator>) {
@@ -19,6 +19,7 @@ pub fn fail(script: &str, ranks: Arc<dyn Communicator>) {
             "killed" => drop(signal("KILL")),
             "stopped" => drop(signal("STOP")),
             "late" => std::thread::sleep(Duration::from_secs(3)),
+            "very late" => std::thread::sleep(Duration::from_secs(27)),
             "hanging" => std::thread::sleep(Duration::from_secs(3600)),
             "panicking" => panic!("a mistake"),
             "giving up" => ranks.abandon("the disk is full"),
@@ -50,35 +51,38 @@ fn parted(error: candle_models::Error) {
 }
 
 /// Runs three ranks, of which number 1 does what `script` says.
-fn run(script: &str, limit: &str) -> (i32, String, Duration) {
-    let start = Instant::now();
-    let (code, said) = end(&mpirun(3, script).env("CANDLE_RANK_TIMEOUT", limit).output().unwrap());
-    (code, said, start.elapsed())
+fn run(script: &str, limit: &str) -> (i32, String) {
+    end(&mpirun(3, script).env("CANDLE_RANK_TIMEOUT", limit).output().unwrap())
 }
+
+/// Longer than any test may take, in seconds: who waits so long hangs.
+const NEVER: &str = "100000";
 
 #[test]
 fn a_killed_rank_ends_the_job_and_is_named() {
-    let (code, said, time) = run("killed", "600");
+    let (code, said) = run("killed", NEVER);
     assert!(code != 0 && said.contains("process rank 1 with PID") && said.contains("signal 9"), "{code}: {said}");
-    assert!(time < SOON, "{time:?}");
 }
 
 #[test]
 fn a_rank_that_does_not_come_is_named() {
     for script in ["stopped", "hanging"] {
-        let (code, said, time) = run(script, "4");
+        let (code, said) = run(script, "8");
         assert!(code != 0 && said.contains("error: rank 1 did not come to the sum of 100000 values (call 11) within "), "{code}: {said}");
         assert_eq!(said.matches("error: rank").count(), 1, "{said}");
-        assert!(time < SOON, "{time:?}");
     }
 }
 
 #[test]
 fn a_rank_that_is_late_is_waited_for() {
-    let (code, said, _) = run("late", "20");
+    let (code, said) = run("late", "300");
     assert!(code == 0 && said.matches("done").count() == 3, "{said}");
-    // After the roll call has begun, and before it has ended.
-    let (code, said, _) = run("late", "2.5");
+}
+
+#[test]
+#[ignore = "deep: half a minute; a rank that comes 3 s after the roll call has begun and 3 s before it ends"]
+fn a_rank_that_comes_during_the_roll_call_is_waited_for() {
+    let (code, said) = run("very late", "24");
     assert!(code == 0 && said.matches("done").count() == 3, "{said}");
 }
 
@@ -86,15 +90,13 @@ fn a_rank_that_is_late_is_waited_for() {
 fn a_rank_that_fails_says_why_and_ends_the_others() {
     for (script, why) in [("panicking", "a mistake"), ("giving up", "error: rank 1: the disk is full"), ("failing", "error: no such file")]
     {
-        let (code, said, time) = run(script, "600");
+        let (code, said) = run(script, NEVER);
         assert!(code != 0 && said.contains(why), "{script}: {code}: {said}");
-        assert!(time < SOON, "{script}: {time:?}");
     }
 }
 
 #[test]
 fn ranks_that_make_different_calls_are_told() {
-    let (code, said, time) = run("elsewhere", "600");
+    let (code, said) = run("elsewhere", NEVER);
     assert!(code != 0 && said.contains("rank 1 is at the barrier, rank 0 at the sum of 100000 values (call 11)"), "{code}: {said}");
-    assert!(time < SOON, "{time:?}");
 }

@@ -2,7 +2,6 @@
 
 use crate::{Rank, command, port, start};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 /// A pair of hosts joined by a cable, and gone when dropped.
 struct Hosts(String);
@@ -51,11 +50,9 @@ fn ranks_on_two_hosts_meet_and_notice_when_the_cable_is_cut() {
     let port = port();
     let mut ranks = [('a', 0), ('b', 1)].map(|(host, rank)| hosts.start(host, &command(rank, 2, port, "stay")));
     ranks.iter_mut().for_each(Rank::met);
-    let begin = Instant::now();
     assert!(ip(&format!("-n {} link set cable down", hosts.name('b'))));
     for (rank, other) in ranks.into_iter().zip([1, 0]) {
         let (code, said) = rank.end();
         assert!(code == 3 && said.contains(&format!("rank {other}: silent for 10 s")), "{said}");
     }
-    assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
 }

@@ -12,10 +12,14 @@ use candle_train::parallel::rendezvous::{Token, meet};
 use std::io::Read;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
 /// What a rank does after the rendezvous.
 const SCRIPT: &str = "CANDLE_TEST_RANK";
+
+/// What would take longer hangs.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A rank, where this program was started as one; else there is nothing to test.
 #[test]
@@ -24,6 +28,7 @@ fn as_a_rank() {
     let launched = from_environment().unwrap().unwrap();
     let configuration = std::env::var("CANDLE_TEST_CONFIGURATION").unwrap_or_default();
     let token: Token = std::array::from_fn(|i| i as u8 ^ 0x5a);
+    println!("rank {} is looking for the others", launched.rank);
     let (watch, received) = match meet(&launched, &configuration, limit().unwrap(), || Ok(token)) {
         Ok(met) => met,
         Err(error) => end(2, &error.to_string()),
@@ -33,21 +38,30 @@ fn as_a_rank() {
     match script.as_str() {
         "leave" => drop(watch),
         "leave together" => {
-            // The last is two seconds behind; the others wait for it.
-            std::thread::sleep(Duration::from_secs(launched.rank as u64));
-            let start = Instant::now();
-            watch.leave(Duration::from_secs(30));
-            println!("waited {} s", start.elapsed().as_secs_f64().round());
+            // The others wait for the last, which is told when to go.
+            if launched.rank == launched.size - 1 {
+                let mut told = [0];
+                std::io::stdin().read_exact(&mut told).unwrap();
+                println!("rank {} goes", launched.rank);
+            }
+            watch.leave(PATIENCE);
+            println!("rank {} is gone", launched.rank);
         }
         "abandon" if launched.rank == 1 => watch.abandon("the disk is full"),
         "panic" if launched.rank == 1 => panic!("a mistake"),
         "count" => {
             // Rank 1 makes fewer calls than the others, who learn that.
             (0..10 - 3 * (launched.rank % 2)).for_each(|_| watch.count());
-            std::thread::sleep(Duration::from_millis(3500));
+            // What each has counted is told once a second.
+            let start = std::time::Instant::now();
+            while watch.slowest() != (1, 7) && start.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(20));
+            }
             println!("slowest {:?}", watch.slowest());
+            // Nobody goes before all know.
+            watch.leave(PATIENCE);
         }
-        _ => match watch.wait(Duration::from_secs(60)) {
+        _ => match watch.wait(PATIENCE) {
             Ok(()) => end(4, "nobody was lost"),
             Err(error) => end(3, &error.to_string()),
         },
@@ -60,12 +74,15 @@ fn end(code: i32, why: &str) -> ! {
     std::process::exit(code)
 }
 
-/// Two free ports in a row; the first.
+/// Two free ports in a row; the first. Outside the range from which the system takes ports for connections and for listeners that ask for any,
+/// and no two tests of this process get the same; where two of these programs run, each begins elsewhere.
 fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let begin = u16::try_from(std::process::id() % 5000).unwrap() * 2;
     loop {
-        let first = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let first = 20_000 + (begin + NEXT.fetch_add(2, Ordering::Relaxed)) % 10_000;
         let free = |port: u16| TcpListener::bind(("0.0.0.0", port)).is_ok();
-        if first < u16::MAX - 1 && free(first) && free(first + 1) {
+        if free(first) && free(first + 1) {
             return first;
         }
     }
@@ -82,7 +99,8 @@ fn command(rank: usize, size: usize, port: u16, script: &str) -> Command {
     }
     command.args(["--exact", "as_a_rank", "--nocapture"]).env(SCRIPT, script);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string()).env("LOCAL_RANK", rank.to_string());
-    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string()).env("CANDLE_RANK_TIMEOUT", "30");
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string()).env("CANDLE_RANK_TIMEOUT", "300");
+    command.stdin(Stdio::null());
     command
 }
 
@@ -111,15 +129,25 @@ impl Rank {
         (status.code().unwrap_or_else(|| -status.signal().unwrap()), said)
     }
 
-    /// Waits until it has said that it met the others.
-    fn met(&mut self) {
+    /// Waits until it has said so.
+    fn says(&mut self, what: &str) {
         let mut said = Vec::new();
         let out = self.0.stdout.as_mut().unwrap();
         let mut byte = [0];
-        while !String::from_utf8_lossy(&said).contains(" others\n") {
+        while !String::from_utf8_lossy(&said).contains(what) {
             assert_eq!(out.read(&mut byte).unwrap(), 1, "ended after {}", String::from_utf8_lossy(&said));
             said.push(byte[0]);
         }
+    }
+
+    /// Waits until it has said that it met the others.
+    fn met(&mut self) {
+        self.says(" others\n");
+    }
+
+    /// Waits until it has said that it looks for the others.
+    fn looks(&mut self) {
+        self.says(" is looking for the others\n");
     }
 
     fn signal(&self, name: &str) {
@@ -134,8 +162,9 @@ fn ranks_meet_in_any_order() {
     let ranks: Vec<_> = [2, 1, 0]
         .into_iter()
         .map(|rank| {
-            std::thread::sleep(Duration::from_millis(300));
-            start(&mut command(rank, 3, port, "leave"))
+            let mut rank = start(&mut command(rank, 3, port, "leave"));
+            rank.looks();
+            rank
         })
         .collect();
     for rank in ranks {
@@ -163,14 +192,16 @@ fn torchrun_starts_ranks_that_meet() {
 
 #[test]
 fn who_does_not_come_is_named_to_all_who_did() {
-    let (port, begin) = (port(), Instant::now());
-    let ranks = [0, 2].map(|rank| start(command(rank, 4, port, "leave").env("CANDLE_RANK_TIMEOUT", "2")));
-    for rank in ranks {
+    let port = port();
+    // Rank 2 is there already, and looks for rank 0 ten times a second, when rank 0 begins to wait.
+    let mut rank_2 = start(&mut command(2, 4, port, "leave"));
+    rank_2.looks();
+    let rank_0 = start(command(0, 4, port, "leave").env("CANDLE_RANK_TIMEOUT", "8"));
+    for rank in [rank_0, rank_2] {
         let (code, said) = rank.end();
         assert_eq!(code, 2, "{said}");
-        assert!(said.contains(&format!("ranks 1, 3 did not come to port {} of rank 0 within 2 s", port + 1)), "{said}");
+        assert!(said.contains(&format!("ranks 1, 3 did not come to port {} of rank 0 within 8 s", port + 1)), "{said}");
     }
-    assert!(begin.elapsed() < Duration::from_secs(10));
 }
 
 #[test]

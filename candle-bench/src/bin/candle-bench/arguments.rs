@@ -343,9 +343,9 @@ pub struct Page {
 
 #[derive(clap::Args)]
 pub struct Readme {
-    /// The Markdown file; the runs that it names lie relative to it.
-    #[arg(value_name = "FILE", default_value = "README.md")]
-    pub file: PathBuf,
+    /// The Markdown files; the runs that a file names lie relative to it.
+    #[arg(value_name = "FILE", default_values = ["docs/beam.md", "docs/benchmarks.md"])]
+    pub files: Vec<PathBuf>,
     /// Write nothing and fail where a table is not what its run says.
     #[arg(long)]
     pub check: bool,
@@ -384,4 +384,13 @@ impl Common {
         ensure!(batches.iter().all(|b| !b.contains(&0)), "batches: a call has at least one row");
         self.threads.iter().try_for_each(|&n| device::threads(Some(n)).map(drop)).map_err(Into::into)
     }
+}
+
+#[derive(clap::Args)]
+pub struct SelfCheck {
+    #[command(flatten)]
+    pub device: OnDevice,
+    /// Only these checks.
+    #[arg(long, value_name = "CHECK", value_delimiter = ',')]
+    pub only: Vec<String>,
 }

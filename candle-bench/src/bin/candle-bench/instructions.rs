@@ -30,6 +30,8 @@ pub struct CountedPath {
     pub path: HotPath,
 }
 
+/// How many functions are named below a path that changed.
+const NAMED: usize = 5;
 /// The command that makes the table anew, as messages name it.
 const RENEW: &str = "cargo run --bin candle-bench -- instructions --write";
 
@@ -41,7 +43,7 @@ pub fn instructions(arguments: &Instructions) -> Result<ExitCode> {
     let paths = if only.is_empty() { HotPath::value_variants() } else { only };
     let now = Table::count(paths, &program, valgrind, |path, instructions| {
         let before = kept.as_ref().and_then(|kept| kept.counts.get(&path.name()));
-        let beside = before.map_or_else(String::new, |before| format!(", {before} in the table"));
+        let beside = before.map_or_else(String::new, |before| format!(", {} in the table", before.total));
         println!("{}: {instructions} instructions a call{beside}", path.name());
     })?;
     if *write {
@@ -77,6 +79,9 @@ fn judge(kept: &Table, now: &Table) -> Result<ExitCode> {
             "error: {}: {} instructions a call, {percent:+.1}% of {} in the table: {advice} ({RENEW})",
             change.path, change.now, change.before
         );
+        for (function, instructions) in change.functions.iter().take(NAMED) {
+            eprintln!("  {instructions:+} in {function}");
+        }
         code = ExitCode::FAILURE;
     }
     Ok(code)

@@ -10,7 +10,7 @@ mod run;
 
 use arguments::{
     All, BatchSize, BeamBench, Common, Compare, FirstAnswer, Gpu, Graph, Latency, Load, Ops, Page, Peers, Precision, Readme, Roofline,
-    Startup, Targets, TrainPeak, Training,
+    SelfCheck, Startup, Targets, TrainPeak, Training,
 };
 use candle_bench::interrupt::{EXIT_CODE, Interrupt};
 use candle_bench::startup;
@@ -93,11 +93,16 @@ enum Suite {
     Compare(Compare),
     /// One self-contained HTML page of a run: every table, charts, and the method of every number.
     Report(Page),
-    /// Fills the tables of a Markdown file from committed runs.
+    /// Fills the tables of Markdown files from committed runs.
     ///
     /// A table stands between two lines, "<!-- table: NAME RUN-DIRECTORY -->" and "<!-- end -->". Exit code: 0, or 1 for a
     /// table that cannot be made and, with --check, for one that is not what its run says.
     Readme(Readme),
+    /// Whether this machine can be measured now: clock, roofs, steadiness and what suites take for granted, each found beside expected.
+    ///
+    /// Nothing of it is part of the tests: it depends on the processor and on what else runs. Takes up to two minutes. Exit code: 0 where all
+    /// checks hold, 1 where one does not.
+    SelfCheck(SelfCheck),
     /// Instructions of hot paths, counted by valgrind: a history that other programs on the machine do not blur.
     Instructions(Instructions),
     /// Takes one path: `instructions` counts it.
@@ -128,7 +133,9 @@ impl Suite {
             Self::Ops(a) => Some(&mut a.common),
             // Its parts have their own, its processes are told all there is, and the others measure nothing.
             Self::All(_) | Self::TrainPeak(_) | Self::TrainMemory(_) | Self::FirstAnswer(_) => None,
-            Self::Compare(_) | Self::Report(_) | Self::Readme(_) | Self::Instructions(_) | Self::CountedPath(_) => None,
+            Self::Compare(_) | Self::Report(_) | Self::Readme(_) | Self::Instructions(_) | Self::CountedPath(_) | Self::SelfCheck(_) => {
+                None
+            }
         }
     }
 
@@ -137,7 +144,7 @@ impl Suite {
         match self {
             Self::All(_) => Some(all::THREADS),
             Self::TrainPeak(a) => Some(a.threads),
-            Self::TrainMemory(_) | Self::FirstAnswer(_) => Some(1),
+            Self::TrainMemory(_) | Self::FirstAnswer(_) | Self::SelfCheck(_) => Some(1),
             other => other.common()?.threads.iter().copied().max(),
         }
     }
@@ -170,6 +177,7 @@ impl Suite {
             Self::Readme(a) => pages::readme(a),
             // Instructions are no time: they are the same in a development build that CI has.
             Self::Instructions(a) => instructions::instructions(a),
+            Self::SelfCheck(a) => run::self_check(a),
             Self::CountedPath(a) => a.path.run().map(|()| ExitCode::SUCCESS),
         }
     }

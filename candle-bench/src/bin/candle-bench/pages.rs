@@ -15,16 +15,22 @@ pub fn report(arguments: &Page) -> Result<ExitCode> {
 }
 
 pub fn readme(arguments: &Readme) -> Result<ExitCode> {
-    let Readme { file, check } = arguments;
-    let filled = readme::fill(file)?;
-    if *check {
-        filled.stale.iter().for_each(|table| eprintln!("error: {table}: not what the run says, candle-bench readme makes it anew"));
-        return Ok(if filled.stale.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    let Readme { files, check } = arguments;
+    let mut code = ExitCode::SUCCESS;
+    for file in files {
+        let filled = readme::fill(file)?;
+        if *check {
+            for table in &filled.stale {
+                eprintln!("error: {table}: not what the run says, candle-bench readme makes it anew");
+                code = ExitCode::FAILURE;
+            }
+            continue;
+        }
+        if !filled.stale.is_empty() {
+            candle_models::files::write_atomic(file, filled.text.as_bytes())
+                .with_context(|| format!("{}: cannot be written", file.display()))?;
+        }
+        println!("{}: {} tables, {} of them new", file.display(), filled.tables, filled.stale.len());
     }
-    if !filled.stale.is_empty() {
-        candle_models::files::write_atomic(file, filled.text.as_bytes())
-            .with_context(|| format!("{}: cannot be written", file.display()))?;
-    }
-    println!("{}: {} tables, {} of them new", file.display(), filled.tables, filled.stale.len());
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }

@@ -1,8 +1,8 @@
 //! What every suite does with its arguments.
 
 use crate::arguments::{
-    BatchSize, BeamBench, Compare, FirstAnswer, Gpu, Graph, Latency, Load, Ops, Peers, Precision, Roofline, Startup, Targets, TrainPeak,
-    Training,
+    BatchSize, BeamBench, Compare, FirstAnswer, Gpu, Graph, Latency, Load, Ops, Peers, Precision, Roofline, SelfCheck, Startup, Targets,
+    TrainPeak, Training,
 };
 use crate::report::{self, Kept};
 use anyhow::{Result, bail, ensure};
@@ -12,6 +12,7 @@ use candle_bench::compare;
 use candle_bench::gpu::{self, GpuSuite};
 use candle_bench::graph::GraphSuite;
 use candle_bench::host::Host;
+use candle_bench::interrupt::Interrupt;
 use candle_bench::latency::LatencySuite;
 use candle_bench::load::LoadSuite;
 use candle_bench::network::{Network, Place};
@@ -21,6 +22,7 @@ use candle_bench::precision::PrecisionSuite;
 use candle_bench::ranks::RankSuite;
 use candle_bench::roofline::RooflineSuite;
 use candle_bench::run::Run;
+use candle_bench::self_check::{self, Here};
 use candle_bench::startup::{self, StartupSuite};
 use candle_bench::targets::{TargetRow, TargetSuite};
 use candle_bench::training::TrainingSuite;
@@ -387,4 +389,17 @@ pub fn first_answer(arguments: &FirstAnswer) -> Result<ExitCode> {
     let FirstAnswer { bundle, device, dtype, began_ns, .. } = arguments;
     println!("{}", serde_json::to_string(&startup::first_answer(*began_ns, &Network::open(bundle)?, device.device, dtype)?)?);
     Ok(ExitCode::SUCCESS)
+}
+
+pub fn self_check(arguments: &SelfCheck) -> Result<ExitCode> {
+    let checks = self_check::named(&arguments.only)?;
+    let here = Here { place: arguments.device.open()?, interrupt: Interrupt::default() };
+    here.interrupt.on_signal()?;
+    let refused = self_check::run(&checks, &here, |name, finding| println!("{}", self_check::line(name, finding)))?;
+    if refused.is_empty() {
+        println!("all {} checks hold", checks.len());
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{} of {} checks do not hold: {}", refused.len(), checks.len(), refused.join(", "));
+    Ok(ExitCode::FAILURE)
 }

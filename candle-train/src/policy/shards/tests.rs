@@ -1,6 +1,6 @@
 //! Encoding, the cache, and damage to it.
 
-use super::checked::Checked;
+use super::checked::{Checked, Stamp};
 use super::encode::returns;
 use super::*;
 use candle_models::policy::actions::Action;
@@ -23,13 +23,16 @@ fn only_shard(cache: &Path) -> PathBuf {
     files.find(|path| path.extension().is_some_and(|e| e == "safetensors")).unwrap()
 }
 
-/// Writes to a file as it is, and as if it had been written when it was written before.
+/// Writes to a file as it is, and as if it had been written when it was written before. The time of its last change of status, which no program
+/// sets, moves with the tick of the file system's clock: it is written until that has come.
 fn overwrite(file: &Path, bytes: &[u8]) {
-    let modified = fs::metadata(file).unwrap().modified().unwrap();
-    // The clock of a file system ticks every 4 ms.
-    std::thread::sleep(std::time::Duration::from_millis(10));
-    fs::write(file, bytes).unwrap();
-    File::options().write(true).open(file).unwrap().set_modified(modified).unwrap();
+    let before = fs::metadata(file).unwrap();
+    let tick = || {
+        fs::write(file, bytes).unwrap();
+        File::options().write(true).open(file).unwrap().set_modified(before.modified().unwrap()).unwrap();
+        Stamp::of(&fs::metadata(file).unwrap()) != Stamp::of(&before)
+    };
+    while !tick() {}
 }
 
 #[test]
