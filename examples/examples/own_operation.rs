@@ -48,13 +48,13 @@ impl Operation for Snake {
         Ok(Values::floats((x + ((x * a)?.sin()?.sqr()? / a)?)?))
     }
 
-    fn compile(&self, wires: &Wires, _: &mut Packer) -> Result<Option<cpu::Run>> {
+    fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
         let (snake, microseconds) = (*self, 0.02 * wires.out()[0].width() as f32);
         let row = move |x: &cpu::Row, y: &mut cpu::RowOut| {
             snake.forward(&[x.x(0)], y.floats(0));
             Ok(())
         };
-        Ok(self.kernel.then(|| cpu::for_rows(wires, microseconds, row)))
+        Ok(self.kernel.then(|| packer.for_rows(microseconds, row)))
     }
 
     fn differentiate(&self, wires: &Wires, tape: &mut TapeBuilder) -> Result<Option<Box<dyn Derivative>>> {

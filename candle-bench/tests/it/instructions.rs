@@ -37,7 +37,13 @@ fn a_path_that_needs_more_fails_by_name_and_one_that_needs_fewer_asks_for_a_new_
 
     let table = scratch.join("table.csv");
     let kept = std::fs::read_to_string(&table).unwrap();
-    std::fs::write(&table, kept.replace("mlp-step-f32,10000,", "mlp-step-f32,9700,").replace("mlp-step-f32,9700,product", "mlp-step-f32,9000,product").replace("replay,80000,", "replay,90000,")).unwrap();
+    std::fs::write(
+        &table,
+        kept.replace("mlp-step-f32,10000,", "mlp-step-f32,9700,")
+            .replace("mlp-step-f32,9700,product", "mlp-step-f32,9000,product")
+            .replace("replay,80000,", "replay,90000,"),
+    )
+    .unwrap();
     let (code, _, said) = instructions(scratch, &["--check"]);
     assert_eq!(code, Some(1));
     assert!(said.contains("error: mlp-step-f32: 10000 instructions a call, +3.1% of 9700 in the table: a regression"), "{said}");

@@ -1,9 +1,10 @@
-//! Fused operations: written only where a measurement says that it matters.
+//! Operations: a folder each, with an implementation of [`Operation`](crate::exec::Operation) and one `mod` line here.
 //!
-//! Each has a kernel over slices (the CPU executor calls it directly), a Candle custom op around it with a backward, and a
-//! `reference` in plain tensor operations that the tests hold both against. The fused forms serve f32 on the CPU and f32, bf16 and
-//! f16 on CUDA, there with vectors of parameters and recurrent states in f32; any other dtype takes the plain operations, and with them the
-//! gradients that finite differences in f64 check.
+//! A folder has the operation with what the executors ask of it in `mod.rs`, kernels over slices and custom operations on tensors around them in
+//! `tensors.rs`, kernels for CUDA and their launches in `cuda.rs` beside the `.cu` files, the derivative on tapes in `tape.rs`. What is fused is so
+//! because a measurement says that it matters; a reference in plain tensor operations stands beside it, and the tests hold both together. The
+//! fused forms serve f32 on the CPU and f32, bf16 and f16 on CUDA, there with vectors of parameters and recurrent states in f32; any other
+//! dtype takes the plain operations, and with them the gradients that finite differences in f64 check.
 
 mod add_rows;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -12,7 +13,7 @@ mod attention;
 mod causal_conv;
 #[cfg(test)]
 mod check;
-mod conv2d;
+pub mod conv2d;
 mod cross_entropy;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
@@ -26,21 +27,20 @@ mod linear;
 mod lookup_linear;
 mod mamba;
 mod matmul;
-mod multiply;
+pub mod multiply;
 mod norm;
 mod packed;
 mod selective_scan;
-mod sigmoid;
+pub mod sigmoid;
 pub(crate) mod simd;
-mod softmax;
-mod tanh;
+pub mod softmax;
+pub mod tanh;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
 pub use add_rows::*;
 pub use attention::*;
 pub use causal_conv::*;
-pub use conv2d::{Conv2d, Conv2dShape};
 pub use cross_entropy::{LossGroup, cross_entropy, cross_entropy_reference};
 pub(crate) use dropout::dropout_factors;
 pub use dropout::{dropout, mask, uniform};
@@ -53,14 +53,10 @@ pub use linear::*;
 pub use lookup_linear::*;
 pub use mamba::*;
 pub(crate) use matmul::linear_block;
-pub use multiply::Multiply;
 pub use norm::*;
 pub use packed::Format;
 pub(crate) use packed::PackedMatrix;
 pub use selective_scan::*;
-pub use sigmoid::Sigmoid;
-pub use softmax::Softmax;
-pub use tanh::Tanh;
 
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, bail};
 use rayon::prelude::*;

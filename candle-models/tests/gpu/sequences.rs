@@ -72,7 +72,8 @@ impl Sequences {
 #[test]
 fn convolutions() {
     let Some(device) = cuda() else { return };
-    for (batch, steps, width, taps) in cases([(1, 1, 3, 4), (2, 6, 17, 4), (3, 2, 130, 3), (2, 5, 8, 2), (2, 70, 5, 4), (1, 40, 3, 16)], 2) {
+    for (batch, steps, width, taps) in cases([(1, 1, 3, 4), (2, 6, 17, 4), (3, 2, 130, 3), (2, 5, 8, 2), (2, 70, 5, 4), (1, 40, 3, 16)], 2)
+    {
         let op: Sequential = |x, state, resets| ops::causal_conv(&x[0], &x[1], &x[2], state, resets);
         Sequences {
             name: format!("conv {batch} x {steps} x {width}, {taps} taps"),

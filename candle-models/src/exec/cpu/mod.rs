@@ -14,7 +14,7 @@ use crate::Result;
 pub use frame::Frame;
 use pool::Pool;
 pub use pool::Threads;
-pub use rows::{Row, RowOut, for_rows};
+pub use rows::{Row, RowOut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -47,6 +47,7 @@ impl Steps {
         let nodes = std::mem::take(&mut program.nodes);
         let step = |node: &Node| -> Result<(&'static str, Run)> {
             let name = node.op.name();
+            packer.wires = node.wires.clone();
             let run = node.op.compile(&node.wires, &mut packer)?.unwrap_or_else(|| {
                 on_tensors.push(name);
                 steps::on_tensors(Fallback::new(node, &program.signature))

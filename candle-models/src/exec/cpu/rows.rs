@@ -1,8 +1,8 @@
 //! Steps that make every row of their results from the same row of their operands: all that an operation of another crate needs.
 
 use super::frame::Frame;
-use super::steps::Run;
-use crate::exec::program::{IndexSlot, Slot, Wires};
+use super::steps::{Packer, Run};
+use crate::exec::program::{IndexSlot, Slot};
 use crate::{Error, Result};
 use std::sync::{Mutex, PoisonError};
 
@@ -49,20 +49,23 @@ impl RowOut<'_> {
     }
 }
 
-/// A step that runs `f` for every row, shared among the threads where its `micros` a row make that worth it.
-pub fn for_rows(wires: &Wires, micros: f32, f: impl Fn(&Row, &mut RowOut) -> Result<()> + Send + Sync + 'static) -> Run {
-    let (x, ids, out, out_ids) = (wires.x.clone(), wires.ids.clone(), wires.out.clone(), wires.out_ids.clone());
-    Box::new(move |frame, threads| {
-        let failed: Mutex<Option<Error>> = Mutex::new(None);
-        threads.share(frame.rows as f32 * micros, |part, parts| {
-            for r in super::steps::share(frame.rows, part, parts) {
-                let done = f(&Row { frame, x: &x, ids: &ids, r }, &mut RowOut { frame, out: &out, ids: &out_ids, r });
-                if let Err(error) = done {
-                    *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-                    return;
+impl Packer {
+    /// A step that runs `f` for every row of the operation that is being compiled, shared among the threads where its `micros` a row make
+    /// that worth it. It allocates nothing.
+    pub fn for_rows(&self, micros: f32, f: impl Fn(&Row, &mut RowOut) -> Result<()> + Send + Sync + 'static) -> Run {
+        let (x, ids, out, out_ids) = (self.wires.x.clone(), self.wires.ids.clone(), self.wires.out.clone(), self.wires.out_ids.clone());
+        Box::new(move |frame, threads| {
+            let failed: Mutex<Option<Error>> = Mutex::new(None);
+            threads.share(frame.rows as f32 * micros, |part, parts| {
+                for r in super::steps::share(frame.rows, part, parts) {
+                    let done = f(&Row { frame, x: &x, ids: &ids, r }, &mut RowOut { frame, out: &out, ids: &out_ids, r });
+                    if let Err(error) = done {
+                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                        return;
+                    }
                 }
-            }
-        });
-        failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
-    })
+            });
+            failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+        })
+    }
 }

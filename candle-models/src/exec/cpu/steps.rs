@@ -4,6 +4,7 @@ use super::frame::Frame;
 use super::pool::Threads;
 use crate::Result;
 use crate::exec::host;
+use crate::exec::program::Wires;
 use crate::exec::reference::{Fallback, Operands, Results};
 use crate::ops::{self, Activation, Linear, OutPointer, PackedMatrix, Rows};
 use candle_core::Tensor;
@@ -53,6 +54,8 @@ pub type Run = Box<dyn Fn(&Frame, &mut Threads) -> Result<()> + Send + Sync>;
 pub struct Packer {
     /// Bytes of all weights so far.
     pub(super) bytes: usize,
+    /// Of the operation that is being compiled.
+    pub(super) wires: Wires,
 }
 
 impl Packer {

@@ -45,9 +45,9 @@ impl Operation for Multiply {
         Ok(Values::floats((a * b)?))
     }
 
-    fn compile(&self, wires: &Wires, _: &mut Packer) -> Result<Option<cpu::Run>> {
+    fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
         let micros = MICROS * wires.out[0].width as f32;
-        Ok(Some(cpu::for_rows(wires, micros, |x, y| {
+        Ok(Some(packer.for_rows(micros, |x, y| {
             row(x.x(0), x.x(1), y.floats(0));
             Ok(())
         })))

@@ -82,9 +82,9 @@ impl Operation for Softmax {
         Ok(Values::floats(candle_nn::ops::softmax(&groups, D::Minus1)?.reshape((rows, width))?))
     }
 
-    fn compile(&self, wires: &Wires, _: &mut Packer) -> Result<Option<cpu::Run>> {
+    fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
         let (op, micros) = (*self, MICROS * wires.out[0].width as f32);
-        Ok(Some(cpu::for_rows(wires, micros, move |x, y| {
+        Ok(Some(packer.for_rows(micros, move |x, y| {
             op.forward(&[x.x(0)], y.floats(0));
             Ok(())
         })))
@@ -135,6 +135,6 @@ mod tests {
     fn large_values_do_not_overflow() {
         let mut y = [0.0; 3];
         Softmax { group: None }.forward(&[&[1000.0, 1000.0, -1000.0]], &mut y);
-        assert!(y == [0.5, 0.5, 0.0], "{y:?}");
+        assert!(y[..2] == [0.5, 0.5] && y[2] < 1e-30, "{y:?}");
     }
 }

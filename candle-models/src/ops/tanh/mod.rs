@@ -56,9 +56,9 @@ impl Operation for Tanh {
         Ok(Values::floats(x.tanh()?))
     }
 
-    fn compile(&self, wires: &Wires, _: &mut Packer) -> Result<Option<cpu::Run>> {
+    fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
         let micros = MICROS * wires.out[0].width as f32;
-        Ok(Some(cpu::for_rows(wires, micros, |x, y| {
+        Ok(Some(packer.for_rows(micros, |x, y| {
             row(x.x(0), y.floats(0));
             Ok(())
         })))
