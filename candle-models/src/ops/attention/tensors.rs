@@ -106,7 +106,7 @@ pub type AttentionState = (Tensor, Tensor, Tensor);
 /// Attention over `B` sequences of `T` frames: `q`, `k`, `v` `[B * T, width]`, `slopes` `[heads]`, state `([B, window - 1,
 /// width], the same, [B, 1])`. Returns `[B * T, width]` and the state behind the sequence, which carries no gradient.
 ///
-/// With the feature `flash-attn`, half-width values on a GPU that no gradient is asked of take flash attention (`ops/flash.rs`).
+/// With the feature `flash-attn`, half-width values on a GPU that no gradient is asked of take flash attention (`flash.rs`).
 pub fn attention(
     shape: Attention,
     [q, k, v]: [&Tensor; 3],
