@@ -33,7 +33,7 @@ pub struct Kernel {
 /// A matrix in device memory, as `Rows<T>` in `common.cuh`: values of a row lie side by side, rows `stride` values apart.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Matrix {
+pub struct Matrix {
     /// Address of the first value.
     pub data: u64,
     /// Values from one row to the next.
@@ -46,6 +46,11 @@ impl Matrix {
     /// No matrix: kernels see a null pointer.
     pub const NONE: Self = Self { data: 0, stride: 0, width: 0 };
 
+    /// A block for each of so many rows, its threads a stride apart through the columns.
+    pub fn grid(&self, rows: usize) -> Grid {
+        ((rows, 1, 1), (self.width as usize).next_multiple_of(32).clamp(32, 256), 0)
+    }
+
     /// Some columns of every row; `size` bytes a value.
     pub fn columns(self, start: usize, width: usize, size: usize) -> Self {
         Self { data: self.data + (start * size) as u64, width: width as u32, ..self }
@@ -55,7 +60,7 @@ impl Matrix {
 /// The f32 states of the sequences of a batch, as `States` in `common.cuh`; updated in place.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct States {
+pub struct States {
     /// Address of the state of slot 0.
     pub data: u64,
     /// Values from one slot to the next.
@@ -65,7 +70,7 @@ pub(crate) struct States {
 }
 
 /// Blocks along three axes, threads of a block, bytes of dynamic shared memory.
-pub(crate) type Grid = ((usize, usize, usize), usize, usize);
+pub type Grid = ((usize, usize, usize), usize, usize);
 
 type Functions = HashMap<(&'static str, &'static str, Option<DType>), CudaFunction>;
 

@@ -1,7 +1,7 @@
 //! NVIDIA GPUs: start-up, kernels compiled at run time, and how they are launched. Only with the feature `cuda`.
 //!
 //! Candle owns the device, its stream and its memory; this module sets them up for small networks ([`start`]) and adds kernels
-//! of our own ([`Gpu`]), whose sources lie in `ops/cuda`. They are compiled by NVRTC for the GPU at hand when they are
+//! of our own ([`Gpu`]), whose sources lie beside the operations. They are compiled by NVRTC for the GPU at hand when they are
 //! first used, and kept on disk, so that building this crate needs no CUDA compiler for them.
 //!
 //! What other crates of the workspace need to bring kernels of their own is public.
@@ -14,8 +14,8 @@ mod pinned;
 mod start;
 mod upload;
 
-pub use gpu::{Gpu, Kernel, Source, address, empty};
-pub(crate) use gpu::{Grid, Matrix, States, device_of, matrix, parameter, result, same, storage_matrix};
+pub use gpu::{Gpu, Grid, Kernel, Matrix, Source, States, address, empty};
+pub(crate) use gpu::{device_of, matrix, parameter, result, same, storage_matrix};
 pub(crate) use pinned::Pinned;
 pub(crate) use start::start;
 pub use upload::{Staging, Upload, Uploader};

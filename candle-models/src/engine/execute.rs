@@ -3,11 +3,12 @@
 use super::{Model, Placement};
 use crate::Result;
 use crate::device::{self, ChosenDevice, Purpose};
+use crate::exec::Target;
 use crate::exec::cpu::CpuExecutor;
 #[cfg(feature = "cuda")]
 use crate::exec::cuda::CudaExecutor;
+use crate::exec::program::Program;
 pub(super) use crate::exec::program::Sequence;
-use crate::exec::program::{Program, Whole};
 #[cfg(feature = "cuda")]
 use candle_core::Device;
 
@@ -50,6 +51,11 @@ pub(super) trait Execute: Send {
         unsafe { self.execute(sequences) }.map(|()| Profile::new())
     }
 
+    /// Names of the operations without a kernel here: they run on tensors on the host.
+    fn on_tensors(&self) -> &[&'static str] {
+        &[]
+    }
+
     /// Bytes held: weights, states that live here, and what passes work in.
     fn bytes(&self) -> usize {
         0
@@ -65,6 +71,10 @@ impl Execute for CpuExecutor {
     unsafe fn profile(&mut self, sequences: &[Sequence]) -> Result<Profile> {
         // SAFETY: the caller's promise.
         unsafe { self.profile(sequences) }
+    }
+
+    fn on_tensors(&self) -> &[&'static str] {
+        self.on_tensors()
     }
 
     fn bytes(&self) -> usize {
@@ -98,6 +108,10 @@ impl Execute for CudaExecutor {
         unsafe { self.profile(sequences) }
     }
 
+    fn on_tensors(&self) -> &[&'static str] {
+        self.on_tensors()
+    }
+
     fn bytes(&self) -> usize {
         self.bytes()
     }
@@ -111,15 +125,15 @@ pub(super) fn executor(model: &dyn Model, place: &Placement, sizes: (usize, usiz
     if let Some(reason) = fallback {
         eprintln!("candle-models: {reason}");
     }
-    let record = |whole| Program::new(model.signature(), whole, |recorder| model.record(recorder));
+    let record = |target| Program::new(model.signature(), target, |recorder| model.record(recorder));
     #[cfg(feature = "cuda")]
     if let Device::Cuda(cuda) = &device {
         let dtype = device::compute_dtype(place.dtype, &device, Purpose::Inference)?;
-        let program = record(Whole { mamba: sizes.1 == 1, autoregressive: true, residual: true })?;
+        let program = record(Target::Cuda { steps: sizes.1 })?;
         return Ok(Box::new(CudaExecutor::new(program, cuda.clone(), dtype, sizes, place.launches)?));
     }
     // The CPU has one dtype: this refuses others.
     device::compute_dtype(place.dtype, &device, Purpose::Inference)?;
     let (batch, steps, _) = sizes;
-    Ok(Box::new(CpuExecutor::new(record(Whole::default())?, (batch, steps), place.threads)?))
+    Ok(Box::new(CpuExecutor::new(record(Target::Cpu)?, (batch, steps), place.threads)?))
 }

@@ -55,7 +55,7 @@ mod stats;
 mod step;
 mod sync;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use error::EngineError;
 pub use options::{Options, Placement};
@@ -66,7 +66,8 @@ pub use stats::{Histogram, Stats};
 pub use step::Step;
 
 use crate::Result;
-use crate::exec::program::{Output, Program, Recorder, Whole};
+use crate::exec::Target;
+use crate::exec::program::{Output, Program, Recorder};
 use crate::exec::work::{self, Work};
 use crate::recurrent::Recurrent;
 use candle_core::DType;
@@ -103,6 +104,6 @@ pub trait Model: Recurrent + Send + Sync {
 /// # Errors
 /// If the model cannot be recorded.
 pub fn work(model: &dyn Model, batch: usize, steps: usize, dtype: DType) -> Result<Vec<Work>> {
-    let program = Program::new(model.signature(), Whole::default(), |recorder| model.record(recorder))?;
+    let program = Program::new(model.signature(), Target::Cpu, |recorder| model.record(recorder))?;
     work::work(&program, batch, steps, dtype)
 }

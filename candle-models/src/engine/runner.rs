@@ -157,6 +157,11 @@ impl Runner {
         start..start + width
     }
 
+    /// Names of the operations without a kernel where the model runs: they run on tensors on the host, and allocate memory in every pass.
+    pub fn on_tensors(&self) -> &[&'static str] {
+        self.executor.on_tensors()
+    }
+
     /// Bytes held: packed weights, states, inputs, outputs and what a pass works in.
     pub fn bytes(&self) -> usize {
         self.executor.bytes() + self.slab.bytes()

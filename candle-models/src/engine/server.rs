@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 pub struct Engine {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    on_tensors: Vec<&'static str>,
 }
 
 impl Engine {
@@ -46,6 +47,7 @@ impl Engine {
             return Err(Error::tensor(&spec.name, "a state of F32", format!("{:?}", spec.dtype)));
         }
         let max_batch = options.max_batch.min(options.sessions).max(1);
+        let on_tensors = executor.on_tensors().to_vec();
         let shared = Arc::new(Shared {
             slab: Slab::new(&layout, options.sessions)?,
             queue: Queue::new(options.sessions, options.queue, max_batch, options.max_wait),
@@ -65,7 +67,7 @@ impl Engine {
         };
         let thread = std::thread::Builder::new().name("candle-models-engine".to_owned()).spawn(body);
         let thread = thread.map_err(|e| Error::Input(format!("the engine's thread could not be started: {e}")))?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread), on_tensors })
     }
 
     /// A new session in the initial state, its inputs zero.
@@ -79,6 +81,11 @@ impl Engine {
     /// What the engine has done since its start; it goes on meanwhile.
     pub fn stats(&self) -> Stats {
         self.shared.counters.read(self.shared.open())
+    }
+
+    /// Names of the operations without a kernel where the engine runs: they run on tensors on the host, and allocate memory in every step.
+    pub fn on_tensors(&self) -> &[&'static str] {
+        &self.on_tensors
     }
 
     /// Closes the engine: requests that wait and steps of sessions from now on get [`EngineError::Closed`]. What is being run

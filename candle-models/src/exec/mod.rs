@@ -1,7 +1,7 @@
-//! Executors: a model is written once over [`Executor`], and two executors run it.
+//! Executors: a model is written once over [`Executor`], and two executors run it. They know operations by the trait [`Operation`] alone.
 //!
 //! [`tensors::TensorExecutor`] works on Candle tensors: gradients, f64 for tests, training on the CPU and on CUDA.
-//! [`program::Recorder`] writes the operations down once; `cpu::CpuExecutor` packs the weights of such a program and runs it on
+//! [`program::Recorder`] writes the operations down once; [`cpu`] packs the weights of such a program and runs it on
 //! any batch without allocation, and with the feature `cuda` another executor makes it a captured graph.
 //! A `tape` differentiates such a program through time, where each step's inputs depend on the steps before: on the host, and what closed
 //! loops are made of on CUDA.
@@ -10,24 +10,28 @@
 //! with one frame. Operations with memory take the number of their state in the signature's order; the executor
 //! replaces that state by the one behind the pass.
 
-pub(crate) mod cpu;
+pub mod cpu;
 #[cfg(feature = "cuda")]
-pub(crate) mod cuda;
+pub mod cuda;
+mod operation;
 pub mod program;
 mod record;
+mod reference;
 pub(crate) mod tape;
 pub mod tensors;
 pub(crate) mod work;
 
 use crate::Result;
-use crate::nn::{Autoregressive, Linear, Mamba, Norm};
-use crate::ops::{self, Activation, Attention};
+use crate::ops::{self, Activation, Attention, Linear, Norm};
 use crate::random::categorical;
 use candle_core::{DType, Tensor};
-pub use work::Work;
+pub use operation::{Block, Fused, Operation, Target, Values, Widths, operands, same_width};
+use std::sync::Arc;
+pub use tape::{Derivative, RowGradients, TapeBuilder, TapeStep};
+pub use work::{Size, Work};
 
 /// The values of a parameter on the host as f32.
-fn host(tensor: &Tensor) -> Result<Vec<f32>> {
+pub(crate) fn host(tensor: &Tensor) -> Result<Vec<f32>> {
     Ok(tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?)
 }
 
@@ -74,8 +78,8 @@ impl Choice {
     }
 }
 
-/// The operations that models are made of.
-pub trait Executor {
+/// Runs operations, or notes them. A model's pass is written once over it.
+pub trait Executor: Sized {
     /// A matrix of floats `[rows, width]`.
     type V: Clone;
     /// A matrix of indices `[rows, columns]`.
@@ -85,25 +89,12 @@ pub trait Executor {
     fn input(&mut self, name: &str) -> Result<Self::V>;
     /// An input of indices by its name in the signature.
     fn indices(&mut self, name: &str) -> Result<Self::I>;
-
-    /// `act(x W + b)`.
-    fn linear(&mut self, x: &Self::V, layer: &Linear, act: Activation) -> Result<Self::V>;
-    /// `act((x joined with tables[ids]) W + b)`: column i of `ids` looks into `tables[i]`.
-    fn lookup_linear(&mut self, x: &Self::V, ids: &Self::I, tables: &[&Tensor], layer: &Linear) -> Result<Self::V>;
-    /// Normalises every group of the norm's width, then applies `act`.
-    fn norm(&mut self, x: &Self::V, norm: &Norm, act: Activation) -> Result<Self::V>;
-    /// `x` plus the table rows that the index columns name, then `act`.
-    fn add_rows(&mut self, x: &Self::V, table: &Tensor, ids: &Self::I, columns: &IndexColumns, act: Activation) -> Result<Self::V>;
-    /// `a + b`.
-    fn add(&mut self, a: &Self::V, b: &Self::V) -> Result<Self::V>;
-    /// `a * silu(z)`.
-    fn gate(&mut self, a: &Self::V, z: &Self::V) -> Result<Self::V>;
+    /// Runs an operation on matrices, with its states by their numbers in the signature's order.
+    fn run(&mut self, op: Arc<dyn Operation>, x: &[&Self::V], ids: &[&Self::I], states: &[usize]) -> Result<Values<Self::V, Self::I>>;
+    /// Runs a block: as one where the executor has it so, operation by operation elsewhere.
+    fn block<B: Block>(&mut self, block: &B, x: &[&Self::V], ids: &[&Self::I]) -> Result<Values<Self::V, Self::I>>;
     /// Some columns of `x`.
     fn columns(&mut self, x: &Self::V, start: usize, len: usize) -> Result<Self::V>;
-    /// Matrices side by side.
-    fn join(&mut self, parts: &[Self::V]) -> Result<Self::V>;
-    /// Index matrices side by side.
-    fn join_indices(&mut self, parts: &[Self::I]) -> Result<Self::I>;
     /// Drops values in training; otherwise the identity.
     fn dropout(&mut self, x: &Self::V) -> Result<Self::V>;
     /// Drops indices in training, replacing them by `absent`; otherwise the identity.
@@ -111,38 +102,68 @@ pub trait Executor {
     /// Stops the gradient; otherwise the identity.
     fn detach(&mut self, x: &Self::V) -> Result<Self::V>;
 
+    /// Runs an operation without states or indices that makes one matrix.
+    fn apply(&mut self, op: impl Operation, x: &[&Self::V]) -> Result<Self::V> {
+        self.run(Arc::new(op), x, &[], &[])?.into_floats()
+    }
+
+    // Short forms of what most models use.
+
+    /// `act(x W + b)`.
+    fn linear(&mut self, x: &Self::V, layer: &Linear, act: Activation) -> Result<Self::V> {
+        self.apply(ops::ActivatedLinear::new(layer, act), &[x])
+    }
+    /// `act((x joined with tables[ids]) W + b)`: column i of `ids` looks into `tables[i]`.
+    fn lookup_linear(&mut self, x: &Self::V, ids: &Self::I, tables: &[&Tensor], layer: &Linear) -> Result<Self::V> {
+        self.run(Arc::new(ops::LookupLinear::new(tables, layer)), &[x], &[ids], &[])?.into_floats()
+    }
+    /// Normalises every group of the norm's width, then applies `act`.
+    fn norm(&mut self, x: &Self::V, norm: &Norm, act: Activation) -> Result<Self::V> {
+        self.apply(ops::ActivatedNorm { norm: norm.clone(), act }, &[x])
+    }
+    /// `x` plus the table rows that the index columns name, then `act`.
+    fn add_rows(&mut self, x: &Self::V, table: &Tensor, ids: &Self::I, columns: &IndexColumns, act: Activation) -> Result<Self::V> {
+        self.run(Arc::new(ops::AddRows { table: table.clone(), columns: columns.to_vec(), act }), &[x], &[ids], &[])?.into_floats()
+    }
+    /// `a + b`.
+    fn add(&mut self, a: &Self::V, b: &Self::V) -> Result<Self::V> {
+        self.apply(ops::Add, &[a, b])
+    }
+    /// `a * silu(z)`.
+    fn gate(&mut self, a: &Self::V, z: &Self::V) -> Result<Self::V> {
+        self.apply(ops::Gate, &[a, z])
+    }
+    /// Matrices side by side.
+    fn join(&mut self, parts: &[Self::V]) -> Result<Self::V> {
+        self.apply(ops::Join, &parts.iter().collect::<Vec<_>>())
+    }
+    /// Index matrices side by side.
+    fn join_indices(&mut self, parts: &[Self::I]) -> Result<Self::I> {
+        self.run(Arc::new(ops::JoinIndices), &[], &parts.iter().collect::<Vec<_>>(), &[])?.into_indices()
+    }
     /// Causal depthwise convolution and SiLU: `weight` `[taps, width]`, state `[taps - 1, width]`.
-    fn causal_conv(&mut self, x: &Self::V, weight: &Tensor, bias: &Tensor, state: usize) -> Result<Self::V>;
+    fn causal_conv(&mut self, x: &Self::V, weight: &Tensor, bias: &Tensor, state: usize) -> Result<Self::V> {
+        let op = ops::CausalConv { weight: weight.clone(), bias: bias.clone() };
+        self.run(Arc::new(op), &[x], &[], &[state])?.into_floats()
+    }
     /// Selective scan: `dt` raw, `bc` `[rows, 2 N]`, `a_log` `[width, N]`, `skip` `[width]`, state `[N, width]`.
-    fn selective_scan(&mut self, x: [&Self::V; 3], a_log: &Tensor, skip: &Tensor, state: usize) -> Result<Self::V>;
+    fn selective_scan(&mut self, x: [&Self::V; 3], a_log: &Tensor, skip: &Tensor, state: usize) -> Result<Self::V> {
+        let op = ops::SelectiveScan { a_log: a_log.clone(), skip: skip.clone() };
+        self.run(Arc::new(op), &x, &[], &[state])?.into_floats()
+    }
     /// Gated recurrent unit over the input product `x` `[rows, 3 width]`, state `[width]`.
-    fn gru(&mut self, x: &Self::V, hidden: &Linear, state: usize) -> Result<Self::V>;
-    /// A Mamba block over `x` `[rows, D]`, written in the operations above; an executor may run it as one.
-    fn mamba(&mut self, x: &Self::V, block: &Mamba) -> Result<Self::V>
-    where
-        Self: Sized,
-    {
-        block.compose(self, x)
+    fn gru(&mut self, x: &Self::V, hidden: &Linear, state: usize) -> Result<Self::V> {
+        self.run(Arc::new(ops::GatedUnit { hidden: hidden.clone() }), &[x], &[], &[state])?.into_floats()
     }
     /// Sliding-window attention with `slopes` `[heads]` over the distance; states `[window - 1, width]` (keys, then values) and `[1]` from number `state` on.
-    fn attention(&mut self, shape: Attention, qkv: [&Self::V; 3], slopes: &Tensor, state: usize) -> Result<Self::V>;
-
+    fn attention(&mut self, shape: Attention, qkv: [&Self::V; 3], slopes: &Tensor, state: usize) -> Result<Self::V> {
+        let op = ops::Attend { shape, slopes: slopes.clone() };
+        self.run(Arc::new(op), &qkv, &[], &[state, state + 1, state + 2])?.into_floats()
+    }
     /// The classes of a component: those of `wanted`, and where they say [`SAMPLE`] the class that `uniform` picks from
     /// the logits (the most likely one where it is negative).
-    fn choose(&mut self, logits: &Self::V, wanted: &Self::I, uniform: &Self::V, choice: Choice) -> Result<Self::I>;
-    /// All components of an action over `trunk`, with the classes of the frame before and those wanted, written in the operations
-    /// above: logits and classes. An executor may run it as one.
-    fn autoregressive(
-        &mut self,
-        trunk: &Self::V,
-        heads: &Autoregressive,
-        classes: [&Self::I; 2],
-        uniform: &Self::V,
-    ) -> Result<(Self::V, Self::I)>
-    where
-        Self: Sized,
-    {
-        heads.compose(self, trunk, classes, uniform)
+    fn choose(&mut self, logits: &Self::V, wanted: &Self::I, uniform: &Self::V, choice: Choice) -> Result<Self::I> {
+        self.run(Arc::new(ops::Choose(choice)), &[logits, uniform], &[wanted], &[])?.into_indices()
     }
 }
 

@@ -1,14 +1,14 @@
 //! A model written down once: its operations in order, over buffers whose lives are known. Executors compile it.
 //!
 //! [`Recorder`] is an executor that computes nothing. It notes every operation with its parameters and the buffers that it reads
-//! and writes; buffers share memory where their lives do not overlap, so a pass works in little memory and allocates none.
+//! and writes. Then operations absorb the ones behind them where the target has them as one; only now are the lives of buffers known.
+//! Buffers share memory where their lives do not overlap, so a pass works in little memory and allocates none.
 
-use super::Choice;
-use crate::nn::{Autoregressive, Linear, Mamba, Norm};
-use crate::ops::{Activation, Attention};
+use super::operation::{Operation, Target};
 use crate::tensors::{Signature, TensorSpec};
 use crate::{Error, Result};
-use candle_core::{DType, Tensor};
+use candle_core::DType;
+use std::sync::Arc;
 
 /// Buffers start at multiples of this many values a row, so that every row of a usual width starts on a cache line.
 const ALIGN: usize = 16;
@@ -16,15 +16,20 @@ const ALIGN: usize = 16;
 /// A matrix of the pass: some columns of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
-    pub(super) buffer: usize,
-    pub(super) start: usize,
+    pub(crate) buffer: usize,
+    pub(crate) start: usize,
     /// Columns.
-    pub(super) width: usize,
+    pub(crate) width: usize,
 }
 
 impl Slot {
+    /// How many columns it has.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
     /// Some of the columns.
-    pub(super) fn columns(self, start: usize, width: usize) -> Self {
+    pub(crate) fn columns(self, start: usize, width: usize) -> Self {
         Self { start: self.start + start, width, ..self }
     }
 }
@@ -33,9 +38,16 @@ impl Slot {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IndexSlot {
     /// Columns of index matrices that lie before it.
-    pub(super) at: usize,
+    pub(crate) at: usize,
     /// Columns.
-    pub(super) columns: usize,
+    pub(crate) columns: usize,
+}
+
+impl IndexSlot {
+    /// How many columns it has.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
 }
 
 /// An input or output of a model.
@@ -61,180 +73,80 @@ impl Output {
 #[derive(Debug)]
 pub(super) struct Buffer {
     pub width: usize,
-    /// First and last operation that touches it.
+    /// First and last operation that touches it; [`UNUSED`] where none does.
     life: (usize, usize),
     /// Place among the buffers, in values a row.
     pub at: usize,
 }
 
-/// Place of a state in a sequence's row of states, and its width.
-pub(super) type StatePlace = (usize, usize);
+/// The life of a buffer that nobody touches: what an operation made that has been absorbed.
+const UNUSED: (usize, usize) = (usize::MAX, 0);
 
-/// An operation with its parameters, by the names of [`Executor`](super::Executor): where its operands lie, and in `out` its result.
+/// A state of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatePlace {
+    /// Its number in the signature.
+    pub(crate) number: usize,
+    /// Where it begins in a sequence's row of states.
+    pub(crate) at: usize,
+    pub(crate) width: usize,
+}
+
+/// What an operation reads and writes in a pass. Matrices of different names never share memory: results lie apart from operands.
+#[derive(Debug, Clone, Default)]
+pub struct Wires {
+    pub(crate) x: Vec<Slot>,
+    pub(crate) ids: Vec<IndexSlot>,
+    pub(crate) states: Vec<StatePlace>,
+    pub(crate) out: Vec<Slot>,
+    pub(crate) out_ids: Vec<IndexSlot>,
+    pub(crate) scratch: Vec<Slot>,
+}
+
+impl Wires {
+    /// Its operands of floats.
+    pub fn x(&self) -> &[Slot] {
+        &self.x
+    }
+
+    /// Its operands of indices.
+    pub fn ids(&self) -> &[IndexSlot] {
+        &self.ids
+    }
+
+    /// Its states.
+    pub fn states(&self) -> &[StatePlace] {
+        &self.states
+    }
+
+    /// Its results of floats.
+    pub fn out(&self) -> &[Slot] {
+        &self.out
+    }
+
+    /// Its results of indices.
+    pub fn out_ids(&self) -> &[IndexSlot] {
+        &self.out_ids
+    }
+
+    /// What it works in.
+    pub fn scratch(&self) -> &[Slot] {
+        &self.scratch
+    }
+}
+
+/// An operation of a program.
 #[derive(Debug, Clone)]
-pub(super) enum Op {
-    Linear {
-        x: Slot,
-        layer: Linear,
-        act: Activation,
-        out: Slot,
-    },
-    LookupLinear {
-        x: Slot,
-        ids: IndexSlot,
-        tables: Vec<Tensor>,
-        layer: Linear,
-        out: Slot,
-    },
-    Norm {
-        x: Slot,
-        norm: Norm,
-        act: Activation,
-        out: Slot,
-    },
-    AddRows {
-        x: Slot,
-        table: Tensor,
-        ids: IndexSlot,
-        columns: Vec<(usize, usize)>,
-        act: Activation,
-        out: Slot,
-    },
-    Add {
-        a: Slot,
-        b: Slot,
-        out: Slot,
-    },
-    Gate {
-        a: Slot,
-        z: Slot,
-        out: Slot,
-    },
-    Join {
-        parts: Vec<Slot>,
-        out: Slot,
-    },
-    JoinIndices {
-        parts: Vec<IndexSlot>,
-        out: IndexSlot,
-    },
-    CausalConv {
-        x: Slot,
-        weight: Tensor,
-        bias: Tensor,
-        state: StatePlace,
-        out: Slot,
-    },
-    SelectiveScan {
-        u: Slot,
-        dt: Slot,
-        bc: Slot,
-        a_log: Tensor,
-        skip: Tensor,
-        state: StatePlace,
-        out: Slot,
-    },
-    /// `h` and `products` are scratch: a state and its product with the recurrent weight, a row for every sequence.
-    Gru {
-        x: Slot,
-        hidden: Linear,
-        state: StatePlace,
-        h: Slot,
-        products: Slot,
-        out: Slot,
-    },
-    /// `scores` is scratch.
-    Attention {
-        shape: Attention,
-        qkv: [Slot; 3],
-        slopes: Tensor,
-        states: [StatePlace; 3],
-        scores: Slot,
-        out: Slot,
-    },
-    Choose {
-        logits: Slot,
-        wanted: IndexSlot,
-        uniform: Slot,
-        choice: Choice,
-        out: IndexSlot,
-    },
-    /// A whole block, where [`Whole`] asks for it.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the executor on CUDA asks for it"))]
-    Mamba {
-        x: Slot,
-        block: Mamba,
-        states: [StatePlace; 2],
-        out: Slot,
-    },
-    /// All heads of an action, where [`Whole`] asks for them.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the executor on CUDA asks for it"))]
-    Autoregressive {
-        trunk: Slot,
-        heads: Autoregressive,
-        classes: [IndexSlot; 2],
-        uniform: Slot,
-        logits: Slot,
-        out: IndexSlot,
-    },
-}
-
-impl Op {
-    /// What a profile calls it.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Linear { .. } => "linear",
-            Self::LookupLinear { .. } => "lookup-linear",
-            Self::Norm { .. } => "norm",
-            Self::AddRows { .. } => "add-rows",
-            Self::Add { .. } => "add",
-            Self::Gate { .. } => "gate",
-            Self::Join { .. } => "join",
-            Self::JoinIndices { .. } => "join-indices",
-            Self::CausalConv { .. } => "causal-conv",
-            Self::SelectiveScan { .. } => "selective-scan",
-            Self::Gru { .. } => "gru",
-            Self::Attention { .. } => "attention",
-            Self::Choose { .. } => "choose",
-            Self::Mamba { .. } => "mamba",
-            Self::Autoregressive { .. } => "autoregressive",
-        }
-    }
-
-    /// The matrices of floats that it reads.
-    pub fn reads(&self) -> Vec<Slot> {
-        match self {
-            Self::Linear { x, .. } | Self::LookupLinear { x, .. } | Self::Norm { x, .. } | Self::AddRows { x, .. } => vec![*x],
-            Self::CausalConv { x, .. } | Self::Gru { x, .. } | Self::Mamba { x, .. } => vec![*x],
-            Self::Add { a, b, .. } => vec![*a, *b],
-            Self::Gate { a, z, .. } => vec![*a, *z],
-            Self::Join { parts, .. } => parts.clone(),
-            Self::JoinIndices { .. } => Vec::new(),
-            Self::SelectiveScan { u, dt, bc, .. } => vec![*u, *dt, *bc],
-            Self::Attention { qkv, .. } => qkv.to_vec(),
-            Self::Choose { logits, uniform, .. } => vec![*logits, *uniform],
-            Self::Autoregressive { trunk, uniform, .. } => vec![*trunk, *uniform],
-        }
-    }
-}
-
-/// Blocks that an executor runs as one operation; the others are written in smaller ones.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Whole {
-    /// A Mamba block of one frame.
-    pub mamba: bool,
-    /// All heads of an action.
-    pub autoregressive: bool,
-    /// A product and the sum right behind it.
-    pub residual: bool,
+pub(super) struct Node {
+    pub op: Arc<dyn Operation>,
+    pub wires: Wires,
 }
 
 /// A recorded model.
 #[derive(Debug)]
 pub(crate) struct Program {
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the executor on CUDA asks for it"))]
     pub(super) signature: Signature,
-    pub(super) ops: Vec<Op>,
+    pub(super) nodes: Vec<Node>,
     pub(super) buffers: Vec<Buffer>,
     pub(super) inputs: Vec<Output>,
     pub(super) outputs: Vec<Output>,
@@ -267,8 +179,8 @@ unsafe impl Sync for Sequence {}
 
 impl Program {
     /// Records a model: `record` runs it on the recorder and returns its outputs in the signature's order.
-    pub fn new(signature: &Signature, whole: Whole, record: impl FnOnce(&mut Recorder) -> Result<Vec<Output>>) -> Result<Self> {
-        let mut recorder = Recorder::new(signature, whole);
+    pub fn new(signature: &Signature, target: Target, record: impl FnOnce(&mut Recorder) -> Result<Vec<Output>>) -> Result<Self> {
+        let mut recorder = Recorder::new(signature, target);
         let outputs = record(&mut recorder)?;
         recorder.finish(signature.clone(), outputs)
     }
@@ -280,13 +192,13 @@ pub struct Recorder {
     columns: usize,
     inputs: Vec<(TensorSpec, Output)>,
     states: Vec<StatePlace>,
-    ops: Vec<Op>,
-    pub(super) whole: Whole,
+    nodes: Vec<Node>,
+    pub(super) target: Target,
 }
 
 impl Recorder {
-    fn new(signature: &Signature, whole: Whole) -> Self {
-        let mut recorder = Self { buffers: Vec::new(), columns: 0, inputs: Vec::new(), states: Vec::new(), ops: Vec::new(), whole };
+    fn new(signature: &Signature, target: Target) -> Self {
+        let mut recorder = Self { buffers: Vec::new(), columns: 0, inputs: Vec::new(), states: Vec::new(), nodes: Vec::new(), target };
         for spec in &signature.inputs {
             let slot = match spec.dtype {
                 DType::U32 => Output::Indices(recorder.index_slot(spec.width())),
@@ -295,8 +207,8 @@ impl Recorder {
             recorder.inputs.push((spec.clone(), slot));
         }
         let mut at = 0;
-        for spec in &signature.state {
-            recorder.states.push((at, spec.width()));
+        for (number, spec) in signature.state.iter().enumerate() {
+            recorder.states.push(StatePlace { number, at, width: spec.width() });
             at += spec.width();
         }
         recorder
@@ -310,8 +222,7 @@ impl Recorder {
 
     /// A new matrix, written by the operation that is recorded next.
     pub(super) fn slot(&mut self, width: usize) -> Slot {
-        let now = self.ops.len();
-        self.buffers.push(Buffer { width, life: (now, now), at: 0 });
+        self.buffers.push(Buffer { width, life: UNUSED, at: 0 });
         Slot { buffer: self.buffers.len() - 1, start: 0, width }
     }
 
@@ -327,17 +238,9 @@ impl Recorder {
         self.states.get(state).copied().ok_or_else(|| Error::Input(format!("state {state} of {}", self.states.len())))
     }
 
-    /// Adds an operation. Its outputs and scratch are the slots made since the one before.
-    pub(super) fn push(&mut self, op: Op) {
-        let now = self.ops.len();
-        op.reads().iter().for_each(|s| self.buffers[s.buffer].life.1 = now);
-        if let (true, Op::Add { a, b, .. }, Some(Op::Linear { x, out, .. })) = (self.whole.residual, &op, self.ops.last())
-            && (a == out || b == out)
-        {
-            // The sum may be written while the product still reads.
-            self.buffers[x.buffer].life.1 = now;
-        }
-        self.ops.push(op);
+    /// Adds an operation.
+    pub(super) fn push(&mut self, op: Arc<dyn Operation>, wires: Wires) {
+        self.nodes.push(Node { op, wires });
     }
 
     fn finish(mut self, signature: Signature, outputs: Vec<Output>) -> Result<Program> {
@@ -350,15 +253,57 @@ impl Recorder {
         if found != expected {
             return Err(Error::Input(format!("the outputs of a pass: expected {expected:?} as in the signature, found {found:?}")));
         }
-        let end = self.ops.len();
-        for output in &outputs {
+        let inputs: Vec<Output> = self.inputs.into_iter().map(|(_, slot)| slot).collect();
+        let nodes = fuse(self.nodes, &outputs, self.target);
+        set_lives(&mut self.buffers, (&inputs, &outputs), &nodes);
+        let width = place(&mut self.buffers);
+        Ok(Program { signature, nodes, buffers: self.buffers, inputs, outputs, width, columns: self.columns })
+    }
+}
+
+/// Lets operations absorb the ones behind them that alone read what they make.
+fn fuse(nodes: Vec<Node>, outputs: &[Output], target: Target) -> Vec<Node> {
+    let all: Vec<Wires> = nodes.iter().map(|node| node.wires.clone()).collect();
+    let reads = |wires: &Wires, slot: &Slot| wires.x.iter().filter(|x| x.buffer == slot.buffer).count();
+    let reads_ids = |wires: &Wires, slot: &IndexSlot| wires.ids.iter().filter(|x| x.at == slot.at).count();
+    let alone = |own: &Wires, next: &Wires| {
+        let is_output = outputs.iter().any(|output| match output {
+            Output::Floats(slot) => own.out.iter().any(|own| own.buffer == slot.buffer),
+            Output::Indices(slot) => own.out_ids.iter().any(|own| own.at == slot.at),
+        });
+        let floats = own.out.iter().all(|slot| all.iter().map(|w| reads(w, slot)).sum::<usize>() == reads(next, slot));
+        let ids = own.out_ids.iter().all(|slot| all.iter().map(|w| reads_ids(w, slot)).sum::<usize>() == reads_ids(next, slot));
+        !is_output && floats && ids
+    };
+    let mut fused: Vec<Node> = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let one = fused.last().filter(|last| alone(&last.wires, &node.wires));
+        match one.and_then(|last| last.op.absorb(&last.wires, (&*node.op, &node.wires), target)) {
+            Some((op, wires)) => {
+                fused.pop();
+                fused.push(Node { op, wires });
+            }
+            None => fused.push(node),
+        }
+    }
+    fused
+}
+
+/// From the first to the last operation that touches a buffer. Inputs come before the first, outputs are read behind the last.
+fn set_lives(buffers: &mut [Buffer], (inputs, outputs): (&[Output], &[Output]), nodes: &[Node]) {
+    let mut touch = |slot: &Slot, now: usize| {
+        let (first, last) = buffers[slot.buffer].life;
+        buffers[slot.buffer].life = (first.min(now), last.max(now));
+    };
+    for (slots, now) in [(inputs, 0), (outputs, nodes.len())] {
+        for output in slots {
             if let Output::Floats(slot) = output {
-                self.buffers[slot.buffer].life.1 = end;
+                touch(slot, now);
             }
         }
-        let width = place(&mut self.buffers);
-        let inputs = self.inputs.into_iter().map(|(_, slot)| slot).collect();
-        Ok(Program { signature, ops: self.ops, buffers: self.buffers, inputs, outputs, width, columns: self.columns })
+    }
+    for (now, Node { wires, .. }) in nodes.iter().enumerate() {
+        [&wires.x, &wires.out, &wires.scratch].into_iter().flatten().for_each(|slot| touch(slot, now));
     }
 }
 

@@ -4,10 +4,10 @@
 //! it wait. The weights say what is computed in: a product casts what it reads to the dtype of its weight. Narrow numbers
 //! (bf16, f16) have kernels on a GPU that compute in f32 and round what they write; on the CPU the same is done by casting.
 
-use super::{Choice, Executor, IndexColumns, SAMPLE, pick};
+use super::operation::{Block, Operation, Values};
+use super::{Choice, Executor, IndexColumns, SAMPLE};
 use crate::device;
-use crate::nn::{Autoregressive, Linear, Mamba, Norm};
-use crate::ops::{self, Activation, Attention};
+use crate::ops;
 use crate::random::Random;
 use crate::tensors::NamedTensors;
 use crate::{Error, Result};
@@ -47,7 +47,18 @@ impl Indices {
         Ok(Self::new(tensor.to_dtype(DType::U32)?.flatten_all()?.to_vec1()?, width))
     }
 
-    fn rows(&self) -> impl Iterator<Item = &[u32]> {
+    /// Columns.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// All values, one row behind the other.
+    pub fn values(&self) -> &[u32] {
+        &self.values
+    }
+
+    /// Row by row.
+    pub fn rows(&self) -> impl Iterator<Item = &[u32]> {
         self.values.chunks(self.width)
     }
 
@@ -57,13 +68,13 @@ impl Indices {
     }
 
     /// Some columns, each plus the table row that index 0 of it means.
-    fn shifted(&self, columns: &IndexColumns) -> Vec<u32> {
+    pub(crate) fn shifted(&self, columns: &IndexColumns) -> Vec<u32> {
         let row = |row: &[u32]| columns.iter().map(|&(column, base)| row[column].saturating_add(base as u32)).collect::<Vec<_>>();
         self.rows().flat_map(row).collect()
     }
 
     /// Matrices side by side.
-    fn join(parts: &[Self]) -> Self {
+    pub fn join(parts: &[&Self]) -> Self {
         let width = parts.iter().map(|p| p.width).sum();
         let rows = parts.first().map_or(0, |p| p.values.len() / p.width);
         let row = |r: usize| parts.iter().flat_map(move |p| &p.values[r * p.width..][..p.width]);
@@ -76,7 +87,7 @@ impl Indices {
     }
 
     /// The columns of a choice, checked: every class exists or is [`SAMPLE`].
-    fn classes(&self, Choice { column, columns, classes }: Choice) -> Result<Self> {
+    pub(crate) fn classes(&self, Choice { column, columns, classes }: Choice) -> Result<Self> {
         let found = self.columns(column, columns);
         match found.values.iter().find(|v| **v != SAMPLE && **v as usize >= classes) {
             Some(bad) => Err(Error::Input(format!("action column {column}: class {bad} of {classes}"))),
@@ -117,14 +128,14 @@ impl<'a> TensorExecutor<'a> {
         self
     }
 
+    /// The plain form of an operation: what its others are compared with.
+    pub fn reference(&mut self, op: &dyn Operation, x: &[&Tensor], ids: &[&Indices], states: &[usize]) -> Result<Values<Tensor, Indices>> {
+        op.reference(&mut TensorPass { executor: self, numbers: states }, x, ids)
+    }
+
     /// The states behind the pass.
     pub fn into_states(self) -> Vec<Tensor> {
         self.states
-    }
-
-    /// Whether the operations with memory have kernels for narrow numbers: the plain forms, through time, have none.
-    fn has_kernels(&self, x: &Tensor) -> bool {
-        !self.through_time && !x.device().is_cpu()
     }
 
     fn matrix(&self, name: &str) -> Result<Tensor> {
@@ -144,8 +155,85 @@ impl<'a> TensorExecutor<'a> {
     }
 }
 
+/// A pass on tensors as one of its operations sees it.
+pub struct TensorPass<'a, 'b> {
+    executor: &'a mut TensorExecutor<'b>,
+    /// Numbers of the operation's states.
+    numbers: &'a [usize],
+}
+
+impl<'b> TensorPass<'_, 'b> {
+    /// State `i` of the operation, `[B, ...]`.
+    ///
+    /// # Errors
+    /// If it has been run with fewer states.
+    pub fn state(&self, i: usize) -> Result<&Tensor> {
+        Ok(&self.executor.states[self.number(i)?])
+    }
+
+    /// Replaces state `i` by the one behind the pass.
+    ///
+    /// # Errors
+    /// As for [`Self::state`].
+    pub fn set_state(&mut self, i: usize, state: Tensor) -> Result<()> {
+        let number = self.number(i)?;
+        self.executor.states[number] = state;
+        Ok(())
+    }
+
+    /// The number of state `i` among those of the executor.
+    pub(crate) fn number(&self, i: usize) -> Result<usize> {
+        let number = self.numbers.get(i).copied().filter(|number| *number < self.executor.states.len());
+        number.ok_or_else(|| Error::Input(format!("state {i} of {:?} among {}", self.numbers, self.executor.states.len())))
+    }
+
+    /// Whether each row starts anew, in the order of the rows.
+    pub fn resets(&self) -> &'b [bool] {
+        self.executor.resets
+    }
+
+    /// The device of the pass.
+    pub fn device(&self) -> &Device {
+        &self.executor.device
+    }
+
+    /// Whether gradients flow through the states, which asks for operations with a gradient of their states.
+    pub fn is_through_time(&self) -> bool {
+        self.executor.through_time
+    }
+
+    /// What runs the pass: for a block that is written in other operations.
+    pub(crate) fn executor(&mut self) -> &mut TensorExecutor<'b> {
+        self.executor
+    }
+
+    /// Probability and random numbers of the next dropout, on rows of `width` values, if there is any.
+    pub(crate) fn next_dropout(&mut self, width: usize) -> Option<(f32, Random)> {
+        self.executor.next_dropout(width)
+    }
+
+    /// Runs an operation with memory: on a GPU as it is, in f32 where the numbers are narrow and there is no kernel for them. The plain
+    /// forms, through time, have none.
+    pub(crate) fn remembering<const N: usize>(
+        &self,
+        tensors: [&Tensor; N],
+        run: impl FnOnce([&Tensor; N]) -> Result<(Tensor, Tensor)>,
+    ) -> Result<(Tensor, Tensor)> {
+        if !self.is_through_time() && !tensors[0].device().is_cpu() {
+            return run(tensors);
+        }
+        let mut behind = None;
+        let y = widened(tensors, |tensors| {
+            let (y, after) = run(tensors)?;
+            behind = Some(after);
+            Ok(y)
+        })?;
+        behind.map(|after| (y, after)).ok_or_else(|| Error::Input("an operation that left no state".to_owned()))
+    }
+}
+
 /// Runs `f` in f32 where the tensors are narrow, and rounds its result as they are.
-fn widened<const N: usize>(tensors: [&Tensor; N], f: impl FnOnce([&Tensor; N]) -> Result<Tensor>) -> Result<Tensor> {
+pub(crate) fn widened<const N: usize>(tensors: [&Tensor; N], f: impl FnOnce([&Tensor; N]) -> Result<Tensor>) -> Result<Tensor> {
     let dtype = tensors[0].dtype();
     if !device::is_narrow(dtype) {
         return f(tensors);
@@ -158,7 +246,7 @@ fn widened<const N: usize>(tensors: [&Tensor; N], f: impl FnOnce([&Tensor; N]) -
 }
 
 /// [`widened`] on the CPU only: a GPU has a kernel for narrow numbers.
-fn emulated<const N: usize>(tensors: [&Tensor; N], f: impl FnOnce([&Tensor; N]) -> Result<Tensor>) -> Result<Tensor> {
+pub(crate) fn emulated<const N: usize>(tensors: [&Tensor; N], f: impl FnOnce([&Tensor; N]) -> Result<Tensor>) -> Result<Tensor> {
     if tensors[0].device().is_cpu() { widened(tensors, f) } else { f(tensors) }
 }
 
@@ -174,64 +262,18 @@ impl Executor for TensorExecutor<'_> {
         Indices::from_tensor(&self.matrix(name)?)
     }
 
-    fn linear(&mut self, x: &Tensor, layer: &Linear, act: Activation) -> Result<Tensor> {
-        let x = x.to_dtype(layer.weight.dtype())?;
-        emulated([&x, &layer.weight], |[x, weight]| Ok(ops::linear(x, weight, layer.bias.as_ref(), act)?))
+    fn run(&mut self, op: Arc<dyn Operation>, x: &[&Tensor], ids: &[&Indices], states: &[usize]) -> Result<Values<Tensor, Indices>> {
+        op.tensors(&mut TensorPass { executor: self, numbers: states }, x, ids)
     }
 
-    fn lookup_linear(&mut self, x: &Tensor, ids: &Indices, tables: &[&Tensor], layer: &Linear) -> Result<Tensor> {
-        // Tables that several columns share come once, one below the other.
-        let mut distinct: Vec<(&Tensor, usize)> = Vec::new();
-        let (mut columns, mut rows) = (Vec::with_capacity(tables.len()), 0);
-        for table in tables {
-            let (known, entries) = (distinct.iter().find(|(t, _)| t.id() == table.id()).map(|(_, base)| *base), table.dim(0)?);
-            if known.is_none() {
-                distinct.push((table, rows));
-                rows += entries;
-            }
-            let base = known.unwrap_or(rows - entries);
-            columns.push(base..base + entries);
-        }
-        check_ids(ids, tables)?;
-        let table = Tensor::cat(&distinct.iter().map(|(t, _)| *t).collect::<Vec<_>>(), 0)?;
-        let bases: Vec<_> = columns.iter().map(|rows| rows.start).enumerate().collect();
-        let (index, x) = (ids.shifted(&bases), x.to_dtype(layer.weight.dtype())?);
-        emulated([&x, &layer.weight], |[x, weight]| Ok(ops::lookup_linear(x, &table, &columns, index, weight, layer.bias.as_ref())?))
-    }
-
-    fn norm(&mut self, x: &Tensor, norm: &Norm, act: Activation) -> Result<Tensor> {
-        let (width, x) = (norm.weight.dim(0)?, x.contiguous()?);
-        let rows = |x: &Tensor| emulated([x], |[x]| Ok(ops::norm(x, norm.kind, norm.eps, &norm.weight, norm.bias.as_ref(), act)?));
-        // A reshape is a node of the graph, whose gradient is cleared, added to and written once more.
-        if x.dim(1)? == width {
-            return rows(&x);
-        }
-        Ok(rows(&x.reshape(((), width))?)?.reshape(x.dims())?)
-    }
-
-    fn add_rows(&mut self, x: &Tensor, table: &Tensor, ids: &Indices, columns: &IndexColumns, act: Activation) -> Result<Tensor> {
-        let index = ids.shifted(columns);
-        emulated([x], |[x]| Ok(ops::add_rows(x, table, index, columns.len(), act)?))
-    }
-
-    fn add(&mut self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        Ok((a + b)?)
-    }
-
-    fn gate(&mut self, a: &Tensor, z: &Tensor) -> Result<Tensor> {
-        emulated([a, z], |[a, z]| Ok(ops::gate(a, z)?))
+    fn block<B: Block>(&mut self, block: &B, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+        let numbers = block.states();
+        let mut pass = TensorPass { executor: self, numbers: &numbers };
+        if block.is_one_on_tensors(&pass, x, ids) { block.tensors(&mut pass, x, ids) } else { block.compose(self, x, ids) }
     }
 
     fn columns(&mut self, x: &Tensor, start: usize, len: usize) -> Result<Tensor> {
         Ok(x.narrow(1, start, len)?)
-    }
-
-    fn join(&mut self, parts: &[Tensor]) -> Result<Tensor> {
-        Ok(Tensor::cat(parts, 1)?)
-    }
-
-    fn join_indices(&mut self, parts: &[Indices]) -> Result<Indices> {
-        Ok(Indices::join(parts))
     }
 
     fn dropout(&mut self, x: &Tensor) -> Result<Tensor> {
@@ -259,121 +301,4 @@ impl Executor for TensorExecutor<'_> {
     fn detach(&mut self, x: &Tensor) -> Result<Tensor> {
         Ok(x.detach())
     }
-
-    fn causal_conv(&mut self, x: &Tensor, weight: &Tensor, bias: &Tensor, state: usize) -> Result<Tensor> {
-        let kernels = self.has_kernels(x);
-        let mut run = |[x]: [&Tensor; 1]| {
-            let conv = if self.through_time { ops::causal_conv_reference } else { ops::causal_conv };
-            let (y, after) = conv(x, weight, bias, &self.states[state], self.resets)?;
-            self.states[state] = after;
-            Ok(y)
-        };
-        if kernels { run([x]) } else { widened([x], run) }
-    }
-
-    fn selective_scan(&mut self, [u, dt, bc]: [&Tensor; 3], a_log: &Tensor, skip: &Tensor, state: usize) -> Result<Tensor> {
-        let packed = Tensor::cat(&[dt, bc], 1)?;
-        let a = a_log.t()?.contiguous()?.exp()?.neg()?;
-        let params = Tensor::cat(&[a, skip.unsqueeze(0)?], 0)?;
-        let kernels = self.has_kernels(u);
-        let mut run = |[u, packed]: [&Tensor; 2]| {
-            let scan = if self.through_time { ops::selective_scan_reference } else { ops::selective_scan };
-            let (y, after) = scan(u, packed, &params, &self.states[state], self.resets)?;
-            self.states[state] = after;
-            Ok(y)
-        };
-        if kernels { run([u, &packed]) } else { widened([u, &packed], run) }
-    }
-
-    fn gru(&mut self, x: &Tensor, hidden: &Linear, state: usize) -> Result<Tensor> {
-        let bias = match &hidden.bias {
-            Some(bias) => bias.clone(),
-            None => Tensor::zeros(hidden.weight.dim(1)?, self.states[state].dtype(), &self.device)?,
-        };
-        let kernels = self.has_kernels(x);
-        let mut run = |[x, weight]: [&Tensor; 2]| {
-            let gru = if self.through_time { ops::gru_reference } else { ops::gru };
-            let (y, after) = gru(x, weight, &bias, &self.states[state], self.resets)?;
-            self.states[state] = after;
-            Ok(y)
-        };
-        if kernels { run([x, &hidden.weight]) } else { widened([x, &hidden.weight], run) }
-    }
-
-    fn mamba(&mut self, x: &Tensor, block: &Mamba) -> Result<Tensor> {
-        // One node of the graph is a gain where memory is the CPU's; on CUDA the operations are kernels of their own.
-        if self.through_time || !ops::is_on_host(x) {
-            return block.compose(self, x);
-        }
-        let ((weights, eps), state) = (block.weights()?, block.first_state());
-        let mask = self.next_dropout(x.dim(1)?).map(|(probability, random)| ops::dropout_factors(x.elem_count(), probability, random));
-        let before = [&self.states[state], &self.states[state + 1]];
-        let (y, after) = ops::mamba_block(x, &weights, eps, before, self.resets, mask)?;
-        [self.states[state], self.states[state + 1]] = after;
-        Ok(y)
-    }
-
-    fn attention(&mut self, shape: Attention, qkv: [&Tensor; 3], slopes: &Tensor, state: usize) -> Result<Tensor> {
-        let before = (self.states[state].clone(), self.states[state + 1].clone(), self.states[state + 2].clone());
-        let (y, after) = ops::attention(shape, qkv, slopes, &before, self.resets)?;
-        [self.states[state], self.states[state + 1], self.states[state + 2]] = [after.0, after.1, after.2];
-        Ok(y)
-    }
-
-    fn choose(&mut self, logits: &Tensor, wanted: &Indices, uniform: &Tensor, choice: Choice) -> Result<Indices> {
-        let wanted = wanted.classes(choice)?;
-        if !wanted.values.contains(&SAMPLE) {
-            return Ok(wanted);
-        }
-        #[cfg(feature = "cuda")]
-        if logits.device().is_cuda() {
-            let values = ops::cuda::heads::choose(logits, &wanted.values, uniform, choice)?;
-            return Ok(Indices::new(values, choice.columns));
-        }
-        let logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-        let uniform = uniform.narrow(1, choice.column, choice.columns)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-        let mut values = wanted.values.to_vec();
-        for ((values, logits), uniform) in values.chunks_mut(choice.columns).zip(&logits).zip(&uniform) {
-            let per = logits.len() / choice.columns;
-            for ((v, l), u) in values.iter_mut().zip(logits.chunks(per)).zip(uniform) {
-                *v = if *v == SAMPLE { pick(l, *u) } else { *v };
-            }
-        }
-        Ok(Indices::new(values, choice.columns))
-    }
-
-    fn autoregressive(
-        &mut self,
-        trunk: &Tensor,
-        heads: &Autoregressive,
-        classes @ [previous, wanted]: [&Indices; 2],
-        uniform: &Tensor,
-    ) -> Result<(Tensor, Indices)> {
-        // A class that is to be chosen depends on the logits before it: one after the other.
-        let given = !wanted.values.contains(&SAMPLE);
-        if !(given && ops::is_on_host(trunk)) {
-            return heads.compose(self, trunk, classes, uniform);
-        }
-        let (mut parts, mut columns, mut base) = (Vec::new(), Vec::new(), 0);
-        for choice in heads.choices() {
-            previous.classes(choice)?;
-            parts.push(wanted.classes(choice)?);
-            columns.extend((0..choice.columns).map(|i| (choice.column + i, base + i * choice.classes)));
-            base += choice.columns * choice.classes;
-        }
-        let (groups, weights) = heads.weights()?;
-        let rows = [previous.shifted(&columns), wanted.shifted(&columns)];
-        Ok((ops::choices(trunk, groups, &weights, rows)?, Indices::join(&parts)))
-    }
-}
-
-/// Names an id outside its own table: behind the tables' joining it could fall into the next one.
-fn check_ids(ids: &Indices, tables: &[&Tensor]) -> Result<()> {
-    for (column, table) in tables.iter().enumerate() {
-        let entries = table.dim(0)?;
-        if let Some(id) = ids.rows().map(|row| row[column]).find(|id| *id as usize >= entries) {
-            return Err(Error::Input(format!("ids column {column}: {id} in a table of {entries} rows")));
-        }
-    }
-    Ok(())
 }

@@ -153,6 +153,14 @@ impl Opened {
         let (_, model) = &self.networks[0];
         model
     }
+
+    /// Operations of that network that have no kernel on the CPU.
+    ///
+    /// # Errors
+    /// If the network cannot be recorded.
+    pub(super) fn on_tensors(&self) -> crate::Result<Vec<&'static str>> {
+        Ok(crate::engine::Runner::new(self.model().clone(), 1, 1)?.on_tensors().to_vec())
+    }
 }
 
 /// What a reader is opened for.

@@ -32,6 +32,8 @@ struct Report {
     opened: Opened,
     parameters: Vec<StoredParameter>,
     work: Work,
+    /// Operations without a kernel on the CPU.
+    on_tensors: Vec<&'static str>,
     metadata: Value,
     card: Vec<String>,
 }
@@ -43,7 +45,8 @@ impl Report {
         let card = bundle.read_file(CARD)?.unwrap_or_default();
         let card = String::from_utf8_lossy(&card).lines().take(CARD_LINES).map(str::to_owned).collect();
         let (parameters, work, metadata) = (bundle.parameters()?, opened.family.work(bundle)?, bundle.metadata()?);
-        Ok(Self { parameters, work, metadata, card, opened })
+        let on_tensors = opened.on_tensors()?;
+        Ok(Self { parameters, work, on_tensors, metadata, card, opened })
     }
 
     fn values(&self) -> usize {
@@ -89,6 +92,10 @@ impl Report {
             "work: {} (inputs x outputs of every linear layer; lookups, norms, convolution, scan and attention not counted)",
             self.work.text
         ))?;
+        line(match &self.on_tensors[..] {
+            [] => "operations: all have kernels on the CPU".to_owned(),
+            names => format!("operations without a kernel on the CPU, which run on tensors: {}", names.join(", ")),
+        })?;
         if !self.metadata.is_null() {
             line(format_args!("metadata: {}", self.metadata))?;
         }
@@ -116,6 +123,7 @@ impl Report {
             "bytes": self.bytes(),
             "state_values": self.state_values(),
             "multiply_adds": self.work.frame,
+            "operations_on_tensors": self.on_tensors,
             "metadata": self.metadata,
             "card": self.card.join("\n"),
         });

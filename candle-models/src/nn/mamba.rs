@@ -1,16 +1,11 @@
-//! Mamba block (Gu and Dao 2023, figure 3 and algorithm 2), pre-norm and residual.
-//!
-//! `x + W_out (scan(silu(conv(x_in))) * silu(z))` with `x_in, z = W_in rms_norm(x)`. Shape letters: D model width, E = expand * D inner
-//! width, N states per channel, R rank of the step size, K taps. The step size, B and C depend on the input; A and the skip
-//! D are learned. Not included: the parallel scan over time (windows are short, the batch and the channels are the
-//! parallel axes) and the normalisation of B and C of later work.
+//! Mamba blocks: their sizes and how they start. What they compute stands in `ops/mamba`.
 
 use super::{Init, Linear, Norm, Params};
 use crate::exec::Executor;
-use crate::ops::{Activation, MambaWeights};
+pub use crate::ops::Mamba;
+use crate::ops::MambaSizes;
 use crate::tensors::TensorSpec;
 use crate::{Error, Result};
-use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 /// Sizes of a Mamba block.
@@ -48,34 +43,11 @@ impl MambaConfig {
     }
 }
 
-/// The block.
-#[derive(Debug, Clone)]
-pub struct Mamba {
-    norm: Norm,
-    in_proj: Linear,
-    conv_weight: Tensor,
-    conv_bias: Tensor,
-    x_proj: Linear,
-    dt_proj: Linear,
-    a_log: Tensor,
-    skip: Tensor,
-    out_proj: Linear,
-    sizes: Sizes,
-    state: usize,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Sizes {
-    inner: usize,
-    states: usize,
-    rank: usize,
-}
-
 impl Mamba {
     /// Over `width` values. Registers the states of convolution and scan in `states`.
     pub fn new(width: usize, config: &MambaConfig, params: &Params, states: &mut Vec<TensorSpec>) -> Result<Self> {
-        let sizes = Sizes { inner: config.expand * width, states: config.state, rank: config.rank(width) };
-        let Sizes { inner, states: n, rank } = sizes;
+        let sizes = MambaSizes { inner: config.expand * width, states: config.state, rank: config.rank(width) };
+        let MambaSizes { inner, states: n, rank } = sizes;
         let state = states.len();
         states.push(TensorSpec::f32(format!("{state:02}.conv"), &[config.conv - 1, inner]));
         states.push(TensorSpec::f32(format!("{:02}.scan", state + 1), &[n, inner]));
@@ -100,49 +72,7 @@ impl Mamba {
 
     /// `x` `[rows, D]` to the same shape.
     pub fn forward<E: Executor>(&self, e: &mut E, x: &E::V) -> Result<E::V> {
-        e.mamba(x, self)
-    }
-
-    /// The block, operation by operation.
-    pub(crate) fn compose<E: Executor>(&self, e: &mut E, x: &E::V) -> Result<E::V> {
-        let Sizes { inner, states, rank } = self.sizes;
-        let y = e.norm(x, &self.norm, Activation::None)?;
-        let xz = e.linear(&y, &self.in_proj, Activation::None)?;
-        let (u, z) = (e.columns(&xz, 0, inner)?, e.columns(&xz, inner, inner)?);
-        let u = e.causal_conv(&u, &self.conv_weight, &self.conv_bias, self.state)?;
-        let selection = e.linear(&u, &self.x_proj, Activation::None)?;
-        let (low, bc) = (e.columns(&selection, 0, rank)?, e.columns(&selection, rank, 2 * states)?);
-        let dt = e.linear(&low, &self.dt_proj, Activation::None)?;
-        let y = e.selective_scan([&u, &dt, &bc], &self.a_log, &self.skip, self.state + 1)?;
-        let y = e.gate(&y, &z)?;
-        let y = e.linear(&y, &self.out_proj, Activation::None)?;
-        let y = e.dropout(&y)?;
-        e.add(x, &y)
-    }
-}
-
-impl Mamba {
-    /// The number of its first state.
-    pub(crate) fn first_state(&self) -> usize {
-        self.state
-    }
-
-    /// The parameters and what is added to the norm's mean square: for the block as one operation.
-    pub(crate) fn weights(&self) -> Result<(MambaWeights<'_>, f64)> {
-        let Some(dt_bias) = &self.dt_proj.bias else { return Err(Error::tensor("dt_proj.bias", "a parameter", "nothing")) };
-        let weights = MambaWeights {
-            norm: &self.norm.weight,
-            in_proj: &self.in_proj.weight,
-            conv_weight: &self.conv_weight,
-            conv_bias: &self.conv_bias,
-            x_proj: &self.x_proj.weight,
-            dt_weight: &self.dt_proj.weight,
-            dt_bias,
-            a_log: &self.a_log,
-            skip: &self.skip,
-            out_proj: &self.out_proj.weight,
-        };
-        Ok((weights, self.norm.eps))
+        e.block(self, &[x], &[])?.into_floats()
     }
 }
 

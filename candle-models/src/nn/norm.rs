@@ -1,22 +1,9 @@
-//! Layer normalisation and RMS normalisation.
+//! Layer normalisation and RMS normalisation: how they start.
 
 use super::{Init, Params};
 use crate::Result;
+pub use crate::ops::Norm;
 use crate::ops::NormKind;
-use candle_core::Tensor;
-
-/// A normalisation with its gain and, for layer normalisation, its offset.
-#[derive(Debug, Clone)]
-pub struct Norm {
-    /// Layer or RMS.
-    pub kind: NormKind,
-    /// Added to the variance.
-    pub eps: f64,
-    /// Gain `[width]`.
-    pub weight: Tensor,
-    /// Offset `[width]`.
-    pub bias: Option<Tensor>,
-}
 
 impl Norm {
     /// Layer normalisation (Ba et al. 2016).

@@ -1,63 +1,62 @@
-//! Fused operations: written only where a measurement says that it matters.
+//! Operations: a folder each, with an implementation of [`Operation`](crate::exec::Operation) and one `mod` line here.
 //!
-//! Each has a kernel over slices (the CPU executor calls it directly), a Candle custom op around it with a backward, and a
-//! `reference` in plain tensor operations that the tests hold both against. The fused forms serve f32 on the CPU and f32, bf16 and
-//! f16 on CUDA, there with vectors of parameters and recurrent states in f32; any other dtype takes the plain operations, and with them the
-//! gradients that finite differences in f64 check.
+//! A folder has the operation with what the executors ask of it in `mod.rs`, kernels over slices and custom operations on tensors around them in
+//! `tensors.rs`, kernels for CUDA and their launches in `cuda.rs` beside the `.cu` files, the derivative on tapes in `tape.rs`. What is fused is so
+//! because a measurement says that it matters; a reference in plain tensor operations stands beside it, and the tests hold both together. The
+//! fused forms serve f32 on the CPU and f32, bf16 and f16 on CUDA, there with vectors of parameters and recurrent states in f32; any other
+//! dtype takes the plain operations, and with them the gradients that finite differences in f64 check.
 
-mod activation;
+mod add_rows;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) mod amx;
 mod attention;
-mod choices;
-mod conv;
+mod causal_conv;
+#[cfg(test)]
+mod check;
+pub mod conv2d;
 mod cross_entropy;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod dropout;
+mod elementwise;
 mod fake_quantise;
-#[cfg(feature = "flash-attn")]
-mod flash;
 mod gru;
+mod heads;
+mod join;
 mod linear;
-mod lookup;
+mod lookup_linear;
 mod mamba;
 mod matmul;
+pub mod multiply;
 mod norm;
 mod packed;
-mod rows;
-mod scan;
-mod scan_backward;
-mod scan_forward;
+mod selective_scan;
+pub mod sigmoid;
 pub(crate) mod simd;
+pub mod softmax;
+pub mod tanh;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
-pub use activation::{Activation, activation, gate, gate_reference};
-pub(crate) use activation::{activate, activate_backward, exponentials, gate_row, gate_row_backward};
-pub use attention::{Attention, AttentionState, attention};
-pub(crate) use attention::{Timeline, attend_row};
-pub(crate) use choices::{ChoiceGroup, ChoiceWeights, choices};
-pub(crate) use conv::{ConvShape, conv_sequence};
-pub use conv::{causal_conv, causal_conv_reference};
+pub use add_rows::*;
+pub use attention::*;
+pub use causal_conv::*;
 pub use cross_entropy::{LossGroup, cross_entropy, cross_entropy_reference};
 pub(crate) use dropout::dropout_factors;
 pub use dropout::{dropout, mask, uniform};
+pub use elementwise::*;
 pub use fake_quantise::fake_quantise;
-pub use gru::{gru, gru_gates, gru_reference};
-pub(crate) use gru::{gru_row, gru_row_backward, gru_row_kept};
-pub(crate) use linear::{Operand, Target, multiply};
-pub use linear::{linear, linear_reference};
-pub use lookup::lookup_linear;
-pub(crate) use mamba::{MambaWeights, mamba_block};
+pub use gru::*;
+pub use heads::*;
+pub use join::*;
+pub use linear::*;
+pub use lookup_linear::*;
+pub use mamba::*;
 pub(crate) use matmul::linear_block;
-pub use norm::{NormKind, norm, norm_reference};
-pub(crate) use norm::{norm_row, norm_row_backward};
+pub use norm::*;
 pub use packed::Format;
 pub(crate) use packed::PackedMatrix;
-pub use rows::{add_rows, add_rows_reference, join_rows, join_rows_reference};
-pub use scan::{selective_scan, selective_scan_reference};
-pub(crate) use scan_forward::{ScanInput, ScanShape, scan_sequence};
+pub use selective_scan::*;
 
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, bail};
 use rayon::prelude::*;

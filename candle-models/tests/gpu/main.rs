@@ -7,6 +7,7 @@ mod beam;
 mod device;
 mod engine;
 mod faults;
+mod operations;
 mod ops;
 #[path = "../it/policies.rs"]
 mod policies;

@@ -7,6 +7,8 @@ use std::cell::Cell;
 thread_local! {
     /// Whether this thread takes part: other tests run at the same time. Without a destructor, so reading it allocates nothing.
     static COUNTED: Cell<bool> = const { Cell::new(false) };
+    /// Allocations of this thread alone.
+    static HERE: Cell<usize> = const { Cell::new(0) };
 }
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -16,6 +18,7 @@ struct Counting;
 // SAFETY: every call is passed on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, block: Block) -> *mut u8 {
+        HERE.set(HERE.get() + 1);
         if COUNTED.get() {
             ALLOCATIONS.fetch_add(1, Ordering::SeqCst);
         }
@@ -41,6 +44,13 @@ impl Execute for Quiet {
         // SAFETY: the engine's promise.
         sequences.iter().try_for_each(|s| unsafe { add(s) })
     }
+}
+
+/// How often `f` allocates on this thread.
+pub(crate) fn allocations_here(f: impl FnOnce()) -> usize {
+    let before = HERE.get();
+    f();
+    HERE.get() - before
 }
 
 fn allocations(f: impl FnOnce()) -> usize {

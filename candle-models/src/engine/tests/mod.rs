@@ -1,6 +1,6 @@
 //! The engine on a fake that adds up what it is given, and waits, fails or panics when it is told to.
 
-mod allocation;
+pub(crate) mod allocation;
 mod failures;
 mod requests;
 mod sessions;

@@ -1,15 +1,15 @@
 //! A pass in progress on the CPU: an arena with the buffers of a program, and the sequences.
 
-use super::super::program::{Buffer, IndexSlot, Output, Program, Sequence, Slot};
+use super::super::program::{Buffer, IndexSlot, Output, Program, Sequence, Slot, StatePlace};
 use crate::ops::{OutPointer, Rows};
 
 /// Row `b * steps + t` is frame t of sequence b.
-pub(super) struct Frame<'a> {
+pub struct Frame<'a> {
     buffers: &'a [Buffer],
     arena: *mut f32,
     indices: *mut u32,
-    pub rows: usize,
-    pub steps: usize,
+    pub(crate) rows: usize,
+    pub(crate) steps: usize,
     sequences: &'a [Sequence],
 }
 
@@ -23,7 +23,7 @@ impl<'a> Frame<'a> {
     ///
     /// # Safety
     /// The slices of the sequences are valid, as long as the signature and the length say, and nobody else uses them.
-    pub unsafe fn new(program: &'a Program, sequences: &'a [Sequence], (arena, indices): (&'a mut [f32], &'a mut [u32])) -> Self {
+    pub(crate) unsafe fn new(program: &'a Program, sequences: &'a [Sequence], (arena, indices): (&'a mut [f32], &'a mut [u32])) -> Self {
         // SAFETY: the caller's promise.
         let steps = sequences.first().map_or(0, |s| unsafe { &*s.resets }.len());
         let rows = sequences.len() * steps;
@@ -32,7 +32,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Copies the inputs into the arena.
-    pub fn load(&self, program: &Program) {
+    pub(crate) fn load(&self, program: &Program) {
         for (b, sequence) in self.sequences.iter().enumerate() {
             // SAFETY: the promise of `new`.
             let (mut floats, mut indices) = unsafe { (&*sequence.floats, &*sequence.indices) };
@@ -60,7 +60,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Copies the outputs out of the arena.
-    pub fn store(&self, program: &Program) {
+    pub(crate) fn store(&self, program: &Program) {
         for (b, sequence) in self.sequences.iter().enumerate() {
             // SAFETY: the promise of `new`.
             let (mut floats, mut indices) = unsafe { (&mut *sequence.out_floats, &mut *sequence.out_indices) };
@@ -86,7 +86,7 @@ impl<'a> Frame<'a> {
     }
 
     /// A value. No part of the step that calls it may write to it: its outputs are other buffers, which `place` keeps apart.
-    pub fn rows(&self, slot: Slot) -> Rows<'_> {
+    pub(crate) fn rows(&self, slot: Slot) -> Rows<'_> {
         let (at, stride) = self.place(slot);
         // SAFETY: the buffer lies inside the arena, and a value with rows has its last column inside its last row.
         let data = unsafe { std::slice::from_raw_parts(self.arena.add(at), (self.rows * stride).saturating_sub(slot.start)) };
@@ -94,25 +94,25 @@ impl<'a> Frame<'a> {
     }
 
     /// One row of a value.
-    pub fn row(&self, slot: Slot, r: usize) -> &[f32] {
+    pub(crate) fn row(&self, slot: Slot, r: usize) -> &[f32] {
         self.rows(slot).row(r)
     }
 
     /// The frames of sequence `b`.
-    pub fn sequence(&self, slot: Slot, b: usize) -> Rows<'_> {
+    pub(crate) fn sequence(&self, slot: Slot, b: usize) -> Rows<'_> {
         let rows = self.rows(slot);
         Rows { data: &rows.data[b * self.steps * rows.stride..], rows: self.steps, ..rows }
     }
 
     /// Where the frames of sequence `b` of an output lie.
-    pub fn sequence_at(&self, slot: Slot, b: usize) -> OutPointer {
+    pub(crate) fn sequence_at(&self, slot: Slot, b: usize) -> OutPointer {
         let (data, stride) = self.output(slot);
         // SAFETY: the sequence's rows lie inside the buffer.
         OutPointer { data: unsafe { data.add(b * self.steps * stride) }, stride }
     }
 
     /// Where an output lies and how far its rows are apart.
-    pub fn output(&self, slot: Slot) -> (*mut f32, usize) {
+    pub(crate) fn output(&self, slot: Slot) -> (*mut f32, usize) {
         let (at, stride) = self.place(slot);
         // SAFETY: the buffer lies inside the arena.
         (unsafe { self.arena.add(at) }, stride)
@@ -122,7 +122,7 @@ impl<'a> Frame<'a> {
     ///
     /// # Safety
     /// The slot is an output of the step, and no other part of the step uses the row.
-    pub unsafe fn row_mut(&self, slot: Slot, r: usize) -> &mut [f32] {
+    pub(crate) unsafe fn row_mut(&self, slot: Slot, r: usize) -> &mut [f32] {
         assert!(r < self.rows);
         let (data, stride) = self.output(slot);
         // SAFETY: row r lies inside the buffer.
@@ -130,7 +130,7 @@ impl<'a> Frame<'a> {
     }
 
     /// One row of an index matrix.
-    pub fn ids(&self, slot: IndexSlot, r: usize) -> &[u32] {
+    pub(crate) fn ids(&self, slot: IndexSlot, r: usize) -> &[u32] {
         assert!(r < self.rows);
         // SAFETY: row r lies inside the matrix.
         unsafe { std::slice::from_raw_parts(self.indices.add(slot.at * self.rows + r * slot.columns), slot.columns) }
@@ -140,19 +140,19 @@ impl<'a> Frame<'a> {
     ///
     /// # Safety
     /// As for [`Self::row_mut`].
-    pub unsafe fn ids_mut(&self, slot: IndexSlot, r: usize) -> &mut [u32] {
+    pub(crate) unsafe fn ids_mut(&self, slot: IndexSlot, r: usize) -> &mut [u32] {
         assert!(r < self.rows);
         // SAFETY: row r lies inside the matrix.
         unsafe { std::slice::from_raw_parts_mut(self.indices.add(slot.at * self.rows + r * slot.columns), slot.columns) }
     }
 
     /// How many sequences there are.
-    pub fn batch(&self) -> usize {
+    pub(crate) fn batch(&self) -> usize {
         self.sequences.len()
     }
 
     /// One reset per frame of sequence `b`.
-    pub fn resets(&self, b: usize) -> &[bool] {
+    pub(crate) fn resets(&self, b: usize) -> &[bool] {
         // SAFETY: the promise of `Frame::new`.
         unsafe { &*self.sequences[b].resets }
     }
@@ -161,14 +161,14 @@ impl<'a> Frame<'a> {
     ///
     /// # Safety
     /// No other part of the step uses that state of that sequence.
-    pub unsafe fn state(&self, b: usize, (at, width): (usize, usize)) -> &mut [f32] {
+    pub(crate) unsafe fn state(&self, b: usize, StatePlace { at, width, .. }: StatePlace) -> &mut [f32] {
         // SAFETY: the promises of `Frame::new` and of the caller.
         let all = unsafe { &mut *self.sequences[b].state };
         &mut all[at..at + width]
     }
 
     /// Where a state of sequence `b` begins.
-    pub fn state_at(&self, b: usize, (at, width): (usize, usize)) -> *mut f32 {
+    pub(crate) fn state_at(&self, b: usize, StatePlace { at, width, .. }: StatePlace) -> *mut f32 {
         let all = self.sequences[b].state;
         assert!(at + width <= all.len());
         // SAFETY: the state lies inside the sequence's row of states.

@@ -5,16 +5,21 @@
 
 mod frame;
 mod pool;
+mod rows;
 mod steps;
 
-use super::program::{Program, Sequence};
+use super::program::{Node, Program, Sequence};
+use super::reference::Fallback;
 use crate::Result;
-use frame::Frame;
-use pool::{Pool, Threads};
+pub use frame::Frame;
+use pool::Pool;
+pub use pool::Threads;
+pub use rows::{Row, RowOut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-use steps::{Packer, Run};
+pub use steps::{Packer, Run};
+pub(crate) use steps::{for_channels, for_rows as share_rows, product};
 
 /// Rows of a block: a multiple of the tallest tile of a product (12), few enough for the cache.
 const BLOCK: usize = 48;
@@ -30,16 +35,27 @@ struct Steps {
     /// Without its operations, and with them the model's own tensors.
     program: Program,
     steps: Vec<(&'static str, Run)>,
+    /// Names of the operations that run on tensors.
+    on_tensors: Vec<&'static str>,
     /// Bytes of the weights.
     bytes: usize,
 }
 
 impl Steps {
     fn new(mut program: Program) -> Result<Self> {
-        let mut packer = Packer::default();
-        let ops = std::mem::take(&mut program.ops);
-        let steps = ops.iter().map(|op| Ok((op.name(), packer.step(op)?))).collect::<Result<_>>()?;
-        Ok(Self { program, steps, bytes: packer.bytes })
+        let (mut packer, mut on_tensors) = (Packer::default(), Vec::new());
+        let nodes = std::mem::take(&mut program.nodes);
+        let step = |node: &Node| -> Result<(&'static str, Run)> {
+            let name = node.op.name();
+            packer.wires = node.wires.clone();
+            let run = node.op.compile(&node.wires, &mut packer)?.unwrap_or_else(|| {
+                on_tensors.push(name);
+                steps::on_tensors(Fallback::new(node, &program.signature))
+            });
+            Ok((name, run))
+        };
+        let steps = nodes.iter().map(step).collect::<Result<_>>()?;
+        Ok(Self { program, steps, on_tensors, bytes: packer.bytes })
     }
 
     /// One pass over sequences of equal length; `after` is called behind every step.
@@ -86,6 +102,11 @@ impl CpuExecutor {
         };
         let workspaces = (0..pool.threads()).map(workspace).collect();
         Ok(Self { program, pool, workspaces, block })
+    }
+
+    /// Names of the operations without a kernel, which run on tensors and allocate memory in every pass.
+    pub fn on_tensors(&self) -> &[&'static str] {
+        &self.program.on_tensors
     }
 
     /// Bytes of packed weights and of what the threads work in.

@@ -103,11 +103,11 @@ impl Shared {
 const WORTH_SHARING: f32 = 4.0;
 
 /// The threads that a pass may use: those of a pool, or its own alone.
-pub(crate) struct Threads<'a>(pub Option<&'a mut Pool>);
+pub struct Threads<'a>(pub(super) Option<&'a mut Pool>);
 
 impl Threads<'_> {
     /// Runs `f(part, parts)` for every part of work that takes `micros` on one thread: all at once where that is worth it.
-    pub fn share(&mut self, micros: f32, f: impl Fn(usize, usize) + Sync) {
+    pub(crate) fn share(&mut self, micros: f32, f: impl Fn(usize, usize) + Sync) {
         match &mut self.0 {
             Some(pool) if micros >= WORTH_SHARING && pool.threads() > 1 => {
                 let parts = pool.threads();

@@ -5,6 +5,7 @@
 //! Rows of a bucket that no sequence fills run on states of their own.
 
 mod memory;
+mod on_tensors;
 mod plan;
 mod steps;
 
@@ -15,10 +16,11 @@ use crate::{Error, Result};
 use candle_core::cuda_backend::cudarc::driver::{CudaGraph, DriverError, result, sys};
 use candle_core::{CudaDevice, DType};
 use memory::{Block, Failure};
-use plan::{Pass, Plan};
+pub use plan::Pass;
+use plan::Plan;
 use std::sync::Arc;
 use std::time::Instant;
-use steps::{Compiler, Run};
+pub use steps::{Compiler, Run};
 
 /// A batch size with its graph, unless passes are launched kernel by kernel.
 struct Bucket {
@@ -46,6 +48,8 @@ pub(crate) struct CudaExecutor {
     program: Program,
     plan: Plan,
     steps: Vec<(&'static str, Run)>,
+    /// Names of the operations that run on tensors on the host.
+    on_tensors: Vec<&'static str>,
     weights: steps::Weights,
     buffers: Buffers,
     dtype: DType,
@@ -78,13 +82,15 @@ impl CudaExecutor {
         let gpu = Arc::new(Gpu::new(device)?);
         let mut plan = Plan::new(&program)?;
         let mut compiler = Compiler::new(gpu.clone(), dtype, &mut plan);
-        let steps = compiler.compile(&program)?;
+        let (steps, on_tensors) = compiler.compile(&program)?;
         let weights = compiler.finish();
-        program.ops.clear();
+        program.nodes.clear();
         let state_width = program.signature.state.iter().map(|s| s.width()).sum();
         let buffers = Buffers::new(&gpu, &plan, (batch, frames, slots), state_width, weights.product)?;
-        let mut executor = Self { buckets: Vec::new(), gpu, program, plan, steps, weights, buffers, dtype, frames, slots, state_width };
-        executor.warm_up(launches)?;
+        let mut executor =
+            Self { buckets: Vec::new(), gpu, program, plan, steps, on_tensors, weights, buffers, dtype, frames, slots, state_width };
+        // What waits for the host cannot be captured.
+        executor.warm_up(if executor.on_tensors.is_empty() { launches } else { Launches::Eager })?;
         Ok(executor)
     }
 
@@ -319,6 +325,11 @@ impl CudaExecutor {
         // SAFETY: as above.
         unsafe { result::memcpy_htod_async(address, &*sequence.state, stream.cu_stream()) }.map_err(|e| driver("a state", &e))?;
         self.synchronize()
+    }
+
+    /// Names of the operations without kernels: they run on tensors on the host, and passes are launched kernel by kernel.
+    pub fn on_tensors(&self) -> &[&'static str] {
+        &self.on_tensors
     }
 
     /// Bytes on the device: weights, states and what passes work in.

@@ -4,8 +4,8 @@
 //! written where they will stand. Values are of the executor's dtype, except inputs, outputs and logits, which are f32.
 
 use crate::cuda::{Gpu, Matrix, States};
-use crate::exec::program::{IndexSlot, Op, Output, Program, Slot, StatePlace};
-use crate::ops::cuda::product::Operand;
+use crate::exec::program::{IndexSlot, Output, Program, Slot, StatePlace};
+use crate::ops::cuda::product::{Operand, copy};
 use crate::{Error, Result};
 use candle_core::DType;
 
@@ -57,7 +57,7 @@ impl Plan {
         plan.place_inputs(program);
         plan.place_outputs(program)?;
         plan.place_joins(program);
-        plan.widen_logits(program);
+        plan.widen(program);
         Ok(plan)
     }
 
@@ -112,45 +112,37 @@ impl Plan {
     /// Parts of a join that is an output are written where they will stand, if they are whole buffers; the last join first, so that joins
     /// of joins work. (Places in the arena are shared over time, those of outputs and of indices are not.)
     fn place_joins(&mut self, program: &Program) {
-        for op in program.ops.iter().rev() {
-            match op {
-                Op::Join { parts, out } => {
-                    let (to, mut start) = (self.buffers[out.buffer], out.start);
-                    for part in parts {
-                        let once = parts.iter().filter(|p| p.buffer == part.buffer).count() == 1;
-                        if to.region == Region::Output
-                            && once
-                            && self.whole(program, *part)
-                            && self.buffers[part.buffer].region == Region::Arena
-                        {
-                            self.buffers[part.buffer] = Home { start: to.start + start, ..to };
-                        }
-                        start += part.width;
+        for node in program.nodes.iter().rev() {
+            let wires = &node.wires;
+            for out in &wires.out_ids {
+                let (to, mut start) = (self.index_home(out.at, out.columns), 0);
+                for part in wires.ids.iter().filter(|_| node.op.joins()) {
+                    if !self.indices.iter().any(|(at, _)| *at == part.at) {
+                        self.indices.push((part.at, Home { start: to.start + start, ..to }));
                     }
+                    start += part.columns;
                 }
-                Op::JoinIndices { parts, out } => {
-                    let (to, mut start) = (self.index_home(out.at, out.columns), 0);
-                    for part in parts {
-                        if !self.indices.iter().any(|(at, _)| *at == part.at) {
-                            self.indices.push((part.at, Home { start: to.start + start, ..to }));
-                        }
-                        start += part.columns;
+            }
+            for out in wires.out.iter().filter(|_| node.op.joins()) {
+                let (to, mut start) = (self.buffers[out.buffer], out.start);
+                for part in &wires.x {
+                    let once = wires.x.iter().filter(|p| p.buffer == part.buffer).count() == 1;
+                    if to.region == Region::Output
+                        && once
+                        && self.whole(program, *part)
+                        && self.buffers[part.buffer].region == Region::Arena
+                    {
+                        self.buffers[part.buffer] = Home { start: to.start + start, ..to };
                     }
+                    start += part.width;
                 }
-                Op::Choose { out, .. } | Op::Autoregressive { out, .. } => {
-                    self.index_home(out.at, out.columns);
-                }
-                _ => {}
             }
         }
     }
 
-    fn widen_logits(&mut self, program: &Program) {
-        for op in &program.ops {
-            match op {
-                Op::Choose { logits, .. } | Op::Autoregressive { logits, .. } => self.buffers[logits.buffer].wide = true,
-                _ => {}
-            }
+    fn widen(&mut self, program: &Program) {
+        for slot in program.nodes.iter().flat_map(|node| node.op.wide(&node.wires)) {
+            self.buffers[slot.buffer].wide = true;
         }
     }
 
@@ -177,11 +169,6 @@ impl Plan {
         Slot { buffer: self.buffers.len() - 1, start: 0, width }
     }
 
-    /// Whether a slot is an output, or copied to one.
-    pub fn is_output(&self, slot: Slot) -> bool {
-        self.buffers[slot.buffer].region == Region::Output || self.copies.iter().any(|(from, _)| from.buffer == slot.buffer)
-    }
-
     /// Whether two slots are the same memory.
     pub fn same_place(&self, a: Slot, b: Slot) -> bool {
         let place = |s: Slot| {
@@ -197,24 +184,29 @@ impl Plan {
     }
 }
 
-/// Addresses of a pass over `batch` sequences of `steps` frames. Row `b * steps + t` is frame t of sequence b.
-pub(super) struct Pass<'a> {
+/// A pass over `batch` sequences of `steps` frames, and its addresses. Row `b * steps + t` is frame t of sequence b.
+pub struct Pass<'a> {
+    /// The device, its stream and its kernels.
     pub gpu: &'a Gpu,
-    pub plan: &'a Plan,
+    pub(super) plan: &'a Plan,
+    /// Of values between operations.
     pub dtype: DType,
+    /// Sequences.
     pub batch: usize,
+    /// Frames of each.
     pub steps: usize,
     /// Addresses of the regions, of scratch for products, and of all states.
-    pub input: u64,
-    pub output: u64,
-    pub arena: u64,
-    pub product: u64,
-    pub states: u64,
+    pub(super) input: u64,
+    pub(super) output: u64,
+    pub(super) arena: u64,
+    pub(crate) product: u64,
+    pub(super) states: u64,
     /// Values of all states of a sequence.
-    pub state_width: usize,
+    pub(super) state_width: usize,
 }
 
 impl Pass<'_> {
+    /// All frames.
     pub fn rows(&self) -> usize {
         self.batch * self.steps
     }
@@ -230,7 +222,7 @@ impl Pass<'_> {
     }
 
     /// A matrix of floats.
-    pub fn operand(&self, slot: Slot) -> Operand {
+    pub(crate) fn operand(&self, slot: Slot) -> Operand {
         let home = &self.plan.buffers[slot.buffer];
         let size = if home.wide { PLACE } else { self.dtype.size_in_bytes() };
         Operand { matrix: self.at(home, slot.start, slot.width, size), wide: home.wide }
@@ -249,7 +241,7 @@ impl Pass<'_> {
     }
 
     /// A state of all sequences.
-    pub fn state(&self, (at, _): StatePlace) -> States {
+    pub fn state(&self, StatePlace { at, .. }: StatePlace) -> States {
         States { data: self.states + (PLACE * at) as u64, stride: self.state_width as u64, slots: self.slots() }
     }
 
@@ -261,6 +253,12 @@ impl Pass<'_> {
     /// Address of the resets, one byte a row.
     pub fn resets(&self) -> u64 {
         self.slots() + (self.batch * PLACE) as u64
+    }
+
+    /// Copies a matrix to another of its width, whatever the dtypes of both.
+    pub(crate) fn copy(&self, from: Slot, to: Slot) -> Result<()> {
+        // SAFETY: the plan gives every matrix of a pass its rows.
+        Ok(unsafe { copy(self.gpu, self.dtype, self.operand(from), self.operand(to), self.rows()) }?)
     }
 }
 

@@ -3,7 +3,8 @@
 use super::owed::Gradients;
 use super::{BLOCK, Differentiable, Tape, Tapes};
 use crate::Result;
-use crate::exec::program::{Output, Program, Recorder, Whole};
+use crate::exec::Target;
+use crate::exec::program::{Output, Program, Recorder};
 use crate::ops::contiguous;
 use crate::tensors::Signature;
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
@@ -17,7 +18,7 @@ pub(crate) fn feed(
     inputs: &Tensor,
     tapes: &Tapes,
 ) -> Result<Tensor> {
-    let net = Differentiable::new(&Program::new(signature, Whole::default(), record)?, tapes.products())?;
+    let net = Differentiable::new(&Program::new(signature, Target::Tape, record)?, tapes.products())?;
     let (gradients, blocks) = (Gradients::default(), Mutex::default());
     let owed = gradients.owed_to(&net.parameters())?;
     let width = |specs: &[crate::tensors::TensorSpec]| specs.iter().map(|spec| spec.width()).sum();

@@ -9,25 +9,29 @@
 //! The oracle is the same model on the tensor executor whose states carry gradients
 //! ([`through_time`](super::tensors::TensorExecutor::through_time)).
 
+mod build;
 #[cfg(feature = "cuda")]
-pub(crate) mod cuda;
+pub mod cuda;
 mod feed;
-mod mamba;
-mod node;
 mod owed;
+mod rows;
 #[cfg(test)]
 mod tests;
+mod weight;
 
 use super::program::{Output, Program, Slot};
 use crate::ops::{self, OutPointer, Products, Rows};
 use crate::{Error, Result};
+pub(crate) use build::Product;
+pub use build::TapeBuilder;
 use candle_core::{Device, Tensor};
 pub(crate) use feed::feed;
-use node::{Node, Weight};
 pub(crate) use owed::Gradients;
 use rayon::prelude::*;
+pub use rows::RowGradients;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+pub(crate) use weight::Weight;
 
 /// A matrix of every step.
 #[derive(Debug, Clone, Copy)]
@@ -47,9 +51,29 @@ impl Matrix {
     }
 }
 
+/// Forward and backward of an operation on a tape. What its weights multiply and the memory that it wants it has told the [`TapeBuilder`].
+pub trait Derivative: Send + Sync {
+    /// Runs a step forward.
+    fn forward(&self, step: &mut TapeStep);
+
+    /// Runs a step backwards: the gradients of its results are there, those of its operands are to be handed on.
+    fn backward(&self, step: &mut TapeStep);
+}
+
+/// An operation of a tape.
+struct Node {
+    derivative: Box<dyn Derivative>,
+    /// Values a row of the gradient that goes from a step to the step before.
+    carried: usize,
+}
+
 /// A program that can be differentiated.
 pub(crate) struct Differentiable {
     nodes: Vec<Node>,
+    /// Gradients of weights: products over all steps, in the order of the operations.
+    uses: Vec<Product>,
+    /// Values a row that the operations work in.
+    scratch: usize,
     matrices: Vec<Matrix>,
     inputs: Vec<Slot>,
     outputs: Vec<Slot>,
@@ -118,19 +142,19 @@ impl Differentiable {
         );
         let mut matrices: Vec<Matrix> = program.buffers.iter().map(|b| Matrix::new(b.width, false)).collect();
         let mut readers = vec![0; matrices.len()];
-        for slot in program.ops.iter().flat_map(|op| op.reads()) {
+        for slot in program.nodes.iter().flat_map(|node| &node.wires.x) {
             readers[slot.buffer] += 1;
             matrices[slot.buffer].read_once = slot.width == matrices[slot.buffer].width;
         }
         // The caller is a reader of the outputs.
         outputs.iter().for_each(|slot| readers[slot.buffer] += 2);
         matrices.iter_mut().zip(readers).for_each(|(m, readers)| m.read_once &= readers == 1);
-        let mut parameters = Parameters { products, summed: Places::default(), multiplied: Places::default() };
-        let nodes: Vec<Node> = program.ops.iter().map(|op| Node::new(op, &mut matrices, &mut parameters)).collect::<Result<_>>()?;
-        let (values, grads): (Vec<_>, Vec<_>) = nodes.iter().map(Node::reads_later).unzip();
-        values.iter().flatten().chain(&outputs).for_each(|slot| matrices[slot.buffer].keeps_values = true);
-        grads.iter().flatten().for_each(|slot| matrices[slot.buffer].keeps_grads = true);
-        Ok(Self { nodes, matrices, inputs, outputs, parameters })
+        let parameters = Parameters { products, summed: Places::default(), multiplied: Places::default() };
+        let mut builder = TapeBuilder::new(matrices, parameters);
+        let nodes = program.nodes.iter().map(|node| builder.node(node)).collect::<Result<_>>()?;
+        outputs.iter().for_each(|slot| builder.keep_values(*slot));
+        let TapeBuilder { matrices, parameters, uses, scratch, .. } = builder;
+        Ok(Self { nodes, uses, scratch, matrices, inputs, outputs, parameters })
     }
 
     /// The parameters.
@@ -149,8 +173,8 @@ impl Differentiable {
         let start = OutPointer::rows(products, 1);
         self.parts().par_iter().with_max_len(1).for_each(|Part { place, width, inputs, outputs }| {
             let out = OutPointer { stride: *width, ..start.block(place.start, 0) }.block(inputs.start, outputs.start);
-            let users = || self.nodes.iter().filter(|node| node.weight().is_some_and(|weight| weight.place == *place));
-            for (weight, [x, dy]) in tapes.iter().flat_map(|tape| users().filter_map(|node| node.operands(tape))) {
+            let users = || self.uses.iter().filter(|product| product.weight.place == *place);
+            for (weight, [x, dy]) in tapes.iter().flat_map(|tape| users().filter_map(|product| product.operands(tape))) {
                 let (x, dy) = (x.columns(inputs.start, inputs.len()), dy.columns(outputs.start, outputs.len()));
                 // SAFETY: the parts are disjoint, inside `products`, and each is one task.
                 unsafe { weight.add_gradient(x, dy, out) };
@@ -164,7 +188,7 @@ impl Differentiable {
 
     /// The gradients of all weights, in parts.
     fn parts(&self) -> Vec<Part> {
-        let mut weights: Vec<&Weight> = self.nodes.iter().filter_map(Node::weight).collect();
+        let mut weights: Vec<&Weight> = self.uses.iter().map(|product| &*product.weight).collect();
         // What several operations multiply by has one gradient.
         weights.sort_by_key(|weight| weight.place.start);
         weights.dedup_by_key(|weight| weight.place.start);
@@ -285,8 +309,8 @@ impl Tape {
     fn new(net: &Differentiable, rows: usize, steps: usize) -> Self {
         let values = net.matrices.iter().map(|m| Steps::new(rows, m.width, steps, m.keeps_values)).collect();
         let grads = net.matrices.iter().map(|m| Steps::new(rows, m.width, steps, m.keeps_grads)).collect();
-        let carries = net.nodes.iter().map(|node| vec![0.0; rows * node.carried()]).collect();
-        let scratch = vec![0.0; rows * net.nodes.iter().map(Node::scratch).max().unwrap_or(0)];
+        let carries = net.nodes.iter().map(|node| vec![0.0; rows * node.carried]).collect();
+        let scratch = vec![0.0; rows * net.scratch];
         Self { rows, steps, values, grads, carries, sums: vec![0.0; net.parameters.summed.len()], scratch }
     }
 
@@ -333,8 +357,8 @@ impl Tape {
 
     /// Runs step `t`; the state before step 0 is zero.
     pub fn forward(&mut self, net: &Differentiable, t: usize) {
-        for node in &net.nodes {
-            node.forward(self, t);
+        for (i, node) in net.nodes.iter().enumerate() {
+            node.derivative.forward(&mut TapeStep { net, tape: self, i, t });
         }
     }
 
@@ -351,7 +375,7 @@ impl Tape {
     /// Runs step `t` backwards.
     pub fn backward(&mut self, net: &Differentiable, t: usize) {
         for (i, node) in net.nodes.iter().enumerate().rev() {
-            node.backward(net, self, i, t);
+            node.derivative.backward(&mut TapeStep { net, tape: self, i, t });
         }
     }
 
@@ -363,5 +387,101 @@ impl Tape {
             let to = &mut to[slot.start..slot.start + slot.width];
             if read_once { to.copy_from_slice(from) } else { ops::add_into(to, from) }
         }
+    }
+}
+
+/// One operation in one step of a tape.
+pub struct TapeStep<'a> {
+    net: &'a Differentiable,
+    tape: &'a mut Tape,
+    /// The operation's number.
+    i: usize,
+    t: usize,
+}
+
+impl TapeStep<'_> {
+    /// Rows of the step.
+    pub(crate) fn rows(&self) -> usize {
+        self.tape.rows
+    }
+
+    /// The number of the step.
+    pub(crate) fn number(&self) -> usize {
+        self.t
+    }
+
+    /// A matrix that the operation reads.
+    pub(crate) fn value(&self, slot: Slot) -> Rows<'_> {
+        self.tape.value(slot, self.t)
+    }
+
+    /// All of a matrix, rows one behind the other.
+    pub(crate) fn all(&self, slot: Slot) -> &[f32] {
+        self.tape.values[slot.buffer].at(self.t)
+    }
+
+    /// What the operation reads in a step before.
+    pub(crate) fn value_before(&self, slot: Slot, back: usize) -> Rows<'_> {
+        self.tape.value(slot, self.t - back)
+    }
+
+    /// Calls `f` with all of a matrix of this step, to be written.
+    pub(crate) fn with_values<R>(&mut self, slot: Slot, f: impl FnOnce(&mut Self, &mut [f32]) -> R) -> R {
+        let mut matrix = std::mem::take(&mut self.tape.values[slot.buffer]);
+        let done = f(self, matrix.at_mut(self.t));
+        self.tape.values[slot.buffer] = matrix;
+        done
+    }
+
+    /// The same, and before it what the matrix was in the step before: `None` in the first. The values of all steps are kept.
+    pub(crate) fn with_values_before<R>(&mut self, slot: Slot, f: impl FnOnce(&mut Self, Option<&[f32]>, &mut [f32]) -> R) -> R {
+        let mut matrix = std::mem::take(&mut self.tape.values[slot.buffer]);
+        let range = matrix.range(self.t);
+        let (before, now) = matrix.data.split_at_mut(range.start);
+        let before = (self.t > 0).then(|| &before[range.start - range.len()..]);
+        let done = f(self, before, &mut now[..range.len()]);
+        self.tape.values[slot.buffer] = matrix;
+        done
+    }
+
+    /// Calls `f` with the gradient of all of a matrix, which it may change, and with what the operation works in.
+    pub(crate) fn with_grads<R>(&mut self, slot: Slot, f: impl FnOnce(&mut Self, &mut [f32], &mut [f32]) -> R) -> R {
+        let mut matrix = std::mem::take(&mut self.tape.grads[slot.buffer]);
+        let mut scratch = std::mem::take(&mut self.tape.scratch);
+        let done = f(self, matrix.at_mut(self.t), &mut scratch);
+        self.tape.scratch = scratch;
+        self.tape.grads[slot.buffer] = matrix;
+        done
+    }
+
+    /// Calls `f` with the gradient that goes from a step to the step before.
+    pub(crate) fn with_carry<R>(&mut self, f: impl FnOnce(&mut Self, &mut [f32]) -> R) -> R {
+        let mut carry = std::mem::take(&mut self.tape.carries[self.i]);
+        let done = f(self, &mut carry);
+        self.tape.carries[self.i] = carry;
+        done
+    }
+
+    /// Gradients of the parameters that are summed on the way.
+    pub(crate) fn sums(&mut self) -> &mut [f32] {
+        &mut self.tape.sums
+    }
+
+    /// The same, taken, so that values can be read meanwhile.
+    pub(crate) fn with_sums<R>(&mut self, f: impl FnOnce(&mut Self, &mut [f32]) -> R) -> R {
+        let mut sums = std::mem::take(&mut self.tape.sums);
+        let done = f(self, &mut sums);
+        self.tape.sums = sums;
+        done
+    }
+
+    /// Where the gradient of an operand can be written in place: it is read by this operation alone.
+    pub(crate) fn grad_in_place(&mut self, slot: Slot) -> Option<&mut [f32]> {
+        self.net.matrices[slot.buffer].read_once.then(|| self.tape.grads[slot.buffer].at_mut(self.t))
+    }
+
+    /// Hands on the gradient `[rows, width]` of an operand.
+    pub(crate) fn deliver(&mut self, slot: Slot, grad: &[f32]) {
+        self.tape.deliver(self.net, slot, self.t, grad);
     }
 }

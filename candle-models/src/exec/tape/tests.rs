@@ -1,9 +1,9 @@
 //! The tape against the same network on tensors whose states carry gradients.
 
 use super::*;
-use crate::exec::Executor;
-use crate::exec::program::{Recorder, Whole};
+use crate::exec::program::Recorder;
 use crate::exec::tensors::TensorExecutor;
+use crate::exec::{Executor, Target};
 use crate::nn::{Gru, Linear, Norm, Params};
 use crate::ops::Activation;
 use crate::random::Random;
@@ -118,7 +118,7 @@ fn with_tensors(params: &Params, net: &Net) -> (f32, Vec<(String, Vec<f32>)>) {
 /// The same on a tape.
 fn with_tape(params: &Params, net: &Net, tapes: &Tapes) -> (f32, Vec<(String, Vec<f32>)>) {
     let record = |recorder: &mut Recorder| Ok(net.pass(recorder)?.map(Output::Floats).to_vec());
-    let program = Program::new(&net.signature, Whole::default(), record).unwrap();
+    let program = Program::new(&net.signature, Target::Tape, record).unwrap();
     let net = Differentiable::new(&program, Products::F32).unwrap();
     let mut tape = tapes.take(&net, ROWS, STEPS);
     let mut loss = 0.0;

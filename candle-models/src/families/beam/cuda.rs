@@ -9,7 +9,8 @@ use super::{Beam, BeamConfig, plain};
 use crate::Result;
 use crate::cuda::{self, Gpu, Matrix, device_of};
 use crate::engine::Model;
-use crate::exec::program::{Program, Whole};
+use crate::exec::Target;
+use crate::exec::program::Program;
 use crate::exec::tape::Gradients;
 use crate::exec::tape::cuda::{Net, Tape};
 use crate::ops::cuda::episode::{Episode, Measure, MeasureBackward};
@@ -27,7 +28,7 @@ pub(super) fn measure(model: &Beam, episodes: &Episodes, codebook: &Tensor, firs
     if rounds || episodes.sensing == Sensing::Shuffled {
         return Ok(None);
     }
-    let program = Program::new(model.user.signature(), Whole::default(), |recorder| model.user.record(recorder))?;
+    let program = Program::new(model.user.signature(), Target::Tape, |recorder| model.user.record(recorder))?;
     let Some(net) = Net::new(&program, device_of(codebook)?)? else { return Ok(None) };
     let gradients = Gradients::default();
     let owed = gradients.owed_to(&net.parameters())?;

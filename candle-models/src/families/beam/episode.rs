@@ -14,7 +14,8 @@ use super::config::View;
 use super::user::{ANTENNA_SCALE, Observation, SCALE};
 use super::{Beam, BeamConfig, Channels, within};
 use crate::engine::Model;
-use crate::exec::program::{Program, Whole};
+use crate::exec::Target;
+use crate::exec::program::Program;
 use crate::exec::tape::{BLOCK, Differentiable, Gradients, Tape, Tapes};
 use crate::ops::{add_into, contiguous};
 use crate::random::Random;
@@ -122,7 +123,7 @@ impl Beam {
         if !(codebook.device().is_cpu() && codebook.dtype() == DType::F32) {
             return super::plain::measure(self, episodes, &codebook, &first);
         }
-        let program = Program::new(self.user.signature(), Whole::default(), |recorder| self.user.record(recorder))?;
+        let program = Program::new(self.user.signature(), Target::Tape, |recorder| self.user.record(recorder))?;
         let net = Differentiable::new(&program, tapes.products())?;
         let gradients = Gradients::default();
         let owed = gradients.owed_to(&net.parameters())?;

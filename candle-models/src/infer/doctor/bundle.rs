@@ -18,6 +18,8 @@ pub struct BundleReport {
     /// Linear layers with a side that is no multiple of eight.
     pub misaligned: Vec<(String, [usize; 2])>,
     pub recommended: Vec<Recommendation>,
+    /// Operations without a kernel on the CPU.
+    pub on_tensors: Vec<&'static str>,
 }
 
 impl BundleReport {
@@ -33,7 +35,8 @@ impl BundleReport {
             ..of_parameters(&parameters)
         };
         let recommended = gpus::recommend(&footprint);
-        Ok(Self { path: path.to_owned(), footprint, misaligned: misaligned(&parameters), recommended })
+        let on_tensors = opened.on_tensors()?;
+        Ok(Self { path: path.to_owned(), footprint, misaligned: misaligned(&parameters), recommended, on_tensors })
     }
 }
 

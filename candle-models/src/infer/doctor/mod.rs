@@ -96,6 +96,7 @@ impl Report {
             findings.extend(of_libraries(&libraries));
         }
         findings.extend(bundle.as_ref().and_then(|bundle| of_bundle(&bundle.misaligned)));
+        findings.extend(bundle.as_ref().and_then(|bundle| of_operations(&bundle.on_tensors)));
         Ok(Self { cpu, driver_version: nvml::driver_version(), driver, libraries, bundle, findings })
     }
 }
@@ -154,6 +155,13 @@ fn of_bundle(misaligned: &[(String, [usize; 2])]) -> Option<Finding> {
         format!("products with sides that are no multiple of 8 miss the tensor cores in 16 bits, or are padded: {}", layers.join(", "));
     let remedy = "choose widths that are multiples of 8 where the configuration sets them; numbers of classes are the game's";
     (!layers.is_empty()).then(|| Finding::new(Severity::Note, what, remedy))
+}
+
+/// What runs on tensors, and so allocates memory in every step.
+fn of_operations(on_tensors: &[&str]) -> Option<Finding> {
+    let what = format!("operations without a kernel on the CPU run on tensors and allocate memory: {}", on_tensors.join(", "));
+    let remedy = "give them a kernel: `Operation::compile`";
+    (!on_tensors.is_empty()).then(|| Finding::new(Severity::Warning, what, remedy))
 }
 
 #[cfg(test)]

@@ -1,22 +1,13 @@
-//! The fused operations on CUDA: for each a file of kernels and one that launches them.
+//! What operations on CUDA share: products, sums, random numbers, and what comes before the text of every kernel. An operation's own
+//! kernels lie in its folder, beside a file that launches them.
 //!
 //! A launch takes addresses ([`Matrix`](crate::cuda::Matrix)), so that custom operations on tensors and recorded programs share
 //! it. Activations have the dtype of the launch; gains, offsets, convolution taps, A, D and recurrent state are f32.
 
-pub(crate) mod attention;
-pub(crate) mod conv;
 pub(crate) mod cross_entropy;
-pub(crate) mod elementwise;
 pub(crate) mod episode;
-pub(crate) mod gru;
-pub(crate) mod heads;
-pub(crate) mod linear;
-pub(crate) mod mamba;
-pub(crate) mod norm;
 pub(crate) mod philox;
 pub(crate) mod product;
-pub(crate) mod rows;
-pub(crate) mod scan;
 pub(crate) mod sums;
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,10 @@
 //! Launches that only recorded programs use, against the operations on the CPU. Without a CUDA device they pass.
 
-use super::mamba::{MambaConv, MambaScan, slices};
-use super::{elementwise, rows};
 use crate::cuda::{self, Gpu, Matrix, States};
 use crate::device::DeviceChoice;
+use crate::ops::add_rows::cuda as rows;
+use crate::ops::elementwise::cuda as elementwise;
+use crate::ops::mamba::cuda::{MambaConv, MambaScan, slices};
 use crate::ops::{self, Activation};
 use crate::random::Random;
 use candle_core::{DType, Device, Tensor};

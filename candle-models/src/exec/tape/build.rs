@@ -1,0 +1,103 @@
+//! What the operations of a tape ask for while it is made, as data: memory, parameters, and products with weights.
+
+use super::{Matrix, Node, Parameters, Tape, Weight};
+use crate::exec::program::{self, Slot};
+use crate::ops::{Linear, Rows};
+use crate::{Error, Result};
+use candle_core::Tensor;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A weight whose gradient is `x^T dy` over all rows and steps.
+pub(crate) struct Product {
+    pub weight: Arc<Weight>,
+    pub x: Slot,
+    /// A matrix whose gradients make that of the weight.
+    pub dy: Slot,
+    /// Rows of the product in a row of the matrices.
+    pub groups: usize,
+    /// Whether `x` is what the step before made, and zero before the first.
+    pub from_before: bool,
+}
+
+impl Product {
+    /// The weight, and all rows of a tape whose product its gradient is.
+    pub(super) fn operands<'a>(&'a self, tape: &'a Tape) -> Option<(&'a Weight, [Rows<'a>; 2])> {
+        let (x, dy) = (tape.all(&tape.values, self.x), tape.all(&tape.grads, self.dy));
+        if self.from_before {
+            let later = (tape.steps > 1).then(|| (tape.steps - 1) * tape.rows)?;
+            return Some((&self.weight, [Rows { rows: later, ..x }, Rows { data: &dy.data[tape.rows * dy.stride..], rows: later, ..dy }]));
+        }
+        let split = |m: Rows<'a>| match self.groups {
+            1 => m,
+            groups => Rows { rows: m.rows * groups, width: m.width / groups, stride: m.width / groups, ..m },
+        };
+        Some((&self.weight, [split(x), split(dy)]))
+    }
+}
+
+/// A tape in the making.
+pub struct TapeBuilder {
+    pub(super) matrices: Vec<Matrix>,
+    pub(super) parameters: Parameters,
+    pub(super) uses: Vec<Product>,
+    pub(super) scratch: usize,
+    /// Of the operation at hand.
+    carried: usize,
+}
+
+impl TapeBuilder {
+    pub(super) fn new(matrices: Vec<Matrix>, parameters: Parameters) -> Self {
+        Self { matrices, parameters, uses: Vec::new(), scratch: 0, carried: 0 }
+    }
+
+    pub(super) fn node(&mut self, node: &program::Node) -> Result<Node> {
+        self.carried = 0;
+        let derivative = node.op.differentiate(&node.wires, self)?;
+        let none = || Error::Input(format!("no derivative through time of the operation {}", node.op.name()));
+        Ok(Node { derivative: derivative.ok_or_else(none)?, carried: self.carried })
+    }
+
+    /// A matrix of the tape's own, to whose gradient nobody adds.
+    pub(crate) fn matrix(&mut self, width: usize) -> Slot {
+        self.matrices.push(Matrix::new(width, true));
+        Slot { buffer: self.matrices.len() - 1, start: 0, width }
+    }
+
+    /// Takes what an operation works in on the CPU as a matrix of the tape's own.
+    pub(crate) fn own(&mut self, scratch: Slot) {
+        self.matrices[scratch.buffer].read_once = true;
+    }
+
+    /// The values of all steps are read again backwards.
+    pub(crate) fn keep_values(&mut self, slot: Slot) {
+        self.matrices[slot.buffer].keeps_values = true;
+    }
+
+    /// Room for so many values a row to work in.
+    pub(crate) fn scratch(&mut self, width: usize) {
+        self.scratch = self.scratch.max(width);
+    }
+
+    /// A gradient of so many values a row goes from a step to the step before.
+    pub(crate) fn carry(&mut self, width: usize) {
+        self.carried = width;
+    }
+
+    /// The place of a parameter's gradient among those that are summed on the way.
+    pub(crate) fn sum(&mut self, parameter: &Tensor) -> Range<usize> {
+        self.parameters.summed.of(parameter)
+    }
+
+    /// A layer's weight, packed.
+    pub(crate) fn weight(&mut self, layer: &Linear) -> Result<Arc<Weight>> {
+        Ok(Arc::new(Weight::new(layer, &mut self.parameters)?))
+    }
+
+    /// A product with a weight: its operands and gradients of all steps are kept, and make the weight's gradient at once.
+    pub(crate) fn product(&mut self, product: Product) {
+        self.keep_values(product.x);
+        self.matrices[product.dy.buffer].keeps_grads = true;
+        self.uses.push(product);
+    }
+}

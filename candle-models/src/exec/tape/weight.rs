@@ -1,0 +1,130 @@
+//! A weight of a tape, packed for both directions.
+
+use super::Parameters;
+use crate::exec::host;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use crate::ops::amx;
+use crate::ops::{self, Activation, Format, Linear, Operand, OutPointer, PackedMatrix, Products, Rows, Target};
+use crate::{Error, Result};
+use candle_core::{CpuStorage, DType, Storage, Tensor};
+use std::ops::Range;
+
+/// Calls `f` with the values of a parameter, where they lie if they do so in order.
+fn with_host<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
+    let tensor = tensor.to_dtype(DType::F32)?.contiguous()?;
+    let (storage, layout) = tensor.storage_and_layout();
+    match (&*storage, layout.contiguous_offsets()) {
+        (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) => Ok(f(&values[start..end])),
+        _ => Err(Error::Input("a tape's parameters lie on the host".to_owned())),
+    }
+}
+
+/// A matrix packed for products from the right.
+enum Packed {
+    Floats(PackedMatrix),
+    /// For the processor's tiles, where it has them.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    Tiles(amx::Tiles, Vec<f32>),
+}
+
+impl Packed {
+    fn new(products: Products, [inputs, outputs]: [usize; 2], weight: &[f32], bias: &[f32]) -> Self {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if amx::available() {
+            return Self::Tiles(amx::Tiles::new(products, inputs, outputs, weight), bias.to_vec());
+        }
+        let _ = products;
+        Self::Floats(PackedMatrix::new(inputs, outputs, weight, bias, &Format::F32))
+    }
+
+    fn transposed(products: Products, [inputs, outputs]: [usize; 2], weight: &[f32]) -> Self {
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if amx::available() {
+            return Self::Tiles(amx::Tiles::transposed(products, inputs, outputs, weight), Vec::new());
+        }
+        let _ = products;
+        Self::Floats(PackedMatrix::transposed(inputs, outputs, weight))
+    }
+
+    /// `out = x W + b`.
+    fn multiply(&self, x: Rows, out: &mut [f32]) {
+        match self {
+            Self::Floats(matrix) => {
+                assert!(out.len() >= x.rows * matrix.outputs);
+                let pointer = OutPointer::rows(out, matrix.outputs);
+                let (rows, panels) = (0..x.rows, 0..matrix.panel_count());
+                // SAFETY: `out` has a row of the matrix's width for every row of `x` (asserted) and is borrowed alone.
+                unsafe { ops::linear_block(matrix, Activation::None, (x.data, x.stride), rows, panels, pointer) };
+            }
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::Tiles(tiles, bias) => amx::multiply(tiles, x, bias, out),
+        }
+    }
+}
+
+/// A weight packed for both directions, its bias, and where their gradients go.
+pub(crate) struct Weight {
+    products: Products,
+    forward: Packed,
+    transposed: Packed,
+    bias: Vec<f32>,
+    outputs: usize,
+    /// Among the parameters whose gradients are products.
+    pub(super) place: Range<usize>,
+    /// Among those whose gradients are summed on the way.
+    bias_place: Range<usize>,
+}
+
+impl Weight {
+    pub(super) fn new(layer: &Linear, parameters: &mut Parameters) -> Result<Self> {
+        let (inputs, outputs) = layer.weight.dims2()?;
+        let bias = layer.bias.as_ref().map(host).transpose()?.unwrap_or_default();
+        let (shape, products) = ([inputs, outputs], parameters.products);
+        let (forward, transposed) = with_host(&layer.weight, |values| {
+            rayon::join(|| Packed::new(products, shape, values, &bias), || Packed::transposed(products, shape, values))
+        })?;
+        let bias_place = layer.bias.as_ref().map_or(0..0, |bias| parameters.summed.of(bias));
+        Ok(Self { products, forward, transposed, bias, outputs, place: parameters.multiplied.of(&layer.weight), bias_place })
+    }
+
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    pub fn bias(&self) -> &[f32] {
+        &self.bias
+    }
+
+    /// `out = x W + b`.
+    pub fn multiply(&self, x: Rows, out: &mut [f32]) {
+        self.forward.multiply(x, out);
+    }
+
+    /// `out = dy W^T`, rows of `dy` one behind the other.
+    pub fn multiply_transposed(&self, dy: &[f32], out: &mut [f32]) {
+        self.transposed.multiply(Rows { data: dy, rows: dy.len() / self.outputs, width: self.outputs, stride: self.outputs }, out);
+    }
+
+    /// Adds the bias's gradient, the sum of the rows of `dy`.
+    pub fn add_bias_gradient(&self, dy: &[f32], sums: &mut [f32]) {
+        if !self.bias_place.is_empty() {
+            let sum = &mut sums[self.bias_place.clone()];
+            dy.chunks_exact(self.outputs).for_each(|row| ops::add_into(sum, row));
+        }
+    }
+
+    /// Adds `x^T dy`, a part of the weight's gradient, to `out`.
+    ///
+    /// # Safety
+    /// `out` points at `x.width` rows of `dy.width` values that nobody else touches.
+    pub unsafe fn add_gradient(&self, x: Rows, dy: Rows, out: OutPointer) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.forward {
+                #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+                Packed::Tiles(..) => amx::multiply_transposed(self.products, x, dy, out),
+                Packed::Floats(_) => ops::multiply(Operand::from(x).t(), dy.into(), out, Target::Sum),
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The heads of an action. [`Choose`]: classes of a component from its logits. [`Autoregressive`]: components one after the other over a
+//! residual stream; each reads the stream and its own class of the frame before, and adds what was chosen to the stream of the next.
+
+mod choices;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
+
+pub(crate) use choices::{ChoiceGroup, ChoiceWeights, choices};
+
+use super::{Activation, Linear, is_on_host};
+use crate::exec::cpu::{self, Packer};
+use crate::exec::program::{Slot, Wires};
+use crate::exec::tensors::{Indices, TensorPass};
+use crate::exec::{Block, Choice, Executor, Operation, SAMPLE, Size, Target, Values, Widths, Work, operands, pick, same_width};
+use crate::{Error, Result};
+use candle_core::{DType, Tensor};
+
+/// Floating-point operations of a logit from which a class is drawn: the largest, an exponential, two sums.
+const OPERATIONS: f64 = 4.0;
+
+/// The operation: operands logits, random numbers in [0, 1) (negative for the most likely class), wanted classes ([`SAMPLE`] for "choose
+/// one").
+#[derive(Debug, Clone, Copy)]
+pub struct Choose(pub Choice);
+
+impl Operation for Choose {
+    fn name(&self) -> &'static str {
+        "choose"
+    }
+
+    fn widths(&self, x: &[usize], ids: &[usize]) -> Result<Widths> {
+        let ([logits, uniform], [wanted]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        same_width("the logits of choose", logits, self.0.logits())?;
+        if self.0.column + self.0.columns > uniform.min(wanted) {
+            return Err(Error::Input(format!("choose: {:?} of {wanted} classes and {uniform} random numbers a row", self.0)));
+        }
+        Ok(Widths::indices(self.0.columns))
+    }
+
+    fn reference(&self, _: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+        let (choice, [logits, uniform], [wanted]) = (self.0, operands(self.name(), x)?, operands(self.name(), ids)?);
+        let wanted = wanted.classes(choice)?;
+        if !wanted.values().contains(&SAMPLE) {
+            return Ok(Values::indices(wanted));
+        }
+        let logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        let uniform = uniform.narrow(1, choice.column, choice.columns)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        let mut values = wanted.values().to_vec();
+        for ((values, logits), uniform) in values.chunks_mut(choice.columns).zip(&logits).zip(&uniform) {
+            let per = logits.len() / choice.columns;
+            for ((v, l), u) in values.iter_mut().zip(logits.chunks(per)).zip(uniform) {
+                *v = if *v == SAMPLE { pick(l, *u) } else { *v };
+            }
+        }
+        Ok(Values::indices(Indices::new(values, choice.columns)))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn tensors(&self, pass: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+        let ([logits, uniform], [wanted]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        let wanted_classes = wanted.classes(self.0)?;
+        if !logits.device().is_cuda() || !wanted_classes.values().contains(&SAMPLE) {
+            return self.reference(pass, x, ids);
+        }
+        let values = cuda::choose(logits, wanted_classes.values(), uniform, self.0)?;
+        Ok(Values::indices(Indices::new(values, self.0.columns)))
+    }
+
+    fn compile(&self, wires: &Wires, _: &mut Packer) -> Result<Option<cpu::Run>> {
+        let Choice { column, columns, classes } = self.0;
+        let (logits, uniform, wanted, out) = (wires.x[0], wires.x[1], wires.ids[0], wires.out_ids[0]);
+        let per = logits.width / columns;
+        Ok(Some(Box::new(move |frame, _| {
+            for r in 0..frame.rows {
+                let (wanted, uniform) = (&frame.ids(wanted, r)[column..][..columns], &frame.row(uniform, r)[column..][..columns]);
+                let logits = frame.row(logits, r).chunks(per);
+                // SAFETY: this step has one part, and every index matrix has a place of its own.
+                let chosen = unsafe { frame.ids_mut(out, r) };
+                for (i, ((&want, &u), logits)) in wanted.iter().zip(uniform).zip(logits).enumerate() {
+                    chosen[i] = match want {
+                        SAMPLE => pick(logits, u),
+                        class if (class as usize) < classes => class,
+                        class => return Err(Error::Input(format!("action column {}: class {class} of {classes}", column + i))),
+                    };
+                }
+            }
+            Ok(())
+        })))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch(&self, wires: &Wires, _: &mut crate::exec::cuda::Compiler) -> Result<Option<crate::exec::cuda::Run>> {
+        let Choice { column, columns, classes } = self.0;
+        let (logits, uniform, wanted, out) = (wires.x[0], wires.x[1], wires.ids[0], wires.out_ids[0]);
+        Ok(Some(Box::new(move |pass| {
+            let args = cuda::Choose {
+                logits: pass.matrix(logits),
+                uniform: pass.matrix(uniform.columns(column, columns)),
+                wanted: pass.index(wanted, column, columns),
+                out: pass.index(out, 0, columns),
+                rows: pass.rows() as u32,
+                columns: columns as u32,
+                classes: classes as u32,
+            };
+            // SAFETY: the plan gives every matrix of a pass its rows, and logits are f32.
+            Ok(unsafe { args.launch(pass.gpu, DType::F32) }?)
+        })))
+    }
+
+    fn work(&self, wires: &Wires, size: &Size) -> Result<Work> {
+        let flop = size.rows() * OPERATIONS * wires.x[0].width as f64;
+        Ok(Work { name: self.name(), flop, bytes: size.values(wires), weights: None })
+    }
+
+    fn wide(&self, wires: &Wires) -> Vec<Slot> {
+        vec![wires.x[0]]
+    }
+}
+
+/// Logits for several components, each under those before it. Operands: the trunk, a random number for each column, the classes of the
+/// frame before, those wanted; results: the logits of all components side by side, and the classes.
+#[derive(Debug, Clone)]
+pub struct Autoregressive {
+    /// The trunk into the stream.
+    pub(crate) stream: Linear,
+    pub(crate) components: Vec<HeadComponent>,
+}
+
+/// One component of an action.
+#[derive(Debug, Clone)]
+pub(crate) struct HeadComponent {
+    pub choice: Choice,
+    /// The stream into the inner layer.
+    pub hidden: Linear,
+    /// The class of the frame before into the inner layer: one row per class of each column.
+    pub previous: Tensor,
+    pub out: Linear,
+    /// What a chosen class adds to the stream; zero at the start.
+    pub chosen: Option<Tensor>,
+    /// Columns of this component inside the action, and the table row of each column's class 0.
+    pub columns: Vec<(usize, usize)>,
+    /// The same inside the component's own classes.
+    pub own: Vec<(usize, usize)>,
+}
+
+impl Autoregressive {
+    /// What is chosen, in its order.
+    pub(crate) fn choices(&self) -> impl Iterator<Item = Choice> {
+        self.components.iter().map(|c| c.choice)
+    }
+
+    /// Shapes and parameters, for all components as one operation.
+    fn weights(&self) -> Result<(Vec<ChoiceGroup>, ChoiceWeights<'_>)> {
+        let groups = self.choices().map(|c| ChoiceGroup { columns: c.columns, classes: c.classes, logits: c.logits() }).collect();
+        let of = |layer: fn(&HeadComponent) -> &Linear| self.components.iter().map(layer).map(Linear::pair).collect::<Result<Vec<_>>>();
+        let weights = ChoiceWeights {
+            stream: self.stream.pair()?,
+            hidden: of(|c| &c.hidden)?,
+            previous: self.components.iter().map(|c| &c.previous).collect(),
+            out: of(|c| &c.out)?,
+            chosen: self.components.iter().filter_map(|c| c.chosen.as_ref()).collect(),
+        };
+        Ok((groups, weights))
+    }
+}
+
+impl Operation for Autoregressive {
+    fn name(&self) -> &'static str {
+        "autoregressive"
+    }
+
+    fn widths(&self, x: &[usize], ids: &[usize]) -> Result<Widths> {
+        let ([trunk, uniform], [previous, wanted]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        same_width("the trunk of heads", trunk, self.stream.weight.dim(0)?)?;
+        let columns = self.choices().map(|c| c.column + c.columns).max().unwrap_or(0);
+        if columns > uniform.min(previous).min(wanted) {
+            let found = format!("{previous}, {wanted} and {uniform}");
+            return Err(Error::Input(format!("autoregressive: {columns} columns of classes and random numbers, found {found}")));
+        }
+        Ok(Widths {
+            out: vec![self.choices().map(|c| c.logits()).sum()],
+            out_ids: vec![self.choices().map(|c| c.columns).sum()],
+            scratch: Vec::new(),
+        })
+    }
+
+    fn reference(&self, pass: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+        self.compose(pass.executor(), x, ids)
+    }
+
+    /// All classes are given: their logits at once.
+    fn tensors(&self, pass: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+        if !self.is_one_on_tensors(pass, x, ids) {
+            return self.reference(pass, x, ids);
+        }
+        let ([trunk, _], [previous, wanted]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        let (mut parts, mut columns, mut base) = (Vec::new(), Vec::new(), 0);
+        for choice in self.choices() {
+            previous.classes(choice)?;
+            parts.push(wanted.classes(choice)?);
+            columns.extend((0..choice.columns).map(|i| (choice.column + i, base + i * choice.classes)));
+            base += choice.columns * choice.classes;
+        }
+        let (groups, weights) = self.weights()?;
+        let rows = [previous.shifted(&columns), wanted.shifted(&columns)];
+        let classes = Indices::join(&parts.iter().collect::<Vec<_>>());
+        Ok(Values { floats: vec![choices(trunk, groups, &weights, rows)?], ids: vec![classes] })
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch(&self, wires: &Wires, compiler: &mut crate::exec::cuda::Compiler) -> Result<Option<crate::exec::cuda::Run>> {
+        use cuda::{HeadGroup, Heads};
+        let ([trunk, uniform], [previous, wanted]) = (operands(self.name(), &wires.x)?, operands(self.name(), &wires.ids)?);
+        let (logits, out) = (wires.out[0], wires.out_ids[0]);
+        let (width, stream_bias) = (self.stream.weight.dim(1)?, compiler.vector_or_none(self.stream.bias.as_ref())?);
+        let stream = compiler.matrix(&self.stream.weight)?;
+        let mut groups = Vec::new();
+        for component in &self.components {
+            let Choice { column, columns, classes } = component.choice;
+            groups.push(HeadGroup {
+                hidden: compiler.matrix(&component.hidden.weight)?,
+                hidden_bias: compiler.vector_or_none(component.hidden.bias.as_ref())?,
+                previous: compiler.matrix(&component.previous)?,
+                out: compiler.matrix(&component.out.weight)?,
+                out_bias: compiler.vector_or_none(component.out.bias.as_ref())?,
+                chosen: component.chosen.as_ref().map_or(Ok(0), |t| compiler.matrix(t))?,
+                column: column as u32,
+                columns: columns as u32,
+                classes: classes as u32,
+                logits: component.choice.logits() as u32,
+            });
+        }
+        let count = groups.len() as u32;
+        let groups = compiler.words(groups.iter().flat_map(HeadGroup::words).collect())?;
+        let (trunk, narrowed) = compiler.narrow(trunk);
+        Ok(Some(Box::new(move |pass| {
+            narrowed.map_or(Ok(()), |(from, to)| pass.copy(from, to))?;
+            let args = Heads {
+                trunk: pass.matrix(trunk),
+                logits: pass.matrix(logits),
+                out: pass.index(out, 0, out.columns),
+                previous: pass.index(previous, 0, previous.columns),
+                wanted: pass.index(wanted, 0, wanted.columns),
+                uniform: pass.matrix(uniform),
+                stream,
+                stream_bias,
+                groups,
+                width: width as u32,
+                count,
+            };
+            // SAFETY: the plan gives every matrix of a pass its rows; who runs a pass promises classes inside their tables.
+            Ok(unsafe { args.launch(pass.gpu, pass.dtype, pass.rows()) }?)
+        })))
+    }
+
+    fn wide(&self, wires: &Wires) -> Vec<Slot> {
+        wires.out.clone()
+    }
+}
+
+impl Block for Autoregressive {
+    fn states(&self) -> Vec<usize> {
+        Vec::new()
+    }
+
+    fn is_one(&self, target: Target) -> bool {
+        matches!(target, Target::Cuda { .. })
+    }
+
+    /// A class that is to be chosen depends on the logits before it: one after the other.
+    fn is_one_on_tensors(&self, _: &TensorPass, x: &[&Tensor], ids: &[&Indices]) -> bool {
+        ids.get(1).is_some_and(|wanted| !wanted.values().contains(&SAMPLE)) && x.first().is_some_and(|trunk| is_on_host(trunk))
+    }
+
+    fn compose<E: Executor>(&self, e: &mut E, x: &[&E::V], ids: &[&E::I]) -> Result<Values<E::V, E::I>> {
+        let ([trunk, uniform], [previous, wanted]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        let mut stream = e.linear(trunk, &self.stream, Activation::None)?;
+        let (mut logits, mut classes) = (Vec::new(), Vec::new());
+        for part in &self.components {
+            let h = e.linear(&stream, &part.hidden, Activation::None)?;
+            let h = e.add_rows(&h, &part.previous, previous, &part.columns, Activation::Relu)?;
+            let l = e.linear(&h, &part.out, Activation::None)?;
+            let class = e.choose(&l, wanted, uniform, part.choice)?;
+            if let Some(chosen) = &part.chosen {
+                stream = e.add_rows(&stream, chosen, &class, &part.own, Activation::None)?;
+            }
+            logits.push(l);
+            classes.push(class);
+        }
+        Ok(Values { floats: vec![e.join(&logits)?], ids: vec![e.join_indices(&classes)?] })
+    }
+}

@@ -1,0 +1,149 @@
+//! `(x joined with tables[ids]) W + b`: `x` `[rows, F]`, column i of `ids` a row of `tables[i]` `[entries, E_i]`, `W` `[F + sum of E_i, O]`.
+//!
+//! Each table's product with its part of the weight is a table of rows to add, made when the model is prepared.
+
+mod tensors;
+
+pub use tensors::lookup_linear;
+
+use super::{Activation, Linear, add_into, linear_reference};
+use crate::exec::cpu::{self, Packer};
+use crate::exec::program::Wires;
+use crate::exec::tensors::{Indices, TensorPass, emulated};
+use crate::exec::{Operation, Size, Values, Widths, Work, operands, same_width};
+use crate::{Error, Result};
+use candle_core::Tensor;
+
+/// The operation: operands `x` and `ids`.
+#[derive(Debug, Clone)]
+pub struct LookupLinear {
+    tables: Vec<Tensor>,
+    layer: Linear,
+}
+
+impl LookupLinear {
+    /// A layer behind tables, one for each column of ids. Columns may share a table.
+    pub fn new(tables: &[&Tensor], layer: &Linear) -> Self {
+        Self { tables: tables.iter().map(|t| (*t).clone()).collect(), layer: layer.clone() }
+    }
+
+    /// Names an id outside its own table: behind the tables' joining it could fall into the next one.
+    fn check(&self, ids: &Indices) -> Result<()> {
+        for (column, table) in self.tables.iter().enumerate() {
+            let entries = table.dim(0)?;
+            if let Some(id) = ids.rows().map(|row| row[column]).find(|id| *id as usize >= entries) {
+                return Err(Error::Input(format!("ids column {column}: {id} in a table of {entries} rows")));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Operation for LookupLinear {
+    fn name(&self) -> &'static str {
+        "lookup-linear"
+    }
+
+    fn widths(&self, x: &[usize], ids: &[usize]) -> Result<Widths> {
+        let ([x], [ids]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        let (inputs, outputs) = self.layer.weight.dims2()?;
+        let looked_up = self.tables.iter().map(|t| t.dim(1)).sum::<candle_core::Result<usize>>()?;
+        same_width("lookup-linear", x + looked_up, inputs)?;
+        same_width("the tables and ids of lookup-linear", self.tables.len(), ids)?;
+        Ok(Widths::floats(outputs))
+    }
+
+    fn reference(&self, _: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+        let ([x], [ids]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        self.check(ids)?;
+        let mut parts = vec![x.to_dtype(self.layer.weight.dtype())?];
+        for (column, table) in self.tables.iter().enumerate() {
+            let index: Vec<u32> = ids.rows().map(|row| row[column]).collect();
+            let rows = index.len();
+            parts.push(table.index_select(&Tensor::from_vec(index, rows, x.device())?, 0)?.to_dtype(self.layer.weight.dtype())?);
+        }
+        let joined = Tensor::cat(&parts, 1)?;
+        Ok(Values::floats(linear_reference(&joined, &self.layer.weight, self.layer.bias.as_ref(), Activation::None)?))
+    }
+
+    fn tensors(&self, _: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+        let ([x], [ids]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        // Tables that several columns share come once, one below the other.
+        let mut distinct: Vec<(&Tensor, usize)> = Vec::new();
+        let (mut columns, mut rows) = (Vec::with_capacity(self.tables.len()), 0);
+        for table in &self.tables {
+            let (known, entries) = (distinct.iter().find(|(t, _)| t.id() == table.id()).map(|(_, base)| *base), table.dim(0)?);
+            if known.is_none() {
+                distinct.push((table, rows));
+                rows += entries;
+            }
+            let base = known.unwrap_or(rows - entries);
+            columns.push(base..base + entries);
+        }
+        self.check(ids)?;
+        let table = Tensor::cat(&distinct.iter().map(|(t, _)| *t).collect::<Vec<_>>(), 0)?;
+        let bases: Vec<_> = columns.iter().map(|rows| rows.start).enumerate().collect();
+        let Linear { weight, bias, .. } = &self.layer;
+        let (index, x) = (ids.shifted(&bases), x.to_dtype(weight.dtype())?);
+        let y = emulated([&x, weight], |[x, weight]| Ok(lookup_linear(x, &table, &columns, index, weight, bias.as_ref())?))?;
+        Ok(Values::floats(y))
+    }
+
+    fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
+        let (x, ids, out) = (wires.x[0], wires.ids[0], wires.out[0]);
+        let matrix = packer.pack(&self.layer, x.width)?;
+        let limits = self.tables.iter().map(|t| Ok(t.dim(0)?)).collect::<Result<Vec<_>>>()?;
+        let tables = packer.fold(x.width, &self.tables, &self.layer)?;
+        Ok(Some(Box::new(move |frame, threads| {
+            for r in 0..frame.rows {
+                if let Some((id, limit)) = frame.ids(ids, r).iter().zip(&limits).find(|(id, limit)| **id as usize >= **limit) {
+                    return Err(Error::Input(format!("id {id} in a table of {limit} rows")));
+                }
+            }
+            cpu::product(threads, &matrix, Activation::None, frame.rows(x), frame.output(out));
+            cpu::share_rows(threads, frame.rows, tables.len() * out.width, |r| {
+                // SAFETY: every row belongs to one part.
+                let row = unsafe { frame.row_mut(out, r) };
+                for (table, &id) in tables.iter().zip(frame.ids(ids, r)) {
+                    add_into(row, &table[id as usize * out.width..][..out.width]);
+                }
+            });
+            Ok(())
+        })))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch(&self, wires: &Wires, compiler: &mut crate::exec::cuda::Compiler) -> Result<Option<crate::exec::cuda::Run>> {
+        use super::cuda::product::{Behind, Gather, product};
+        let (x, ids, out) = (wires.x[0], wires.ids[0], wires.out[0]);
+        let (mut at, mut base, mut folded, mut pairs) = (x.width, 0, Vec::new(), Vec::new());
+        for (column, table) in self.tables.iter().enumerate() {
+            let (entries, width) = table.dims2()?;
+            folded.push(table.matmul(&self.layer.weight.narrow(0, at, width)?)?);
+            pairs.extend([column as u32, base as u32]);
+            at += width;
+            base += entries;
+        }
+        let table = compiler.matrix(&Tensor::cat(&folded, 0)?)?;
+        let (pairs, count) = (compiler.words(pairs)?, self.tables.len());
+        let weight = compiler.matrix(&self.layer.weight.narrow(0, 0, x.width)?)?;
+        let bias = compiler.vector_or_none(self.layer.bias.as_ref())?;
+        compiler.reserve(x, out.width);
+        Ok(Some(Box::new(move |pass| {
+            let gather = Gather { table, ids: pass.index(ids, 0, ids.columns), pairs, count };
+            let behind = Behind { bias, gather, ..Behind::NOTHING };
+            let operands = (pass.operand(x), weight, pass.operand(out));
+            // SAFETY: the plan gives every matrix of a pass its rows; who runs a pass promises ids inside the tables.
+            Ok(unsafe { product(pass.gpu, pass.dtype, operands, pass.rows(), &behind, pass.product) }?)
+        })))
+    }
+
+    fn work(&self, wires: &Wires, size: &Size) -> Result<Work> {
+        let (inputs, outputs) = (wires.x[0].width, wires.out[0].width);
+        let (name, weights) = size.stored(&self.layer, inputs, outputs);
+        let looked_up = (self.tables.len() * outputs) as f64;
+        let each = 2.0 * (inputs * outputs) as f64 + looked_up;
+        let bytes = weights + size.rows() * size.value() * looked_up + size.values(wires);
+        Ok(Work { name: self.name(), flop: size.rows() * each, bytes, weights: Some(name) })
+    }
+}

@@ -1,0 +1,160 @@
+//! Operations in the executor on a GPU against the one on the CPU: those that no shipped model has, and one without kernels.
+
+use crate::{assert_close, cuda, normal};
+use candle_core::{DType, Device, Tensor};
+use candle_models::device::DeviceChoice;
+use candle_models::engine::{Model, Placement, Runner};
+use candle_models::exec::program::{Output, Recorder};
+use candle_models::exec::tensors::{Indices, TensorPass};
+use candle_models::exec::{Executor, Launches, Operation, Values, Widths, operands};
+use candle_models::ops::conv2d::{Conv2d, Conv2dShape};
+use candle_models::ops::multiply::Multiply;
+use candle_models::ops::sigmoid::Sigmoid;
+use candle_models::ops::softmax::Softmax;
+use candle_models::ops::tanh::Tanh;
+use candle_models::ops::{Format, Linear};
+use candle_models::recurrent::Recurrent;
+use candle_models::tensors::{NamedTensors, Signature, TensorSpec};
+use std::sync::Arc;
+
+/// A model of one operation over inputs `x0`, `x1` ...
+struct One {
+    signature: Signature,
+    op: Arc<dyn Operation>,
+    states: Vec<usize>,
+}
+
+impl One {
+    fn new(op: impl Operation, widths: &[usize], state: Option<usize>) -> Arc<Self> {
+        let out = op.widths(widths, &[]).unwrap().out[0];
+        let inputs = widths.iter().enumerate().map(|(i, width)| TensorSpec::f32(format!("x{i}"), &[*width])).collect();
+        let state: Vec<TensorSpec> = state.iter().map(|width| TensorSpec::f32("state", &[*width])).collect();
+        let states = (0..state.len()).collect();
+        Arc::new(Self { signature: Signature { inputs, outputs: vec![TensorSpec::f32("y", &[out])], state }, op: Arc::new(op), states })
+    }
+
+    /// Two passes of `steps` frames.
+    fn run(self: &Arc<Self>, (batch, steps): (usize, usize), place: &Placement) -> (Vec<f32>, Vec<&'static str>) {
+        let mut runner = Runner::on(self.clone(), (batch, steps), place).unwrap();
+        let mut found = Vec::new();
+        for pass in 0..2 {
+            for spec in &self.signature.inputs {
+                let values = normal(&format!("{}, {pass}", spec.name), &[batch * steps * spec.width()]).to_vec1::<f32>().unwrap();
+                runner.set_f32(&spec.name, &values).unwrap();
+            }
+            runner.step(&(0..batch * steps).map(|r| r == 1).collect::<Vec<_>>()).unwrap();
+            (0..batch * steps).for_each(|r| found.extend(runner.floats("y", r).unwrap()));
+        }
+        (found, runner.on_tensors().to_vec())
+    }
+}
+
+impl Recurrent for One {
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn device(&self) -> &Device {
+        &Device::Cpu
+    }
+
+    fn unroll(&self, _: &NamedTensors, _: &[bool], _: &NamedTensors) -> candle_models::Result<(NamedTensors, NamedTensors)> {
+        unimplemented!("a runner records")
+    }
+}
+
+impl Model for One {
+    fn family(&self) -> &'static str {
+        "operation"
+    }
+
+    fn config(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+
+    fn record(&self, recorder: &mut Recorder) -> candle_models::Result<Vec<Output>> {
+        let inputs = self.signature.inputs.iter().map(|spec| recorder.input(&spec.name));
+        let x = inputs.collect::<candle_models::Result<Vec<_>>>()?;
+        let y = recorder.run(self.op.clone(), &x.iter().collect::<Vec<_>>(), &[], &self.states)?;
+        Ok(vec![Output::Floats(y.into_floats()?)])
+    }
+}
+
+const PLACE: Placement = Placement { device: DeviceChoice::Cuda(0), threads: 1, dtype: Some(DType::F32), launches: Launches::Captured };
+
+fn check(op: impl Operation, widths: &[usize], state: Option<usize>, on_tensors: &[&str]) {
+    let model = One::new(op, widths, state);
+    for sizes in [(1, 1), (3, 1), (2, 3)] {
+        let (want, _) = model.run(sizes, &Placement::cpu(1));
+        for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 3e-2), (DType::F16, 4e-3)] {
+            let (got, names) = model.run(sizes, &Placement { dtype: Some(dtype), ..PLACE });
+            assert_close(&format!("{} {widths:?} {sizes:?} {dtype:?}", model.op.name()), &got, &want, tolerance);
+            assert_eq!(names, on_tensors);
+        }
+    }
+}
+
+#[test]
+fn operations_by_value_and_by_group() {
+    let Some(_device) = cuda() else { return };
+    for width in [1, 33, 300] {
+        check(Tanh, &[width], None, &[]);
+        check(Sigmoid, &[width], None, &[]);
+        check(Multiply, &[width, width], None, &[]);
+        check(Softmax { group: None }, &[width], None, &[]);
+    }
+    check(Softmax { group: Some(5) }, &[35], None, &[]);
+}
+
+#[test]
+fn convolutions_over_two_axes() {
+    let Some(_device) = cuda() else { return };
+    for ([input, kernel, stride, padding], channels, outputs, bias) in [
+        ([[1, 1], [1, 1], [1, 1], [0, 0]], 1, 1, true),
+        ([[5, 7], [3, 3], [1, 1], [1, 1]], 3, 4, true),
+        ([[6, 5], [3, 2], [2, 3], [0, 1]], 2, 130, false),
+        ([[2, 3], [4, 5], [1, 2], [2, 3]], 1, 2, true),
+    ] {
+        let shape = Conv2dShape { input, channels, kernel, stride, padding };
+        let weight = normal("weight", &[kernel[0] * kernel[1] * channels, outputs]);
+        let layer = Linear { weight, bias: bias.then(|| normal("bias", &[outputs])), format: Format::F32 };
+        check(Conv2d::new(shape, layer).unwrap(), &[input[0] * input[1] * channels], None, &[]);
+    }
+}
+
+/// What is read added to a state: a reference and nothing else.
+#[derive(Debug)]
+struct Sums;
+
+impl Operation for Sums {
+    fn name(&self) -> &'static str {
+        "sums"
+    }
+
+    fn widths(&self, x: &[usize], _: &[usize]) -> candle_models::Result<Widths> {
+        let [x] = operands(self.name(), x)?;
+        Ok(Widths::floats(x))
+    }
+
+    fn reference(&self, pass: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> candle_models::Result<Values<Tensor, Indices>> {
+        let (rows, mut states) = (x[0].to_vec2::<f32>()?, pass.state(0)?.to_vec2::<f32>()?);
+        let steps = rows.len() / states.len();
+        let mut y = Vec::new();
+        for (r, row) in rows.iter().enumerate() {
+            let state = &mut states[r / steps];
+            if pass.resets()[r] {
+                state.fill(0.0);
+            }
+            state.iter_mut().zip(row).for_each(|(s, x)| *s += x);
+            y.push(state.clone());
+        }
+        pass.set_state(0, Tensor::new(states, &Device::Cpu)?)?;
+        Ok(Values::floats(Tensor::new(y, &Device::Cpu)?))
+    }
+}
+
+#[test]
+fn an_operation_without_kernels_runs_on_the_host() {
+    let Some(_device) = cuda() else { return };
+    check(Sums, &[5], Some(5), &["sums"]);
+}
