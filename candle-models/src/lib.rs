@@ -51,3 +51,8 @@ pub mod tensors;
 
 pub use error::{Error, Result};
 pub use families::{beam, policy};
+
+/// Compiles the program of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
