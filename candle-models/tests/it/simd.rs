@@ -9,14 +9,25 @@ fn with_path(path: &str, arguments: &[&str]) -> (bool, String, String) {
     (output.status.success(), text(&output.stdout), text(&output.stderr))
 }
 
-#[test]
-fn properties_hold_on_every_lower_path() {
+/// Runs tests of this program on every path below the one that this process takes.
+fn hold_on_every_lower_path(tests: &str) {
     let paths = device::simd_available();
     assert_eq!(paths.last(), Some(&"portable"));
     for path in paths.into_iter().skip_while(|path| *path != device::simd()).skip(1) {
-        let (passed, text, _) = with_path(path, &["ops::", "policy::", "--test-threads", "1"]);
+        let (passed, text, _) = with_path(path, &[tests]);
         assert!(passed && !text.contains(" 0 passed"), "{path}: {text}");
     }
+}
+
+#[test]
+fn properties_of_operations_hold_on_every_lower_path() {
+    hold_on_every_lower_path("ops::");
+}
+
+#[test]
+#[ignore = "deep: the policies beside the operations of the test above"]
+fn properties_of_policies_hold_on_every_lower_path() {
+    hold_on_every_lower_path("policy::");
 }
 
 #[test]
@@ -37,7 +48,7 @@ fn the_variable_chooses_the_path_and_an_unknown_name_is_reported_once() {
 
 /// Says which path this process has taken.
 #[test]
-#[ignore = "started by the test above with the variable set"]
+#[ignore = "deep: nothing of its own; the test above starts it with the variable set"]
 fn path_child() {
     println!("\nPATH: {}", device::simd());
     device::simd();
