@@ -10,7 +10,7 @@
 //! product has more than 512 terms, and so the one path that uses it, training, has none of these. Counts of another compiler, build profile,
 //! architecture or valgrind are not compared.
 //!
-//! The build is the development profile, whose kernels are optimised as in a release (`opt-level` 2, dependencies 3) and which the tests have
+//! The build is the development profile without incremental compilation, whose kernels are optimised as in a release and which CI's tests have
 //! built already: the release profile with its link-time optimisation would cost CI minutes for the same sensitivity. Its
 //! assertions and overflow checks are counted too, a constant share.
 

@@ -33,7 +33,7 @@ pub struct CountedPath {
 /// How many functions are named below a path that changed.
 const NAMED: usize = 5;
 /// The command that makes the table anew, as messages name it.
-const RENEW: &str = "cargo run --bin candle-bench -- instructions --write";
+const RENEW: &str = "CARGO_INCREMENTAL=0 cargo run --bin candle-bench -- instructions --write";
 
 pub fn instructions(arguments: &Instructions) -> Result<ExitCode> {
     let Instructions { check, write, only, table, valgrind } = arguments;
