@@ -184,6 +184,7 @@ fn the_shipped_policies_agree_in_8_bits_on_the_simulated_game() {
 }
 
 #[test]
+#[ignore = "deep: two whole real games beside the simulated one of the test above; needs CANDLE_DATA"]
 fn the_shipped_policies_agree_in_8_bits_on_real_games() {
     let Some(root) = std::env::var_os("CANDLE_DATA") else {
         eprintln!("SKIPPED 8 bits on real replays: CANDLE_DATA is not set");

@@ -669,13 +669,27 @@ fn data(folder: &str) -> Option<PathBuf> {
 }
 
 #[test]
+fn real_replays_are_watched_to_their_ends() {
+    watch_real_replays(3);
+}
+
+#[test]
+#[ignore = "deep: every real replay, where the test above takes three; needs CANDLE_DATA"]
 fn every_real_replay_is_watched_to_its_end() {
+    watch_real_replays(usize::MAX);
+}
+
+/// Runs a policy on so many real replays.
+fn watch_real_replays(most: usize) {
     let Some(folder) = data("slippi") else { return };
     let place = Place::new(&PolicyConfig { backbone: BackboneConfig::Mlp { layers: vec![16] }, ..small() }, 10);
     let out = place.out("out.jsonl");
     let policy = place.out("policy");
-    done([OsStr::new("run"), OsStr::new(&policy), folder.as_os_str(), OsStr::new("--out"), OsStr::new(&out)]);
-    let truth: Vec<Value> = serde_json::from_slice(&fs::read(folder.join("truth.json")).unwrap()).unwrap();
+    let mut truth: Vec<Value> = serde_json::from_slice(&fs::read(folder.join("truth.json")).unwrap()).unwrap();
+    truth.truncate(most);
+    let files: Vec<PathBuf> = truth.iter().map(|game| folder.join(game["file"].as_str().unwrap())).collect();
+    let replays = files.iter().map(|file| file.as_os_str());
+    done([OsStr::new("run"), OsStr::new(&policy), OsStr::new("--out"), OsStr::new(&out)].into_iter().chain(replays));
     let (mut games, mut rows) = (BTreeMap::new(), BTreeMap::<String, u64>::new());
     for line in lines(Path::new(&out)) {
         let file = Path::new(line["file"].as_str().unwrap()).file_name().unwrap().to_str().unwrap().to_owned();
