@@ -55,7 +55,7 @@ pub struct Common {
     /// Numbers of threads that a call may use.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2])]
     pub threads: Vec<usize>,
-    /// Directory for the results [default: candle-bench/runs/<date>-<host>].
+    /// Directory for the results [default: candle-bench/runs/DATE-HOST].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Name of this machine in the results [default: its host name].

@@ -1,4 +1,4 @@
-//! What is trained: batches and losses over parameters that the [`Trainer`](crate::trainer::Trainer) updates.
+//! What is trained: batches and losses over parameters that the [`Trainer`] updates.
 //!
 //! A [`Task`] says where batches come from and what their loss is. Everything else of it has a default: what happens after a step
 //! (actors, priorities, target networks), what is measured on held-out data, which parameters decay, what a checkpoint keeps.

@@ -18,7 +18,7 @@ pub struct All {
     pub quick: bool,
     #[command(flatten)]
     pub device: DeviceArgument,
-    /// Directory for the results [default: candle-bench/runs/<date>-<host>].
+    /// Directory for the results [default: candle-bench/runs/DATE-HOST].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Name of this machine in the results [default: its host name].
