@@ -16,7 +16,7 @@ mkdir -p "$screenshots"
 pages=()
 for run in "$@"; do
     page="$screenshots/$(basename "$run").html"
-    cargo run -q -p candle-bench -- report "$run" --out "$page"
+    cargo run -q --bin candle-bench -- report "$run" --out "$page"
     pages+=("$page")
 done
 exec python3 scripts/report-check.py "$screenshots" "${pages[@]}"

@@ -1,6 +1,6 @@
 //! An agent at 60 Hz: open a model, show it every frame, press what it chooses, and mind the deadline.
 //!
-//! `cargo run --release -p examples --example agent_loop -- [--bundle DIR] [--frames N]`
+//! `cargo run --release --example agent_loop -- [--bundle DIR] [--frames N]`
 //!
 //! The game is simulated and does not obey the agent: what is shown is the loop around a model (one trained without
 //! delay, whose action is pressed in the next frame). Without a bundle the policy has random parameters.

@@ -1,6 +1,6 @@
 //! A base station that aligns many users with one sweep of its codebook: all of them measure the same beams.
 //!
-//! `cargo run --release -p examples --example beam_cell -- [BUNDLE [USERS]]`
+//! `cargo run --release --example beam_cell -- [BUNDLE [USERS]]`
 //!
 //! Channels are simulated. Every user has a session of one engine; the base station decodes what all of them say in one batch.
 

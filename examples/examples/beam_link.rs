@@ -1,6 +1,6 @@
 //! Aligning one link, measurement by measurement, as a user's radio would: what is received goes in, the next beam comes out.
 //!
-//! `cargo run --release -p examples --example beam_link -- [BUNDLE [SEED]]`
+//! `cargo run --release --example beam_link -- [BUNDLE [SEED]]`
 //!
 //! The channel is simulated; behind every measurement both ends also say what they would decide if it were the last.
 

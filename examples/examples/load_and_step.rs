@@ -1,6 +1,6 @@
 //! Stepping a model by hand, with its state as a value: save a moment, go on in two ways, come back.
 //!
-//! `cargo run --release -p examples --example load_and_step -- [BUNDLE]`
+//! `cargo run --release --example load_and_step -- [BUNDLE]`
 //!
 //! Without a bundle a small one with random parameters is written to a temporary folder and loaded from there.
 

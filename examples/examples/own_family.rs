@@ -1,6 +1,6 @@
 //! A family of models of one's own in the command `candle-infer`: a pursuer remembers where its target was and says which way to steer.
 //!
-//! `cargo run --release -p examples --example own_family -- new pursuer` writes a bundle of random parameters; `inspect pursuer`, `export
+//! `cargo run --release --example own_family -- new pursuer` writes a bundle of random parameters; `inspect pursuer`, `export
 //! pursuer small --dtype q8` and `run pursuer targets.safetensors` do as ever, with `position` `[T, 2]` and `speed` `[T, 1]` in the file.
 
 use candle_core::Device;

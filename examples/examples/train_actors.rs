@@ -2,7 +2,7 @@
 //! network learns from it what a step to either side is worth (DQN, Mnih et al. 2015), with the actors' parameters as its target network.
 //! Random numbers have addresses and actors hand in what they saw in one order: a run that was killed and resumed gives the same network.
 //!
-//! `cargo run --release -p examples --example train_actors -- [DIR]`; with the same DIR it continues.
+//! `cargo run --release --example train_actors -- [DIR]`; with the same DIR it continues.
 
 use candle_core::{D, DType, Device, Tensor, Var};
 use candle_models::nn::{Init, Params};

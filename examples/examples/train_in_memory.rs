@@ -1,6 +1,6 @@
 //! Trains a small policy in memory on simulated games, compares it with the count tables and plays one frame with it.
 //!
-//! `cargo run --release -p examples --example train_in_memory -- [--epochs N] [--frames N]`
+//! `cargo run --release --example train_in_memory -- [--epochs N] [--frames N]`
 
 use anyhow::{Context, Result, bail};
 use candle_core::Device;

@@ -1,7 +1,7 @@
 //! A task of one's own under the trainer: a small network learns y = sin(3 x) from noisy samples, with everything that the game
 //! policy has: schedule, averaging, checkpoints, resume, metrics, several ranks.
 //!
-//! `cargo run --release -p examples --example train_regression -- [--steps N] [--out DIR]`; with the same DIR it continues.
+//! `cargo run --release --example train_regression -- [--steps N] [--out DIR]`; with the same DIR it continues.
 
 use anyhow::{Context as _, Result, bail};
 use candle_core::{Device, Tensor};

@@ -1,6 +1,6 @@
 //! Two agents, each on a thread of its own, that share one engine: one copy of the weights, a session each.
 //!
-//! `cargo run --release -p examples --example two_agents -- [--bundle DIR] [--frames N]`
+//! `cargo run --release --example two_agents -- [--bundle DIR] [--frames N]`
 //!
 //! The game is simulated and does not obey the agents. Without a bundle the policy has random parameters.
 

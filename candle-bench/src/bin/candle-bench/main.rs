@@ -116,7 +116,7 @@ fn run(began_ns: u64) -> anyhow::Result<ExitCode> {
         (None, tool) => tool.as_ref().and_then(Tool::threads),
     };
     if cfg!(debug_assertions) && threads.is_some() {
-        eprintln!("warning: this is not a release build (cargo run --release -p candle-bench): the times are not worth keeping");
+        eprintln!("warning: this is not a release build (cargo run --release --bin candle-bench): the times are not worth keeping");
     }
     // SAFETY: no other thread has been started yet.
     unsafe { device::configure_threads(threads.unwrap_or(1)) };
