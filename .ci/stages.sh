@@ -26,9 +26,9 @@ MANIFESTS="Cargo.toml Cargo.lock clippy.toml candle-models/Cargo.toml candle-tra
 RUST="$MANIFESTS candle-models candle-train candle-bench examples weights"
 STAGES=()
 
-# The hash of all files below those paths, as they lie in the working tree.
+# The hash of all files below those paths, as they lie in the working tree. A file that was removed there and is still in the index has none.
 digest() {
-    git ls-files -z --cached --others --exclude-standard -- "$@" | sort -zu | xargs -0 -r sha256sum 2>/dev/null | sha256sum
+    git ls-files -z --cached --others --exclude-standard -- "$@" | sort -zu | { xargs -0 -r sha256sum 2>/dev/null || true; } | sha256sum
 }
 
 stage() {
