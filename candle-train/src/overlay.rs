@@ -9,6 +9,11 @@ use toml::{Table, Value};
 /// configuration itself knows what is usual.
 pub type Usual<'a> = &'a dyn Fn(&str) -> Result<Table>;
 
+/// The [`Usual`] of a configuration that itself knows what is usual. It never fails.
+pub fn kind_alone(kind: &str) -> Result<Table> {
+    Ok(Table::from_iter([("kind".to_owned(), Value::String(kind.to_owned()))]))
+}
+
 /// `preset`, with the keys of `file` (TOML) and then those of `sets` (`a.b=c`) in place of its own.
 ///
 /// # Errors

@@ -1,8 +1,7 @@
 //! Beam controllers: the command as a user runs it, and ranks.
 
 use crate::held::Held;
-use crate::resume::assert_equal_runs;
-use crate::{run, text};
+use crate::{assert_equal_runs, run, text};
 use candle_models::Result;
 use candle_models::beam::{Beam, DecisionConfig, Evaluation, Products, Sensing, Tapes};
 use candle_models::bundle::Bundle;
@@ -86,9 +85,9 @@ fn ranks_train_what_one_rank_does() {
     for size in [2, 3] {
         for trained in crate::ranks::on_ranks(size, |ranks| train(ranks, tiny())) {
             let trained = trained.unwrap();
-            for (name, want) in &alone.parameters {
+            for (name, want) in &alone.ended.parameters {
                 let flat = |x: &candle_core::Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-                let (found, want) = (flat(&trained.parameters[name]), flat(want));
+                let (found, want) = (flat(&trained.ended.parameters[name]), flat(want));
                 let size_of = want.iter().fold(1e-2f32, |m, x| m.max(x.abs()));
                 let worst = found.iter().zip(&want).map(|(f, w)| (f - w).abs()).fold(0.0, f32::max);
                 assert!(worst < 1e-4 * size_of, "{size} ranks, {name}: {worst} of {size_of}");
@@ -111,7 +110,7 @@ fn a_few_hundred_steps_align_better_than_chance_and_need_what_they_measure() {
     let trained = train(Arc::new(Single), config).unwrap();
     // Random beams have 0.5 dB.
     assert!(trained.figures["gain_db"] > 14.0, "{:?}", trained.figures);
-    let model = Beam::new(&model_config, &Params::given(trained.parameters, &candle_core::Device::Cpu)).unwrap();
+    let model = Beam::new(&model_config, &Params::given(trained.ended.parameters, &candle_core::Device::Cpu)).unwrap();
     let gain = |sensing| {
         let evaluation = Evaluation { seed: 77, snr_db: 10.0, measurements: 16, sensing, first: 0, count: 512 };
         evaluation.controller(&model, &Tapes::new(Products::F32)).unwrap().summary().unwrap().mean_db

@@ -42,7 +42,7 @@ fn one_batch_is_learnt_by_heart() {
         let mut config = config(backbone, 60);
         config.model.heads = heads;
         config.trainer.schedule.peak = 1e-2;
-        let loss = train(config, &games, Order::FirstBatch).loss;
+        let loss = train(config, &games, Order::FirstBatch).ended.loss;
         assert!(loss < 0.05, "{backbone}: {loss} nats a frame after training on one batch");
     }
 }
@@ -52,7 +52,7 @@ fn a_short_run_beats_guessing_by_frequency() {
     let mut config = config("mamba", 12);
     config.trainer.schedule.peak = 1e-2;
     let trained = train(config, &games(4, 1, 1500), Order::Epochs);
-    assert_eq!(trained.outcome, Outcome::Finished);
+    assert_eq!(trained.ended.outcome, Outcome::Finished);
     let total = |name: &str| trained.table.iter().find(|r| r.0.contains(name)).unwrap().1.all().total();
     let (policy, marginal) = (total("mamba"), total("marginal"));
     assert!(policy < 0.5 * marginal, "policy {policy}, marginal frequencies {marginal} nats a frame");

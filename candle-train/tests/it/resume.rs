@@ -1,10 +1,10 @@
 //! A run that is killed and resumed ends with the parameters of one that was not, bit for bit.
 
 use crate::held::{Held, latest};
-use crate::{replays, run, small, text};
+use crate::{assert_equal_runs, replays, run, small, text};
 use candle_models::random::Random;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -14,27 +14,8 @@ use std::time::Duration;
 /// Games of 700 frames, two of them trained on.
 const FRAMES: usize = 700;
 
-/// The last checkpoint's files, without the manifest: parameters, moments, average, carried state, cursor.
-fn last_checkpoint(out: &Path) -> BTreeMap<String, Vec<u8>> {
-    let checkpoints = out.join("checkpoints");
-    let latest = checkpoints.join(fs::read_to_string(checkpoints.join("latest")).unwrap());
-    let file = |e: std::io::Result<fs::DirEntry>| {
-        let e = e.unwrap();
-        (e.file_name().to_string_lossy().into_owned(), fs::read(e.path()).unwrap())
-    };
-    fs::read_dir(latest).unwrap().map(file).collect()
-}
-
 /// After so many steps one was saved: every second one is.
 const SAVED: usize = 3;
-
-pub fn assert_equal_runs(found: &Path, expected: &Path) {
-    let (found, expected) = (last_checkpoint(found), last_checkpoint(expected));
-    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
-    for (name, bytes) in &expected {
-        assert!(found[name] == *bytes, "{name} differs from the uninterrupted run's");
-    }
-}
 
 /// That `latest` names a checkpoint whose every file is what its manifest says. There may be none before the first one is saved.
 fn assert_latest_is_whole(out: &Path) {
