@@ -36,6 +36,14 @@ pub fn resolve<T: Serialize + DeserializeOwned>(preset: &T, file: Option<&str>, 
     })
 }
 
+/// A configuration as it is printed and saved.
+///
+/// # Errors
+/// If it has no form in TOML.
+pub fn to_toml(config: &impl Serialize) -> Result<String> {
+    toml::to_string(config).map_err(|e| Error::config("value", e))
+}
+
 struct Merge<'a> {
     usual: Usual<'a>,
     /// The first key that the table did not have, and those that it had.

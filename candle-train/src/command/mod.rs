@@ -102,7 +102,7 @@ fn answer(registry: &Registry<dyn TrainFamily>, name: &str, options: &ArgMatches
         return family.run(name, options);
     }
     match General::from_arg_matches(all)? {
-        General::Launch(asked) => asked.run(&before(arguments)),
+        General::Launch(asked) => asked.run(before(&Vec::from_iter(std::env::args_os().skip(1)), arguments)),
         General::Report(ReportArguments { directory }) => {
             println!("{}", report::write(&directory)?.display());
             Ok(())
@@ -110,8 +110,23 @@ fn answer(registry: &Registry<dyn TrainFamily>, name: &str, options: &ArgMatches
     }
 }
 
-/// The process's arguments between its name and those of this command: a program of several commands is told by them which is meant.
-fn before(arguments: &[OsString]) -> Vec<OsString> {
-    let (process, own) = (Vec::from_iter(std::env::args_os().skip(1)), arguments.get(1..).unwrap_or_default());
-    process.strip_suffix(own).unwrap_or_default().to_vec()
+/// The process's arguments, without its name, that stand before those of this command: a program of several commands is told by them which is
+/// meant.
+fn before<'a>(process: &'a [OsString], arguments: &[OsString]) -> &'a [OsString] {
+    process.strip_suffix(arguments.get(1..).unwrap_or_default()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_told_which_command_of_a_program_is_meant() {
+        let words = |text: &str| text.split_whitespace().map(OsString::from).collect::<Vec<_>>();
+        let process = words("train launch --nproc 2 x --out y");
+        assert_eq!(before(&process, &words("program launch --nproc 2 x --out y")), words("train"));
+        assert_eq!(before(&process, &words("program train launch --nproc 2 x --out y")), words(""));
+        // Arguments that are not the process's own.
+        assert_eq!(before(&process, &words("program report y")), words(""));
+    }
 }

@@ -100,15 +100,8 @@ impl TrainingPlan for Plan {
     }
 
     fn about(&self) -> Result<About> {
-        Ok(About {
-            command: self.command.clone(),
-            data: vec!["fresh channels in every step".to_owned()],
-            model: self.summary.to_string(),
-            parameters: self.summary.values,
-            operations: self.summary.operations,
-            configuration: self.config.to_toml()?,
-            ..About::default()
-        })
+        let data = vec!["fresh channels in every step".to_owned()];
+        Ok(About::new(self.command.clone(), data, &self.summary, self.config.to_toml()?))
     }
 
     fn describe(&self) -> String {

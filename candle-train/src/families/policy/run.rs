@@ -217,15 +217,8 @@ impl TrainingPlan for Plan {
             let shown = names.iter().take(50).copied().collect::<Vec<_>>().join(", ");
             format!("{what}: {} games, {shown}{}", names.len(), if names.len() > 50 { " and others" } else { "" })
         };
-        Ok(About {
-            command: self.command.clone(),
-            data: vec![games("trained on", &self.train), games("held out", &self.held_out)],
-            model: self.summary.to_string(),
-            parameters: self.summary.values,
-            operations: self.summary.operations,
-            configuration: self.config.to_toml()?,
-            ..About::default()
-        })
+        let data = vec![games("trained on", &self.train), games("held out", &self.held_out)];
+        Ok(About::new(self.command.clone(), data, &self.summary, self.config.to_toml()?))
     }
 
     fn describe(&self) -> String {
