@@ -1,7 +1,7 @@
 //! What holds for the training of every shipped family, by the command as a user runs it.
 
 use crate::family_names::assert_known_in_their_folders_only;
-use crate::{assert_equal_runs, run, text};
+use crate::{assert_equal_runs, run, text, weights};
 use candle_models::bundle::{Bundle, CARD};
 use candle_train::command::TrainFamily;
 use candle_train::families;
@@ -38,6 +38,9 @@ fn every_preset_is_planned_and_its_table_fits_a_screen() {
         let (code, _, stderr) = train(family, dir.path(), &["--dry-run", "--preset", "no-such"]);
         let message = format!("error: config: preset: expected one of {}, found 'no-such'\n", presets.names.join(", "));
         assert_eq!((code, stderr), (2, message));
+        let (code, _, stderr) = train(family, dir.path(), &[]);
+        let message = "error: config: --out: expected the directory of the run, or --dry-run\n";
+        assert!(code == 2 && stderr.ends_with(message), "{}: {stderr}", family.name());
     }
 }
 
@@ -57,17 +60,9 @@ fn a_run_that_was_stopped_and_resumed_is_the_same_and_leaves_a_bundle_of_its_fam
         done(family, dir.path(), &in_out("parts", &["--resume"]));
         let [whole, parts] = ["whole", "parts"].map(|out| dir.path().join(out));
         assert_equal_runs(&parts, &whole);
-        let [whole, parts] = [whole, parts].map(|out| Bundle::open(out.join("bundle")).unwrap());
-        let weights = |bundle: &Bundle| candle_core::safetensors::load(bundle.dir().join("model.safetensors"), &candle_core::Device::Cpu);
-        let (whole_weights, parts_weights) = (weights(&whole).unwrap(), weights(&parts).unwrap());
-        assert_eq!(whole_weights.len(), parts_weights.len());
-        for (tensor, values) in &whole_weights {
-            let bits = |x: &candle_core::Tensor| -> Vec<u32> {
-                x.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
-            };
-            assert_eq!(bits(values), bits(&parts_weights[tensor]), "{name}: {tensor}");
-        }
+        assert_eq!(weights(&parts), weights(&whole), "{name}");
 
+        let whole = Bundle::open(whole.join("bundle")).unwrap();
         assert_eq!(whole.manifest().family, name);
         assert!(!candle_models::families::shipped().networks(&whole).unwrap().is_empty());
         let card = String::from_utf8(whole.read_file(CARD).unwrap().unwrap()).unwrap();

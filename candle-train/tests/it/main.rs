@@ -26,6 +26,7 @@ mod recovery;
 mod resume;
 mod tensorboard;
 
+use candle_core::{Device, Tensor};
 use games::{SETS, replays};
 use std::collections::BTreeMap;
 use std::fs;
@@ -69,4 +70,11 @@ fn assert_equal_runs(found: &Path, expected: &Path) {
     for (name, bytes) in &expected {
         assert!(found[name] == *bytes, "{name} differs from the uninterrupted run's");
     }
+}
+
+/// The bits of every parameter of a run's bundle.
+fn weights(out: &Path) -> BTreeMap<String, Vec<u32>> {
+    let bits = |x: Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect();
+    let model = candle_core::safetensors::load(out.join("bundle/model.safetensors"), &Device::Cpu).unwrap();
+    model.into_iter().map(|(name, x)| (name, bits(x))).collect()
 }
