@@ -1,9 +1,9 @@
-//! The example `own_family`: a family from outside the library under every command that knows no family.
+//! The example `own_family`: a family from outside the library under the commands, which know no family.
 //!
 //! The command sets the environment of its process, so this program starts itself anew for each call.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../examples/own_family.rs"]
+#[path = "../examples/own_family/main.rs"]
 mod own_family;
 
 use candle_core::{DType, Device, Tensor};
@@ -14,6 +14,7 @@ use candle_models::recurrent::Recurrent;
 use candle_models::registry::Family;
 use candle_models::tensors::NamedTensors;
 use own_family::{Pursuer, PursuerFamily};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// Set where this program is the command.
@@ -23,8 +24,8 @@ fn main() -> ExitCode {
     if std::env::var_os(CHILD).is_some() {
         return own_family::main();
     }
-    a_family_from_outside_is_run_inspected_exported_and_refused_like_any_other();
-    println!("a family from outside the library is run, inspected, exported and refused like any other: ok");
+    a_family_from_outside_is_trained_run_inspected_exported_and_refused_like_any_other();
+    println!("a family from outside the library is trained, run, inspected, exported and refused like any other: ok");
     ExitCode::SUCCESS
 }
 
@@ -51,11 +52,49 @@ fn values(tensors: &NamedTensors, name: &str) -> Vec<f32> {
     tensors.get(name).unwrap().to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-fn a_family_from_outside_is_run_inspected_exported_and_refused_like_any_other() {
+/// Trains a pursuer at once, into `chase`, and in parts, with what the command prints, writes and refuses. Gives the parameters of both.
+fn trained(root: &Path) -> (Vec<u8>, Vec<u8>) {
+    let path = |name: &str| root.join(name).to_str().unwrap().to_owned();
+    let train = |out: &str, more: &[&str]| {
+        let sets = ["--set=steps=60", "--set=batch=16", "--set=model.hidden=16", "--set=trainer.log_every=1", "--threads=1"];
+        let (code, printed, err) = call(&[&["train", "pursuer", "--out", &path(out)], &sets[..], more].concat());
+        assert_eq!(code, 0, "{err}");
+        printed
+    };
+    let printed = train("chase", &[]);
+    for part in ["steps = 60", "memory.", "60 steps of 16 chases; on the CPU, in f32\n", "mean squared error 0."] {
+        assert!(printed.contains(part), "{part} is not in {printed}");
+    }
+    let metrics = std::fs::read_to_string(root.join("chase/metrics.jsonl")).unwrap();
+    let lines = metrics.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let losses: Vec<f64> = lines.filter_map(|line| line["loss"].as_f64()).collect();
+    assert!(losses.len() == 60 && losses[59] < 0.5 * losses[0], "{losses:?}");
+    for (file, part) in [("bundle/README.md", "train pursuer --out chase"), ("report.html", "fresh chases in every step")] {
+        let text = std::fs::read_to_string(root.join("chase").join(file)).unwrap();
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+
+    let printed = train("parts", &["--max-time", "0"]);
+    assert!(printed.ends_with("stopped by the time limit at step 1; --resume continues\n"), "{printed}");
+    train("parts", &["--resume"]);
+    refused(&["train", "pursuer", "--out", &path("chase")], 1, &["holds a run already; --resume continues it"]);
+    refused(&["train", "pursuer", "--dry-run", "--preset", "large"], 2, &["config: preset: expected one of small, found 'large'"]);
+    refused(&["train", "pursuer", "--dry-run", "--set", "model.speed=1"], 2, &["config: model.speed: no such key (there are hidden)"]);
+    // The families of the library are there, too.
+    let help = done(&["train", "--help"]);
+    for part in ["Trains a pursuer to steer", "policy", "beam-page", "launch"] {
+        assert!(help.contains(part), "{part} is not in {help}");
+    }
+    let model = |run: &str| std::fs::read(root.join(run).join("bundle/model.safetensors")).unwrap();
+    (model("chase"), model("parts"))
+}
+
+fn a_family_from_outside_is_trained_run_inspected_exported_and_refused_like_any_other() {
     let root = tempfile::tempdir().unwrap();
     let path = |name: &str| root.path().join(name).to_str().unwrap().to_owned();
-    let (bundle, input, output) = (path("pursuer"), path("in.safetensors"), path("out.safetensors"));
-    done(&["new", &bundle]);
+    let (bundle, input, output) = (path("chase/bundle"), path("in.safetensors"), path("out.safetensors"));
+    let (whole, parts) = trained(root.path());
+    assert!(whole == parts, "a run that was stopped and resumed gives another model");
 
     let (batch, steps) = (3, 5);
     let random = |name: &str, width: usize| {
@@ -102,7 +141,7 @@ fn a_family_from_outside_is_run_inspected_exported_and_refused_like_any_other() 
     refused(&["export", &bundle, &path("x"), "--replay", "x.slp"], 2, &["--replay means nothing to a pursuer"]);
     refused(&["run", &bundle], 2, &["no inputs", "pursuer"]);
     refused(&["generate", "pursuer"], 2, &["pursuer"]);
-    let config = root.path().join("pursuer/config.json");
+    let config = root.path().join("chase/bundle/config.json");
     let renamed = std::fs::read_to_string(&config).unwrap().replace("\"pursuer\"", "\"hunter\"");
     std::fs::write(&config, renamed).unwrap();
     refused(&["inspect", &bundle], 1, &["expected one of [policy, beam, pursuer], found hunter"]);

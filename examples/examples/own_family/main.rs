@@ -1,10 +1,13 @@
-//! A family of models of one's own in the command `candle-infer`: a pursuer remembers where its target was and says which way to steer.
+//! A family of models of one's own in the commands `candle-train` and `candle-infer`: a pursuer remembers where its target was and says which
+//! way to steer. The network and the family are here, its training is in `train.rs`.
 //!
-//! `cargo run --release --example own_family -- new pursuer` writes a bundle of random parameters; `inspect pursuer`, `export
-//! pursuer small --dtype q8` and `run pursuer targets.safetensors` do as ever, with `position` `[T, 2]` and `speed` `[T, 1]` in the file.
+//! `cargo run --release --example own_family -- train pursuer --out chase` trains one; `inspect chase/bundle`, `export chase/bundle small
+//! --dtype q8` and `run small targets.safetensors` do as ever, with `position` `[T, 2]` and `speed` `[T, 1]` in the file.
+
+mod train;
 
 use candle_core::Device;
-use candle_models::bundle::{self, Bundle, Manifest};
+use candle_models::bundle::{Bundle, Manifest};
 use candle_models::engine::Model;
 use candle_models::exec::Executor;
 use candle_models::exec::program::{Output, Recorder};
@@ -12,11 +15,11 @@ use candle_models::exec::tensors::TensorExecutor;
 use candle_models::infer::{self, InferFamily};
 use candle_models::nn::{Gru, Linear, Params};
 use candle_models::ops::Activation;
-use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
 use candle_models::registry::{Family, Networks};
 use candle_models::tensors::{NamedTensors, Signature, TensorSpec};
-use candle_models::{Error, Result, cli, families};
+use candle_models::{Error, Result, families};
+use candle_train::command;
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -127,23 +130,18 @@ impl Family for PursuerFamily {
 /// Tensors by the signature are all that it is run on.
 impl InferFamily for PursuerFamily {}
 
-/// The command with one family more.
+/// The commands with one family more.
 pub fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    if let [_, command, dir] = &arguments[..]
-        && command == "new"
-    {
-        return cli::answer(Ok(dir), |dir| Ok(save(dir)?));
+    let mut arguments: Vec<String> = std::env::args().collect();
+    // `train` is `candle-train`, everything else `candle-infer`. Each has its registry, and its line of registration.
+    let trains = arguments.get(1).is_some_and(|command| command == "train");
+    if trains {
+        arguments.remove(1);
+        let registry = candle_train::families::shipped().with(&PursuerFamily);
+        // SAFETY: the program has started no thread yet.
+        return unsafe { command::run(&registry, arguments) };
     }
-    let registry = families::commands().with(&PursuerFamily); // the registration
+    let registry = families::commands().with(&PursuerFamily);
     // SAFETY: the program has started no thread yet.
     unsafe { infer::run(&registry, arguments) }
-}
-
-/// Random parameters: training is another example's affair.
-fn save(dir: &str) -> Result<()> {
-    let (config, params) = (PursuerConfig { hidden: 16 }, Params::init(Random::new(0), &Device::Cpu));
-    Pursuer::new(config.clone(), &params)?;
-    let tensors = params.vars().into_iter().map(|(name, var)| (name, var.as_tensor().clone())).collect();
-    bundle::save(dir, &Manifest::new(PursuerFamily.name(), &config)?, &tensors, serde_json::Value::Null, &[])
 }
