@@ -26,12 +26,12 @@ build() {
     command -v nvcc >/dev/null && [ -n "${CUDA_HOME:-}" ] || { echo "no CUDA toolkit: source the env.sh that scripts/cuda-toolkit.sh writes" >&2; exit 1; }
     # PTX for the oldest architecture, which every newer one compiles when it loads it.
     export CUDA_COMPUTE_CAP="${CUDA_COMPUTE_CAP:-80}"
-    local features="candle-models/cli"
+    local features="candle-models/cli,candle-train/nccl"
     for feature in ${FEATURES//,/ }; do features+=",candle-models/$feature,candle-bench/$feature"; done
-    cargo build --release -p candle-models -p candle-bench --features "$features" --bin candle-infer --bin candle-bench
-    tests="$(cargo test --release -p candle-models -p candle-bench --features "$features" --test gpu --no-run --message-format=json |
-        sed -n 's/.*"name":"gpu".*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)"
-    [ -x "$tests" ] || { echo "the test binary was not built" >&2; exit 1; }
+    local packages=(-p candle-models -p candle-train -p candle-bench --features "$features")
+    cargo build --release "${packages[@]}" --bin candle-infer --bin candle-bench
+    tests="$(cargo test --release "${packages[@]}" --test gpu --test train_gpu --no-run --message-format=json |
+        sed -n 's/.*"name":"\(gpu\|train_gpu\)".*"executable":"\([^"]*\)".*/\1 \2/p')"
 
     stage="$(mktemp -d)"
     # Expanded now: the variable is gone when the trap runs.
@@ -39,8 +39,13 @@ build() {
     trap "rm -rf '$stage'" EXIT
     local suite="$stage/gpu-suite"
     # Laid out like the repository: tests and benchmarks read weights and data by relative paths.
-    mkdir -p "$suite"/{bin,stub,weights,candle-models/tests,candle-bench,examples}
-    cp "$tests" "$suite/bin/gpu-tests"
+    mkdir -p "$suite"/{bin,stub,weights,candle-models/tests,candle-train,candle-bench,examples}
+    local name path
+    for name in gpu train_gpu; do
+        path="$(sed -n "s/^$name //p" <<<"$tests" | tail -n 1)"
+        [ -x "$path" ] || { echo "the tests $name were not built" >&2; exit 1; }
+        cp "$path" "$suite/bin/tests-$name"
+    done
     cp "$target"/release/{candle-bench,candle-infer} "$suite/bin/"
     strip "$suite"/bin/*
     cp -L "$CUDA_HOME/lib/stubs/libcuda.so" "$suite/stub/libcuda.so.1"
@@ -76,15 +81,21 @@ folders() {
     "$python" -c 'import glob, sys; [print(d) for p in sys.path for pattern in ("cu13/lib", "*/lib") for d in sorted(glob.glob(f"{p}/nvidia/{pattern}"))]' 2>/dev/null || true
 }
 
+# Puts the folder of a library that the loader does not find on its path, if there is one.
+find_library() {
+    local dir
+    loads "$1" && return 0
+    while read -r dir; do
+        [ -e "$dir/$1" ] || continue
+        export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$dir"
+        return 0
+    done < <(folders)
+}
+
 find_libraries() {
-    local library dir missing=()
+    local library missing=()
     for library in libcuda.so.1 "${LIBRARIES[@]}"; do
-        loads "$library" && continue
-        while read -r dir; do
-            [ -e "$dir/$library" ] || continue
-            export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$dir"
-            break
-        done < <(folders)
+        find_library "$library"
         loads "$library" || missing+=("$library")
     done
     # NVRTC opens its built-in headers by name, from the same folder: that folder must be on the path too.
@@ -140,7 +151,7 @@ run() {
     [ "${1:-}" != --tests ] || { tests_only=yes; shift; }
     [ $# -le 1 ] || usage
     root="$(cd "$(dirname "$0")" && pwd)" python="${PYTHON:-python3}" failed=0
-    [ -x "$root/bin/gpu-tests" ] || { echo "run this in an unpacked bundle (gpu-suite/run.sh run)" >&2; exit 1; }
+    [ -x "$root/bin/tests-gpu" ] || { echo "run this in an unpacked bundle (gpu-suite/run.sh run)" >&2; exit 1; }
     out="${1:-runs/$(date -u +%F)-$(uname -n)}"
     mkdir -p "$out"
     out="$(cd "$out" && pwd)"
@@ -157,11 +168,20 @@ run() {
         note "No CUDA device on this machine: tests and benchmarks need one."
         return 0
     fi
+    local emulated=''
     if grep -q 'CUDA emulator' "$out/doctor.log"; then
-        tests_only=yes
+        tests_only=yes emulated=yes
         note "The device is emulated: benchmarks would measure the emulator."
     fi
-    part tests 180 "$root/run.sh" each-test
+    part tests 180 "$root/run.sh" each-test gpu
+    cd "$root/candle-train"
+    # The trainer's tests link to NCCL, whose test of a group of one GPU needs a real device.
+    find_library libnccl.so.2
+    if loads libnccl.so.2; then
+        part training 100 "$root/run.sh" each-test train_gpu ${emulated:+a_group_of_one_gpu}
+    else
+        note "No libnccl.so.2: the trainer's tests, which link to it, are left out."
+    fi
     if [ -z "$tests_only" ]; then
         cd "$root"
         local peer=() bench="$root/bin/candle-bench"
@@ -186,11 +206,13 @@ run() {
     return "$failed"
 }
 
-# Every test in a process of its own: a kernel that fails leaves its process without a device.
+# Every test of a program, but for those whose names contain the second argument, in a process of its own: a kernel that fails leaves its
+# process without a device.
 each_test() {
     local tests name failures=0
-    tests="$(cd "$(dirname "$0")" && pwd)/bin/gpu-tests"
+    tests="$(cd "$(dirname "$0")" && pwd)/bin/tests-$1"
     while read -r name; do
+        [ -z "${2:-}" ] || [[ "$name" != *"$2"* ]] || continue
         timeout -k 5 60 "$tests" --exact "$name" --test-threads=1 </dev/null 2>&1 | sed '/^$/d; /^running 1 test$/d' || failures=$((failures + 1))
     done < <("$tests" --list 2>/dev/null | sed -n 's/: test$//p')
     echo "failed: $failures"
@@ -200,6 +222,6 @@ each_test() {
 case "${1:-}" in
     build) shift; build "$@" ;;
     run) shift; run "$@" ;;
-    each-test) each_test ;;
+    each-test) shift; each_test "$@" ;;
     *) usage ;;
 esac
