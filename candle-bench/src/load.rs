@@ -7,9 +7,9 @@ use crate::calls::{Inputs, STREAM_FRAMES};
 use crate::case::{Case, Pass};
 use crate::figure::Figure;
 use crate::harness::FRAME;
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::interrupt::Interrupt;
-use crate::network::{Network, Place};
+use crate::network::{FEW, Network, Place};
 use crate::report::charts::{self, Across, Bar, Chart, Content, Lengths, Panel, entry, lines, network, threads};
 use crate::stats::{Summary, percentile, sorted};
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
@@ -52,7 +52,7 @@ impl Suite for Load {
         let common = &self.common;
         common.validate(&[])?;
         let suite = LoadSuite {
-            networks: common.networks(&["mlp", "mamba"], bench.scratch())?,
+            networks: bench.networks(common, FEW)?,
             arrivals: self.arrivals.clone(),
             sessions: self.sessions.clone(),
             threads: common.threads.clone(),
@@ -473,10 +473,28 @@ fn row(
     })
 }
 
+/// Sessions of a process whose memory is read.
+pub const SESSIONS: usize = 64;
+
+/// Opens a bundle, steps 64 sessions and returns the peak of the process's resident set in KiB.
+pub fn resident(network: &Network) -> Result<u64> {
+    let model = network.load()?;
+    let frames = Inputs::random(&*model, &network.case(Pass::Step, 1, 1, 1)).each_frame();
+    let engine = Engine::start(model, &Options { sessions: SESSIONS, ..Options::default() })?;
+    let mut sessions = (0..SESSIONS).map(|_| engine.open()).collect::<Result<Vec<_>, _>>()?;
+    for frame in &frames {
+        for session in &mut sessions {
+            frame.copy_to(session)?;
+            session.step()?;
+        }
+    }
+    host::peak_kilobytes()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_models::policy::Heads;
+    use crate::testing;
 
     fn plan(arrivals: Arrivals) -> Plan {
         let begin = Instant::now();
@@ -512,7 +530,7 @@ mod tests {
     #[test]
     fn every_load_answers_and_its_stages_add_up() {
         let directory = tempfile::tempdir().unwrap();
-        let network = Network::random("mlp", Heads::Independent, directory.path()).unwrap();
+        let network = testing::network("mlp", directory.path());
         let suite = LoadSuite {
             networks: vec![network],
             arrivals: vec![Arrivals::Closed, Arrivals::Ticks, Arrivals::Poisson],
@@ -538,7 +556,7 @@ mod tests {
     #[test]
     fn stages_and_latency_are_those_of_all_answers() {
         let directory = tempfile::tempdir().unwrap();
-        let case = Network::random("mlp", Heads::Independent, directory.path()).unwrap().case(Pass::Step, 2, 1, 1);
+        let case = testing::network("mlp", directory.path()).case(Pass::Step, 2, 1, 1);
         // Two agents; wake, queue, execute, reply and all together of each answer.
         let log = |us: f32, missed| Log {
             samples: (0..50).map(|i| us + i as f32).map(|x| [x, 2.0 * x, 4.0 * x, 8.0 * x, 15.0 * x]).collect(),
@@ -550,5 +568,11 @@ mod tests {
         assert_eq!((row.latency_us.n, row.answers_per_s, row.missed, row.overloaded), (100, 50.0, 3, 2));
         assert_eq!(row.stages.map(|stage| (stage.p50, stage.p99)), [1.0, 2.0, 4.0, 8.0].map(|x| (50.0 * x, 99.0 * x)));
         assert_eq!((row.latency_us.p50, row.latency_us.max, row.pause_us), (757.5, 1500.0, 1500.0));
+    }
+
+    #[test]
+    fn a_process_knows_the_peak_of_its_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(resident(&testing::network("mlp", directory.path())).unwrap() > 1000);
     }
 }

@@ -4,6 +4,7 @@
 
 mod compare;
 mod costs;
+mod families;
 mod instructions;
 mod interrupt;
 mod pages;
