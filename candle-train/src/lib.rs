@@ -2,7 +2,8 @@
 //!
 //! A [`Run`](run::Run) of a [`Task`](task::Task) is all that a program needs; [`trainer`] is its loop. [`schedule`], [`gradients`],
 //! [`scale`] and [`optim`] are a step's parts, [`checkpoint`], [`metrics`], [`stop`] and [`budget`] what stands around it, [`prefetch`]
-//! makes batches ahead, [`parallel`] is what several ranks say to each other. [`policy`] trains the game policy, [`beam`] beam controllers.
+//! makes batches ahead, [`parallel`] is what several ranks say to each other. [`families`] has what is trained of the
+//! models of `candle-models`, [`command`] the command around it.
 //!
 //! ```
 //! use candle_models::policy::{BackboneConfig, simulation::simulate};
@@ -27,10 +28,11 @@
 //! Everything random is addressed by (seed, purpose, index), so a resumed run gives the parameters of an uninterrupted one
 //! bit for bit, on any number of threads.
 
-pub mod beam;
 pub mod budget;
 pub mod checkpoint;
+pub mod command;
 pub mod early_stop;
+pub mod families;
 #[cfg(feature = "cuda")]
 mod flat;
 pub mod gradients;
@@ -42,7 +44,6 @@ pub mod optim;
 mod overlap;
 pub mod overlay;
 pub mod parallel;
-pub mod policy;
 pub mod prefetch;
 mod replica;
 pub mod report;
@@ -53,3 +54,5 @@ pub mod stop;
 pub mod summary;
 pub mod task;
 pub mod trainer;
+
+pub use families::{beam, policy};

@@ -9,6 +9,11 @@ use toml::{Table, Value};
 /// configuration itself knows what is usual.
 pub type Usual<'a> = &'a dyn Fn(&str) -> Result<Table>;
 
+/// The [`Usual`] of a configuration that itself knows what is usual. It never fails.
+pub fn kind_alone(kind: &str) -> Result<Table> {
+    Ok(Table::from_iter([("kind".to_owned(), Value::String(kind.to_owned()))]))
+}
+
 /// `preset`, with the keys of `file` (TOML) and then those of `sets` (`a.b=c`) in place of its own.
 ///
 /// # Errors
@@ -29,6 +34,14 @@ pub fn resolve<T: Serialize + DeserializeOwned>(preset: &T, file: Option<&str>, 
         Some((place, known)) => Error::config(place, format!("no such key (there are {known})")),
         None => Error::config("value", one_line(&e.to_string())),
     })
+}
+
+/// A configuration as it is printed and saved.
+///
+/// # Errors
+/// If it has no form in TOML.
+pub fn to_toml(config: &impl Serialize) -> Result<String> {
+    toml::to_string(config).map_err(|e| Error::config("value", e))
 }
 
 struct Merge<'a> {

@@ -131,6 +131,7 @@ fn cosine(from: f64, to: f64, progress: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::overlay;
 
     fn schedule(shape: Shape) -> Schedule {
         Schedule { peak: 1.0, warmup: 10, shape, floor: 0.1, ..Schedule::default() }
@@ -214,9 +215,10 @@ mod tests {
 
     #[test]
     fn a_shape_is_set_by_its_name() {
-        let sets = ["trainer.schedule.shape=restarts", "trainer.schedule.period=50", "trainer.schedule.growth=2"].map(str::to_owned);
-        let run = crate::policy::config::RunConfig::resolve("quick", Some("trainer.schedule.shape = \"cosine\""), &sets).unwrap();
-        let Schedule { shape, period, growth, .. } = run.trainer.schedule;
+        let sets = ["schedule.shape=restarts", "schedule.period=50", "schedule.growth=2"].map(str::to_owned);
+        let preset = crate::trainer::TrainerConfig::default();
+        let config = overlay::resolve(&preset, Some("schedule.shape = \"cosine\""), &sets, &overlay::kind_alone).unwrap();
+        let Schedule { shape, period, growth, .. } = config.schedule;
         assert_eq!((shape, period, growth), (Shape::Restarts, 50, 2));
     }
 

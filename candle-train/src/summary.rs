@@ -116,7 +116,6 @@ fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_models::policy::{BackboneConfig, Policy, PolicyConfig};
 
     #[test]
     fn a_small_model_is_shown_whole() {
@@ -143,10 +142,11 @@ total                    346 688     688 128
         let mut models = vec![Vec::new(), layers(2).collect(), layers(36).collect(), layers(500).collect()];
         // No prefix to fold by.
         models.push((0..100).map(|i| ParameterSpec::new(format!("w{i}"), &[3])).collect());
-        for kind in BackboneConfig::KINDS {
-            let config = PolicyConfig { backbone: BackboneConfig::named(kind).unwrap(), ..PolicyConfig::default() };
-            models.push(Policy::parameters(&config).unwrap());
-        }
+        // Names of several depths, of which the deepest are too many.
+        let parts = (0..12).flat_map(|i| ["in", "out"].map(|part| format!("blocks.{i}.{part}")));
+        let block = parts
+            .flat_map(|name| [ParameterSpec::matrix(format!("{name}.weight"), [8, 4]), ParameterSpec::new(format!("{name}.bias"), &[4])]);
+        models.push(block.chain([ParameterSpec::new("norm", &[4])]).collect());
         for parameters in models {
             let summary = Summary::new(&parameters);
             let lines = summary.to_string().lines().count();

@@ -50,7 +50,7 @@ fn main() -> Result<()> {
     }
 
     // The averaged parameters make a policy, as those of a bundle would.
-    let policy = Policy::new(&trained.config.model, &Params::given(trained.parameters, &Device::Cpu))?;
+    let policy = Policy::new(&trained.config.model, &Params::given(trained.ended.parameters, &Device::Cpu))?;
     let embedding = Embedding::new(&policy.config().names)?;
     let mut runner = Runner::new(Arc::new(policy), 1, 1)?;
     let (mut features, mut ids) = ([0.0; WIDTH], [0; IDS]);

@@ -1,9 +1,9 @@
-//! The example `own_family`: a family from outside the library under every command that knows no family.
+//! The example `own_family`: a family from outside the library under the commands, which know no family.
 //!
 //! The command sets the environment of its process, so this program starts itself anew for each call.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../examples/own_family.rs"]
+#[path = "../examples/own_family/main.rs"]
 mod own_family;
 
 use candle_core::{DType, Device, Tensor};
@@ -14,6 +14,7 @@ use candle_models::recurrent::Recurrent;
 use candle_models::registry::Family;
 use candle_models::tensors::NamedTensors;
 use own_family::{Pursuer, PursuerFamily};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// Set where this program is the command.
@@ -23,8 +24,8 @@ fn main() -> ExitCode {
     if std::env::var_os(CHILD).is_some() {
         return own_family::main();
     }
-    a_family_from_outside_is_run_inspected_exported_and_refused_like_any_other();
-    println!("a family from outside the library is run, inspected, exported and refused like any other: ok");
+    a_family_from_outside_is_trained_run_inspected_exported_measured_and_refused_like_any_other();
+    println!("a family from outside the library is trained, run, inspected, exported, measured and refused like any other: ok");
     ExitCode::SUCCESS
 }
 
@@ -51,11 +52,78 @@ fn values(tensors: &NamedTensors, name: &str) -> Vec<f32> {
     tensors.get(name).unwrap().to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-fn a_family_from_outside_is_run_inspected_exported_and_refused_like_any_other() {
+/// Trains a pursuer at once, into `chase`, and in parts, with what the command prints, writes and refuses. Gives the parameters of both.
+fn trained(root: &Path) -> (Vec<u8>, Vec<u8>) {
+    let path = |name: &str| root.join(name).to_str().unwrap().to_owned();
+    let train = |out: &str, more: &[&str]| {
+        let sets = ["--set=steps=60", "--set=batch=16", "--set=model.hidden=16", "--set=trainer.log_every=1", "--threads=1"];
+        let (code, printed, err) = call(&[&["train", "pursuer", "--out", &path(out)], &sets[..], more].concat());
+        assert_eq!(code, 0, "{err}");
+        printed
+    };
+    let printed = train("chase", &[]);
+    for part in ["steps = 60", "memory.", "60 steps of 16 chases; on the CPU, in f32\n", "mean squared error 0."] {
+        assert!(printed.contains(part), "{part} is not in {printed}");
+    }
+    let metrics = std::fs::read_to_string(root.join("chase/metrics.jsonl")).unwrap();
+    let lines = metrics.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let losses: Vec<f64> = lines.filter_map(|line| line["loss"].as_f64()).collect();
+    assert!(losses.len() == 60 && losses[59] < 0.5 * losses[0], "{losses:?}");
+    for (file, part) in [("bundle/README.md", "train pursuer --out chase"), ("report.html", "fresh chases in every step")] {
+        let text = std::fs::read_to_string(root.join("chase").join(file)).unwrap();
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+
+    let printed = train("parts", &["--max-time", "0"]);
+    assert!(printed.ends_with("stopped by the time limit at step 1; --resume continues\n"), "{printed}");
+    train("parts", &["--resume"]);
+    refused(&["train", "pursuer", "--out", &path("chase")], 1, &["holds a run already; --resume continues it"]);
+    refused(&["train", "pursuer", "--dry-run", "--preset", "large"], 2, &["config: preset: expected one of small, found 'large'"]);
+    refused(&["train", "pursuer", "--dry-run", "--set", "model.speed=1"], 2, &["config: model.speed: no such key (there are hidden)"]);
+    // The families of the library are there, too.
+    let help = done(&["train", "--help"]);
+    for part in ["Trains a pursuer to steer", "policy", "beam-page", "launch"] {
+        assert!(help.contains(part), "{part} is not in {help}");
+    }
+    let model = |run: &str| std::fs::read(root.join(run).join("bundle/model.safetensors")).unwrap();
+    (model("chase"), model("parts"))
+}
+
+/// The suites that need nothing of a family but its networks, on the least of everything: their rows, not their times.
+fn measured(root: &Path, [bundle, small]: [&str; 2]) {
+    let out = root.join("rows");
+    let bench = |suite: &str, more: &[&str]| -> Vec<serde_json::Value> {
+        let least = ["--threads=1", "--warm-up=0", "--window-length=0.001", "--max-windows=3", "--rounds=4", "--limit=1", "--window=2", "--host=here"];
+        let call = call(&[&["bench", suite, "--out", out.to_str().unwrap()], &least[..], more].concat());
+        assert_eq!(call.0, 0, "{}", call.2);
+        let report = std::fs::read(out.join(format!("{suite}.json"))).unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+        let command = report["command"].as_str().unwrap();
+        assert!(command.starts_with(&format!("candle-bench {suite} --out ")), "{command}");
+        report["rows"].as_array().unwrap().clone()
+    };
+    let rows = bench("latency", &["--bundles", bundle, "--bundles", small, "--batches=1,3", "--window-batches=2", "--executions=captured,eager"]);
+    let of = |dtype: &str| rows.iter().filter(|row| row["model"] == "pursuer 16" && row["dtype"] == dtype).count();
+    // Two steps and a window, both ways; in 8 bits through the engine alone.
+    assert_eq!((of("f32"), of("q8"), rows.len()), (6, 3, 9), "{rows:?}");
+    let rows = bench("graph", &["--bundles", bundle, "--batches=2"]);
+    assert!(rows.len() == 2 && rows.iter().all(|row| row["agreement"]["worst"].as_f64().unwrap() < 1e-4), "{rows:?}");
+    // Every start is this program again, with its own argument before those of the benchmark.
+    assert_eq!(bench("startup", &["--bundles", bundle, "--starts=1"]).len(), 2);
+    // It has no usual networks and no training here, and those of the library are still there.
+    let refused = |arguments: &[&str], part: &str| refused(&[&["bench"], arguments, &["--out", out.to_str().unwrap()]].concat(), 1, &[part]);
+    refused(&["train", "--bundles", bundle], "a pursuer is not trained");
+    refused(&["latency", "--backbones", "pursuer"], "backbone pursuer: not one of mlp, mamba");
+    let (code, page, _) = call(&["bench", "report", out.to_str().unwrap()]);
+    assert!(code == 0 && page.trim().ends_with("report.html"), "{page}");
+}
+
+fn a_family_from_outside_is_trained_run_inspected_exported_measured_and_refused_like_any_other() {
     let root = tempfile::tempdir().unwrap();
     let path = |name: &str| root.path().join(name).to_str().unwrap().to_owned();
-    let (bundle, input, output) = (path("pursuer"), path("in.safetensors"), path("out.safetensors"));
-    done(&["new", &bundle]);
+    let (bundle, input, output) = (path("chase/bundle"), path("in.safetensors"), path("out.safetensors"));
+    let (whole, parts) = trained(root.path());
+    assert!(whole == parts, "a run that was stopped and resumed gives another model");
 
     let (batch, steps) = (3, 5);
     let random = |name: &str, width: usize| {
@@ -96,13 +164,15 @@ fn a_family_from_outside_is_run_inspected_exported_and_refused_like_any_other() 
     done(&["run", &small, &input]);
     assert!(done(&["doctor", &bundle]).contains("recommended load"));
 
+    measured(root.path(), [&bundle, &small]);
+
     // The families of the library are registered too, and what is theirs means nothing here.
     refused(&["run", &bundle, &input, "--port", "1"], 2, &["--port means nothing to a pursuer"]);
     refused(&["run", &bundle, &input, "--snr", "3"], 2, &["--snr means nothing to a pursuer"]);
     refused(&["export", &bundle, &path("x"), "--replay", "x.slp"], 2, &["--replay means nothing to a pursuer"]);
     refused(&["run", &bundle], 2, &["no inputs", "pursuer"]);
     refused(&["generate", "pursuer"], 2, &["pursuer"]);
-    let config = root.path().join("pursuer/config.json");
+    let config = root.path().join("chase/bundle/config.json");
     let renamed = std::fs::read_to_string(&config).unwrap().replace("\"pursuer\"", "\"hunter\"");
     std::fs::write(&config, renamed).unwrap();
     refused(&["inspect", &bundle], 1, &["expected one of [policy, beam, pursuer], found hunter"]);

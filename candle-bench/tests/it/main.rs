@@ -5,6 +5,8 @@
 mod compare;
 mod costs;
 mod families;
+#[path = "../../../candle-models/tests/shared/family_names.rs"]
+mod family_names;
 mod instructions;
 mod interrupt;
 mod pages;

@@ -1,5 +1,6 @@
 //! What holds for every network of every shipped family, over the examples that the families give.
 
+use crate::family_names::assert_known_in_their_folders_only;
 use candle_core::{DType, Device, Tensor};
 use candle_models::bundle::{self, Bundle, CONFIG, Manifest, Role, Storage};
 use candle_models::engine::{Engine, Model, Options, Runner};
@@ -13,7 +14,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tempfile::TempDir;
 
 /// Parameters that belong to a family and to none of its networks, so that no pass over a network has a gradient for them. The family's own
@@ -371,34 +372,5 @@ const ELSEWHERE: [(&str, &str); 3] = [
 #[test]
 fn families_are_known_by_name_in_their_folders_only() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut folders = vec![source.clone()];
-    let (mut files, mut found): (Vec<PathBuf>, _) = (Vec::new(), Vec::new());
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
-            match entry.is_dir() {
-                true if entry == source.join("families") => {}
-                true => folders.push(entry),
-                false => files.push(entry),
-            }
-        }
-    }
-    assert!(files.len() > 80, "{} files", files.len());
-    for file in files {
-        let name = file.strip_prefix(&source).unwrap().to_str().unwrap().replace('\\', "/");
-        // Programs in the documentation open bundles that are shipped.
-        let mut documented = false;
-        for (number, line) in fs::read_to_string(&file).unwrap().lines().enumerate() {
-            let comment = line.trim_start().strip_prefix("//!").or_else(|| line.trim_start().strip_prefix("///"));
-            documented ^= comment.is_some_and(|text| text.trim_start().starts_with("```"));
-            let program = documented && comment.is_some();
-            // As part of a word too: `BeamConfig`, `beams`.
-            let lower = line.to_lowercase();
-            let known = ["policy", "policies", "beam"].iter().any(|word| lower.contains(word));
-            let allowed = ELSEWHERE.iter().any(|(path, text)| *path == name && (text.is_empty() || line == *text));
-            if known && !program && !allowed {
-                found.push(format!("{name}:{}: {}", number + 1, line.trim()));
-            }
-        }
-    }
-    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert_known_in_their_folders_only(&source, "families", &["policy", "policies", "beam"], &ELSEWHERE);
 }

@@ -10,6 +10,8 @@ mod doctor;
 mod encoding;
 mod engine;
 mod families;
+#[path = "../shared/family_names.rs"]
+mod family_names;
 #[cfg(feature = "cli")]
 mod formats;
 mod golden;

@@ -1,15 +1,16 @@
 //! `candle-train launch`: ranks on this machine.
 
+use crate::launch::{self, Ended, Ranks};
+use crate::parallel::connect::gpus;
 use anyhow::{Context, Result, bail};
 use candle_models::device::{DeviceChoice, THREADS_VARIABLE};
-use candle_train::launch::{self, Ended, Ranks};
-use candle_train::parallel::connect::gpus;
 use clap::Args;
+use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
-pub struct LaunchArguments {
+pub struct Arguments {
     /// Ranks on this machine: as many GPUs, or without GPUs mpirun's processes, which share the processors.
     #[arg(long, value_name = "N")]
     nproc: usize,
@@ -25,7 +26,7 @@ pub struct LaunchArguments {
     /// A port that is free on machine 0, as is the next one.
     #[arg(long, value_name = "PORT", default_value_t = 29500)]
     master_port: u16,
-    /// What every rank runs, as in `policy --out run`.
+    /// What every rank runs.
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
 }
@@ -33,66 +34,71 @@ pub struct LaunchArguments {
 /// After SIGTERM a rank finishes its step and writes a checkpoint.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// Starts the ranks. Ends this process with the code of the rank that failed first.
-pub fn run(arguments: &LaunchArguments) -> Result<()> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = std::env::var_os(THREADS_VARIABLE).is_none().then(|| (processors / arguments.nproc.max(1)).max(1));
-    let program = std::env::current_exe().context("the path of this program")?;
-    let command = |mut command: Command| {
-        if let Some(threads) = threads {
-            command.env(THREADS_VARIABLE, threads.to_string());
-        }
-        command
-    };
-    if !on_gpus(arguments)? {
-        let mut mpirun = command(launch::mpirun(arguments.nproc)?);
-        return match launch::run_mpirun(mpirun.arg(program).args(&arguments.command))? {
-            0 => Ok(()),
-            // The rank, and mpirun, have said why.
-            code => std::process::exit(code.into()),
+impl Arguments {
+    /// Starts the ranks: this program with the arguments `before` those of the command. Ends this process with the code of the rank that failed
+    /// first.
+    pub fn run(&self, before: &[OsString]) -> Result<()> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = std::env::var_os(THREADS_VARIABLE).is_none().then(|| (processors / self.nproc.max(1)).max(1));
+        let program = std::env::current_exe().context("the path of this program")?;
+        let command = |mut command: Command| {
+            if let Some(threads) = threads {
+                command.env(THREADS_VARIABLE, threads.to_string());
+            }
+            command
         };
-    }
-    let ranks = Ranks {
-        nproc: arguments.nproc,
-        nnodes: arguments.nnodes,
-        node_rank: arguments.node_rank,
-        master_addr: arguments.master_addr.clone(),
-        master_port: arguments.master_port,
-        grace: GRACE,
-    };
-    let ended = launch::run(&ranks, &|| {
-        let mut rank = command(Command::new(&program));
-        rank.args(&arguments.command);
-        rank
-    })?;
-    if let Ended::Badly { rank, code, why } = ended {
-        candle_train::parallel::tell(&format_args!("rank {rank} {why}"));
-        std::process::exit(code.into());
-    }
-    Ok(())
-}
-
-/// Whether the ranks compute on GPUs, and whether that can be.
-fn on_gpus(arguments: &LaunchArguments) -> Result<bool> {
-    let typed = typed_device(&arguments.command).map(|text| text.parse().map_err(|e| anyhow::anyhow!("--device: {e}"))).transpose()?;
-    let (nproc, gpus) = (arguments.nproc, gpus());
-    match DeviceChoice::or_environment(typed)? {
-        DeviceChoice::Cuda(ordinal) if ordinal > 0 && nproc > 1 => bail!("launch: {nproc} ranks, all on cuda:{ordinal}: use --device cuda"),
-        DeviceChoice::Cuda(_) => {}
-        DeviceChoice::Auto if gpus > 0 => {}
-        _ if arguments.nnodes > 1 => {
-            bail!("launch: on CPUs, ranks of several machines are started by mpirun with a list of hosts, or by srun")
+        if !self.on_gpus()? {
+            let mut mpirun = command(launch::mpirun(self.nproc)?);
+            return match launch::run_mpirun(mpirun.arg(program).args(before).args(&self.command))? {
+                0 => Ok(()),
+                // The rank, and mpirun, have said why.
+                code => std::process::exit(code.into()),
+            };
         }
-        _ if !cfg!(feature = "mpi") => bail!("launch: no GPU, and built without the feature mpi for ranks on CPUs"),
-        _ => return Ok(false),
+        let ranks = Ranks {
+            nproc: self.nproc,
+            nnodes: self.nnodes,
+            node_rank: self.node_rank,
+            master_addr: self.master_addr.clone(),
+            master_port: self.master_port,
+            grace: GRACE,
+        };
+        let ended = launch::run(&ranks, &|| {
+            let mut rank = command(Command::new(&program));
+            rank.args(before).args(&self.command);
+            rank
+        })?;
+        if let Ended::Badly { rank, code, why } = ended {
+            crate::parallel::tell(&format_args!("rank {rank} {why}"));
+            std::process::exit(code.into());
+        }
+        Ok(())
     }
-    if !cfg!(feature = "nccl") {
-        bail!("launch: built without the feature nccl, by which ranks on GPUs talk");
+
+    /// Whether the ranks compute on GPUs, and whether that can be.
+    fn on_gpus(&self) -> Result<bool> {
+        let typed = typed_device(&self.command).map(|text| text.parse().map_err(|e| anyhow::anyhow!("--device: {e}"))).transpose()?;
+        let (nproc, gpus) = (self.nproc, gpus());
+        match DeviceChoice::or_environment(typed)? {
+            DeviceChoice::Cuda(ordinal) if ordinal > 0 && nproc > 1 => {
+                bail!("launch: {nproc} ranks, all on cuda:{ordinal}: use --device cuda")
+            }
+            DeviceChoice::Cuda(_) => {}
+            DeviceChoice::Auto if gpus > 0 => {}
+            _ if self.nnodes > 1 => {
+                bail!("launch: on CPUs, ranks of several machines are started by mpirun with a list of hosts, or by srun")
+            }
+            _ if !cfg!(feature = "mpi") => bail!("launch: no GPU, and built without the feature mpi for ranks on CPUs"),
+            _ => return Ok(false),
+        }
+        if !cfg!(feature = "nccl") {
+            bail!("launch: built without the feature nccl, by which ranks on GPUs talk");
+        }
+        if nproc > gpus {
+            bail!("launch: {nproc} ranks, {gpus} GPUs here");
+        }
+        Ok(true)
     }
-    if nproc > gpus {
-        bail!("launch: {nproc} ranks, {gpus} GPUs here");
-    }
-    Ok(true)
 }
 
 /// What `--device` says in the ranks' arguments.

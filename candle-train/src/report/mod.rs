@@ -7,6 +7,7 @@ pub mod chart;
 mod curves;
 mod page;
 
+use crate::summary::Summary;
 use candle_models::files::write_atomic;
 use candle_models::{Error, Result};
 use curves::Curves;
@@ -48,6 +49,12 @@ pub struct About {
 }
 
 impl About {
+    /// Of a run that this command asked for.
+    pub fn new(command: String, data: Vec<String>, model: &Summary, configuration: String) -> Self {
+        let (parameters, operations, model) = (model.values, model.operations, model.to_string());
+        Self { command, data, model, parameters, operations, configuration, ..Self::default() }
+    }
+
     /// Writes it to the run's directory.
     pub fn save(&self, directory: &Path) -> Result<()> {
         let path = directory.join(ABOUT);

@@ -65,13 +65,13 @@ fn a_run_of_scheme_c1_follows_that_of_the_cpu() {
     let on = |device: &Device, dtype| {
         let dir = tempfile::tempdir().unwrap();
         let trained = train(&config, (device, dtype), &Place::New(dir.path().to_owned()), &Stop::after(None));
-        assert_eq!(trained.outcome, Outcome::Finished);
+        assert_eq!(trained.ended.outcome, Outcome::Finished);
         (losses(dir.path()), trained)
     };
     let (expected, host) = on(&Device::Cpu, DType::F32);
     let (found, there) = on(&device, DType::F32);
     assert_losses("f32", &found, &expected, 1e-5);
-    assert_near("f32", &there.parameters, &host.parameters, 1e-3);
+    assert_near("f32", &there.ended.parameters, &host.ended.parameters, 1e-3);
     let (found, want) = (there.figures["gain_db"], host.figures["gain_db"]);
     assert!((found - want).abs() < 1e-2, "{found} dB instead of {want}");
     let (found, _) = on(&device, DType::BF16);
@@ -83,9 +83,9 @@ fn a_stopped_run_of_a_beam_controller_continues_bit_for_bit() {
     let Some(device) = cuda() else { return };
     let (config, computing) = (config("c3"), (&*device, DType::BF16));
     let whole = train(&config, computing, &Place::Memory, &Stop::after(None));
-    let parts = in_stretches(|place, stop| train(&config, computing, place, stop), |trained| trained.outcome == Outcome::Finished);
-    assert_eq!(parts.step, whole.step);
-    assert_eq!(values(&parts.parameters), values(&whole.parameters));
+    let parts = in_stretches(|place, stop| train(&config, computing, place, stop), |trained| trained.ended.outcome == Outcome::Finished);
+    assert_eq!(parts.ended.step, whole.ended.step);
+    assert_eq!(values(&parts.ended.parameters), values(&whole.ended.parameters));
 }
 
 #[test]

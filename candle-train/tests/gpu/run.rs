@@ -60,7 +60,7 @@ fn losses_follow_those_of_the_cpu() {
         let [(expected, host), (found, there)] = [&Device::Cpu, &*device].map(|device| {
             let dir = tempfile::tempdir().unwrap();
             let trained = train(&config(backbone), (device, dtype), &Place::New(dir.path().to_owned()), &Stop::after(None));
-            assert_eq!(trained.outcome, Outcome::Finished);
+            assert_eq!(trained.ended.outcome, Outcome::Finished);
             (losses(dir.path()), trained)
         });
         assert!(expected.len() >= 3 && expected.len() == found.len(), "{} and {} steps", expected.len(), found.len());
@@ -79,9 +79,9 @@ fn a_stopped_run_continues_bit_for_bit() {
     let Some(device) = cuda() else { return };
     let (config, computing) = (config("mamba"), (&*device, DType::BF16));
     let whole = train(&config, computing, &Place::Memory, &Stop::after(None));
-    let parts = in_stretches(|place, stop| train(&config, computing, place, stop), |trained| trained.outcome == Outcome::Finished);
-    assert_eq!(parts.step, whole.step);
-    for ((name, whole), parts) in whole.parameters.iter().zip(parts.parameters.values()) {
+    let parts = in_stretches(|place, stop| train(&config, computing, place, stop), |trained| trained.ended.outcome == Outcome::Finished);
+    assert_eq!(parts.ended.step, whole.ended.step);
+    for ((name, whole), parts) in whole.ended.parameters.iter().zip(parts.ended.parameters.values()) {
         let [whole, parts] = [whole, parts].map(|t| t.flatten_all().unwrap().to_vec1::<f32>().unwrap());
         assert_eq!(whole, parts, "{name}");
     }

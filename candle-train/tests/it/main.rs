@@ -7,6 +7,9 @@ mod actors;
 mod beam;
 mod beam_page;
 mod command;
+mod families;
+#[path = "../../../candle-models/tests/shared/family_names.rs"]
+mod family_names;
 #[path = "../games/mod.rs"]
 mod games;
 mod golden;
@@ -23,7 +26,10 @@ mod recovery;
 mod resume;
 mod tensorboard;
 
+use candle_core::{Device, Tensor};
 use games::{SETS, replays};
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -44,4 +50,31 @@ fn run(command: &mut Command) -> Output {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The last checkpoint's files, without the manifest: parameters, moments, average, carried state, cursor.
+fn last_checkpoint(out: &Path) -> BTreeMap<String, Vec<u8>> {
+    let checkpoints = out.join("checkpoints");
+    let latest = checkpoints.join(fs::read_to_string(checkpoints.join("latest")).unwrap());
+    let file = |e: std::io::Result<fs::DirEntry>| {
+        let e = e.unwrap();
+        (e.file_name().to_string_lossy().into_owned(), fs::read(e.path()).unwrap())
+    };
+    fs::read_dir(latest).unwrap().map(file).collect()
+}
+
+/// That two runs ended with the same parameters, moments, average and state of their tasks, bit for bit.
+fn assert_equal_runs(found: &Path, expected: &Path) {
+    let (found, expected) = (last_checkpoint(found), last_checkpoint(expected));
+    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    for (name, bytes) in &expected {
+        assert!(found[name] == *bytes, "{name} differs from the uninterrupted run's");
+    }
+}
+
+/// The bits of every parameter of a run's bundle.
+fn weights(out: &Path) -> BTreeMap<String, Vec<u32>> {
+    let bits = |x: Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect();
+    let model = candle_core::safetensors::load(out.join("bundle/model.safetensors"), &Device::Cpu).unwrap();
+    model.into_iter().map(|(name, x)| (name, bits(x))).collect()
 }

@@ -1,10 +1,10 @@
 //! A run that is killed and resumed ends with the parameters of one that was not, bit for bit.
 
 use crate::held::{Held, latest};
-use crate::{replays, run, small, text};
+use crate::{assert_equal_runs, replays, run, small, text, weights};
 use candle_models::random::Random;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -14,27 +14,8 @@ use std::time::Duration;
 /// Games of 700 frames, two of them trained on.
 const FRAMES: usize = 700;
 
-/// The last checkpoint's files, without the manifest: parameters, moments, average, carried state, cursor.
-fn last_checkpoint(out: &Path) -> BTreeMap<String, Vec<u8>> {
-    let checkpoints = out.join("checkpoints");
-    let latest = checkpoints.join(fs::read_to_string(checkpoints.join("latest")).unwrap());
-    let file = |e: std::io::Result<fs::DirEntry>| {
-        let e = e.unwrap();
-        (e.file_name().to_string_lossy().into_owned(), fs::read(e.path()).unwrap())
-    };
-    fs::read_dir(latest).unwrap().map(file).collect()
-}
-
 /// After so many steps one was saved: every second one is.
 const SAVED: usize = 3;
-
-pub fn assert_equal_runs(found: &Path, expected: &Path) {
-    let (found, expected) = (last_checkpoint(found), last_checkpoint(expected));
-    assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
-    for (name, bytes) in &expected {
-        assert!(found[name] == *bytes, "{name} differs from the uninterrupted run's");
-    }
-}
 
 /// That `latest` names a checkpoint whose every file is what its manifest says. There may be none before the first one is saved.
 fn assert_latest_is_whole(out: &Path) {
@@ -88,14 +69,7 @@ fn soak(kills: u64, epochs: u64) {
     assert!(text(&done.stderr).contains("continued from step"), "{}", text(&done.stderr));
     assert!(!text(&done.stderr).contains("passed over"), "no checkpoint was damaged: {}", text(&done.stderr));
     assert_equal_runs(&killed, &whole);
-    let model = |out: &Path| candle_core::safetensors::load(out.join("bundle/model.safetensors"), &candle_core::Device::Cpu).unwrap();
-    let (a, b) = (model(&whole), model(&killed));
-    for (name, tensor) in &a {
-        let bits = |t: &candle_core::Tensor| -> Vec<u32> {
-            t.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
-        };
-        assert_eq!(bits(tensor), bits(&b[name]), "{name}");
-    }
+    assert_eq!(weights(&killed), weights(&whole));
     // Every logged step once; an evaluation may come twice, when the kill fell between its line and its score.
     let steps = |out: &Path| -> (Vec<u64>, BTreeSet<u64>) {
         let text = fs::read_to_string(out.join("metrics.jsonl")).unwrap();

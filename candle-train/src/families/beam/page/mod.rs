@@ -2,6 +2,7 @@
 //!
 //! Means are those of the gains in dB unless a table says otherwise. The page is the same for any number of threads.
 
+mod command;
 mod figures;
 mod measure;
 mod text;
@@ -12,6 +13,7 @@ use candle_models::beam::{Beam, ChannelConfig, FAMILY, Scheme};
 use candle_models::bundle::Bundle;
 use candle_models::files::{AtomicFile, write_atomic};
 use candle_models::{Error, Result};
+pub(super) use command::{PageArguments, write};
 use measure::Bench;
 use std::fs;
 use std::path::{Path, PathBuf};

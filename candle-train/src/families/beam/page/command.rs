@@ -1,14 +1,14 @@
-//! Tables and figures of beam controllers.
+//! The command that writes the page.
 
-use super::command_line;
+use super::{Page, load};
+use crate::command::command_line;
 use anyhow::Result;
-use candle_train::beam::page::{self, Page};
 use clap::Args;
 use std::path::PathBuf;
 use std::time::Instant;
 
 #[derive(Debug, Args)]
-pub struct BeamPageArguments {
+pub struct PageArguments {
     /// Directory of the models: every bundle in it whose name begins with beam-.
     #[arg(long, value_name = "DIR", default_value = "weights")]
     weights: PathBuf,
@@ -20,15 +20,16 @@ pub struct BeamPageArguments {
     channels: usize,
     /// Processors to compute with. Default: CANDLE_THREADS, or all that this process may use.
     #[arg(long)]
-    pub(super) threads: Option<usize>,
+    #[allow(dead_code)] // Read by the command itself, before there are other threads.
+    threads: Option<usize>,
 }
 
 /// Runs the command.
-pub fn write(arguments: &BeamPageArguments) -> Result<()> {
+pub fn write(arguments: &PageArguments) -> Result<()> {
     let start = Instant::now();
-    let models = page::load(&arguments.weights)?;
+    let models = load(&arguments.weights)?;
     models.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-    let page = Page { models: models.found, channels: arguments.channels, command: command_line(std::env::args().skip(1)) };
+    let page = Page { models: models.found, channels: arguments.channels, command: command_line() };
     let files = page.write(&arguments.out, &|now| eprintln!("{:5.1} s: {now}", start.elapsed().as_secs_f64()))?;
     files.iter().for_each(|file| println!("{}", file.display()));
     Ok(())

@@ -6,5 +6,6 @@
 pub mod alignment;
 pub mod config;
 pub mod export;
+mod family;
 pub mod page;
 pub mod run;

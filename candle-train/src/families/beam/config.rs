@@ -7,7 +7,6 @@ use crate::trainer::TrainerConfig;
 use candle_models::beam::{BeamConfig, CodebookConfig, DecisionConfig, Feedback, Scheme, Sweep, View};
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
-use toml::{Table, Value};
 
 /// What is made large.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -130,8 +129,7 @@ impl RunConfig {
     /// # Errors
     /// If a key is unknown, or a value has the wrong type or is out of range; the key is named.
     pub fn resolve(preset: &str, file: Option<&str>, sets: &[String]) -> Result<Self> {
-        let usual = |kind: &str| Ok(Table::from_iter([("kind".to_owned(), Value::String(kind.to_owned()))]));
-        let run = overlay::resolve(&Self::preset(preset)?, file, sets, &usual)?;
+        let run = overlay::resolve(&Self::preset(preset)?, file, sets, &overlay::kind_alone)?;
         run.validate()?;
         Ok(run)
     }
@@ -174,7 +172,7 @@ impl RunConfig {
 
     /// The configuration as TOML, as it is printed and saved.
     pub fn to_toml(&self) -> Result<String> {
-        toml::to_string(self).map_err(|e| Error::config("value", e))
+        overlay::to_toml(self)
     }
 }
 

@@ -1,10 +1,15 @@
-//! A family of models of one's own in the command `candle-infer`: a pursuer remembers where its target was and says which way to steer.
+//! A family of models of one's own in the commands `candle-train`, `candle-infer` and `candle-bench`: a pursuer remembers where its target was and says which
+//! way to steer. The network and the family are here, its training is in `train.rs`.
 //!
-//! `cargo run --release --example own_family -- new pursuer` writes a bundle of random parameters; `inspect pursuer`, `export
-//! pursuer small --dtype q8` and `run pursuer targets.safetensors` do as ever, with `position` `[T, 2]` and `speed` `[T, 1]` in the file.
+//! `cargo run --release --example own_family -- train pursuer --out chase` trains one; `inspect chase/bundle`, `export chase/bundle small
+//! --dtype q8` and `run small targets.safetensors` do as ever, with `position` `[T, 2]` and `speed` `[T, 1]` in the file; `bench latency
+//! --bundles small` measures it.
 
+mod train;
+
+use candle_bench::family::BenchFamily;
 use candle_core::Device;
-use candle_models::bundle::{self, Bundle, Manifest};
+use candle_models::bundle::{Bundle, Manifest};
 use candle_models::engine::Model;
 use candle_models::exec::Executor;
 use candle_models::exec::program::{Output, Recorder};
@@ -12,11 +17,10 @@ use candle_models::exec::tensors::TensorExecutor;
 use candle_models::infer::{self, InferFamily};
 use candle_models::nn::{Gru, Linear, Params};
 use candle_models::ops::Activation;
-use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
 use candle_models::registry::{Family, Networks};
 use candle_models::tensors::{NamedTensors, Signature, TensorSpec};
-use candle_models::{Error, Result, cli, families};
+use candle_models::{Error, Result, families};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -127,23 +131,25 @@ impl Family for PursuerFamily {
 /// Tensors by the signature are all that it is run on.
 impl InferFamily for PursuerFamily {}
 
-/// The command with one family more.
-pub fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    if let [_, command, dir] = &arguments[..]
-        && command == "new"
-    {
-        return cli::answer(Ok(dir), |dir| Ok(save(dir)?));
-    }
-    let registry = families::commands().with(&PursuerFamily); // the registration
-    // SAFETY: the program has started no thread yet.
-    unsafe { infer::run(&registry, arguments) }
-}
+/// Bundles and what its signature says are all that is measured.
+impl BenchFamily for PursuerFamily {}
 
-/// Random parameters: training is another example's affair.
-fn save(dir: &str) -> Result<()> {
-    let (config, params) = (PursuerConfig { hidden: 16 }, Params::init(Random::new(0), &Device::Cpu));
-    Pursuer::new(config.clone(), &params)?;
-    let tensors = params.vars().into_iter().map(|(name, var)| (name, var.as_tensor().clone())).collect();
-    bundle::save(dir, &Manifest::new(PursuerFamily.name(), &config)?, &tensors, serde_json::Value::Null, &[])
+/// The commands with one family more.
+pub fn main() -> ExitCode {
+    let mut arguments: Vec<String> = std::env::args().collect();
+    // `train` is `candle-train`, `bench` is `candle-bench`, everything else `candle-infer`. Each has its registry, and its line of registration.
+    // SAFETY: the program has started no thread yet.
+    unsafe {
+        match arguments.get(1).map(String::as_str) {
+            Some("train") => {
+                arguments.remove(1);
+                candle_train::command::run(&candle_train::families::shipped().with(&PursuerFamily), arguments)
+            }
+            Some("bench") => {
+                arguments.remove(1);
+                candle_bench::command::run(&candle_bench::families::shipped().with(&PursuerFamily), arguments)
+            }
+            _ => infer::run(&families::commands().with(&PursuerFamily), arguments),
+        }
+    }
 }

@@ -298,7 +298,7 @@ pub(crate) fn inputs(rows: Buffers, lanes: usize, unroll: usize) -> Result<Named
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::shards::testing;
+    use crate::families::policy::shards::testing;
     use std::collections::HashMap;
 
     fn loader(data: &Arc<Dataset>, seed: u64) -> Loader {

@@ -3,19 +3,19 @@
 use super::alignment::Alignment;
 use super::config::RunConfig;
 use crate::budget::Budget;
+use crate::command::TrainingPlan;
 use crate::report::About;
 use crate::run::{Ended, Place, Run};
 use crate::stop::Stop;
 use crate::summary::Summary;
 use crate::task::Task;
-use crate::trainer::{Outcome, Resources};
-use candle_core::{DType, Tensor};
+use crate::trainer::Resources;
+use candle_core::DType;
 use candle_models::beam::{Beam, Products};
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::{Error, Result};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// A run that is ready to start: everything that can be wrong with it has been checked.
 #[derive(Debug)]
@@ -35,19 +35,13 @@ pub struct Plan {
 /// What a run gave.
 #[derive(Debug)]
 pub struct Trained {
-    /// How it ended.
-    pub outcome: Outcome,
+    /// How it ended, and the parameters.
+    pub ended: Ended,
     /// The configuration.
     pub config: RunConfig,
-    /// Steps done.
-    pub step: u64,
-    /// Wall time of this process's share.
-    pub time: Duration,
-    /// The moving average of the parameters: the best where the run stopped early, else the last.
-    pub parameters: BTreeMap<String, Tensor>,
-    /// The step that they are of.
-    pub shipped: u64,
-    /// What they reach on the channels of the evaluation; empty when the run was stopped.
+    /// The command that asked for the run.
+    pub command: String,
+    /// What the parameters reach on the channels of the evaluation; empty when the run was stopped.
     pub figures: BTreeMap<String, f64>,
 }
 
@@ -81,15 +75,7 @@ impl Plan {
         let batches = self.steps * self.config.trainer.accumulate as u64;
         let mut task = Alignment::new(&self.config, batches, &*ranks, products)?;
         let identity = RunConfig { trainer: self.config.trainer.identity(), ..self.config.clone() };
-        let about = About {
-            command: self.command,
-            data: vec!["fresh channels in every step".to_owned()],
-            model: self.summary.to_string(),
-            parameters: self.summary.values,
-            operations: self.summary.operations,
-            configuration: self.config.to_toml()?,
-            ..About::default()
-        };
+        let about = self.about()?;
         let run = Run {
             seed: self.config.seed,
             trainer: self.config.trainer.clone(),
@@ -102,7 +88,27 @@ impl Plan {
         };
         let ended = run.train(params.vars(), &mut task, place, stop)?;
         let figures = if ended.outcome.done() { task.evaluate(&ended.params(), &*ranks)?.results() } else { BTreeMap::new() };
-        let Ended { outcome, step, time, parameters, shipped, .. } = ended;
-        Ok(Trained { outcome, step, time, parameters, shipped, figures, config: self.config })
+        Ok(Trained { ended, figures, config: self.config, command: self.command })
+    }
+}
+
+impl TrainingPlan for Plan {
+    type Trained = Trained;
+
+    fn resources(&self) -> &Resources {
+        &self.with
+    }
+
+    fn about(&self) -> Result<About> {
+        let data = vec!["fresh channels in every step".to_owned()];
+        Ok(About::new(self.command.clone(), data, &self.summary, self.config.to_toml()?))
+    }
+
+    fn describe(&self) -> String {
+        format!("{} parameters, {} steps of {} episodes", self.summary.values, self.steps, self.config.episode.batch)
+    }
+
+    fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
+        self.train(place, stop)
     }
 }

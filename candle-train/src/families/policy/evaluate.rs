@@ -85,8 +85,8 @@ fn sequences(data: &Dataset) -> Result<Vec<Vec<Action>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::policy::shards::testing;
     use crate::parallel::Single;
-    use crate::policy::shards::testing;
     use candle_core::Device;
     use candle_models::nn::Params;
     use candle_models::policy::{BackboneConfig, PolicyConfig};

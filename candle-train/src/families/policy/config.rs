@@ -142,7 +142,7 @@ impl RunConfig {
 
     /// The configuration as TOML, as it is printed and saved.
     pub fn to_toml(&self) -> Result<String> {
-        toml::to_string(self).map_err(|e| Error::config("value", e))
+        overlay::to_toml(self)
     }
 }
 

@@ -1,7 +1,8 @@
 //! The result of a run as a model bundle with its card.
 
 use super::run::Trained;
-use crate::run::best_step;
+use crate::command::TrainingResult;
+use crate::run::{Ended, best_step};
 use candle_models::bundle::{self, CARD, Manifest};
 use candle_models::policy::{BASELINES, FAMILY, TOKENIZER, actions, baselines};
 use candle_models::{Error, Result};
@@ -21,17 +22,23 @@ pub struct Provenance {
     pub simulated: bool,
 }
 
-/// Writes the averaged parameters, the action vocabulary, the count tables and the card to `directory`.
-pub fn save(directory: &Path, trained: &Trained, from: &Provenance) -> Result<()> {
-    let manifest = Manifest::new(FAMILY, &trained.config.model)?;
-    let tokenizer = actions::tokenizer()?.to_string(true).map_err(|e| Error::file(directory, e))?;
-    let metadata = serde_json::json!({
-        "steps": trained.shipped, "epochs": trained.config.epochs, "seed": trained.config.seed, "command": from.command,
-        "trained_with": concat!("candle-train ", env!("CARGO_PKG_VERSION")),
-    });
-    let files =
-        [(CARD, card(trained, from)?.into_bytes()), (TOKENIZER, tokenizer.into_bytes()), (BASELINES, trained.baselines.to_bytes()?)];
-    bundle::save(directory, &manifest, &trained.parameters, metadata, &files)
+/// The averaged parameters, the action vocabulary, the count tables and the card.
+impl TrainingResult for Trained {
+    fn ended(&self) -> &Ended {
+        &self.ended
+    }
+
+    fn save(&self, directory: &Path) -> Result<String> {
+        let manifest = Manifest::new(FAMILY, &self.config.model)?;
+        let tokenizer = actions::tokenizer()?.to_string(true).map_err(|e| Error::file(directory, e))?;
+        let metadata = serde_json::json!({
+            "steps": self.ended.shipped, "epochs": self.config.epochs, "seed": self.config.seed, "command": self.provenance.command,
+            "trained_with": concat!("candle-train ", env!("CARGO_PKG_VERSION")),
+        });
+        let files = [(CARD, card(self)?.into_bytes()), (TOKENIZER, tokenizer.into_bytes()), (BASELINES, self.baselines.to_bytes()?)];
+        bundle::save(directory, &manifest, &self.ended.parameters, metadata, &files)?;
+        Ok(if self.table.is_empty() { String::new() } else { format!("\n{}\n", table(&self.table)) })
+    }
 }
 
 /// The likelihood table of a run, as Markdown.
@@ -40,9 +47,9 @@ pub fn table(rows: &[(String, baselines::Likelihood)]) -> String {
     baselines::table(&rows)
 }
 
-fn card(trained: &Trained, from: &Provenance) -> Result<String> {
-    let config = &trained.config;
-    let parameters: usize = trained.parameters.values().map(|t| t.elem_count()).sum();
+fn card(trained: &Trained) -> Result<String> {
+    let Trained { config, ended, provenance: from, .. } = trained;
+    let parameters: usize = ended.parameters.values().map(|t| t.elem_count()).sum();
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "# Game policy: {}\n", super::run::policy_name(config));
@@ -51,13 +58,13 @@ fn card(trained: &Trained, from: &Provenance) -> Result<String> {
         let _ = writeln!(text, "**Trained on simulated games, not on recordings of people.**\n");
     }
     let _ = writeln!(text, "## Training\n");
-    let minutes = trained.time.as_secs_f64() / 60.0;
+    let minutes = ended.time.as_secs_f64() / 60.0;
     let _ = writeln!(
         text,
         "{} steps, {} epochs, seed {}; {minutes:.1} minutes of steps since the last start.\n",
-        trained.step, config.epochs, config.seed
+        ended.step, config.epochs, config.seed
     );
-    text.push_str(&best_step(trained.step, trained.shipped));
+    text.push_str(&best_step(ended.step, ended.shipped));
     let _ = writeln!(text, "```sh\n{}\n```\n", from.command);
     let _ = writeln!(text, "```toml\n{}```\n", config.to_toml()?);
     let _ = writeln!(text, "## Data\n");

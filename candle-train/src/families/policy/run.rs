@@ -2,19 +2,21 @@
 
 use super::config::RunConfig;
 use super::dataset::{Dataset, frequent_names};
+use super::export::Provenance;
 use super::imitation::{HeldOut, Imitation};
 use super::loader::{Loader, LoaderConfig, Order};
 use super::plan::StepShape;
 use super::shards::Shard;
 use super::{evaluate, games};
 use crate::budget::Budget;
+use crate::command::TrainingPlan;
 use crate::identity::hex;
 use crate::parallel::share;
 use crate::report::About;
 use crate::run::{Ended, Place, Run};
 use crate::stop::Stop;
 use crate::summary::Summary;
-use crate::trainer::{Outcome, Resources};
+use crate::trainer::Resources;
 use candle_core::Tensor;
 use candle_models::bundle::Bundle;
 use candle_models::nn::Params;
@@ -25,7 +27,6 @@ use candle_models::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The games of a run.
 #[derive(Debug, Clone, Default)]
@@ -51,8 +52,10 @@ pub struct Plan {
     pub steps: u64,
     /// What the network consists of.
     pub summary: Summary,
-    /// The command that asked for the run, for its report.
+    /// The command that asked for the run, for its report and its card.
     pub command: String,
+    /// Whether the games are simulated ones, for its card.
+    pub simulated: bool,
     /// Hash of the training games' content, in hexadecimal.
     pub data: String,
     /// Parameters to begin with in place of random ones.
@@ -69,20 +72,12 @@ struct Start {
 /// What a run gave.
 #[derive(Debug)]
 pub struct Trained {
-    /// How it ended.
-    pub outcome: Outcome,
+    /// How it ended, and the parameters. The loss is in nats per frame.
+    pub ended: Ended,
     /// The configuration, names filled in.
     pub config: RunConfig,
-    /// Steps done.
-    pub step: u64,
-    /// The last step's training loss, in nats per frame.
-    pub loss: f64,
-    /// Wall time of this process's share.
-    pub time: Duration,
-    /// The moving average of the parameters: the best where the run stopped early, else the last.
-    pub parameters: BTreeMap<String, Tensor>,
-    /// The step that they are of.
-    pub shipped: u64,
+    /// What it was made of.
+    pub provenance: Provenance,
     /// Count tables of the training games.
     pub baselines: Baselines,
     /// Held-out games: the count tables, then the policy. Empty without such games, or when the run was stopped.
@@ -112,9 +107,9 @@ impl Plan {
         let mut hash = Sha256::new();
         games.train.iter().for_each(|shard| hash.update(&shard.info().replay));
         let data = hex(&hash.finalize()[..8]);
-        let (steps_per_epoch, steps, command, start) = (0, 0, String::new(), None);
+        let (steps_per_epoch, steps, command, simulated, start) = (0, 0, String::new(), false, None);
         let with = Resources::default();
-        let mut plan = Self { config, train, held_out, order, with, steps_per_epoch, steps, summary, command, data, start };
+        let mut plan = Self { config, train, held_out, order, with, steps_per_epoch, steps, summary, command, simulated, data, start };
         let micro = plan.loader()?.steps_per_epoch();
         plan.steps_per_epoch = micro / plan.config.trainer.accumulate as u64;
         plan.steps = (micro * plan.config.epochs / plan.config.trainer.accumulate as u64).max(1);
@@ -148,16 +143,6 @@ impl Plan {
         Ok(Self { start: Some(Start { parameters, hash }), ..self })
     }
 
-    /// What the run computes with.
-    pub fn resources(&self) -> &Resources {
-        &self.with
-    }
-
-    /// What is held out, for the log: games and rows, trained on and held out.
-    pub fn games(&self) -> [(usize, usize); 2] {
-        [&self.train, &self.held_out].map(|d| (d.shards().len(), d.passes().iter().map(|p| d.rows(p.game)).sum()))
-    }
-
     fn loader(&self) -> Result<Loader> {
         let data = &self.config.data;
         let shape = StepShape { lanes: data.batch, unroll: data.unroll };
@@ -167,22 +152,13 @@ impl Plan {
         Loader::new(self.train.clone(), LoaderConfig { shape, lanes, mirror, burn_in, order, random })
     }
 
-    /// What a report says of the run.
-    fn about(&self) -> Result<About> {
-        let games = |what: &str, data: &Dataset| {
-            let names: Vec<&str> = data.shards().iter().map(|shard| shard.info().source.as_str()).collect();
-            let shown = names.iter().take(50).copied().collect::<Vec<_>>().join(", ");
-            format!("{what}: {} games, {shown}{}", names.len(), if names.len() > 50 { " and others" } else { "" })
+    fn provenance(&self) -> Provenance {
+        let line = |shard: &Arc<Shard>| {
+            let info = shard.info();
+            format!("{} ({} frames, SHA-256 {})", info.source, shard.rows() + 1, &info.replay[..16])
         };
-        Ok(About {
-            command: self.command.clone(),
-            data: vec![games("trained on", &self.train), games("held out", &self.held_out)],
-            model: self.summary.to_string(),
-            parameters: self.summary.values,
-            operations: self.summary.operations,
-            configuration: self.config.to_toml()?,
-            ..About::default()
-        })
+        let [train, held_out] = [&self.train, &self.held_out].map(|data| data.shards().iter().map(line).collect());
+        Provenance { command: self.command.clone(), train, held_out, simulated: self.simulated }
     }
 
     /// Trains until the last step, or until `stop` says so.
@@ -223,8 +199,40 @@ impl Plan {
             table = tables.into_iter().map(|(name, likelihood)| (name.to_owned(), likelihood)).collect();
             table.push((policy_name(&self.config), evaluate::policy(&policy, &self.held_out, &*ranks)?));
         }
-        let Ended { outcome, step, loss, time, parameters, shipped, .. } = ended;
-        Ok(Trained { outcome, config: self.config, step, loss, time, parameters, shipped, baselines, table })
+        let provenance = self.provenance();
+        Ok(Trained { ended, config: self.config, provenance, baselines, table })
+    }
+}
+
+impl TrainingPlan for Plan {
+    type Trained = Trained;
+
+    fn resources(&self) -> &Resources {
+        &self.with
+    }
+
+    fn about(&self) -> Result<About> {
+        let games = |what: &str, data: &Dataset| {
+            let names: Vec<&str> = data.shards().iter().map(|shard| shard.info().source.as_str()).collect();
+            let shown = names.iter().take(50).copied().collect::<Vec<_>>().join(", ");
+            format!("{what}: {} games, {shown}{}", names.len(), if names.len() > 50 { " and others" } else { "" })
+        };
+        let data = vec![games("trained on", &self.train), games("held out", &self.held_out)];
+        Ok(About::new(self.command.clone(), data, &self.summary, self.config.to_toml()?))
+    }
+
+    fn describe(&self) -> String {
+        // Rows are counted once for each player and mirror image.
+        let games = |data: &Dataset| (data.shards().len(), data.passes().iter().map(|pass| data.rows(pass.game)).sum::<usize>());
+        let [(train, rows), (held, held_rows)] = [&self.train, &self.held_out].map(|data| games(data));
+        let (values, steps, epoch) = (self.summary.values, self.steps, self.steps_per_epoch);
+        format!(
+            "{train} games ({rows} rows) to train on, {held} ({held_rows} rows) held out\n{values} parameters, {steps} steps, {epoch} an epoch"
+        )
+    }
+
+    fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
+        self.train(place, stop)
     }
 }
 

@@ -169,7 +169,7 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::shards::testing;
+    use crate::families::policy::shards::testing;
     use candle_models::policy::embedding::Observation;
 
     fn read(data: &Dataset, pass: Pass) -> Buffers {

@@ -1,0 +1,109 @@
+//! What the command wants to know of a family beside its networks.
+
+use super::RunArguments;
+use crate::report::About;
+use crate::run::{Ended, Place, Stop};
+use crate::trainer::Resources;
+use anyhow::{Result, bail};
+use candle_models::Error;
+use candle_models::registry::Family;
+use clap::{ArgMatches, Command};
+use std::path::Path;
+
+/// A family as the command knows it: `candle-train NAME` trains one of its models.
+pub trait TrainFamily: Family {
+    /// What the help says of its command: `Trains ...`.
+    fn about(&self) -> &'static str;
+
+    /// Its configurations by name.
+    fn presets(&self) -> Presets;
+
+    /// Adds its own options to those of [`RunArguments`], best those of a struct with `#[derive(clap::Args)]`: `Own::augment_args(command)`.
+    fn options(&self, command: Command) -> Command {
+        command
+    }
+
+    /// Runs its command: makes a plan of what was typed and gives it to [`RunArguments::train`].
+    ///
+    /// # Errors
+    /// [`Error::Config`] where the configuration is wrong, which ends the program with code 2; whatever else fails.
+    fn train(&self, asked: &RunArguments, options: &ArgMatches) -> Result<()>;
+
+    /// Arguments that make a run of the default preset one of seconds. The property tests run it.
+    fn example(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Further commands of its own. An option `threads` of type `usize` sets the number of threads, as it does for a run.
+    fn commands(&self) -> Vec<Command> {
+        Vec::new()
+    }
+
+    /// Runs one of them.
+    ///
+    /// # Errors
+    /// As [`train`](Self::train).
+    fn run(&self, command: &str, _options: &ArgMatches) -> Result<()> {
+        bail!("{command}: not a command of a {}", self.name())
+    }
+}
+
+/// The configurations of a family by name.
+#[derive(Debug, Clone, Copy)]
+pub struct Presets {
+    /// Their names.
+    pub names: &'static [&'static str],
+    /// The one where none is named.
+    pub default: &'static str,
+    /// What the help says of `--preset`.
+    pub help: &'static str,
+}
+
+impl Presets {
+    /// Refuses a name that there is not.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with those that there are.
+    pub fn check(&self, name: &str) -> candle_models::Result<()> {
+        match self.names.contains(&name) {
+            true => Ok(()),
+            false => Err(Error::config("preset", format!("expected one of {}, found '{name}'", self.names.join(", ")))),
+        }
+    }
+}
+
+/// A run that is ready to start: everything that can be wrong with it has been checked.
+pub trait TrainingPlan {
+    /// What it gives.
+    type Trained: TrainingResult;
+
+    /// What it computes with.
+    fn resources(&self) -> &Resources;
+
+    /// What its report says of it. The configuration and the table of the model are printed, too.
+    ///
+    /// # Errors
+    /// If the configuration cannot be written as text.
+    fn about(&self) -> candle_models::Result<About>;
+
+    /// What is printed below them: its data, its size, its length. The last line goes on with what it computes with.
+    fn describe(&self) -> String;
+
+    /// Trains until the last step, or until `stop` says so.
+    ///
+    /// # Errors
+    /// As [`Run::train`](crate::run::Run::train).
+    fn train(self, place: &Place, stop: &Stop) -> candle_models::Result<Self::Trained>;
+}
+
+/// What a run gave.
+pub trait TrainingResult {
+    /// How it ended, and its parameters.
+    fn ended(&self) -> &Ended;
+
+    /// Writes the model to a directory as a bundle, and gives the lines of figures to print. Rank 0 is asked, of a run that is done.
+    ///
+    /// # Errors
+    /// If the bundle cannot be written.
+    fn save(&self, bundle: &Path) -> candle_models::Result<String>;
+}

@@ -1,0 +1,132 @@
+//! The command `candle-train` as a function of the families that a program knows: [`run`] them, its own and those shipped.
+//!
+//! What every run is asked, where it keeps its files, when it stops, what is printed of it and how its bundle is written is the same for all
+//! ([`RunArguments`]). A family says in [`TrainFamily`] which presets and options it has and makes a [`TrainingPlan`] of them.
+//!
+//! ```no_run
+//! use candle_train::{command, families};
+//! use std::process::ExitCode;
+//!
+//! fn main() -> ExitCode {
+//!     // SAFETY: the program has started no thread yet.
+//!     unsafe { command::run(&families::shipped(), std::env::args_os()) }
+//! }
+//! ```
+
+mod arguments;
+mod family;
+mod launch;
+
+pub use arguments::{RunArguments, command_line};
+pub use family::{Presets, TrainFamily, TrainingPlan, TrainingResult};
+
+use crate::{parallel, report};
+use anyhow::Result;
+use candle_models::device;
+use candle_models::registry::Registry;
+use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The commands that know no family.
+#[derive(Debug, Subcommand)]
+enum General {
+    /// Runs the command behind it in several processes of this machine, its ranks, which train together.
+    Launch(launch::Arguments),
+    /// Makes report.html of a run again, from its metrics.
+    Report(ReportArguments),
+}
+
+#[derive(Debug, Args)]
+struct ReportArguments {
+    /// Directory of the run.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+}
+
+/// Runs the command with these families; the first argument is the program's own name. The exit code is 0 for done, or stopped on request
+/// with a checkpoint, 1 for failed, 2 for called wrongly.
+///
+/// # Safety
+/// It sets the number of threads in the process's environment: no other thread may be running.
+pub unsafe fn run<A: Into<OsString>>(registry: &Registry<dyn TrainFamily>, arguments: impl IntoIterator<Item = A>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    let matches = match command(registry).try_get_matches_from(&arguments) {
+        Ok(matches) => matches,
+        Err(error) => {
+            // A closed pipe is no reason to complain about.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    // Every command has a name: without one the line above has answered.
+    let (name, options) = matches.subcommand().unwrap_or(("", &matches));
+    let threads = options.try_get_one("threads").ok().flatten().copied();
+    // SAFETY: the caller has started no other thread, and nothing above starts one.
+    let configured = device::threads(threads).map(|threads| unsafe { device::configure_threads(threads) });
+    match configured.map_err(Into::into).and_then(|()| answer(registry, name, options, &matches, &arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            parallel::tell(&error);
+            let usage = matches!(error.downcast_ref(), Some(candle_models::Error::Config { .. }));
+            ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}
+
+/// The command line: for each family its name and its further commands, then what knows no family.
+fn command(registry: &Registry<dyn TrainFamily>) -> Command {
+    let command = Command::new("candle-train").version(env!("CARGO_PKG_VERSION"));
+    let of = |family: &'static dyn TrainFamily| {
+        let Presets { default, help, .. } = family.presets();
+        let own = RunArguments::augment_args(family.options(Command::new(family.name())));
+        let own = own.mut_arg("preset", |preset| preset.required(false).default_value(default).help(help)).about(family.about());
+        std::iter::once(own).chain(family.commands())
+    };
+    let command = General::augment_subcommands(command.subcommands(registry.iter().flat_map(of)));
+    let command = command.about("Trains the models of candle-models").subcommand_required(true).arg_required_else_help(true);
+    let example = registry.iter().next().map_or("NAME", |family| family.name());
+    command.mut_subcommand("launch", |launch| {
+        launch.mut_arg("command", |ranks| ranks.help(format!("What every rank runs, as in `{example} --out run`")))
+    })
+}
+
+fn answer(registry: &Registry<dyn TrainFamily>, name: &str, options: &ArgMatches, all: &ArgMatches, arguments: &[OsString]) -> Result<()> {
+    if let Some(family) = registry.iter().find(|family| family.name() == name) {
+        let asked = RunArguments::from_arg_matches(options)?;
+        family.presets().check(&asked.preset)?;
+        return family.train(&asked, options);
+    }
+    if let Some(family) = registry.iter().find(|family| family.commands().iter().any(|command| command.get_name() == name)) {
+        return family.run(name, options);
+    }
+    match General::from_arg_matches(all)? {
+        General::Launch(asked) => asked.run(before(&Vec::from_iter(std::env::args_os().skip(1)), arguments)),
+        General::Report(ReportArguments { directory }) => {
+            println!("{}", report::write(&directory)?.display());
+            Ok(())
+        }
+    }
+}
+
+/// The process's arguments, without its name, that stand before those of this command: a program of several commands is told by them which is
+/// meant.
+fn before<'a>(process: &'a [OsString], arguments: &[OsString]) -> &'a [OsString] {
+    process.strip_suffix(arguments.get(1..).unwrap_or_default()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_told_which_command_of_a_program_is_meant() {
+        let words = |text: &str| text.split_whitespace().map(OsString::from).collect::<Vec<_>>();
+        let process = words("train launch --nproc 2 x --out y");
+        assert_eq!(before(&process, &words("program launch --nproc 2 x --out y")), words("train"));
+        assert_eq!(before(&process, &words("program train launch --nproc 2 x --out y")), words(""));
+        // Arguments that are not the process's own.
+        assert_eq!(before(&process, &words("program report y")), words(""));
+    }
+}

@@ -1,0 +1,97 @@
+//! The games that the command is asked to train on or to measure: replays that were named, or simulated ones.
+
+use super::run::Games;
+use super::shards::{self, Shard};
+use super::split::{HoldOut, split};
+use crate::parallel::Communicator;
+use anyhow::{Context, Result};
+use candle_models::policy::{replay, simulation};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Games and frames of each that are simulated where no replays are given.
+const SIMULATED_GAMES: u64 = 12;
+const SIMULATED_FRAMES: usize = 3600;
+
+#[derive(Debug, Args)]
+pub struct ReplayArguments {
+    /// Replays (.slp), or folders of them. Without any, games are simulated.
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    replays: Vec<PathBuf>,
+    /// Replays to hold out, by name (`t02`) and separated by commas. Default: a share chosen by content, `data.held_out`.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    hold_out: Vec<String>,
+    /// Directory of encoded replays, to share between runs. Default: OUT/shards.
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+}
+
+impl ReplayArguments {
+    /// Whether no replays were named.
+    pub fn simulated(&self) -> bool {
+        self.replays.is_empty()
+    }
+
+    /// The shards of the games. Rank 0 encodes them; others find them, or encode their own where they have another disk.
+    pub fn load(&self, out: Option<&Path>, ranks: &dyn Communicator) -> Result<Vec<Arc<Shard>>> {
+        if ranks.rank() > 0 {
+            ranks.barrier()?;
+        }
+        let start = Instant::now();
+        let cache = match (&self.cache, out) {
+            (Some(cache), _) => cache.clone(),
+            (None, Some(out)) => out.join("shards"),
+            (None, None) => std::env::temp_dir().join("candle-train-shards"),
+        };
+        let replays = if self.simulated() { simulate(&cache)? } else { replay::collect(&self.replays)? };
+        let prepared = shards::prepare(&replays, &cache)?;
+        if ranks.rank() == 0 {
+            ranks.barrier()?;
+        } else if prepared.encoded == 0 {
+            // Rank 0 has said all there is to say.
+            return Ok(prepared.shards.into_iter().map(Arc::new).collect());
+        }
+        prepared.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        let bytes: usize = prepared.shards.iter().map(Shard::bytes).sum();
+        let (games, encoded, seconds) = (prepared.shards.len(), prepared.encoded, start.elapsed().as_secs_f64());
+        eprintln!("{games} games ({:.0} MB), {encoded} encoded now, {seconds:.1} s", bytes as f64 / 1e6);
+        Ok(prepared.shards.into_iter().map(Arc::new).collect())
+    }
+
+    /// The games to train on and those held out: the ones named, or that share.
+    pub fn split(&self, shards: &[Arc<Shard>], share: f64) -> Result<Games> {
+        split_shards(shards, &if self.hold_out.is_empty() { HoldOut::Share(share) } else { HoldOut::Named(self.hold_out.clone()) })
+    }
+
+    /// The games named by --hold-out, if any were.
+    pub fn named(&self, shards: &[Arc<Shard>]) -> Result<Option<Vec<Arc<Shard>>>> {
+        if self.hold_out.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(split_shards(shards, &HoldOut::Named(self.hold_out.clone()))?.held_out))
+    }
+}
+
+fn split_shards(shards: &[Arc<Shard>], hold_out: &HoldOut) -> Result<Games> {
+    let infos: Vec<_> = shards.iter().map(|shard| shard.info()).collect();
+    let (train, held_out) = split(&infos, hold_out)?;
+    let pick = |indices: Vec<usize>| indices.into_iter().map(|i| shards[i].clone()).collect();
+    Ok(Games { train: pick(train), held_out: pick(held_out) })
+}
+
+fn simulate(cache: &Path) -> Result<Vec<PathBuf>> {
+    let directory = cache.join("simulated");
+    std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    eprintln!("no --replays: training on {SIMULATED_GAMES} simulated games");
+    let write = |seed: u64| -> Result<PathBuf> {
+        let path = directory.join(format!("simulated{seed:02}.slp"));
+        // Always written: an older version's simulation must not be mistaken for this one's. Ranks that share the disk write the same.
+        let mine = path.with_extension(std::process::id().to_string());
+        replay::write(&simulation::simulate(seed, SIMULATED_FRAMES), &mine)?;
+        std::fs::rename(&mine, &path).with_context(|| path.display().to_string())?;
+        Ok(path)
+    };
+    (0..SIMULATED_GAMES).map(write).collect()
+}

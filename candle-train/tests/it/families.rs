@@ -1,0 +1,101 @@
+//! What holds for the training of every shipped family, by the command as a user runs it.
+
+use crate::family_names::assert_known_in_their_folders_only;
+use crate::{assert_equal_runs, run, text, weights};
+use candle_models::bundle::{Bundle, CARD};
+use candle_train::command::TrainFamily;
+use candle_train::families;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// A run of that family below a directory; nothing is written elsewhere.
+fn train(family: &dyn TrainFamily, directory: &Path, arguments: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_candle-train"));
+    let output = run(command.arg(family.name()).args(arguments).args(["--threads", "1"]).current_dir(directory).env("TMPDIR", directory));
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+fn done(family: &dyn TrainFamily, directory: &Path, arguments: &[&str]) -> String {
+    let (code, stdout, stderr) = train(family, directory, arguments);
+    assert_eq!(code, 0, "{} {arguments:?}: {stderr}", family.name());
+    stdout
+}
+
+#[test]
+fn every_preset_is_planned_and_its_table_fits_a_screen() {
+    for family in families::shipped().iter() {
+        let (dir, presets) = (tempfile::tempdir().unwrap(), family.presets());
+        assert!(presets.names.contains(&presets.default), "{presets:?}");
+        for preset in presets.names {
+            let stdout = done(family, dir.path(), &["--dry-run", "--preset", preset]);
+            assert!(stdout.contains("[trainer.schedule]") && stdout.contains("; on the CPU, in f32"), "{stdout}");
+            let table: Vec<&str> = stdout.lines().skip_while(|line| !line.starts_with("parameter ")).collect();
+            let total = table.iter().position(|line| line.starts_with("total ")).unwrap();
+            assert!((3..40).contains(&total), "{total} lines of the parameters of {} {preset}", family.name());
+        }
+        let (code, _, stderr) = train(family, dir.path(), &["--dry-run", "--preset", "no-such"]);
+        let message = format!("error: config: preset: expected one of {}, found 'no-such'\n", presets.names.join(", "));
+        assert_eq!((code, stderr), (2, message));
+        let (code, _, stderr) = train(family, dir.path(), &[]);
+        let message = "error: config: --out: expected the directory of the run, or --dry-run\n";
+        assert!(code == 2 && stderr.ends_with(message), "{}: {stderr}", family.name());
+    }
+}
+
+#[test]
+fn a_run_that_was_stopped_and_resumed_is_the_same_and_leaves_a_bundle_of_its_family() {
+    for family in families::shipped().iter() {
+        let (dir, name) = (tempfile::tempdir().unwrap(), family.name());
+        let in_out = |out, arguments: &[&'static str]| [family.example(), &["--out", out], arguments].concat();
+        let stdout = done(family, dir.path(), &in_out("whole", &[]));
+        assert!(stdout.contains("model in whole/bundle"), "{stdout}");
+        // A limit of no time at all lets it make one step.
+        let stdout = done(family, dir.path(), &in_out("parts", &["--max-time", "0"]));
+        assert!(stdout.ends_with("stopped by the time limit at step 1; --resume continues\n"), "{stdout}");
+        assert!(!dir.path().join("parts/bundle").exists(), "{name}");
+        let (code, _, stderr) = train(family, dir.path(), &in_out("parts", &[]));
+        assert!(code == 1 && stderr.contains("holds a run already; --resume continues it"), "{name}: {stderr}");
+        done(family, dir.path(), &in_out("parts", &["--resume"]));
+        let [whole, parts] = ["whole", "parts"].map(|out| dir.path().join(out));
+        assert_equal_runs(&parts, &whole);
+        assert_eq!(weights(&parts), weights(&whole), "{name}");
+
+        let whole = Bundle::open(whole.join("bundle")).unwrap();
+        assert_eq!(whole.manifest().family, name);
+        assert!(!candle_models::families::shipped().networks(&whole).unwrap().is_empty());
+        let card = String::from_utf8(whole.read_file(CARD).unwrap().unwrap()).unwrap();
+        assert!(card.contains(&format!("candle-train {name} ")), "{card}");
+        let report = fs::read_to_string(dir.path().join("whole/report.html")).unwrap();
+        assert!(report.contains(&format!("candle-train {name} ")) && report.contains("<svg "), "{name}");
+    }
+}
+
+#[test]
+fn commands_have_names_of_their_own_and_what_is_trained_can_be_loaded() {
+    let registry = families::shipped();
+    let names: Vec<String> = registry
+        .iter()
+        .flat_map(|family| {
+            let own = family.commands().into_iter().map(|command| command.get_name().to_owned());
+            own.chain([family.name().to_owned()]).collect::<Vec<_>>()
+        })
+        .chain(["launch", "report", "help"].map(str::to_owned))
+        .collect();
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
+    let loaded: Vec<&str> = candle_models::families::shipped().iter().map(|family| family.name()).collect();
+    assert!(registry.iter().all(|family| loaded.contains(&family.name())), "{loaded:?}");
+}
+
+/// Where the names of families may stand outside their folders, and why.
+const ELSEWHERE: [(&str, &str); 1] = [
+    // The public paths from before there were families.
+    ("lib.rs", "pub use families::{beam, policy};"),
+];
+
+#[test]
+fn families_are_known_by_name_in_their_folders_only() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    assert_known_in_their_folders_only(&source, "families", &["policy", "policies", "beam"], &ELSEWHERE);
+}
