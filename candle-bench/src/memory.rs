@@ -92,7 +92,7 @@ pub struct MemorySuite {
     pub frames: usize,
     /// Work of families beside it, with its sizes.
     pub own: Vec<(Workload, Case)>,
-    /// The program `allocations`, which lies beside this one.
+    /// The program `allocations`, which lies beside `candle-bench` and knows the shipped families.
     pub program: PathBuf,
     /// Where: the CPU.
     pub place: Place,

@@ -136,6 +136,9 @@ pub struct TrainSplitSuite {
     pub settings: Settings,
 }
 
+/// A row that is to be: what is trained, and its sizes.
+type Trained = (Arc<dyn Trainee>, Case);
+
 impl TrainSplitSuite {
     /// The method in words, for the report.
     pub fn describe(&self) -> String {
@@ -157,7 +160,7 @@ impl TrainSplitSuite {
     }
 
     /// The cases in the order of the table, those apart that cannot be computed on this device, and why.
-    fn cases(&self) -> (Vec<(Arc<dyn Trainee>, Case)>, Vec<String>) {
+    fn cases(&self) -> (Vec<Trained>, Vec<String>) {
         let (mut cases, mut not_available) = (Vec::new(), Vec::new());
         for (trainee, batches) in &self.trainees {
             for dtype in &self.dtypes {
