@@ -16,6 +16,7 @@ pub mod host;
 pub mod instructions;
 pub mod interrupt;
 pub mod latency;
+pub mod lateness;
 pub mod load;
 pub mod memory;
 pub mod network;

@@ -9,6 +9,7 @@ use crate::figure::Figure;
 use crate::harness::FRAME;
 use crate::host::{self, Host};
 use crate::interrupt::Interrupt;
+use crate::lateness::Lateness;
 use crate::network::{FEW, Network, Place};
 use crate::report::charts::{self, Across, Bar, Chart, Content, Lengths, Panel, entry, lines, network, threads};
 use crate::stats::{Summary, percentile, sorted};
@@ -136,11 +137,17 @@ pub struct LoadRow {
     pub latency_us: Summary,
     /// Where that went: how late the agent woke up, its wait in the queue, its batch, the way back.
     pub stages: [Stage; 4],
-    /// The longest that a thread which asks for nothing but to be woken every millisecond was kept waiting: pauses of the
-    /// machine itself show here too.
+    /// The latency less the machine's part of it: the time in which a thread that only sleeps was due and did not run, on the processor
+    /// where that is longest. Reports from before there was this figure have none.
+    #[serde(default)]
+    pub own_us: Option<Summary>,
+    /// The longest that such a thread was kept waiting.
     pub pause_us: f64,
     /// Requests without an answer within a frame.
     pub missed: usize,
+    /// Those of them that would have missed it without the machine's part.
+    #[serde(default)]
+    pub own_missed: Option<usize>,
     /// Requests refused because too many waited.
     pub overloaded: usize,
 }
@@ -163,8 +170,11 @@ impl Record for LoadRow {
         ("Queue p50/p99", Shown::Everywhere),
         ("Execute p50/p99", Shown::Everywhere),
         ("Reply p50/p99", Shown::Everywhere),
+        ("p99 less machine", Shown::Everywhere),
+        ("p99.9 less machine", Shown::Everywhere),
         ("Longest pause", Shown::Everywhere),
         ("Missed", Shown::Everywhere),
+        ("Missed less machine", Shown::Everywhere),
         ("Overloaded", Shown::Csv),
         ("Requests", Shown::Everywhere),
         ("Seconds", Shown::Csv),
@@ -190,8 +200,11 @@ impl Record for LoadRow {
         ];
         cells.extend(self.stages.iter().map(|s| format!("{} / {}", micros(s.p50), micros(s.p99))));
         cells.extend([
+            optional(self.own_us.as_ref().and_then(|own| own.p99)),
+            optional(self.own_us.as_ref().and_then(|own| own.p99_9)),
             micros(self.pause_us),
             self.missed.to_string(),
+            self.own_missed.map(|missed| missed.to_string()).unwrap_or_default(),
             self.overloaded.to_string(),
             latency.n.to_string(),
             format!("{}", self.seconds),
@@ -265,15 +278,35 @@ pub struct Stage {
     pub p99: f64,
 }
 
-/// One answer, in microseconds: wake, queue, execute, reply, and all together.
-type Sample = [f32; 5];
+/// A request that was answered, or that was given up at its deadline. A closed loop makes some ten thousand a second: it is small.
+#[derive(Clone, Copy)]
+struct Sample {
+    due: Instant,
+    total_us: f32,
+    /// Wake, queue, execute and reply of an answer.
+    parts_us: Option<[f32; 4]>,
+}
+
+impl Sample {
+    /// The latency without what the machine took of it.
+    fn own_us(&self, lateness: &Lateness) -> f64 {
+        let total = f64::from(self.total_us);
+        let machine = lateness.within(self.due, self.due + Duration::from_secs_f64(total / 1e6));
+        (total - micros_of(machine)).max(0.0)
+    }
+}
 
 /// What an agent has seen.
 #[derive(Default)]
 struct Log {
     samples: Vec<Sample>,
-    missed: usize,
     overloaded: usize,
+}
+
+impl Log {
+    fn answers(&self) -> usize {
+        self.samples.iter().filter(|sample| sample.parts_us.is_some()).count()
+    }
 }
 
 impl LoadSuite {
@@ -290,8 +323,9 @@ impl LoadSuite {
         format!(
             "Every session is a thread of its own that copies an observation in, steps and reads the answer; {} s count after {} s of warm-up. closed: the \
              next request follows the answer. ticks: 60 requests a second, sessions at random phases. poisson: 60 a second on average, at random. Latency counts \
-             from the moment a request is due; wake is how late the agent's thread ran, queue, execute and reply are the engine's. Longest pause: how late a thread was that only asks to be woken \
-             every millisecond. Missed: no answer within 16.67 ms.",
+             from the moment a request is due; wake is how late the agent's thread ran, queue, execute and reply are the engine's. Less machine: without the time in \
+             which a thread that does nothing but sleep was due and did not run, on the processor where that is longest; longest pause is the most of it at once. \
+             Missed: no answer within 16.67 ms.",
             self.seconds, self.warm_up
         )
     }
@@ -333,7 +367,7 @@ impl LoadSuite {
         let counted = begin + Duration::from_secs_f64(self.warm_up);
         let end = counted + Duration::from_secs_f64(self.seconds);
         let barrier = Barrier::new(count + 1);
-        let (records, batches, pause) = std::thread::scope(|scope| -> Result<_> {
+        let (records, batches, lateness) = std::thread::scope(|scope| -> Result<_> {
             let mut agents = Vec::with_capacity(count);
             for (i, session) in sessions.into_iter().enumerate() {
                 let (random, interrupt) = (Random::new(1).stream("arrivals").at(i as u64), self.interrupt.clone());
@@ -348,17 +382,17 @@ impl LoadSuite {
             barrier.wait();
             std::thread::sleep(counted.saturating_duration_since(Instant::now()));
             let before = engine.stats();
-            let pause = pause_until(end, &self.interrupt);
+            let lateness = Lateness::until(end, &self.interrupt)?;
             let after = engine.stats();
             let records: Result<Vec<Log>> =
                 agents.into_iter().map(|a| a.join().map_err(|_| anyhow::anyhow!("an agent panicked"))?).collect();
             let steps = (after.steps - after.lone_steps) - (before.steps - before.lone_steps);
             let batches = after.batches - before.batches;
             // A lone session makes no batches: its steps count as batches of one.
-            Ok((records?, if batches == 0 { 1.0 } else { steps as f64 / batches as f64 }, pause))
+            Ok((records?, if batches == 0 { 1.0 } else { steps as f64 / batches as f64 }, lateness))
         })?;
         self.interrupt.check()?;
-        row(host, case, (arrivals, self.seconds), (batches, pause), records)
+        row(host, case, (arrivals, self.seconds), (batches, &lateness), &records)
     }
 }
 
@@ -402,7 +436,7 @@ impl Plan {
         log.samples.reserve(if self.arrivals == Arrivals::Closed { 1 << 17 } else { 1 << 10 });
         let (mut due, mut number) = (self.first(), 0);
         // However slow the machine, an agent waits for one answer that counts.
-        while (due < self.end || log.samples.is_empty()) && !self.interrupt.came() {
+        while (due < self.end || log.answers() == 0) && !self.interrupt.came() {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             // In a closed loop there is no deadline that could be missed before the request is made.
             let asked = Instant::now();
@@ -411,14 +445,14 @@ impl Plan {
             let result = session.step_before(due_at + FRAME);
             let total = due_at.elapsed();
             if due_at >= self.counted {
+                let sample = Sample { due: due_at, total_us: micros_of(total) as f32, parts_us: None };
                 match result {
                     Ok(()) => {
                         let timing = session.timing();
-                        log.missed += usize::from(total > FRAME);
-                        let parts = [asked - due_at, timing.queue, timing.execute, timing.reply, total];
-                        log.samples.push(parts.map(|t| t.as_secs_f32() * 1e6));
+                        let parts = [asked - due_at, timing.queue, timing.execute, timing.reply].map(|part| micros_of(part) as f32);
+                        log.samples.push(Sample { parts_us: Some(parts), ..sample });
                     }
-                    Err(EngineError::DeadlineExceeded) => log.missed += 1,
+                    Err(EngineError::DeadlineExceeded) => log.samples.push(sample),
                     Err(EngineError::Overloaded { .. }) => log.overloaded += 1,
                     Err(other) => return Err(other.into()),
                 }
@@ -430,46 +464,45 @@ impl Plan {
     }
 }
 
-/// Wakes up every millisecond until then, or until the run is interrupted; the longest that it was late.
-fn pause_until(end: Instant, interrupt: &Interrupt) -> Duration {
-    const NAP: Duration = Duration::from_millis(1);
-    let mut longest = Duration::ZERO;
-    loop {
-        let start = Instant::now();
-        if start >= end || interrupt.came() {
-            return longest;
-        }
-        std::thread::sleep(NAP);
-        longest = longest.max(start.elapsed().saturating_sub(NAP));
-    }
+fn micros_of(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 fn row(
     host: &Host,
     case: Case,
     (arrivals, seconds): (Arrivals, f64),
-    (mean_batch, pause): (f64, Duration),
-    records: Vec<Log>,
+    (mean_batch, lateness): (f64, &Lateness),
+    records: &[Log],
 ) -> Result<LoadRow> {
-    let samples: Vec<Sample> = records.iter().flat_map(|r| r.samples.iter().copied()).collect();
-    let part = |i: usize| -> Vec<f64> { samples.iter().map(|s| f64::from(s[i])).collect() };
+    let asked: Vec<Sample> = records.iter().flat_map(|log| log.samples.iter().copied()).collect();
+    let answers: Vec<(Sample, [f32; 4])> = asked.iter().filter_map(|sample| Some((*sample, sample.parts_us?))).collect();
+    let summary = |us: &dyn Fn(&Sample) -> f64| {
+        let times: Vec<f64> = answers.iter().map(|(sample, _)| us(sample)).collect();
+        Summary::of(&times).context("no request was answered")
+    };
     let stage = |i: usize| {
-        let sorted = sorted(&part(i));
+        let sorted = sorted(&answers.iter().map(|(_, parts)| f64::from(parts[i])).collect::<Vec<_>>());
         let most = sorted.last().copied().unwrap_or(0.0);
         Stage { p50: percentile(&sorted, 0.5).unwrap_or(most), p99: percentile(&sorted, 0.99).unwrap_or(most) }
     };
+    let total = |sample: &Sample| f64::from(sample.total_us);
+    let own = |sample: &Sample| sample.own_us(lateness);
+    let missed = |us: &dyn Fn(&Sample) -> f64| asked.iter().filter(|sample| us(sample) > micros_of(FRAME)).count();
     Ok(LoadRow {
         host: host.clone(),
         case,
         arrivals,
         seconds,
-        answers_per_s: samples.len() as f64 / seconds,
+        answers_per_s: answers.len() as f64 / seconds,
         mean_batch,
-        latency_us: Summary::of(&part(4)).context("no request was answered")?,
+        latency_us: summary(&total)?,
         stages: [0, 1, 2, 3].map(stage),
-        pause_us: pause.as_secs_f64() * 1e6,
-        missed: records.iter().map(|r| r.missed).sum(),
-        overloaded: records.iter().map(|r| r.overloaded).sum(),
+        own_us: Some(summary(&own)?),
+        pause_us: micros_of(lateness.longest()),
+        missed: missed(&total),
+        own_missed: Some(missed(&own)),
+        overloaded: records.iter().map(|log| log.overloaded).sum(),
     })
 }
 
@@ -557,17 +590,29 @@ mod tests {
     fn stages_and_latency_are_those_of_all_answers() {
         let directory = tempfile::tempdir().unwrap();
         let case = testing::network("mlp", directory.path()).case(Pass::Step, 2, 1, 1);
-        // Two agents; wake, queue, execute, reply and all together of each answer.
-        let log = |us: f32, missed| Log {
-            samples: (0..50).map(|i| us + i as f32).map(|x| [x, 2.0 * x, 4.0 * x, 8.0 * x, 15.0 * x]).collect(),
-            missed,
-            overloaded: 1,
+        // Two agents; wake, queue, execute and reply of each answer. The first gave up three requests.
+        let due = Instant::now();
+        let log = |us: u16, given_up| {
+            let answer = |us: u16| {
+                let us = f32::from(us);
+                Sample { due, total_us: 15.0 * us, parts_us: Some([us, 2.0 * us, 4.0 * us, 8.0 * us]) }
+            };
+            let late = std::iter::repeat_n(Sample { due, total_us: 17_000.0, parts_us: None }, given_up);
+            Log { samples: (us..us + 50).map(answer).chain(late).collect(), overloaded: 1 }
         };
-        let pause = Duration::from_micros(1500);
-        let row = row(&Host::detect(None), case, (Arrivals::Ticks, 2.0), (1.5, pause), vec![log(1.0, 3), log(51.0, 0)]).unwrap();
-        assert_eq!((row.latency_us.n, row.answers_per_s, row.missed, row.overloaded), (100, 50.0, 3, 2));
-        assert_eq!(row.stages.map(|stage| (stage.p50, stage.p99)), [1.0, 2.0, 4.0, 8.0].map(|x| (50.0 * x, 99.0 * x)));
-        assert_eq!((row.latency_us.p50, row.latency_us.max, row.pause_us), (757.5, 1500.0, 1500.0));
+        let machine = Lateness::default();
+        let row = row(&Host::detect(None), case, (Arrivals::Ticks, 2.0), (1.5, &machine), &[log(1, 3), log(51, 0)]).unwrap();
+        assert_eq!((row.latency_us.n, row.answers_per_s, row.missed, row.own_missed, row.overloaded), (100, 50.0, 3, Some(3), 2));
+        let close = |found: f64, want: f64| assert!((found - want).abs() < 1e-6, "{found} and {want}");
+        for (stage, part) in row.stages.iter().zip([1.0, 2.0, 4.0, 8.0]) {
+            close(stage.p50, 50.0 * part);
+            close(stage.p99, 99.0 * part);
+        }
+        for (found, want) in [(row.latency_us.p50, 757.5), (row.latency_us.max, 1500.0), (row.pause_us, 0.0)] {
+            close(found, want);
+        }
+        // Without pauses of the machine everything is the engine's own.
+        assert_eq!(row.own_us, Some(row.latency_us));
     }
 
     #[test]

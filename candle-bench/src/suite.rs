@@ -238,9 +238,12 @@ impl<R: Record + Clone> Drop for SuiteRun<'_, R> {
     }
 }
 
-/// The command of a suite, with the options that families add to it.
+/// The command of a suite, with the options that families add to it, behind its own.
 pub(crate) fn command<S: Suite>(families: &Families) -> Command {
-    families.iter().fold(S::augment_args(Command::new(S::NAME)), |command, family| family.options(S::NAME, command))
+    let own = S::augment_args(Command::new(S::NAME));
+    let added = families.iter().fold(Command::new(S::NAME), |command, family| family.options(S::NAME, command));
+    // Their arguments alone: what the command is about the suite says.
+    own.args(added.get_arguments())
 }
 
 /// Runs a suite until its end or until SIGINT. `part` is its command line where it is one of several on a page, which then shows its table alone.

@@ -1,4 +1,5 @@
-//! A step allocates nothing, on no thread of the process: neither one on a shipped policy nor a million of them.
+//! A step allocates nothing, on no thread of the process: neither one on a shipped policy nor thousands of them; with `--ignored` or
+//! `--include-ignored` a million.
 //!
 //! A program of its own and not one of the test harness, whose other thread allocates when it tells of a test that takes long.
 #![allow(clippy::unwrap_used)]
@@ -67,8 +68,8 @@ fn start_thread(engine: &Engine) {
     assert!(engine.stats().steps > engine.stats().lone_steps);
 }
 
-/// A small network with memory, through the engine: what a step would leave behind a million steps make visible.
-fn a_million_steps_leave_memory_as_it_was() {
+/// A small network with memory, through the engine: what a step would leave behind many steps make visible.
+fn many_steps_leave_memory_as_it_was(count: u64) {
     let config = PolicyConfig {
         hidden: 8,
         embedding: 2,
@@ -83,18 +84,19 @@ fn a_million_steps_leave_memory_as_it_was() {
     session.set_f32("features", &[0.1; 288]).unwrap();
     session.indices_mut("action").unwrap().fill(SAMPLE);
     (0..10_000).for_each(|_| session.step().unwrap());
-    let steps = || (0..1_000_000).for_each(|_| session.step().unwrap());
-    assert_eq!(allocations(steps), 0, "a million steps");
-    assert_eq!(session.frames().unwrap(), 1_010_000);
+    assert_eq!(allocations(|| (0..count).for_each(|_| session.step().unwrap())), 0, "{count} steps");
+    assert_eq!(session.frames().unwrap(), 10_000 + count);
     assert!(session.floats("logits").unwrap().iter().all(|l| l.is_finite()));
 }
 
 /// What the harness would run. Without it the arguments are read here: a list of the tests, a name that is none of them, only those that are
-/// ignored, which none is.
+/// ignored, or those too.
 fn main() {
-    let tests: [(&str, fn()); 2] = [
-        ("a_million_steps_leave_memory_as_it_was", a_million_steps_leave_memory_as_it_was),
-        ("steps_of_shipped_policies_allocate_nothing", steps_of_shipped_policies_allocate_nothing),
+    // The name, whether it is one of those that take long, and the test.
+    let tests: [(&str, bool, fn()); 3] = [
+        ("fifty_thousand_steps_leave_memory_as_it_was", false, || many_steps_leave_memory_as_it_was(50_000)),
+        ("steps_of_shipped_policies_allocate_nothing", false, steps_of_shipped_policies_allocate_nothing),
+        ("deep_a_million_steps_leave_memory_as_it_was", true, || many_steps_leave_memory_as_it_was(1_000_000)),
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
@@ -110,12 +112,12 @@ fn main() {
         }
     }
     let matches = |test: &str, name: &str| if has("--exact") { test == name } else { test.contains(name) };
-    let chosen = |test: &str| {
+    let chosen = |test: &str, long: bool| {
         let named = names.is_empty() || names.iter().any(|name| matches(test, name));
-        named && !skipped.iter().any(|name| matches(test, name)) && !has("--ignored")
+        named && !skipped.iter().any(|name| matches(test, name)) && (has("--include-ignored") || long == has("--ignored"))
     };
     // One after the other: nothing else may run while they count.
-    for (name, test) in tests.into_iter().filter(|(name, _)| chosen(name)) {
+    for (name, _, test) in tests.into_iter().filter(|(name, long, _)| chosen(name, *long)) {
         if has("--list") {
             println!("{name}: test");
         } else {

@@ -2,8 +2,8 @@
 //!
 //! A [`Run`](run::Run) of a [`Task`](task::Task) is all that a program needs; [`trainer`] is its loop. [`schedule`], [`gradients`],
 //! [`scale`] and [`optim`] are a step's parts, [`checkpoint`], [`metrics`], [`stop`] and [`budget`] what stands around it, [`prefetch`]
-//! makes batches ahead, [`parallel`] is what several ranks say to each other. [`families`] has what is trained of the
-//! models of `candle-models`, [`command`] the command around it.
+//! makes batches ahead, [`parallel`] is what several ranks say to each other. [`families`] trains the models of
+//! `candle-models`, [`command`] is the program around them.
 //!
 //! ```
 //! use candle_models::policy::{BackboneConfig, simulation::simulate};

@@ -7,12 +7,15 @@
 //! What bounds a row of its own is bytes and arithmetic instructions per weight. On a core with AVX-512, in the order f32,
 //! bf16, 8 bits: 4, 2 and 1 bytes from the second-level cache (some 45 a cycle), and for 16 weights 1, 2 and 4 (widened) or
 //! half (dot products of integers, `vnni`) of the two vector instructions a cycle. Measured at 512 x 512 against f32: one
-//! row 1.5 times as fast in bf16 and 3.4 times in 8 bits; 32 rows 0.85 and 1.7 times. Tried and not kept: `vdpbf16ps` on
+//! row 1.5 times as fast in bf16 and 3.4 times in 8 bits; 32 rows 0.85 and 1.7 times. With AVX2 alone (16-bit multiply-adds, `avx2`) one row
+//! of 8-bit weights is 1.4 to 1.7 times as fast as in f32, more rows 1.1 to 1.4 times. Tried and not kept: `vdpbf16ps` on
 //! bf16 weights (for 32 rows 0.6 of f32's speed with one rounded activation, 0.3 with two), prefetching (f32 is at the
 //! cache's limit), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for rows left over).
 
 use super::packed::{Bf16, Block, Element, F32, Kind, Line, PANEL, PackedMatrix, Q8};
 use super::{Activation, OutPointer, simd};
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, simd::Integers, vnni};
 use pulp::{Simd, WithSimd};
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -52,11 +55,14 @@ pub(crate) unsafe fn linear_block(
         Kind::F32 => arch.dispatch(Of(block, &mut [], PhantomData::<F32>)),
         Kind::Bf16 => with_scratch(block.widened(), |scratch| arch.dispatch(Of(block, scratch, PhantomData::<Bf16>))),
         #[cfg(target_arch = "x86_64")]
-        Kind::Q8 if simd::has_dot_products() && matrix.inputs <= super::vnni::MAX_INPUTS => {
-            with_scratch(super::vnni::scratch(&block), |scratch| {
-                // SAFETY: the path says that the instructions are there.
-                unsafe { super::vnni::run(&block, scratch) }
-            });
+        Kind::Q8 if simd::integers() == Integers::DotProduct && matrix.inputs <= vnni::MAX_INPUTS => {
+            // SAFETY: the path says that the instructions are there.
+            with_scratch(vnni::scratch(&block), |scratch| unsafe { vnni::run(&block, scratch) });
+        }
+        #[cfg(target_arch = "x86_64")]
+        Kind::Q8 if simd::integers() == Integers::MultiplyAdd && matrix.inputs <= avx2::MAX_INPUTS => {
+            // SAFETY: as above.
+            with_scratch(avx2::scratch(&block), |scratch| unsafe { avx2::run(&block, scratch) });
         }
         Kind::Q8 => with_scratch(block.widened(), |scratch| arch.dispatch(Of(block, scratch, PhantomData::<Q8>))),
     }
@@ -326,7 +332,7 @@ mod tests {
             let mut one = vec![0.0; n];
             product(&matrix, Activation::None, (&x[r * k..], k), 1, &mut one, n);
             for (a, b) in one.iter().zip(&all[r * n..]) {
-                let tolerance = if crate::device::simd() == "avx512vnni" { 0.0 } else { 1e-5 };
+                let tolerance = if simd::integers() == simd::Integers::Widened { 1e-5 } else { 0.0 };
                 assert!((a - b).abs() <= tolerance * (1.0 + b.abs()), "row {r}: {a} and {b}");
             }
         }
@@ -334,8 +340,8 @@ mod tests {
 
     #[test]
     fn the_largest_sums_of_integers_do_not_overflow() {
-        // One more input than the dot products take, and as many as they do.
-        for k in [1 << 16, (1 << 16) + 1] {
+        // One more input than each kernel takes, and as many as it does.
+        for k in [1 << 12, (1 << 12) + 1, 1 << 16, (1 << 16) + 1] {
             for (sign, integer) in [(1.0f32, 127.0f32), (-1.0, 127.0), (1.0, -128.0), (-1.0, -128.0)] {
                 let format = Format::Q8([1.0f32].into());
                 let matrix = PackedMatrix::new(k, 1, &vec![integer; k], &[], &format);
@@ -367,38 +373,6 @@ mod tests {
                 let broken = r == 1 || r == 3;
                 // A weight that rounds to zero under infinity is not a number either.
                 assert!(if broken { out.iter().all(|y| !y.is_finite()) } else { out == clean }, "row {r} {format:?}: {out:?}");
-            }
-        }
-    }
-
-    /// Prints what products of the shipped networks' layers cost. Run by hand, in release mode and with the machine to itself:
-    /// `cargo test --release -p candle-models --features cli --lib -- --ignored --nocapture products_cost`.
-    #[test]
-    #[ignore = "a measurement of half a minute"]
-    fn what_products_cost_by_format() {
-        const REPEATS: usize = 31;
-        println!("{}: medians in us; x is f32's time over the format's", crate::device::simd());
-        println!("{:>6} {:>7} {:>5} {:>9} {:>9} {:>6} {:>9} {:>6}", "inputs", "outputs", "rows", "f32", "bf16", "x", "q8", "x");
-        for (k, n) in [(288, 512), (512, 512), (256, 1024), (512, 256), (512, 128), (256, 128), (512, 48), (128, 128), (128, 81), (128, 48)]
-        {
-            let w = values(k * n, 1);
-            let matrices = formats(&w, n).map(|format| PackedMatrix::new(k, n, &w, &[], &format));
-            for rows in [1, 8, 32, 256] {
-                let (x, mut out) = (values(rows * k, 2), vec![0.0; rows * n]);
-                let inner = (4_000_000 / (rows * k * n)).max(1);
-                let mut times = [const { Vec::new() }; 3];
-                for _ in 0..REPEATS {
-                    for (matrix, times) in matrices.iter().zip(&mut times) {
-                        let start = std::time::Instant::now();
-                        (0..inner).for_each(|_| product(matrix, Activation::None, (&x, k), rows, &mut out, n));
-                        times.push(start.elapsed().as_secs_f64() * 1e6 / inner as f64);
-                    }
-                }
-                let [f32, bf16, q8] = times.map(|mut times| {
-                    times.sort_by(f64::total_cmp);
-                    times[REPEATS / 2]
-                });
-                println!("{k:>6} {n:>7} {rows:>5} {f32:>9.2} {bf16:>9.2} {:>6.2} {q8:>9.2} {:>6.2}", f32 / bf16, f32 / q8);
             }
         }
     }

@@ -10,6 +10,9 @@ mod add_rows;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) mod amx;
 mod attention;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+mod by_value;
 mod causal_conv;
 #[cfg(test)]
 mod check;

@@ -19,8 +19,18 @@ pub(crate) struct Path {
     /// `avx512vnni`, `avx512`, `avx2`, `neon` or `portable`.
     pub name: &'static str,
     arch: Arch,
-    /// Whether products of 8-bit integers have an instruction of their own.
-    dot_products: bool,
+    integers: Integers,
+}
+
+/// How weights of 8 bits are multiplied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Integers {
+    /// Widened to f32.
+    Widened,
+    /// By the multiply-adds of 16-bit integers of AVX2.
+    MultiplyAdd,
+    /// By the dot products of bytes of AVX-512 VNNI.
+    DotProduct,
 }
 
 impl Path {
@@ -32,19 +42,19 @@ impl Path {
             use pulp::x86::{V3, V4};
             if let Some(simd) = V4::try_new() {
                 if std::arch::is_x86_feature_detected!("avx512vnni") {
-                    paths.push(Self { name: "avx512vnni", arch: Arch::V4(simd), dot_products: true });
+                    paths.push(Self { name: "avx512vnni", arch: Arch::V4(simd), integers: Integers::DotProduct });
                 }
-                paths.push(Self { name: "avx512", arch: Arch::V4(simd), dot_products: false });
+                paths.push(Self { name: "avx512", arch: Arch::V4(simd), integers: Integers::Widened });
             }
             if let Some(simd) = V3::try_new() {
-                paths.push(Self { name: "avx2", arch: Arch::V3(simd), dot_products: false });
+                paths.push(Self { name: "avx2", arch: Arch::V3(simd), integers: Integers::MultiplyAdd });
             }
         }
         #[cfg(target_arch = "aarch64")]
         if let Some(simd) = pulp::aarch64::Neon::try_new() {
-            paths.push(Self { name: "neon", arch: Arch::Neon(simd), dot_products: false });
+            paths.push(Self { name: "neon", arch: Arch::Neon(simd), integers: Integers::Widened });
         }
-        paths.push(Self { name: "portable", arch: Arch::Scalar, dot_products: false });
+        paths.push(Self { name: "portable", arch: Arch::Scalar, integers: Integers::Widened });
         paths
     }
 
@@ -87,11 +97,10 @@ pub(crate) fn arch() -> Arch {
     path().arch
 }
 
-/// Whether [`super::vnni`] may run.
-#[cfg(target_arch = "x86_64")]
+/// How this path multiplies weights of 8 bits.
 #[inline]
-pub(crate) fn has_dot_products() -> bool {
-    path().dot_products
+pub(crate) fn integers() -> Integers {
+    path().integers
 }
 
 /// Defines a function whose body is compiled for every instruction set and chosen at run time.

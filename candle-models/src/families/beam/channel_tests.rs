@@ -285,27 +285,3 @@ fn configurations_survive_json() {
         assert!(serde_json::from_str::<ChannelConfig>(text).is_err(), "{text}");
     }
 }
-
-/// Prints what a channel costs on one core: `cargo test --release --lib beam::channel -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn cost_of_a_channel() {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    for config in [ChannelConfig::default(), cdl(Profile::A, 1), cdl(Profile::A, 20)] {
-        let mut times: Vec<f64> = (0..21)
-            .map(|i| {
-                let start = std::time::Instant::now();
-                let channels = pool.install(|| Channels::generate(&config, random(), i * 1024, 1024, 1)).unwrap();
-                assert!(channels.power()[0] > 0.);
-                start.elapsed().as_secs_f64() * 1e6 / 1024.
-            })
-            .collect();
-        times.sort_by(f64::total_cmp);
-        println!("{:?}: {:.2} us a channel (median; best {:.2})", config.model, times[10], times[0]);
-    }
-    let codebook = Codebook::dft(&Array::Ula { elements: 32 }, 1, 8).unwrap();
-    let channels = Channels::generate(&ChannelConfig::default(), random(), 0, 1024, 1).unwrap();
-    let start = std::time::Instant::now();
-    let responses = pool.install(|| channels.responses(&codebook)).unwrap();
-    println!("responses to 8 beams: {:.2} us a channel, {} numbers", start.elapsed().as_secs_f64() * 1e6 / 1024., responses.len());
-}

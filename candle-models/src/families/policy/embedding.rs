@@ -831,17 +831,4 @@ mod tests {
         assert!(embedding.encode_game(&whole, 1..3, 0, None, &mut features, &mut ids).is_err());
         assert!(Observation::of(&Game::default(), 1, 0).is_err());
     }
-
-    /// Not an assertion on speed: that depends on the machine. Run with `--ignored --nocapture`.
-    #[test]
-    #[ignore = "a measurement"]
-    fn frames_per_second() {
-        let whole = game(7, 10_000);
-        let (mut features, mut ids) = (vec![0.0; 10_000 * WIDTH], vec![0; 10_000 * IDS]);
-        for _ in 0..5 {
-            let start = std::time::Instant::now();
-            Embedding::default().encode_game(&whole, 1..10_001, 0, None, &mut features, &mut ids).unwrap();
-            println!("{:.0} frames/s", 1e4 / start.elapsed().as_secs_f64());
-        }
-    }
 }

@@ -38,7 +38,7 @@ use std::sync::OnceLock;
 pub(crate) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     // All CPUs with tiles have the integer dot products, which are only in the best path.
-    *AVAILABLE.get_or_init(|| simd::has_dot_products() && has_instructions() && is_permitted())
+    *AVAILABLE.get_or_init(|| simd::integers() == simd::Integers::DotProduct && has_instructions() && is_permitted())
 }
 
 fn has_instructions() -> bool {

@@ -222,7 +222,7 @@ impl TrainingPlan for Plan {
     }
 
     fn describe(&self) -> String {
-        // Rows are counted once for each player and mirror image.
+        // The rows of both players.
         let games = |data: &Dataset| (data.shards().len(), data.passes().iter().map(|pass| data.rows(pass.game)).sum::<usize>());
         let [(train, rows), (held, held_rows)] = [&self.train, &self.held_out].map(|data| games(data));
         let (values, steps, epoch) = (self.summary.values, self.steps, self.steps_per_epoch);

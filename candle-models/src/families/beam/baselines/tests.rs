@@ -271,20 +271,3 @@ fn ceilings_of_the_other_codebooks_stay() {
         assert_bound(&ceiling(config), &channels, 10., expected);
     }
 }
-
-/// Prints what each baseline reaches and costs on one core: `cargo test --release --lib baselines -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn cost_and_gain_of_the_baselines() {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    let channels = channels(2000);
-    let mut all = Baseline::standard(&ChannelConfig::default()).unwrap();
-    all.extend([(16, 5), (32, 3)].map(|(probes, paths)| Baseline::Omp(Omp::new(&TRANSMIT, &RECEIVE, probes, paths).unwrap())));
-    for baseline in all {
-        let start = std::time::Instant::now();
-        for snr in [-10., 0., 10., 20.] {
-            pool.install(|| summary(&baseline, &channels, snr));
-        }
-        println!("    {:.2} us a channel", start.elapsed().as_secs_f64() * 1e6 / 8000.);
-    }
-}
