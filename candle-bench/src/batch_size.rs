@@ -6,7 +6,7 @@ use crate::case::{Case, Pass};
 use crate::figure::{Figure, Sense};
 use crate::harness::{self, Measurement, Settings};
 use crate::host::Host;
-use crate::network::{Network, Place};
+use crate::network::{FEW, Network, Place};
 use crate::report::charts::{self, Across, Panel, Sample};
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::table::{Record, Shown, megabytes, micros, optional, yes_no};
@@ -43,7 +43,7 @@ impl Suite for BatchSize {
         let common = &self.common;
         common.validate(&[])?;
         let suite = BatchSizeSuite {
-            networks: common.networks(&["mlp", "mamba"], bench.scratch())?,
+            networks: bench.networks(common, FEW)?,
             threads: common.threads.clone(),
             most: self.most,
             limits: self.limits,
@@ -350,11 +350,11 @@ fn marked(timed: Vec<Timed>, limits: Limits, fits: usize, host: &Host) -> Vec<Ba
 mod tests {
     use super::*;
     use crate::stats::Summary;
-    use candle_models::policy::Heads;
+    use crate::testing;
 
     fn suite(directory: &std::path::Path) -> BatchSizeSuite {
         BatchSizeSuite {
-            networks: vec![Network::random("mlp", Heads::Independent, directory).unwrap()],
+            networks: vec![testing::network("mlp", directory)],
             threads: vec![1],
             most: 4,
             // However slow the machine.

@@ -1,13 +1,14 @@
 //! Calls of a model: its inputs, a pass through the engine or on plain tensors, and the answers to compare.
 
 use crate::case::{Case, Execution, Pass};
+use crate::family::Drawn;
 use crate::harness::{InPool, Rounds, Subject, Timed, pool};
 use crate::network::Place;
 use crate::table;
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_models::engine::{Model, Runner, Session};
-use candle_models::policy::actions::{ACTION, COMPONENTS, LOGITS, SAMPLE};
+use candle_models::exec::SAMPLE;
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use serde::{Deserialize, Serialize};
@@ -316,24 +317,16 @@ impl std::fmt::Display for Agreement {
     }
 }
 
-/// The logits of a row that both sides computed from the same earlier choices: all of them where the actions are equal. A later component's
-/// logits depend on the classes that were drawn before it.
-fn comparable_logits(ours: &[f64], theirs: &[f64]) -> usize {
-    let parted = ours.iter().zip(theirs).position(|(a, b)| a != b);
-    parted.map_or(LOGITS, |component| COMPONENTS[component].logit + COMPONENTS[component].logits())
-}
-
 /// How far `ours` and `theirs` are apart, by their floats.
 ///
-/// Drawn actions are no measure of it: a random number, or the largest of two logits, may fall between two roundings of the same bound. Where
-/// the actions of a row differ, its floats are compared up to and including the component at which they part, for what follows depends on
-/// the draw. In f32 such a near tie is rare, and more than one row in a thousand (one of fewer) says that the draws themselves differ.
-pub fn agreement(ours: &Answers, theirs: &Answers, dtype: &str) -> Result<Agreement> {
-    let empty = Vec::new();
-    let actions = [ours, theirs].map(|answers| answers.get("action").unwrap_or(&empty));
-    ensure!(actions[0].len() == actions[1].len(), "action: {} values of ours, {} of theirs", actions[0].len(), actions[1].len());
-    let rows = actions[0].len() / ACTION;
-    let comparable: Vec<usize> = actions[0].chunks(ACTION).zip(actions[1].chunks(ACTION)).map(|(a, b)| comparable_logits(a, b)).collect();
+/// Drawn classes are no measure of it: a random number, or the largest of two logits, may fall between two roundings of the same bound. Where
+/// the classes of a row differ, the floats that they were drawn from are compared up to and including those of the first class that differs, for
+/// what follows depends on the draw. In f32 such a near tie is rare, and more than one row in a thousand (one of fewer) says that the draws
+/// themselves differ.
+pub fn agreement(ours: &Answers, theirs: &Answers, dtype: &str, drawn: Option<&Drawn>) -> Result<Agreement> {
+    let drawn = drawn.filter(|drawn| ours.contains_key(drawn.classes));
+    let draws = drawn.map(|drawn| Draws::of(drawn, ours, theirs)).transpose()?;
+    let rows = draws.as_ref().map_or(0, |draws| draws.comparable.len());
     let wide = dtype == "f32";
     // Rounded weights move logits by more, and with them the draws that lie between two classes; whether they still play
     // alike is measured on replays, by the export.
@@ -341,12 +334,13 @@ pub fn agreement(ours: &Answers, theirs: &Answers, dtype: &str) -> Result<Agreem
     for (name, a) in ours {
         let b = theirs.get(name).with_context(|| format!("{name}: the peer gave no such output"))?;
         ensure!(a.len() == b.len(), "{name}: {} values of ours, {} of theirs", a.len(), b.len());
-        if rows > 0 && name == "action" {
+        if drawn.is_some_and(|drawn| name == drawn.classes) {
             continue;
         }
         let width = (a.len() / rows.max(1)).max(1);
+        let comparable = draws.as_ref().filter(|draws| name == draws.from).map_or(&[][..], |draws| &draws.comparable);
         for (i, (a, b)) in a.iter().zip(b).enumerate() {
-            if name == "logits" && comparable.get(i / width).is_some_and(|logits| i % width >= *logits) {
+            if comparable.get(i / width).is_some_and(|floats| i % width >= *floats) {
                 continue;
             }
             let difference = (a - b).abs() / (1.0 + b.abs());
@@ -357,24 +351,61 @@ pub fn agreement(ours: &Answers, theirs: &Answers, dtype: &str) -> Result<Agreem
             }
         }
     }
-    let drawn_apart = actions[0].chunks(ACTION).zip(actions[1].chunks(ACTION)).filter(|(a, b)| a != b).count();
     let most_apart = rows.div_ceil(1000);
-    if wide && found.holds() && drawn_apart > most_apart {
-        let share = |count: usize| count as f64 / rows as f64;
-        let output = format!("share of rows with another action behind equal logits ({drawn_apart} of {rows})");
-        return Ok(Agreement { output, worst: share(drawn_apart), tolerance: share(most_apart) });
+    match draws {
+        Some(Draws { from, classes, apart, .. }) if wide && found.holds() && apart > most_apart => {
+            let share = |count: usize| count as f64 / rows as f64;
+            let output = format!("share of rows with another {classes} behind equal {from} ({apart} of {rows})");
+            Ok(Agreement { output, worst: share(apart), tolerance: share(most_apart) })
+        }
+        _ => Ok(found),
     }
-    Ok(found)
+}
+
+/// What both sides drew.
+struct Draws {
+    classes: &'static str,
+    from: &'static str,
+    /// Floats of every row that both sides computed from the same earlier draws: all of them where the classes are equal.
+    comparable: Vec<usize>,
+    /// Rows whose classes differ.
+    apart: usize,
+}
+
+impl Draws {
+    fn of(&Drawn { classes, from, ref ends }: &Drawn, ours: &Answers, theirs: &Answers) -> Result<Self> {
+        let empty = Vec::new();
+        let [a, b] = [ours, theirs].map(|answers| answers.get(classes).unwrap_or(&empty));
+        ensure!(a.len() == b.len(), "{classes}: {} values of ours, {} of theirs", a.len(), b.len());
+        let rows = a.chunks(ends.len().max(1)).zip(b.chunks(ends.len().max(1)));
+        let parted: Vec<_> = rows.map(|(a, b)| a.iter().zip(b).position(|(a, b)| a != b)).collect();
+        let apart = parted.iter().flatten().count();
+        let all = ends.last().copied().unwrap_or(0);
+        let comparable = parted.into_iter().map(|parted| parted.map_or(all, |class| ends.get(class).copied().unwrap_or(all))).collect();
+        Ok(Self { classes, from, comparable, apart })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::Network;
-    use candle_models::policy::Heads;
+    use crate::families;
+    use crate::network::{FEW, Network};
+    use crate::testing;
 
-    /// Outputs of a frame of a policy and their widths.
+    const LOGITS: usize = 90;
+    const ACTION: usize = 13;
+    /// Outputs of a frame and their widths.
     const OUTPUTS: [(&str, usize); 3] = [("logits", LOGITS), ("value", 1), ("action", ACTION)];
+
+    /// Eight classes of one logit each, then five of more.
+    fn drawn() -> Drawn {
+        Drawn { classes: "action", from: "logits", ends: (1..=8).chain([24, 40, 56, 72, LOGITS]).collect() }
+    }
+
+    fn agreement(ours: &Answers, theirs: &Answers, dtype: &str) -> Result<Agreement> {
+        super::agreement(ours, theirs, dtype, Some(&drawn()))
+    }
 
     fn answers(rows: usize, edit: impl Fn(&mut Answers)) -> Answers {
         let mut answers: Answers = OUTPUTS.iter().map(|(n, w)| ((*n).to_owned(), vec![1.0; rows * w])).collect();
@@ -441,6 +472,13 @@ mod tests {
     }
 
     #[test]
+    fn classes_of_which_nothing_is_known_are_numbers() {
+        let (a, b) = (answers(4, |_| {}), answers(4, |b| b.get_mut("action").unwrap()[0] = 0.0));
+        let found = super::agreement(&a, &b, "q8", None).unwrap();
+        assert!(!found.holds() && found.output == "action", "{found}");
+    }
+
+    #[test]
     fn a_missing_output_is_named() {
         let a = answers(1, |_| {});
         let b = answers(1, |b| drop(b.remove("value")));
@@ -450,12 +488,13 @@ mod tests {
     #[test]
     fn the_engine_answers_as_plain_tensors_do_whatever_the_family() {
         let directory = tempfile::tempdir().unwrap();
-        let mut networks: Vec<Network> =
-            ["mlp", "mamba"].map(|kind| Network::random(kind, Heads::Autoregressive, directory.path()).unwrap()).into();
-        networks.push(Network::open(Path::new("../weights/beam-c3")).unwrap());
-        assert_eq!(networks[2].kind(), "beam");
+        let families = families::shipped();
+        let mut networks: Vec<Network> = FEW.iter().map(|kind| testing::network(kind, directory.path())).collect();
+        let shipped = families.iter().flat_map(|family| family.shipped());
+        networks.extend(shipped.map(|bundle| Network::open(&families, &Path::new("..").join(bundle)).unwrap()));
+        assert!(networks.iter().map(|network| network.family.name()).collect::<std::collections::BTreeSet<_>>().len() > 1);
         for network in networks {
-            let network = Network::open(&network.bundle).unwrap();
+            let drawn = network.family.drawn();
             for (pass, frames) in [(Pass::Step, 1), (Pass::Window, 5)] {
                 let case = network.case(pass, 3, frames, 1);
                 let model = network.load().unwrap();
@@ -468,7 +507,7 @@ mod tests {
                     assert_eq!(calls.round(3).unwrap().latencies_us.len(), 3);
                     answers
                 });
-                let found = agreement(&captured, &eager, "f32").unwrap();
+                let found = super::agreement(&captured, &eager, "f32", drawn.as_ref()).unwrap();
                 assert!(found.holds(), "{} {pass:?}: {found:?}", network.name);
                 assert!(captured.values().all(|values| values.iter().any(|x| *x != 0.0)), "{}", network.name);
             }

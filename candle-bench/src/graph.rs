@@ -10,14 +10,13 @@ use crate::figure::{Figure, Sense};
 use crate::formulas::break_even_calls;
 use crate::harness::{self, Comparison, Settings};
 use crate::host::Host;
-use crate::network::{Network, Place};
+use crate::network::{EVERY, Network, Place};
 use crate::stats;
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::table::{Record, Shown, compared_sides, micros, rounds_in_turn};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result};
 use candle_models::engine::Model;
-use candle_models::policy::BackboneConfig;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Instant;
@@ -47,7 +46,7 @@ impl Suite for Graph {
         let common = &self.common;
         common.validate(&[&self.batches])?;
         let suite = GraphSuite {
-            networks: common.networks(&BackboneConfig::KINDS, bench.scratch())?,
+            networks: bench.networks(common, EVERY)?,
             batches: self.batches.clone(),
             window: common.window,
             threads: common.threads.clone(),
@@ -214,18 +213,18 @@ impl GraphSuite {
             let model = network.load()?;
             for case in self.cases(network) {
                 let context = || format!("{}, {}, batch {}", case.model, case.pass_name(), case.batch);
-                seen(&self.compare(&model, &case, settings, host).with_context(context)?);
+                seen(&self.compare((network, &model), &case, settings, host).with_context(context)?);
             }
         }
         Ok(())
     }
 
-    fn compare(&self, model: &Arc<dyn Model>, case: &Case, settings: &Settings, host: &Host) -> Result<GraphRow> {
+    fn compare(&self, (network, model): (&Network, &Arc<dyn Model>), case: &Case, settings: &Settings, host: &Host) -> Result<GraphRow> {
         let inputs = Inputs::random(&**model, case);
         let prepare = |execution| self.prepare(model, &Case { execution, ..case.clone() }, &inputs, settings);
         let (mut eager, eager_prepare_us) = prepare(Execution::Eager)?;
         let (mut captured, capture_us) = prepare(Execution::Captured)?;
-        let agreement = agreement(&captured.answers()?, &eager.answers()?, &case.dtype)?;
+        let agreement = agreement(&captured.answers()?, &eager.answers()?, &case.dtype, network.family.drawn().as_ref())?;
         let comparison = match agreement.holds() {
             true => Some(harness::compare(&mut *captured, &mut *eager, settings)?),
             false => None,
@@ -252,13 +251,13 @@ impl GraphSuite {
 mod tests {
     use super::*;
     use crate::stats::{Interval, Summary};
-    use candle_models::policy::Heads;
+    use crate::testing;
 
     #[test]
     fn both_ways_agree_and_have_a_row() {
         let directory = tempfile::tempdir().unwrap();
         let suite = GraphSuite {
-            networks: vec![Network::random("mamba", Heads::Autoregressive, directory.path()).unwrap()],
+            networks: vec![testing::network("mamba", directory.path())],
             batches: vec![2],
             window: 3,
             threads: vec![1],
@@ -278,7 +277,7 @@ mod tests {
     #[test]
     fn what_is_not_faster_never_pays_and_is_not_called_better() {
         let directory = tempfile::tempdir().unwrap();
-        let case = Network::random("mlp", Heads::Independent, directory.path()).unwrap().case(Pass::Step, 1, 1, 1);
+        let case = testing::network("mlp", directory.path()).case(Pass::Step, 1, 1, 1);
         let row = |captured: f64, eager: f64, sure: f64| {
             let interval = Interval { low: eager / captured / sure, high: eager / captured * sure };
             let [ours_us, theirs_us] = [captured, eager].map(|us| Summary::of(&[us]).unwrap());

@@ -4,9 +4,11 @@ use anyhow::Context;
 use candle_models::nvml;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// This program's file, which suites start for what needs a process of its own.
@@ -15,6 +17,35 @@ use std::time::{Duration, Instant};
 /// If the system does not say.
 pub fn this_program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("this program cannot be found")
+}
+
+/// How many of this process's arguments stand before those of the benchmark: `bench` in `own_family bench latency`.
+static BEFORE: OnceLock<usize> = OnceLock::new();
+
+/// Notes which of this process's arguments are the benchmark's, behind the program's name: the last ones.
+pub(crate) fn set_arguments(arguments: &[OsString]) {
+    let own: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let before = arguments.get(1..).filter(|given| own.ends_with(given)).map_or(0, |given| own.len() - given.len());
+    BEFORE.get_or_init(|| before);
+}
+
+/// The benchmark's own arguments.
+pub(crate) fn arguments() -> Vec<String> {
+    std::env::args().skip(1 + BEFORE.get().copied().unwrap_or(0)).collect()
+}
+
+/// A command of the benchmark in a process of its own; `program` is this program's file or a copy of it.
+pub(crate) fn start(program: &Path, command: &str) -> Command {
+    let mut process = Command::new(program);
+    process.args(std::env::args_os().skip(1).take(BEFORE.get().copied().unwrap_or(0))).arg(command);
+    process
+}
+
+/// The peak of this process's resident set in KiB.
+pub fn peak_kilobytes() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").context("the peak of memory is read from /proc, which is not there")?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).context("no VmHWM in /proc/self/status")?;
+    line.trim().trim_end_matches("kB").trim().parse().context("VmHWM is not a number")
 }
 
 /// The machine and the program that gave a row.

@@ -16,8 +16,9 @@
 
 mod paths;
 
-pub use paths::HotPath;
+pub use paths::{Calls, HotPath, engine_calls, paths};
 
+use crate::host;
 use anyhow::{Context, Result, bail, ensure};
 use candle_models::device;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -102,9 +103,9 @@ impl Table {
         let build = Build::here(valgrind)?;
         let mut counts = BTreeMap::new();
         for &path in paths {
-            let count = count(path, program, valgrind).with_context(|| path.name())?;
+            let count = count(path, program, valgrind).with_context(|| path.name)?;
             seen(path, count.total);
-            counts.insert(path.name(), count);
+            counts.insert(path.name.to_owned(), count);
         }
         Ok(Self { build, counts })
     }
@@ -228,7 +229,8 @@ fn count(path: HotPath, program: &Path, valgrind: &Path) -> Result<Count> {
         .arg("--tool=callgrind")
         .arg(format!("--toggle-collect=*{}*", paths::COUNTED))
         .arg(format!("--callgrind-out-file={}", out.display()));
-    command.arg(program).args(["counted-path", &path.name()]).env_clear();
+    let counted = host::start(program, "counted-path");
+    command.arg(program).args(counted.get_args()).arg(path.name).env_clear();
     command.envs(KEPT_VARIABLES.iter().filter_map(|&name| Some((name, std::env::var_os(name)?))));
     command.env(device::SIMD_VARIABLE, SIMD);
     let output = command.output().with_context(|| format!("{}: cannot be started", valgrind.display()))?;
@@ -236,8 +238,8 @@ fn count(path: HotPath, program: &Path, valgrind: &Path) -> Result<Count> {
     let text = std::fs::read_to_string(&out).context("callgrind wrote no counts")?;
     let (total, functions) = (total_of(&text)?, functions_of(&text));
     ensure!(total > 0, "nothing was counted: does this program have its symbols?");
-    let functions = functions.into_iter().filter(|&(_, n)| n >= total / LEAST_SHARE && n >= path.calls());
-    Ok(Count { total: total / path.calls(), functions: functions.map(|(name, n)| (name, n / path.calls())).collect() })
+    let functions = functions.into_iter().filter(|&(_, n)| n >= total / LEAST_SHARE && n >= path.calls);
+    Ok(Count { total: total / path.calls, functions: functions.map(|(name, n)| (name, n / path.calls)).collect() })
 }
 
 /// The instructions of a file that callgrind wrote.

@@ -5,14 +5,13 @@ use crate::case::{Case, Execution, Pass};
 use crate::figure::Figure;
 use crate::harness::{self, Measurement, Settings};
 use crate::host::Host;
-use crate::network::{Network, Place};
+use crate::network::{EVERY, Network, Place};
 use crate::report::charts::{self, Across, Panel, Sample, lines, network, present};
 use crate::stats::Summary;
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::table::{Record, Shown, gpu_memory, megabytes, micros, optional, percent, yes_no};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result};
-use candle_models::policy::BackboneConfig;
 use serde::{Deserialize, Serialize};
 
 /// Latency percentiles and throughput by backbone, batch and threads: streaming step and window pass.
@@ -46,7 +45,7 @@ impl Suite for Latency {
         let common = &self.common;
         common.validate(&[&self.batches, &self.window_batches])?;
         let suite = LatencySuite {
-            networks: common.networks(&BackboneConfig::KINDS, bench.scratch())?,
+            networks: bench.networks(common, EVERY)?,
             step_batches: self.batches.clone(),
             window_batches: self.window_batches.clone(),
             window: common.window,

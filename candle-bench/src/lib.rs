@@ -2,13 +2,14 @@
 //! and JAX on the same weights and inputs.
 
 pub mod batch_size;
-pub mod beam;
 pub mod calls;
 pub mod case;
+pub mod command;
 pub mod compare;
+pub mod families;
+pub mod family;
 pub mod figure;
 pub mod formulas;
-pub mod gpu;
 pub mod graph;
 pub mod harness;
 pub mod host;
@@ -37,8 +38,9 @@ pub mod startup;
 pub mod stats;
 pub mod suite;
 pub mod table;
-pub mod targets;
+pub mod target;
+#[cfg(test)]
+mod testing;
 pub mod text;
-pub mod train;
-pub mod training;
+pub mod trainee;
 mod update;

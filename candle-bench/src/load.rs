@@ -7,10 +7,10 @@ use crate::calls::{Inputs, STREAM_FRAMES};
 use crate::case::{Case, Pass};
 use crate::figure::Figure;
 use crate::harness::FRAME;
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::interrupt::Interrupt;
 use crate::lateness::Lateness;
-use crate::network::{Network, Place};
+use crate::network::{FEW, Network, Place};
 use crate::report::charts::{self, Across, Bar, Chart, Content, Lengths, Panel, entry, lines, network, threads};
 use crate::stats::{Summary, percentile, sorted};
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
@@ -53,7 +53,7 @@ impl Suite for Load {
         let common = &self.common;
         common.validate(&[])?;
         let suite = LoadSuite {
-            networks: common.networks(&["mlp", "mamba"], bench.scratch())?,
+            networks: bench.networks(common, FEW)?,
             arrivals: self.arrivals.clone(),
             sessions: self.sessions.clone(),
             threads: common.threads.clone(),
@@ -506,10 +506,28 @@ fn row(
     })
 }
 
+/// Sessions of a process whose memory is read.
+pub const SESSIONS: usize = 64;
+
+/// Opens a bundle, steps 64 sessions and returns the peak of the process's resident set in KiB.
+pub fn resident(network: &Network) -> Result<u64> {
+    let model = network.load()?;
+    let frames = Inputs::random(&*model, &network.case(Pass::Step, 1, 1, 1)).each_frame();
+    let engine = Engine::start(model, &Options { sessions: SESSIONS, ..Options::default() })?;
+    let mut sessions = (0..SESSIONS).map(|_| engine.open()).collect::<Result<Vec<_>, _>>()?;
+    for frame in &frames {
+        for session in &mut sessions {
+            frame.copy_to(session)?;
+            session.step()?;
+        }
+    }
+    host::peak_kilobytes()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_models::policy::Heads;
+    use crate::testing;
 
     fn plan(arrivals: Arrivals) -> Plan {
         let begin = Instant::now();
@@ -545,7 +563,7 @@ mod tests {
     #[test]
     fn every_load_answers_and_its_stages_add_up() {
         let directory = tempfile::tempdir().unwrap();
-        let network = Network::random("mlp", Heads::Independent, directory.path()).unwrap();
+        let network = testing::network("mlp", directory.path());
         let suite = LoadSuite {
             networks: vec![network],
             arrivals: vec![Arrivals::Closed, Arrivals::Ticks, Arrivals::Poisson],
@@ -571,7 +589,7 @@ mod tests {
     #[test]
     fn stages_and_latency_are_those_of_all_answers() {
         let directory = tempfile::tempdir().unwrap();
-        let case = Network::random("mlp", Heads::Independent, directory.path()).unwrap().case(Pass::Step, 2, 1, 1);
+        let case = testing::network("mlp", directory.path()).case(Pass::Step, 2, 1, 1);
         // Two agents; wake, queue, execute and reply of each answer. The first gave up three requests.
         let due = Instant::now();
         let log = |us: u16, given_up| {
@@ -595,5 +613,11 @@ mod tests {
         }
         // Without pauses of the machine everything is the engine's own.
         assert_eq!(row.own_us, Some(row.latency_us));
+    }
+
+    #[test]
+    fn a_process_knows_the_peak_of_its_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(resident(&testing::network("mlp", directory.path())).unwrap() > 1000);
     }
 }

@@ -11,15 +11,15 @@ mod row;
 pub use row::{MemoryRow, Side};
 
 use crate::case::{Case, Pass};
+use crate::family::{BenchFamily, OwnWork};
 use crate::harness::{self, Round, Rounds, Settings};
 use crate::host::Host;
 use crate::host::this_program;
-use crate::network::{Network, Place};
-use crate::split::trainee::Trainee;
+use crate::network::{FEW, Network, Place};
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use anyhow::{Context, Result, bail, ensure};
-use candle_models::beam::BeamConfig;
 use child::{Counted, Request, Workload};
+use clap::ArgMatches;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -37,12 +37,6 @@ pub struct Memory {
     /// Sequences of a training step; their frames are those of a window.
     #[arg(long, value_name = "B", default_value_t = 8)]
     batch: usize,
-    /// Episodes of the published beam controller at a time.
-    #[arg(long, value_name = "B", default_value_t = 64)]
-    episodes: usize,
-    /// Width of its user network.
-    #[arg(long, value_name = "H", default_value_t = 384)]
-    beam_hidden: usize,
 }
 
 impl Suite for Memory {
@@ -56,14 +50,15 @@ impl Suite for Memory {
 
     fn measure(&self, bench: &mut SuiteRun<MemoryRow>) -> Result<()> {
         let common = &self.common;
-        common.validate(&[&[self.rows, self.batch, self.episodes]])?;
-        let Trainee::Beam { config, .. } = Trainee::published_beam(self.beam_hidden)? else { bail!("the published beam is no beam") };
+        common.validate(&[&[self.rows, self.batch]])?;
+        let own = bench.families.iter().map(|family| own_work(family, bench.options)).collect::<Result<Vec<_>>>()?.concat();
+        ensure!(own.iter().all(|(_, case)| case.batch > 0), "batches: a call has at least one row");
         let suite = MemorySuite {
-            networks: common.networks(&["mlp", "mamba"], bench.scratch())?,
+            networks: bench.networks(common, FEW)?,
             rows: self.rows,
             batch: self.batch,
             frames: common.window,
-            beam: Some((config, self.episodes)),
+            own,
             program: this_program()?.with_file_name("allocations"),
             place: self.device.open()?,
             settings: common.settings.clone(),
@@ -71,6 +66,12 @@ impl Suite for Memory {
         bench.begin(&suite.describe(), None);
         suite.run(&bench.host.clone(), |row| bench.add(row)).map(drop)
     }
+}
+
+/// Work of a family's own, with its sizes.
+fn own_work(family: &dyn BenchFamily, options: &ArgMatches) -> Result<Vec<(Workload, Case)>> {
+    let own = |OwnWork { name, case, config }| (Workload::Own { family: family.name().to_owned(), name, config }, case);
+    Ok(family.workloads(options)?.into_iter().map(own).collect())
 }
 
 /// The variable that chooses the allocator of the second program: before its first allocation there are no arguments yet.
@@ -81,7 +82,7 @@ pub const ALLOCATORS: [&str; 2] = ["system", "mimalloc"];
 /// Which work is done with and without a pool.
 #[derive(Debug, Clone)]
 pub struct MemorySuite {
-    /// Policies: a step of the engine, a step on tensors, and a training step of each.
+    /// A step of the engine, a step on tensors, and a training step of each.
     pub networks: Vec<Network>,
     /// Rows of a step.
     pub rows: usize,
@@ -89,9 +90,9 @@ pub struct MemorySuite {
     pub batch: usize,
     /// Frames of a sequence.
     pub frames: usize,
-    /// The beam controller whose episodes are played, and how many at a time.
-    pub beam: Option<(BeamConfig, usize)>,
-    /// The program `allocations`, which lies beside this one.
+    /// Work of families beside it, with its sizes.
+    pub own: Vec<(Workload, Case)>,
+    /// The program `allocations`, which lies beside `candle-bench` and knows the shipped families.
     pub program: PathBuf,
     /// Where: the CPU.
     pub place: Place,
@@ -127,13 +128,10 @@ impl MemorySuite {
             // Weights of 8 bits or 16 are for the engine alone.
             if network.dtype == "f32" {
                 cases.push((Workload::TensorStep { bundle: bundle() }, step));
-                cases.push((Workload::TrainingStep { bundle: bundle() }, train));
+                cases.extend(network.family.updates().map(|_| (Workload::TrainingStep { bundle: bundle() }, train)));
             }
         }
-        if let Some((config, batch)) = &self.beam {
-            let case = Case::of(&config.name(), Pass::Window, [*batch, config.measurements, 1], "f32");
-            cases.push((Workload::BeamEpisodes { config: Box::new(config.clone()) }, case));
-        }
+        cases.extend(self.own.iter().cloned());
         cases
     }
 

@@ -1,17 +1,20 @@
 //! What is measured: a model of any family on disk, and where it computes.
 
 use crate::case::{Case, Execution, Pass};
+use crate::family::{self, BenchFamily, Families};
+use crate::trainee::Trainee;
 use anyhow::{Context, Result};
 use candle_core::{Device, Tensor, Var};
-use candle_models::bundle::{self, Bundle, Manifest, Role, Storage};
+use candle_models::bundle::{self, Bundle, CONFIG, Manifest, Role, Storage};
 use candle_models::device::{self, ChosenDevice, DeviceChoice};
 use candle_models::engine::{Model, Placement};
 use candle_models::exec::Launches;
-use candle_models::families;
 use candle_models::nn::Params;
 use candle_models::nvml;
-use candle_models::policy::{BackboneConfig, FAMILY, Heads, Policy, PolicyConfig};
 use candle_models::random::Random;
+use candle_models::registry::Registry;
+use clap::ArgMatches;
+use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,9 +69,16 @@ impl Place {
     }
 }
 
+/// Every kind of usual networks.
+pub const EVERY: &[&str] = &[];
+/// Two kinds, one without memory and one with it, for suites that take long.
+pub const FEW: &[&str] = &["mlp", "mamba"];
+
 /// A model on disk.
 #[derive(Debug, Clone)]
 pub struct Network {
+    /// What it is a model of.
+    pub family: &'static dyn BenchFamily,
     /// Directory with `config.json` and `model.safetensors`.
     pub bundle: PathBuf,
     /// The bundle that it was made from, which peers read.
@@ -81,46 +91,79 @@ pub struct Network {
 
 impl Network {
     /// Opens a bundle of any family.
-    pub fn open(bundle: &Path) -> Result<Self> {
+    ///
+    /// # Errors
+    /// If it cannot be read or its family is not registered.
+    pub fn open(families: &Families, bundle: &Path) -> Result<Self> {
+        Self::of(families.family(&Bundle::open(bundle)?)?, bundle)
+    }
+
+    /// Opens a bundle of a family.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn of(family: &'static dyn BenchFamily, bundle: &Path) -> Result<Self> {
         let opened = Bundle::open(bundle)?;
         let stored: BTreeSet<String> = opened.parameters()?.into_iter().map(|p| p.dtype).collect();
         let narrow = [("I8", "q8"), ("BF16", "bf16"), ("F16", "f16")].into_iter().find(|(name, _)| stored.contains(*name));
         let dtype = narrow.map_or("f32", |(_, name)| name).to_owned();
-        Ok(Self { bundle: bundle.to_owned(), original: bundle.to_owned(), dtype, name: families::shipped().describe(&opened)? })
-    }
-
-    /// Its architecture, if it is a policy.
-    pub fn policy(&self) -> Result<PolicyConfig> {
-        let opened = Bundle::open(&self.bundle)?;
-        opened.require_family(&[FAMILY])?;
-        Ok(opened.config()?)
+        let name = family.describe(&opened)?;
+        Ok(Self { family, bundle: bundle.to_owned(), original: bundle.to_owned(), dtype, name })
     }
 
     /// The network with its weights stored otherwise, written below `directory`.
+    ///
+    /// # Errors
+    /// If the weights cannot be stored so, or writing fails.
     pub fn stored(&self, dtype: &str, directory: &Path) -> Result<Self> {
         if dtype == self.dtype {
             return Ok(self.clone());
         }
         // Of all bundles that are measured together, one of its own.
         let bundle = directory.join(format!("{}-{dtype}", self.bundle.display().to_string().replace(['/', '.'], "-")));
-        families::shipped().export(&Bundle::open(&self.bundle)?, Storage::parse(dtype)?, &bundle)?;
+        Registry::new([self.family]).export(&Bundle::open(&self.bundle)?, Storage::parse(dtype)?, &bundle)?;
         Ok(Self { bundle, dtype: dtype.to_owned(), ..self.clone() })
     }
 
-    /// Writes the bundle of a policy of the usual sizes with random weights below `directory`.
-    pub fn random(kind: &str, heads: Heads, directory: &Path) -> Result<Self> {
-        Self::untrained(&usual(kind, heads)?, &directory.join(kind))
+    /// Writes the bundle of a usual network of some kind with random weights below `directory`.
+    ///
+    /// # Errors
+    /// If no family has a network of that kind, or writing fails.
+    pub fn random(families: &Families, kind: &str, options: &ArgMatches, directory: &Path) -> Result<Self> {
+        let (family, manifest) = family::usual(families, kind, options)?;
+        Self::untrained(family, &manifest, &directory.join(kind))
     }
 
-    /// Writes a policy with random weights into `bundle`.
-    pub fn untrained(config: &PolicyConfig, bundle: &Path) -> Result<Self> {
+    /// Writes a network with random weights into `bundle`.
+    ///
+    /// # Errors
+    /// If the configuration is out of range or writing fails.
+    pub fn untrained(family: &'static dyn BenchFamily, manifest: &Manifest, bundle: &Path) -> Result<Self> {
+        std::fs::create_dir_all(bundle).with_context(|| bundle.display().to_string())?;
+        std::fs::write(bundle.join(CONFIG), serde_json::to_vec(manifest)?).with_context(|| bundle.display().to_string())?;
         let random = Random::new(2).stream("weights");
         let params = Params::init(random, &Device::Cpu);
-        Policy::new(config, &params)?;
+        family.networks(&Bundle::open(bundle)?, &params)?;
         let tensors: BTreeMap<String, Tensor> =
             params.vars().iter().map(|(name, var)| Ok((name.clone(), without_zeros(name, var, random)?))).collect::<Result<_>>()?;
-        bundle::save(bundle, &Manifest::new(FAMILY, config)?, &tensors, serde_json::Value::Null, &[])?;
-        Ok(Self { original: bundle.to_owned(), bundle: bundle.to_owned(), dtype: "f32".to_owned(), name: config.name() })
+        bundle::save(bundle, manifest, &tensors, serde_json::Value::Null, &[])?;
+        Self::of(family, bundle)
+    }
+
+    /// Its architecture, as the family has it.
+    ///
+    /// # Errors
+    /// If the bundle cannot be read.
+    pub fn config<C: DeserializeOwned>(&self) -> Result<C> {
+        Ok(Bundle::open(&self.bundle)?.config()?)
+    }
+
+    /// Its training.
+    ///
+    /// # Errors
+    /// If the bundle cannot be read or its family does not train.
+    pub fn trainee(&self) -> Result<Arc<dyn Trainee>> {
+        family::trainee(&Registry::new([self.family]), Bundle::open(&self.bundle)?.manifest())
     }
 
     /// Its kind, the first word of its name: `mamba`.
@@ -133,31 +176,31 @@ impl Network {
         Case::of(&self.name, pass, [batch, frames, threads], &self.dtype)
     }
 
-    /// The weights of a policy's bundle by name.
+    /// Its weights by name.
+    ///
+    /// # Errors
+    /// If the bundle does not hold exactly those of its network.
     pub fn tensors(&self) -> Result<BTreeMap<String, Tensor>> {
-        Ok(Bundle::open(&self.bundle)?.read_tensors(&Policy::parameters(&self.policy()?)?)?)
+        let opened = Bundle::open(&self.bundle)?;
+        Ok(opened.read_tensors(&self.family.parameters(&opened)?)?)
     }
 
     /// The network with its weights, for inference.
+    ///
+    /// # Errors
+    /// If the bundle does not hold exactly the weights of its network.
     pub fn load(&self) -> Result<Arc<dyn Model>> {
-        Ok(families::shipped().load(&Bundle::open(&self.bundle)?)?)
+        Ok(Registry::new([self.family]).load(&Bundle::open(&self.bundle)?)?)
     }
-}
 
-/// Multiply-adds of a frame of a policy in the products with weights: one for every weight.
-pub fn products(config: &PolicyConfig) -> Result<usize> {
-    let matrices = Policy::parameters(config)?.into_iter().filter(|p| p.role == Role::Matrix);
-    Ok(matrices.map(|p| p.shape.iter().product::<usize>()).sum())
-}
-
-/// A policy with the usual sizes of a backbone: `mlp`, `mamba`, `gru`, `attention` or `hybrid`.
-///
-/// # Errors
-/// If there is no backbone of that name.
-pub fn usual(kind: &str, heads: Heads) -> Result<PolicyConfig> {
-    let kinds = BackboneConfig::KINDS.join(", ");
-    let backbone = BackboneConfig::named(kind).with_context(|| format!("backbone {kind}: not one of {kinds}"))?;
-    Ok(PolicyConfig { backbone, heads, ..PolicyConfig::default() })
+    /// Multiply-adds of a frame in the products with weights: one for every weight.
+    ///
+    /// # Errors
+    /// If the bundle cannot be read.
+    pub fn products(&self) -> Result<usize> {
+        let matrices = self.family.parameters(&Bundle::open(&self.bundle)?)?.into_iter().filter(|p| p.role == Role::Matrix);
+        Ok(matrices.map(|p| p.shape.iter().product::<usize>()).sum())
+    }
 }
 
 /// What starts at zero gets random values: a comparison of outputs would not see it otherwise.

@@ -1,4 +1,4 @@
-//! Every fused operation beside the plain tensor operations that it stands for, on the sizes of the game policy.
+//! Every fused operation beside the plain tensor operations that it stands for, on sizes that are usual in small networks.
 
 mod inference;
 mod mamba;
@@ -15,21 +15,24 @@ pub use row::{Calculation, OpRow};
 
 use crate::calls::Agreement;
 use crate::calls::Answers;
+use crate::family::{self, Families};
 use crate::formulas::{self, Bound, Refused, Roofs};
 use crate::harness::{self, InPool, Settings, Subject, Timed, pool};
 use crate::host::Host;
 use crate::network::Place;
 use crate::suite::{Common, Suite, SuiteRun};
 use crate::table::micros;
+use crate::trainee::Trainee;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_models::random::Random;
+use clap::ArgMatches;
 use rayon::ThreadPool;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// Every fused operation against its plain form on the policy's sizes: ratio, rate, and share of this machine's peak.
+/// Every fused operation against its plain form: ratio, rate, and share of this machine's peak.
 #[derive(clap::Args)]
 pub struct Ops {
     #[command(flatten)]
@@ -64,6 +67,7 @@ impl Suite for Ops {
             threads: common.threads.clone(),
             place: Place::cpu(),
             only: self.only.clone(),
+            trainee: optimised(bench.families),
         };
         let peaks = suite.peaks(&common.settings)?;
         bench.begin(&suite.describe(&peaks, &common.settings), None);
@@ -172,8 +176,11 @@ fn scaled(count: f64, unit: &str) -> String {
 }
 
 /// One way to do a piece of work.
-pub(crate) trait Form: Subject + Send {
+pub trait Form: Subject + Send {
     /// What it computes, by name.
+    ///
+    /// # Errors
+    /// If it cannot be computed.
     fn answers(&mut self) -> Result<Answers>;
 }
 
@@ -240,6 +247,13 @@ pub struct OpSuite {
     pub place: Place,
     /// Only operations with one of these in their name; all if there are none.
     pub only: Vec<String>,
+    /// What has the parameters that an optimiser updates; without one there is no such operation.
+    pub trainee: Option<Arc<dyn Trainee>>,
+}
+
+/// What has the parameters that an optimiser updates: the usual network with memory of any family.
+pub(crate) fn optimised(families: &Families) -> Option<Arc<dyn Trainee>> {
+    family::usual_trainee(families, "mamba", &ArgMatches::default()).ok()
 }
 
 impl OpSuite {
@@ -300,8 +314,8 @@ impl OpSuite {
                 f(inference::attention(sizes, threads)?)?;
             }
         }
-        if wanted(optimiser::NAME) {
-            f(optimiser::pair(&self.place.device)?)?;
+        if let Some(trainee) = self.trainee.as_ref().filter(|_| wanted(optimiser::NAME)) {
+            f(optimiser::pair(&**trainee, &self.place.device)?)?;
         }
         if wanted(inference::PRODUCT) && !self.place.device.is_cuda() {
             for shape in inference::LAYERS {
@@ -343,11 +357,20 @@ fn compare(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
 
     /// Every pair of the suite on sizes that take no time.
     #[test]
     fn fused_and_plain_forms_agree() {
-        let suite = OpSuite { batches: vec![1, 3], frames: 5, rows: vec![1, 9], threads: vec![2], place: Place::cpu(), only: Vec::new() };
+        let suite = OpSuite {
+            batches: vec![1, 3],
+            frames: 5,
+            rows: vec![1, 9],
+            threads: vec![2],
+            place: Place::cpu(),
+            only: Vec::new(),
+            trainee: Some(testing::trainee("mamba")),
+        };
         let (pool, mut seen) = (pool(2).unwrap(), Vec::new());
         suite
             .each_pair(2, |mut pair| {
@@ -394,8 +417,15 @@ mod tests {
 
     #[test]
     fn only_the_named_operations_are_run() {
-        let suite =
-            OpSuite { batches: vec![1], frames: 2, rows: vec![1], threads: vec![1], place: Place::cpu(), only: vec!["gru".to_owned()] };
+        let suite = OpSuite {
+            batches: vec![1],
+            frames: 2,
+            rows: vec![1],
+            threads: vec![1],
+            place: Place::cpu(),
+            only: vec!["gru".to_owned()],
+            trainee: None,
+        };
         let mut seen = Vec::new();
         let keep = |pair: Pair| {
             seen.push((pair.operation, pair.calculation));

@@ -10,22 +10,13 @@ use crate::case::Case;
 use crate::formulas::{self, Refused};
 use crate::harness::{Settings, pool};
 use crate::host::Host;
-use crate::network::{Network, Place};
-use crate::split::trainee::{Trainee, policy_loader, policy_run};
+use crate::network::{FEW, Network, Place};
 use crate::stats::{self, Interval, Summary};
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
-use crate::update::Update;
+use crate::trainee::{Prefetched, Trainee};
 use anyhow::{Context, Result, ensure};
-use candle_core::Tensor;
-use candle_models::nn::Params;
-use candle_models::policy::actions::{ACTION, LOGITS};
-use candle_models::policy::{Policy, PolicyConfig};
-use candle_models::recurrent::Recurrent;
-use candle_models::tensors::NamedTensors;
-use candle_train::policy::config::LossConfig;
-use candle_train::policy::loader::{Batch, Loader, Order};
-use candle_train::policy::loss::{components, weighted_mean};
 use row::gain_words;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What the trainer hides behind its computing: making batches, and on a GPU their upload; efficiency and gain of prefetching.
@@ -52,9 +43,9 @@ impl Suite for Overlap {
     fn measure(&self, bench: &mut SuiteRun<OverlapRow>) -> Result<()> {
         let common = &self.common;
         common.validate(&[&self.batches])?;
-        let networks = common.networks(&["mlp", "mamba"], bench.scratch())?;
+        let networks = bench.networks(common, FEW)?;
         let suite = OverlapSuite {
-            policies: networks.iter().map(Network::policy).collect::<Result<_>>()?,
+            trainees: networks.iter().map(Network::trainee).collect::<Result<_>>()?,
             batches: self.batches.clone(),
             frames: common.window,
             threads: common.threads.clone(),
@@ -75,8 +66,8 @@ const LEAST_STEPS: usize = 2 * WAITING;
 /// Which training loops are measured.
 #[derive(Debug, Clone)]
 pub struct OverlapSuite {
-    /// Policies: a beam controller draws its channels in its step.
-    pub policies: Vec<PolicyConfig>,
+    /// What is trained, its batches made ahead by a thread.
+    pub trainees: Vec<Arc<dyn Trainee>>,
     /// Sequences of a step.
     pub batches: Vec<usize>,
     /// Frames of a sequence.
@@ -103,7 +94,7 @@ impl OverlapSuite {
             " There is no upload on the CPU: values are computed where they lie."
         };
         format!(
-            "copy: taking batches from the trainer's loader as fast as its thread makes them from simulated games in memory. compute: forward, backward and update on one batch that is \
+            "copy: taking batches from the trainer's loader as fast as its thread makes them from data in memory. compute: forward, backward and update on one batch that is \
              there. both: the trainer's loop, every batch from the loader and a step on it. The three take turns, {rounds} rounds of about {window_s} s and at least {LEAST_STEPS} steps each, the order \
              rotating, no more than {limit_s} s; before a round the loader starts anew and as many batches as may wait are taken, so that none counts that was made before. Efficiency: (copy + compute - both) / min(copy, compute), in [0, 1]; the median of the \
              rounds with its 95% bootstrap interval. Gain: copy + compute over both, what prefetching does to the step.{upload}"
@@ -118,12 +109,12 @@ impl OverlapSuite {
     /// Measures every loop; `seen` is called after each row.
     pub fn run(&self, host: &Host, mut seen: impl FnMut(&OverlapRow)) -> Result<Vec<OverlapRow>> {
         let mut rows = Vec::new();
-        for policy in &self.policies {
+        for trainee in &self.trainees {
             for &threads in &self.threads {
                 for &batch in &self.batches {
-                    let case = self.place.of(Trainee::of_policy(policy.clone()).case(batch, self.frames, threads));
+                    let case = self.place.of(trainee.case(batch, self.frames, threads));
                     let pool = pool(threads)?;
-                    let found = pool.install(|| self.rows(policy, &case, host));
+                    let found = pool.install(|| self.rows(&**trainee, &case, host));
                     for row in found.with_context(|| format!("{}, batch {batch}, {threads} threads", case.model))? {
                         seen(&row);
                         rows.push(row);
@@ -134,9 +125,10 @@ impl OverlapSuite {
         Ok(rows)
     }
 
-    fn rows(&self, policy: &PolicyConfig, case: &Case, host: &Host) -> Result<Vec<OverlapRow>> {
+    fn rows(&self, trainee: &dyn Trainee, case: &Case, host: &Host) -> Result<Vec<OverlapRow>> {
         self.settings.validate()?;
-        let mut bench = Bench::new(policy, case, &self.place)?;
+        let work = trainee.prefetched(case, &self.place)?.context("its batches are made in the step, and not ahead by a thread")?;
+        let mut bench = Bench { work, place: self.place.clone() };
         let rows = vec![self.row(&mut bench, "loader's thread", case, host)?];
         #[cfg(feature = "cuda")]
         if self.place.device.is_cuda() {
@@ -239,28 +231,24 @@ trait Loop {
     }
 }
 
-/// A loader and a step, to be run alone and together.
+/// A loop of the trainer whose parts are run alone and together.
 struct Bench {
-    loader: Loader,
-    step: Step,
-    kept: Batch,
+    work: Box<dyn Prefetched>,
+    place: Place,
 }
 
 impl Bench {
-    fn new(config: &PolicyConfig, case: &Case, place: &Place) -> Result<Self> {
-        let run = policy_run(config, case)?;
-        let mut loader = policy_loader(&run, Order::Epochs)?.on(&place.device);
-        let params = Params::init(candle_models::random::Random::new(0), &place.device);
-        let policy = Policy::new(config, &params)?;
-        let state = policy.initial_state(case.batch)?;
-        let update = Update::new(params.vars(), run.trainer.optimiser.clone(), run.trainer.schedule.peak)?;
-        let kept = loader.next()?.0;
-        Ok(Self { loader, kept, step: Step { policy, state, update, loss: run.loss, place: place.clone() } })
-    }
-
     /// Takes what may have been made before: the thread then works at its own pace.
     fn drain(&mut self) -> Result<()> {
-        Ok((0..WAITING).try_for_each(|_| self.loader.next().map(drop))?)
+        (0..WAITING).try_for_each(|_| self.work.next_batch())
+    }
+
+    /// So many steps on one batch; the time of one in microseconds.
+    fn repeat(&mut self, steps: usize) -> Result<f64> {
+        let start = Instant::now();
+        (0..steps).try_for_each(|_| self.work.step())?;
+        self.place.device.synchronize()?;
+        Ok(each_us(start, steps))
     }
 }
 
@@ -269,64 +257,31 @@ impl Loop for Bench {
         self.drain()?;
         let start = Instant::now();
         for _ in 0..steps {
-            drop(self.loader.next()?);
-            self.step.place.device.synchronize()?;
+            self.work.next_batch()?;
+            self.place.device.synchronize()?;
         }
         Ok(each_us(start, steps))
     }
 
     fn compute(&mut self, steps: usize) -> Result<f64> {
-        // Ends the loader's thread.
-        self.loader.seek(self.loader.cursor())?;
-        self.step.repeat(&self.kept, steps)
+        self.work.pause()?;
+        self.repeat(steps)
     }
 
     fn both(&mut self, steps: usize) -> Result<f64> {
         self.drain()?;
         let start = Instant::now();
         for _ in 0..steps {
-            let batch = self.loader.next()?.0;
-            self.step.train(&batch)?;
+            self.work.next_batch()?;
+            self.work.step()?;
         }
-        self.step.place.device.synchronize()?;
+        self.place.device.synchronize()?;
         Ok(each_us(start, steps))
     }
 }
 
 fn each_us(start: Instant, steps: usize) -> f64 {
     start.elapsed().as_secs_f64() * 1e6 / steps as f64
-}
-
-/// Forward, backward and update on a batch of the loader.
-struct Step {
-    policy: Policy,
-    state: NamedTensors,
-    update: Update,
-    loss: LossConfig,
-    place: Place,
-}
-
-impl Step {
-    /// So many steps on one batch; the time of one in microseconds.
-    fn repeat(&mut self, batch: &Batch, steps: usize) -> Result<f64> {
-        let start = Instant::now();
-        (0..steps).try_for_each(|_| self.train(batch))?;
-        self.place.device.synchronize()?;
-        Ok(each_us(start, steps))
-    }
-
-    fn train(&mut self, batch: &Batch) -> Result<()> {
-        let (outputs, state) = self.policy.unroll(&batch.inputs, &batch.resets, &self.state)?;
-        self.state = state.map(|_, t| Ok(t.detach()))?;
-        let n = batch.resets.len();
-        let logits = outputs.get("logits")?.reshape((n, LOGITS))?;
-        let actions = batch.inputs.get("action")?.reshape((n, ACTION))?;
-        let mean = |values: &Tensor| weighted_mean(values, &batch.weights, batch.weight);
-        let imitation = mean(&components(&logits, &actions, self.loss.smoothing)?)?.sum_all()?;
-        let returns = batch.returns.to_device(logits.device())?.unsqueeze(1)?;
-        let value = mean(&(outputs.get("value")?.reshape((n, 1))? - returns)?.sqr()?)?.sum_all()?;
-        self.update.by(&(imitation + (value * self.loss.value)?)?).map(drop)
-    }
 }
 
 #[cfg(test)]

@@ -5,12 +5,11 @@ use crate::case::{Case, Pass};
 use crate::figure::Figure;
 use crate::harness::{self, Comparison, Rounds, Settings, Timed};
 use crate::host::Host;
-use crate::network::{Network, Place};
+use crate::network::{FEW, Network, Place};
 use crate::peer::{Library, Peer, PeerCase, Unavailable};
 use crate::report::charts::{self, Across, Panel, Sample, lines, network, present};
 use crate::suite::{Common, DeviceArgument, Python, Suite, SuiteRun};
 use crate::table::{Record, Shown, compared_sides, micros, optional, rounds_in_turn};
-use crate::train::TrainCalls;
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -58,7 +57,7 @@ impl Suite for Peers {
         common.validate(&[&self.batches, &self.window_batches, &[self.train_batch]])?;
         let suite = PeerSuite {
             // The peer has these two.
-            networks: common.networks(&["mlp", "mamba"], bench.scratch())?,
+            networks: bench.networks(common, FEW)?,
             libraries: self.libraries.clone(),
             passes: self.passes.clone(),
             step_batches: self.batches.clone(),
@@ -330,7 +329,8 @@ fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, ben
     let theirs = read_answers(&theirs.outputs)?;
     let (mut ours, answers): (Box<dyn Rounds>, _) = match case.pass {
         Pass::Train => {
-            let mut calls = TrainCalls::new(network, &case, &inputs)?;
+            let updates = network.family.updates().with_context(|| format!("a {} has no training step", network.family.name()))?;
+            let mut calls = updates(network, &case, &inputs)?;
             let answers = calls.answers()?;
             (Box::new(Timed(calls)), answers)
         }
@@ -340,7 +340,7 @@ fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, ben
             (calls, answers)
         }
     };
-    let agreement = agreement(&answers, &theirs, &network.dtype).with_context(|| case.to_string())?;
+    let agreement = agreement(&answers, &theirs, &network.dtype, network.family.drawn().as_ref()).with_context(|| case.to_string())?;
     let comparison = match agreement.holds() {
         true => Some(harness::compare(ours.as_mut(), peer, bench.settings).with_context(|| case.to_string())?),
         false => None,
@@ -353,8 +353,8 @@ mod tests {
     use super::*;
     use crate::stats::{Interval, Summary};
     use crate::table::markdown;
+    use crate::testing;
     use candle_core::{DType, Device, Tensor};
-    use candle_models::policy::Heads;
     use candle_models::tensors::NamedTensors;
 
     /// A peer that gives these answers for every library but JAX, which it does not have.
@@ -408,7 +408,7 @@ esac; done"#,
     #[test]
     fn cases_of_a_missing_library_are_left_out_and_the_others_go_on() {
         let scratch = tempfile::tempdir().unwrap();
-        let network = Network::random("mlp", Heads::Independent, scratch.path()).unwrap();
+        let network = testing::network("mlp", scratch.path());
         let case = network.case(Pass::Step, 1, 1, 1);
         let model = network.load().unwrap();
         let inputs = Inputs::random(&*model, &case);

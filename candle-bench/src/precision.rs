@@ -1,10 +1,10 @@
-//! Products by dtype: speed over f32, the error that comes with it, and the share of the peak; square matrices and the policies' layers.
+//! Products by dtype: speed over f32, the error that comes with it, and the share of the peak; square matrices and the networks' layers.
 
 use crate::figure::{Figure, Sense};
 use crate::formulas::{self, Refused, Roofs};
 use crate::harness::{self, Comparison, InPool, Rounds, Settings, Timed, pool};
 use crate::host::Host;
-use crate::network::{Network, Place};
+use crate::network::{EVERY, Network, Place};
 use crate::ops::{LAYERS, Machine, Placed, Product, Site, Weights, Work, gpu, normal};
 use crate::report::charts::{self, Across, Panel, Sample};
 use crate::stats::Summary;
@@ -13,14 +13,12 @@ use crate::table::{NOT_TIMED, Record, Shown, micros, rounds_in_turn};
 use Shown::{Csv, Everywhere};
 use anyhow::Result;
 use candle_models::bundle::{Bundle, Role};
-use candle_models::families;
-use candle_models::policy::BackboneConfig;
 use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Products of matrices and of the policies' layers by dtype: speed, error against f64, share of the peak.
+/// Products of matrices and of the networks' layers by dtype: speed, error against f64, share of the peak.
 #[derive(clap::Args)]
 pub struct Precision {
     #[command(flatten)]
@@ -30,7 +28,7 @@ pub struct Precision {
     /// Rows and columns of square products; 8192 takes a while on a CPU.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [512, 1024, 2048])]
     products: Vec<usize>,
-    /// Rows that the layers of the policies get.
+    /// Rows that the layers get.
     #[arg(long, value_name = "ROWS", value_delimiter = ',', default_values_t = [1, 32, 256])]
     rows: Vec<usize>,
 }
@@ -48,7 +46,7 @@ impl Suite for Precision {
         let common = &self.common;
         common.validate(&[&self.products, &self.rows])?;
         let suite = PrecisionSuite {
-            networks: common.networks(&BackboneConfig::KINDS, bench.scratch())?,
+            networks: bench.networks(common, EVERY)?,
             products: self.products.clone(),
             rows: self.rows.clone(),
             threads: common.threads.clone(),
@@ -89,7 +87,7 @@ pub struct PrecisionRow {
     /// Where.
     #[serde(flatten)]
     pub host: Host,
-    /// `product` of square matrices, `layer` of a policy, or `padded layer`.
+    /// `product` of square matrices, `layer` of a network, or `padded layer`.
     pub what: String,
     /// Rows, terms, columns.
     pub shape: [usize; 3],
@@ -272,7 +270,7 @@ impl PrecisionSuite {
     fn odd_layers(&self) -> Result<BTreeSet<([usize; 2], [usize; 2])>> {
         let mut odd = BTreeSet::new();
         for network in &self.networks {
-            for spec in families::shipped().parameters(&Bundle::open(&network.bundle)?)?.iter().filter(|spec| spec.role == Role::Matrix) {
+            for spec in network.family.parameters(&Bundle::open(&network.bundle)?)?.iter().filter(|spec| spec.role == Role::Matrix) {
                 let [inputs, outputs] = spec.shape[..] else { continue };
                 let padded = [inputs.next_multiple_of(ALIGNED), outputs.next_multiple_of(ALIGNED)];
                 // A handful of columns is no matrix.
@@ -391,10 +389,12 @@ fn error(x: &[f32], w: &[f32], columns: usize, found: impl Fn(usize, usize) -> f
 mod tests {
     use super::*;
     use crate::table::markdown;
+    use crate::testing;
 
     #[test]
     fn every_dtype_has_a_row_with_its_error_or_the_reason_why_not() {
-        let networks = vec![Network::open(std::path::Path::new("../weights/policy-mlp")).unwrap()];
+        let directory = tempfile::tempdir().unwrap();
+        let networks = vec![testing::network("mlp", directory.path())];
         let suite = PrecisionSuite { products: vec![48], rows: vec![3], networks, threads: vec![1], place: Place::cpu() };
         let settings = Settings { warm_up_s: 0.0, window_s: 1e-3, rounds: 4, ..Settings::default() };
         let mut rows = Vec::new();

@@ -1,96 +1,14 @@
-//! What a second rank on a second core brings: `candle-train` on one thread, and as two ranks of one thread each.
+//! Runs of `candle-train` as one or more ranks of one thread each, and their steps by the trainer's own metrics.
 
-use crate::case::Pass;
-use crate::host::Host;
-use crate::network::Network;
-use crate::stats;
-use crate::targets::{Limit, TargetRow};
 use anyhow::{Context, Result, bail, ensure};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// First steps that do not count.
 const COLD_STEPS: usize = 3;
 /// Steps behind them that a figure needs.
 const LEAST_STEPS: usize = 5;
-/// Seconds that a run trains.
-const SECONDS: u32 = 15;
-
-/// The program that trains, built with the feature `mpi`, and what it trains.
-#[derive(Debug)]
-pub struct RankSuite {
-    /// `candle-train`.
-    pub program: PathBuf,
-    /// Sequences of a step, of all ranks together.
-    pub batch: usize,
-    /// Frames of a sequence.
-    pub frames: usize,
-    /// Runs of each kind, in turn.
-    pub rounds: usize,
-}
-
-/// Medians of a run's steps.
-#[derive(Debug, Clone, Copy)]
-struct Figures {
-    samples_per_s: f64,
-    comm_wait: f64,
-}
-
-impl RankSuite {
-    /// Two ranks over one, with gradients summed after the backward pass and during it.
-    pub fn run(&self, network: &Network, host: &Host) -> Result<Vec<TargetRow>> {
-        let scratch = tempfile::tempdir().context("no directory for the runs")?;
-        let kinds = [(1, false), (2, false), (2, true)];
-        let mut found = [const { Vec::new() }; 3];
-        for round in 0..self.rounds.max(1) {
-            for (found, (ranks, overlap)) in found.iter_mut().zip(kinds) {
-                found.push(self.train(scratch.path(), round, ranks, overlap)?);
-            }
-        }
-        let median = |runs: &[Figures], of: fn(&Figures) -> f64| stats::median(&stats::sorted(&runs.iter().map(of).collect::<Vec<_>>()));
-        let [one, two, overlapped] = found;
-        let row = |what: &str, runs: &[Figures], limit| {
-            let [alone, together] = [&one[..], runs].map(|runs| median(runs, |f| f.samples_per_s));
-            let wait = 100.0 * median(runs, |f| f.comm_wait);
-            TargetRow {
-                host: host.clone(),
-                case: network.case(Pass::Train, self.batch, self.frames, 2),
-                what: what.into(),
-                found: together / alone,
-                found_ci: None,
-                limit,
-                unit: "x".into(),
-                evidence: format!(
-                    "{together:.0} frames/s, one rank on one core {alone:.0}; {wait:.1}% of a step waiting for the other rank; medians of {} runs in turn",
-                    runs.len()
-                ),
-            }
-        };
-        Ok(vec![
-            row("two ranks on two cores over one on one", &two, Limit::AtLeast(1.7)),
-            row("the same, gradients summed during the backward pass", &overlapped, Limit::AtLeast(1.7)),
-        ])
-    }
-
-    fn train(&self, scratch: &Path, round: usize, ranks: usize, overlap: bool) -> Result<Figures> {
-        let mut arguments: Vec<OsString> = ["policy", "--preset", "mamba", "--cache"].map(OsString::from).into();
-        arguments.push(scratch.join("shards").into());
-        let sets = vec![
-            format!("data.batch={}", self.batch),
-            format!("data.unroll={}", self.frames),
-            format!("trainer.overlap={overlap}"),
-            // Several buckets of this small model, or nothing could overlap.
-            "trainer.bucket_mb=1".to_owned(),
-            "data.held_out=0".to_owned(),
-            "epochs=1000".to_owned(),
-        ];
-        let run = RankRun { program: &self.program, ranks, seconds: SECONDS, arguments, sets };
-        let steps = run.steps(&scratch.join(format!("{ranks}-{overlap}-{round}")))?;
-        let median = |of: fn(&RankStep) -> f64| stats::median(&stats::sorted(&steps.iter().map(of).collect::<Vec<_>>()));
-        Ok(Figures { samples_per_s: median(|s| s.samples_per_s), comm_wait: median(|s| s.communication) })
-    }
-}
 
 /// A run of `candle-train` as one or more ranks of one thread each on this machine.
 #[derive(Debug)]
@@ -162,6 +80,7 @@ fn rank_step(line: &serde_json::Value) -> Option<RankStep> {
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
+    use std::path::PathBuf;
 
     /// A program in the trainer's place.
     pub fn program(directory: &Path, script: &str) -> PathBuf {
@@ -195,7 +114,7 @@ mod tests {
     use super::*;
 
     fn run(program: &Path, ranks: usize) -> RankRun<'_> {
-        RankRun { program, ranks, seconds: 1, arguments: vec!["policy".into()], sets: vec!["epochs=7".to_owned()] }
+        RankRun { program, ranks, seconds: 1, arguments: vec!["family".into()], sets: vec!["epochs=7".to_owned()] }
     }
 
     #[test]
@@ -207,7 +126,7 @@ mod tests {
         assert_eq!(us, [14e3, 15e3, 16e3, 17e3, 18e3, 19e3], "the first three are cold");
         assert!(steps.iter().all(|s| (s.samples_per_s, s.data, s.communication) == (100.0, 0.1, 0.2)));
         let asked = std::fs::read_to_string(directory.path().join("asked")).unwrap();
-        assert!(asked.starts_with("launch --nproc 2 policy --device cpu --max-time 1s --out "), "{asked}");
+        assert!(asked.starts_with("launch --nproc 2 family --device cpu --max-time 1s --out "), "{asked}");
         assert!(asked.trim_end().ends_with("--set trainer.log_every=1 --set epochs=7"), "{asked}");
         let error = run(&program, 4).steps(&directory.path().join("four")).unwrap_err().to_string();
         assert!(error.ends_with("Some(2) ranks in its metrics, expected 4"), "{error}");

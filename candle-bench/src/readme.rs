@@ -1,32 +1,29 @@
 //! Tables of a Markdown file, generated from committed runs: what stands between `<!-- table: NAME RUN-DIRECTORY -->` and
 //! `<!-- end -->`, the directory relative to the file's own.
 
+use crate::family::Families;
 use crate::run;
 use crate::table::Report;
-use crate::targets::{Limit, Sides, TargetRow};
+use crate::target::{Limit, Sides, TargetRow};
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Makes a table from the rows of a suite.
-type Layout = fn(&[TargetRow]) -> String;
+pub type Layout = fn(&[TargetRow]) -> String;
 
 /// A table that a file can ask for.
-struct Table {
-    name: &'static str,
+#[derive(Debug, Clone, Copy)]
+pub struct Table {
+    /// By this name.
+    pub name: &'static str,
     /// The suite whose report it is made from.
-    suite: &'static str,
+    pub suite: &'static str,
     /// Which of its rows it has.
-    rows: fn(&TargetRow) -> bool,
-    layout: Layout,
+    pub rows: fn(&TargetRow) -> bool,
+    /// How they are laid out.
+    pub layout: Layout,
 }
-
-const TABLES: [Table; 4] = [
-    Table { name: "policies", suite: "targets", rows: is_ratio, layout: beside_peers },
-    Table { name: "engine", suite: "targets", rows: is_no_ratio, layout: with_evidence },
-    Table { name: "trainer", suite: "training", rows: any, layout: by_threads },
-    Table { name: "beam", suite: "beam", rows: any, layout: by_threads },
-];
 
 const OPEN: &str = "<!-- table: ";
 const CLOSE: &str = "<!-- end -->";
@@ -42,11 +39,35 @@ pub struct Filled {
     pub tables: usize,
 }
 
+/// The tables of all families.
+pub fn tables(families: &Families) -> Vec<Table> {
+    families.iter().flat_map(|family| family.tables()).collect()
+}
+
+/// The Markdown files of a folder that ask for a table.
+///
+/// # Errors
+/// Names what cannot be read; if there is no such file.
+pub fn with_tables(folder: &Path) -> Result<Vec<PathBuf>> {
+    let place = folder.display();
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| format!("{place}: cannot be read"))? {
+        let file = entry.with_context(|| format!("{place}: cannot be read"))?.path();
+        if file.extension().is_some_and(|extension| extension == "md") {
+            let text = std::fs::read_to_string(&file).with_context(|| format!("{}: cannot be read", file.display()))?;
+            files.extend(text.lines().any(|line| line.starts_with(OPEN)).then_some(file));
+        }
+    }
+    ensure!(!files.is_empty(), "{place}: no file asks for a table");
+    files.sort();
+    Ok(files)
+}
+
 /// Fills the tables of a Markdown file.
 ///
 /// # Errors
 /// Names the line of a marker that is none, of an unknown table, or of one whose run is missing or of another version.
-pub fn fill(file: &Path) -> Result<Filled> {
+pub fn fill(tables: &[Table], file: &Path) -> Result<Filled> {
     let place = file.display();
     let old = std::fs::read_to_string(file).with_context(|| format!("{place}: cannot be read"))?;
     let root = file.parent().map_or_else(PathBuf::new, Path::to_owned);
@@ -57,7 +78,7 @@ pub fn fill(file: &Path) -> Result<Filled> {
         let at = format!("{place}:{}", number + 1);
         ensure!(line.trim() != CLOSE, "{at}: {CLOSE} without {OPEN}NAME RUN-DIRECTORY --> before it");
         let Some(asked) = line.trim().strip_prefix(OPEN) else { continue };
-        let table = generate(asked, &root).with_context(|| at.clone())?;
+        let table = generate(tables, asked, &root).with_context(|| at.clone())?;
         let mut before = String::new();
         let close = loop {
             match lines.next() {
@@ -76,11 +97,11 @@ pub fn fill(file: &Path) -> Result<Filled> {
 }
 
 /// The table that `NAME RUN-DIRECTORY -->` asks for.
-fn generate(asked: &str, root: &Path) -> Result<String> {
+fn generate(tables: &[Table], asked: &str, root: &Path) -> Result<String> {
     let words: Vec<&str> = asked.strip_suffix("-->").context("a marker ends with -->")?.split_whitespace().collect();
     let [name, directory] = words[..] else { bail!("a marker is {OPEN}NAME RUN-DIRECTORY -->, found {OPEN}{asked}") };
-    let known = || TABLES.iter().map(|table| table.name).collect::<Vec<_>>().join(", ");
-    let table = TABLES.iter().find(|table| table.name == name).with_context(|| format!("table {name}: not one of {}", known()))?;
+    let known = || tables.iter().map(|table| table.name).collect::<Vec<_>>().join(", ");
+    let table = tables.iter().find(|table| table.name == name).with_context(|| format!("table {name}: not one of {}", known()))?;
     let Report { rows, interrupted, .. } = run::report::<TargetRow>(&root.join(directory), table.suite)?;
     ensure!(!interrupted, "{directory}: {} was interrupted, rows are missing", table.suite);
     let rows: Vec<TargetRow> = rows.into_iter().filter(table.rows).collect();
@@ -88,15 +109,18 @@ fn generate(asked: &str, root: &Path) -> Result<String> {
     Ok((table.layout)(&rows))
 }
 
-fn any(_: &TargetRow) -> bool {
+/// Every row.
+pub fn any(_: &TargetRow) -> bool {
     true
 }
 
-fn is_ratio(row: &TargetRow) -> bool {
+/// Rows that compare two times.
+pub fn is_ratio(row: &TargetRow) -> bool {
     row.unit == "x"
 }
 
-fn is_no_ratio(row: &TargetRow) -> bool {
+/// All others.
+pub fn is_no_ratio(row: &TargetRow) -> bool {
     !is_ratio(row)
 }
 
@@ -117,7 +141,7 @@ fn paired(rows: &[TargetRow]) -> (Vec<Vec<&TargetRow>>, Vec<usize>) {
 }
 
 /// Our time and theirs on each number of threads; a ratio that misses its limit is bold.
-fn beside_peers(rows: &[TargetRow]) -> String {
+pub fn beside_peers(rows: &[TargetRow]) -> String {
     let (groups, threads) = paired(rows);
     let threads = threads.iter().map(usize::to_string).collect::<Vec<_>>().join(" / ");
     let mut table = head(&[&format!("threads {threads}"), "ours, us", "peer", "theirs, us", "ratio", "limit"], &[1, 3, 4, 5]);
@@ -157,7 +181,7 @@ fn ratio(row: &TargetRow) -> String {
 }
 
 /// A column for each number of threads, in brackets what the figure was made from; one that misses its limit is bold.
-fn by_threads(rows: &[TargetRow]) -> String {
+pub fn by_threads(rows: &[TargetRow]) -> String {
     let (groups, threads) = paired(rows);
     let counts: Vec<String> = threads.iter().map(|n| if *n == 1 { "one thread".to_owned() } else { format!("{n} threads") }).collect();
     let names: Vec<&str> = [""].into_iter().chain(counts.iter().map(String::as_str)).chain(["limit"]).collect();
@@ -178,7 +202,7 @@ fn by_threads(rows: &[TargetRow]) -> String {
 }
 
 /// A line for every figure, with all that it was made from; one that misses its limit is bold.
-fn with_evidence(rows: &[TargetRow]) -> String {
+pub fn with_evidence(rows: &[TargetRow]) -> String {
     let mut table = head(&["", "threads", "found", "limit", "from"], &[1, 2, 3]);
     for row in rows {
         let found = marked(row, with_unit(row.found, &row.unit));

@@ -6,15 +6,14 @@ use crate::figure::{Figure, Sense};
 use crate::formulas::{self, Bound, Refused, Roofs};
 use crate::harness::{self, InPool, OnDevice, Rounds, Settings, Timed, pool};
 use crate::host::Host;
-use crate::network::Network;
-use crate::ops::{Machine, OpSuite, Peaks, Placed, Site, Work, describe_roofs, gpu};
+use crate::network::{EVERY, Network};
+use crate::ops::{self, Machine, OpSuite, Peaks, Placed, Site, Work, describe_roofs, gpu};
 use crate::report::charts::{self, Chart, Content, Panel};
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::table::{Record, Shown, micros};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result};
 use candle_core::DType;
-use candle_models::policy::BackboneConfig;
 use candle_models::{device, engine};
 use serde::{Deserialize, Serialize};
 
@@ -52,7 +51,7 @@ impl Suite for Roofline {
         let common = &self.common;
         common.validate(&[&self.batches, &self.sequences, &self.rows])?;
         let suite = RooflineSuite {
-            networks: common.networks(&BackboneConfig::KINDS, bench.scratch())?,
+            networks: bench.networks(common, EVERY)?,
             batches: self.batches.clone(),
             window: common.window,
             ops: OpSuite {
@@ -62,6 +61,7 @@ impl Suite for Roofline {
                 threads: common.threads.clone(),
                 place: self.device.open()?,
                 only: self.only.clone(),
+                trainee: ops::optimised(bench.families),
             },
         };
         let peaks = suite.ops.peaks(&common.settings)?;
@@ -319,13 +319,13 @@ mod tests {
     use crate::network::Place;
     use crate::run::Run;
     use crate::table::{Report, markdown};
-    use candle_models::policy::Heads;
+    use crate::{families, testing};
 
     #[test]
     fn operations_and_models_are_placed_with_a_reason() {
         let directory = tempfile::tempdir().unwrap();
         let suite = RooflineSuite {
-            networks: vec![Network::random("mlp", Heads::Independent, directory.path()).unwrap()],
+            networks: vec![testing::network("mlp", directory.path())],
             batches: vec![1, 3],
             window: 4,
             ops: OpSuite {
@@ -335,6 +335,7 @@ mod tests {
                 threads: vec![1],
                 place: Place::cpu(),
                 only: vec!["gru".to_owned()],
+                trainee: None,
             },
         };
         let settings = Settings { warm_up_s: 0.0, window_s: 1e-3, ..Settings::default() };
@@ -362,7 +363,7 @@ mod tests {
         let out = directory.path().join("run");
         Report::new(String::new(), String::new(), rows.clone()).write(&out, "roofline").unwrap();
         Report::new(String::new(), String::new(), latencies).write(&out, "latency").unwrap();
-        let run = Run::open(&out).unwrap();
+        let run = Run::open(&families::shipped(), &out).unwrap();
         let placed = |operation: &str| rows.iter().find(|row| row.operation.starts_with("mlp") && row.shape == operation);
         for (row, shape) in run.suites["latency"].rows.iter().zip(["step, batch 1", "step, batch 2", "window 4, batch 1"]) {
             assert_eq!(row.bound, placed(shape).and_then(Record::bound), "{shape}");

@@ -1,14 +1,12 @@
 //! A run directory read back: the reports of its suites, for whoever compares or shows them.
 
+use crate::family::Families;
 use crate::figure::{Figure, Identity};
 use crate::host::Host;
 use crate::report::charts::Panel;
 use crate::suite::{self, Suite};
 use crate::table::{self, FORMAT, Record, Report, Shown};
-use crate::{
-    batch_size, beam, gpu, graph, latency, load, memory, ops, overlap, peers, precision, roofline, scaling, split, startup, targets,
-    training,
-};
+use crate::{batch_size, graph, latency, load, memory, ops, overlap, peers, precision, roofline, scaling, split, startup};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{ArgMatches, Command};
 use roofline::RooflineRow;
@@ -18,30 +16,50 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// The part of a page that a suite stands in, in the order of the page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Chapter {
+    /// What is set against limits.
+    Limits,
+    /// Answers of trained models.
+    Inference,
+    /// Training.
+    Training,
+    /// Other devices.
+    Devices,
+    /// Single operations.
+    Operations,
+}
+
 /// A suite in the list of all.
+#[derive(Debug, Clone, Copy)]
 pub struct Entry {
     /// Name of its command and of its report.
     pub name: &'static str,
     /// The heading of its part of a page.
     pub title: &'static str,
+    /// Where on a page that is.
+    pub chapter: Chapter,
     /// Its command, with help and arguments.
-    pub command: fn() -> Command,
+    pub command: fn(&Families) -> Command,
     /// The most threads that a call of it may use.
     pub threads: fn(&ArgMatches) -> Result<usize>,
     /// Measures; with the command line of a part of a page.
-    pub run: fn(&ArgMatches, Option<String>) -> Result<ExitCode>,
+    pub run: fn(&Families, &ArgMatches, Option<String>) -> Result<ExitCode>,
     /// Reads its rows from the text of a report.
     parse: fn(&str) -> Result<SuiteReport>,
 }
 
 impl Entry {
-    const fn of<S: Suite>() -> Self {
+    /// A suite by its type.
+    pub fn of<S: Suite>(chapter: Chapter) -> Self {
         Self {
             name: S::NAME,
             title: S::TITLE,
-            command: || S::augment_args(Command::new(S::NAME)),
+            chapter,
+            command: suite::command::<S>,
             threads: |matches| Ok(S::from_arg_matches(matches)?.common().threads.iter().copied().max().unwrap_or(1)),
-            run: |matches, part| suite::run(&S::from_arg_matches(matches)?, part),
+            run: suite::run::<S>,
             parse: SuiteReport::parse::<S::Row>,
         }
     }
@@ -50,27 +68,29 @@ impl Entry {
 /// The suite that says what bounds a pass.
 const ROOFLINE: &str = roofline::Roofline::NAME;
 
-/// Every suite, in the order of a page. This is the one place that lists them.
-pub const SUITES: &[Entry] = &[
-    Entry::of::<targets::Targets>(),
-    Entry::of::<latency::Latency>(),
-    Entry::of::<batch_size::BatchSize>(),
-    Entry::of::<graph::Graph>(),
-    Entry::of::<precision::Precision>(),
-    Entry::of::<startup::Startup>(),
-    Entry::of::<roofline::Roofline>(),
-    Entry::of::<load::Load>(),
-    Entry::of::<peers::Peers>(),
-    Entry::of::<split::Train>(),
-    Entry::of::<overlap::Overlap>(),
-    Entry::of::<memory::Memory>(),
-    Entry::of::<scaling::Scaling>(),
-    Entry::of::<training::Training>(),
-    Entry::of::<beam::BeamBench>(),
-    Entry::of::<gpu::Gpu>(),
-    Entry::of::<ops::Ops>(),
-    Entry::of::<ops::steps::Steps>(),
-];
+/// Every suite, in the order of a page: those that are about no family in particular, listed here alone, and those of the families.
+pub fn suites(families: &Families) -> Vec<Entry> {
+    use Chapter::{Inference, Operations, Training};
+    let mut suites = vec![
+        Entry::of::<latency::Latency>(Inference),
+        Entry::of::<batch_size::BatchSize>(Inference),
+        Entry::of::<graph::Graph>(Inference),
+        Entry::of::<precision::Precision>(Inference),
+        Entry::of::<startup::Startup>(Inference),
+        Entry::of::<roofline::Roofline>(Inference),
+        Entry::of::<load::Load>(Inference),
+        Entry::of::<peers::Peers>(Inference),
+        Entry::of::<split::Train>(Training),
+        Entry::of::<overlap::Overlap>(Training),
+        Entry::of::<memory::Memory>(Training),
+        Entry::of::<scaling::Scaling>(Training),
+        Entry::of::<ops::Ops>(Operations),
+        Entry::of::<ops::steps::Steps>(Operations),
+    ];
+    suites.extend(families.iter().flat_map(|family| family.suites()));
+    suites.sort_by_key(|entry| entry.chapter);
+    suites
+}
 
 /// A row of any suite.
 #[derive(Debug, Clone, PartialEq)]
@@ -133,8 +153,8 @@ impl SuiteReport {
     }
 
     /// A report by the name of its suite; nothing where this version has no such suite.
-    fn read(path: &Path, name: &str) -> Result<Option<Self>> {
-        let Some(entry) = SUITES.iter().find(|entry| entry.name == name) else { return Ok(None) };
+    fn read(suites: &[Entry], path: &Path, name: &str) -> Result<Option<Self>> {
+        let Some(entry) = suites.iter().find(|entry| entry.name == name) else { return Ok(None) };
         checked(path, name, entry.parse).map(Some)
     }
 
@@ -174,10 +194,12 @@ pub fn report<R: DeserializeOwned>(directory: &Path, suite: &str) -> Result<Repo
 }
 
 /// The reports of a run directory.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Run {
     /// Where it lies.
     pub directory: PathBuf,
+    /// The suites that this program knows, in the order of a page.
+    pub(crate) known: Vec<Entry>,
     /// Its suites by name.
     pub suites: BTreeMap<String, SuiteReport>,
     /// Names of the reports that this version has no suite for.
@@ -185,22 +207,22 @@ pub struct Run {
 }
 
 impl Run {
-    /// Reads every `<suite>.json` of a directory.
+    /// Reads every `<suite>.json` of a directory with the suites of these families.
     ///
     /// # Errors
     /// Names the directory that is none or holds no report, and the file that is no report or one of another version.
-    pub fn open(directory: &Path) -> Result<Self> {
+    pub fn open(families: &Families, directory: &Path) -> Result<Self> {
         let place = directory.display();
         if !directory.is_dir() {
             bail!("{place}: {}", if directory.exists() { "not a directory" } else { "no such directory" });
         }
-        let mut run = Self { directory: directory.to_owned(), suites: BTreeMap::new(), unknown: Vec::new() };
+        let mut run = Self { directory: directory.to_owned(), known: suites(families), suites: BTreeMap::new(), unknown: Vec::new() };
         for entry in std::fs::read_dir(directory).with_context(|| format!("{place}: cannot be read"))? {
             let path = entry.with_context(|| format!("{place}: cannot be read"))?.path();
             let (Some(name), Some("json")) = (path.file_stem().and_then(|s| s.to_str()), path.extension().and_then(|e| e.to_str())) else {
                 continue;
             };
-            match SuiteReport::read(&path, name)? {
+            match SuiteReport::read(&run.known, &path, name)? {
                 Some(suite) => drop(run.suites.insert(name.to_owned(), suite)),
                 None => run.unknown.push(name.to_owned()),
             }
@@ -224,6 +246,6 @@ impl Run {
 
     /// The suites that it has, in the order of a page, with their names and what they are about.
     pub fn in_order(&self) -> impl Iterator<Item = (&'static str, &'static str, &SuiteReport)> {
-        SUITES.iter().filter_map(|entry| Some((entry.name, entry.title, self.suites.get(entry.name)?)))
+        self.known.iter().filter_map(|entry| Some((entry.name, entry.title, self.suites.get(entry.name)?)))
     }
 }

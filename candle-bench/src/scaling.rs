@@ -10,14 +10,13 @@ use crate::formulas;
 use crate::harness::{self, Settings, Timed};
 use crate::host::Host;
 use crate::load::{Arrivals, LoadSuite};
-use crate::network::{Network, Place};
+use crate::network::{EVERY, Network, Place};
 use crate::ranks::RankRun;
 use crate::split;
-use crate::split::trainee::Trainee;
 use crate::stats::{self, PowerLaw, Summary};
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use anyhow::{Context, Result, ensure};
-use candle_models::policy::BackboneConfig;
+use candle_models::bundle::Bundle;
 use std::path::{Path, PathBuf};
 
 /// How cost grows with ranks, frames of a window, batch and sessions, with the fitted exponent; of every backbone.
@@ -66,7 +65,7 @@ impl Suite for Scaling {
         let common = &self.common;
         common.validate(&[&self.frames, &self.batches, &self.sessions, &[self.rank_batch]])?;
         let suite = ScalingSuite {
-            networks: common.networks(&BackboneConfig::KINDS, bench.scratch())?,
+            networks: bench.networks(common, EVERY)?,
             frames: self.frames.clone(),
             batches: self.batches.clone(),
             sessions: self.sessions.clone(),
@@ -188,7 +187,7 @@ impl ScalingSuite {
             // Once for all of them.
             Err(reason) => trained.take(1).for_each(|network| {
                 let case = network.case(Pass::Train, self.ranks.batch, self.ranks.frames, 1);
-                let case = Case { model: "policies".to_owned(), backbone: "policies".to_owned(), ..self.place.of(case) };
+                let case = Case { model: "networks".to_owned(), backbone: "networks".to_owned(), ..self.place.of(case) };
                 add(ScalingRow::not_available(host, case, Axis::Ranks, reason));
             }),
         }
@@ -202,8 +201,8 @@ impl ScalingSuite {
         let Some(&most) = self.frames.last() else { return Ok(Vec::new()) };
         let row = |part: String, points: Vec<Point>| ScalingRow::new(host, case(most), Axis::Frames, part, points);
         let mut rows = vec![row("all".to_owned(), points.clone())];
-        let backbone = network.policy().ok().map(|config| config.backbone);
-        if let Some(window) = backbone.as_ref().and_then(attention_window).filter(|w| self.frames[0] < *w && *w < most) {
+        let attended = network.family.attention_window(&Bundle::open(&network.bundle)?)?;
+        if let Some(window) = attended.filter(|w| self.frames[0] < *w && *w < most) {
             let side = |keep: &dyn Fn(usize) -> bool| points.iter().filter(|p| keep(p.x)).cloned().collect::<Vec<_>>();
             rows.push(row(format!("up to the window of {window}"), side(&|x| x <= window)));
             rows.push(row(format!("from the window of {window}"), side(&|x| x >= window)));
@@ -272,7 +271,7 @@ impl ScalingSuite {
         let RankScaling { counts, batch, frames, seconds, .. } = &self.ranks;
         let case = network.case(Pass::Train, *batch, *frames, 1);
         let scratch = tempfile::tempdir().context("no directory for the runs")?;
-        let arguments = split::program_arguments(&Trainee::of_policy(network.policy()?), &case, &scratch.path().join("run.toml"))?;
+        let arguments = split::program_arguments(&*network.trainee()?, &case, &scratch.path().join("run.toml"))?;
         let mut points: Vec<Point> = Vec::new();
         for &ranks in counts {
             self.settings.interrupt.check()?;
@@ -293,14 +292,6 @@ impl ScalingSuite {
         let one = points.iter().find(|p| p.x == 1).map_or(f64::NAN, |p| p.samples_per_s);
         points.iter_mut().for_each(|p| p.efficiency = Some(formulas::parallel_efficiency(one, p.samples_per_s, p.x)));
         Ok(ScalingRow::new(host, case, Axis::Ranks, "all".to_owned(), points))
-    }
-}
-
-/// Frames that a frame sees, itself included, where a backbone attends to some.
-fn attention_window(backbone: &BackboneConfig) -> Option<usize> {
-    match backbone {
-        BackboneConfig::Attention { window, .. } | BackboneConfig::Hybrid { window, .. } => Some(*window),
-        BackboneConfig::Mlp { .. } | BackboneConfig::Mamba { .. } | BackboneConfig::Gru { .. } => None,
     }
 }
 

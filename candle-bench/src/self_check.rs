@@ -5,6 +5,7 @@
 
 use crate::calls::{Inputs, calls};
 use crate::case::Pass;
+use crate::family::{self, Families};
 use crate::formulas::{self, speed_in_words};
 use crate::graph::GraphSuite;
 use crate::harness::{self, Settings, Subject, Timed, pool};
@@ -17,23 +18,24 @@ use crate::overlap::OverlapSuite;
 use crate::precision::PrecisionSuite;
 use crate::scaling::{RankScaling, ScalingSuite};
 use crate::split::TrainSplitSuite;
-use crate::split::trainee::Trainee;
 use crate::stats;
 use anyhow::{Context, Result, ensure};
-use candle_models::policy::{BackboneConfig, Heads};
+use clap::ArgMatches;
 use pulp::{Arch, Simd, WithSimd};
 use std::time::{Duration, Instant};
 
 /// Where the checks run.
-#[derive(Debug, Clone)]
-pub struct Here {
+#[derive(Clone)]
+pub struct Here<'a> {
+    /// Whose usual networks are measured.
+    pub families: &'a Families,
     /// Where suites compute.
     pub place: Place,
     /// Ends a check between two measurements.
     pub interrupt: Interrupt,
 }
 
-impl Here {
+impl Here<'_> {
     fn settings(&self, warm_up_s: f64, window_s: f64) -> Settings {
         Settings { warm_up_s, window_s, interrupt: self.interrupt.clone(), ..Settings::default() }
     }
@@ -326,14 +328,14 @@ fn products(here: &Here) -> Result<Finding> {
     Ok(Finding::new(refused.is_empty(), found, "no product above its roof"))
 }
 
-fn network(kind: &str, directory: &tempfile::TempDir) -> Result<Network> {
-    Network::random(kind, Heads::Autoregressive, directory.path())
+fn network(here: &Here, kind: &str, directory: &tempfile::TempDir) -> Result<Network> {
+    Network::random(here.families, kind, &ArgMatches::default(), directory.path())
 }
 
 /// Preparing a captured pass costs more than preparing an eager one.
 fn capture(here: &Here) -> Result<Finding> {
     let directory = tempfile::tempdir()?;
-    let (networks, place) = (vec![network("mamba", &directory)?], here.place.clone());
+    let (networks, place) = (vec![network(here, "mamba", &directory)?], here.place.clone());
     let suite = GraphSuite { networks, batches: vec![2], window: 3, threads: vec![1], place };
     let mut rows = Vec::new();
     suite.run(&here.quick(), &Host::detect(None), |row| rows.push((row.capture_us, row.eager_prepare_us)))?;
@@ -344,7 +346,7 @@ fn capture(here: &Here) -> Result<Finding> {
 /// The parts of a training step together take about as long as the step, which lies below its roof.
 fn split(here: &Here) -> Result<Finding> {
     let suite = TrainSplitSuite {
-        trainees: vec![(Trainee::policy("mlp", Heads::Independent)?, vec![8])],
+        trainees: vec![(family::usual_trainee(here.families, "mlp", &ArgMatches::default())?, vec![8])],
         frames: 16,
         threads: vec![1],
         dtypes: vec!["f32".to_owned()],
@@ -364,7 +366,7 @@ fn split(here: &Here) -> Result<Finding> {
 /// A training step costs more than making its batch, and what one hides of the other lies between nothing and all.
 fn overlap(here: &Here) -> Result<Finding> {
     let suite = OverlapSuite {
-        policies: vec![crate::network::usual("mlp", Heads::Independent)?],
+        trainees: vec![family::usual_trainee(here.families, "mlp", &ArgMatches::default())?],
         batches: vec![2],
         frames: 4,
         threads: vec![1],
@@ -386,7 +388,7 @@ fn overlap(here: &Here) -> Result<Finding> {
 fn scaling(here: &Here) -> Result<Finding> {
     let directory = tempfile::tempdir()?;
     let suite = ScalingSuite {
-        networks: vec![network("mlp", &directory)?],
+        networks: vec![network(here, "mlp", &directory)?],
         frames: vec![30, 90, 180],
         batches: vec![1, 4],
         sessions: Vec::new(),
@@ -407,7 +409,7 @@ fn scaling(here: &Here) -> Result<Finding> {
 fn stages(here: &Here) -> Result<Finding> {
     let directory = tempfile::tempdir()?;
     let suite = LoadSuite {
-        networks: vec![network("mlp", &directory)?],
+        networks: vec![network(here, "mlp", &directory)?],
         arrivals: vec![Arrivals::Closed, Arrivals::Ticks],
         sessions: vec![1, 3],
         threads: vec![1],
@@ -431,8 +433,8 @@ fn stages(here: &Here) -> Result<Finding> {
 fn long_games(here: &Here) -> Result<Finding> {
     let directory = tempfile::tempdir()?;
     let (mut holds, mut words) = (true, Vec::new());
-    for kind in BackboneConfig::KINDS {
-        let network = network(kind, &directory)?;
+    for kind in family::kinds(here.families) {
+        let network = network(here, kind, &directory)?;
         let (case, model) = (here.place.of(network.case(Pass::Step, 1, 1, 1)), network.load()?);
         let mut calls = calls(model.clone(), &case, &Inputs::random(&*model, &case), &here.place)?;
         let mut median = |steps: usize| Ok::<_, anyhow::Error>(stats::median(&stats::sorted(&calls.round(steps)?.latencies_us)));
@@ -447,9 +449,10 @@ fn long_games(here: &Here) -> Result<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families;
 
-    fn here() -> Here {
-        Here { place: Place::cpu(), interrupt: Interrupt::default() }
+    fn here(families: &Families) -> Here<'_> {
+        Here { families, place: Place::cpu(), interrupt: Interrupt::default() }
     }
 
     #[test]
@@ -460,7 +463,7 @@ mod tests {
             Check { name: "broken", run: |_| Err(anyhow::anyhow!("no clock")) },
         ];
         let mut lines = Vec::new();
-        let refused = run(&checks, &here(), |name, finding| lines.push(line(name, finding))).unwrap();
+        let refused = run(&checks, &here(&families::shipped()), |name, finding| lines.push(line(name, finding))).unwrap();
         assert_eq!(refused, ["bad", "broken"]);
         let expected = [
             "holds   good: 1 us; expected 1 us",
@@ -472,7 +475,8 @@ mod tests {
 
     #[test]
     fn an_interrupt_ends_the_checks() {
-        let here = here();
+        let families = families::shipped();
+        let here = here(&families);
         here.interrupt.now();
         assert_eq!(run(&CHECKS, &here, |_, _| panic!("nothing was checked")).unwrap_err().to_string(), "interrupted");
     }

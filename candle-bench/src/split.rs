@@ -2,50 +2,42 @@
 
 pub mod row;
 pub mod steps;
-pub mod trainee;
 
 pub use row::TrainRow;
 
 use crate::case::Case;
+use crate::family::{self, BenchFamily, Families};
 use crate::formulas;
 use crate::harness::{self, InPool, Settings, pool};
-use crate::host::Host;
-use crate::host::this_program;
-use crate::network::Place;
+use crate::host::{self, Host, peak_kilobytes, this_program};
+use crate::network::{FEW, Place};
 use crate::ops::{Peaks, gpu};
 use crate::ranks::{RankRun, RankStep};
 use crate::stats::{self, Summary};
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
-use crate::targets::peak_kilobytes;
+use crate::trainee::Trainee;
 use anyhow::{Context, Result, bail, ensure};
-use candle_train::beam::config::RunConfig as BeamRun;
+use candle_models::bundle::{Bundle, Manifest};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::sync::Arc;
 use steps::{Phased, Split, Whole};
-use trainee::{Trainee, policy_run};
 
 /// Where the time of a training step goes: data, forward, backward, optimiser, communication; samples a second, MFU, peak memory.
 ///
-/// --dtypes is what losses are computed in: f32, on a GPU bf16 and f16 too, and bf16 for beam controllers on a CPU that multiplies in
-/// it. --bundles takes policies and beam controllers.
+/// --dtypes is what losses are computed in: f32, on a GPU bf16 and f16 too, and bf16 for training in closed loops on a CPU that multiplies in
+/// it. --bundles takes every family that trains.
 #[derive(clap::Args)]
 pub struct Train {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
     device: DeviceArgument,
-    /// Sequences of a policy's step; their frames are those of a window.
+    /// Sequences of a step; their frames are those of a window.
     #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [8, 32])]
     batches: Vec<usize>,
-    /// Episodes of a beam controller's step. The published controller is measured where no backbones and no bundles are named.
-    #[arg(long, value_name = "B", value_delimiter = ',', default_values_t = [64])]
-    beam_batches: Vec<usize>,
-    /// Width of the published controller's user network.
-    #[arg(long, value_name = "H", default_value_t = 384)]
-    beam_hidden: usize,
     /// candle-train, built with the feature mpi: measures several ranks too.
     #[arg(long, value_name = "PROGRAM")]
     ranks: Option<PathBuf>,
@@ -54,24 +46,35 @@ pub struct Train {
     rank_counts: Vec<usize>,
 }
 
+/// What is trained, each with its batches.
+pub type Trainees = Vec<(Arc<dyn Trainee>, Vec<usize>)>;
+
 impl Train {
-    fn trainees(&self) -> Result<Vec<(Trainee, Vec<usize>)>> {
-        let Common { backbones, bundles, heads, .. } = &self.common;
-        let batches = |trainee: &Trainee| match trainee {
-            Trainee::Policy { .. } => self.batches.clone(),
-            Trainee::Beam { .. } => self.beam_batches.clone(),
+    fn trainees(&self, bench: &SuiteRun<TrainRow>) -> Result<Trainees> {
+        let SuiteRun { families, options, .. } = bench;
+        let Common { backbones, bundles, .. } = &self.common;
+        let batches = |family: &dyn BenchFamily| family.batches(options).unwrap_or_else(|| self.batches.clone());
+        let usual = |kind: &str| -> Result<_> {
+            let (family, manifest) = family::usual(families, kind, options)?;
+            Ok((family::trainee(families, &manifest)?, batches(family)))
         };
-        let named = |kinds: &mut dyn Iterator<Item = &str>| kinds.map(|kind| Trainee::policy(kind, *heads)).collect::<Result<Vec<_>>>();
-        let trainees = match (bundles.is_empty(), backbones) {
-            (false, _) => bundles.iter().map(|bundle| Trainee::open(bundle)).collect::<Result<_>>()?,
-            (true, Some(kinds)) => named(&mut kinds.iter().map(String::as_str))?,
-            (true, None) => {
-                let mut trainees = named(&mut ["mlp", "mamba"].into_iter())?;
-                trainees.push(Trainee::published_beam(self.beam_hidden)?);
-                trainees
-            }
-        };
-        Ok(trainees.into_iter().map(|trainee| (trainee.clone(), batches(&trainee))).collect())
+        if !bundles.is_empty() {
+            let open = |bundle: &PathBuf| -> Result<_> {
+                let opened = Bundle::open(bundle)?;
+                let family = families.family(&opened)?;
+                Ok((family::trainee(families, opened.manifest())?, batches(family)))
+            };
+            return bundles.iter().map(open).collect();
+        }
+        if let Some(kinds) = backbones {
+            return kinds.iter().map(|kind| usual(kind)).collect();
+        }
+        let known = family::kinds(families);
+        let mut trainees = FEW.iter().filter(|kind| known.contains(kind)).map(|kind| usual(kind)).collect::<Result<Trainees>>()?;
+        for family in families.iter() {
+            trainees.extend(family.trainees(options)?.into_iter().map(|trainee| (trainee, batches(family))));
+        }
+        Ok(trainees)
     }
 }
 
@@ -86,9 +89,11 @@ impl Suite for Train {
 
     fn measure(&self, bench: &mut SuiteRun<TrainRow>) -> Result<()> {
         let common = &self.common;
-        common.validate(&[&self.batches, &self.beam_batches, &self.rank_counts])?;
+        let trainees = self.trainees(bench)?;
+        let batches = trainees.iter().map(|(_, batches)| &batches[..]);
+        common.validate(&batches.chain([&self.rank_counts[..]]).collect::<Vec<_>>())?;
         let suite = TrainSplitSuite {
-            trainees: self.trainees()?,
+            trainees,
             frames: common.window,
             threads: common.threads.clone(),
             dtypes: common.dtypes.clone(),
@@ -106,7 +111,7 @@ impl Suite for Train {
 }
 
 /// Training steps of the process whose memory is read: the second one is the first that has moments beside gradients.
-const MEMORY_STEPS: usize = 3;
+pub(crate) const MEMORY_STEPS: usize = 3;
 /// Share of a step that its parts may miss or exceed.
 pub const TOLERANCE: f64 = 0.1;
 
@@ -114,12 +119,12 @@ pub const TOLERANCE: f64 = 0.1;
 #[derive(Debug, Clone)]
 pub struct TrainSplitSuite {
     /// The models, with the batches that each is trained on.
-    pub trainees: Vec<(Trainee, Vec<usize>)>,
-    /// Frames of a policy's windows.
+    pub trainees: Trainees,
+    /// Frames of a sequence.
     pub frames: usize,
     /// Threads of a step.
     pub threads: Vec<usize>,
-    /// What losses are computed in: `f32`; on a GPU `bf16` and `f16` too, and for beams on a CPU that has instructions for it `bf16`.
+    /// What losses are computed in: `f32`; on a GPU `bf16` and `f16` too, and for closed loops on a CPU that has instructions for it `bf16`.
     pub dtypes: Vec<String>,
     /// Where.
     pub place: Place,
@@ -131,6 +136,9 @@ pub struct TrainSplitSuite {
     pub settings: Settings,
 }
 
+/// A row that is to be: what is trained, and its sizes.
+type Trained = (Arc<dyn Trainee>, Case);
+
 impl TrainSplitSuite {
     /// The method in words, for the report.
     pub fn describe(&self) -> String {
@@ -139,7 +147,7 @@ impl TrainSplitSuite {
             "Two trainers of the same model on the same kind of batches, in turn, after {warm_up_s} s of warm-up each, in {rounds} rounds of {window_s} s or one \
              step, no more than {limit_s} s: one as it is, timed by its own clock from asking for the batch to the update (the step, and samples a second), and one \
              with a clock between its parts. On a GPU the device is waited for at each of these, which the whole step does once: its parts may then exceed it. \
-             data: waiting for the loader's thread, which makes batches of simulated games ahead, or drawing a beam's channels. forward: to the loss. backward: all \
+             data: waiting for the loader's thread, which makes batches ahead, or making one in the step. forward: to the loss. backward: all \
              gradients, and taking the graph down. optimiser: norm, clipping, AdamW, moving average. communication: waiting for other ranks, none for one rank. Means over \
              the steps of a round, medians over the rounds; a loader fills its queue while the other trainer computes. left over: the trainer's step less all parts, its figures, loss scale and \
              metrics, and what the clock disturbs; the parts add up where it is at most {:.0}% of the step. MFU: 6 operations for every use of a weight of a matrix \
@@ -152,14 +160,14 @@ impl TrainSplitSuite {
     }
 
     /// The cases in the order of the table, those apart that cannot be computed on this device, and why.
-    fn cases(&self) -> (Vec<(Trainee, Case)>, Vec<String>) {
+    fn cases(&self) -> (Vec<Trained>, Vec<String>) {
         let (mut cases, mut not_available) = (Vec::new(), Vec::new());
         for (trainee, batches) in &self.trainees {
             for dtype in &self.dtypes {
                 for &threads in &self.threads {
                     for &batch in batches {
                         let case = Case { dtype: dtype.clone(), ..self.place.of(trainee.case(batch, self.frames, threads)) };
-                        match steps::check(trainee, &case, &self.place.device) {
+                        match steps::check(&**trainee, &case, &self.place.device) {
                             Ok(()) => cases.push((trainee.clone(), case)),
                             Err(reason) => not_available.push(format!("{}: not available: {reason:#}", describe(&case))),
                         }
@@ -193,10 +201,10 @@ impl TrainSplitSuite {
                 Some(peak) => *peak,
                 None => *peaks.entry(key).or_insert(self.peak_gflop_per_s(&case)?),
             };
-            let single = self.row(&trainee, case, peak, host).with_context(|| place.clone())?;
+            let single = self.row(&*trainee, case, peak, host).with_context(|| place.clone())?;
             add(single.clone());
             if single.case.threads == 1 && single.case.dtype == "f32" && self.place.device.is_cpu() {
-                self.ranks(&trainee, &single).with_context(|| place)?.into_iter().for_each(&mut add);
+                self.ranks(&*trainee, &single).with_context(|| place)?.into_iter().for_each(&mut add);
             }
         }
         Ok(rows)
@@ -213,7 +221,7 @@ impl TrainSplitSuite {
         Ok(Some(gpu::fastest_product(device, &case.dtype, &self.settings)?))
     }
 
-    fn row(&self, trainee: &Trainee, case: Case, peak_gflop_per_s: Option<f64>, host: &Host) -> Result<TrainRow> {
+    fn row(&self, trainee: &dyn Trainee, case: Case, peak_gflop_per_s: Option<f64>, host: &Host) -> Result<TrainRow> {
         let pool = pool(case.threads)?;
         let device = &self.place.device;
         let mut whole = InPool { pool: pool.clone(), subject: pool.install(|| Whole::new(trainee, &case, device))? };
@@ -250,31 +258,20 @@ impl TrainSplitSuite {
     }
 
     /// Megabytes that the resident set of a process reaches in which such steps are made.
-    fn peak_mb(&self, trainee: &Trainee, case: &Case) -> Result<f64> {
-        let request = MemoryRequest { trainee: trainee.clone(), case: case.clone() };
-        let mut command = Command::new(&self.program);
-        command.arg("train-memory").arg(serde_json::to_string(&request)?);
-        let output = command.output().with_context(|| format!("{}: cannot be started", self.program.display()))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let kilobytes: Result<f64, _> = text.trim().parse();
-        match kilobytes {
-            Ok(kilobytes) if output.status.success() => Ok(kilobytes * 1024.0 / 1e6),
-            _ => {
-                let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                bail!("{}: {}", self.program.display(), said.lines().last().unwrap_or("no peak from it"))
-            }
-        }
+    fn peak_mb(&self, trainee: &dyn Trainee, case: &Case) -> Result<f64> {
+        let [_, kilobytes] = memory_of_a_process(&self.program, trainee, case)?;
+        Ok(kilobytes as f64 * 1024.0 / 1e6)
     }
 
     /// The same batch on several ranks of one thread each.
-    fn ranks(&self, trainee: &Trainee, single: &TrainRow) -> Result<Vec<TrainRow>> {
+    fn ranks(&self, trainee: &dyn Trainee, single: &TrainRow) -> Result<Vec<TrainRow>> {
         let Some((program, counts)) = &self.ranks else { return Ok(Vec::new()) };
         let scratch = tempfile::tempdir().context("no directory for the runs")?;
         let several = counts.iter().filter(|&&ranks| ranks > 1 && ranks <= single.case.batch);
         several.map(|&ranks| self.rank_row(trainee, single, (program.as_path(), ranks), scratch.path())).collect()
     }
 
-    fn rank_row(&self, trainee: &Trainee, single: &TrainRow, (program, ranks): (&Path, usize), scratch: &Path) -> Result<TrainRow> {
+    fn rank_row(&self, trainee: &dyn Trainee, single: &TrainRow, (program, ranks): (&Path, usize), scratch: &Path) -> Result<TrainRow> {
         self.settings.interrupt.check()?;
         // What one rank computes, alone.
         let share = Case { batch: single.case.batch.div_ceil(ranks), ..single.case.clone() };
@@ -317,7 +314,7 @@ impl TrainSplitSuite {
     }
 
     /// The parts of a step alone, no trainer beside it.
-    fn split_alone(&self, trainee: &Trainee, case: &Case) -> Result<Split> {
+    fn split_alone(&self, trainee: &dyn Trainee, case: &Case) -> Result<Split> {
         let pool = pool(case.threads)?;
         let mut phased = InPool { pool: pool.clone(), subject: pool.install(|| Phased::new(trainee, case, &self.place.device))? };
         harness::measure(&mut phased, &self.settings)?;
@@ -339,21 +336,10 @@ fn mfu(gflop_per_s: f64, peak_gflop_per_s: Option<f64>) -> Result<f64, String> {
 }
 
 /// What `candle-train` is asked for, its configuration written to `file`.
-pub(crate) fn program_arguments(trainee: &Trainee, case: &Case, file: &Path) -> Result<Vec<OsString>> {
-    let (family, preset, text) = match trainee {
-        Trainee::Policy { config, .. } => {
-            let mut run = policy_run(config, case)?;
-            (run.epochs, run.data.held_out) = (1_000_000, 0.0);
-            ("policy", "mamba", run.to_toml()?)
-        }
-        Trainee::Beam { config, .. } => {
-            let mut run = BeamRun { model: config.clone(), ..BeamRun::preset("paper")? };
-            (run.episode.batch, run.episode.fewest) = (case.batch, config.measurements);
-            ("beam", "paper", run.to_toml()?)
-        }
-    };
+pub(crate) fn program_arguments(trainee: &dyn Trainee, case: &Case, file: &Path) -> Result<Vec<OsString>> {
+    let (preset, text) = trainee.program(case)?;
     std::fs::write(file, text).with_context(|| format!("{}: cannot be written", file.display()))?;
-    let mut arguments: Vec<OsString> = [family, "--preset", preset, "--config"].map(OsString::from).into();
+    let mut arguments: Vec<OsString> = [&trainee.manifest()?.family, "--preset", preset, "--config"].map(OsString::from).into();
     arguments.push(file.into());
     Ok(arguments)
 }
@@ -361,20 +347,40 @@ pub(crate) fn program_arguments(trainee: &Trainee, case: &Case, file: &Path) -> 
 /// What a process whose memory is read is asked to train.
 #[derive(Debug, Serialize, Deserialize)]
 struct MemoryRequest {
-    trainee: Trainee,
+    /// The content of `config.json`.
+    config: Manifest,
     case: Case,
 }
 
-/// Trains for a few steps as a request in JSON says; the peak of this process's resident set in KiB.
-pub fn memory_of(request: &str) -> Result<u64> {
-    let MemoryRequest { trainee, case } = serde_json::from_str(request).context("not a request for training")?;
+/// A process of `program` that trains for a few steps: its resident set in KiB before it loads anything, and the peak.
+pub(crate) fn memory_of_a_process(program: &Path, trainee: &dyn Trainee, case: &Case) -> Result<[u64; 2]> {
+    let place = program.display();
+    let request = MemoryRequest { config: trainee.manifest()?, case: case.clone() };
+    let mut command = host::start(program, "train-memory");
+    let output = command.arg(serde_json::to_string(&request)?).output().with_context(|| format!("{place}: cannot be started"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let kilobytes: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    match kilobytes[..] {
+        [before, peak] if output.status.success() => Ok([before, peak]),
+        _ => {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            bail!("{place}: {}", said.lines().last().unwrap_or("no peak from it"))
+        }
+    }
+}
+
+/// Trains for a few steps as a request in JSON says: this process's resident set in KiB before anything was loaded, and the peak.
+pub(crate) fn memory_of(families: &Families, request: &str) -> Result<[u64; 2]> {
+    let before = peak_kilobytes()?;
+    let MemoryRequest { config, case } = serde_json::from_str(request).context("not a request for training")?;
+    let trainee = family::trainee(families, &config)?;
     let place = Place::open(case.device.parse()?)?;
     let pool = pool(case.threads)?;
     pool.install(|| {
-        let mut whole = Whole::new(&trainee, &case, &place.device)?;
+        let mut whole = Whole::new(&*trainee, &case, &place.device)?;
         (0..MEMORY_STEPS).try_for_each(|_| whole.step().map(drop))
     })?;
-    peak_kilobytes()
+    Ok([before, peak_kilobytes()?])
 }
 
 #[cfg(test)]

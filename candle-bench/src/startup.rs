@@ -5,7 +5,7 @@ use crate::case::{Case, Pass};
 use crate::figure::{Figure, Sense};
 use crate::harness::{Settings, Subject};
 use crate::host::{self, Host};
-use crate::network::{Network, Place};
+use crate::network::{FEW, Network, Place};
 use crate::report::charts::{self, Bar, Lengths, Panel};
 use crate::stats::{self, Summary};
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
@@ -16,7 +16,6 @@ use candle_models::device::DeviceChoice;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// From the start of a process to its first answer, split, with cold and warm caches.
@@ -43,7 +42,7 @@ impl Suite for Startup {
     fn measure(&self, bench: &mut SuiteRun<StartupRow>) -> Result<()> {
         let common = &self.common;
         common.validate(&[])?;
-        let networks = common.networks(&["mlp", "mamba"], bench.scratch())?;
+        let networks = bench.networks(common, FEW)?;
         let suite = StartupSuite { networks, starts: self.starts, device: self.device.device };
         bench.begin(&suite.describe(), None);
         suite.run(&common.settings, &bench.host.clone(), |row| bench.add(row))
@@ -218,7 +217,7 @@ impl StartupSuite {
     fn network(&self, network: &Network, settings: &Settings, host: &Host) -> Result<[StartupRow; 2]> {
         let scratch = tempfile::tempdir().context("no directory for copies of program and bundle")?;
         let cold = Start::copied(network, scratch.path(), self.device)?;
-        let warm = Start { program: std::env::current_exe().context("this program cannot be found")?, ..cold.clone() };
+        let warm = Start { program: host::this_program()?, ..cold.clone() };
         // Fills the caches.
         warm.once(None)?;
         let mut found = [Vec::new(), Vec::new()];
@@ -293,7 +292,7 @@ impl Started {
 impl Start {
     /// This program on a bundle.
     pub fn new(network: &Network, device: DeviceChoice) -> Result<Self> {
-        let program = std::env::current_exe().context("this program cannot be found")?;
+        let program = host::this_program()?;
         Ok(Self { program, bundle: network.bundle.clone(), dtype: network.dtype.clone(), device })
     }
 
@@ -324,8 +323,8 @@ impl Start {
     }
 
     fn once(&self, kernels: Option<&Path>) -> Result<Started> {
-        let mut command = Command::new(&self.program);
-        command.arg("first-answer").arg(&self.bundle).args(["--device", &self.device.to_string(), "--dtype", &self.dtype]);
+        let mut command = host::start(&self.program, "first-answer");
+        command.arg(&self.bundle).args(["--device", &self.device.to_string(), "--dtype", &self.dtype]);
         kernels.map(|dir| command.env(KERNEL_CACHE, dir));
         let at_ns = now_ns();
         let output = command.output().with_context(|| format!("{}: cannot be started", self.program.display()))?;
@@ -394,12 +393,12 @@ fn forget(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_models::policy::Heads;
+    use crate::testing;
 
     #[test]
     fn parts_follow_each_other_and_add_up() {
         let directory = tempfile::tempdir().unwrap();
-        let network = Network::random("mlp", Heads::Independent, directory.path()).unwrap();
+        let network = testing::network("mlp", directory.path());
         let before = now_ns();
         let marks = first_answer(before + 1000, &network, DeviceChoice::Cpu, "f32").unwrap();
         assert!(marks.at_ns.is_sorted(), "{marks:?}");
@@ -419,7 +418,7 @@ mod tests {
     #[test]
     fn a_cold_start_that_was_warm_is_not_called_one() {
         let directory = tempfile::tempdir().unwrap();
-        let network = Network::random("mlp", Heads::Independent, directory.path()).unwrap();
+        let network = testing::network("mlp", directory.path());
         let suite = StartupSuite { networks: Vec::new(), starts: 2, device: DeviceChoice::Cpu };
         let row = |cache, disk_faults| {
             let start = Started { at_ns: 0, marks: Marks { at_ns: [1000, 3000, 6000, 10_000], gpu_ns: None, disk_faults } };

@@ -1,7 +1,8 @@
-//! What a suite is: a command that measures rows and leaves their report. [`SUITES`](crate::run::SUITES) lists every suite once.
+//! What a suite is: a command that measures rows and leaves their report. [`suites`](crate::run::suites) lists every suite once.
 
+use crate::family::{self, Families};
 use crate::harness::Settings;
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::interrupt::EXIT_CODE;
 use crate::network::{Network, Place};
 use crate::peer::Peer;
@@ -9,7 +10,7 @@ use crate::table::{Record, Report};
 use crate::text::terminal_width;
 use anyhow::{Context, Result, ensure};
 use candle_models::device::{self, DeviceChoice};
-use candle_models::policy::Heads;
+use clap::{ArgMatches, Command};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,9 +41,6 @@ pub struct Common {
     /// Backbones to measure with random weights, at their usual sizes.
     #[arg(long, value_name = "KIND", value_delimiter = ',', conflicts_with = "bundles")]
     pub backbones: Option<Vec<String>>,
-    /// Heads of the random networks: autoregressive or independent.
-    #[arg(long, default_value = "autoregressive", value_parser = parse_heads)]
-    pub heads: Heads,
     /// Bundles to measure instead of random networks; of any family where nothing else is said.
     #[arg(long, value_name = "DIR")]
     pub bundles: Vec<PathBuf>,
@@ -85,14 +83,6 @@ pub struct Python {
     pub script: PathBuf,
 }
 
-fn parse_heads(text: &str) -> Result<Heads, String> {
-    match text {
-        "autoregressive" => Ok(Heads::Autoregressive),
-        "independent" => Ok(Heads::Independent),
-        other => Err(format!("{other} is neither autoregressive nor independent")),
-    }
-}
-
 impl DeviceArgument {
     /// Opens the device.
     ///
@@ -114,21 +104,6 @@ impl Python {
 }
 
 impl Common {
-    /// The networks; random ones are written below `scratch`, of `kinds` where none were named.
-    ///
-    /// # Errors
-    /// For an unknown backbone or dtype, or a bundle that cannot be opened.
-    pub fn networks(&self, kinds: &[&str], scratch: &Path) -> Result<Vec<Network>> {
-        let named: Vec<&str> = self.backbones.iter().flatten().map(String::as_str).collect();
-        let kinds = if named.is_empty() { kinds } else { &named };
-        let networks: Vec<Network> = match self.bundles.is_empty() {
-            true => kinds.iter().map(|kind| Network::random(kind, self.heads, scratch)).collect::<Result<_>>()?,
-            false => self.bundles.iter().map(|b| Network::open(b)).collect::<Result<_>>()?,
-        };
-        let stored = |network: &Network| self.dtypes.iter().map(|dtype| network.stored(dtype, scratch)).collect::<Vec<_>>();
-        networks.iter().flat_map(stored).collect()
-    }
-
     /// # Errors
     /// Names the argument at fault; `batches` have at least one row each.
     pub fn validate(&self, batches: &[&[usize]]) -> Result<()> {
@@ -139,6 +114,21 @@ impl Common {
     }
 }
 
+fn networks(families: &Families, common: &Common, options: &ArgMatches, kinds: &[&str], scratch: &Path) -> Result<Vec<Network>> {
+    let known = family::kinds(families);
+    let kinds: Vec<&str> = match &common.backbones {
+        Some(named) => named.iter().map(String::as_str).collect(),
+        None => known.into_iter().filter(|kind| kinds.is_empty() || kinds.contains(kind)).collect(),
+    };
+    let networks: Vec<Network> = match common.bundles.is_empty() {
+        true => kinds.iter().map(|kind| Network::random(families, kind, options, scratch)).collect::<Result<_>>()?,
+        false => common.bundles.iter().map(|bundle| Network::open(families, bundle)).collect::<Result<_>>()?,
+    };
+    ensure!(!networks.is_empty(), "nothing to measure: --bundles names it");
+    let stored = |network: &Network| common.dtypes.iter().map(|dtype| network.stored(dtype, scratch)).collect::<Vec<_>>();
+    networks.iter().flat_map(stored).collect()
+}
+
 /// Where the reports of a run go.
 pub fn directory(out: Option<&Path>, host: &Host) -> PathBuf {
     out.map_or_else(|| PathBuf::from(format!("candle-bench/runs/{}-{}", host.date, host.host)), Path::to_owned)
@@ -146,9 +136,13 @@ pub fn directory(out: Option<&Path>, host: &Host) -> PathBuf {
 
 /// A suite at work: where it measures, and its rows so far, written after each, so that whatever ends the run leaves what it had, marked as
 /// interrupted.
-pub struct SuiteRun<R: Record + Clone> {
+pub struct SuiteRun<'a, R: Record + Clone> {
     /// Where.
     pub host: Host,
+    /// What can be measured.
+    pub families: &'a Families,
+    /// The whole command line, with the options of families.
+    pub options: &'a ArgMatches,
     scratch: TempDir,
     directory: PathBuf,
     name: &'static str,
@@ -158,18 +152,26 @@ pub struct SuiteRun<R: Record + Clone> {
     refused: Vec<String>,
 }
 
-impl<R: Record + Clone> SuiteRun<R> {
-    fn new(name: &'static str, common: &Common, command: String) -> Result<Self> {
+impl<'a, R: Record + Clone> SuiteRun<'a, R> {
+    fn new(name: &'static str, common: &Common, command: String, families: &'a Families, options: &'a ArgMatches) -> Result<Self> {
         let host = Host::detect(common.host.clone());
         let report = Report { interrupted: true, ..Report::new(command, String::new(), Vec::new()) };
         let scratch = tempfile::tempdir().context("no directory for the networks")?;
         let directory = directory(common.out.as_deref(), &host);
-        Ok(Self { host, scratch, directory, name, cases: None, report, refused: Vec::new() })
+        Ok(Self { host, families, options, scratch, directory, name, cases: None, report, refused: Vec::new() })
     }
 
     /// A directory for networks, gone when the suite is done.
     pub fn scratch(&self) -> &Path {
         self.scratch.path()
+    }
+
+    /// The networks that were asked for; random ones of `kinds` where none were named.
+    ///
+    /// # Errors
+    /// For an unknown backbone or dtype, or a bundle that cannot be opened.
+    pub fn networks(&self, common: &Common, kinds: &[&str]) -> Result<Vec<Network>> {
+        networks(self.families, common, self.options, kinds, self.scratch())
     }
 
     /// How it measures, in words, and how many rows that gives, where that is known.
@@ -228,7 +230,7 @@ impl<R: Record + Clone> SuiteRun<R> {
     }
 }
 
-impl<R: Record + Clone> Drop for SuiteRun<R> {
+impl<R: Record + Clone> Drop for SuiteRun<'_, R> {
     fn drop(&mut self) {
         if self.report.interrupted && !self.rows().is_empty() {
             eprintln!("kept, marked as interrupted: {} rows in {}", self.rows().len(), self.files());
@@ -236,14 +238,23 @@ impl<R: Record + Clone> Drop for SuiteRun<R> {
     }
 }
 
+/// The command of a suite, with the options that families add to it, behind its own.
+pub(crate) fn command<S: Suite>(families: &Families) -> Command {
+    let own = S::augment_args(Command::new(S::NAME));
+    let added = families.iter().fold(Command::new(S::NAME), |command, family| family.options(S::NAME, command));
+    // Their arguments alone: what the command is about the suite says.
+    own.args(added.get_arguments())
+}
+
 /// Runs a suite until its end or until SIGINT. `part` is its command line where it is one of several on a page, which then shows its table alone.
-pub(crate) fn run<S: Suite>(suite: &S, part: Option<String>) -> Result<ExitCode> {
+pub(crate) fn run<S: Suite>(families: &Families, options: &ArgMatches, part: Option<String>) -> Result<ExitCode> {
+    let suite = S::from_arg_matches(options)?;
     let is_part = part.is_some();
-    let command = part.unwrap_or_else(|| format!("candle-bench {}", std::env::args().skip(1).collect::<Vec<_>>().join(" ")));
+    let command = part.unwrap_or_else(|| format!("candle-bench {}", host::arguments().join(" ")));
     let interrupt = &suite.common().settings.interrupt;
     interrupt.on_signal()?;
     let measured = || {
-        let mut bench = SuiteRun::new(S::NAME, suite.common(), command)?;
+        let mut bench = SuiteRun::new(S::NAME, suite.common(), command, families, options)?;
         suite.measure(&mut bench)?;
         bench.end(is_part)
     };

@@ -232,7 +232,7 @@ mod tests {
     use crate::latency::LatencyRow;
     use crate::load::LoadRow;
     use crate::peers::PeerRow;
-    use crate::targets::TargetRow;
+    use crate::target::TargetRow;
     use serde::de::DeserializeOwned;
     use std::path::Path;
 

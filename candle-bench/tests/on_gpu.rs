@@ -7,8 +7,9 @@
 mod device;
 
 use candle_bench::network::Network;
+use candle_models::bundle::Manifest;
 use candle_models::nn::MambaConfig;
-use candle_models::policy::{BackboneConfig, Heads, PolicyConfig};
+use candle_models::policy::{BackboneConfig, FAMILY, Heads, PolicyConfig, PolicyFamily};
 use device::cuda;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use std::process::Command;
 fn tiny(directory: &Path) -> PathBuf {
     let backbone = BackboneConfig::Mamba { layers: 1, block: MambaConfig { state: 4, expand: 2, conv: 4 } };
     let config = PolicyConfig { hidden: 32, backbone, heads: Heads::Independent, embedding: 8, ..PolicyConfig::default() };
-    Network::untrained(&config, &directory.join("tiny")).unwrap().bundle
+    Network::untrained(&PolicyFamily, &Manifest::new(FAMILY, &config).unwrap(), &directory.join("tiny")).unwrap().bundle
 }
 
 /// The rows of a suite, all of them of the device, and what the command said. It may refuse rows that lay above their roofs: something else

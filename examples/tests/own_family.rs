@@ -24,8 +24,8 @@ fn main() -> ExitCode {
     if std::env::var_os(CHILD).is_some() {
         return own_family::main();
     }
-    a_family_from_outside_is_trained_run_inspected_exported_and_refused_like_any_other();
-    println!("a family from outside the library is trained, run, inspected, exported and refused like any other: ok");
+    a_family_from_outside_is_trained_run_inspected_exported_measured_and_refused_like_any_other();
+    println!("a family from outside the library is trained, run, inspected, exported, measured and refused like any other: ok");
     ExitCode::SUCCESS
 }
 
@@ -89,7 +89,47 @@ fn trained(root: &Path) -> (Vec<u8>, Vec<u8>) {
     (model("chase"), model("parts"))
 }
 
-fn a_family_from_outside_is_trained_run_inspected_exported_and_refused_like_any_other() {
+/// The suites that need nothing of a family but its networks, on the least of everything: their rows, not their times.
+fn measured(root: &Path, bundle: &str) {
+    let out = root.join("rows");
+    let bench = |suite: &str, more: &[&str]| -> Vec<serde_json::Value> {
+        let least = [
+            "--threads=1",
+            "--warm-up=0",
+            "--window-length=0.001",
+            "--max-windows=3",
+            "--rounds=4",
+            "--limit=1",
+            "--window=2",
+            "--host=here",
+        ];
+        let call = call(&[&["bench", suite, "--out", out.to_str().unwrap()], &least[..], more].concat());
+        assert_eq!(call.0, 0, "{}", call.2);
+        let report = std::fs::read(out.join(format!("{suite}.json"))).unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+        let command = report["command"].as_str().unwrap();
+        assert!(command.starts_with(&format!("candle-bench {suite} --out ")), "{command}");
+        report["rows"].as_array().unwrap().clone()
+    };
+    let rows =
+        bench("latency", &["--bundles", bundle, "--dtypes=f32,q8", "--batches=1,3", "--window-batches=2", "--executions=captured,eager"]);
+    let of = |dtype: &str| rows.iter().filter(|row| row["model"] == "pursuer 16" && row["dtype"] == dtype).count();
+    // Two steps and a window, both ways; in 8 bits through the engine alone.
+    assert_eq!((of("f32"), of("q8"), rows.len()), (6, 3, 9), "{rows:?}");
+    let rows = bench("graph", &["--bundles", bundle, "--batches=2"]);
+    assert!(rows.len() == 2 && rows.iter().all(|row| row["agreement"]["worst"].as_f64().unwrap() < 1e-4), "{rows:?}");
+    // Every start is this program again, with its own argument before those of the benchmark.
+    assert_eq!(bench("startup", &["--bundles", bundle, "--starts=1"]).len(), 2);
+    // It has no usual networks and no training here, and those of the library are still there.
+    let refused =
+        |arguments: &[&str], part: &str| refused(&[&["bench"], arguments, &["--out", out.to_str().unwrap()]].concat(), 1, &[part]);
+    refused(&["train", "--bundles", bundle], "a pursuer is not trained");
+    refused(&["latency", "--backbones", "pursuer"], "backbone pursuer: not one of mlp, mamba");
+    let (code, page, _) = call(&["bench", "report", out.to_str().unwrap()]);
+    assert!(code == 0 && page.trim().ends_with("report.html"), "{page}");
+}
+
+fn a_family_from_outside_is_trained_run_inspected_exported_measured_and_refused_like_any_other() {
     let root = tempfile::tempdir().unwrap();
     let path = |name: &str| root.path().join(name).to_str().unwrap().to_owned();
     let (bundle, input, output) = (path("chase/bundle"), path("in.safetensors"), path("out.safetensors"));
@@ -134,6 +174,8 @@ fn a_family_from_outside_is_trained_run_inspected_exported_and_refused_like_any_
     assert!(text.contains("over 4 random sequences of 64 frames") && text.contains("steering differs by at most"), "{text}");
     done(&["run", &small, &input]);
     assert!(done(&["doctor", &bundle]).contains("recommended load"));
+
+    measured(root.path(), &bundle);
 
     // The families of the library are registered too, and what is theirs means nothing here.
     refused(&["run", &bundle, &input, "--port", "1"], 2, &["--port means nothing to a pursuer"]);

@@ -2,6 +2,7 @@
 //! of it: `candle-bench memory` starts one of each. A program of its own, because an allocator is a program's.
 
 use anyhow::{Context, Result, ensure};
+use candle_bench::families;
 use candle_bench::memory::child::{self, Requests};
 use candle_bench::memory::{ALLOCATOR_VARIABLE, ALLOCATORS};
 use candle_models::device;
@@ -78,5 +79,5 @@ fn main() -> Result<()> {
     // SAFETY: no other thread has been started yet.
     unsafe { device::configure_threads(1) };
     let found = ALLOCATORS[usize::from(Counting::pools())];
-    child::serve(&request, found, || Requests { count: COUNT.load(Relaxed), bytes: BYTES.load(Relaxed) })
+    child::serve(&families::shipped(), &request, found, || Requests { count: COUNT.load(Relaxed), bytes: BYTES.load(Relaxed) })
 }

@@ -3,13 +3,13 @@
 
 use anyhow::{Context, Result};
 use candle_bench::network::Network;
-use candle_bench::targets;
+use candle_bench::{families, load};
 use candle_models::device;
 
 fn main() -> Result<()> {
     // SAFETY: no other thread has been started yet.
     unsafe { device::configure_threads(1) };
     let bundle = std::env::args_os().nth(1).context("usage: resident BUNDLE")?;
-    println!("{}", targets::resident(&Network::open(bundle.as_ref())?)?);
+    println!("{}", load::resident(&Network::open(&families::shipped(), bundle.as_ref())?)?);
     Ok(())
 }

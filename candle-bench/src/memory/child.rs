@@ -5,18 +5,13 @@
 
 use crate::calls::{EngineCalls, Inputs, TensorCalls};
 use crate::case::Case;
+use crate::family::{self, Families, OwnWork};
 use crate::harness::{self, Round, Subject};
-use crate::host;
+use crate::host::{self, peak_kilobytes};
 use crate::network::{Network, Place};
-use crate::split::trainee::episodes;
-use crate::targets::peak_kilobytes;
-use crate::train::TrainCalls;
 use anyhow::{Context, Result};
-use candle_core::{Device, Tensor};
-use candle_models::beam::{Beam, BeamConfig, Episodes, Products, Tapes};
-use candle_models::nn::Params;
-use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 
@@ -29,40 +24,44 @@ pub const PAGE_BYTES: usize = 4096;
 pub enum Workload {
     /// A step of the engine, its inputs copied in: it allocates nothing.
     EngineStep {
-        /// The policy.
+        /// The network.
         bundle: PathBuf,
     },
     /// A step on tensors, a fresh one for every result.
     TensorStep {
-        /// The policy.
+        /// The network.
         bundle: PathBuf,
     },
     /// Forward, backward and update over a batch of windows.
     TrainingStep {
-        /// The policy.
+        /// The network.
         bundle: PathBuf,
     },
-    /// Episodes of a beam controller without gradients.
-    BeamEpisodes {
-        /// Its network and channels.
-        config: Box<BeamConfig>,
+    /// Work of a family's own.
+    Own {
+        /// The family.
+        family: String,
+        /// Which of its works.
+        name: String,
+        /// What it is done with.
+        config: Value,
     },
 }
 
 impl Workload {
     /// In words.
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::EngineStep { .. } => "engine step",
             Self::TensorStep { .. } => "step on tensors",
             Self::TrainingStep { .. } => "training step",
-            Self::BeamEpisodes { .. } => "beam episodes",
+            Self::Own { name, .. } => name,
         }
     }
 
-    fn subject(&self, case: &Case) -> Result<Box<dyn Subject>> {
+    fn subject(&self, families: &Families, case: &Case) -> Result<Box<dyn Subject>> {
         let opened = |bundle: &Path| -> Result<_> {
-            let network = Network::open(bundle)?;
+            let network = Network::open(families, bundle)?;
             let model = network.load()?;
             let inputs = Inputs::random(&*model, case);
             Ok((network, model, inputs))
@@ -78,9 +77,13 @@ impl Workload {
             }
             Self::TrainingStep { bundle } => {
                 let (network, _, inputs) = opened(bundle)?;
-                Box::new(TrainCalls::new(&network, case, &inputs)?)
+                let updates = network.family.updates().with_context(|| format!("a {} has no training step", network.family.name()))?;
+                Box::new(updates(&network, case, &inputs)?)
             }
-            Self::BeamEpisodes { config } => Box::new(BeamCalls::new(config, case.batch)?),
+            Self::Own { family, name, config } => {
+                let work = OwnWork { name: name.clone(), case: case.clone(), config: config.clone() };
+                family::named(families, family)?.workload(&work)?
+            }
         })
     }
 }
@@ -123,9 +126,9 @@ pub struct Counted {
 }
 
 /// Answers rounds until the input ends. `requests` reads the counter of the allocator of that name.
-pub fn serve(request: &str, allocator: &str, requests: impl Fn() -> Requests) -> Result<()> {
+pub fn serve(families: &Families, request: &str, allocator: &str, requests: impl Fn() -> Requests) -> Result<()> {
     let Request { workload, case } = serde_json::from_str(request).context("not a request")?;
-    let mut subject = workload.subject(&case)?;
+    let mut subject = workload.subject(families, &case)?;
     let (input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
     for line in input.lines() {
         let calls = line?.trim().parse().context("not a number of calls")?;
@@ -167,37 +170,12 @@ fn address_space_bytes() -> Result<usize> {
     Ok(pages * PAGE_BYTES)
 }
 
-/// The same episodes of a beam controller again and again.
-struct BeamCalls {
-    model: Beam,
-    episodes: Episodes,
-    tapes: Tapes,
-}
-
-impl BeamCalls {
-    fn new(config: &BeamConfig, batch: usize) -> Result<Self> {
-        let params = Params::init(Random::new(0), &Device::Cpu);
-        Beam::new(config, &params)?;
-        // Constants: no graph is kept.
-        let tensors = params.vars().iter().map(|(name, var)| (name.clone(), var.as_detached_tensor())).collect();
-        let model = Beam::new(config, &Params::given(tensors, &Device::Cpu))?;
-        Ok(Self { model, episodes: episodes(config, 0, batch)?, tapes: Tapes::new(Products::F32) })
-    }
-}
-
-impl Subject for BeamCalls {
-    fn run(&mut self) -> Result<()> {
-        let decided = self.model.align(&self.episodes, &self.tapes)?;
-        std::hint::black_box::<(Tensor, Tensor)>((decided.receive, decided.transmit));
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::case::Pass;
-    use candle_models::policy::Heads;
+    use crate::{families, testing};
+    use clap::ArgMatches;
     use std::cell::Cell;
 
     #[test]
@@ -228,20 +206,30 @@ mod tests {
     #[test]
     fn every_workload_runs() {
         let directory = tempfile::tempdir().unwrap();
-        let network = Network::random("mamba", Heads::Independent, directory.path()).unwrap();
+        let (families, network) = (families::shipped(), testing::network("mamba", directory.path()));
         let bundle = || network.bundle.clone();
         let (step, train) = (network.case(Pass::Step, 2, 1, 1), network.case(Pass::Train, 2, 3, 1));
-        let config = BeamConfig { hidden: 16, base: 16, measurements: 3, ..BeamConfig::default() };
         for (workload, case) in [
             (Workload::EngineStep { bundle: bundle() }, &step),
             (Workload::TensorStep { bundle: bundle() }, &step),
             (Workload::TrainingStep { bundle: bundle() }, &train),
-            (Workload::BeamEpisodes { config: Box::new(config) }, &step),
         ] {
-            let mut subject = workload.subject(case).unwrap();
+            let mut subject = workload.subject(&families, case).unwrap();
             (0..2).for_each(|_| subject.run().unwrap());
             let text = serde_json::to_string(&Request { workload: workload.clone(), case: case.clone() }).unwrap();
             assert_eq!(serde_json::from_str::<Request>(&text).unwrap().workload, workload);
         }
+        let own: Vec<_> = families.iter().flat_map(|family| super::super::own_work(family, &ArgMatches::default()).unwrap()).collect();
+        assert!(!own.is_empty());
+        for (workload, case) in own {
+            let text = serde_json::to_string(&Request { workload: workload.clone(), case }).unwrap();
+            let request: Request = serde_json::from_str(&text).unwrap();
+            assert_eq!(request.workload, workload);
+            // As small as it gets.
+            let case = Case { batch: 1, ..request.case };
+            request.workload.subject(&families, &case).unwrap().run().unwrap();
+        }
+        let nobody = Workload::Own { family: "poker".to_owned(), name: "a hand".to_owned(), config: Value::Null };
+        assert_eq!(nobody.subject(&families, &step).err().unwrap().to_string(), "no family poker in this program");
     }
 }

@@ -3,7 +3,7 @@ use crate::figure::Sense;
 use crate::harness::Comparison;
 use crate::stats::{Interval, Summary};
 use crate::table::{Record, csv, markdown};
-use candle_models::policy::Heads;
+use crate::testing;
 
 fn counted(requests: usize, bytes: usize, faults: usize) -> Counted {
     Counted {
@@ -23,7 +23,7 @@ fn row(with_us: f64, without_us: f64) -> MemoryRow {
     let ratio = without_us / with_us;
     MemoryRow {
         host: Host::detect(Some("test".into())),
-        case: Network::random("mlp", Heads::Independent, directory.path()).unwrap().case(Pass::Step, 1, 1, 1),
+        case: testing::network("mlp", directory.path()).case(Pass::Step, 1, 1, 1),
         workload: "training step".to_owned(),
         without: Side::of("system", &[counted(100, 409_600, 100)]),
         with: Side::of("mimalloc", &[counted(100, 409_600, 2)]),
@@ -68,23 +68,24 @@ fn counts_are_those_of_a_call() {
 #[test]
 fn narrow_weights_are_for_the_engine_and_a_missing_program_is_named() {
     let directory = tempfile::tempdir().unwrap();
-    let network = Network::random("mlp", Heads::Independent, directory.path()).unwrap();
+    let network = testing::network("mlp", directory.path());
     let narrow = network.stored("q8", directory.path()).unwrap();
-    let config = BeamConfig { hidden: 16, base: 16, measurements: 3, ..BeamConfig::default() };
+    let own = Workload::Own { family: "toy".to_owned(), name: "a round".to_owned(), config: serde_json::Value::Null };
+    let case = network.case(Pass::Window, 4, 3, 1);
     let suite = MemorySuite {
         networks: vec![network, narrow],
         rows: 1,
         batch: 2,
         frames: 3,
-        beam: Some((config, 4)),
+        own: vec![(own, case)],
         program: directory.path().join("nowhere"),
         place: Place::cpu(),
         settings: Settings::default(),
     };
-    let names: Vec<_> = suite.cases().iter().map(|(work, case)| (work.name(), case.dtype.clone())).collect();
+    let names: Vec<_> = suite.cases().iter().map(|(work, case)| (work.name().to_owned(), case.dtype.clone())).collect();
     let expected =
-        [("engine step", "f32"), ("step on tensors", "f32"), ("training step", "f32"), ("engine step", "q8"), ("beam episodes", "f32")];
-    assert_eq!(names, expected.map(|(name, dtype)| (name, dtype.to_owned())));
+        [("engine step", "f32"), ("step on tensors", "f32"), ("training step", "f32"), ("engine step", "q8"), ("a round", "f32")];
+    assert_eq!(names, expected.map(|(name, dtype)| (name.to_owned(), dtype.to_owned())));
     let error = suite.run(&Host::detect(None), |_| {}).unwrap_err();
     assert!(format!("{error:#}").contains("nowhere: cannot be started"), "{error:#}");
 }

@@ -23,9 +23,9 @@ use std::sync::Arc;
 pub(super) const PRODUCT: &str = "product with packed weights";
 pub(super) const ATTENTION: &str = "attention";
 
-/// Inputs and outputs of a policy's layers: the MLP's, the two of a Mamba block, the heads'.
+/// Inputs and outputs of layers: an MLP's, the two of a Mamba block, small heads'.
 pub(crate) const LAYERS: [[usize; 2]; 4] = [[512, 512], [256, 1024], [512, 256], [128, 128]];
-/// Model width and the attention of the policy's backbone.
+/// Model width and attention of a small network.
 const WIDTH: usize = 256;
 const WINDOW: Attention = Attention { heads: 4, window: 60 };
 

@@ -1,15 +1,13 @@
-//! One update of a policy's parameters by AdamW, against Candle's.
+//! One update of a network's parameters by AdamW, against Candle's.
 
 use super::inference::Weights;
 use super::{Calculation, Form, Pair, Work, doubles, normal};
 use crate::calls::Answers;
 use crate::harness::Subject;
+use crate::trainee::Trainee;
 use anyhow::Result;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
-use candle_models::nn::Params;
-use candle_models::policy::{Policy, PolicyConfig};
-use candle_models::random::Random;
 use candle_nn::optim::{Optimizer, ParamsAdamW};
 use candle_train::gradients::Gradients;
 use candle_train::optim::{Optimiser, OptimiserConfig};
@@ -69,27 +67,25 @@ impl Form for Plain {
     }
 }
 
-/// The variables of a policy and the gradients of a loss whose gradients are random.
-fn problem(device: &Device) -> Result<(BTreeMap<String, Var>, GradStore)> {
-    let params = Params::init(Random::new(5), device);
-    Policy::new(&PolicyConfig::default(), &params)?;
-    let vars = params.vars();
+/// The variables of a network and the gradients of a loss whose gradients are random.
+fn problem(trainee: &dyn Trainee, device: &Device) -> Result<(BTreeMap<String, Var>, GradStore)> {
+    let vars = trainee.vars(device)?;
     let term = |(name, var): (&String, &Var)| (var.as_tensor() * normal(name, var.dims(), 1.0)?.to_device(device)?)?.sum_all();
     let terms = vars.iter().map(term).collect::<candle_core::Result<Vec<_>>>()?;
     let gradients = Tensor::stack(&terms, 0)?.sum_all()?.backward()?;
     Ok((vars, gradients))
 }
 
-pub(super) fn pair(device: &Device) -> Result<Pair> {
+pub(super) fn pair(trainee: &dyn Trainee, device: &Device) -> Result<Pair> {
     // Without decay and clipping: Candle's decays every parameter and does not clip.
     let config = OptimiserConfig { weight_decay: 0.0, clip: 0.0, ..OptimiserConfig::default() };
     let theirs = ParamsAdamW { lr: LEARNING_RATE, beta1: config.beta1, beta2: config.beta2, eps: config.eps, weight_decay: 0.0 };
-    let (vars, store) = problem(device)?;
+    let (vars, store) = problem(trainee, device)?;
     let n: usize = vars.values().map(|v| v.elem_count()).sum();
     let mut gradients = Gradients::zeros(&vars)?;
     gradients.add(&vars, &store)?;
     let fused = Fused { optimiser: Optimiser::new(config, &vars)?, gradients, loss: Tensor::zeros(1, DType::F32, device)?, vars };
-    let (vars, gradients) = problem(device)?;
+    let (vars, gradients) = problem(trainee, device)?;
     let plain = Plain { optimiser: candle_nn::AdamW::new(vars.values().cloned().collect(), theirs)?, gradients, vars };
     Ok(Pair {
         operation: NAME.to_owned(),
@@ -108,8 +104,9 @@ mod tests {
 
     #[test]
     fn updates_move_every_parameter_on_both_sides() {
-        let Pair { mut fused, mut plain, .. } = pair(&Device::Cpu).unwrap();
-        let before = values(&problem(&Device::Cpu).unwrap().0).unwrap();
+        let trainee = crate::testing::trainee("mamba");
+        let Pair { mut fused, mut plain, .. } = pair(&*trainee, &Device::Cpu).unwrap();
+        let before = values(&problem(&*trainee, &Device::Cpu).unwrap().0).unwrap();
         for after in [fused.answers().unwrap(), plain.answers().unwrap()] {
             for (name, after) in after {
                 // The first step of Adam is as long as the learning rate.

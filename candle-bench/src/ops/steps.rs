@@ -6,7 +6,7 @@ use crate::figure::{Figure, Sense};
 use crate::formulas::gflop_per_s;
 use crate::harness::Settings;
 use crate::host::Host;
-use crate::network::Network;
+use crate::network::{FEW, Network};
 use crate::report::charts::{self, Bar, Lengths, Panel, entry};
 use crate::stats;
 use crate::suite::{Common, Suite, SuiteRun};
@@ -23,7 +23,7 @@ use std::time::Instant;
 /// Rows of a streaming step. The engine's profile covers one block of rows, and these fit into it.
 const BATCHES: [usize; 2] = [1, 32];
 
-/// Where the time of an inference pass goes: the operations of recorded policies by name, on one thread.
+/// Where the time of an inference pass goes: the operations of recorded networks by name, on one thread.
 #[derive(clap::Args)]
 pub struct Steps {
     #[command(flatten)]
@@ -42,7 +42,7 @@ impl Suite for Steps {
     fn measure(&self, bench: &mut SuiteRun<StepRow>) -> Result<()> {
         let common = &self.common;
         common.validate(&[])?;
-        let networks = common.networks(&["mlp", "mamba"], bench.scratch())?;
+        let networks = bench.networks(common, FEW)?;
         bench.begin(&describe(&common.settings), None);
         let host = bench.host.clone();
         networks.iter().try_for_each(|network| profile(network, common.window, &common.settings, &host, |row| bench.add(row)))
@@ -206,32 +206,29 @@ fn flop_of(work: &[Work], name: &str) -> f64 {
 mod tests {
     use super::*;
     use crate::table::markdown;
-    use candle_models::policy::{BackboneConfig, Heads};
+    use crate::testing;
 
     fn quick() -> Settings {
         Settings { warm_up_s: 0.0, window_s: 1e-3, ..Settings::default() }
     }
 
     #[test]
-    fn every_backbone_has_shares_and_the_rates_of_its_products() {
+    fn every_architecture_has_shares_and_the_rates_of_its_products() {
         let directory = tempfile::tempdir().unwrap();
-        for kind in BackboneConfig::KINDS {
-            for heads in [Heads::Autoregressive, Heads::Independent] {
-                let network = Network::random(kind, heads, directory.path()).unwrap();
-                let mut rows = Vec::new();
-                profile(&network, 3, &quick(), &Host::detect(None), |row| rows.push(row.clone())).unwrap();
-                for (batch, frames) in [(1, 1), (32, 1), (1, 3)] {
-                    let case: Vec<_> = rows.iter().filter(|r| (r.batch, r.frames) == (batch, frames)).collect();
-                    assert!((case.iter().map(|r| r.share).sum::<f64>() - 1.0).abs() < 1e-9);
-                    for row in &case {
-                        let moves = row.operation.starts_with("join");
-                        assert_eq!(row.gflop_per_s.is_none(), moves, "{kind} {}: {} steps", row.operation, row.steps);
-                    }
-                    assert!(case.iter().any(|r| r.operation == "linear"));
+        for network in testing::examples(directory.path()) {
+            let mut rows = Vec::new();
+            profile(&network, 3, &quick(), &Host::detect(None), |row| rows.push(row.clone())).unwrap();
+            for (batch, frames) in [(1, 1), (32, 1), (1, 3)] {
+                let case: Vec<_> = rows.iter().filter(|r| (r.batch, r.frames) == (batch, frames)).collect();
+                assert!((case.iter().map(|r| r.share).sum::<f64>() - 1.0).abs() < 1e-9);
+                for row in &case {
+                    let moves = row.operation.starts_with("join");
+                    assert_eq!(row.gflop_per_s.is_none(), moves, "{} {}: {} steps", network.name, row.operation, row.steps);
                 }
-                assert_eq!(rows[0].cells().len(), StepRow::COLUMNS.len());
-                assert_eq!(markdown(&rows).lines().count(), rows.len() + 2);
+                assert!(case.iter().any(|r| r.operation == "linear"));
             }
+            assert_eq!(rows[0].cells().len(), StepRow::COLUMNS.len());
+            assert_eq!(markdown(&rows).lines().count(), rows.len() + 2);
         }
     }
 

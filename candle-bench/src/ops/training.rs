@@ -8,9 +8,6 @@ use crate::harness::Subject;
 use anyhow::{Context, Result};
 use candle_core::{Device, Result as CandleResult, Tensor, Var};
 use candle_models::ops::{self, Activation, LossGroup, NormKind};
-use candle_models::policy::PolicyConfig;
-use candle_models::policy::actions::{ACTION, BUTTONS, COMPONENTS, GROUPS, LOGITS};
-use candle_models::policy::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH as FEATURES};
 use candle_models::random::Random;
 use std::sync::Arc;
 
@@ -22,6 +19,17 @@ pub(super) const TAPS: usize = 4;
 /// Width of the stream of the autoregressive heads.
 const STREAM: usize = 128;
 pub(super) const EPS: f64 = 1e-5;
+/// Classes that are added to that stream as rows of a table, of two each.
+const SWITCHES: usize = 8;
+/// Floats of a frame, and ids with the width and the number of the rows that they stand for.
+const FEATURES: usize = 288;
+const IDS: usize = 6;
+const EMBEDDING: usize = 64;
+const ENTRIES: u32 = 432;
+/// Groups of a loss: the switches together, of one logit each, and columns of so many classes.
+const COLUMNS: [usize; 5] = [17, 17, 17, 17, 5];
+const GROUPS: usize = 1 + COLUMNS.len();
+const LOGITS: usize = SWITCHES + 4 * 17 + 5;
 
 /// Operations a state and channel take in the scan's forward: decay (multiply, exponential), what comes in, the new state and
 /// its share of the output (a multiply-add each).
@@ -324,21 +332,21 @@ fn indices(name: &str, rows: usize, columns: usize, classes: impl Fn(usize) -> u
     (0..rows * columns).map(|i| random.below(i as u64, classes(i % columns))).collect()
 }
 
-/// The buttons of the frame before into the inner layer of the heads.
+/// Classes of the frame before into the inner layer of heads.
 fn add_rows(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
     let rows = sizes.rows();
     let index: Vec<u32> =
-        indices("buttons", rows, BUTTONS, |_| 2).iter().enumerate().map(|(i, b)| (2 * (i % BUTTONS)) as u32 + b).collect();
+        indices("switches", rows, SWITCHES, |_| 2).iter().enumerate().map(|(i, b)| (2 * (i % SWITCHES)) as u32 + b).collect();
     let again = index.clone();
     let n = rows * STREAM;
     Operation {
         name,
-        shape: sizes.describe(&format!("{STREAM}, {BUTTONS} of {} rows", 2 * BUTTONS)),
-        inputs: vec![("x", sizes.normal("x", &[rows, STREAM], 1.0)?), ("table", sizes.normal("table", &[2 * BUTTONS, STREAM], 0.1)?)],
-        fused: function(move |t| ops::add_rows(&t[0], &t[1], index.clone(), BUTTONS, Activation::Relu)),
-        plain: function(move |t| ops::add_rows_reference(&t[0], &t[1], &again, BUTTONS, Activation::Relu)),
+        shape: sizes.describe(&format!("{STREAM}, {SWITCHES} of {} rows", 2 * SWITCHES)),
+        inputs: vec![("x", sizes.normal("x", &[rows, STREAM], 1.0)?), ("table", sizes.normal("table", &[2 * SWITCHES, STREAM], 0.1)?)],
+        fused: function(move |t| ops::add_rows(&t[0], &t[1], index.clone(), SWITCHES, Activation::Relu)),
+        plain: function(move |t| ops::add_rows_reference(&t[0], &t[1], &again, SWITCHES, Activation::Relu)),
         outputs: n,
-        flop: thrice((BUTTONS * n) as f64),
+        flop: thrice((SWITCHES * n) as f64),
         values: None,
     }
     .pairs()
@@ -346,24 +354,23 @@ fn add_rows(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
 
 /// The features of a frame and what its ids stand for.
 fn join_rows(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
-    let (rows, embedding) = (sizes.rows(), PolicyConfig::default().embedding);
-    let entries = ACTION_STATES + CHARACTERS;
-    let index = indices("ids", rows, IDS, |_| entries);
+    let rows = sizes.rows();
+    let index = indices("ids", rows, IDS, |_| ENTRIES);
     let again = index.clone();
-    let (width, table) = (FEATURES + IDS * embedding, entries as usize * embedding);
+    let (width, table) = (FEATURES + IDS * EMBEDDING, ENTRIES as usize * EMBEDDING);
     Operation {
         name,
-        shape: sizes.describe(&format!("{FEATURES} and {IDS} x {embedding} of {entries} rows")),
+        shape: sizes.describe(&format!("{FEATURES} and {IDS} x {EMBEDDING} of {ENTRIES} rows")),
         inputs: vec![
             ("x", sizes.normal("x", &[rows, FEATURES], 1.0)?),
-            ("table", sizes.normal("table", &[entries as usize, embedding], 0.1)?),
+            ("table", sizes.normal("table", &[ENTRIES as usize, EMBEDDING], 0.1)?),
         ],
         fused: function(move |t| ops::join_rows(&t[0], &t[1], index.clone(), IDS)),
         plain: function(move |t| ops::join_rows_reference(&t[0], &t[1], &again, IDS)),
         outputs: rows * width,
-        flop: [0.0, (rows * IDS * embedding) as f64],
+        flop: [0.0, (rows * IDS * EMBEDDING) as f64],
         // The gradient of the features is a part of the output's: nothing moves.
-        values: Some([2 * rows * width, 2 * rows * width + rows * IDS * embedding + table]),
+        values: Some([2 * rows * width, 2 * rows * width + rows * IDS * EMBEDDING + table]),
     }
     .pairs()
 }
@@ -435,23 +442,24 @@ fn gru(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
     .pairs()
 }
 
-/// The buttons together, then one group for each column.
+/// The switches together, then one group for each column.
 fn groups() -> Vec<LossGroup> {
-    let buttons = LossGroup { logit: 0, column: 0, columns: BUTTONS, classes: 2 };
-    let one = |column: usize| {
-        let component = COMPONENTS[column];
-        LossGroup { logit: component.logit, column, columns: 1, classes: component.classes.into() }
-    };
-    std::iter::once(buttons).chain((BUTTONS..ACTION).map(one)).collect()
+    let mut groups = vec![LossGroup { logit: 0, column: 0, columns: SWITCHES, classes: 2 }];
+    let mut logit = SWITCHES;
+    for (i, classes) in COLUMNS.into_iter().enumerate() {
+        groups.push(LossGroup { logit, column: SWITCHES + i, columns: 1, classes });
+        logit += classes;
+    }
+    groups
 }
 
 fn cross_entropy(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
-    let rows = sizes.rows();
-    let classes = indices("classes", rows, ACTION, |column| COMPONENTS[column].classes.into());
-    let classes = Tensor::from_vec(classes, (rows, ACTION), sizes.device)?;
+    let (rows, columns) = (sizes.rows(), SWITCHES + COLUMNS.len());
+    let classes = indices("classes", rows, columns, |column| column.checked_sub(SWITCHES).map_or(2, |i| COLUMNS[i] as u32));
+    let classes = Tensor::from_vec(classes, (rows, columns), sizes.device)?;
     let (again, groups) = (classes.clone(), groups());
     let same = groups.clone();
-    let forward = rows * (LOGITS + ACTION + GROUPS);
+    let forward = rows * (LOGITS + columns + GROUPS);
     Operation {
         name,
         shape: sizes.describe(&format!("{LOGITS} logits of {GROUPS} components")),
@@ -460,7 +468,7 @@ fn cross_entropy(name: &str, sizes: Sizes) -> Result<[Pair; 2]> {
         plain: function(move |t| ops::cross_entropy_reference(&t[0], &again, &same, 0.1)),
         outputs: rows * GROUPS,
         flop: thrice(LOSS * (rows * LOGITS) as f64),
-        values: Some([forward, forward + rows * (2 * LOGITS + ACTION + GROUPS)]),
+        values: Some([forward, forward + rows * (2 * LOGITS + columns + GROUPS)]),
     }
     .pairs()
 }

@@ -1,12 +1,11 @@
 use super::*;
 use crate::figure::Sense;
-use crate::network::usual;
 use crate::table::{Record, csv};
-use candle_models::policy::Heads;
+use crate::testing;
 
 fn suite(kinds: &[&str]) -> OverlapSuite {
     OverlapSuite {
-        policies: kinds.iter().map(|kind| usual(kind, Heads::Independent).unwrap()).collect(),
+        trainees: kinds.iter().map(|kind| testing::trainee(kind)).collect(),
         batches: vec![2],
         frames: 4,
         threads: vec![1],
@@ -16,7 +15,7 @@ fn suite(kinds: &[&str]) -> OverlapSuite {
 }
 
 #[test]
-fn the_loop_of_a_policy_has_an_efficiency_between_nothing_and_all() {
+fn a_loop_has_an_efficiency_between_nothing_and_all() {
     let rows = suite(&["mlp", "mamba"]).run(&Host::detect(Some("test".into())), |_| {}).unwrap();
     assert_eq!(rows.len(), 2);
     for row in rows {
@@ -71,6 +70,16 @@ fn both_that_are_faster_than_the_longer_one_are_refused() {
     some[5].both = 80.0;
     assert!((hidden(&some).unwrap().efficiency - 0.95).abs() < 1e-9);
     assert!(hidden(&[]).is_err());
+}
+
+#[test]
+fn what_makes_its_batches_in_the_step_has_nothing_to_overlap() {
+    let trainees =
+        testing::small_trainees().into_iter().filter(|t| t.prefetched(&t.case(2, 4, 1), &Place::cpu()).unwrap().is_none()).collect();
+    let suite = OverlapSuite { trainees, ..suite(&[]) };
+    assert!(!suite.trainees.is_empty());
+    let error = format!("{:#}", suite.run(&Host::detect(None), |_| {}).unwrap_err());
+    assert!(error.ends_with("its batches are made in the step, and not ahead by a thread"), "{error}");
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! The way of a batch's floats to a GPU beside a training step: the data starts in pinned memory of the host.
 
-use super::{Bench, Loop, Step, each_us};
+use super::{Bench, Loop, each_us};
 use anyhow::Result;
 use candle_core::Device;
 use candle_models::cuda::{Staging, Uploader};
 use candle_models::random::Random;
-use candle_train::policy::loader::Batch;
 use std::time::Instant;
 
 /// Two blocks of host memory, one written while the other is copied, and a step on a batch that is there. What arrives is not read
@@ -13,21 +12,21 @@ use std::time::Instant;
 pub(super) struct Uploads {
     uploader: Uploader,
     blocks: [Staging; 2],
-    step: Step,
-    kept: Batch,
+    bench: Bench,
 }
 
 impl Uploads {
     /// As many floats as the batches of a loop have.
-    pub fn new(Bench { step, kept, .. }: Bench, device: &Device) -> Result<Self> {
+    pub fn new(mut bench: Bench, device: &Device) -> Result<Self> {
+        bench.work.pause()?;
         let device = device.as_cuda_device()?;
-        let len = kept.inputs.get("features")?.elem_count() + kept.returns.elem_count() + kept.weights.elem_count();
+        let len = bench.work.floats();
         let block = |name: &str| -> Result<Staging> {
             let mut block = Staging::new(device, len)?;
             Random::new(8).stream(name).fill_normal(0, block.values()?);
             Ok(block)
         };
-        Ok(Self { uploader: Uploader::new(device)?, blocks: [block("first")?, block("second")?], step, kept })
+        Ok(Self { uploader: Uploader::new(device)?, blocks: [block("first")?, block("second")?], bench })
     }
 }
 
@@ -36,14 +35,14 @@ impl Loop for Uploads {
         let start = Instant::now();
         for i in 0..steps {
             let arrived = self.uploader.start(&mut self.blocks[i % 2])?.finish()?;
-            self.step.place.device.synchronize()?;
+            self.bench.place.device.synchronize()?;
             drop(arrived);
         }
         Ok(each_us(start, steps))
     }
 
     fn compute(&mut self, steps: usize) -> Result<f64> {
-        self.step.repeat(&self.kept, steps)
+        self.bench.repeat(steps)
     }
 
     fn both(&mut self, steps: usize) -> Result<f64> {
@@ -54,10 +53,10 @@ impl Loop for Uploads {
             if i + 1 < steps {
                 under_way = Some(self.uploader.start(&mut self.blocks[(i + 1) % 2])?);
             }
-            self.step.train(&self.kept)?;
+            self.bench.work.step()?;
             drop(arrived);
         }
-        self.step.place.device.synchronize()?;
+        self.bench.place.device.synchronize()?;
         Ok(each_us(start, steps))
     }
 }

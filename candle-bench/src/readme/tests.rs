@@ -35,12 +35,19 @@ fn run(root: &Path) {
     Report::new("candle-bench training".to_owned(), "as said.".to_owned(), rows).write(&root.join("runs/a"), "training").unwrap();
 }
 
+const TABLES: [Table; 4] = [
+    Table { name: "ratios", suite: "targets", rows: is_ratio, layout: beside_peers },
+    Table { name: "engine", suite: "targets", rows: is_no_ratio, layout: with_evidence },
+    Table { name: "trainer", suite: "training", rows: any, layout: by_threads },
+    Table { name: "radio", suite: "radio", rows: any, layout: by_threads },
+];
+
 fn filled(text: &str) -> Result<Filled> {
     let directory = tempfile::tempdir().unwrap();
     run(directory.path());
     let file = directory.path().join("README.md");
     std::fs::write(&file, text).unwrap();
-    fill(&file)
+    fill(&TABLES, &file)
 }
 
 fn error(text: &str) -> String {
@@ -49,11 +56,11 @@ fn error(text: &str) -> String {
 
 #[test]
 fn tables_say_what_the_run_says() {
-    let text = "# A\n<!-- table: policies runs/a -->\nold\n<!-- end -->\n\n<!-- table: engine runs/a -->\n<!-- end -->\n<!-- table: trainer runs/a -->\n<!-- end -->\nz";
+    let text = "# A\n<!-- table: ratios runs/a -->\nold\n<!-- end -->\n\n<!-- table: engine runs/a -->\n<!-- end -->\n<!-- table: trainer runs/a -->\n<!-- end -->\nz";
     let found = filled(text).unwrap();
     assert_eq!(
         found.text,
-        "# A\n<!-- table: policies runs/a -->\n\
+        "# A\n<!-- table: ratios runs/a -->\n\
          | threads 1 / 2 | ours, us | peer | theirs, us | ratio | limit |\n\
          |---|---:|---|---:|---:|---:|\n\
          | MLP step, batch 8 | 74.8 / 2 954 | onnxruntime 1.25.1 | 158 / 3 081 | 0.472 / **0.961** | 0.7 |\n\
@@ -85,18 +92,18 @@ fn a_stale_table_is_named_and_a_fresh_one_is_not() {
 #[test]
 fn what_cannot_be_filled_is_named_with_its_line() {
     let message = error("\n<!-- table: nothing runs/a -->\n<!-- end -->\n");
-    assert!(message.contains("README.md:2") && message.contains("table nothing: not one of policies, engine, trainer, beam"), "{message}");
-    let message = error("<!-- table: policies runs/gone -->\n<!-- end -->\n");
+    assert!(message.contains("README.md:2") && message.contains("table nothing: not one of ratios, engine, trainer, radio"), "{message}");
+    let message = error("<!-- table: ratios runs/gone -->\n<!-- end -->\n");
     assert!(message.contains("README.md:1") && message.contains("runs/gone/targets.json: cannot be read"), "{message}");
-    let message = error("<!-- table: beam runs/a -->\n<!-- end -->\n");
-    assert!(message.contains("runs/a/beam.json: cannot be read"), "{message}");
+    let message = error("<!-- table: radio runs/a -->\n<!-- end -->\n");
+    assert!(message.contains("runs/a/radio.json: cannot be read"), "{message}");
     for unfinished in ["<!-- table: trainer runs/a -->\n", "<!-- table: trainer runs/a -->\n<!-- table: trainer runs/a -->\n<!-- end -->\n"]
     {
         assert!(error(unfinished).contains("README.md:1: no <!-- end -->"), "{}", error(unfinished));
     }
     assert!(error("text\n<!-- end -->\n").contains("README.md:2: <!-- end --> without"));
     assert!(error("<!-- table: trainer -->\n<!-- end -->\n").contains("a marker is <!-- table: NAME RUN-DIRECTORY -->"));
-    assert!(fill(Path::new("/nowhere/README.md")).unwrap_err().to_string().contains("/nowhere/README.md: cannot be read"));
+    assert!(fill(&TABLES, Path::new("/nowhere/README.md")).unwrap_err().to_string().contains("/nowhere/README.md: cannot be read"));
 }
 
 #[test]

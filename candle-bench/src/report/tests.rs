@@ -1,11 +1,12 @@
 use super::*;
 use crate::case::{Case, Pass};
+use crate::families;
 use crate::figure::Figure;
 use crate::harness::Measurement;
 use crate::latency::LatencyRow;
 use crate::stats::Summary;
 use crate::table::Report;
-use crate::targets::{Limit, TargetRow};
+use crate::target::{Limit, TargetRow};
 
 const EVIL: &str = "<script>alert('x')</script>&\"|, second";
 
@@ -48,7 +49,7 @@ fn page(rows: Vec<LatencyRow>, targets: Vec<TargetRow>, advice: &[Recommendation
     Report::new(command.clone(), method.clone(), rows).write(&run, "latency").unwrap();
     Report { interrupted: true, ..Report::new(command, method, targets) }.write(&run, "targets").unwrap();
     let file = directory.path().join("pages/report.html");
-    write(&Run::open(&run).unwrap(), advice, &file).unwrap();
+    write(&Run::open(&families::shipped(), &run).unwrap(), advice, &file).unwrap();
     std::fs::read_to_string(file).unwrap()
 }
 
@@ -124,7 +125,7 @@ fn odd_and_many_rows_make_a_page() {
 #[test]
 fn committed_runs_have_a_page() {
     for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("runs")).unwrap() {
-        let run = Run::open(&entry.unwrap().path()).unwrap();
+        let run = Run::open(&families::shipped(), &entry.unwrap().path()).unwrap();
         let page = html(&run, &[]).unwrap();
         let rows: Vec<_> = run.suites.values().flat_map(|suite| &suite.rows).collect();
         assert_eq!(page.matches(" data-what=").count(), rows.len());

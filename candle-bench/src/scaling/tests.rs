@@ -1,11 +1,11 @@
 use super::*;
 use crate::table::{Record, csv};
-use candle_models::policy::Heads;
+use crate::testing;
 use std::path::Path;
 
 fn suite(directory: &Path, kinds: &[&str]) -> ScalingSuite {
     ScalingSuite {
-        networks: kinds.iter().map(|kind| Network::random(kind, Heads::Independent, directory).unwrap()).collect(),
+        networks: kinds.iter().map(|kind| testing::network(kind, directory)).collect(),
         frames: vec![30, 60, 90],
         batches: vec![1, 4],
         sessions: vec![1, 2],
@@ -32,7 +32,7 @@ fn every_axis_has_its_curve_and_a_window_has_two_sides() {
         ("attention", Axis::Frames, "from the window of 60", 2),
         ("attention", Axis::Batch, "all", 2),
         ("attention", Axis::Sessions, "all", 2),
-        ("policies", Axis::Ranks, "all", 0),
+        ("networks", Axis::Ranks, "all", 0),
     ];
     assert_eq!(found, expected);
     for row in rows.iter().filter(|row| row.axis != Axis::Ranks) {
@@ -56,7 +56,7 @@ fn ranks_have_efficiency_and_communication() {
         efficiency: Some(efficiency),
         communication: Some(0.125 * (x - 1) as f64),
     };
-    let case = Trainee::policy("mlp", Heads::Independent).unwrap().case(4, 8, 1);
+    let case = testing::trainee("mlp").case(4, 8, 1);
     let points = vec![point(1, 100.0, 1.0), point(2, 60.0, 0.83), point(4, 50.0, 0.5)];
     let row = ScalingRow::new(&Host::detect(Some("test".into())), case, Axis::Ranks, "all".to_owned(), points);
     let text = csv(std::slice::from_ref(&row));

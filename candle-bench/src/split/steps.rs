@@ -1,16 +1,16 @@
 //! The trainer's own steps, and the same steps with a clock between their parts.
 
-use super::trainee::{Trainee, Work};
 use crate::case::Case;
 use crate::harness::{Round, Rounds};
 use crate::stats;
+use crate::trainee::{Trainee, Work};
 use anyhow::{Context, Result};
 #[cfg(test)]
 use candle_core::Tensor;
 use candle_core::{DType, Device, Var};
-use candle_models::beam::Products;
-use candle_models::device::{self, Purpose};
+use candle_models::device;
 use candle_models::nn::Params;
+use candle_models::ops::Products;
 use candle_models::random::Random;
 use candle_train::gradients::Gradients;
 use candle_train::metrics::Reporter;
@@ -31,7 +31,7 @@ const LAST_STEP: u64 = 1 << 40;
 /// Where the time of a step goes, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Split {
-    /// Waiting for a batch from the loader, or drawing channels.
+    /// Waiting for a batch from the loader, or making it.
     pub data: f64,
     /// From the batch to the loss.
     pub forward: f64,
@@ -76,18 +76,14 @@ impl Split {
     }
 }
 
-/// What losses are computed in, from the dtype of a case: on the CPU bf16 is one of products alone, and of beams alone.
-fn computing(trainee: &Trainee, case: &Case, device: &Device) -> Result<(DType, Products)> {
-    let purpose = match trainee {
-        Trainee::Policy { .. } => Purpose::Training,
-        Trainee::Beam { .. } => Purpose::Episodes,
-    };
-    let dtype = device::compute_dtype(Some(device::float_dtype(&case.dtype)?), device, purpose)?;
+/// What losses are computed in, from the dtype of a case: on the CPU bf16 is one of products alone.
+fn computing(trainee: &dyn Trainee, case: &Case, device: &Device) -> Result<(DType, Products)> {
+    let dtype = device::compute_dtype(Some(device::float_dtype(&case.dtype)?), device, trainee.purpose())?;
     Ok(if device.is_cpu() && dtype == DType::BF16 { (DType::F32, Products::Bf16) } else { (dtype, Products::F32) })
 }
 
 /// Whether a case can be trained in its dtype on a device, and why not.
-pub(crate) fn check(trainee: &Trainee, case: &Case, device: &Device) -> Result<()> {
+pub(crate) fn check(trainee: &dyn Trainee, case: &Case, device: &Device) -> Result<()> {
     computing(trainee, case, device).map(drop)
 }
 
@@ -102,7 +98,7 @@ pub(crate) struct Whole {
 
 impl Whole {
     /// A trainer before its first step.
-    pub fn new(trainee: &Trainee, case: &Case, device: &Device) -> Result<Self> {
+    pub fn new(trainee: &dyn Trainee, case: &Case, device: &Device) -> Result<Self> {
         let (dtype, products) = computing(trainee, case, device)?;
         let with = Resources { device: device.clone(), dtype, ..Resources::default() };
         let trainer = Trainer::new(trainee.trainer()?, trainee.vars(device)?, LAST_STEP, serde_json::Value::Null, with)?;
@@ -166,7 +162,7 @@ pub(crate) struct Phased {
 
 impl Phased {
     /// Before the first step.
-    pub fn new(trainee: &Trainee, case: &Case, device: &Device) -> Result<Self> {
+    pub fn new(trainee: &dyn Trainee, case: &Case, device: &Device) -> Result<Self> {
         let (dtype, products) = computing(trainee, case, device)?;
         let (config, vars, task) = (trainee.trainer()?, trainee.vars(device)?, trainee.work(case, device, products)?);
         let mut optimiser = Optimiser::new(config.optimiser, &vars)?;

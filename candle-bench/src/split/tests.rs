@@ -1,20 +1,13 @@
 use super::*;
+use crate::{families, testing};
 use candle_core::{Device, Tensor};
-use candle_models::beam::BeamConfig;
-use candle_models::policy::Heads;
 use steps::{Phased, Whole};
 
 fn quick() -> Settings {
     Settings { warm_up_s: 0.0, window_s: 0.001, rounds: 4, max_windows: 3, ..Settings::default() }
 }
 
-fn tiny_beam() -> Trainee {
-    let model = BeamRun::preset("paper").unwrap().model;
-    let config = BeamConfig { hidden: 16, base: 16, measurements: 3, ..model };
-    Trainee::Beam { name: "beam".to_owned(), config }
-}
-
-fn suite(trainees: Vec<(Trainee, Vec<usize>)>) -> TrainSplitSuite {
+fn suite(trainees: Trainees) -> TrainSplitSuite {
     TrainSplitSuite {
         trainees,
         frames: 4,
@@ -28,13 +21,17 @@ fn suite(trainees: Vec<(Trainee, Vec<usize>)>) -> TrainSplitSuite {
 }
 
 #[test]
-fn every_part_of_both_families_is_timed() {
-    let mlp = Trainee::policy("mlp", Heads::Independent).unwrap();
-    let suite = suite(vec![(mlp, vec![2, 3]), (tiny_beam(), vec![4])]);
+fn every_part_of_every_family_is_timed() {
+    let trainees: Trainees = testing::small_trainees().into_iter().map(|trainee| (trainee, vec![2, 3])).collect();
+    assert!(trainees.len() > 1);
+    let suite = suite(trainees);
     let rows = suite.run(&Host::detect(Some("test".into())), |_| {}).unwrap();
     assert!(suite.not_available().is_empty());
-    let named: Vec<_> = rows.iter().map(|row| (row.unit.as_str(), row.samples)).collect();
-    assert_eq!(named, [("frames", 8), ("frames", 12), ("episodes", 4)]);
+    let found: Vec<_> = rows.iter().map(|row| (row.unit.as_str(), row.samples)).collect();
+    let expected =
+        suite.trainees.iter().flat_map(|(trainee, _)| [2, 3].map(|batch| (trainee.unit(), trainee.samples(&trainee.case(batch, 4, 1)))));
+    assert_eq!(found, expected.collect::<Vec<_>>());
+    assert!(found.contains(&("frames", 8)) && found.contains(&("episodes", 3)), "{found:?}");
     for row in rows {
         let Split { data, forward, backward, optimiser, communication } = row.split;
         assert!(data > 0.0 && forward > 0.0 && backward > 0.0 && optimiser > 0.0, "{:?}", row.split);
@@ -53,7 +50,7 @@ fn every_part_of_both_families_is_timed() {
 #[test]
 fn several_ranks_have_communication_and_the_computation_of_a_share() {
     let directory = tempfile::tempdir().unwrap();
-    let mlp = Trainee::policy("mlp", Heads::Independent).unwrap();
+    let mlp = testing::trainee("mlp");
     let program = crate::ranks::testing::trainer(directory.path(), "$n");
     let suite = TrainSplitSuite { ranks: Some((program, vec![1, 2, 4])), ..suite(vec![(mlp, vec![3])]) };
     let rows = suite.run(&Host::detect(Some("test".into())), |_| {}).unwrap();
@@ -65,16 +62,16 @@ fn several_ranks_have_communication_and_the_computation_of_a_share() {
     assert!(split.forward > 0.0 && split.backward > 0.0 && split.optimiser > 0.0, "{split:?}");
     assert!(row.note.contains("measured alone") && row.peak_mb.is_none());
     let asked = std::fs::read_to_string(directory.path().join("asked")).unwrap();
-    assert!(asked.starts_with("launch --nproc 2 policy --preset mamba --config "), "{asked}");
+    assert!(asked.starts_with("launch --nproc 2 ") && asked.contains(" --preset mamba --config "), "{asked}");
 }
 
 /// Parts of another computation would say nothing of the trainer's step.
 #[test]
 fn steps_with_a_clock_train_what_the_trainer_trains_bit_for_bit() {
-    for trainee in [Trainee::policy("mamba", Heads::Autoregressive).unwrap(), tiny_beam()] {
+    for trainee in testing::small_trainees().into_iter().chain([testing::trainee("mamba")]) {
         let (case, cpu) = (trainee.case(2, 5, 1), Device::Cpu);
-        let mut whole = Whole::new(&trainee, &case, &cpu).unwrap();
-        let mut phased = Phased::new(&trainee, &case, &cpu).unwrap();
+        let mut whole = Whole::new(&*trainee, &case, &cpu).unwrap();
+        let mut phased = Phased::new(&*trainee, &case, &cpu).unwrap();
         (0..3).for_each(|_| assert!(!whole.step().unwrap().is_zero()));
         let spent: f64 = harness::Rounds::round(&mut phased, 3).unwrap().latencies_us.iter().sum();
         assert!((spent - 3.0 * phased.last(1).sum()).abs() < 1e-6 * spent);
@@ -89,7 +86,7 @@ fn steps_with_a_clock_train_what_the_trainer_trains_bit_for_bit() {
 
 #[test]
 fn a_step_adds_up_within_its_tolerance_only() {
-    let mlp = Trainee::policy("mlp", Heads::Independent).unwrap();
+    let mlp = testing::trainee("mlp");
     let row = |step: f64| TrainRow {
         host: Host::detect(Some("test".into())),
         case: mlp.case(1, 2, 1),
@@ -126,17 +123,6 @@ fn a_share_above_the_roof_is_refused_and_one_without_a_roof_is_none() {
 }
 
 #[test]
-fn what_a_weight_is_used_for_is_counted() {
-    let Trainee::Beam { config, .. } = tiny_beam() else { panic!("a beam") };
-    let (once, thrice) = (BeamConfig { measurements: 1, ..config.clone() }, config);
-    let uses = |config: &BeamConfig| trainee::beam_weight_uses(config).unwrap();
-    assert!(uses(&once) > 0.0 && uses(&thrice) > uses(&once) && uses(&thrice) < 3.0 * uses(&once), "others than the user's run once");
-    let mlp = Trainee::policy("mlp", Heads::Independent).unwrap();
-    let at = |batch, frames| mlp.weight_uses(&mlp.case(batch, frames, 1)).unwrap();
-    assert_eq!(at(3, 5), 15.0 * at(1, 1));
-}
-
-#[test]
 fn a_round_that_something_disturbed_is_not_what_a_step_takes() {
     let step = |us: f64| Split { data: us, forward: 2.0 * us, ..Split::default() };
     let round = Split::mean(&[step(1.0), step(5.0)]);
@@ -147,7 +133,7 @@ fn a_round_that_something_disturbed_is_not_what_a_step_takes() {
 
 #[test]
 fn what_this_device_does_not_compute_in_is_said() {
-    let mlp = Trainee::policy("mlp", Heads::Independent).unwrap();
+    let mlp = testing::trainee("mlp");
     let suite = TrainSplitSuite { dtypes: vec!["bf16".to_owned(), "f8".to_owned()], ..suite(vec![(mlp, vec![1])]) };
     let (rows, reasons) = (suite.run(&Host::detect(None), |_| {}).unwrap(), suite.not_available());
     assert!(rows.is_empty() && reasons.len() == 2, "{reasons:?}");
@@ -156,30 +142,30 @@ fn what_this_device_does_not_compute_in_is_said() {
 
 #[test]
 fn a_process_says_how_much_memory_training_took() {
-    let trainee = Trainee::policy("mlp", Heads::Independent).unwrap();
-    let request = MemoryRequest { case: trainee.case(2, 4, 1), trainee };
-    assert!(memory_of(&serde_json::to_string(&request).unwrap()).unwrap() > 1000);
-    assert!(memory_of("{}").unwrap_err().to_string().starts_with("not a request"));
+    let (families, trainee) = (families::shipped(), testing::trainee("mlp"));
+    let request = MemoryRequest { case: trainee.case(2, 4, 1), config: trainee.manifest().unwrap() };
+    let [before, peak] = memory_of(&families, &serde_json::to_string(&request).unwrap()).unwrap();
+    assert!(before > 1000 && peak >= before, "{before} and {peak} kB");
+    assert!(memory_of(&families, "{}").unwrap_err().to_string().starts_with("not a request"));
+    let stranger = MemoryRequest { config: Manifest::new("poker", &()).unwrap(), ..request };
+    let error = memory_of(&families, &serde_json::to_string(&stranger).unwrap()).unwrap_err().to_string();
+    assert_eq!(error, "no family poker in this program");
 }
 
 #[test]
-fn the_other_program_trains_the_same_model() {
+fn the_other_program_is_asked_for_the_same_family_and_gets_its_configuration() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("run.toml");
-    let mamba = Trainee::policy("mamba", Heads::Independent).unwrap();
-    for (trainee, family) in [(mamba, "policy"), (tiny_beam(), "beam")] {
-        let arguments = program_arguments(&trainee, &trainee.case(8, 6, 1), &file).unwrap();
-        assert_eq!(arguments[0], family);
-        let text = std::fs::read_to_string(&file).unwrap();
-        match &trainee {
-            Trainee::Policy { config, .. } => {
-                let run = candle_train::policy::config::RunConfig::resolve("mamba", Some(&text), &[]).unwrap();
-                assert_eq!((&run.model, run.data.batch, run.data.unroll), (config, 8, 6));
-            }
-            Trainee::Beam { config, .. } => {
-                let run = BeamRun::resolve("paper", Some(&text), &[]).unwrap();
-                assert_eq!((&run.model, run.episode.batch), (config, 8));
-            }
-        }
+    for trainee in testing::small_trainees() {
+        let case = trainee.case(8, 6, 1);
+        let (preset, text) = trainee.program(&case).unwrap();
+        let arguments = program_arguments(&*trainee, &case, &file).unwrap();
+        let family = trainee.manifest().unwrap().family;
+        let expected = [&family, "--preset", preset, "--config", file.to_str().unwrap()];
+        assert_eq!(arguments, expected.map(OsString::from));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+        // Another process makes the same from what it is told.
+        let again = family::trainee(&families::shipped(), &trainee.manifest().unwrap()).unwrap();
+        assert_eq!((again.name(), again.program(&case).unwrap()), (trainee.name(), (preset, text)));
     }
 }

@@ -1,7 +1,7 @@
 //! The suites of time and memory on sizes that take no time, and their reports read back.
 
 use crate::run;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 
@@ -82,8 +82,10 @@ fn what_the_suites_of_costs_cannot_do_is_said() {
 #[test]
 fn training_raises_the_peak_of_its_process_by_what_it_holds() {
     let bundle = Path::new("../weights/policy-mlp");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_candle-bench"));
-    let (code, said, error) = run(command.arg("train-peak").arg(bundle).args(["--batch", "2", "--frames", "4", "--threads", "1"]));
+    let config: Value = serde_json::from_slice(&std::fs::read(bundle.join("config.json")).unwrap()).unwrap();
+    let case = json!({ "model": "mlp", "backbone": "mlp", "pass": "train", "batch": 2, "frames": 4, "threads": 1, "device": "cpu", "dtype": "f32" });
+    let request = json!({ "config": config, "case": case }).to_string();
+    let (code, said, error) = run(Command::new(env!("CARGO_BIN_EXE_candle-bench")).arg("train-memory").arg(request));
     assert_eq!(code, Some(0), "{error}");
     let [before, peak] = said.split_whitespace().map(|n| n.parse::<u64>().unwrap()).collect::<Vec<_>>()[..] else { panic!("{said}") };
     // Parameters, gradients and two moments, all f32 as the weights on disk.

@@ -4,6 +4,9 @@
 
 mod compare;
 mod costs;
+mod families;
+#[path = "../../../candle-models/tests/shared/family_names.rs"]
+mod family_names;
 mod instructions;
 mod interrupt;
 mod pages;

@@ -1,11 +1,13 @@
-//! A family of models of one's own in the commands `candle-train` and `candle-infer`: a pursuer remembers where its target was and says which
+//! A family of models of one's own in the commands `candle-train`, `candle-infer` and `candle-bench`: a pursuer remembers where its target was and says which
 //! way to steer. The network and the family are here, its training is in `train.rs`.
 //!
 //! `cargo run --release --example own_family -- train pursuer --out chase` trains one; `inspect chase/bundle`, `export chase/bundle small
-//! --dtype q8` and `run small targets.safetensors` do as ever, with `position` `[T, 2]` and `speed` `[T, 1]` in the file.
+//! --dtype q8` and `run small targets.safetensors` do as ever, with `position` `[T, 2]` and `speed` `[T, 1]` in the file; `bench latency
+//! --bundles small` measures it.
 
 mod train;
 
+use candle_bench::family::BenchFamily;
 use candle_core::Device;
 use candle_models::bundle::{Bundle, Manifest};
 use candle_models::engine::Model;
@@ -19,7 +21,6 @@ use candle_models::recurrent::Recurrent;
 use candle_models::registry::{Family, Networks};
 use candle_models::tensors::{NamedTensors, Signature, TensorSpec};
 use candle_models::{Error, Result, families};
-use candle_train::command;
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -130,18 +131,25 @@ impl Family for PursuerFamily {
 /// Tensors by the signature are all that it is run on.
 impl InferFamily for PursuerFamily {}
 
+/// Bundles and what its signature says are all that is measured.
+impl BenchFamily for PursuerFamily {}
+
 /// The commands with one family more.
 pub fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().collect();
-    // `train` is `candle-train`, everything else `candle-infer`. Each has its registry, and its line of registration.
-    let trains = arguments.get(1).is_some_and(|command| command == "train");
-    if trains {
-        arguments.remove(1);
-        let registry = candle_train::families::shipped().with(&PursuerFamily);
-        // SAFETY: the program has started no thread yet.
-        return unsafe { command::run(&registry, arguments) };
-    }
-    let registry = families::commands().with(&PursuerFamily);
+    // `train` is `candle-train`, `bench` is `candle-bench`, everything else `candle-infer`. Each has its registry, and its line of registration.
     // SAFETY: the program has started no thread yet.
-    unsafe { infer::run(&registry, arguments) }
+    unsafe {
+        match arguments.get(1).map(String::as_str) {
+            Some("train") => {
+                arguments.remove(1);
+                candle_train::command::run(&candle_train::families::shipped().with(&PursuerFamily), arguments)
+            }
+            Some("bench") => {
+                arguments.remove(1);
+                candle_bench::command::run(&candle_bench::families::shipped().with(&PursuerFamily), arguments)
+            }
+            _ => infer::run(&families::commands().with(&PursuerFamily), arguments),
+        }
+    }
 }

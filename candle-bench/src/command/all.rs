@@ -1,12 +1,13 @@
 //! Every suite in one run, on the shipped bundles: their reports in one directory, their tables on one page.
 
+use crate::family::Families;
+use crate::host::Host;
+use crate::interrupt::EXIT_CODE;
+use crate::recommend::{self, Recommendation};
+use crate::run::{Run, suites};
+use crate::suite::{self, DeviceArgument, Python};
+use crate::{report, text};
 use anyhow::{Context, Result};
-use candle_bench::host::Host;
-use candle_bench::interrupt::EXIT_CODE;
-use candle_bench::recommend::{self, Recommendation};
-use candle_bench::run::{Run, SUITES};
-use candle_bench::suite::{self, DeviceArgument, Python};
-use candle_bench::{report, text};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -28,10 +29,6 @@ pub struct All {
     pub python: Python,
 }
 
-/// The shipped bundles: two policies and a beam controller.
-const POLICIES: &str = "weights/policy-mlp,weights/policy-mamba";
-const BUNDLES: &str = "weights/policy-mlp,weights/policy-mamba,weights/beam-c3";
-
 /// Most threads of a call in any of the suites.
 pub const THREADS: usize = 2;
 
@@ -45,11 +42,18 @@ struct Part {
     quick: String,
 }
 
-fn parts(on_gpu: bool) -> Vec<Part> {
-    let of = |bundles: &str, rest: &str| bundles.split(',').map(|b| format!("--bundles {b}")).collect::<Vec<_>>().join(" ") + " " + rest;
-    let part = |suite, full: &str, quick: &str| Part { suite, full: full.to_owned(), quick: format!("{quick} {QUICK}") };
+/// Suites that take long, and those that train ahead or have a peer, measure the bundles of the first family that ships some.
+fn parts(families: &Families, on_gpu: bool) -> Vec<Part> {
+    let of = |bundles: &[&str], rest: &str| bundles.iter().map(|b| format!("--bundles {b}")).collect::<Vec<_>>().join(" ") + " " + rest;
+    let every: Vec<&str> = families.iter().flat_map(|family| family.shipped()).copied().collect();
+    let first = families.iter().map(|family| family.shipped()).find(|bundles| !bundles.is_empty()).unwrap_or_default();
+    let one_bundle = &first[..first.len().min(1)];
+    let part = |suite, full: &str, quick: &str| {
+        let own = families.iter().map(|family| family.quick(suite)).collect::<Vec<_>>().join(" ");
+        Part { suite, full: full.to_owned(), quick: format!("{quick} {own} {QUICK}") }
+    };
     // A GPU computes in its weights' dtype and has no use for threads.
-    let (narrow, every, libraries) = match on_gpu {
+    let (narrow, dtypes, libraries) = match on_gpu {
         true => ("bf16", "f32,bf16,f16", "pytorch,pytorch-graphs"),
         false => ("q8", "f32,bf16,q8", "onnxruntime,pytorch,jax"),
     };
@@ -61,35 +65,27 @@ fn parts(on_gpu: bool) -> Vec<Part> {
     vec![
         part(
             "latency",
-            &of(BUNDLES, &format!("--dtypes {every} --executions captured,eager {threads}")),
-            &of(BUNDLES, &format!("{both} --batches 1,32,256 --window-batches 1 {one}")),
+            &of(&every, &format!("--dtypes {dtypes} --executions captured,eager {threads}")),
+            &of(&every, &format!("{both} --batches 1,32,256 --window-batches 1 {one}")),
         ),
-        part("batch-size", &of(BUNDLES, &format!("{both} {threads}")), &of(POLICIES, &format!("--dtypes {narrow} --most 256 {one}"))),
-        part("graph", &of(BUNDLES, threads), &of(BUNDLES, &format!("--batches 1 {one}"))),
-        part(
-            "precision",
-            &of(BUNDLES, &format!("--products {sizes} {threads}")),
-            &of(POLICIES, &format!("--products {size} --rows 32 {one}")),
-        ),
-        part("startup", &of(BUNDLES, &both), &of(BUNDLES, "--starts 5")),
+        part("batch-size", &of(&every, &format!("{both} {threads}")), &of(first, &format!("--dtypes {narrow} --most 256 {one}"))),
+        part("graph", &of(&every, threads), &of(&every, &format!("--batches 1 {one}"))),
+        part("precision", &of(&every, &format!("--products {sizes} {threads}")), &of(first, &format!("--products {size} --rows 32 {one}"))),
+        part("startup", &of(&every, &both), &of(&every, "--starts 5")),
         part(
             "roofline",
-            &of(BUNDLES, &format!("{both} {threads}")),
-            &of(BUNDLES, &format!("--batches 1,32 --sequences 8 --rows 1 --only gelu,scan,gru,adamw {trained} {one}")),
+            &of(&every, &format!("{both} {threads}")),
+            &of(&every, &format!("--batches 1,32 --sequences 8 --rows 1 --only gelu,scan,gru,adamw {trained} {one}")),
         ),
-        part(
-            "load",
-            &of(POLICIES, &format!("{both} {one}")),
-            &of(POLICIES, &format!("--sessions 1,16,64 --arrivals ticks --duration 1 {one}")),
-        ),
-        part("train", &format!("{trained} {threads}"), &of(POLICIES, &format!("{trained} --batches 4 {one}"))),
-        part("overlap", &of(POLICIES, threads), &of(POLICIES, &format!("--batches 4 {one}"))),
-        part("memory", &of(POLICIES, ""), &of("weights/policy-mlp", "--rows 1 --batch 2 --episodes 8 --beam-hidden 64")),
+        part("load", &of(first, &format!("{both} {one}")), &of(first, &format!("--sessions 1,16,64 --arrivals ticks --duration 1 {one}"))),
+        part("train", &format!("{trained} {threads}"), &of(first, &format!("{trained} --batches 4 {one}"))),
+        part("overlap", &of(first, threads), &of(first, &format!("--batches 4 {one}"))),
+        part("memory", &of(first, ""), &of(one_bundle, "--rows 1 --batch 2")),
         part("scaling", one, &format!("--backbones mamba --frames 15,30,60 --batches 1,8,64 --sessions 1,16 --load-seconds 0.3 {one}")),
         part(
             PEERS,
-            &of(POLICIES, &format!("{both} --libraries {libraries} {threads}")),
-            &of(POLICIES, &format!("--libraries {libraries} --batches 1 --passes step {one}")),
+            &of(first, &format!("{both} --libraries {libraries} {threads}")),
+            &of(first, &format!("--libraries {libraries} --batches 1 --passes step {one}")),
         ),
     ]
 }
@@ -130,24 +126,24 @@ impl Part {
 }
 
 /// Runs every suite. One that cannot run is named with its reason, and the others go on; after an interrupt there is a page of what there is.
-pub fn all(arguments: &All) -> Result<ExitCode> {
+pub fn all(families: &Families, arguments: &All) -> Result<ExitCode> {
     let (start, host) = (Instant::now(), Host::detect(arguments.host.clone()));
     let out = suite::directory(arguments.out.as_deref(), &host);
     println!("{host}.\nLatencies in microseconds. Methods, every column and charts: {}", out.join(report::REPORT).display());
     let on_gpu = arguments.device.open()?.device.is_cuda();
     let (mut failed, mut interrupted) = (Vec::new(), false);
-    for part in parts(on_gpu) {
+    for part in parts(families, on_gpu) {
         println!("\n## {}\n", part.suite);
         if let Some(why) = part.not_available(arguments, on_gpu) {
             println!("Not available: {why}");
             continue;
         }
         let line = part.line(arguments, &out, &host);
-        let matches = crate::command().try_get_matches_from(&line).with_context(|| format!("the arguments of {}", part.suite))?;
+        let matches = super::command(families).try_get_matches_from(&line).with_context(|| format!("the arguments of {}", part.suite))?;
         let (name, chosen) = matches.subcommand().context("a command line without a suite")?;
-        let entry = SUITES.iter().find(|entry| entry.name == name).with_context(|| format!("no suite {name}"))?;
+        let entry = suites(families).into_iter().find(|entry| entry.name == name).with_context(|| format!("no suite {name}"))?;
         eprintln!("{}: {:.0} s so far", part.suite, start.elapsed().as_secs_f64());
-        match crate::code((entry.run)(chosen, Some(line.join(" ")))) {
+        match super::code((entry.run)(families, chosen, Some(line.join(" ")))) {
             code if code == ExitCode::SUCCESS => {}
             code if code == ExitCode::from(EXIT_CODE) => {
                 interrupted = true;
@@ -156,7 +152,7 @@ pub fn all(arguments: &All) -> Result<ExitCode> {
             _ => failed.push(part.suite),
         }
     }
-    let run = match Run::open(&out) {
+    let run = match Run::open(families, &out) {
         // Before the first row.
         Err(_) if interrupted => return Ok(ExitCode::from(EXIT_CODE)),
         run => run?,
@@ -189,19 +185,20 @@ fn recommendations(found: &[Recommendation]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families;
     use candle_models::device::DeviceChoice;
 
     #[test]
     fn every_part_is_a_suite_with_arguments_that_it_takes() {
-        let host = Host::detect(Some("bench-1".to_owned()));
+        let (host, families) = (Host::detect(Some("bench-1".to_owned())), &families::shipped());
         for (quick, on_gpu) in [(true, false), (false, false), (true, true), (false, true)] {
             let python = Python { python: "python3".into(), script: "peer.py".into() };
             let device = DeviceArgument { device: if on_gpu { DeviceChoice::Cuda(0) } else { DeviceChoice::Cpu } };
             let all = All { quick, device, out: None, host: None, python };
-            for part in parts(on_gpu) {
-                let parsed = crate::command().try_get_matches_from(part.line(&all, Path::new("out"), &host)).unwrap();
+            for part in parts(families, on_gpu) {
+                let parsed = crate::command::command(families).try_get_matches_from(part.line(&all, Path::new("out"), &host)).unwrap();
                 let name = parsed.subcommand_name().unwrap();
-                assert!(name == part.suite && SUITES.iter().any(|entry| entry.name == name), "{}", part.suite);
+                assert!(name == part.suite && suites(families).iter().any(|entry| entry.name == name), "{}", part.suite);
                 assert_eq!(part.not_available(&all, on_gpu).is_some(), on_gpu && part.suite == "memory");
             }
         }

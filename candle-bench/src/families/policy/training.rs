@@ -1,35 +1,33 @@
 //! What the trainer adds to the work that training is: time above the bare sum, memory beside PyTorch's, time of a checkpoint.
 
+use super::ranks::RankSuite;
+use super::trainee::{games, run};
+use super::updates::Windows;
 use crate::calls::Inputs;
 use crate::case::{Case, Pass};
 use crate::harness::{Rounds, Settings, Subject, Timed, pool};
-use crate::host::Host;
+use crate::host::{self, Host};
 use crate::network::Network;
 use crate::peer::{Library, Peer, PeerCase};
-use crate::ranks::RankSuite;
+use crate::split::{self, MEMORY_STEPS};
 use crate::stats::{self, Interval};
 use crate::suite::{Common, Python, Suite, SuiteRun};
-use crate::targets::{Limit, TargetRow, peak_kilobytes};
-use crate::train::Windows;
+use crate::target::{Limit, TargetRow};
 use crate::update::Update;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Var};
 use candle_models::nn::Params;
-use candle_models::policy::simulation::simulate;
-use candle_models::policy::{Policy, PolicyConfig};
+use candle_models::policy::{Policy, PolicyConfig, PolicyFamily};
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use candle_train::checkpoint::{Checkpoint, Retention, Store, Writer, host_copy};
 use candle_train::policy::config::RunConfig;
 use candle_train::policy::loader::Order;
 use candle_train::policy::run::{Games, Plan};
-use candle_train::policy::shards::Shard;
 use candle_train::run::Place;
 use candle_train::stop::Stop;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// What the trainer adds to its work: time above the bare sum, memory beside PyTorch's, time of a checkpoint; Mamba policy.
@@ -60,7 +58,7 @@ impl Suite for Training {
         let common = &self.common;
         common.validate(&[&[self.batch]])?;
         let suite = TrainingSuite {
-            network: Network::open(Path::new("weights/policy-mamba"))?,
+            network: Network::of(&PolicyFamily, Path::new("weights/policy-mamba"))?,
             batch: self.batch,
             frames: common.window,
             threads: common.threads.clone(),
@@ -80,10 +78,8 @@ impl Suite for Training {
 /// Steps of a run of the trainer, and those of them that do not count: the first ones find cold memory.
 const STEPS: u64 = 10;
 const COLD_STEPS: usize = 3;
-/// Training steps of either side before its peak of memory is read: the second one is the first that has moments beside gradients.
-const MEMORY_STEPS: u64 = 3;
-/// Of them, the peer makes these when it is prepared.
-const PREPARED_STEPS: u64 = 2;
+/// Of the training steps before a peak of memory is read, the peer makes these when it is prepared.
+const PREPARED_STEPS: usize = 2;
 /// The checkpoint's model, and how often it is saved.
 const PARAMETERS: usize = 10_000_000;
 const SAVES: usize = 7;
@@ -133,7 +129,7 @@ impl TrainingSuite {
     /// The trainer's step against forward, backward and optimiser alone, in rounds of either in turn.
     fn overhead(&self, case: &Case, host: &Host) -> Result<TargetRow> {
         let pool = pool(case.threads)?;
-        let (games, model) = (games()?, self.network.policy()?);
+        let (games, model) = (Games { train: games()?, held_out: Vec::new() }, self.network.config()?);
         let mut bare = Timed(BareStep::new(&model, case)?);
         let (mut ratios, mut ours, mut sums) = (Vec::new(), Vec::new(), Vec::new());
         let start = Instant::now();
@@ -168,16 +164,7 @@ impl TrainingSuite {
 
     /// Peaks of the resident set of two processes that train the same architecture on batches of one size.
     fn memory(&self, case: &Case, mut peer: Peer, host: &Host) -> Result<TargetRow> {
-        let program = std::env::current_exe().context("this program cannot be found")?;
-        let mut command = Command::new(program);
-        command.arg("train-peak").arg(&self.network.bundle);
-        for (name, value) in [("--batch", self.batch), ("--frames", self.frames), ("--threads", case.threads)] {
-            command.arg(name).arg(value.to_string());
-        }
-        let output = command.output().context("a second process cannot be started")?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let figures: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        let [our_base, ours] = figures[..] else { anyhow::bail!("no peak from it: {}", String::from_utf8_lossy(&output.stderr)) };
+        let [our_base, ours] = split::memory_of_a_process(&host::this_program()?, &*self.network.trainee()?, case)?.map(|kb| kb as f64);
 
         let scratch = tempfile::tempdir().context("no directory for the inputs of the peer")?;
         let their_base = peer.peak_kilobytes()? as f64;
@@ -194,7 +181,7 @@ impl TrainingSuite {
             inputs: scratch.path().join("inputs.safetensors"),
             outputs: scratch.path().join("outputs.safetensors"),
         })?;
-        peer.round((MEMORY_STEPS - PREPARED_STEPS) as usize)?;
+        peer.round(MEMORY_STEPS - PREPARED_STEPS)?;
         let theirs = peer.peak_kilobytes()? as f64;
         let mb = |kilobytes: f64| kilobytes * 1024.0 / 1e6;
         Ok(TargetRow {
@@ -255,46 +242,24 @@ fn median(samples: &[f64]) -> f64 {
     stats::median(&stats::sorted(samples))
 }
 
-fn games() -> Result<Games> {
-    let shard = |seed| Ok(Arc::new(Shard::from_game(&simulate(seed, 3000), "simulated")?));
-    Ok(Games { train: (0..3).map(shard).collect::<Result<_>>()?, held_out: Vec::new() })
-}
-
-/// A run of this architecture as the trainer's preset has it, but for dropout, which is not the trainer's.
+/// A run of this architecture that writes every step.
 fn run_of(model: &PolicyConfig, case: &Case) -> Result<RunConfig> {
-    let mut run = RunConfig::preset("mamba")?;
-    run.model = model.clone();
-    (run.data.batch, run.data.unroll, run.data.burn_in, run.epochs) = (case.batch, case.frames, 0, 1000);
-    (run.noise.dropout, run.noise.drop_ids) = (0.0, 0.0);
-    run.trainer.log_every = 1;
+    let mut run = run(model, case)?;
+    (run.epochs, run.trainer.log_every) = (1000, 1);
     Ok(run)
 }
 
 /// Times of the trainer's steps in microseconds, from asking for the batch to the update, behind the cold ones.
 fn steps_of_trainer(model: &PolicyConfig, case: &Case, games: &Games) -> Result<Vec<f64>> {
     let directory = tempfile::tempdir().context("no directory for the metrics")?;
-    train(model, case, games, STEPS, &Place::New(directory.path().to_owned()))?;
+    let mut plan = Plan::new(run_of(model, case)?, games, Order::Epochs)?;
+    plan.steps = STEPS;
+    plan.train(&Place::New(directory.path().to_owned()), &Stop::after(None))?;
     let lines = std::fs::read_to_string(directory.path().join("metrics.jsonl"))?;
     let lines = lines.lines().map(serde_json::from_str::<serde_json::Value>).collect::<Result<Vec<_>, _>>()?;
     let times: Vec<f64> = lines.iter().filter_map(|line| Some(line["ms"].as_f64()? * 1e3)).collect();
     ensure!(times.len() == STEPS as usize, "metrics of {} steps, expected {STEPS}", times.len());
     Ok(times[COLD_STEPS..].to_vec())
-}
-
-fn train(model: &PolicyConfig, case: &Case, games: &Games, steps: u64, place: &Place) -> Result<()> {
-    let mut plan = Plan::new(run_of(model, case)?, games, Order::Epochs)?;
-    plan.steps = steps;
-    plan.train(place, &Stop::after(None))?;
-    Ok(())
-}
-
-/// Trains an architecture for some steps in this process: its resident set in KiB before anything was loaded, and the peak.
-pub fn train_peak(network: &Network, batch: usize, frames: usize, threads: usize) -> Result<[u64; 2]> {
-    let before = peak_kilobytes()?;
-    let case = network.case(Pass::Train, batch, frames, threads);
-    let pool = pool(threads)?;
-    pool.install(|| train(&network.policy()?, &case, &games()?, MEMORY_STEPS, &Place::Memory))?;
-    Ok([before, peak_kilobytes()?])
 }
 
 /// Forward, backward and optimiser of the policy's loss on one batch, and nothing else.
@@ -330,11 +295,11 @@ impl Subject for BareStep {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
     use candle_core::Tensor;
-    use candle_models::policy::Heads;
 
     fn tiny(directory: &std::path::Path) -> (Network, Case) {
-        let network = Network::random("mlp", Heads::Independent, directory).unwrap();
+        let network = testing::network("mlp", directory);
         let case = network.case(Pass::Train, 2, 4, 1);
         (network, case)
     }
@@ -343,7 +308,7 @@ mod tests {
     fn every_warm_step_of_the_trainer_is_timed() {
         let directory = tempfile::tempdir().unwrap();
         let (network, case) = tiny(directory.path());
-        let times = steps_of_trainer(&network.policy().unwrap(), &case, &games().unwrap()).unwrap();
+        let times = steps_of_trainer(&network.config().unwrap(), &case, &Games { train: games().unwrap(), held_out: Vec::new() }).unwrap();
         assert_eq!(times.len(), STEPS as usize - COLD_STEPS);
         assert!(times.iter().all(|&us| us > 1.0), "{times:?}");
     }
@@ -352,7 +317,7 @@ mod tests {
     fn the_bare_step_trains_what_the_trainer_trains() {
         let directory = tempfile::tempdir().unwrap();
         let (network, case) = tiny(directory.path());
-        let mut bare = BareStep::new(&network.policy().unwrap(), &case).unwrap();
+        let mut bare = BareStep::new(&network.config().unwrap(), &case).unwrap();
         let before: Vec<Tensor> = bare.update.vars.values().map(|var| var.as_tensor().copy().unwrap()).collect();
         bare.run().unwrap();
         assert!(bare.update.gradients.present().iter().all(|present| *present));

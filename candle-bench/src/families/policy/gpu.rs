@@ -14,11 +14,12 @@ use crate::peers::PeerSuite;
 use crate::startup::Start;
 use crate::stats::Interval;
 use crate::suite::{Common, DeviceArgument, Python, Suite, SuiteRun};
-use crate::targets::{Limit, TargetRow};
+use crate::target::{Limit, TargetRow};
 use anyhow::{Context, Result, bail};
 use candle_core::{DType, Tensor};
 use candle_models::device::{self, Purpose};
 use candle_models::ops::{self, Activation};
+use candle_models::policy::PolicyFamily;
 use candle_models::random::Random;
 use std::path::Path;
 
@@ -49,7 +50,7 @@ impl Suite for Gpu {
         let common = &self.common;
         common.validate(&[])?;
         let [dtype] = &common.dtypes[..] else { bail!("--dtypes: one at a time, found {}", common.dtypes.join(",")) };
-        let shipped = |name: &str| Network::open(&Path::new("weights").join(name))?.stored(dtype, bench.scratch());
+        let shipped = |name: &str| Network::of(&PolicyFamily, &Path::new("weights").join(name))?.stored(dtype, bench.scratch());
         let suite = GpuSuite {
             mlp: shipped("policy-mlp")?,
             mamba: shipped("policy-mamba")?,
@@ -300,10 +301,10 @@ impl GpuSuite {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_models::policy::Heads;
+    use crate::testing;
 
     fn suite(directory: &std::path::Path) -> GpuSuite {
-        let network = |kind| Network::random(kind, Heads::Autoregressive, directory).unwrap();
+        let network = |kind| testing::network(kind, directory);
         GpuSuite {
             mlp: network("mlp"),
             mamba: network("mamba"),

@@ -1,8 +1,10 @@
 //! `candle-bench instructions`: the counts of hot paths beside the table that is kept of them.
 
+use crate::family::Families;
+use crate::host;
+use crate::instructions::{HotPath, Table, Verdict, paths};
 use anyhow::{Context, Result};
-use candle_bench::instructions::{HotPath, Table, Verdict};
-use clap::ValueEnum;
+use candle_models::cli::Usage;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,7 +18,7 @@ pub struct Instructions {
     pub write: bool,
     /// Only these paths.
     #[arg(long, value_name = "PATH", value_delimiter = ',')]
-    pub only: Vec<HotPath>,
+    pub only: Vec<String>,
     /// The table.
     #[arg(long, value_name = "FILE", default_value = "candle-bench/instructions.csv")]
     pub table: PathBuf,
@@ -27,7 +29,7 @@ pub struct Instructions {
 
 #[derive(clap::Args)]
 pub struct CountedPath {
-    pub path: HotPath,
+    pub path: String,
 }
 
 /// How many functions are named below a path that changed.
@@ -35,22 +37,33 @@ const NAMED: usize = 5;
 /// The command that makes the table anew, as messages name it.
 const RENEW: &str = "CARGO_INCREMENTAL=0 cargo run --bin candle-bench -- instructions --write";
 
-pub fn instructions(arguments: &Instructions) -> Result<ExitCode> {
+pub fn instructions(families: &Families, arguments: &Instructions) -> Result<ExitCode> {
     let Instructions { check, write, only, table, valgrind } = arguments;
     // Read before minutes of counting.
     let kept = if *check { Some(read(arguments)?) } else { None };
-    let program = std::env::current_exe().context("this program cannot be found")?;
-    let paths = if only.is_empty() { HotPath::value_variants() } else { only };
-    let now = Table::count(paths, &program, valgrind, |path, instructions| {
-        let before = kept.as_ref().and_then(|kept| kept.counts.get(&path.name()));
+    let program = host::this_program()?;
+    let paths = if only.is_empty() { paths(families) } else { only.iter().map(|name| named(families, name)).collect::<Result<_>>()? };
+    let now = Table::count(&paths, &program, valgrind, |path, instructions| {
+        let before = kept.as_ref().and_then(|kept| kept.counts.get(path.name));
         let beside = before.map_or_else(String::new, |before| format!(", {} in the table", before.total));
-        println!("{}: {instructions} instructions a call{beside}", path.name());
+        println!("{}: {instructions} instructions a call{beside}", path.name);
     })?;
     if *write {
         std::fs::write(table, now.text()).with_context(|| table.display().to_string())?;
         eprintln!("written: {}", table.display());
     }
     kept.map_or(Ok(ExitCode::SUCCESS), |kept| judge(&kept, &now))
+}
+
+/// Takes one path, in a process that is counted.
+pub fn counted(families: &Families, arguments: &CountedPath) -> Result<ExitCode> {
+    named(families, &arguments.path)?.run().map(|()| ExitCode::SUCCESS)
+}
+
+fn named(families: &Families, name: &str) -> Result<HotPath> {
+    let paths = paths(families);
+    let known = || paths.iter().map(|path| path.name).collect::<Vec<_>>().join(", ");
+    paths.iter().find(|path| path.name == name).copied().ok_or_else(|| Usage::error(format!("path {name}: not one of {}", known())))
 }
 
 fn read(arguments: &Instructions) -> Result<Table> {

@@ -1,12 +1,13 @@
 //! What looks at the machine, or at two runs.
 
+use crate::compare;
+use crate::family::Families;
+use crate::interrupt::Interrupt;
+use crate::run::Run;
+use crate::self_check::{self, Here};
+use crate::suite::DeviceArgument;
+use crate::text::terminal_width;
 use anyhow::Result;
-use candle_bench::compare;
-use candle_bench::interrupt::Interrupt;
-use candle_bench::run::Run;
-use candle_bench::self_check::{self, Here};
-use candle_bench::suite::DeviceArgument;
-use candle_bench::text::terminal_width;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,9 +36,9 @@ pub struct SelfCheck {
 }
 
 /// Runs that cannot be compared are bad use.
-pub fn compare(arguments: &Compare) -> Result<ExitCode> {
+pub fn compare(families: &Families, arguments: &Compare) -> Result<ExitCode> {
     let compared = || -> Result<_> {
-        let [before, after] = [Run::open(&arguments.before)?, Run::open(&arguments.after)?];
+        let [before, after] = [Run::open(families, &arguments.before)?, Run::open(families, &arguments.after)?];
         compare::compare(&before, &after, arguments.threshold / 100.0)
     };
     let compared = match compared() {
@@ -53,9 +54,9 @@ pub fn compare(arguments: &Compare) -> Result<ExitCode> {
     Ok(if compared.regressions > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-pub fn self_check(arguments: &SelfCheck) -> Result<ExitCode> {
+pub fn self_check(families: &Families, arguments: &SelfCheck) -> Result<ExitCode> {
     let checks = self_check::named(&arguments.only)?;
-    let here = Here { place: arguments.device.open()?, interrupt: Interrupt::default() };
+    let here = Here { families, place: arguments.device.open()?, interrupt: Interrupt::default() };
     here.interrupt.on_signal()?;
     let refused = self_check::run(&checks, &here, |name, finding| println!("{}", self_check::line(name, finding)))?;
     if refused.is_empty() {

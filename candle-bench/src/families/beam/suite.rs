@@ -1,5 +1,6 @@
 //! The beam family: a training step beside PyTorch's and the machine's matrix product, channels, and the next beam for one user.
 
+use super::trainee::{PRESET, episodes, weight_uses};
 use crate::calls::{Answers, agreement, read_answers};
 use crate::case::{Case, Pass};
 use crate::formulas;
@@ -7,18 +8,17 @@ use crate::harness::{self, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::ops::Peaks;
 use crate::peer::{Library, Peer, PeerCase};
-use crate::split::trainee::{beam_weight_uses, episodes};
 use crate::suite::{Common, Python, Suite, SuiteRun};
-use crate::targets::{Limit, TargetRow};
+use crate::target::{Limit, TargetRow};
 use crate::update::Update;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
-use candle_models::beam::{Beam, BeamConfig, Products, Tapes, alignment};
+use candle_models::beam::{Beam, BeamConfig, BeamFamily, Products, Tapes, alignment};
 use candle_models::bundle::{self, Bundle, Manifest, Storage};
 use candle_models::engine::{Engine, Options, Session};
-use candle_models::families;
 use candle_models::nn::Params;
 use candle_models::random::Random;
+use candle_models::registry::{Family, Registry};
 use candle_models::tensors::NamedTensors;
 use candle_train::beam::config::RunConfig;
 use std::collections::BTreeMap;
@@ -107,11 +107,11 @@ impl BeamSuite {
 
     /// The published network with this suite's width.
     fn config(&self) -> Result<BeamConfig> {
-        Ok(BeamConfig { hidden: self.hidden, ..RunConfig::preset("paper")?.model })
+        Ok(BeamConfig { hidden: self.hidden, ..RunConfig::preset(PRESET)?.model })
     }
 
     fn case(&self, threads: usize, dtype: &str) -> Case {
-        let measurements = RunConfig::preset("paper").map_or(0, |run| run.model.measurements);
+        let measurements = RunConfig::preset(PRESET).map_or(0, |run| run.model.measurements);
         Case::of(&format!("beam c3 as published, gru 2x{}", self.hidden), Pass::Train, [self.batch, measurements, threads], dtype)
     }
 
@@ -134,7 +134,7 @@ impl BeamSuite {
             outputs: scratch.path().join("outputs.safetensors"),
         };
         peer.prepare(&theirs)?;
-        let agreed = agreement(&calls.answers()?, &read_answers(&theirs.outputs)?, "f32")?;
+        let agreed = agreement(&calls.answers()?, &read_answers(&theirs.outputs)?, "f32", None)?;
         ensure!(agreed.holds(), "the losses before and after an update differ: {agreed:?}");
         let mut narrow = TrainCalls::new(&config, self.batch, Products::Bf16, pool.clone())?;
         let row = |what: &str, found: f64, limit: Limit, unit: &str, evidence: String, case: &Case| TargetRow {
@@ -162,7 +162,7 @@ impl BeamSuite {
             }
         }
         let peak = Peaks::of_threads(threads, &self.settings)?.gflop_per_s;
-        let ours = formulas::gflop_per_s(formulas::training_flop(beam_weight_uses(&config)? * self.batch as f64), fastest);
+        let ours = formulas::gflop_per_s(formulas::training_flop(weight_uses(&config)? * self.batch as f64), fastest);
         let evidence = format!("{ours:.0} of {peak:.0} GFLOP/s, 6 per weight and use");
         rows.push(row("training step, share of the machine's own f32 product", ours / peak, Limit::AtLeast(0.7), "share", evidence, &case));
         let generation = pool.install(|| generation_us(&config, self.batch))?;
@@ -174,9 +174,14 @@ impl BeamSuite {
     /// From a measurement to the next beam through a session of an engine, on one thread.
     fn next_beam(&self, dtype: &str, most: f64, host: &Host) -> Result<TargetRow> {
         let scratch = tempfile::tempdir().context("no directory for the weights")?;
-        families::shipped().export(&Bundle::open(&self.bundle)?, Storage::parse(dtype)?, scratch.path().join(dtype))?;
+        Registry::new([&BeamFamily as &dyn Family]).export(
+            &Bundle::open(&self.bundle)?,
+            Storage::parse(dtype)?,
+            scratch.path().join(dtype),
+        )?;
         let bundle = Bundle::open(scratch.path().join(dtype))?;
-        let engine = Engine::start(families::shipped().load(&bundle)?, &Options { sessions: 1, ..Options::default() })?;
+        let engine =
+            Engine::start(Registry::new([&BeamFamily as &dyn Family]).load(&bundle)?, &Options { sessions: 1, ..Options::default() })?;
         let measured = harness::measure(&mut Timed(NextBeam(engine.open()?)), &self.settings)?;
         let config: BeamConfig = bundle.config()?;
         let model = format!("{} gru x{}", self.bundle.display(), config.hidden);
@@ -285,10 +290,11 @@ impl Subject for &mut TrainCalls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::beam::tiny;
 
     #[test]
     fn an_update_moves_the_loss_and_the_peer_gets_what_it_needs() {
-        let config = BeamConfig { hidden: 16, base: 16, measurements: 3, ..RunConfig::preset("paper").unwrap().model };
+        let config = tiny();
         let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap());
         let mut calls = TrainCalls::new(&config, 8, Products::F32, pool).unwrap();
         let directory = tempfile::tempdir().unwrap();

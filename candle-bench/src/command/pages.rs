@@ -1,9 +1,10 @@
 //! What is made from runs that were measured before.
 
+use crate::family::Families;
+use crate::run::Run;
+use crate::{readme, recommend, report};
 use anyhow::{Context, Result};
-use candle_bench::run::Run;
-use candle_bench::{readme, recommend, report};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
@@ -17,27 +18,28 @@ pub struct Page {
 
 #[derive(clap::Args)]
 pub struct Readme {
-    /// The Markdown files; the runs that a file names lie relative to it.
-    #[arg(value_name = "FILE", default_values = ["docs/beam.md", "docs/benchmarks.md"])]
+    /// The Markdown files; the runs that a file names lie relative to it [default: those in docs that ask for a table].
+    #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Write nothing and fail where a table is not what its run says.
     #[arg(long)]
     pub check: bool,
 }
 
-pub fn report(arguments: &Page) -> Result<ExitCode> {
-    let run = Run::open(&arguments.run)?;
+pub fn report(families: &Families, arguments: &Page) -> Result<ExitCode> {
+    let run = Run::open(families, &arguments.run)?;
     let file = arguments.out.clone().unwrap_or_else(|| arguments.run.join(report::REPORT));
     report::write(&run, &recommend::of_run(&arguments.run)?, &file)?;
     println!("{}", file.display());
     Ok(ExitCode::SUCCESS)
 }
 
-pub fn readme(arguments: &Readme) -> Result<ExitCode> {
+pub fn readme(families: &Families, arguments: &Readme) -> Result<ExitCode> {
     let Readme { files, check } = arguments;
-    let mut code = ExitCode::SUCCESS;
-    for file in files {
-        let filled = readme::fill(file)?;
+    let files = if files.is_empty() { readme::with_tables(Path::new("docs"))? } else { files.clone() };
+    let (tables, mut code) = (readme::tables(families), ExitCode::SUCCESS);
+    for file in &files {
+        let filled = readme::fill(&tables, file)?;
         if *check {
             for table in &filled.stale {
                 eprintln!("error: {table}: not what the run says, candle-bench readme makes it anew");

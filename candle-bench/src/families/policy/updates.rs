@@ -1,9 +1,10 @@
-//! A training step of the game policy as a subject: forward, backward, AdamW over one batch of windows.
+//! A training step of a policy on given inputs, as a subject: forward, backward, AdamW over one batch of windows.
 
 use crate::calls::{Answers, Inputs};
 use crate::case::Case;
 use crate::harness::{Subject, pool};
 use crate::network::Network;
+use crate::ops::Form;
 use crate::update::Update;
 use anyhow::{Context, Result};
 use candle_core::{Device, Tensor};
@@ -16,7 +17,7 @@ use candle_train::policy::loss;
 use std::sync::Arc;
 
 /// A policy and the batch of windows that it is trained on.
-pub(crate) struct Windows {
+pub(super) struct Windows {
     policy: Policy,
     inputs: NamedTensors,
     actions: Tensor,
@@ -46,7 +47,7 @@ impl Windows {
 }
 
 /// Every call is one update of the parameters on the same batch.
-pub struct TrainCalls {
+pub(super) struct TrainCalls {
     windows: Windows,
     state: NamedTensors,
     update: Update,
@@ -57,7 +58,7 @@ impl TrainCalls {
     /// The network of the case with its weights as variables.
     pub fn new(network: &Network, case: &Case, inputs: &Inputs) -> Result<Self> {
         let params = Params::init(Random::new(0), &Device::Cpu);
-        let policy = Policy::new(&network.policy()?, &params)?;
+        let policy = Policy::new(&network.config()?, &params)?;
         let vars = params.vars();
         let tensors = network.tensors()?;
         for (name, var) in &vars {
@@ -66,12 +67,6 @@ impl TrainCalls {
         let windows = Windows::new(policy, case, inputs)?;
         let pool = pool(case.threads)?;
         Ok(Self { state: windows.initial_state(case)?, update: Update::like_the_peer(vars)?, windows, pool })
-    }
-
-    /// The loss before and after the first update, in nats a frame.
-    pub fn answers(&mut self) -> Result<Answers> {
-        let losses = vec![f64::from(self.update()?), f64::from(self.update()?)];
-        Ok(Answers::from([("loss".to_owned(), losses)]))
     }
 
     fn update(&mut self) -> Result<f32> {
@@ -86,16 +81,24 @@ impl Subject for TrainCalls {
     }
 }
 
+impl Form for TrainCalls {
+    /// The loss before and after the first update, in nats a frame.
+    fn answers(&mut self) -> Result<Answers> {
+        let losses = vec![f64::from(self.update()?), f64::from(self.update()?)];
+        Ok(Answers::from([("loss".to_owned(), losses)]))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::case::Pass;
-    use candle_models::policy::Heads;
+    use crate::testing;
 
     #[test]
     fn updates_lower_the_loss_of_their_batch() {
         let directory = tempfile::tempdir().unwrap();
-        let network = Network::random("mlp", Heads::Autoregressive, directory.path()).unwrap();
+        let network = testing::network("mlp", directory.path());
         let case = network.case(Pass::Train, 2, 5, 1);
         let inputs = Inputs::random(&*network.load().unwrap(), &case);
         let mut calls = TrainCalls::new(&network, &case, &inputs).unwrap();

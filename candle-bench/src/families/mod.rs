@@ -1,0 +1,11 @@
+//! The families of this workspace, each a folder of its name and its place in the list.
+
+pub mod beam;
+pub mod policy;
+
+use crate::family::Families;
+
+/// All of them.
+pub fn shipped() -> Families {
+    Families::new([&candle_models::policy::PolicyFamily, &candle_models::beam::BeamFamily])
+}
