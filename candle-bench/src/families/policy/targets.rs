@@ -222,12 +222,15 @@ impl TargetSuite {
             interrupt: self.settings.interrupt.clone(),
         };
         for row in suite.run(host, |_| {})? {
+            let (all, own) = (&row.latency_us, row.own_us.as_ref().context("a load that was measured without the machine's lateness")?);
             let evidence = format!(
-                "{} steps in {} s, p50 {:.0} us, max {:.1} ms; a thread that only sleeps was up to {:.1} ms late",
-                row.latency_us.n,
+                "{} steps in {} s, p50 {:.0} us, p99.9 {:.1} ms, max {:.1} ms, {} late; a thread that only sleeps was up to {:.1} ms late",
+                all.n,
                 row.seconds,
-                row.latency_us.p50,
-                row.latency_us.max / 1e3,
+                all.p50,
+                all.p99_9.unwrap_or(all.max) / 1e3,
+                all.max / 1e3,
+                row.missed,
                 row.pause_us / 1e3
             );
             let target = |what: &str, found: f64, most: f64, unit: &str| TargetRow {
@@ -240,8 +243,9 @@ impl TargetSuite {
                 unit: unit.into(),
                 evidence: evidence.clone(),
             };
-            add(target("64 sessions at 60 Hz, Mamba, p99.9", row.latency_us.p99_9.unwrap_or(row.latency_us.max) / 1e3, 4.0, "ms"));
-            add(target("64 sessions at 60 Hz, Mamba, deadlines missed", row.missed as f64, 0.0, "steps"));
+            let missed = row.own_missed.unwrap_or(row.missed) as f64;
+            add(target("64 sessions at 60 Hz, Mamba, p99.9 less the machine's pauses", own.p99_9.unwrap_or(own.max) / 1e3, 1.0, "ms"));
+            add(target("64 sessions at 60 Hz, Mamba, deadlines missed less those", missed, 0.0, "steps"));
         }
         Ok(())
     }
