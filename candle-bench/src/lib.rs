@@ -1,5 +1,8 @@
 //! Measures the models of this workspace: latency by batch and backbone, and comparisons with PyTorch, ONNX Runtime
 //! and JAX on the same weights and inputs.
+//!
+//! The command is a function of the families that a program registers, [`command::run`]. What it asks of a family stands in
+//! [`family::BenchFamily`], what it asks of the training of one in [`trainee::Trainee`]; the suites are listed in [`run::suites`].
 
 pub mod batch_size;
 pub mod calls;
