@@ -12,6 +12,8 @@ export CARGO_TARGET_DIR="$CI_CACHE/target"
 export CARGO_TERM_COLOR=never
 # Nothing here is built twice in a row: what an incremental build keeps for the next one costs time and disk.
 export CARGO_INCREMENTAL=0
+# And no unit of code generation has to wait for a neighbour: one takes a third less of the processor than sixteen, which are joined again.
+export CARGO_PROFILE_DEV_CODEGEN_UNITS=1
 # Real replays, where they lie beside the clone; without them the tests that need them say that they were skipped.
 if [ -z "${CANDLE_DATA:-}" ] && [ -d ../shared/data ]; then
     CANDLE_DATA="$(cd ../shared/data && pwd)"
