@@ -7,6 +7,7 @@ use crate::flat::FlatGradients;
 use crate::parallel::Communicator;
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, DType, Storage, Tensor, Var};
+use candle_models::ops::slices;
 use candle_models::{Error, Result};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
@@ -153,24 +154,12 @@ fn add(slot: &mut Slot, sum: &mut [f32], gradient: &Tensor) -> Result<()> {
         return Err(Error::tensor(&slot.name, "a contiguous gradient on the CPU", format!("{layout:?}")));
     };
     if slot.present {
-        sum.iter_mut().zip(&values[start..end]).for_each(|(s, g)| *s += g);
+        slices::add(sum, &values[start..end]);
     } else {
         sum.copy_from_slice(&values[start..end]);
     }
     slot.present = true;
     Ok(())
-}
-
-/// In f64, over eight lanes: one sum waits four cycles for each value.
-fn sum_of_squares(values: &[f32]) -> f64 {
-    let (chunks, tail) = values.as_chunks::<8>();
-    let mut lanes = [0.0; 8];
-    for chunk in chunks {
-        for (lane, x) in lanes.iter_mut().zip(chunk) {
-            *lane += f64::from(*x) * f64::from(*x);
-        }
-    }
-    lanes.iter().sum::<f64>() + tail.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>()
 }
 
 impl Gradients {
@@ -261,13 +250,13 @@ impl Gradients {
     pub fn norm(&self) -> Result<f64> {
         match &self.sums {
             Sums::Host(gradients) => {
-                let square = |slot: &Slot| sum_of_squares(gradients.values(slot).unwrap_or_default());
+                let square = |slot: &Slot| slices::sum_of_squares(gradients.values(slot).unwrap_or_default());
                 let squares: Vec<f64> = gradients.slots.par_iter().map(square).collect();
                 Ok(squares.iter().sum::<f64>().sqrt() * self.unscale)
             }
             #[cfg(feature = "cuda")]
             Sums::Cuda(gradients) => {
-                Ok(gradients.to_host()?.iter().flatten().map(|v| sum_of_squares(v)).sum::<f64>().sqrt() * self.unscale)
+                Ok(gradients.to_host()?.iter().flatten().map(|v| slices::sum_of_squares(v)).sum::<f64>().sqrt() * self.unscale)
             }
         }
     }

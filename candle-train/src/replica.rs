@@ -63,10 +63,8 @@ pub(crate) fn broadcast_parameters(ranks: &dyn Communicator, vars: &BTreeMap<Str
         return Ok(());
     }
     for var in vars.values() {
-        let values = var.flatten_all()?.to_vec1::<f32>()?;
-        let mut bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        ranks.broadcast(&mut bytes, 0)?;
-        let values = bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        let mut values = var.flatten_all()?.to_vec1::<f32>()?;
+        ranks.broadcast(bytemuck::cast_slice_mut(&mut values), 0)?;
         var.set(&Tensor::from_vec(values, var.shape(), var.device())?)?;
     }
     Ok(())

@@ -36,6 +36,7 @@ mod packed;
 mod selective_scan;
 pub mod sigmoid;
 pub(crate) mod simd;
+pub mod slices;
 pub mod softmax;
 pub mod tanh;
 #[cfg(target_arch = "x86_64")]

@@ -4,10 +4,11 @@
 //! stays on the device: the update reads it there, and the host sees it only together with the loss.
 
 use crate::gradients::{Clipping, bucket_sizes};
-use crate::optim::{Factors, Moment, ParameterGroup, Step};
+use crate::optim::{Moment, ParameterGroup, Step};
 use crate::parallel::Communicator;
 use candle_core::{CudaDevice, DType, Device, Tensor, Var};
 use candle_models::cuda::{Gpu, Kernel, Source, address, empty};
+use candle_models::ops::slices::AdamwFactors;
 use candle_models::{Error, Result};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -245,7 +246,7 @@ struct Update {
     square: u64,
     average: u64,
     verdict: u64,
-    factors: Factors,
+    factors: AdamwFactors,
 }
 
 impl FlatMoments {
@@ -287,7 +288,7 @@ impl FlatMoments {
         gradients: &FlatGradients,
         figures: &Tensor,
         clipping: Clipping,
-        factors: &dyn Fn(ParameterGroup) -> Factors,
+        factors: &dyn Fn(ParameterGroup) -> AdamwFactors,
     ) -> Result<Step> {
         if gradients.sum.elem_count() != self.mean.elem_count() || figures.dtype() != DType::F32 {
             return Err(Error::Input("gradients or figures of other parameters".to_owned()));

@@ -1,9 +1,10 @@
 //! The update on the CPU.
 
-use super::{Factors, Moment, ParameterGroup, Step};
+use super::{Moment, ParameterGroup, Step};
 use crate::gradients::{Clipping, Gradients};
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Tensor, Var};
 use candle_models::Result;
+use candle_models::ops::slices::{AdamwFactors, adamw};
 use rayon::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -63,7 +64,7 @@ impl Moments {
         gradients: &Gradients,
         figures: &Tensor,
         clipping: Clipping,
-        factors: &(dyn Fn(ParameterGroup) -> Factors + Sync),
+        factors: &(dyn Fn(ParameterGroup) -> AdamwFactors + Sync),
     ) -> Result<Step> {
         let step = Step::new(gradients.norm()?, figures.to_vec1()?);
         if !step.updated {
@@ -99,7 +100,7 @@ struct Update<'a> {
     moments: Mutex<(&'a mut Vec<f32>, &'a mut Vec<f32>, &'a mut Vec<f32>)>,
     /// What gradients are multiplied by.
     scale: f32,
-    factors: Factors,
+    factors: AdamwFactors,
 }
 
 impl InplaceOp1 for Update<'_> {
@@ -113,15 +114,7 @@ impl InplaceOp1 for Update<'_> {
         };
         let Ok(mut moments) = self.moments.lock() else { candle_core::bail!("adamw: an update panicked") };
         let (mean, square, ema) = &mut *moments;
-        let f = self.factors;
-        let memory = mean.iter_mut().zip(square.iter_mut()).zip(ema.iter_mut());
-        for ((p, g), ((m, v), e)) in values[start..end].iter_mut().zip(self.gradient).zip(memory) {
-            let g = g * self.scale;
-            *m = f.beta1 * *m + f.fresh1 * g;
-            *v = f.beta2 * *v + f.fresh2 * g * g;
-            *p = *p * f.keep - f.rate * *m / (v.sqrt() * f.unbias + f.eps);
-            *e += f.follow * (*p - *e);
-        }
+        adamw(&mut values[start..end], self.gradient, mean, square, ema, self.scale, self.factors);
         Ok(())
     }
 }

@@ -18,6 +18,7 @@ pub use groups::ParameterGroup;
 use crate::flat::FlatMoments;
 use crate::gradients::Gradients;
 use candle_core::{Tensor, Var};
+use candle_models::ops::slices::AdamwFactors;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -221,32 +222,12 @@ fn values(tensors: &NamedTensors, name: &str, dims: &[usize]) -> Result<Vec<f32>
     Ok(tensor.flatten_all()?.to_vec1()?)
 }
 
-/// The numbers of one step that are the same for every value of a group; `Factors` in `adamw.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Factors {
-    pub beta1: f32,
-    pub beta2: f32,
-    /// 1 - beta1 and 1 - beta2, subtracted in f64: 1 - 0.999 in f32 is off by 1.3e-5 of itself.
-    pub fresh1: f32,
-    pub fresh2: f32,
-    pub eps: f32,
-    /// 1 - lr * decay.
-    pub keep: f32,
-    /// lr / (1 - beta1^t).
-    pub rate: f32,
-    /// 1 / sqrt(1 - beta2^t).
-    pub unbias: f32,
-    /// 1 - ema decay.
-    pub follow: f32,
-}
-
 impl OptimiserConfig {
     /// Of update number `t`, from 1.
-    fn factors(&self, t: u64, learning_rate: f64, group: ParameterGroup) -> Factors {
+    fn factors(&self, t: u64, learning_rate: f64, group: ParameterGroup) -> AdamwFactors {
         let (t, learning_rate) = (t as f64, learning_rate * group.learning_rate);
         let ema = self.ema.min((1.0 + t) / (10.0 + t));
-        let adamw = Factors {
+        let adamw = AdamwFactors {
             beta1: self.beta1 as f32,
             beta2: self.beta2 as f32,
             fresh1: (1.0 - self.beta1) as f32,
@@ -259,7 +240,7 @@ impl OptimiserConfig {
         };
         match self.rule {
             Rule::Adamw => adamw,
-            Rule::Sgd => Factors { fresh1: 1.0, fresh2: 0.0, eps: 1.0, rate: learning_rate as f32, unbias: 0.0, ..adamw },
+            Rule::Sgd => AdamwFactors { fresh1: 1.0, fresh2: 0.0, eps: 1.0, rate: learning_rate as f32, unbias: 0.0, ..adamw },
         }
     }
 }

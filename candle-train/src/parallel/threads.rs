@@ -1,6 +1,7 @@
 //! Ranks as threads of one process: for tests, and for several devices in one process.
 
 use super::{Communicator, check_root};
+use candle_models::ops::slices;
 use candle_models::{Error, Result};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -84,8 +85,8 @@ impl Communicator for ThreadRank {
     }
 
     fn all_reduce(&self, values: &mut [f32]) -> Result<()> {
-        let mine = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let all = self.group.exchange(self.rank, mine)?;
+        let mine: &[u8] = bytemuck::cast_slice(values);
+        let all = self.group.exchange(self.rank, mine.to_vec())?;
         if let Some(rank) = all.iter().position(|other| other.len() != values.len() * 4) {
             return Err(Error::Input(format!(
                 "rank {rank}: {} values to sum, {} on rank {}",
@@ -96,8 +97,10 @@ impl Communicator for ThreadRank {
         }
         // In the order of ranks on every rank: the same bits.
         values.fill(0.0);
+        let mut theirs = vec![0f32; values.len()];
         for other in all.iter() {
-            values.iter_mut().zip(other.chunks_exact(4)).for_each(|(v, b)| *v += f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            bytemuck::cast_slice_mut(&mut theirs).copy_from_slice(other);
+            slices::add(values, &theirs);
         }
         Ok(())
     }

@@ -50,12 +50,19 @@ const MAX_METADATA_MAPS: usize = 64;
 /// other than two human players, or holds no complete frame. A damaged or unfinished file with complete frames is no
 /// error: see [`Game::incomplete`].
 pub fn read(path: impl AsRef<Path>) -> Result<Game> {
-    Reader::open(path).map(Reader::into_game)
+    // Not generic inside: the parser is compiled here, once and optimised, whatever the crate that calls it is.
+    fn read(path: &Path) -> Result<Game> {
+        Reader::open(path).map(Reader::into_game)
+    }
+    read(path.as_ref())
 }
 
 /// [`read`] from memory; `name` stands for the path in errors.
 pub fn read_bytes(bytes: &[u8], name: impl AsRef<Path>) -> Result<Game> {
-    Reader::new(Cursor::new(bytes), name).map(Reader::into_game)
+    fn read_bytes(bytes: &[u8], name: &Path) -> Result<Game> {
+        Reader::new(Cursor::new(bytes), name).map(Reader::into_game)
+    }
+    read_bytes(bytes, name.as_ref())
 }
 
 /// The replays among files and folders: a file as it is named, a folder's `.slp` files (any depth) in sorted order.

@@ -234,10 +234,10 @@ impl Shard {
     pub fn observations(&self, player: usize, rows: Range<usize>, features: &mut [f32], ids: &mut [u32]) {
         let view = &self.views[player];
         let bytes = &self.bytes[view.features.clone()][rows.start * WIDTH * 2..rows.end * WIDTH * 2];
-        // Widening by hand keeps the bytes free of alignment; the compiler turns the loop into vector conversions.
+        // Bytes of a file have no alignment.
         let mut block = [f16::ZERO; WIDTH];
         for (row, bytes) in features.chunks_exact_mut(WIDTH).zip(bytes.chunks_exact(WIDTH * 2)) {
-            block.iter_mut().zip(bytes.chunks_exact(2)).for_each(|(h, b)| *h = f16::from_le_bytes([b[0], b[1]]));
+            bytemuck::cast_slice_mut(&mut block).copy_from_slice(bytes);
             block.convert_to_f32_slice(row);
         }
         let bytes = &self.bytes[view.ids.clone()][rows.start * IDS * 2..rows.end * IDS * 2];
@@ -247,7 +247,7 @@ impl Shard {
     /// Writes the returns of some rows.
     pub fn returns(&self, player: usize, rows: Range<usize>, out: &mut [f32]) {
         let bytes = &self.bytes[self.views[player].returns.clone()][rows.start * 4..rows.end * 4];
-        out.iter_mut().zip(bytes.chunks_exact(4)).for_each(|(r, b)| *r = f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        bytemuck::cast_slice_mut(out).copy_from_slice(bytes);
     }
 }
 

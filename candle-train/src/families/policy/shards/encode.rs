@@ -1,6 +1,7 @@
 //! From a game to the bytes of a shard.
 
 use super::{BLOCK, HALF_LIFE, INFO, Info, content};
+use candle_models::ops::slices;
 use candle_models::policy::actions::{ACTION, Action};
 use candle_models::policy::embedding::{Embedding, IDS, SCHEMA, WIDTH};
 use candle_models::policy::game::{Fighter, Game};
@@ -16,7 +17,7 @@ pub(super) fn encode(game: &Game, source: &str, replay: &str) -> Result<Vec<u8>>
     let mut tensors: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::with_capacity(8);
     for player in 0..2 {
         let (features, ids) = encode_rows(game, player)?;
-        let returns = returns(game, player).iter().flat_map(|r| r.to_le_bytes()).collect::<Vec<u8>>();
+        let returns = bytemuck::cast_slice(&returns(game, player)).to_vec();
         check_finite(source, player, &features, &returns)?;
         let actions = game.frames.iter().flat_map(|f| Action::from_controller(&f.players[player].controller).classes()).collect();
         tensors.push((format!("features.{player}"), Dtype::F16, vec![frames - 1, WIDTH], features));
@@ -51,23 +52,23 @@ fn encode_rows(game: &Game, player: usize) -> Result<(Vec<u8>, Vec<u8>)> {
         let (features, ids, halves) = (&mut features[..n * WIDTH], &mut ids[..n * IDS], &mut halves[..n * WIDTH]);
         embedding.encode_game(game, start + 1..start + 1 + n, player, None, features, ids)?;
         halves.convert_from_f32_slice(features);
-        feature_bytes.extend(halves.iter().flat_map(|h| h.to_le_bytes()));
-        id_bytes.extend(ids.iter().flat_map(|&id| (id as u16).to_le_bytes()));
+        feature_bytes.extend_from_slice(bytemuck::cast_slice(halves));
+        id_bytes.extend_from_slice(bytemuck::cast_slice(&ids.iter().map(|&id| id as u16).collect::<Vec<_>>()));
     }
     Ok((feature_bytes, id_bytes))
 }
 
 /// Refuses numbers that are not finite: one of them in a batch makes the gradient of every parameter so.
 pub(super) fn check_finite(source: &str, player: usize, features: &[u8], returns: &[u8]) -> Result<()> {
-    let half = |bytes: &[u8; 2]| f16::from_le_bytes(*bytes).is_finite();
     let float = |bytes: &[u8; 4]| f32::from_le_bytes(*bytes).is_finite();
     let refused =
         |row: usize, what: &str| Err(Error::Input(format!("{source}: player {player}, row {row}: {what} is not a finite number")));
+    let mut values = [f16::ZERO; WIDTH];
     for (row, bytes) in features.chunks_exact(WIDTH * 2).enumerate() {
-        let row_of = bytes.as_chunks::<2>().0;
-        // Without an early end, so that the compiler makes vectors of it: this runs over all data of a cache.
-        if !row_of.iter().fold(true, |finite, bytes| finite & half(bytes)) {
-            let column = row_of.iter().position(|bytes| !half(bytes)).unwrap_or_default();
+        // Bytes of a file have no alignment.
+        bytemuck::cast_slice_mut(&mut values).copy_from_slice(bytes);
+        if !slices::are_finite(&values) {
+            let column = values.iter().position(|value| !value.is_finite()).unwrap_or_default();
             let field = SCHEMA.iter().rfind(|field| field.offset <= column).map_or("", |field| field.name);
             return refused(row, &format!("feature {column} ({field})"));
         }
