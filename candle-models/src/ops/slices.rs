@@ -6,7 +6,7 @@ use half::f16;
 
 /// The numbers of one step of [`adamw`] that are the same for every value of a group of parameters.
 ///
-/// The layout is that of the struct of the same name in `adamw.cu` of the trainer.
+/// The layout is that of `Factors` in the trainer's `adamw.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct AdamwFactors {

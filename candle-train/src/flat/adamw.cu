@@ -77,7 +77,7 @@ extern "C" __global__ void clip(const __grid_constant__ Clip a) {
     a.verdict->scale = !finite ? __uint_as_float(0x7fc00000) : a.limit > 0.0 && norm > a.limit ? (float)(a.limit / norm * a.unscale) : (float)a.unscale;
 }
 
-// `AdamwFactors` of candle-models.
+// `AdamwFactors` in candle-models' ops/slices.rs.
 struct Factors {
     float beta1, beta2, fresh1, fresh2, eps, keep, rate, unbias, follow;
 };
