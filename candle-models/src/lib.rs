@@ -26,6 +26,9 @@
 //! # }
 //! ```
 
+#[cfg(target_endian = "big")]
+compile_error!("numbers of files and messages are little-endian, and are read and written as they lie in memory");
+
 pub mod bundle;
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -7,7 +7,7 @@
 //! 16-bit integers by a mask and a shift, and the sums start at what the 128 add. Sums are exact and may wrap on the way: the result does
 //! not depend on the order, the tile or the batch.
 
-use super::packed::{Block, Line, PANEL, ZERO_POINT};
+use super::packed::{Block, Line, PANEL, ZERO_POINT, activation_scale};
 use pulp::x86::V3;
 use std::arch::x86_64::*;
 
@@ -124,12 +124,7 @@ fn quantise(x: &[f32], largest: i32, to: &mut [i32]) -> Quantised {
     // SAFETY: 8 words.
     unsafe { _mm256_storeu_si256(bits.as_mut_ptr().cast(), most) };
     let most = f32::from_bits(bits.into_iter().fold(0, u32::max));
-    // Below 1e-30 the reciprocal would overflow; such a row counts as zeros.
-    let (scale, inverse) = match most {
-        l if !l.is_finite() => (f32::NAN, 0.0),
-        l if l > 1e-30 => (l / largest as f32, largest as f32 / l),
-        _ => (0.0, 0.0),
-    };
+    let (scale, inverse) = activation_scale(most, largest as f32);
     // Within four integers of 16 bits: the first, the third, the second, the fourth.
     let order = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, -1, -1, -1, -1, -1, -1, -1, -1));
     let mut sums = _mm256_setzero_si256();

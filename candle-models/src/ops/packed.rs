@@ -237,6 +237,19 @@ pub(super) struct Block<'a> {
     pub out: OutPointer,
 }
 
+/// For a row of activations whose largest magnitude becomes the integer `largest`: what one is worth, and its reciprocal. The first is
+/// NaN, and with it the whole row of results, if a number of the row is not finite.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) fn activation_scale(magnitude: f32, largest: f32) -> (f32, f32) {
+    match magnitude {
+        m if !m.is_finite() => (f32::NAN, 0.0),
+        m if m > 1e-30 => (m / largest, largest / m),
+        // The reciprocal would overflow; such a row counts as zeros.
+        _ => (0.0, 0.0),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -160,6 +160,13 @@ mod tests {
                     assert!((f64::from(found) - expected).abs() < 2e-6, "{found} for {expected}, value {i} of {n}");
                 }
             }
+            // A value alone is no vector: the same bits, whatever the width of this machine's vectors.
+            for (i, g) in g.iter().enumerate() {
+                let mut alone = [0, 1, 2, 3].map(|k| before[k][i]);
+                let [p0, m0, v0, e0] = alone.each_mut().map(std::slice::from_mut);
+                adamw(p0, std::slice::from_ref(g), m0, v0, e0, 0.5, f);
+                assert_eq!(alone.map(f32::to_bits), [p[i], m[i], v[i], e[i]].map(f32::to_bits), "value {i} of {n}");
+            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! meet the same weights, which lie with 128 added because one side of the instruction is unsigned; the sums start at what
 //! that adds. Sums are exact and may wrap on the way: the result does not depend on the order, the tile or the batch.
 
-use super::packed::{Block, Line, PANEL, ZERO_POINT};
+use super::packed::{Block, Line, PANEL, ZERO_POINT, activation_scale};
 use pulp::x86::V4;
 use std::arch::x86_64::*;
 
@@ -123,12 +123,7 @@ fn quantise(x: &[f32], to: &mut [Line]) -> Quantised {
         largest = _mm512_max_epu32(largest, _mm512_castps_si512(_mm512_abs_ps(load(chunk))));
     }
     let largest = f32::from_bits(_mm512_reduce_max_epu32(largest));
-    // Below 1e-30 the reciprocal would overflow; such a row counts as zeros.
-    let (scale, inverse) = match largest {
-        l if !l.is_finite() => (f32::NAN, 0.0),
-        l if l > 1e-30 => (l / LARGEST, LARGEST / l),
-        _ => (0.0, 0.0),
-    };
+    let (scale, inverse) = activation_scale(largest, LARGEST);
     // Within four integers, in order: the lowest bytes, the second bytes, zeros.
     let order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, -1, -1, -1, -1, -1, -1, -1, -1));
     let bytes = |x: __m512| {

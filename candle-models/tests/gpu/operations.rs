@@ -2,6 +2,7 @@
 
 use crate::{assert_close, cuda, normal};
 use candle_core::{DType, Device, Tensor};
+use candle_models::Error;
 use candle_models::device::DeviceChoice;
 use candle_models::engine::{Model, Placement, Runner};
 use candle_models::exec::program::{Output, Recorder};
@@ -59,7 +60,7 @@ impl Recurrent for One {
     }
 
     fn unroll(&self, _: &NamedTensors, _: &[bool], _: &NamedTensors) -> candle_models::Result<(NamedTensors, NamedTensors)> {
-        unimplemented!("a runner records")
+        Err(Error::Input("an operation alone has no unroll: a runner records it".into()))
     }
 }
 

@@ -6,16 +6,14 @@ use crate::network::Place;
 use crate::trainee::Prefetched;
 use crate::update::Update;
 use anyhow::Result;
-use candle_core::Tensor;
 use candle_models::nn::Params;
-use candle_models::policy::actions::{ACTION, LOGITS};
 use candle_models::policy::{Policy, PolicyConfig};
 use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
 use candle_models::tensors::NamedTensors;
 use candle_train::policy::config::LossConfig;
 use candle_train::policy::loader::{Batch, Loader, Order};
-use candle_train::policy::loss::{components, weighted_mean};
+use candle_train::policy::loss::imitation;
 
 /// A loader, the batch that it made last, and what a step on it needs.
 pub(super) struct Loop {
@@ -54,14 +52,7 @@ impl Prefetched for Loop {
         let batch = &self.kept;
         let (outputs, state) = self.policy.unroll(&batch.inputs, &batch.resets, &self.state)?;
         self.state = state.map(|_, t| Ok(t.detach()))?;
-        let n = batch.resets.len();
-        let logits = outputs.get("logits")?.reshape((n, LOGITS))?;
-        let actions = batch.inputs.get("action")?.reshape((n, ACTION))?;
-        let mean = |values: &Tensor| weighted_mean(values, &batch.weights, batch.weight);
-        let imitation = mean(&components(&logits, &actions, self.loss.smoothing)?)?.sum_all()?;
-        let returns = batch.returns.to_device(logits.device())?.unsqueeze(1)?;
-        let value = mean(&(outputs.get("value")?.reshape((n, 1))? - returns)?.sqr()?)?.sum_all()?;
-        self.update.by(&(imitation + (value * self.loss.value)?)?).map(drop)
+        self.update.by(&imitation(&outputs, batch, &self.loss)?.0).map(drop)
     }
 
     fn floats(&self) -> usize {

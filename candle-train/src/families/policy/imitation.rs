@@ -4,16 +4,16 @@ use super::config::{LossConfig, NoiseConfig, RunConfig};
 use super::dataset::Dataset;
 use super::evaluate;
 use super::loader::{Batch, Cursor, Loader};
-use super::loss::{components, weighted_mean};
+use super::loss::imitation;
 use crate::checkpoint::{SavedFiles, StateFiles};
 use crate::optim::ParameterGroup;
 use crate::parallel::Communicator;
 use crate::summary::Summary;
 use crate::task::{Context, Evaluation, Loss, Metric, Score, StepDone, Task, TaskState};
-use candle_core::{D, Device, Tensor};
+use candle_core::Device;
 use candle_models::exec::tensors::Regularisation;
 use candle_models::nn::Params;
-use candle_models::policy::actions::{ACTION, GROUP_NAMES, LOGITS};
+use candle_models::policy::actions::GROUP_NAMES;
 use candle_models::policy::{Policy, PolicyConfig};
 use candle_models::recurrent::Recurrent;
 use candle_models::tensors::{NamedTensors, TensorSpec};
@@ -95,18 +95,9 @@ impl Task for Imitation {
         let (outputs, state) = policy.train_unroll(&batch.inputs, &batch.resets, &self.carried, &noise)?;
         self.carried = state.map(|_, t| Ok(t.detach()))?;
 
-        let n = batch.resets.len();
-        let logits = outputs.get("logits")?.reshape((n, LOGITS))?;
-        let actions = batch.inputs.get("action")?.reshape((n, ACTION))?;
-        let (components, weights) = (components(&logits, &actions, self.loss.smoothing)?, &batch.weights);
-        let groups = weighted_mean(&components, weights, batch.weight)?;
-        let returns = batch.returns.to_device(logits.device())?;
-        let error = (outputs.get("value")?.reshape((n, 1))? - returns.unsqueeze(D::Minus1)?)?.sqr()?;
-        let error = weighted_mean(&error, weights, batch.weight)?;
-        let parts = Tensor::cat(&[groups.detach(), error.detach()], 0)?;
-        let value = (groups.sum_all()? + (error.sum_all()? * self.loss.value)?)?;
+        let (value, parts) = imitation(&outputs, batch, &self.loss)?;
         let weight = f64::from(batch.weight) / self.loader.rows() as f64;
-        Ok(Loss { weight, metrics: vec![Metric::mean(&PARTS, parts)], ..Loss::new(value, n) })
+        Ok(Loss { weight, metrics: vec![Metric::mean(&PARTS, parts)], ..Loss::new(value, batch.resets.len()) })
     }
 
     fn after_step(&mut self, step: &StepDone) -> Result<()> {

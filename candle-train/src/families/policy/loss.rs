@@ -3,10 +3,13 @@
 //! Per frame, the negative log-likelihood of the eight buttons (Bernoulli), four stick axes and the shoulder (categorical), in
 //! nats.
 
-use candle_core::Tensor;
+use super::config::LossConfig;
+use super::loader::Batch;
+use candle_core::{D, Tensor};
 use candle_models::Result;
 use candle_models::ops::{self, LossGroup};
-use candle_models::policy::actions::{ACTION, BUTTONS, COMPONENTS, GROUPS};
+use candle_models::policy::actions::{ACTION, BUTTONS, COMPONENTS, GROUPS, LOGITS};
+use candle_models::tensors::NamedTensors;
 
 /// The reported components: the buttons together, then one group for each column.
 const COMPONENT_GROUPS: [LossGroup; GROUPS] = {
@@ -31,16 +34,30 @@ pub fn components(logits: &Tensor, actions: &Tensor, smoothing: f64) -> Result<T
 
 /// The mean over rows with their weights, `[n, k]` to `[k]`; zero if all weights are. `total` is their sum, which the host knows:
 /// asking a device for it would wait for all its work. The weights may lie on the host.
-pub fn weighted_mean(values: &Tensor, weights: &Tensor, total: f32) -> Result<Tensor> {
+fn weighted_mean(values: &Tensor, weights: &Tensor, total: f32) -> Result<Tensor> {
     let weights = weights.to_device(values.device())?;
     Ok(values.broadcast_mul(&weights.unsqueeze(1)?)?.sum(0)?.affine(1.0 / f64::from(total.max(f32::MIN_POSITIVE)), 0.0)?)
+}
+
+/// The loss of a policy's `outputs` on a batch, a scalar, and its parts without a gradient, `[7]`: the components, then the squared error
+/// of `value` against the returns.
+pub fn imitation(outputs: &NamedTensors, batch: &Batch, config: &LossConfig) -> Result<(Tensor, Tensor)> {
+    let n = batch.resets.len();
+    let logits = outputs.get("logits")?.reshape((n, LOGITS))?;
+    let actions = batch.inputs.get("action")?.reshape((n, ACTION))?;
+    let mean = |values: &Tensor| weighted_mean(values, &batch.weights, batch.weight);
+    let groups = mean(&components(&logits, &actions, config.smoothing)?)?;
+    let returns = batch.returns.to_device(logits.device())?.unsqueeze(D::Minus1)?;
+    let error = mean(&(outputs.get("value")?.reshape((n, 1))? - returns)?.sqr()?)?;
+    let parts = Tensor::cat(&[groups.detach(), error.detach()], 0)?;
+    Ok(((groups.sum_all()? + (error.sum_all()? * config.value)?)?, parts))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use candle_core::{DType, Device, Var};
-    use candle_models::policy::actions::{Action, LOGITS, nll};
+    use candle_models::policy::actions::{Action, nll};
     use candle_models::random::Random;
 
     fn case(n: usize, scale: f32) -> (Vec<f32>, Vec<u32>) {
