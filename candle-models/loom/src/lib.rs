@@ -61,7 +61,7 @@ impl Scene {
     }
 
     fn answer(&self, slot: u32, result: Result<(), EngineError>) {
-        let answer = Answer { result, queue: Duration::ZERO, execute: Duration::ZERO, finished: Instant::now() };
+        let answer = Answer { result, queue: Duration::ZERO, execute: Duration::ZERO, batch: 0, finished: Instant::now() };
         if self.queue.finish(slot, answer) {
             self.touch(slot);
             self.free.fetch_add(1, Ordering::Relaxed);

@@ -20,6 +20,8 @@ pub struct Timing {
     pub queue: Duration,
     /// The batch.
     pub execute: Duration,
+    /// Requests in the batch, this one counted; 1 for a step on the caller's own thread.
+    pub batch: usize,
     /// From the end of the batch until the caller had the answer; zero for a step on the caller's own thread.
     pub reply: Duration,
 }
@@ -225,7 +227,7 @@ impl Session {
         }
         match self.shared.run_alone(self.row) {
             Alone::Ran(pass) => {
-                self.timing.execute = pass.time();
+                self.timing = Timing { execute: pass.time(), batch: 1, ..Timing::default() };
                 self.shared.counters.lone.record(pass.time());
                 count(if pass.result.is_ok() { &self.shared.counters.steps } else { &self.shared.counters.failed });
                 count(&self.shared.counters.lone_steps);
@@ -271,8 +273,8 @@ impl Session {
 
     /// The answer to the request that is done.
     fn collect(&mut self) -> Result<(), EngineError> {
-        let Answer { result, queue, execute, finished } = self.answer();
-        self.timing = Timing { queue, execute, reply: finished.elapsed() };
+        let Answer { result, queue, execute, batch, finished } = self.answer();
+        self.timing = Timing { queue, execute, batch, reply: finished.elapsed() };
         self.shared.counters.reply.record(self.timing.reply);
         self.note(result)
     }

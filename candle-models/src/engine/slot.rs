@@ -42,6 +42,8 @@ pub(super) struct Answer {
     pub queue: Duration,
     /// The batch.
     pub execute: Duration,
+    /// Requests that ran in it; zero where none did.
+    pub batch: usize,
     /// When the answer was ready.
     pub finished: Instant,
 }

@@ -8,8 +8,8 @@
 //! bf16, 8 bits: 4, 2 and 1 bytes from the second-level cache (some 45 a cycle), and for 16 weights 1, 2 and 4 (widened) or
 //! half (dot products of integers, `vnni`) of the two vector instructions a cycle. Measured at 512 x 512 against f32: one
 //! row 1.5 times as fast in bf16 and 3.4 times in 8 bits; 32 rows 0.85 and 1.7 times. With AVX2 alone (16-bit multiply-adds, `avx2`) one row
-//! of 8-bit weights is 1.4 to 1.7 times as fast as in f32, more rows 1.1 to 1.4 times. Tried and not kept: `vdpbf16ps` on
-//! bf16 weights (for 32 rows 0.6 of f32's speed with one rounded activation, 0.3 with two), prefetching (f32 is at the
+//! of 8-bit weights is 1.7 to 2.9 times as fast as in f32, 32 rows 1.2 to 1.6 times (`CANDLE_SIMD=avx2 candle-bench precision`). Tried and
+//! not kept: `vdpbf16ps` on bf16 weights (for 32 rows 0.6 of f32's speed with one rounded activation, 0.3 with two), prefetching (f32 is at the
 //! cache's limit), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for rows left over).
 
 use super::packed::{Bf16, Block, Element, F32, Kind, Line, PANEL, PackedMatrix, Q8};

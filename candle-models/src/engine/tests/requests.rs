@@ -18,6 +18,7 @@ fn batches_are_filled_in_order_of_arrival() {
         steps.into_iter().for_each(|step| finish(step).unwrap());
         assert_eq!(control.batches(), [vec![5], vec![7, 0, 3], vec![1, 6, 2], vec![4]]);
         assert_eq!(engine.stats().batch_sizes, [2, 0, 2]);
+        assert_eq!(sessions.iter().map(|session| session.timing().batch).collect::<Vec<_>>(), [3, 3, 3, 3, 1, 1, 3, 3]);
     });
 }
 

@@ -66,6 +66,7 @@ fn a_lone_session_runs_on_its_own_thread() {
         first.step().unwrap();
         let timing = first.timing();
         assert!(timing.execute > Duration::ZERO && timing.queue.is_zero() && timing.reply.is_zero(), "{timing:?}");
+        assert_eq!(timing.batch, 1);
         assert_eq!((engine.stats().lone_steps, engine.stats().batches), (1, 0));
         let second = session(&engine, 2);
         first.step().unwrap();
