@@ -112,18 +112,14 @@ impl Service {
         let mut free = None;
         while let Some(&first) = due.get(answered.len()) {
             let start = processor.run(free.map_or(first, |free| first.max(free)), Duration::ZERO);
-            let mut number = 0;
-            let waiting = due[answered.len()..].iter().take_while(|due| **due <= start);
-            let gone: Vec<bool> = waiting
-                .map(|due| start.saturating_duration_since(*due) > self.patience)
-                .take_while(|gone| {
-                    number += usize::from(!gone);
-                    number <= self.times.len()
-                })
-                .collect();
-            let number = gone.iter().filter(|gone| !**gone).count();
-            let done = number.checked_sub(1).map_or(start, |at| processor.run(start, self.times[at]));
-            answered.extend(gone.into_iter().map(|gone| if gone { start } else { done }));
+            let waiting = &due[answered.len()..];
+            let waiting = &waiting[..waiting.partition_point(|due| *due <= start)];
+            // They are in order, so those that have waited too long are the first.
+            let gone = waiting.partition_point(|due| start - *due > self.patience);
+            let together = (waiting.len() - gone).min(self.times.len());
+            let done = together.checked_sub(1).map_or(start, |at| processor.run(start, self.times[at]));
+            answered.extend(std::iter::repeat_n(start, gone));
+            answered.extend(std::iter::repeat_n(done, together));
             free = Some(done);
         }
         answered
