@@ -24,7 +24,7 @@ fi
 mkdir -p "$CI_CACHE/passed" "$CI_CACHE/fetch"
 
 # What says how crates are built, and what every crate of the workspace is built from.
-MANIFESTS="Cargo.toml Cargo.lock clippy.toml candle-models/Cargo.toml candle-train/Cargo.toml candle-bench/Cargo.toml examples/Cargo.toml"
+MANIFESTS=".cargo Cargo.toml Cargo.lock clippy.toml candle-models/Cargo.toml candle-train/Cargo.toml candle-bench/Cargo.toml examples/Cargo.toml"
 RUST="$MANIFESTS candle-models candle-train candle-bench examples weights"
 STAGES=()
 
@@ -37,7 +37,7 @@ stage() {
     local name="$1" paths="$2" work="$3" began=$SECONDS passed='' status
     if [ -n "$paths" ]; then
         # shellcheck disable=SC2086
-        passed="$CI_CACHE/passed/$work-$({ rustc -vV; uname -m; digest .ci $paths; } | sha256sum | cut -c1-20)"
+        passed="$CI_CACHE/passed/$work-$({ echo "$name"; rustc -vV; uname -m; digest .ci $paths; } | sha256sum | cut -c1-20)"
         if [ -e "$passed" ] && [ -z "${CI_ALL:-}" ]; then
             printf '\n== %s: skipped, the same files passed on %s\n' "$name" "$(cat "$passed")"
             STAGES+=("$name|skipped")

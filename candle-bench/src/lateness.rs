@@ -229,13 +229,17 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// How late requests are, in milliseconds, that are due at these times: behind pauses of each processor, from their begin to their end.
+    /// Pauses of each processor, from their begin to their end in milliseconds since the start.
+    fn lateness(start: Instant, pauses: &[&[(u64, u64)]]) -> Lateness {
+        let pause = |&(due, ran): &(u64, u64)| Pause { due: start + ms(due), ran: start + ms(ran) };
+        Lateness { pauses: pauses.iter().map(|of| of.iter().map(pause).collect()).collect() }
+    }
+
+    /// How late requests are, in milliseconds, that are due at these times behind these pauses.
     fn delays(pauses: &[&[(u64, u64)]], due: &[u64], service: &Service) -> Vec<u128> {
         let start = Instant::now();
-        let pause = |&(due, ran): &(u64, u64)| Pause { due: start + ms(due), ran: start + ms(ran) };
-        let lateness = Lateness { pauses: pauses.iter().map(|of| of.iter().map(pause).collect()).collect() };
         let due: Vec<Instant> = due.iter().map(|due| start + ms(*due)).collect();
-        lateness.delays(&due, service).iter().map(Duration::as_millis).collect()
+        lateness(start, pauses).delays(&due, service).iter().map(Duration::as_millis).collect()
     }
 
     #[test]
@@ -254,7 +258,10 @@ mod tests {
     #[test]
     fn the_processor_counts_where_the_pauses_cost_most() {
         let one = Service { times: vec![ms(1)], patience: ms(100) };
-        assert_eq!(delays(&[&[(10, 20)], &[(12, 15), (40, 60)], &[]], &[11, 14, 50], &one), [9, 7, 10]);
+        let pauses: [&[(u64, u64)]; 3] = [&[(10, 20)], &[(12, 15), (40, 60)], &[]];
+        assert_eq!(delays(&pauses, &[11, 14, 50], &one), [9, 7, 10]);
+        assert_eq!(lateness(Instant::now(), &pauses).longest(), ms(20));
+        assert_eq!(lateness(Instant::now(), &[&[]]).longest(), ms(0));
     }
 
     #[test]

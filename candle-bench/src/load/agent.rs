@@ -86,7 +86,8 @@ impl Plan {
         debug_assert_eq!(frames.len(), STREAM_FRAMES);
         let mut log = Log::default();
         // A closed loop answers some ten thousand times a second, the others sixty. Growing would be measured, and so would the first touch of
-        // every page: sixty-four logs that grew at once kept the engine waiting for 50 ms.
+        // every page: sixty-four logs that grew at once kept the engine waiting for 50 ms. The pages of a closed loop's log are left untouched:
+        // there can be 256 of these logs, and most would touch far more memory than they fill.
         if self.arrivals == Arrivals::Closed {
             log.samples.reserve(1 << 17);
         } else {

