@@ -13,11 +13,15 @@ pub fn fail(script: &str, ranks: Arc<dyn Communicator>) {
         ranks.all_reduce(&mut values).unwrap();
     }
     let myself = std::process::id();
-    let signal = |name: &str| Command::new("sh").args(["-c", &format!("kill -{name} {myself}")]).status().unwrap();
+    // A signal to a process reaches one of its threads first, and until that has run the others go on: into the next call, if nothing held them.
+    let signal = |name: &str| {
+        Command::new("sh").args(["-c", &format!("kill -{name} {myself}")]).status().unwrap();
+        std::thread::sleep(Duration::from_secs(3600));
+    };
     if ranks.rank() == 1 {
         match script {
-            "killed" => drop(signal("KILL")),
-            "stopped" => drop(signal("STOP")),
+            "killed" => signal("KILL"),
+            "stopped" => signal("STOP"),
             "late" => std::thread::sleep(Duration::from_secs(3)),
             "very late" => std::thread::sleep(Duration::from_secs(27)),
             "hanging" => std::thread::sleep(Duration::from_secs(3600)),
@@ -66,11 +70,17 @@ fn a_killed_rank_ends_the_job_and_is_named() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named() {
-    for script in ["stopped", "hanging"] {
+    let named = |script| {
         let (code, said) = run(script, "8");
         assert!(code != 0 && said.contains("error: rank 1 did not come to the sum of 100000 values (call 11) within "), "{code}: {said}");
         assert_eq!(said.matches("error: rank").count(), 1, "{said}");
-    }
+    };
+    // Side by side, because both do nothing but wait.
+    std::thread::scope(|scope| {
+        for script in ["stopped", "hanging"] {
+            scope.spawn(move || named(script));
+        }
+    });
 }
 
 #[test]
