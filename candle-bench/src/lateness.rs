@@ -5,6 +5,7 @@
 //! computed: the same requests are put to a model of it ([`Service`]) with and without them.
 
 use crate::interrupt::Interrupt;
+use candle_models::processors;
 use std::time::{Duration, Instant};
 
 /// Distance of two points of the grid. A pause that begins between two of them is seen from the second on, so up to this much of it is missed.
@@ -35,14 +36,19 @@ impl Lateness {
         std::thread::scope(|scope| {
             let watch = |cpu: Option<usize>| {
                 let body = move || {
-                    cpu.iter().for_each(|&cpu| stay_on(cpu));
+                    cpu.into_iter().for_each(processors::stay_on);
                     wake_on_time();
                     go_first();
                     pauses(end, interrupt)
                 };
                 std::thread::Builder::new().name("lateness".to_owned()).stack_size(1 << 18).spawn_scoped(scope, body)
             };
-            let threads = processors().into_iter().map(watch).collect::<std::io::Result<Vec<_>>>()?;
+            // Where the system names no processors, one thread runs anywhere.
+            let mut processors: Vec<_> = processors::usable().into_iter().map(Some).collect();
+            if processors.is_empty() {
+                processors.push(None);
+            }
+            let threads = processors.into_iter().map(watch).collect::<std::io::Result<Vec<_>>>()?;
             Ok(Self { pauses: threads.into_iter().filter_map(|thread| thread.join().ok()).collect() })
         })
     }
@@ -163,38 +169,6 @@ fn pauses(end: Instant, interrupt: &Interrupt) -> Vec<Pause> {
     }
     found
 }
-
-/// The processors that this process may use; where the system does not say, one that is not named.
-#[cfg(target_os = "linux")]
-fn processors() -> Vec<Option<usize>> {
-    // SAFETY: a set of processors is plain bits, for which zero is valid.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is as large as said, and belongs to this frame; 0 is the calling thread.
-    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } != 0 {
-        return vec![None];
-    }
-    // SAFETY: every number is below the size of the set.
-    (0..8 * size_of_val(&set)).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).map(Some).collect()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn processors() -> Vec<Option<usize>> {
-    vec![None]
-}
-
-/// Keeps the calling thread on one processor. Where that is refused it runs anywhere, and sees the pauses of where it is.
-#[cfg(target_os = "linux")]
-fn stay_on(cpu: usize) {
-    // SAFETY: as above; the number comes from such a set, and the call reads the set only.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn stay_on(_cpu: usize) {}
 
 /// Asks for timers of the calling thread that are not put off to be fired together: Linux does so by up to 50 us.
 #[cfg(target_os = "linux")]

@@ -18,6 +18,7 @@ use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use agent::{Log, Plan};
 use anyhow::{Context, Result, ensure};
 use candle_models::engine::{Engine, Options};
+use candle_models::processors::Awake;
 use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
 use std::sync::Barrier;
@@ -39,6 +40,9 @@ pub struct Load {
     /// Seconds of every load behind its warm-up.
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
     duration: f64,
+    /// Keep the processors awake meanwhile, as `candle_models::processors::Awake` does for a program of yours.
+    #[arg(long)]
+    awake: bool,
 }
 
 impl Suite for Load {
@@ -60,6 +64,7 @@ impl Suite for Load {
             threads: common.threads.clone(),
             place: self.device.open()?,
             seconds: self.duration,
+            awake: self.awake,
             warm_up: common.settings.warm_up_s,
             interrupt: common.settings.interrupt.clone(),
         };
@@ -107,6 +112,8 @@ pub struct LoadSuite {
     pub place: Place,
     /// Seconds of a load behind its warm-up.
     pub seconds: f64,
+    /// Whether processors that have nothing to do stay awake.
+    pub awake: bool,
     /// Seconds before anything counts.
     pub warm_up: f64,
     /// Ends a load early, with an error.
@@ -130,8 +137,10 @@ impl LoadSuite {
              from the moment a request is due; wake is how late the agent's thread ran, queue, execute and reply are the engine's. Less machine: without \
              what the pauses of the machine add behind an engine without a fault, which takes what waits in batches as long as those measured; a pause is a time in \
              which a thread that does nothing but sleep was due and did not run, and the processor where they cost most counts. Longest pause is the most at once. \
-             Missed: no answer within 16.67 ms.",
-            self.seconds, self.warm_up
+             Missed: no answer within 16.67 ms.{}",
+            self.seconds,
+            self.warm_up,
+            if self.awake { " Threads that give way to all others kept the processors awake." } else { "" }
         )
     }
 
@@ -172,6 +181,7 @@ impl LoadSuite {
         let counted = begin + Duration::from_secs_f64(self.warm_up);
         let end = counted + Duration::from_secs_f64(self.seconds);
         let barrier = Barrier::new(count + 1);
+        let _awake = self.awake.then(Awake::start).transpose()?;
         let (records, batches, lateness) = std::thread::scope(|scope| -> Result<_> {
             let mut agents = Vec::with_capacity(count);
             for (i, session) in sessions.into_iter().enumerate() {
@@ -199,7 +209,8 @@ impl LoadSuite {
             Ok((records?, if batches == 0 { 1.0 } else { steps as f64 / batches as f64 }, lateness))
         })?;
         self.interrupt.check()?;
-        row::row(host, case, (arrivals, self.seconds), (batches, options.max_batch.min(count)), &lateness, &records)
+        let row = row::row(host, case, (arrivals, self.seconds), (batches, options.max_batch.min(count)), &lateness, &records)?;
+        Ok(LoadRow { awake: self.awake, ..row })
     }
 }
 
@@ -237,6 +248,7 @@ mod tests {
             threads: vec![1],
             place: Place::cpu(),
             seconds: 0.3,
+            awake: false,
             warm_up: 0.1,
             interrupt: Interrupt::default(),
         };

@@ -244,6 +244,7 @@ impl ScalingSuite {
             threads: vec![1],
             place: self.place.clone(),
             seconds: self.load_seconds,
+            awake: false,
             warm_up: self.settings.warm_up_s,
             interrupt: self.settings.interrupt.clone(),
         };

@@ -415,6 +415,7 @@ fn stages(here: &Here) -> Result<Finding> {
         threads: vec![1],
         place: here.place.clone(),
         seconds: 0.5,
+        awake: false,
         warm_up: 0.1,
         interrupt: here.interrupt.clone(),
     };

@@ -46,6 +46,7 @@ pub mod nn;
 #[cfg(feature = "cli")]
 pub mod nvml;
 pub mod ops;
+pub mod processors;
 pub mod random;
 pub mod recurrent;
 pub mod registry;

@@ -28,6 +28,9 @@ pub struct LoadRow {
     pub case: Case,
     /// When agents asked.
     pub arrivals: Arrivals,
+    /// Whether processors that had nothing to do were kept awake.
+    #[serde(default)]
+    pub awake: bool,
     /// Seconds that were measured.
     pub seconds: f64,
     /// Answers a second.
@@ -80,9 +83,10 @@ impl Record for LoadRow {
         ("Overloaded", Shown::Csv),
         ("Requests", Shown::Everywhere),
         ("Seconds", Shown::Csv),
+        ("Awake", Shown::Csv),
         ("Device", Shown::Csv),
     ];
-    const IDENTITY: &'static [&'static str] = &["Model", "Dtype", "Arrivals", "Sessions", "Threads", "Device"];
+    const IDENTITY: &'static [&'static str] = &["Model", "Dtype", "Arrivals", "Sessions", "Threads", "Awake", "Device"];
 
     fn cells(&self) -> Vec<String> {
         let (case, latency) = (&self.case, &self.latency_us);
@@ -111,6 +115,7 @@ impl Record for LoadRow {
             latency.n.to_string(),
             format!("{}", self.seconds),
         ]);
+        cells.push(if self.awake { "yes" } else { "" }.to_owned());
         cells.push(case.device.clone());
         cells
     }
@@ -211,6 +216,7 @@ pub(super) fn row(
         host: host.clone(),
         case,
         arrivals,
+        awake: false,
         seconds,
         answers_per_s: answers().count() as f64 / seconds,
         mean_batch,

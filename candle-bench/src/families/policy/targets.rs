@@ -218,6 +218,7 @@ impl TargetSuite {
             threads: vec![1],
             place: Place::cpu(),
             seconds: self.load_seconds,
+            awake: false,
             warm_up: 1.0,
             interrupt: self.settings.interrupt.clone(),
         };
