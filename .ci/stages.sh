@@ -3,6 +3,7 @@
 #   stage NAME "PATH..." FUNCTION   runs FUNCTION in a subshell, prints its time, and ends the script if it fails. Where the files below
 #                                   the paths, .ci and the compiler are those of a run that passed on this machine, the stage is skipped
 #                                   and says so; without paths it always runs. CI_ALL=1 skips none.
+#   side_by_side FUNCTION FUNCTION  runs both at once, for a stage whose parts use one core each.
 #   fetch NAME FUNCTION             starts FUNCTION in the background: what waits for the network need not wait for the processor.
 #   fetched NAME                    waits for it, and fails with its output if it failed.
 #   finish                          prints every stage with its time, and the total beside the budget of .ci/budget.
@@ -56,6 +57,19 @@ stage() {
         exit "$status"
     fi
     [ -z "$passed" ] || date -u +%FT%TZ >"$passed"
+}
+
+# What the second one prints comes last.
+side_by_side() {
+    local first second failed=0 log="$CI_CACHE/$2.log"
+    "$1" &
+    first=$!
+    "$2" >"$log" 2>&1 &
+    second=$!
+    wait "$first" || failed=1
+    wait "$second" || failed=1
+    cat "$log"
+    return "$failed"
 }
 
 fetch() {

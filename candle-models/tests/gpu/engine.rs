@@ -93,7 +93,7 @@ fn half_width_values_stay_near() {
         // Frame by frame, and a window whose thirty rows go through cuBLAS.
         for sizes in [(2, 4, 1), (5, 6, 6)] {
             let want = run(&model, sizes, &Placement::cpu(1), false);
-            for (dtype, tolerance) in [(DType::BF16, 6e-2), (DType::F16, 8e-3)] {
+            for (dtype, tolerance) in cases([(DType::BF16, 6e-2), (DType::F16, 8e-3)], 2) {
                 let what = format!("{:?} {:?} {dtype:?} {sizes:?}", config.backbone.kind(), config.heads);
                 let place = Placement { dtype: Some(dtype), ..F32 };
                 compare(&what, &run(&model, sizes, &place, false), &want, tolerance, true);
