@@ -263,7 +263,8 @@ def main():
     screenshots, pages = pathlib.Path(sys.argv[1]), [pathlib.Path(page) for page in sys.argv[2:]]
     screenshots.mkdir(parents=True, exist_ok=True)
     failed = []
-    with tempfile.TemporaryDirectory() as profile:
+    # Some of the browser's processes write to their profile for a moment after the one that was started has ended.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         browser = Browser(profile)
         try:
             for page in pages:
