@@ -5,7 +5,7 @@
 //! computed: the same requests are put to a model of it ([`Service`]) with and without them.
 
 use crate::interrupt::Interrupt;
-use candle_models::processors;
+use candle_models::processors::{self, Priority};
 use std::time::{Duration, Instant};
 
 /// Distance of two points of the grid. A pause that begins between two of them is seen from the second on, so up to this much of it is missed.
@@ -38,7 +38,9 @@ impl Lateness {
                 let body = move || {
                     cpu.into_iter().for_each(processors::stay_on);
                     wake_on_time();
-                    go_first();
+                    // Then what keeps it waiting is the host or the kernel, and not the program that is measured. Where that is not allowed
+                    // it waits its turn, and pauses are those of a thread that does.
+                    let _ = processors::set_priority(Priority::RealTime);
                     pauses(end, interrupt)
                 };
                 std::thread::Builder::new().name("lateness".to_owned()).stack_size(1 << 18).spawn_scoped(scope, body)
@@ -179,21 +181,6 @@ pub fn wake_on_time() {
 
 #[cfg(not(target_os = "linux"))]
 pub fn wake_on_time() {}
-
-/// Puts the calling thread before all others of usual priority where the system allows it (Linux: to root): then what keeps it waiting is
-/// the host or the kernel, and not the program that is measured. Elsewhere it waits its turn, and pauses are those of a thread that does.
-#[cfg(target_os = "linux")]
-fn go_first() {
-    // SAFETY: the structure is plain numbers, and the call reads it only; 0 is the calling thread.
-    unsafe {
-        let mut parameters: libc::sched_param = std::mem::zeroed();
-        parameters.sched_priority = 1;
-        libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters);
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn go_first() {}
 
 #[cfg(test)]
 mod tests {

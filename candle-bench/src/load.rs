@@ -209,8 +209,8 @@ impl LoadSuite {
             Ok((records?, if batches == 0 { 1.0 } else { steps as f64 / batches as f64 }, lateness))
         })?;
         self.interrupt.check()?;
-        let row = row::row(host, case, (arrivals, self.seconds), (batches, options.max_batch.min(count)), &lateness, &records)?;
-        Ok(LoadRow { awake: self.awake, ..row })
+        let load = (arrivals, self.awake, self.seconds);
+        row::row(host, case, load, (batches, options.max_batch.min(count)), &lateness, &records)
     }
 }
 

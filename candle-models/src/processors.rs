@@ -6,21 +6,25 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 /// The processors that this process may use, by number; none where the system does not say.
-#[cfg(target_os = "linux")]
 pub fn usable() -> Vec<usize> {
+    usable_by(0)
+}
+
+/// Those that a thread may use; 0 is the calling one.
+#[cfg(target_os = "linux")]
+fn usable_by(thread: i32) -> Vec<usize> {
     // SAFETY: a set of processors is plain bits, for which zero is valid.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is as large as said, and belongs to this frame; 0 is the calling thread.
-    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) } != 0 {
+    // SAFETY: the set is as large as said, and belongs to this frame.
+    if unsafe { libc::sched_getaffinity(thread, size_of_val(&set), &raw mut set) } != 0 {
         return Vec::new();
     }
     // SAFETY: every number is below the size of the set.
     (0..8 * size_of_val(&set)).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
 }
 
-/// The processors that this process may use, by number; none where the system does not say.
 #[cfg(not(target_os = "linux"))]
-pub fn usable() -> Vec<usize> {
+fn usable_by(_thread: i32) -> Vec<usize> {
     Vec::new()
 }
 
@@ -38,6 +42,43 @@ pub fn stay_on(cpu: usize) {
 /// Keeps the calling thread on one of the [`usable`] processors. Where that is refused it runs anywhere.
 #[cfg(not(target_os = "linux"))]
 pub fn stay_on(_cpu: usize) {}
+
+/// Whom a thread goes before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Priority {
+    /// All threads of usual priority: Linux's `SCHED_FIFO`, which is for root and whom root allows it.
+    RealTime,
+    /// Nobody: Linux's `SCHED_IDLE`.
+    Idle,
+}
+
+/// Gives the calling thread that priority.
+///
+/// # Errors
+/// If the system does not allow it, or has no such priority.
+#[cfg(target_os = "linux")]
+pub fn set_priority(priority: Priority) -> std::io::Result<()> {
+    let (class, level) = match priority {
+        Priority::RealTime => (libc::SCHED_FIFO, 1),
+        Priority::Idle => (libc::SCHED_IDLE, 0),
+    };
+    // SAFETY: the structure is plain numbers, and the call reads it only; 0 is the calling thread.
+    let refused = unsafe {
+        let mut parameters: libc::sched_param = std::mem::zeroed();
+        parameters.sched_priority = level;
+        libc::sched_setscheduler(0, class, &raw const parameters) != 0
+    };
+    if refused { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Gives the calling thread that priority.
+///
+/// # Errors
+/// If the system does not allow it, or has no such priority.
+#[cfg(not(target_os = "linux"))]
+pub fn set_priority(_priority: Priority) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
 
 /// Every processor that this process may use stays awake until this is dropped.
 ///
@@ -70,7 +111,7 @@ impl Awake {
     /// Starts a thread on each processor.
     ///
     /// # Errors
-    /// If the system has no priority below all others, or threads cannot be started.
+    /// If the system does not name the processors, has no priority below all others, or threads cannot be started.
     pub fn start() -> Result<Self> {
         let mut awake = Self { over: Arc::default(), threads: Vec::new() };
         for cpu in usable() {
@@ -78,11 +119,11 @@ impl Awake {
             let (tell, told) = std::sync::mpsc::sync_channel(1);
             let body = move || {
                 stay_on(cpu);
-                let last = go_last();
-                let turn = last.is_ok();
+                let behind = set_priority(Priority::Idle);
+                let turns = behind.is_ok();
                 // Whoever waits for this has either heard it or is gone.
-                let _ = tell.send(last);
-                while turn && !over.load(Relaxed) {
+                let _ = tell.send(behind);
+                while turns && !over.load(Relaxed) {
                     std::hint::spin_loop();
                 }
             };
@@ -91,7 +132,7 @@ impl Awake {
             told.recv().unwrap_or_else(|e| Err(std::io::Error::other(e))).map_err(refused)?;
         }
         if awake.threads.is_empty() {
-            return Err(refused("this system has no priority below all others"));
+            return Err(refused("the system does not name those that this process may use"));
         }
         Ok(awake)
     }
@@ -111,22 +152,6 @@ fn refused(why: impl std::fmt::Display) -> Error {
     Error::Input(format!("processors cannot be kept awake: {why}"))
 }
 
-/// Puts the calling thread behind all others.
-#[cfg(target_os = "linux")]
-fn go_last() -> std::io::Result<()> {
-    // SAFETY: the structure is plain numbers, and the call reads it only; 0 is the calling thread.
-    let refused = unsafe {
-        let parameters: libc::sched_param = std::mem::zeroed();
-        libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) != 0
-    };
-    if refused { Err(std::io::Error::last_os_error()) } else { Ok(()) }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn go_last() -> std::io::Result<()> {
-    Err(std::io::ErrorKind::Unsupported.into())
-}
-
 #[cfg(test)]
 #[cfg(target_os = "linux")]
 mod tests {
@@ -142,13 +167,8 @@ mod tests {
             let Ok(name) = std::fs::read_to_string(task.path().join("comm")) else { continue };
             if name.starts_with("candle-models-a") {
                 let thread = task.file_name().to_str().unwrap().parse().unwrap();
-                // SAFETY: plain questions about a thread of this process; the set is as large as said.
-                unsafe {
-                    let mut set: libc::cpu_set_t = std::mem::zeroed();
-                    libc::sched_getaffinity(thread, size_of_val(&set), &raw mut set);
-                    let cpus = (0..8 * size_of_val(&set)).filter(|&cpu| libc::CPU_ISSET(cpu, &set)).collect();
-                    found.push((libc::sched_getscheduler(thread), cpus));
-                }
+                // SAFETY: a question about a thread of this process.
+                found.push((unsafe { libc::sched_getscheduler(thread) }, usable_by(thread)));
             }
         }
         found.sort();

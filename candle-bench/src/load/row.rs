@@ -189,7 +189,7 @@ pub struct Stage {
 pub(super) fn row(
     host: &Host,
     case: Case,
-    (arrivals, seconds): (Arrivals, f64),
+    (arrivals, awake, seconds): (Arrivals, bool, f64),
     (mean_batch, most): (f64, usize),
     lateness: &Lateness,
     records: &[Log],
@@ -216,7 +216,7 @@ pub(super) fn row(
         host: host.clone(),
         case,
         arrivals,
-        awake: false,
+        awake,
         seconds,
         answers_per_s: answers().count() as f64 / seconds,
         mean_batch,
@@ -257,7 +257,7 @@ mod tests {
             Log { samples: (us..us + 50).map(answer).chain(late).collect(), overloaded: 1 }
         };
         let machine = Lateness::default();
-        let row = row(&Host::detect(None), case, (Arrivals::Ticks, 2.0), (1.5, 2), &machine, &[log(1, 3), log(51, 0)]).unwrap();
+        let row = row(&Host::detect(None), case, (Arrivals::Ticks, false, 2.0), (1.5, 2), &machine, &[log(1, 3), log(51, 0)]).unwrap();
         assert_eq!((row.latency_us.n, row.answers_per_s, row.missed, row.own_missed, row.overloaded), (100, 50.0, 3, Some(3), 2));
         let close = |found: f64, want: f64| assert!((found - want).abs() < 1e-6, "{found} and {want}");
         for (stage, part) in row.stages.iter().zip([1.0, 2.0, 4.0, 8.0]) {
