@@ -56,15 +56,14 @@ impl Inputs {
         for spec in &model.signature().inputs {
             let (name, width) = (spec.name.clone(), spec.width());
             let random = random.stream(&name);
-            if spec.dtype == DType::F32 {
+            if spec.dtype() == DType::F32 {
                 let mut values = vec![0.0; rows * width];
                 random.fill_uniform(0, &mut values);
                 floats.push(Input { name, width, values });
                 continue;
             }
-            let limits = model.index_limits(&name);
-            let below = |column: usize| limits.below.get(column).copied().unwrap_or(1).max(1);
-            let draw = |i: usize| if limits.sample && case.pass != Pass::Train { SAMPLE } else { random.below(i as u64, below(i % width)) };
+            let chosen = spec.can_sample() && case.pass != Pass::Train;
+            let draw = |i: usize| if chosen { SAMPLE } else { random.below(i as u64, spec.limit(i).unwrap_or(1)) };
             indices.push(Input { name, width, values: (0..rows * width).map(draw).collect() });
         }
         Self { batch, frames, floats, indices }
@@ -191,7 +190,7 @@ impl EngineCalls {
                 for row in 0..rows {
                     // Of [B, turns, frames], where either turns or frames is 1.
                     let at = (row / frames * turns + turn) * frames + row % frames;
-                    let found: Vec<f64> = match spec.dtype {
+                    let found: Vec<f64> = match spec.dtype() {
                         DType::U32 => self.runner.indices(name, row)?.iter().map(|&x| x.into()).collect(),
                         _ => self.runner.floats(name, row)?.iter().map(|&x| x.into()).collect(),
                     };

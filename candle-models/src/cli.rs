@@ -104,7 +104,11 @@ fn refuse(error: &clap::Error) -> ExitCode {
 }
 
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.chain().filter_map(|e| e.downcast_ref::<io::Error>()).any(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    let cause = |e: &'_ (dyn std::error::Error + 'static)| match e.downcast_ref::<crate::Error>() {
+        Some(crate::Error::Io { cause, .. }) => Some(cause.kind()),
+        _ => e.downcast_ref::<io::Error>().map(io::Error::kind),
+    };
+    error.chain().filter_map(cause).any(|kind| kind == io::ErrorKind::BrokenPipe)
 }
 
 /// Writes `kind: error` with its causes in one line to standard error.

@@ -10,12 +10,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// Reading or writing a file failed.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {cause}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// The operating system's answer.
-        source: std::io::Error,
+        /// The operating system's answer. It is a part of the text and no source of its own, or it would be printed twice.
+        cause: std::io::Error,
     },
     /// A file was read but does not hold what it should: a damaged replay, a bundle with a wrong tensor.
     #[error("{}: {reason}", path.display())]
@@ -46,6 +46,9 @@ pub enum Error {
     /// An input value outside the range that its field allows.
     #[error("{0}")]
     Input(String),
+    /// A model has no recorded form: it runs by its `unroll` alone.
+    #[error("the model is not recorded: it runs on tensors by its `unroll`, and its operations are not known one by one")]
+    NotRecorded,
     /// The engine could not open a session or make a step.
     #[error(transparent)]
     Engine(#[from] crate::engine::EngineError),
@@ -57,7 +60,7 @@ pub enum Error {
 impl Error {
     /// An I/O error with the path it happened on: `map_err(Error::io(path))`.
     pub fn io(path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Self {
-        move |source| Self::Io { path: path.as_ref().to_owned(), source }
+        move |cause| Self::Io { path: path.as_ref().to_owned(), cause }
     }
 
     /// A file whose content is wrong.

@@ -5,7 +5,8 @@
 //! State can be cloned, reset by row, gathered and scattered, so a server keeps rows and a tree search forks them.
 
 use crate::Result;
-use crate::tensors::{NamedTensors, Signature};
+use crate::signature::Signature;
+use crate::tensors::NamedTensors;
 use candle_core::Device;
 
 /// A model that reads frames one after the other.

@@ -1,49 +1,11 @@
-//! Named tensors and signatures: what crosses every boundary of a model.
+//! Named tensors: what crosses every boundary of a model.
 
+use crate::signature::TensorSpec;
 use crate::stored::{self, Entry, Stored};
 use crate::{Error, Result};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// One named tensor of a signature: its dtype and its shape behind the batch axis (and the time axis, in an unroll).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TensorSpec {
-    /// The name, as in `features`.
-    pub name: String,
-    /// `F32` or `U32`.
-    pub dtype: DType,
-    /// The shape of one row: `[288]`, `[512, 16]`.
-    pub shape: Vec<usize>,
-}
-
-impl TensorSpec {
-    /// A tensor of 32-bit floats.
-    pub fn f32(name: impl Into<String>, shape: &[usize]) -> Self {
-        Self { name: name.into(), dtype: DType::F32, shape: shape.to_vec() }
-    }
-
-    /// A tensor of indices.
-    pub fn u32(name: impl Into<String>, shape: &[usize]) -> Self {
-        Self { name: name.into(), dtype: DType::U32, shape: shape.to_vec() }
-    }
-
-    /// Values in one row.
-    pub fn width(&self) -> usize {
-        self.shape.iter().product()
-    }
-}
-
-/// What a model eats, gives and carries. Every shape leaves out the leading batch axis.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Signature {
-    /// Inputs of a frame.
-    pub inputs: Vec<TensorSpec>,
-    /// Outputs of a frame.
-    pub outputs: Vec<TensorSpec>,
-    /// State carried from frame to frame; empty for a model without memory.
-    pub state: Vec<TensorSpec>,
-}
 
 /// Tensors by name, walked in name order.
 #[derive(Debug, Clone, Default)]
@@ -61,7 +23,7 @@ impl NamedTensors {
             .iter()
             .map(|s| {
                 let shape: Vec<usize> = std::iter::once(batch).chain(s.shape.iter().copied()).collect();
-                Ok((s.name.clone(), Tensor::zeros(shape, s.dtype, device)?))
+                Ok((s.name.clone(), Tensor::zeros(shape, s.dtype(), device)?))
             })
             .collect()
     }
@@ -186,10 +148,10 @@ impl NamedTensors {
         for spec in specs {
             let tensor = self.get(&spec.name)?;
             let expected: Vec<usize> = leading.iter().chain(&spec.shape).copied().collect();
-            if tensor.dims() != expected || tensor.dtype() != spec.dtype {
+            if tensor.dims() != expected || tensor.dtype() != spec.dtype() {
                 return Err(Error::tensor(
                     &spec.name,
-                    format!("{:?} {expected:?}", spec.dtype),
+                    format!("{:?} {expected:?}", spec.dtype()),
                     format!("{:?} {:?}", tensor.dtype(), tensor.dims()),
                 ));
             }
@@ -231,6 +193,7 @@ fn select(tensor: &Tensor, rows: &[u32]) -> Result<Tensor> {
 mod tests {
     use super::*;
     use crate::random::Random;
+    use candle_core::DType;
 
     fn state(seed: u64, batch: usize) -> NamedTensors {
         let mut values = vec![0.; batch * 6];

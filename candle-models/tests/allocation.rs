@@ -7,7 +7,6 @@
 use candle_core::Device;
 use candle_models::bundle::Bundle;
 use candle_models::engine::{Engine, Options, Session};
-use candle_models::exec::SAMPLE;
 use candle_models::families;
 use candle_models::nn::{MambaConfig, Params};
 use candle_models::policy::{BackboneConfig, Heads, Policy, PolicyConfig};
@@ -47,7 +46,7 @@ fn allocations(f: impl FnOnce()) -> usize {
 fn blocking(session: &mut Session) {
     for _ in 0..50 {
         session.floats_mut("features").unwrap().fill(0.1);
-        session.indices_mut("action").unwrap().fill(SAMPLE);
+        session.indices_mut("ids").unwrap().fill(1);
         session.step().unwrap();
         assert_eq!(session.indices("action").unwrap().len(), 13);
     }
@@ -82,7 +81,7 @@ fn many_steps_leave_memory_as_it_was(count: u64) {
     let mut session = engine.open().unwrap();
     start_thread(&engine);
     session.set_f32("features", &[0.1; 288]).unwrap();
-    session.indices_mut("action").unwrap().fill(SAMPLE);
+    session.indices_mut("ids").unwrap().fill(1);
     (0..10_000).for_each(|_| session.step().unwrap());
     assert_eq!(allocations(|| (0..count).for_each(|_| session.step().unwrap())), 0, "{count} steps");
     assert_eq!(session.frames().unwrap(), 10_000 + count);

@@ -2,6 +2,7 @@
 
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::time::Duration;
 
 /// What a run may spend.
@@ -15,6 +16,16 @@ pub enum Budget {
     /// Wall time from the first step on, evaluation and saving counted, the time between a stop and a resume not. What such a run gives
     /// depends on the machine.
     Time(Duration),
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Steps(steps) => write!(f, "{steps} steps"),
+            Self::Samples(samples) => write!(f, "{samples} samples"),
+            Self::Time(limit) => write!(f, "{:.0} s", limit.as_secs_f64()),
+        }
+    }
 }
 
 impl From<u64> for Budget {

@@ -18,8 +18,10 @@ mod writer;
 pub use owned::{SavedFiles, StateFiles, TaskFiles};
 pub use writer::{Writer, host_copy};
 
+use crate::export::Which;
 use candle_models::files::write_atomic;
-use candle_models::tensors::{NamedTensors, TensorSpec};
+use candle_models::signature::TensorSpec;
+use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use files::{Create, json, read_manifest, sync_directory, write_bytes};
 use serde::{Deserialize, Serialize};
@@ -32,6 +34,8 @@ const PARTIAL: &str = ".partial-";
 const MANIFEST: &str = "manifest.json";
 const STATE: &str = "state.json";
 const LATEST: &str = "latest";
+/// The group of the parameters' moving average.
+pub(crate) const AVERAGE: &str = "average";
 
 /// What a run needs to go on as if it had never stopped.
 #[derive(Debug, Clone, Default)]
@@ -202,7 +206,7 @@ impl Store {
     /// Deletes what need not be kept, and after the save of a step what is newer: this run has passed it over as damaged.
     fn prune(&self, saved: Option<u64>) -> Result<()> {
         let mut kept = Vec::new();
-        for (step, path) in self.steps()? {
+        for (step, path) in steps(&self.directory)? {
             if saved.is_some_and(|saved| step > saved) {
                 self.remove(step)?;
             } else if let Ok(manifest) = read_manifest(&path) {
@@ -228,40 +232,63 @@ impl Store {
 
     /// The newest one before this step with a manifest.
     fn newest_below(&self, limit: u64) -> Result<Option<u64>> {
-        let steps = self.steps()?.into_iter().filter(|(step, path)| *step < limit && read_manifest(path).is_ok());
+        let steps = steps(&self.directory)?.into_iter().filter(|(step, path)| *step < limit && read_manifest(path).is_ok());
         Ok(steps.map(|(step, _)| step).max())
     }
 
     /// The newest complete checkpoint, and why newer ones were passed over, if any.
     pub fn latest(&self) -> Result<(Option<Checkpoint>, Vec<Error>)> {
-        self.first_complete(|saved| saved.sort_unstable_by_key(|s| std::cmp::Reverse(s.0)))
+        latest(&self.directory)
     }
 
     /// The complete checkpoint with the lowest score.
     pub fn best(&self) -> Result<Option<Checkpoint>> {
-        let score = |path: &Path| read_manifest(path).ok().and_then(|m| m.score).unwrap_or(f64::INFINITY);
-        let (found, _) = self.first_complete(|saved| saved.sort_by(|a, b| score(&a.1).total_cmp(&score(&b.1))))?;
-        Ok(found.filter(|c| c.score.is_some()))
+        best(&self.directory)
     }
+}
 
-    fn first_complete(&self, sort: impl Fn(&mut Vec<(u64, PathBuf)>)) -> Result<(Option<Checkpoint>, Vec<Error>)> {
-        let mut saved = self.steps()?;
-        sort(&mut saved);
-        let mut damaged = Vec::new();
-        for (step, path) in saved {
-            match files::read(&path) {
-                Ok(checkpoint) if checkpoint.step == step => return Ok((Some(checkpoint), damaged)),
-                Ok(other) => damaged.push(Error::file(&path, format!("expected step {step}, found step {}", other.step))),
-                Err(error) => damaged.push(error),
-            }
+/// A checkpoint of a directory in which another process may be saving, `None` if there is no such.
+pub(crate) fn read(directory: &Path, which: Which) -> Result<Checkpoint> {
+    let missing = || Error::file(directory, format!("no complete checkpoint: asked for {which}"));
+    match which {
+        Which::Latest => latest(directory)?.0.ok_or_else(missing),
+        Which::Best => best(directory)?.ok_or_else(missing),
+        Which::Step(step) => {
+            let path = directory.join(name_of(step));
+            if path.is_dir() { files::read(&path) } else { Err(missing()) }
         }
-        Ok((None, damaged))
     }
+}
 
-    /// Everything that is called a checkpoint, complete or not.
-    fn steps(&self) -> Result<Vec<(u64, PathBuf)>> {
-        Ok(entries(&self.directory)?.into_iter().filter_map(|(name, path)| Some((step_of(&name)?, path))).collect())
+/// The newest complete checkpoint, and why newer ones were passed over, if any.
+fn latest(directory: &Path) -> Result<(Option<Checkpoint>, Vec<Error>)> {
+    first_complete(directory, |saved| saved.sort_unstable_by_key(|s| std::cmp::Reverse(s.0)))
+}
+
+/// The complete checkpoint with the lowest score.
+fn best(directory: &Path) -> Result<Option<Checkpoint>> {
+    let score = |path: &Path| read_manifest(path).ok().and_then(|m| m.score).unwrap_or(f64::INFINITY);
+    let (found, _) = first_complete(directory, |saved| saved.sort_by(|a, b| score(&a.1).total_cmp(&score(&b.1))))?;
+    Ok(found.filter(|c| c.score.is_some()))
+}
+
+fn first_complete(directory: &Path, sort: impl Fn(&mut Vec<(u64, PathBuf)>)) -> Result<(Option<Checkpoint>, Vec<Error>)> {
+    let mut saved = steps(directory)?;
+    sort(&mut saved);
+    let mut damaged = Vec::new();
+    for (step, path) in saved {
+        match files::read(&path) {
+            Ok(checkpoint) if checkpoint.step == step => return Ok((Some(checkpoint), damaged)),
+            Ok(other) => damaged.push(Error::file(&path, format!("expected step {step}, found step {}", other.step))),
+            Err(error) => damaged.push(error),
+        }
     }
+    Ok((None, damaged))
+}
+
+/// Everything that is called a checkpoint, complete or not.
+fn steps(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    Ok(entries(directory)?.into_iter().filter_map(|(name, path)| Some((step_of(&name)?, path))).collect())
 }
 
 fn name_of(step: u64) -> String {

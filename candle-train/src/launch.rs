@@ -119,7 +119,7 @@ impl Process {
         let name = PathBuf::from(command.get_program());
         // A group of its own: Ctrl-C reaches it through this process, once.
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let mut child = command.spawn().map_err(|source| Error::Io { path: name, source })?;
+        let mut child = command.spawn().map_err(|cause| Error::Io { path: name, cause })?;
         let out = child.stdout.take().map(|pipe| std::thread::spawn(move || pass(rank, pipe, std::io::stdout())));
         let err = child.stderr.take().map(|pipe| std::thread::spawn(move || pass(rank, pipe, std::io::stderr())));
         Ok(Self { rank, child, status: None, out, err })
@@ -256,7 +256,7 @@ pub fn mpirun(nproc: usize) -> Result<Command> {
 /// Where it cannot be started.
 pub fn run_mpirun(command: &mut Command) -> Result<u8> {
     let name = PathBuf::from(command.get_program());
-    let failed = |source| Error::Io { path: name.clone(), source };
+    let failed = |cause| Error::Io { path: name.clone(), cause };
     let signal = signals()?;
     let mut child = command.stdin(Stdio::null()).process_group(0).spawn().map_err(failed)?;
     let mut numbers = [SIGUSR1].into_iter();

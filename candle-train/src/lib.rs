@@ -17,7 +17,7 @@
 //! let mut config = RunConfig::preset("quick")?;
 //! config.model.backbone = BackboneConfig::Mlp { layers: vec![32] };
 //! (config.data.batch, config.data.unroll) = (4, 32);
-//! let trained = Plan::new(config, &games, Order::Epochs)?.train(&Place::Memory, &Stop::after(None))?;
+//! let trained = Plan::new(config, &games, Order::Epochs)?.train(&Place::memory(), &Stop::after(None))?;
 //! for (name, likelihood) in &trained.table {
 //!     println!("{name}: {:.3} nats a frame", likelihood.all().total());
 //! }
@@ -32,6 +32,7 @@ pub mod budget;
 pub mod checkpoint;
 pub mod command;
 pub mod early_stop;
+pub mod export;
 pub mod families;
 #[cfg(feature = "cuda")]
 mod flat;

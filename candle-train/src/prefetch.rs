@@ -7,7 +7,8 @@
 mod upload;
 
 use candle_core::{DType, Device};
-use candle_models::tensors::{NamedTensors, TensorSpec};
+use candle_models::signature::TensorSpec;
+use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -46,8 +47,8 @@ impl<S: Source> Prefetch<S> {
     /// If a tensor is not one of f32.
     pub fn new(source: S, device: &Device) -> Result<Self> {
         let specs = source.tensors();
-        if let Some(spec) = specs.iter().find(|spec| spec.dtype != DType::F32) {
-            return Err(Error::tensor(&spec.name, "f32 in a prefetched batch", spec.dtype.as_str()));
+        if let Some(spec) = specs.iter().find(|spec| spec.dtype() != DType::F32) {
+            return Err(Error::tensor(&spec.name, "f32 in a prefetched batch", spec.dtype().as_str()));
         }
         Ok(Self { device: device.clone(), specs, next: 0, source: Some(source), running: None })
     }

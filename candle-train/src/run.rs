@@ -1,6 +1,7 @@
 //! A run of a task from its first step, or from its last checkpoint, to its end.
 
 pub use crate::budget::Budget;
+use crate::export::Skeleton;
 use crate::host::Host;
 use crate::metrics::Reporter;
 use crate::report::{self, About};
@@ -18,22 +19,38 @@ use std::time::Duration;
 
 /// Where a run keeps its files, and where it starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// Nothing is written.
-    Memory,
-    /// `config.toml`, metrics and checkpoints go here; the directory must not hold a run.
-    New(PathBuf),
-    /// The same, and a run that is there is continued.
-    Resume(PathBuf),
+pub struct Place {
+    directory: Option<PathBuf>,
+    resumes: bool,
+    /// Files that are written to the directory when the run begins, by name.
+    notes: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl Place {
+    /// Nothing is written.
+    pub fn memory() -> Self {
+        Self { directory: None, resumes: false, notes: Vec::new() }
+    }
+
+    /// `config.toml`, metrics and checkpoints go here; the directory must not hold a run.
+    pub fn create(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: Some(directory.into()), ..Self::memory() }
+    }
+
+    /// The same, and a run that is there is continued.
+    pub fn resume(directory: impl Into<PathBuf>) -> Self {
+        Self { resumes: true, ..Self::create(directory) }
+    }
+
+    /// The same with a file more that is written to the directory when the run begins.
+    pub(crate) fn noting(mut self, name: &'static str, content: Vec<u8>) -> Self {
+        self.notes.push((name, content));
+        self
+    }
+
     /// The run's directory.
     pub fn directory(&self) -> Option<&Path> {
-        match self {
-            Self::Memory => None,
-            Self::New(path) | Self::Resume(path) => Some(path),
-        }
+        self.directory.as_deref()
     }
 }
 
@@ -46,12 +63,14 @@ pub struct Run {
     pub trainer: TrainerConfig,
     /// How long.
     pub budget: Budget,
-    /// The resolved configuration and the data: a checkpoint of another identity is refused.
+    /// The resolved configuration, without the budget, and the data: a checkpoint of another identity is refused.
     pub identity: serde_json::Value,
     /// What it computes with.
     pub resources: Resources,
     /// What its report says of it.
     pub about: About,
+    /// What its bundle holds beside the parameters: with it every checkpoint in its directory can become one.
+    pub skeleton: Option<Skeleton>,
     /// Files that are written to its directory when it begins, by name.
     pub notes: Vec<(&'static str, Vec<u8>)>,
     /// What is added to the reason why it cannot begin.
@@ -86,18 +105,18 @@ impl Ended {
 }
 
 impl Run {
-    /// A run of 1 rank on the CPU in f32 whose identity is the trainer's configuration, the budget and the seed.
+    /// A run of 1 rank on the CPU in f32 whose identity is the trainer's configuration and the seed.
     ///
     /// # Errors
     /// If the configuration cannot be written as JSON.
     pub fn new(trainer: TrainerConfig, budget: impl Into<Budget>, seed: u64) -> Result<Self> {
         let budget = budget.into();
         let json = |value| serde_json::to_value(value).map_err(|e| Error::config("trainer", e));
-        let identity = serde_json::json!({ "trainer": json(trainer.identity())?, "budget": budget, "seed": seed });
+        let identity = serde_json::json!({ "trainer": json(trainer.identity())?, "seed": seed });
         let text = toml::to_string_pretty(&trainer).map_err(|e| Error::config("trainer", e))?;
         let about = About { configuration: text, ..About::default() };
-        let (resources, notes, hint) = (Resources::default(), Vec::new(), None);
-        Ok(Self { seed, trainer, budget, identity, resources, about, notes, hint })
+        let (resources, notes) = (Resources::default(), Vec::new());
+        Ok(Self { seed, trainer, budget, identity, resources, about, skeleton: None, notes, hint: None })
     }
 
     /// Trains a task on a thread with a large stack until the budget is spent or `stop` says so. In a directory it continues the run that is
@@ -107,6 +126,9 @@ impl Run {
     /// If the place already holds a run that was not to be continued, or one of another identity; if gradients stay non-finite; if the
     /// last checkpoint cannot be saved.
     pub fn train<T: Task + Send>(self, vars: BTreeMap<String, Var>, task: &mut T, place: &Place, stop: &Stop) -> Result<Ended> {
+        if let Err(error) = self.about.configuration.parse::<toml::Table>() {
+            return Err(Error::config("about.configuration", format!("expected TOML: {}", error.message())));
+        }
         with_large_stack(|| {
             let (weights, device, ranks) = (self.trainer.weights, self.resources.device.clone(), self.resources.ranks.clone());
             let mut trainer = Trainer::new(self.trainer, vars, self.budget, self.identity, self.resources)?.with_seed(self.seed);
@@ -115,7 +137,7 @@ impl Run {
                     Some(hint) => Error::Input(format!("{error}; {hint}")),
                     None => error,
                 })?;
-                let outcome = reporter(&trainer, place, self.about, &self.notes, task.unit())
+                let outcome = reporter(&trainer, place, self.about, (&self.notes, self.skeleton.as_ref()), task.unit())
                     .and_then(|mut reporter| trainer.run(task, &mut reporter, stop));
                 if let Some(Err(error)) = place.directory().filter(|_| ranks.rank() == 0).map(report::write) {
                     eprintln!("warning: no report: {error}");
@@ -130,21 +152,27 @@ impl Run {
     }
 }
 
-/// What a card says of a run that stopped early.
-pub(crate) fn best_step(step: u64, shipped: u64) -> String {
-    if shipped == step {
-        return String::new();
+impl Ended {
+    /// What a card says of a run that did not go to its end.
+    pub(crate) fn remark(&self) -> String {
+        let Self { step, shipped, .. } = self;
+        if !self.outcome.done() {
+            return format!("The run was stopped at step {step} of the run that was planned, and these are its parameters there.\n\n");
+        }
+        if shipped == step {
+            return String::new();
+        }
+        format!(
+            "The parameters are those of step {shipped}, which had the best held-out score: training stopped when it no longer improved.\n\n"
+        )
     }
-    format!(
-        "The parameters are those of step {shipped}, which had the best held-out score: training stopped when it no longer improved.\n\n"
-    )
 }
 
 /// Opens the place and continues the run that is there, if there is one.
 fn begin<T: Task>(trainer: &mut Trainer, task: &mut T, place: &Place) -> Result<()> {
     let Some(directory) = place.directory() else { return Ok(()) };
     trainer.save_to(directory)?;
-    if trainer.has_checkpoint() && matches!(place, Place::New(_)) {
+    if trainer.has_checkpoint() && !place.resumes {
         return Err(Error::file(directory, "holds a run already; --resume continues it"));
     }
     let resumed = trainer.resume(task)?;
@@ -156,7 +184,13 @@ fn begin<T: Task>(trainer: &mut Trainer, task: &mut T, place: &Place) -> Result<
 }
 
 /// Says in the run's directory what it is, and starts to report on its steps.
-fn reporter(trainer: &Trainer, place: &Place, about: About, notes: &[(&str, Vec<u8>)], unit: &'static str) -> Result<Reporter> {
+fn reporter(
+    trainer: &Trainer,
+    place: &Place,
+    about: About,
+    (notes, skeleton): (&[(&str, Vec<u8>)], Option<&Skeleton>),
+    unit: &'static str,
+) -> Result<Reporter> {
     let Resources { device, dtype, ranks } = trainer.resources();
     if ranks.rank() > 0 {
         return Reporter::silent();
@@ -166,8 +200,11 @@ fn reporter(trainer: &Trainer, place: &Place, about: About, notes: &[(&str, Vec<
     let steps = if let Budget::Steps(steps) = trainer.budget() { steps } else { 0 };
     let about = About { host: Host::detect().to_string(), device: on, steps, unit: unit.into(), ..about };
     if let Some(directory) = place.directory() {
-        for (name, content) in notes {
+        for (name, content) in notes.iter().chain(&place.notes) {
             write_atomic(directory.join(name), content)?;
+        }
+        if let Some(skeleton) = skeleton {
+            skeleton.save(directory)?;
         }
         about.save(directory)?;
         write_atomic(directory.join("config.toml"), about.configuration.as_bytes())?;

@@ -11,7 +11,7 @@ use candle_models::bundle::Bundle;
 use candle_models::device;
 use candle_models::engine::{Model, Runner};
 use candle_models::nn::Params;
-use candle_models::policy::actions::{ACTION, Action, SAMPLE};
+use candle_models::policy::actions::Action;
 use candle_models::policy::embedding::{Embedding, IDS, Observation, WIDTH};
 use candle_models::policy::simulation::simulate;
 use candle_models::policy::{Policy, PolicyConfig};
@@ -45,8 +45,6 @@ fn play(policy: Arc<Policy>, frames: usize) -> Result<()> {
     let embedding = Embedding::new(&policy.config().names)?;
     println!("{} on a simulated game, {frames} frames at 60 Hz", policy.family());
     let mut agent = Runner::new(policy, 1, 1)?;
-    agent.set_u32("action", &[SAMPLE; ACTION])?;
-    agent.set_f32("uniform", &[-1.0; ACTION])?; // the most likely class; numbers in [0, 1) would draw
     // Before frame 0 nobody can act.
     let game = simulate(1, frames + 124);
     let (mut features, mut ids) = ([0.0; WIDTH], [0; IDS]);

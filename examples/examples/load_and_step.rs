@@ -5,12 +5,11 @@
 //! Without a bundle a small one with random parameters is written to a temporary folder and loaded from there.
 
 use anyhow::Result;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device};
 use candle_models::bundle::{self, Bundle, Manifest};
 use candle_models::engine::Model;
 use candle_models::families;
 use candle_models::nn::Params;
-use candle_models::policy::actions::SAMPLE;
 use candle_models::policy::{FAMILY, Policy, PolicyConfig};
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
@@ -62,27 +61,14 @@ fn step_by_hand(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn names(specs: &[candle_models::tensors::TensorSpec]) -> Vec<&str> {
+fn names(specs: &[candle_models::signature::TensorSpec]) -> Vec<&str> {
     specs.iter().map(|spec| spec.name.as_str()).collect()
 }
 
-/// Random inputs of the signature for frame `t`, different in every row; actions are left to the model.
-fn frame(model: &dyn Model, t: u64, rows: usize) -> Result<NamedTensors> {
-    let mut inputs = NamedTensors::new();
-    for spec in &model.signature().inputs {
-        let shape: Vec<usize> = [rows].iter().chain(&spec.shape).copied().collect();
-        let tensor = match (spec.dtype, spec.name.as_str()) {
-            (DType::U32, "action") => Tensor::full(SAMPLE, shape, model.device())?,
-            (DType::U32, _) => Tensor::zeros(shape, DType::U32, model.device())?,
-            _ => {
-                let mut values = vec![0.0; rows * spec.width()];
-                Random::new(t).stream(&spec.name).fill_normal(0, &mut values);
-                Tensor::from_vec(values, shape, model.device())?
-            }
-        };
-        inputs.insert(&spec.name, tensor);
-    }
-    Ok(inputs)
+/// Random inputs for frame `t`, different in every row. Those that have a default are left out: the policy chooses its actions.
+fn frame(model: &dyn Model, t: u64, rows: usize) -> candle_models::Result<NamedTensors> {
+    let required = model.signature().inputs.iter().filter(|spec| spec.is_required());
+    required.map(|spec| Ok((spec.name.clone(), spec.draw(&[rows], &Random::new(t))?))).collect()
 }
 
 /// The largest difference of a row's outputs.

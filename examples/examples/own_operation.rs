@@ -6,13 +6,14 @@ use candle_models::Result;
 use candle_models::engine::{Engine, Model, Options};
 use candle_models::exec::cpu::{self, Packer};
 use candle_models::exec::program::{Output, Recorder, Wires};
-use candle_models::exec::tensors::{Indices, TensorExecutor, TensorPass};
+use candle_models::exec::tensors::{self, Indices, TensorPass};
 use candle_models::exec::{Derivative, Executor, Operation, RowGradients, TapeBuilder, Values, Widths, operands};
 use candle_models::nn::{Linear, Params};
 use candle_models::ops::Activation;
 use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
-use candle_models::tensors::{NamedTensors, Signature, TensorSpec};
+use candle_models::signature::{Signature, TensorSpec};
+use candle_models::tensors::NamedTensors;
 use std::sync::Arc;
 
 #[derive(Debug, Clone, Copy)]
@@ -86,10 +87,8 @@ impl Recurrent for Net {
         &Device::Cpu
     }
 
-    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], _: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-        let y = self.pass(&mut TensorExecutor::new(inputs, resets, Vec::new(), &Device::Cpu))?;
-        let (batch, steps, _) = inputs.get("x")?.dims3()?;
-        Ok((NamedTensors::from_iter([("y".to_owned(), y.reshape((batch, steps, 8))?)]), NamedTensors::new()))
+    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
+        tensors::unroll((&self.signature, &Device::Cpu), (inputs, resets, state), |executor| Ok(vec![self.pass(executor)?]))
     }
 }
 

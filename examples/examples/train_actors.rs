@@ -140,7 +140,7 @@ pub fn walk(transitions: u64) -> Result<(Run, BTreeMap<String, Var>, Walk)> {
 }
 
 fn main() -> Result<()> {
-    let place = std::env::args().nth(1).map_or(Place::Memory, |directory| Place::Resume(directory.into()));
+    let place = std::env::args().nth(1).map_or_else(Place::memory, Place::resume);
     let (run, vars, mut task) = walk(100_000)?;
     let ended = run.train(vars, &mut task, &place, &Stop::after(None).on_signals()?)?;
     let good = task.evaluate(&ended.params(), &candle_train::parallel::Single)?.results()["score"];

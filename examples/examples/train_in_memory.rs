@@ -5,7 +5,6 @@
 use anyhow::{Context, Result, bail};
 use candle_core::Device;
 use candle_models::engine::Runner;
-use candle_models::exec::SAMPLE;
 use candle_models::nn::Params;
 use candle_models::policy::actions::Action;
 use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
@@ -43,7 +42,7 @@ fn main() -> Result<()> {
     config.epochs = epochs;
     config.model.backbone = BackboneConfig::Gru { layers: 1 };
     config.model.hidden = 64;
-    let trained = Plan::new(config, &games, Order::Epochs)?.train(&Place::Memory, &Stop::after(None))?;
+    let trained = Plan::new(config, &games, Order::Epochs)?.train(&Place::memory(), &Stop::after(None))?;
     println!("nats per frame of a simulated game that was held out:");
     for (name, likelihood) in &trained.table {
         println!("{name:>28}  {:.3}", likelihood.all().total());
@@ -57,9 +56,6 @@ fn main() -> Result<()> {
     embedding.encode(&simulate(8, 2), 1, 0, None, &mut features, &mut ids)?;
     runner.set_f32("features", &features)?;
     runner.set_u32("ids", &ids)?;
-    runner.set_u32("previous_action", &Action::default().to_ids())?;
-    runner.indices_mut("action", 0)?.fill(SAMPLE);
-    runner.floats_mut("uniform", 0)?.fill(-1.0);
     runner.step(&[true])?;
     println!("it opens a new game with: {}", Action::from_ids(runner.indices("action", 0)?)?);
     Ok(())

@@ -66,13 +66,13 @@ fn main() -> Result<()> {
     let threads = device::threads(Some(1))?;
     // SAFETY: no other thread has been started yet.
     unsafe { device::configure_threads(threads) };
-    let (mut steps, mut place) = (2000u64, Place::Memory);
+    let (mut steps, mut place) = (2000u64, Place::memory());
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let value = arguments.next().with_context(|| format!("{argument} needs a value"))?;
         match argument.as_str() {
             "--steps" => steps = value.parse().with_context(|| format!("--steps {value}"))?,
-            "--out" => place = Place::Resume(value.into()),
+            "--out" => place = Place::resume(value),
             _ => bail!("{argument}: expected --steps N or --out DIR"),
         }
     }

@@ -10,7 +10,7 @@ use candle_models::bundle::Bundle;
 use candle_models::device;
 use candle_models::engine::{Engine, EngineError, Options, Session};
 use candle_models::nn::Params;
-use candle_models::policy::actions::{ACTION, Action, SAMPLE};
+use candle_models::policy::actions::Action;
 use candle_models::policy::embedding::{Embedding, IDS, Observation, WIDTH};
 use candle_models::policy::game::Game;
 use candle_models::policy::simulation::simulate;
@@ -60,8 +60,6 @@ fn main() -> Result<()> {
 }
 
 fn play(mut agent: Session, player: usize, game: &Game, embedding: &Embedding) -> Result<()> {
-    agent.set_u32("action", &[SAMPLE; ACTION])?;
-    agent.set_f32("uniform", &[-1.0; ACTION])?; // the most likely class
     let (mut features, mut ids) = ([0.0; WIDTH], [0; IDS]);
     let (mut previous, mut missed) = (Action::default(), 0);
     let mut deadline = Instant::now();

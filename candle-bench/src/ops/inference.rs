@@ -10,14 +10,15 @@ use crate::formulas::product_flop;
 use crate::harness::Subject;
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
-use candle_models::engine::{IndexLimits, Model, Runner};
+use candle_models::engine::{Model, Runner};
 use candle_models::exec::Executor;
 use candle_models::exec::program::{Output, Recorder};
-use candle_models::exec::tensors::TensorExecutor;
+use candle_models::exec::tensors;
 use candle_models::nn::Linear;
 use candle_models::ops::{self, Activation, Attention, Format};
 use candle_models::recurrent::Recurrent;
-use candle_models::tensors::{NamedTensors, Signature, TensorSpec};
+use candle_models::signature::{Signature, TensorSpec};
+use candle_models::tensors::NamedTensors;
 use std::sync::Arc;
 
 pub(super) const PRODUCT: &str = "product with packed weights";
@@ -137,14 +138,7 @@ impl Recurrent for OneLayer {
     }
 
     fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> candle_models::Result<(NamedTensors, NamedTensors)> {
-        let names: Vec<&str> = self.signature.state.iter().map(|s| s.name.as_str()).collect();
-        let states = names.iter().map(|name| state.get(name).cloned()).collect::<candle_models::Result<_>>()?;
-        let mut executor = TensorExecutor::new(inputs, resets, states, &Device::Cpu);
-        let y = self.layer.forward(&mut executor)?;
-        let (rows, width) = y.dims2()?;
-        let [batch, steps] = inputs.iter().next().map_or([1, rows], |(_, x)| [x.dims()[0], x.dims()[1]]);
-        let after = names.iter().map(|name| (*name).to_owned()).zip(executor.into_states()).collect();
-        Ok((NamedTensors::from_iter([("y".to_owned(), y.reshape((batch, steps, width))?)]), after))
+        tensors::unroll((&self.signature, &Device::Cpu), (inputs, resets, state), |executor| Ok(vec![self.layer.forward(executor)?]))
     }
 }
 
@@ -155,10 +149,6 @@ impl Model for OneLayer {
 
     fn config(&self) -> serde_json::Value {
         serde_json::Value::Null
-    }
-
-    fn index_limits(&self, _: &str) -> IndexLimits {
-        IndexLimits::default()
     }
 
     fn record(&self, recorder: &mut Recorder) -> candle_models::Result<Vec<Output>> {

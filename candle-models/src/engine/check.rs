@@ -1,71 +1,89 @@
-//! What an input may hold, checked before a request is queued: a bad request must not cost the others of its batch.
+//! What an input may hold, checked before a pass: a bad request must not cost the others of its batch, and none may answer nonsense.
 
-use super::IndexLimits;
 use super::layout::{Field, Layout};
 use crate::exec::SAMPLE;
-use crate::tensors::TensorSpec;
+use crate::signature::{ANY, TensorSpec, Values};
 use crate::{Error, Result};
-use candle_core::DType;
+use std::ops::Range;
 
-/// Which values each index of a row can take.
+/// Bits of a float that was not set: a NaN of its own, which no calculation gives.
+const UNSET_FLOAT: u32 = 0x7fc5_e7e7;
+/// An index that was not set.
+const UNSET_INDEX: u32 = SAMPLE - 1;
+
+/// The values that an input holds until it is set, of one row: its default, or what [`Checks`] refuses.
+pub(super) fn blank_floats(spec: &TensorSpec) -> Vec<f32> {
+    match &spec.values {
+        Values::Floats { default: Some(row), .. } => row.clone(),
+        _ => vec![f32::from_bits(UNSET_FLOAT); spec.width()],
+    }
+}
+
+/// The same for an input of indices.
+pub(super) fn blank_indices(spec: &TensorSpec) -> Vec<u32> {
+    match &spec.values {
+        Values::Indices { default: Some(row), .. } => row.clone(),
+        _ => vec![UNSET_INDEX; spec.width()],
+    }
+}
+
+/// Which values a row of inputs can hold.
 #[derive(Debug)]
 pub(super) struct Checks {
     /// The largest of each place among the inputs of indices.
     last: Vec<u32>,
     /// Whether [`SAMPLE`] can stand there.
     sample: Vec<bool>,
+    /// The places of floats whose range is narrower than all finite numbers, and that range.
+    within: Vec<(Range<usize>, Range<f32>)>,
 }
 
 impl Checks {
-    /// The limits that a model states for its inputs of indices.
-    pub fn new(layout: &Layout, limits: impl Fn(&str) -> IndexLimits) -> Result<Self> {
-        let mut checks = Self { last: vec![u32::MAX; layout.indices], sample: vec![true; layout.indices] };
-        for Field { spec, range } in layout.inputs.iter().filter(|f| f.spec.dtype == DType::U32) {
-            let limits = limits(&spec.name);
-            if limits.below.is_empty() {
-                continue;
+    /// The values that the inputs of a signature can take.
+    pub fn new(layout: &Layout) -> Self {
+        let mut checks = Self { last: vec![UNSET_INDEX - 1; layout.indices], sample: vec![true; layout.indices], within: Vec::new() };
+        for Field { spec, range } in &layout.inputs {
+            match &spec.values {
+                Values::Floats { within, .. } if *within == ANY => {}
+                Values::Floats { within, .. } => checks.within.push((range.clone(), within.clone())),
+                Values::Indices { below, .. } if below.is_empty() => {}
+                Values::Indices { below, sample, .. } => {
+                    // The limits of a row hold in every frame.
+                    checks.last[range.clone()].iter_mut().zip(below.iter().cycle()).for_each(|(last, below)| *last = below - 1);
+                    checks.sample[range.clone()].fill(*sample);
+                }
             }
-            if limits.below.len() != spec.width() || limits.below.contains(&0) {
-                let expected = format!("{} index limits above 0", spec.width());
-                return Err(Error::tensor(&spec.name, expected, format!("{:?}", limits.below)));
-            }
-            checks.last[range.clone()].iter_mut().zip(&limits.below).for_each(|(last, below)| *last = below - 1);
-            checks.sample[range.clone()].fill(limits.sample);
         }
-        Ok(checks)
+        checks
     }
 
     /// Names the input at fault.
     pub fn check(&self, layout: &Layout, floats: &[f32], indices: &[u32]) -> Result<()> {
         // Without a branch per value: this runs before every step.
         let finite = floats.iter().fold(true, |all, x| all & x.is_finite());
+        let contained = |(at, within): &(Range<usize>, Range<f32>)| floats[at.clone()].iter().fold(true, |all, x| all & within.contains(x));
         let allowed = self.last.iter().zip(&self.sample).zip(indices);
         let right = allowed.fold(true, |all, ((last, sample), &i)| all & ((i <= *last) | (*sample & (i == SAMPLE))));
-        if finite && right { Ok(()) } else { Err(self.fault(layout, floats, indices)) }
+        if finite && right && self.within.iter().all(contained) { Ok(()) } else { Err(self.fault(layout, floats, indices)) }
     }
 
     fn fault(&self, layout: &Layout, floats: &[f32], indices: &[u32]) -> Error {
-        for Field { spec, range } in &layout.inputs {
-            for (column, at) in range.clone().enumerate() {
-                if let Some(error) = self.fault_at(spec, column, at, (floats, indices)) {
-                    return error;
+        let fault = |Field { spec, range }: &Field| {
+            let (unset, right) = match spec.values {
+                Values::Floats { .. } => {
+                    let values = &floats[range.clone()];
+                    (values.iter().any(|x| x.to_bits() == UNSET_FLOAT), spec.check_f32(values))
                 }
+                Values::Indices { .. } => {
+                    let values = &indices[range.clone()];
+                    (values.contains(&UNSET_INDEX), spec.check_u32(values))
+                }
+            };
+            if unset && spec.is_required() {
+                return Some(Error::tensor(&spec.name, "to be set before the first pass: it has no default", "nothing"));
             }
-        }
-        Error::Input("an input is out of range".to_owned())
-    }
-
-    fn fault_at(&self, spec: &TensorSpec, column: usize, at: usize, (floats, indices): (&[f32], &[u32])) -> Option<Error> {
-        if spec.dtype != DType::U32 {
-            let wrong = !floats[at].is_finite();
-            return wrong.then(|| Error::tensor(&spec.name, "finite numbers", format!("{} in column {column}", floats[at])));
-        }
-        let (last, sample, found) = (self.last[at], self.sample[at], indices[at]);
-        if found <= last || (sample && found == SAMPLE) {
-            return None;
-        }
-        let found = if found == SAMPLE { "SAMPLE".to_owned() } else { found.to_string() };
-        let or = if sample { " or SAMPLE" } else { "" };
-        Some(Error::tensor(&spec.name, format!("an index up to {last}{or} in column {column}"), found))
+            right.err()
+        };
+        layout.inputs.iter().find_map(fault).unwrap_or_else(|| Error::Input("an input is out of range".to_owned()))
     }
 }

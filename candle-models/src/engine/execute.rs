@@ -1,7 +1,7 @@
 //! The seam between the engine and what runs a model.
 
+use super::unrolled::Unrolled;
 use super::{Model, Placement};
-use crate::Result;
 use crate::device::{self, ChosenDevice, Purpose};
 use crate::exec::Target;
 use crate::exec::cpu::CpuExecutor;
@@ -9,8 +9,10 @@ use crate::exec::cpu::CpuExecutor;
 use crate::exec::cuda::CudaExecutor;
 use crate::exec::program::Program;
 pub(super) use crate::exec::program::Sequence;
+use crate::{Error, Result};
 #[cfg(feature = "cuda")]
 use candle_core::Device;
+use std::sync::Arc;
 
 /// Seconds that every operation of a pass took, by name.
 pub(super) type Profile = Vec<(&'static str, f64)>;
@@ -117,10 +119,11 @@ impl Execute for CudaExecutor {
     }
 }
 
-/// What runs a model at that place, for batches of at most `batch` sequences of `steps` frames with `slots` states.
+/// What runs a model at that place, for batches of at most `batch` sequences of `steps` frames with `slots` states. A model that is not
+/// recorded runs by its `unroll`.
 ///
 /// Every executor on CUDA opens the device anew: a stream of its own, so that two on one GPU do not meet in a capture.
-pub(super) fn executor(model: &dyn Model, place: &Placement, sizes: (usize, usize, usize)) -> Result<Box<dyn Execute>> {
+pub(super) fn executor(model: &Arc<dyn Model>, place: &Placement, sizes: (usize, usize, usize)) -> Result<Box<dyn Execute>> {
     let ChosenDevice { device, fallback } = place.device.open()?;
     if let Some(reason) = fallback {
         eprintln!("candle-models: {reason}");
@@ -129,11 +132,16 @@ pub(super) fn executor(model: &dyn Model, place: &Placement, sizes: (usize, usiz
     #[cfg(feature = "cuda")]
     if let Device::Cuda(cuda) = &device {
         let dtype = device::compute_dtype(place.dtype, &device, Purpose::Inference)?;
-        let program = record(Target::Cuda { steps: sizes.1 })?;
-        return Ok(Box::new(CudaExecutor::new(program, cuda.clone(), dtype, sizes, place.launches)?));
+        return match record(Target::Cuda { steps: sizes.1 }) {
+            Err(Error::NotRecorded) => Ok(Box::new(Unrolled::new(model.clone(), &device, sizes.1)?)),
+            program => Ok(Box::new(CudaExecutor::new(program?, cuda.clone(), dtype, sizes, place.launches)?)),
+        };
     }
     // The CPU has one dtype: this refuses others.
     device::compute_dtype(place.dtype, &device, Purpose::Inference)?;
     let (batch, steps, _) = sizes;
-    Ok(Box::new(CpuExecutor::new(record(Target::Cpu)?, (batch, steps), place.threads)?))
+    match record(Target::Cpu) {
+        Err(Error::NotRecorded) => Ok(Box::new(Unrolled::new(model.clone(), &device, steps)?)),
+        program => Ok(Box::new(CpuExecutor::new(program?, (batch, steps), place.threads)?)),
+    }
 }

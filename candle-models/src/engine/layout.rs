@@ -1,6 +1,6 @@
 //! Where the tensors of a signature lie in the slices of a sequence.
 
-use crate::tensors::{Signature, TensorSpec};
+use crate::signature::{Signature, TensorSpec};
 use crate::{Error, Result};
 use candle_core::DType;
 use std::ops::Range;
@@ -17,6 +17,8 @@ pub(crate) struct Field {
 /// Places and sizes for sequences of a number of frames.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
+    /// Frames of a sequence.
+    pub frames: usize,
     /// Inputs in the signature's order; floats and indices are counted apart.
     pub inputs: Vec<Field>,
     /// Outputs, likewise.
@@ -41,22 +43,28 @@ impl Layout {
         let (inputs, floats, indices) = place(&signature.inputs, frames);
         let (outputs, out_floats, out_indices) = place(&signature.outputs, frames);
         let (states, state, _) = place(&signature.state, 1);
-        Self { inputs, outputs, states, floats, indices, state, out_floats, out_indices }
+        Self { frames, inputs, outputs, states, floats, indices, state, out_floats, out_indices }
     }
 
     /// The place of an input among those of its dtype.
     pub fn input(&self, name: &str, dtype: DType) -> Result<Range<usize>> {
-        let found = self.inputs.iter().find(|f| f.spec.name == name && f.spec.dtype == dtype);
-        found.map(|f| f.range.clone()).ok_or_else(|| Error::tensor(name, format!("an input of {dtype:?}"), "none of that name"))
+        Self::find(&self.inputs, "an input", name, dtype)
     }
 
     /// The place of an output among those of its dtype.
     pub fn output(&self, name: &str, dtype: DType) -> Result<Range<usize>> {
+        Self::find(&self.outputs, "an output", name, dtype)
+    }
+
+    fn find(fields: &[Field], what: &str, name: &str, dtype: DType) -> Result<Range<usize>> {
         let kind = |dtype| if dtype == DType::U32 { "indices" } else { "floats" };
-        match self.outputs.iter().find(|f| f.spec.name == name) {
-            Some(field) if field.spec.dtype == dtype => Ok(field.range.clone()),
-            Some(field) => Err(Error::tensor(name, kind(dtype), kind(field.spec.dtype))),
-            None => Err(Error::tensor(name, "an output of the model", "none of that name")),
+        match fields.iter().find(|f| f.spec.name == name) {
+            Some(field) if field.spec.dtype() == dtype => Ok(field.range.clone()),
+            Some(field) => Err(Error::tensor(name, kind(dtype), kind(field.spec.dtype()))),
+            None => {
+                let names: Vec<&str> = fields.iter().map(|f| f.spec.name.as_str()).collect();
+                Err(Error::tensor(name, format!("{what} of the model"), format!("only [{}]", names.join(", "))))
+            }
         }
     }
 }
@@ -65,7 +73,7 @@ impl Layout {
 fn place(specs: &[TensorSpec], frames: usize) -> (Vec<Field>, usize, usize) {
     let (mut floats, mut indices) = (0, 0);
     let field = |spec: &TensorSpec| {
-        let top = if spec.dtype == DType::U32 { &mut indices } else { &mut floats };
+        let top = if spec.dtype() == DType::U32 { &mut indices } else { &mut floats };
         let at = *top;
         *top += frames * spec.width();
         Field { spec: spec.clone(), range: at..*top }
@@ -113,11 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn wrong_names_and_dtypes_are_told_as_a_runner_tells_them() {
+    fn wrong_names_and_dtypes_are_told_apart() {
         let layout = Layout::new(&signature(), 1);
         let message = |r: Result<Range<usize>>| r.unwrap_err().to_string();
-        assert_eq!(message(layout.input("b", DType::F32)), "tensor b: expected an input of F32, found none of that name");
-        assert_eq!(message(layout.output("a", DType::F32)), "tensor a: expected an output of the model, found none of that name");
+        assert_eq!(message(layout.input("b", DType::F32)), "tensor b: expected floats, found indices");
+        assert_eq!(message(layout.output("a", DType::F32)), "tensor a: expected an output of the model, found only [b, y]");
         assert_eq!(message(layout.output("b", DType::F32)), "tensor b: expected floats, found indices");
         assert_eq!(message(layout.output("y", DType::U32)), "tensor y: expected indices, found floats");
     }

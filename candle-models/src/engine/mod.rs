@@ -13,6 +13,10 @@
 //! let model = families::shipped().load(&Bundle::open("../weights/policy-mamba")?)?;
 //! let engine = Engine::start(model, &Options { sessions: 2, ..Options::default() })?;
 //! let (mut a, mut b) = (engine.open()?, engine.open()?);
+//! for agent in [&mut a, &mut b] {
+//!     agent.floats_mut("features")?.fill(0.1);
+//!     agent.indices_mut("ids")?.fill(14);
+//! }
 //! std::thread::scope(|scope| {
 //!     let other = scope.spawn(|| a.step());
 //!     b.step_before(Instant::now() + Duration::from_millis(500))?;
@@ -56,6 +60,7 @@ mod step;
 mod sync;
 #[cfg(test)]
 pub(crate) mod tests;
+mod unrolled;
 
 pub use error::EngineError;
 pub use options::{Options, Placement};
@@ -72,15 +77,6 @@ use crate::exec::work::{self, Work};
 use crate::recurrent::Recurrent;
 use candle_core::DType;
 
-/// Which values an input of indices can take.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct IndexLimits {
-    /// For each column the number of values: an index lies below that. Empty where anything goes.
-    pub below: Vec<u32>,
-    /// Whether [`SAMPLE`](crate::exec::SAMPLE) can stand in place of an index.
-    pub sample: bool,
-}
-
 /// A model that the engine, the exporter, the batch command and the benchmark can run without knowing its family.
 pub trait Model: Recurrent + Send + Sync {
     /// The family's name in a bundle's `config.json`.
@@ -89,13 +85,15 @@ pub trait Model: Recurrent + Send + Sync {
     /// The architecture as it stands in `config.json`.
     fn config(&self) -> serde_json::Value;
 
-    /// Which values the columns of an input of indices can take. The default for other inputs.
-    fn index_limits(&self, _input: &str) -> IndexLimits {
-        IndexLimits::default()
+    /// Writes one pass down; the outputs in the signature's order. A model that does not do so, one in plain Candle, is run by its
+    /// [`unroll`](Recurrent::unroll) on tensors instead, where its parameters are: with sessions and batches as any other, but every pass
+    /// allocates memory, and [`Engine::on_tensors`] says `unroll`.
+    ///
+    /// # Errors
+    /// [`Error::NotRecorded`](crate::Error::NotRecorded) where it is not written down.
+    fn record(&self, _recorder: &mut Recorder) -> Result<Vec<Output>> {
+        Err(crate::Error::NotRecorded)
     }
-
-    /// Writes one pass down; the outputs in the signature's order.
-    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>>;
 }
 
 /// What a pass over `batch` sequences of `steps` frames computes and moves at least, operation by operation as

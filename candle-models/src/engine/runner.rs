@@ -5,7 +5,7 @@ use super::execute::{Execute, Sequence, executor};
 use super::layout::{Layout, fill};
 use super::slab::Slab;
 use super::{Model, Placement};
-use crate::tensors::Signature;
+use crate::signature::Signature;
 use crate::{Error, Result};
 use candle_core::DType;
 use std::ops::Range;
@@ -43,10 +43,12 @@ impl Runner {
         if batch == 0 || steps == 0 {
             return Err(Error::Input(format!("a runner of {batch} rows and {steps} frames runs nothing")));
         }
-        let executor = executor(&*model, place, (batch, steps, batch))?;
+        let executor = executor(&model, place, (batch, steps, batch))?;
         let layout = Layout::new(model.signature(), steps);
-        let checks = Checks::new(&layout, |input| model.index_limits(input))?;
+        let checks = Checks::new(&layout);
         let slab = Slab::new(&layout, batch)?;
+        // SAFETY: nobody else knows the slab yet.
+        (0..batch).for_each(|row| unsafe { slab.clear(row as u32) });
         let resets = vec![false; batch * steps];
         let sequence = |(b, resets): (usize, &[bool])| Sequence { resets, ..slab.row(b as u32).sequence() };
         let sequences = resets.chunks_exact(steps).enumerate().map(sequence).collect();
@@ -106,11 +108,8 @@ impl Runner {
         Ok(())
     }
 
-    /// An index outside its table would kill the context of a GPU; the CPU's operations check their own.
-    fn check_for_device(&self) -> Result<()> {
-        if !self.executor.keeps_states() {
-            return Ok(());
-        }
+    /// An input that was not set would answer nonsense, and an index outside its table would kill the context of a GPU.
+    fn check(&self) -> Result<()> {
         self.sequences.iter().try_for_each(|s| {
             // SAFETY: the slab is the runner's, and no pass runs.
             let (floats, indices) = unsafe { (&*s.floats, &*s.indices) };
@@ -121,7 +120,7 @@ impl Runner {
     /// One pass over the inputs; `resets` `[batch * steps]` puts rows back to their initial state before their frame.
     pub fn step(&mut self, resets: &[bool]) -> Result<()> {
         self.begin(resets)?;
-        self.check_for_device()?;
+        self.check()?;
         // SAFETY: the sequences point into the slab and the resets of this runner, which nobody else uses.
         unsafe { self.executor.execute(&self.sequences) }
     }
@@ -129,7 +128,7 @@ impl Runner {
     /// One pass like [`Self::step`] over the first rows, on one thread: the seconds that every operation took.
     pub fn profile(&mut self, resets: &[bool]) -> Result<Vec<(&'static str, f64)>> {
         self.begin(resets)?;
-        self.check_for_device()?;
+        self.check()?;
         // SAFETY: as in `step`.
         unsafe { self.executor.profile(&self.sequences) }
     }

@@ -8,9 +8,10 @@ use super::slab::Slab;
 use super::slot::Answer;
 use super::stats::{Counters, Stats, count};
 use super::{EngineError, Model, Options, Session};
-use crate::tensors::Signature;
+use crate::signature::Signature;
 use crate::{Error, Result};
 use candle_core::DType;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -19,10 +20,10 @@ use std::time::{Duration, Instant};
 
 /// One model for many agents: see the [module](super).
 ///
-/// An engine can be shared by reference or in an [`Arc`] among threads. Dropping it closes it and waits for its thread.
+/// An engine can be shared by reference or in an [`Arc`] among threads. It runs until it is [closed](Self::close), or until it and all
+/// its sessions have been dropped: whoever drops the last of them waits for its thread.
 pub struct Engine {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    shared: Arc<Running>,
     on_tensors: Vec<&'static str>,
 }
 
@@ -34,17 +35,17 @@ impl Engine {
     pub fn start(model: Arc<dyn Model>, options: &Options) -> Result<Self> {
         options.validate()?;
         let layout = Layout::new(model.signature(), 1);
-        let checks = Checks::new(&layout, |input| model.index_limits(input))?;
+        let checks = Checks::new(&layout);
         let sizes = (options.max_batch.min(options.sessions), 1, options.sessions);
-        let executor = executor(&*model, &options.place, sizes)?;
+        let executor = executor(&model, &options.place, sizes)?;
         Self::with(executor, (model.signature().clone(), layout, checks), options)
     }
 
     /// An engine on whatever runs batches, with options that were validated.
     pub(super) fn with(executor: Box<dyn Execute>, model: (Signature, Layout, Checks), options: &Options) -> Result<Self> {
         let (signature, layout, checks) = model;
-        if let Some(spec) = signature.state.iter().find(|s| s.dtype != DType::F32) {
-            return Err(Error::tensor(&spec.name, "a state of F32", format!("{:?}", spec.dtype)));
+        if let Some(spec) = signature.state.iter().find(|s| s.dtype() != DType::F32) {
+            return Err(Error::tensor(&spec.name, "a state of F32", format!("{:?}", spec.dtype())));
         }
         let max_batch = options.max_batch.min(options.sessions).max(1);
         let on_tensors = executor.on_tensors().to_vec();
@@ -69,10 +70,10 @@ impl Engine {
         // batch: the median answer to 64 of them on two processors took 308 us in place of 273.
         let thread = std::thread::Builder::new().name("candle-models-engine".to_owned()).spawn(body);
         let thread = thread.map_err(|e| Error::Input(format!("the engine's thread could not be started: {e}")))?;
-        Ok(Self { shared, thread: Some(thread), on_tensors })
+        Ok(Self { shared: Arc::new(Running { shared, thread: Some(thread) }), on_tensors })
     }
 
-    /// A new session in the initial state, its inputs zero.
+    /// A new session in the initial state, its inputs at their defaults.
     ///
     /// # Errors
     /// [`EngineError::Capacity`] if all sessions are open, [`EngineError::Closed`] if the engine is closed.
@@ -90,16 +91,29 @@ impl Engine {
         &self.on_tensors
     }
 
-    /// Closes the engine: requests that wait and steps of sessions from now on get [`EngineError::Closed`]. What is being run
+    /// Closes the engine, whoever still has sessions: requests that wait and steps of sessions from now on get [`EngineError::Closed`]. What is being run
     /// is finished and answered; the prepared model is freed after it.
     pub fn close(&self) {
         self.shared.close();
     }
 }
 
-impl Drop for Engine {
+/// An engine's thread and what it works on, held by the engine and by each of its sessions.
+pub(super) struct Running {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Deref for Running {
+    type Target = Shared;
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
-        self.close();
+        self.shared.close();
         if let Some(thread) = self.thread.take()
             // The last owner can be a task that the engine's own thread has woken.
             && thread.thread().id() != std::thread::current().id()
@@ -112,12 +126,12 @@ impl Drop for Engine {
 
 /// Which rows are free.
 struct Rows {
-    /// Rows from here on have never been used: they are zero.
+    /// Rows from here on have never been used.
     used: u32,
     free: Vec<u32>,
 }
 
-/// What the engine, its thread and its sessions hold together: as long as one of them is there, so is the memory.
+/// What the engine, its thread and its sessions hold together.
 pub(super) struct Shared {
     pub signature: Signature,
     pub layout: Layout,
@@ -207,11 +221,11 @@ impl Shared {
             return Err(EngineError::Closed);
         }
         let mut rows = self.rows();
-        let (row, reused) = match rows.free.pop() {
-            Some(row) => (row, true),
+        let row = match rows.free.pop() {
+            Some(row) => row,
             None if (rows.used as usize) < self.sessions => {
                 rows.used += 1;
-                (rows.used - 1, false)
+                rows.used - 1
             }
             None => return Err(EngineError::Capacity { sessions: self.sessions }),
         };
@@ -219,9 +233,7 @@ impl Shared {
         drop(rows);
         // SAFETY: nobody else has a free row, and this one has just left their number.
         unsafe {
-            if reused {
-                self.slab.clear(row);
-            }
+            self.slab.clear(row);
             self.slab.row(row).set_reset(true);
         }
         Ok(row)
@@ -263,7 +275,7 @@ impl Shared {
     }
 
     /// Closes the queue and answers what waited in it.
-    fn close(&self) {
+    pub fn close(&self) {
         let now = Instant::now();
         for request in self.queue.close() {
             self.refuse(request, EngineError::Closed, now);
@@ -326,6 +338,8 @@ impl Shared {
         count(&counters.batches);
         count(&counters.batch_sizes[size - 1]);
         counters.execute.record(pass.time());
+        let late = batch.live.iter().filter(|r| r.deadline.is_some_and(|deadline| deadline < pass.finished)).count();
+        counters.late.fetch_add(late as u64, Ordering::Relaxed);
         batch.live.iter().for_each(|r| counters.queue.record(pass.started.saturating_duration_since(r.queued)));
     }
 }

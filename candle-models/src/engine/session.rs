@@ -2,7 +2,7 @@
 
 use super::layout::fill;
 use super::queue::{Refused, Request};
-use super::server::{Alone, Shared};
+use super::server::{Alone, Running};
 use super::slot::{Answer, State};
 use super::stats::count;
 use super::{EngineError, Step};
@@ -28,10 +28,10 @@ pub struct Timing {
 
 /// One agent: its inputs, outputs and the model's state, which stay from step to step.
 ///
-/// A session can move between threads, and outlives the engine (its steps are [`EngineError::Closed`] then). Dropping it
-/// makes room for another one.
+/// A session can move between threads, and keeps its engine running: its steps are [`EngineError::Closed`] once somebody has
+/// [closed](super::Engine::close) that. Dropping it makes room for another one.
 pub struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<Running>,
     row: u32,
     frames: u64,
     lost: bool,
@@ -39,7 +39,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub(super) fn open(shared: &Arc<Shared>) -> Result<Self, EngineError> {
+    pub(super) fn open(shared: &Arc<Running>) -> Result<Self, EngineError> {
         let row = shared.acquire()?;
         Ok(Self { shared: shared.clone(), row, frames: 0, lost: false, timing: Timing::default() })
     }
@@ -98,7 +98,8 @@ impl Session {
         self.run(None)
     }
 
-    /// [`step`](Self::step), unless it would begin after the deadline.
+    /// [`step`](Self::step), unless it would begin after the deadline. One that is over only after it gives its answer, and is
+    /// counted in [`Stats::late`](super::Stats::late).
     ///
     /// # Errors
     /// [`EngineError::DeadlineExceeded`], and those of [`step`](Self::step).
@@ -229,6 +230,9 @@ impl Session {
             Alone::Ran(pass) => {
                 self.timing = Timing { execute: pass.time(), batch: 1, ..Timing::default() };
                 self.shared.counters.lone.record(pass.time());
+                if deadline.is_some_and(|deadline| deadline < pass.finished) {
+                    count(&self.shared.counters.late);
+                }
                 count(if pass.result.is_ok() { &self.shared.counters.steps } else { &self.shared.counters.failed });
                 count(&self.shared.counters.lone_steps);
                 self.note(pass.result.map_err(EngineError::from))

@@ -1,8 +1,10 @@
 //! The memory of all sessions: one row each, allocated at once.
 
+use super::check::{blank_floats, blank_indices};
 use super::layout::Layout;
 use crate::exec::program::Sequence;
 use crate::{Error, Result};
+use candle_core::DType;
 use std::alloc::{self, alloc_zeroed};
 use std::ptr::{NonNull, slice_from_raw_parts_mut};
 
@@ -10,7 +12,8 @@ use std::ptr::{NonNull, slice_from_raw_parts_mut};
 const LINE: usize = 16;
 const ALIGNMENT: usize = LINE * size_of::<f32>();
 
-/// Rows of [inputs of floats | inputs of indices | state | outputs of floats | outputs of indices | reset], zeros at first.
+/// Rows of [inputs of floats | inputs of indices | state | outputs of floats | outputs of indices | reset]. A row is zero until it is
+/// [cleared](Slab::clear) for its user.
 ///
 /// Floats and indices have the same size and any bits are valid for both, so one block serves.
 #[derive(Debug)]
@@ -21,6 +24,9 @@ pub(super) struct Slab {
     parts: [(usize, usize); 6],
     stride: usize,
     rows: usize,
+    /// The inputs of a row before they are set.
+    floats: Vec<f32>,
+    indices: Vec<u32>,
 }
 
 // SAFETY: the slab hands out raw pointers only; who follows them has to own the row.
@@ -84,7 +90,10 @@ impl Slab {
         // SAFETY: the size is not zero: a stride is at least a line, and an engine has at least one session.
         let memory = unsafe { alloc_zeroed(allocation) };
         let memory = NonNull::new(memory.cast::<f32>()).ok_or_else(too_large)?;
-        Ok(Self { memory, allocation, parts, stride, rows })
+        let inputs = |dtype| layout.inputs.iter().map(|field| &field.spec).filter(move |spec| spec.dtype() == dtype);
+        let floats = inputs(DType::F32).flat_map(|spec| blank_floats(spec).repeat(layout.frames)).collect();
+        let indices = inputs(DType::U32).flat_map(|spec| blank_indices(spec).repeat(layout.frames)).collect();
+        Ok(Self { memory, allocation, parts, stride, rows, floats, indices })
     }
 
     fn part(&self, row: u32, part: usize) -> (*mut f32, usize) {
@@ -116,7 +125,7 @@ impl Slab {
         self.allocation.size()
     }
 
-    /// Fills a row with zeros.
+    /// Fills a row with zeros, and its inputs with what they hold until they are set.
     ///
     /// # Safety
     /// The caller owns the row.
@@ -124,6 +133,12 @@ impl Slab {
         let (at, _) = self.part(row, 0);
         // SAFETY: a row has `stride` values, and the caller owns it.
         unsafe { at.write_bytes(0, self.stride) };
+        let row = self.row(row);
+        // SAFETY: as above; every bit pattern is a float and an index.
+        unsafe {
+            (&mut *row.floats).copy_from_slice(&self.floats);
+            (&mut *row.indices).copy_from_slice(&self.indices);
+        }
     }
 
     /// Copies a whole row.

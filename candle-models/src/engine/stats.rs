@@ -91,6 +91,8 @@ pub struct Stats {
     pub overloaded: u64,
     /// Requests whose deadline was over before their batch was formed.
     pub expired: u64,
+    /// Steps that were begun before their deadline and over only after it.
+    pub late: u64,
     /// Requests that their sessions no longer wanted: taken out of the queue, or their answers thrown away.
     pub cancelled: u64,
     /// Requests in batches in which the model failed or panicked, lone steps counted.
@@ -114,6 +116,7 @@ pub(super) struct Counters {
     pub batch_sizes: Box<[AtomicU64]>,
     pub overloaded: AtomicU64,
     pub expired: AtomicU64,
+    pub late: AtomicU64,
     pub cancelled: AtomicU64,
     pub failed: AtomicU64,
     pub queue: Histogram,
@@ -138,6 +141,7 @@ impl Counters {
             batch_sizes: self.batch_sizes.iter().map(get).collect(),
             overloaded: get(&self.overloaded),
             expired: get(&self.expired),
+            late: get(&self.late),
             cancelled: get(&self.cancelled),
             failed: get(&self.failed),
             queue: self.queue.clone(),

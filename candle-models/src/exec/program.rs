@@ -5,7 +5,7 @@
 //! Buffers share memory where their lives do not overlap, so a pass works in little memory and allocates none.
 
 use super::operation::{Operation, Target};
-use crate::tensors::{Signature, TensorSpec};
+use crate::signature::{Signature, TensorSpec};
 use crate::{Error, Result};
 use candle_core::DType;
 use std::sync::Arc;
@@ -200,7 +200,7 @@ impl Recorder {
     fn new(signature: &Signature, target: Target) -> Self {
         let mut recorder = Self { buffers: Vec::new(), columns: 0, inputs: Vec::new(), states: Vec::new(), nodes: Vec::new(), target };
         for spec in &signature.inputs {
-            let slot = match spec.dtype {
+            let slot = match spec.dtype() {
                 DType::U32 => Output::Indices(recorder.index_slot(spec.width())),
                 _ => Output::Floats(recorder.slot(spec.width())),
             };
@@ -216,7 +216,7 @@ impl Recorder {
 
     /// An input by name and kind.
     pub(super) fn find(&self, name: &str, dtype: DType) -> Result<Output> {
-        let found = self.inputs.iter().find(|(s, _)| s.name == name && s.dtype == dtype);
+        let found = self.inputs.iter().find(|(s, _)| s.name == name && s.dtype() == dtype);
         found.map(|(_, slot)| *slot).ok_or_else(|| Error::tensor(name, format!("an input of {dtype:?}"), "none of that name"))
     }
 
@@ -249,7 +249,7 @@ impl Recorder {
             Output::Indices(_) => (DType::U32, o.width()),
         };
         let (found, expected): (Vec<_>, Vec<_>) =
-            (outputs.iter().map(kinds).collect(), signature.outputs.iter().map(|s| (s.dtype, s.width())).collect());
+            (outputs.iter().map(kinds).collect(), signature.outputs.iter().map(|s| (s.dtype(), s.width())).collect());
         if found != expected {
             return Err(Error::Input(format!("the outputs of a pass: expected {expected:?} as in the signature, found {found:?}")));
         }

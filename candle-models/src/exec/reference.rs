@@ -4,7 +4,8 @@ use super::Executor;
 use super::operation::{Operation, Values};
 use super::program::{Node, Wires};
 use super::tensors::{Indices, TensorExecutor};
-use crate::tensors::{NamedTensors, Signature};
+use crate::signature::Signature;
+use crate::tensors::NamedTensors;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 use std::sync::Arc;
@@ -80,7 +81,7 @@ mod tests {
     use crate::exec::program::{Output, Program, Recorder, Sequence};
     use crate::exec::tensors::TensorPass;
     use crate::exec::{Target, Widths, operands};
-    use crate::tensors::TensorSpec;
+    use crate::signature::TensorSpec;
 
     /// Adds what is read to its state, scaled by an index, and counts frames since the reset in another index: a reference and nothing else.
     #[derive(Debug, Clone, Copy)]

@@ -9,6 +9,7 @@ use super::{Choice, Executor, IndexColumns, SAMPLE};
 use crate::device;
 use crate::ops;
 use crate::random::Random;
+use crate::signature::{Signature, TensorSpec};
 use crate::tensors::NamedTensors;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
@@ -96,6 +97,48 @@ impl Indices {
     }
 }
 
+/// A pass over whole sequences, as [`Recurrent::unroll`](crate::recurrent::Recurrent::unroll) wants it: inputs and state are checked against the
+/// signature, inputs that are left out have their defaults, and what `pass` gives, the outputs `[B * T, ...]` in the signature's order, is named,
+/// on the device and in f32.
+///
+/// # Errors
+/// If inputs, resets or state are not those of a pass; if `pass` fails.
+pub fn unroll(
+    (signature, device): (&Signature, &Device),
+    (inputs, resets, state): (&NamedTensors, &[bool], &NamedTensors),
+    pass: impl FnOnce(&mut TensorExecutor) -> Result<Vec<Tensor>>,
+) -> Result<(NamedTensors, NamedTensors)> {
+    let given = signature.inputs.iter().find(|spec| inputs.contains(&spec.name)).or(signature.inputs.first());
+    let Some(given) = given else { return Err(Error::Input("a model without inputs".to_owned())) };
+    let dims = inputs.get(&given.name)?.dims();
+    let &[batch, steps, ..] = dims else {
+        return Err(Error::tensor(&given.name, "[batch, steps, ...]", format!("{dims:?}")));
+    };
+    if batch == 0 || steps == 0 {
+        return Err(Error::Input(format!("a pass over {batch} sequences of {steps} frames")));
+    }
+    let inputs = signature.complete(inputs, &[batch, steps])?;
+    state.check(&signature.state, &[batch])?;
+    if resets.len() != batch * steps {
+        return Err(Error::Input(format!("{} resets for {batch} sequences of {steps} frames", resets.len())));
+    }
+    let states = signature.state.iter().map(|spec| Ok(state.get(&spec.name)?.to_device(device)?)).collect::<Result<_>>()?;
+    let mut executor = TensorExecutor::new(&inputs, resets, states, device);
+    let named = |(spec, found): (&TensorSpec, Tensor)| {
+        // What is computed in a narrow dtype leaves the model in f32.
+        let wide = if device::is_narrow(found.dtype()) { found.to_dtype(DType::F32)? } else { found };
+        let shape: Vec<usize> = [batch, steps].iter().chain(&spec.shape).copied().collect();
+        Ok((spec.name.clone(), wide.to_device(device)?.reshape(shape)?))
+    };
+    let found = pass(&mut executor)?;
+    if found.len() != signature.outputs.len() {
+        return Err(Error::Input(format!("a pass gave {} outputs where the signature has {}", found.len(), signature.outputs.len())));
+    }
+    let outputs = signature.outputs.iter().zip(found).map(named).collect::<Result<_>>()?;
+    let names = signature.state.iter().map(|spec| spec.name.clone());
+    Ok((outputs, names.zip(executor.into_states()).collect()))
+}
+
 /// Runs a model on tensors. Made anew for every pass.
 pub struct TensorExecutor<'a> {
     inputs: &'a NamedTensors,
@@ -117,8 +160,13 @@ impl<'a> TensorExecutor<'a> {
 
     /// Adds training noise.
     pub fn with_noise(mut self, noise: Regularisation) -> Self {
-        self.noise = Some(noise);
+        self.set_noise(noise);
         self
+    }
+
+    /// Adds training noise to what follows.
+    pub fn set_noise(&mut self, noise: Regularisation) {
+        self.noise = Some(noise);
     }
 
     /// Lets gradients flow through the states, from one pass to the pass before it: for closed loops, whose steps are passes of

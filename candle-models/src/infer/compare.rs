@@ -136,7 +136,7 @@ impl Comparison for RandomSequences {
                 let name = if self.0.len() > 1 { format!("{network} {}", spec.name) } else { spec.name.clone() };
                 let mut found = Difference::new(name, Measure::Largest);
                 for row in 0..SEQUENCES * FRAMES {
-                    found.add(&values(&was, (&spec.name, row), spec.dtype)?, &values(&is, (&spec.name, row), spec.dtype)?);
+                    found.add(&values(&was, (&spec.name, row), spec.dtype())?, &values(&is, (&spec.name, row), spec.dtype())?);
                 }
                 differences.push(found);
             }
@@ -151,16 +151,10 @@ fn passed(model: &Arc<dyn Model>) -> Result<Runner> {
     let resets: Vec<bool> = (0..SEQUENCES * FRAMES).map(|i| random.stream("resets").uniform(i as u64) < RESETS).collect();
     let mut runner = Runner::windowed(model.clone(), SEQUENCES, FRAMES, 1)?;
     for spec in &model.signature().inputs {
-        let random = random.stream(&spec.name);
-        if spec.dtype == DType::U32 {
-            let limits = model.index_limits(&spec.name).below;
-            let limit = |i: usize| limits.get(i % spec.width()).copied().unwrap_or(1);
-            let values: Vec<u32> = (0..SEQUENCES * FRAMES * spec.width()).map(|i| random.below(i as u64, limit(i))).collect();
-            runner.set_u32(&spec.name, &values)?;
-        } else {
-            let mut values = vec![0.0; SEQUENCES * FRAMES * spec.width()];
-            random.fill_normal(0, &mut values);
-            runner.set_f32(&spec.name, &values)?;
+        let values = spec.draw(&[SEQUENCES, FRAMES], &random)?.flatten_all()?;
+        match spec.dtype() {
+            DType::U32 => runner.set_u32(&spec.name, &values.to_vec1()?)?,
+            _ => runner.set_f32(&spec.name, &values.to_vec1()?)?,
         }
     }
     runner.step(&resets)?;

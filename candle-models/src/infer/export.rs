@@ -83,7 +83,7 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: &Arguments, typed: &
 /// The user knows the target, not the temporary directory that could not be written.
 fn named(error: Error, from: &Path, out: &Path) -> Error {
     match error {
-        Error::Io { path, source } if path.parent() != Some(from) => Error::io(out.join(path.file_name().unwrap_or_default()))(source),
+        Error::Io { path, cause } if path.parent() != Some(from) => Error::io(out.join(path.file_name().unwrap_or_default()))(cause),
         other => other,
     }
 }

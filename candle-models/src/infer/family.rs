@@ -9,7 +9,8 @@ use crate::bundle::{Bundle, ParameterSpec, Role};
 use crate::cli;
 use crate::engine::{Model, Placement};
 use crate::registry::{Family, Networks, Registry};
-use crate::tensors::{NamedTensors, Signature};
+use crate::signature::Signature;
+use crate::tensors::NamedTensors;
 use anyhow::{Context, Result, bail};
 use clap::{ArgMatches, Command};
 use serde_json::{Map, Value};
@@ -50,12 +51,12 @@ pub trait InferFamily: Family {
         false
     }
 
-    /// What stands for the file of inputs that are drawn where none is named, if it draws any.
-    fn drawn(&self) -> Option<&'static str> {
-        None
+    /// Whether it draws inputs of its own where none is named.
+    fn draws(&self) -> bool {
+        false
     }
 
-    /// A reader for what [`collect`](Self::collect), [`reads`](Self::reads) and [`drawn`](Self::drawn) claim.
+    /// A reader for what [`collect`](Self::collect), [`reads`](Self::reads) and [`draws`](Self::draws) claim.
     ///
     /// # Errors
     /// If the bundle or the options do not allow it.

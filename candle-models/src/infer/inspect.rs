@@ -4,8 +4,9 @@ use super::family::{InferFamily, Opened, Work};
 use super::output::line;
 use crate::bundle::{CARD, StoredParameter};
 use crate::cli;
+use crate::exec::SAMPLE;
 use crate::registry::Registry;
-use crate::tensors::TensorSpec;
+use crate::signature::{ANY, TensorSpec, Values};
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -77,7 +78,11 @@ impl Report {
         for (title, specs) in [("inputs", &signature.inputs), ("outputs", &signature.outputs), ("state", &signature.state)] {
             line(format_args!("{title} per row and frame:{}", if specs.is_empty() { " none" } else { "" }))?;
             for spec in specs {
-                line(format_args!("  {:<40} {:<5} {:?}", spec.name, format!("{:?}", spec.dtype), spec.shape))?;
+                line(format_args!("  {:<40} {:<5} {:?}", spec.name, format!("{:?}", spec.dtype()), spec.shape))?;
+                let said = if title == "inputs" { explained(spec) } else { spec.meaning.to_owned() };
+                if !said.is_empty() {
+                    line(format_args!("      {said}"))?;
+                }
             }
         }
         line("parameters:")?;
@@ -107,9 +112,8 @@ impl Report {
     }
 
     fn json(&self) -> Value {
-        let specs = |specs: &[TensorSpec]| -> Vec<Value> {
-            specs.iter().map(|s| json!({ "name": s.name, "dtype": format!("{:?}", s.dtype), "shape": s.shape })).collect()
-        };
+        let specs = |specs: &[TensorSpec]| -> Vec<Value> { specs.iter().map(spec_json).collect() };
+        let inputs = |specs: &[TensorSpec]| -> Vec<Value> { specs.iter().map(input_json).collect() };
         let parameter = |p: &StoredParameter| json!({ "name": p.name, "dtype": p.dtype, "shape": p.shape, "values": elements(p) });
         let (manifest, signature) = (self.opened.bundle.manifest(), self.opened.model().signature());
         let mut report = json!({
@@ -117,7 +121,7 @@ impl Report {
             "family": manifest.family,
             "format_version": manifest.format_version,
             "config": manifest.model,
-            "signature": { "inputs": specs(&signature.inputs), "outputs": specs(&signature.outputs), "state": specs(&signature.state) },
+            "signature": { "inputs": inputs(&signature.inputs), "outputs": specs(&signature.outputs), "state": specs(&signature.state) },
             "parameters": self.parameters.iter().map(parameter).collect::<Vec<_>>(),
             "values": self.values(),
             "bytes": self.bytes(),
@@ -132,6 +136,50 @@ impl Report {
         }
         report
     }
+}
+
+/// What an input takes and holds until it is set, and what that means.
+fn explained(spec: &TensorSpec) -> String {
+    let mut parts = Vec::new();
+    match &spec.values {
+        Values::Floats { within, .. } if *within != ANY => parts.push(format!("from {} to below {}", within.start, within.end)),
+        Values::Indices { below, .. } if !below.is_empty() => parts.push(format!("below {}", list(below))),
+        _ => {}
+    }
+    parts.push(match &spec.values {
+        _ if spec.is_required() => "must be set".to_owned(),
+        Values::Floats { default, .. } => format!("{} until it is set", list(default.as_deref().unwrap_or_default())),
+        Values::Indices { default, .. } => format!("{} until it is set", list(default.as_deref().unwrap_or_default())),
+    });
+    if !spec.meaning.is_empty() {
+        parts.push(spec.meaning.to_owned());
+    }
+    parts.join("; ").replace(&SAMPLE.to_string(), "SAMPLE")
+}
+
+/// Values for the eye: one where all are the same.
+fn list<T: PartialEq + ToString>(values: &[T]) -> String {
+    match values {
+        [first, rest @ ..] if rest.iter().all(|x| x == first) => first.to_string(),
+        _ => format!("[{}]", values.iter().map(T::to_string).collect::<Vec<_>>().join(" ")),
+    }
+}
+
+fn spec_json(spec: &TensorSpec) -> Value {
+    json!({ "name": spec.name, "dtype": format!("{:?}", spec.dtype()), "shape": spec.shape, "meaning": spec.meaning })
+}
+
+fn input_json(spec: &TensorSpec) -> Value {
+    let mut object = spec_json(spec);
+    let values = match &spec.values {
+        Values::Floats { within, default } if *within != ANY => json!({ "within": [within.start, within.end], "default": default }),
+        Values::Floats { default, .. } => json!({ "default": default }),
+        Values::Indices { below, sample, default } => json!({ "below": below, "sample": sample.then_some(SAMPLE), "default": default }),
+    };
+    if let (Value::Object(object), Value::Object(values)) = (&mut object, values) {
+        object.extend(values);
+    }
+    object
 }
 
 fn elements(p: &StoredParameter) -> usize {

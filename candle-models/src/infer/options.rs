@@ -61,12 +61,22 @@ pub fn extend(mut command: Command, registry: &Registry<dyn InferFamily>, adds: 
 /// Refuses options that mean nothing to that family.
 pub fn check(registry: &Registry<dyn InferFamily>, family: &dyn InferFamily, adds: Adds, typed: &ArgMatches) -> Result<()> {
     let means = own(family, adds);
-    for option in registry.iter().flat_map(|other| own(other, adds)) {
-        let foreign = !means.iter().any(|arg| arg.get_id() == option.get_id());
-        if foreign && typed.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine) {
+    let foreign = |option: &Arg| !means.iter().any(|arg| arg.get_id() == option.get_id());
+    let others = registry.iter().flat_map(|other| own(other, adds)).filter(foreign);
+    refuse(others, typed, &format!("a {}", family.name()))
+}
+
+/// Refuses the options of a family where its inputs are not read by the family itself but are `inputs`, which none of them means anything to.
+pub fn check_unused(family: &dyn InferFamily, adds: Adds, typed: &ArgMatches, inputs: &str) -> Result<()> {
+    refuse(own(family, adds).into_iter(), typed, inputs)
+}
+
+fn refuse(mut options: impl Iterator<Item = Arg>, typed: &ArgMatches, to: &str) -> Result<()> {
+    match options.find(|option| typed.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine)) {
+        Some(option) => {
             let name = option.get_long().unwrap_or(option.get_id().as_str());
-            return Err(Usage::error(format!("--{name} means nothing to a {}", family.name())));
+            Err(Usage::error(format!("--{name} means nothing to {to}")))
         }
+        None => Ok(()),
     }
-    Ok(())
 }

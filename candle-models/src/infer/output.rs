@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// A result could not be written: no other input can help.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
+#[error("{0}")]
 pub struct Failed(#[from] crate::Error);
 
 type Result<T> = std::result::Result<T, Failed>;

@@ -12,7 +12,6 @@ use crate::registry::Registry;
 use crate::tensors::NamedTensors;
 use anyhow::{Context, Result, bail};
 use clap::{ArgMatches, Command};
-use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -60,20 +59,11 @@ pub fn describe(command: Command, registry: &Registry<dyn InferFamily>) -> Comma
 
 /// An input, by what reads it.
 enum Input {
-    /// What the family draws itself, and what stands for its file.
-    Drawn(&'static str),
+    /// What the family draws itself.
+    Drawn,
     /// A file of a family's own kind, and that family.
     Own(PathBuf, &'static dyn InferFamily),
     Tensors(PathBuf),
-}
-
-impl Input {
-    fn path(&self) -> &Path {
-        match self {
-            Self::Drawn(name) => Path::new(name),
-            Self::Own(path, _) | Self::Tensors(path) => path,
-        }
-    }
 }
 
 /// Everything that can be wrong before the first frame has been looked at.
@@ -122,11 +112,11 @@ impl<'a> Plan<'a> {
         let family = registry.family(&bundle).with_context(|| dir.display().to_string())?;
         options::check(registry, family, options::RUN, typed)?;
         family.check_options(typed)?;
-        let (inputs, remark) = match (paths.is_empty(), family.drawn(), family.demo()) {
+        let (inputs, remark) = match (paths.is_empty(), family.draws(), family.demo()) {
             (false, ..) => (Self::inputs(registry, family, paths)?, None),
-            (true, Some(name), _) => (vec![Input::Drawn(name)], None),
-            (true, None, Some(demo)) => (Self::inputs(registry, family, vec![demo::find_shipped(demo.input)?])?, Some(demo.remark)),
-            (true, None, None) => return Err(Usage::error(format!("no inputs: a {} has none of its own", family.name()))),
+            (true, true, _) => (vec![Input::Drawn], None),
+            (true, false, Some(demo)) => (Self::inputs(registry, family, vec![demo::find_shipped(demo.input)?])?, Some(demo.remark)),
+            (true, false, None) => return Err(Usage::error(format!("no inputs: a {} has none of its own", family.name()))),
         };
         let opened = Opened::load(registry, bundle).with_context(|| dir.display().to_string())?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |name| name.to_string_lossy().into_owned());
@@ -198,7 +188,6 @@ impl Run<'_> {
                     self.failed += 1;
                     let report = || cli::report("error", &error);
                     bar.as_ref().map_or_else(report, |bar| bar.suspend(report));
-                    output.json(&json!({ "file": input.path().display().to_string(), "error": cli::one_line_of(&error) }))?;
                 }
             }
         }
@@ -215,7 +204,7 @@ impl Run<'_> {
         let opened = &self.plan.opened;
         let family = opened.family;
         match input {
-            Input::Drawn(_) => self.reader()?.run(&Source::Drawn, output),
+            Input::Drawn => self.reader()?.run(&Source::Drawn, output),
             Input::Own(path, owner) if owner.name() == family.name() => self.reader()?.run(&Source::File(path), output),
             Input::Own(path, owner) => {
                 let (dir, name, wanted) = (opened.bundle.dir().display(), family.name(), owner.name());
@@ -226,6 +215,7 @@ impl Run<'_> {
                 if family.reads(&inputs, opened.model().signature()) {
                     return self.reader()?.run(&Source::Tensors(path, &inputs), output);
                 }
+                options::check_unused(family, options::RUN, self.plan.options, "named tensors")?;
                 let (finish, every) = (family.finish(&opened.bundle)?, self.every);
                 self.frames += tensors::run((opened.model(), &finish), (path, inputs), (self.plan.place, every), output, &self.times)?;
                 Ok(())
@@ -255,6 +245,9 @@ impl Run<'_> {
         }
         if self.frames > 0 {
             line(format_args!("time per frame of tensors: {} (one pass of all sequences; {place})", tensors::percentiles(&self.times)))?;
+        }
+        if cfg!(debug_assertions) {
+            line("this program was built for development: with `--release` it is faster")?;
         }
         line(format_args!("{frames} frames, {inputs} of {} inputs, in {:.3} s", inputs + self.failed, elapsed.as_secs_f64()))?;
         Ok(())

@@ -2,12 +2,13 @@
 
 use super::output::{Column, Output, line};
 use crate::engine::{Histogram, Model, Placement, Runner};
-use crate::tensors::{NamedTensors, TensorSpec};
+use crate::signature::TensorSpec;
+use crate::tensors::NamedTensors;
 use crate::{Error, cli};
 use anyhow::Result;
 use candle_core::DType;
 use safetensors::tensor::Dtype;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -41,7 +42,7 @@ pub fn run(
     times: &Histogram,
 ) -> Result<u64> {
     let data = Sequences::new(model, path, tensors)?;
-    let column = |spec: &TensorSpec| Column::new(&spec.name, if spec.dtype == DType::U32 { Dtype::U32 } else { Dtype::F32 }, &spec.shape);
+    let column = |spec: &TensorSpec| Column::new(&spec.name, if spec.dtype() == DType::U32 { Dtype::U32 } else { Dtype::F32 }, &spec.shape);
     let columns: Vec<Column> = model.signature().outputs.iter().map(column).collect();
     output.start_tensors(&columns, &[data.sequences, data.frames])?;
     let mut runner: Option<(usize, Runner)> = None;
@@ -64,22 +65,25 @@ pub fn run(
         }
         runner = Some((rows, current));
     }
-    output.json(&json!({ "file": path.display().to_string(), "sequences": data.sequences, "frames": data.frames }))?;
     Ok((data.sequences * data.frames) as u64)
 }
 
 impl Sequences {
     fn new(model: &Arc<dyn Model>, path: &Path, tensors: NamedTensors) -> Result<Self> {
         let wrong = |e: Error| Error::file(path, e);
-        let specs = &model.signature().inputs;
-        let Some(first) = specs.first() else { return Err(Error::file(path, "the model has no inputs").into()) };
+        let signature = model.signature();
+        let specs = &signature.inputs;
+        // Any that is there tells the shape; if none is, the first is missed.
+        let Some(first) = specs.iter().find(|spec| tensors.contains(&spec.name)).or(specs.first()) else {
+            return Err(Error::file(path, "the model has no inputs").into());
+        };
         let dims = tensors.get(&first.name).map_err(wrong)?.dims().to_vec();
         let leading = dims.len().saturating_sub(first.shape.len());
         if !(1..=2).contains(&leading) {
             let shape = format!("[frames, ...] or [sequences, frames, ...] with {:?} behind", first.shape);
             return Err(wrong(Error::tensor(&first.name, shape, format!("{dims:?}"))).into());
         }
-        tensors.check(specs, &dims[..leading]).map_err(wrong)?;
+        let tensors = signature.complete(&tensors, &dims[..leading]).map_err(wrong)?;
         let (sequences, frames) = if leading == 1 { (1, dims[0]) } else { (dims[0], dims[1]) };
         if sequences * frames == 0 {
             return Err(Error::file(path, format!("no frames: {} has the shape {dims:?}", first.name)).into());
@@ -88,7 +92,19 @@ impl Sequences {
         for (name, tensor) in tensors {
             let spec = specs.iter().find(|s| s.name == name).cloned().ok_or_else(|| Error::Input(format!("{name} is not an input")))?;
             let flat = tensor.flatten_all()?;
-            let values = if spec.dtype == DType::U32 { Values::Indices(flat.to_vec1()?) } else { Values::Floats(flat.to_vec1()?) };
+            // Here and not at the frame in question: nothing is written of a file that cannot be run to its end.
+            let values = match spec.dtype() {
+                DType::U32 => {
+                    let values = flat.to_vec1()?;
+                    spec.check_u32(&values).map_err(wrong)?;
+                    Values::Indices(values)
+                }
+                _ => {
+                    let values = flat.to_vec1()?;
+                    spec.check_f32(&values).map_err(wrong)?;
+                    Values::Floats(values)
+                }
+            };
             inputs.push((spec, values));
         }
         Ok(Self { sequences, frames, inputs })
@@ -139,7 +155,7 @@ fn write_row(
         Output::Table if !shown => {}
         Output::Table => {
             let text = |spec: &TensorSpec| -> Result<String> {
-                Ok(match spec.dtype {
+                Ok(match spec.dtype() {
                     DType::U32 => shortened(&spec.name, runner.indices(&spec.name, row)?, u32::to_string),
                     _ => excerpt(&spec.name, &floats(spec)?),
                 })
@@ -153,14 +169,14 @@ fn write_row(
             object.insert("sequence".into(), place.sequence.into());
             object.insert("frame".into(), place.frame.into());
             for spec in outputs {
-                let value: Value = if spec.dtype == DType::U32 { runner.indices(&spec.name, row)?.into() } else { floats(spec)?.into() };
+                let value: Value = if spec.dtype() == DType::U32 { runner.indices(&spec.name, row)?.into() } else { floats(spec)?.into() };
                 object.insert(spec.name.clone(), value);
             }
             output.json(&object)?;
         }
         Output::Tensors(..) => {
             for (i, spec) in outputs.iter().enumerate() {
-                if spec.dtype == DType::U32 {
+                if spec.dtype() == DType::U32 {
                     let values = runner.indices(&spec.name, row)?.iter().map(|x| x.to_le_bytes());
                     output.value(i, place.sequence, place.frame, values)?;
                 } else {

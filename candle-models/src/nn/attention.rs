@@ -4,7 +4,7 @@ use super::{Init, Linear, Norm, Params};
 use crate::Result;
 use crate::exec::Executor;
 use crate::ops::{Activation, Attention};
-use crate::tensors::TensorSpec;
+use crate::signature::TensorSpec;
 use candle_core::Tensor;
 
 /// `x + W_o attention(rms_norm(x))`; positions enter as a learned slope per head over the distance.

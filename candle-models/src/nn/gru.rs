@@ -4,7 +4,7 @@ use super::{Linear, Params};
 use crate::Result;
 use crate::exec::Executor;
 use crate::ops::Activation;
-use crate::tensors::TensorSpec;
+use crate::signature::TensorSpec;
 
 /// One layer: the product of the inputs is taken for all frames at once, the product of the state frame by frame.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use super::{Init, Linear, Norm, Params};
 use crate::exec::Executor;
 pub use crate::ops::Mamba;
 use crate::ops::MambaSizes;
-use crate::tensors::TensorSpec;
+use crate::signature::TensorSpec;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 

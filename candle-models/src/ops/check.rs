@@ -9,7 +9,8 @@ use crate::exec::tensors::{Indices, TensorExecutor};
 use crate::exec::{Executor, Operation, Target};
 use crate::ops::Products;
 use crate::random::Random;
-use crate::tensors::{NamedTensors, Signature, TensorSpec};
+use crate::signature::{Signature, TensorSpec};
+use crate::tensors::NamedTensors;
 use candle_core::{DType, Device, Tensor, Var};
 use std::sync::Arc;
 

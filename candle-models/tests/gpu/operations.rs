@@ -15,7 +15,8 @@ use candle_models::ops::softmax::Softmax;
 use candle_models::ops::tanh::Tanh;
 use candle_models::ops::{Format, Linear};
 use candle_models::recurrent::Recurrent;
-use candle_models::tensors::{NamedTensors, Signature, TensorSpec};
+use candle_models::signature::{Signature, TensorSpec};
+use candle_models::tensors::NamedTensors;
 use std::sync::Arc;
 
 /// A model of one operation over inputs `x0`, `x1` ...

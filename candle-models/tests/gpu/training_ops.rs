@@ -10,7 +10,8 @@ use candle_models::ops::{self, Activation, LossGroup};
 use candle_models::policy::{BackboneConfig, Heads, Policy, PolicyConfig};
 use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
-use candle_models::tensors::{NamedTensors, TensorSpec};
+use candle_models::signature::TensorSpec;
+use candle_models::tensors::NamedTensors;
 use std::collections::BTreeMap;
 
 #[test]
@@ -156,17 +157,7 @@ fn configs() -> Vec<PolicyConfig> {
 
 /// Random inputs of a pass, on the host.
 fn inputs(policy: &Policy, batch: usize, steps: usize) -> NamedTensors {
-    use candle_models::engine::Model;
-    let one = |spec: &TensorSpec| {
-        let shape = [&[batch, steps], spec.shape.as_slice()].concat();
-        let values = normal(&spec.name, &shape);
-        let limits = policy.index_limits(&spec.name).below;
-        if limits.is_empty() {
-            return (spec.name.clone(), values);
-        }
-        let ids = |i: usize| Random::new(9).stream(&spec.name).below(i as u64, limits[i % limits.len()]);
-        (spec.name.clone(), Tensor::from_vec((0..values.elem_count()).map(ids).collect::<Vec<u32>>(), shape, &Device::Cpu).unwrap())
-    };
+    let one = |spec: &TensorSpec| (spec.name.clone(), spec.draw(&[batch, steps], &Random::new(9)).unwrap());
     policy.signature().inputs.iter().map(one).collect()
 }
 

@@ -1,10 +1,14 @@
 //! The engine on the shipped policies: every session gives what a runner of its own would give.
 
+use candle_core::{Device, IndexOp, Tensor};
 use candle_models::bundle::Bundle;
 use candle_models::engine::{Engine, EngineError, Model, Options, Runner, Session};
 use candle_models::exec::SAMPLE;
 use candle_models::families;
 use candle_models::random::Random;
+use candle_models::recurrent::Recurrent;
+use candle_models::signature::{Signature, TensorSpec};
+use candle_models::tensors::NamedTensors;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -44,9 +48,8 @@ impl Frame {
             (name, values)
         };
         let classes = |name: &'static str| {
-            let limits = model.index_limits(name).below;
-            let indices = limits.iter().zip(0..).map(|(limit, i)| random.stream(name).below(i, *limit)).collect();
-            (name, indices)
+            let spec = model.signature().inputs.iter().find(|spec| spec.name == name).unwrap();
+            (name, spec.draw(&[1], &random).unwrap().flatten_all().unwrap().to_vec1().unwrap())
         };
         Self {
             floats: vec![normal("features", 288), ("uniform", vec![-1.0; 13])],
@@ -208,10 +211,8 @@ fn states_can_be_saved_restored_and_forked_in_the_middle_of_a_game() {
         let mut fork = first.fork().unwrap();
         // Another game in the meantime.
         (0..5).for_each(|n| advance(&mut first, 100 + n));
+        // A session keeps its engine running.
         let mut elsewhere = Engine::start(model.clone(), &Options::default()).unwrap().open().unwrap();
-        assert!(matches!(elsewhere.step(), Err(EngineError::Closed)));
-        let other = Engine::start(model.clone(), &Options::default()).unwrap();
-        elsewhere = other.open().unwrap();
         elsewhere.restore(&saved).unwrap();
         first.restore(&saved).unwrap();
         for n in 10..20 {
@@ -244,12 +245,16 @@ fn inputs_out_of_range_are_named_before_they_reach_the_model() {
             refused(&|s| s.floats_mut("uniform").unwrap()[2] = f32::INFINITY),
             "tensor uniform: expected finite numbers, found inf in column 2"
         );
-        let ids = model.index_limits("ids").below;
-        let expected = format!("tensor ids: expected an index up to {} in column 5, found {}", ids[5] - 1, ids[5]);
-        assert_eq!(refused(&|s| s.indices_mut("ids").unwrap()[5] = ids[5]), expected);
-        let expected = "tensor previous_action: expected an index up to 16 in column 8, found SAMPLE";
+        assert_eq!(
+            refused(&|s| s.floats_mut("uniform").unwrap()[2] = 7.0),
+            "tensor uniform: expected numbers from -1 to below 1, found 7 in column 2"
+        );
+        let limit = model.signature().inputs.iter().find(|spec| spec.name == "ids").unwrap().limit(5).unwrap();
+        let expected = format!("tensor ids: expected an index up to {}, found {limit} in column 5", limit - 1);
+        assert_eq!(refused(&|s| s.indices_mut("ids").unwrap()[5] = limit), expected);
+        let expected = "tensor previous_action: expected an index up to 16, found SAMPLE in column 8";
         assert_eq!(refused(&|s| s.indices_mut("previous_action").unwrap()[8] = SAMPLE), expected);
-        let expected = "tensor action: expected an index up to 4 or SAMPLE in column 12, found 5";
+        let expected = "tensor action: expected an index up to 4 or SAMPLE, found 5 in column 12";
         assert_eq!(refused(&|s| s.indices_mut("action").unwrap()[12] = 5), expected);
         assert_eq!(engine.stats().steps, 0);
         assert!(Engine::start(model, &Options { sessions: 0, ..Default::default() }).is_err());
@@ -264,6 +269,7 @@ fn a_burst_is_answered_or_refused_but_never_lost() {
         let max_wait = Some(Duration::from_secs(1));
         let engine = Engine::start(model.clone(), &Options { queue: 2, max_wait, ..Default::default() }).unwrap();
         let mut sessions: Vec<Session> = (0..64).map(|_| engine.open().unwrap()).collect();
+        sessions.iter_mut().for_each(|session| Frame::random(&*model, 0, 0).fill(session));
         let mut steps: Vec<_> = sessions.iter_mut().map(Session::step_async).collect();
         let first: Vec<_> = steps.iter_mut().map(poll).collect();
         let refused = first.iter().filter(|answer| matches!(answer, Poll::Ready(Err(EngineError::Overloaded { queue: 2 })))).count();
@@ -310,11 +316,12 @@ fn cancelled_and_late_steps_leave_states_that_are_accounted_for() {
 }
 
 #[test]
-fn an_engine_that_is_dropped_releases_its_agents() {
+fn an_engine_that_is_closed_releases_its_agents() {
     unless_it_hangs(|| {
         let model = model(BUNDLES[0]);
-        let engine = Engine::start(model, &Options { max_batch: 2, ..Default::default() }).unwrap();
-        let sessions: Vec<Session> = (0..4).map(|_| engine.open().unwrap()).collect();
+        let engine = Engine::start(model.clone(), &Options { max_batch: 2, ..Default::default() }).unwrap();
+        let mut sessions: Vec<Session> = (0..4).map(|_| engine.open().unwrap()).collect();
+        sessions.iter_mut().for_each(|session| Frame::random(&*model, 0, 0).fill(session));
         std::thread::scope(|scope| {
             for mut session in sessions {
                 scope.spawn(move || {
@@ -329,7 +336,107 @@ fn an_engine_that_is_dropped_releases_its_agents() {
             while engine.stats().steps < 100 {
                 std::thread::yield_now();
             }
-            drop(engine);
+            engine.close();
         });
+    });
+}
+
+/// A model in plain Candle, as one brings it along: `y = tanh(x W + s)`, and `y` is the state behind the frame.
+struct Plain {
+    signature: Signature,
+    weight: Tensor,
+}
+
+impl Plain {
+    fn new() -> Self {
+        let signature = Signature {
+            inputs: vec![TensorSpec::f32("x", &[3])],
+            outputs: vec![TensorSpec::f32("y", &[2]), TensorSpec::u32("best", &[1])],
+            state: vec![TensorSpec::f32("last", &[2])],
+        };
+        let mut values = vec![0.0; 6];
+        Random::new(3).fill_normal(0, &mut values);
+        Self { signature, weight: Tensor::from_vec(values, (3, 2), &Device::Cpu).unwrap() }
+    }
+}
+
+impl Recurrent for Plain {
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn device(&self) -> &Device {
+        &Device::Cpu
+    }
+
+    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> candle_models::Result<(NamedTensors, NamedTensors)> {
+        let (x, mut state) = (inputs.get("x")?, state.clone());
+        let (batch, steps, _) = x.dims3()?;
+        let mut frames = Vec::new();
+        for t in 0..steps {
+            let reset: Vec<bool> = (0..batch).map(|b| resets[b * steps + t]).collect();
+            state = state.reset_rows(&reset)?;
+            let y = (x.i((.., t))?.contiguous()?.matmul(&self.weight)? + state.get("last")?)?.tanh()?;
+            state.insert("last", y.clone());
+            frames.push(y);
+        }
+        let y = Tensor::stack(&frames, 1)?;
+        let best = y.argmax_keepdim(2)?;
+        Ok(([("y".to_owned(), y), ("best".to_owned(), best)].into_iter().collect(), state))
+    }
+}
+
+impl Model for Plain {
+    fn family(&self) -> &'static str {
+        "plain"
+    }
+
+    fn config(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+}
+
+#[test]
+fn a_model_in_plain_candle_has_sessions_and_batches_too() {
+    unless_it_hangs(|| {
+        let model: Arc<dyn Model> = Arc::new(Plain::new());
+        let engine = Engine::start(model.clone(), &Options::default()).unwrap();
+        assert_eq!(engine.on_tensors(), ["unroll"]);
+        let mut sessions: Vec<Session> = (0..3).map(|_| engine.open().unwrap()).collect();
+        let mut oracles: Vec<NamedTensors> = (0..3).map(|_| model.initial_state(1).unwrap()).collect();
+        let spec = &model.signature().inputs[0];
+        for n in 0..20 {
+            for (agent, (session, state)) in sessions.iter_mut().zip(&mut oracles).enumerate() {
+                let x = spec.draw(&[1], &Random::new(agent as u64).at(n)).unwrap();
+                session.set_f32("x", &x.flatten_all().unwrap().to_vec1::<f32>().unwrap()).unwrap();
+                let (outputs, after) = model.step(&[("x".to_owned(), x)].into_iter().collect(), &[n == 0], state).unwrap();
+                session.step().unwrap();
+                let values = |name: &str| outputs.get(name).unwrap().flatten_all().unwrap();
+                assert_eq!(session.floats("y").unwrap(), values("y").to_vec1::<f32>().unwrap(), "agent {agent} frame {n}");
+                assert_eq!(session.indices("best").unwrap(), values("best").to_vec1::<u32>().unwrap());
+                *state = after;
+            }
+        }
+        let mut fork = sessions[1].fork().unwrap();
+        let saved = sessions[1].save().unwrap();
+        fork.step().unwrap();
+        sessions[0].restore(&saved).unwrap();
+        let same = sessions[1].floats("y").unwrap().to_vec();
+        sessions[1].step().unwrap();
+        assert_eq!(fork.floats("y").unwrap(), sessions[1].floats("y").unwrap());
+        assert_ne!(fork.floats("y").unwrap(), same);
+        // Windows of several sequences, with a reset inside, equal the unroll they are made of.
+        let mut runner = Runner::windowed(model.clone(), 4, 5, 1).unwrap();
+        let x = spec.draw(&[4, 5], &Random::new(9)).unwrap();
+        runner.set_f32("x", &x.flatten_all().unwrap().to_vec1::<f32>().unwrap()).unwrap();
+        let resets: Vec<bool> = (0..20).map(|i| i % 5 == 0 || i == 13).collect();
+        runner.step(&resets).unwrap();
+        let (outputs, _) = model.unroll(&[("x".to_owned(), x)].into_iter().collect(), &resets, &model.initial_state(4).unwrap()).unwrap();
+        let expected = outputs.get("y").unwrap().flatten(0, 1).unwrap().to_vec2::<f32>().unwrap();
+        for (row, expected) in expected.iter().enumerate() {
+            assert_eq!(runner.floats("y", row).unwrap(), expected, "row {row}");
+        }
+        let error = candle_models::engine::work(&*model, 1, 1, candle_core::DType::F32).err().unwrap().to_string();
+        assert!(error.starts_with("the model is not recorded"), "{error}");
     });
 }

@@ -9,7 +9,8 @@ use candle_models::families;
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::registry::{Family, Networks, Registry};
-use candle_models::tensors::{NamedTensors, TensorSpec};
+use candle_models::signature::TensorSpec;
+use candle_models::tensors::NamedTensors;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -82,17 +83,8 @@ impl Example {
 /// Random inputs `[batch, steps, ...]`. Choices are given, or with `sampled` left to the model where it can choose.
 fn inputs(model: &dyn Model, (batch, steps): (usize, usize), sampled: bool) -> NamedTensors {
     let values = |spec: &TensorSpec| {
-        let (random, count) = (Random::new(5).stream(&spec.name), batch * steps * spec.width());
-        let shape: Vec<usize> = [batch, steps].iter().chain(&spec.shape).copied().collect();
-        if spec.dtype == DType::U32 {
-            let limits = model.index_limits(&spec.name);
-            let limit = |i: usize| limits.below.get(i % spec.width()).copied().unwrap_or(2);
-            let below = |i: usize| if sampled && limits.sample { SAMPLE } else { random.below(i as u64, limit(i)) };
-            return Tensor::from_vec((0..count).map(below).collect::<Vec<u32>>(), shape, &Device::Cpu).unwrap();
-        }
-        let mut values = vec![0.0; count];
-        random.fill_normal(0, &mut values);
-        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+        let drawn = spec.draw(&[batch, steps], &Random::new(5)).unwrap();
+        if sampled && spec.can_sample() { Tensor::full(SAMPLE, drawn.dims(), &Device::Cpu).unwrap() } else { drawn }
     };
     model.signature().inputs.iter().map(|spec| (spec.name.clone(), values(spec))).collect()
 }
@@ -177,7 +169,7 @@ fn fill(runner: &mut Runner, inputs: &NamedTensors) {
 fn assert_row(what: &str, runner: &Runner, row: usize, want: impl Fn(&str) -> Tensor) {
     for spec in &runner.signature().outputs {
         let want = want(&spec.name);
-        match spec.dtype {
+        match spec.dtype() {
             DType::U32 => assert_eq!(runner.indices(&spec.name, row).unwrap(), want.to_vec1::<u32>().unwrap(), "{what} {}", spec.name),
             _ => assert_close(&format!("{what} {}", spec.name), runner.floats(&spec.name, row).unwrap(), &flat(&want), 3e-5),
         }
@@ -289,7 +281,7 @@ fn names_shapes_and_dtypes_are_those_of_the_snapshot() {
         for (name, model) in &example.networks {
             let signature = model.signature();
             for (kind, specs) in [("input", &signature.inputs), ("output", &signature.outputs), ("state", &signature.state)] {
-                specs.iter().for_each(|s| writeln!(found, "{name} {kind} {} {:?} {:?}", s.name, s.dtype, s.shape).unwrap());
+                specs.iter().for_each(|s| writeln!(found, "{name} {kind} {} {:?} {:?}", s.name, s.dtype(), s.shape).unwrap());
             }
         }
     }

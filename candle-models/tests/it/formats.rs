@@ -1,8 +1,8 @@
 //! Narrow weights from the file to the kernels: `candle-infer export`, what it writes, and what runs on it.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device};
 use candle_models::bundle::{self, Bundle, Manifest, Parameter, Role};
-use candle_models::engine::{Model, Runner};
+use candle_models::engine::Runner;
 use candle_models::families;
 use candle_models::nn::{MambaConfig, Params};
 use candle_models::ops::Format;
@@ -136,21 +136,13 @@ fn the_engine_keeps_the_format_and_agrees_with_tensors() {
 fn fill(runner: &mut Runner, model: &Policy, batch: usize, steps: usize) -> NamedTensors {
     let mut tensors = NamedTensors::new();
     for spec in model.signature().inputs.clone() {
-        let random = Random::new(9).stream(&spec.name);
-        let shape = (batch, steps, spec.width());
-        let tensor = if spec.dtype == DType::U32 {
-            let limits = model.index_limits(&spec.name);
-            let values: Vec<u32> =
-                (0..batch * steps * spec.width()).map(|i| random.below(i as u64, limits.below[i % spec.width()])).collect();
-            runner.set_u32(&spec.name, &values).unwrap();
-            Tensor::from_vec(values, shape, &Device::Cpu)
-        } else {
-            let mut values = vec![0.0; batch * steps * spec.width()];
-            random.fill_normal(0, &mut values);
-            runner.set_f32(&spec.name, &values).unwrap();
-            Tensor::from_vec(values, shape, &Device::Cpu)
-        };
-        tensors.insert(&spec.name, tensor.unwrap());
+        let tensor = spec.draw(&[batch, steps], &Random::new(9)).unwrap();
+        let values = tensor.flatten_all().unwrap();
+        match spec.dtype() {
+            DType::U32 => runner.set_u32(&spec.name, &values.to_vec1().unwrap()).unwrap(),
+            _ => runner.set_f32(&spec.name, &values.to_vec1().unwrap()).unwrap(),
+        }
+        tensors.insert(&spec.name, tensor);
     }
     tensors
 }

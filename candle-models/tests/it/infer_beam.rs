@@ -169,11 +169,10 @@ fn without_inputs_channels_are_drawn_as_generate_draws_them() {
     done(["run", &bundle, "--seed", "5", "--out", &place.text("drawn.jsonl")]);
     let text = fs::read_to_string(place.path("drawn.jsonl")).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let (end, lines) = lines.split_last().unwrap();
+    assert_eq!(lines.len(), 1000);
     let drawn: Vec<f32> = lines.iter().map(|line| line["gain_db"].as_f64().unwrap() as f32).collect();
     assert_close("gain", &drawn, &flat(&found, "gain_db"), 0.05);
     let mean = drawn.iter().sum::<f32>() / drawn.len() as f32;
-    assert!((end["gain_db"].as_f64().unwrap() as f32 - mean).abs() < 1e-3 && end["episodes"] == 1000, "{end}");
     assert_eq!((&lines[7]["episode"], lines[7]["beams"].as_array().unwrap().len()), (&Value::from(7), 6 * 32));
 
     let table = done(["run", &bundle, "--every", "500", "--seed", "5"]);

@@ -7,7 +7,8 @@ use candle_models::exec::{Choice, SAMPLE};
 use candle_models::nn::{Autoregressive, Mamba, MambaConfig, Params};
 use candle_models::ops::{self, Activation, Attention, LossGroup, NormKind};
 use candle_models::random::Random;
-use candle_models::tensors::{NamedTensors, TensorSpec};
+use candle_models::signature::TensorSpec;
+use candle_models::tensors::NamedTensors;
 use std::collections::BTreeMap;
 
 /// Random numbers of that shape in f64.

@@ -94,8 +94,11 @@ fn ids_and_classes_outside_their_tables_are_errors_that_name_them() {
     assert_eq!(with("ids", vec![0, 399, 0, 0, 0, 0], 6), "ids column 1: 399 in a table of 399 rows");
     assert!(with("action", vec![0, 0, 0, 0, 0, 0, 0, 0, 17, 0, 0, 0, 0], 13).contains("class 17 of 17"));
     let mut runner = Runner::new(policy.clone(), 1, 1).unwrap();
-    runner.indices_mut("ids", 0).unwrap()[4] = 33;
-    assert!(runner.step(&[false]).is_err());
+    let refused = |runner: &mut Runner| runner.step(&[false]).unwrap_err().to_string();
+    assert!(refused(&mut runner).starts_with("tensor features: expected to be set before the first pass"));
+    runner.set_f32("features", &[0.0; 288]).unwrap();
+    runner.set_u32("ids", &[0, 0, 0, 0, 33, 0]).unwrap();
+    assert_eq!(refused(&mut runner), "tensor ids: expected an index up to 32, found 33 in column 4");
     assert!(runner.set_f32("features", &[0.0; 3]).unwrap_err().to_string().contains("expected 288 values"));
     assert!(runner.step(&[false, true]).is_err());
 }

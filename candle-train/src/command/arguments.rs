@@ -1,6 +1,6 @@
 //! What every run is asked, and the run itself.
 
-use super::{TrainingPlan, TrainingResult};
+use super::{TrainingPlan, TrainingResult, resume};
 use crate::parallel::connect::{connect, gpus, local_device};
 use crate::parallel::environment::from_environment;
 use crate::run::{Ended, Place};
@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use candle_models::cli::Computing;
 use candle_models::device::Purpose;
 use clap::Args;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,6 +45,9 @@ pub struct RunArguments {
     #[arg(long)]
     #[allow(dead_code)] // Read by the command itself, before there are other threads.
     threads: Option<usize>,
+    /// All that was typed behind the program's name.
+    #[arg(skip)]
+    pub(super) typed: Vec<OsString>,
 }
 
 impl RunArguments {
@@ -69,8 +73,8 @@ impl RunArguments {
         Ok(Resources { device, dtype, ranks })
     }
 
-    /// Prints what a plan is. If that is not all that was asked for, trains it, says how the run ended and, if it is done, writes the model
-    /// to the directory `bundle` below --out.
+    /// Prints what a plan is. If that is not all that was asked for, trains it, says how the run ended and writes the model, of a run that
+    /// was stopped as it is, to the directory `bundle` below --out.
     ///
     /// # Errors
     /// If --out is missing or cannot be made; if training or writing fails.
@@ -83,6 +87,11 @@ impl RunArguments {
         let Some(out) = self.directory()? else { return Ok(()) };
         let trained = plan.train(&self.place(out), &Stop::after(self.max_time).on_signals()?)?;
         if leads { conclude(&trained, out) } else { Ok(()) }
+    }
+
+    /// Whether nothing is to be trained or left behind.
+    pub fn is_dry(&self) -> bool {
+        self.dry_run
     }
 
     /// Makes the directory of the run; none for a dry one.
@@ -98,11 +107,15 @@ impl RunArguments {
 
     /// Where the run starts.
     fn place(&self, out: &Path) -> Place {
-        if self.resume { Place::Resume(out.to_owned()) } else { Place::New(out.to_owned()) }
+        let place = if self.resume { Place::resume(out) } else { Place::create(out) };
+        match resume::note(&self.typed) {
+            Some(note) => place.noting(resume::FILE, note),
+            None => place,
+        }
     }
 }
 
-/// Says how a run ended, and saves its model if it is done.
+/// Says how a run ended and saves its model, as it is where the run was stopped.
 fn conclude(trained: &impl TrainingResult, out: &Path) -> Result<()> {
     let Ended { outcome, step, shipped, time, .. } = trained.ended();
     if let Outcome::Stopped(reason) = outcome {
@@ -114,14 +127,24 @@ fn conclude(trained: &impl TrainingResult, out: &Path) -> Result<()> {
         let then = if outcome.done() { "" } else { "; --resume continues" };
         println!("stopped {why} at step {step}{then}");
     }
-    if !outcome.done() {
-        return Ok(());
-    }
-    let bundle = out.join("bundle");
+    let bundle = bundle_of(out);
     let figures = trained.save(&bundle)?;
-    let best = if shipped == step { String::new() } else { format!(" of step {shipped}, the best score,") };
-    println!("{figures}{step} steps in {:.1} s; model{best} in {}", time.as_secs_f64(), bundle.display());
+    let best = if shipped == step { String::new() } else { format!("; the model is that of step {shipped}, the best score") };
+    println!("{figures}{step} steps in {:.1} s{best}", time.as_secs_f64());
+    println!("report in {}", out.join("report.html").display());
+    println!("{}", model_in(&bundle));
     Ok(())
+}
+
+/// Where a run leaves its model.
+pub(super) fn bundle_of(run: &Path) -> PathBuf {
+    run.join("bundle")
+}
+
+/// Where a model is, and what can be done with it.
+pub(super) fn model_in(bundle: &Path) -> String {
+    let bundle = bundle.display();
+    format!("model in {bundle}: candle-infer inspect {bundle} says what it takes, candle-infer run {bundle} INPUT runs it")
 }
 
 /// `on the CPU, in f32` and on how many ranks.
@@ -131,9 +154,11 @@ fn place_of(Resources { device, dtype, ranks }: &Resources) -> String {
     format!("on {place}, in {dtype}{ranks}")
 }
 
-/// This process's command as it goes into a model card: the program and absolute paths, which mean nothing elsewhere, by their last part.
+/// This process's command as it goes into a model card, that of a resumed run as it was asked for: the program and absolute paths, which mean nothing elsewhere, by their last part.
 pub fn command_line() -> String {
-    words(std::env::args())
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    let asked = resume::expand(typed.clone()).unwrap_or(typed);
+    words(asked.into_iter().map(|argument| argument.to_string_lossy().into_owned()))
 }
 
 fn words(arguments: impl Iterator<Item = String>) -> String {

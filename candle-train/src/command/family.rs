@@ -101,7 +101,8 @@ pub trait TrainingResult {
     /// How it ended, and its parameters.
     fn ended(&self) -> &Ended;
 
-    /// Writes the model to a directory as a bundle, and gives the lines of figures to print. Rank 0 is asked, of a run that is done.
+    /// Writes the model to a directory as a bundle, and gives the lines of figures to print. Rank 0 is asked. Of a run that was
+    /// stopped the card says so.
     ///
     /// # Errors
     /// If the bundle cannot be written.

@@ -16,12 +16,15 @@
 mod arguments;
 mod family;
 mod launch;
+mod resume;
 
 pub use arguments::{RunArguments, command_line};
+use arguments::{bundle_of, model_in};
 pub use family::{Presets, TrainFamily, TrainingPlan, TrainingResult};
 
+use crate::export::{Which, export};
 use crate::{parallel, report};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use candle_models::device;
 use candle_models::registry::Registry;
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
@@ -36,6 +39,33 @@ enum General {
     Launch(launch::Arguments),
     /// Makes report.html of a run again, from its metrics.
     Report(ReportArguments),
+    /// Continues a run as it was asked for; options behind it come over those of then, as `--set epochs=8` for a longer run.
+    Resume(ResumeArguments),
+    /// Makes a model bundle of a checkpoint of a run, whether it goes on, was stopped or was killed.
+    Export(ExportArguments),
+}
+
+#[derive(Debug, Args)]
+struct ResumeArguments {
+    /// Directory of the run.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Options of the run's own command.
+    #[arg(value_name = "OPTIONS", trailing_var_arg = true, allow_hyphen_values = true)]
+    options: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+struct ExportArguments {
+    /// Directory of the run.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Where to write the bundle [default: DIR/bundle].
+    #[arg(long, value_name = "BUNDLE")]
+    out: Option<PathBuf>,
+    /// Which checkpoint: latest, best (by the score of its evaluation) or the number of a step.
+    #[arg(long, value_name = "WHICH", default_value = "latest")]
+    step: Which,
 }
 
 #[derive(Debug, Args)]
@@ -51,7 +81,13 @@ struct ReportArguments {
 /// # Safety
 /// It sets the number of threads in the process's environment: no other thread may be running.
 pub unsafe fn run<A: Into<OsString>>(registry: &Registry<dyn TrainFamily>, arguments: impl IntoIterator<Item = A>) -> ExitCode {
-    let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    let arguments: Vec<OsString> = match resume::expand(arguments.into_iter().map(Into::into).collect()) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            parallel::tell(&error);
+            return ExitCode::from(1);
+        }
+    };
     let matches = match command(registry).try_get_matches_from(&arguments) {
         Ok(matches) => matches,
         Err(error) => {
@@ -80,7 +116,8 @@ fn command(registry: &Registry<dyn TrainFamily>) -> Command {
     let command = Command::new("candle-train").version(env!("CARGO_PKG_VERSION"));
     let of = |family: &'static dyn TrainFamily| {
         let Presets { default, help, .. } = family.presets();
-        let own = RunArguments::augment_args(family.options(Command::new(family.name())));
+        // What a resumed run is asked for anew comes behind what it was asked for first.
+        let own = RunArguments::augment_args(family.options(Command::new(family.name()))).args_override_self(true);
         let own = own.mut_arg("preset", |preset| preset.required(false).default_value(default).help(help)).about(family.about());
         std::iter::once(own).chain(family.commands())
     };
@@ -94,7 +131,8 @@ fn command(registry: &Registry<dyn TrainFamily>) -> Command {
 
 fn answer(registry: &Registry<dyn TrainFamily>, name: &str, options: &ArgMatches, all: &ArgMatches, arguments: &[OsString]) -> Result<()> {
     if let Some(family) = registry.iter().find(|family| family.name() == name) {
-        let asked = RunArguments::from_arg_matches(options)?;
+        let mut asked = RunArguments::from_arg_matches(options)?;
+        asked.typed = arguments.get(1..).unwrap_or_default().to_vec();
         family.presets().check(&asked.preset)?;
         return family.train(&asked, options);
     }
@@ -103,6 +141,14 @@ fn answer(registry: &Registry<dyn TrainFamily>, name: &str, options: &ArgMatches
     }
     match General::from_arg_matches(all)? {
         General::Launch(asked) => asked.run(before(&Vec::from_iter(std::env::args_os().skip(1)), arguments)),
+        // Its arguments have been replaced by those of the run, which is no command `resume` then.
+        General::Resume(ResumeArguments { directory, .. }) => bail!("{}: no run that can be resumed", directory.display()),
+        General::Export(ExportArguments { directory, out, step }) => {
+            let out = out.unwrap_or_else(|| bundle_of(&directory));
+            let step = export(registry, &directory, step, &out)?;
+            println!("step {step}: {}", model_in(&out));
+            Ok(())
+        }
         General::Report(ReportArguments { directory }) => {
             println!("{}", report::write(&directory)?.display());
             Ok(())

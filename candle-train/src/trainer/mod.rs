@@ -102,8 +102,8 @@ struct Counters {
 }
 
 impl Trainer {
-    /// A trainer of `vars` for a budget: a number of steps, or another [`Budget`]. `identity` is the resolved configuration: a
-    /// checkpoint with another one is refused. Nothing is written before [`Self::save_to`].
+    /// A trainer of `vars` for a budget: a number of steps, or another [`Budget`]. `identity` is the resolved configuration without the
+    /// budget: a checkpoint with another one is refused, while a run can be extended. Nothing is written before [`Self::save_to`].
     ///
     /// # Errors
     /// If a field is out of range, or another rank has another identity: all ranks have to call this.
@@ -117,7 +117,11 @@ impl Trainer {
         let budget = budget.into();
         config.validate()?;
         budget.validate()?;
-        agree(&*resources.ranks, &identity)?;
+        let mut everywhere = identity.clone();
+        if let (Some(keys), Ok(budget)) = (everywhere.as_object_mut(), serde_json::to_value(budget)) {
+            keys.insert("length".to_owned(), budget);
+        }
+        agree(&*resources.ranks, &everywhere)?;
         let optimiser = Optimiser::new(config.optimiser.clone(), &vars)?;
         let gradients = Gradients::in_buckets(&vars, (config.bucket_mb * 1e6 / 4.0) as usize)?;
         let spent = if matches!(budget, Budget::Steps(_)) { None } else { Some(Spent::default()) };

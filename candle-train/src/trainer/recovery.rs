@@ -1,20 +1,21 @@
 //! Saving a trainer and continuing one.
 
 use super::{Best, Counters, Trainer};
-use crate::checkpoint::{Checkpoint, SavedFiles, StateFiles, Store, Writer, host_copy};
+use crate::budget::Budget;
+use crate::checkpoint::{AVERAGE, Checkpoint, SavedFiles, StateFiles, Store, Writer, host_copy};
 use crate::identity::{Difference, difference};
 use crate::metrics::Reporter;
 use crate::replica;
 use crate::task::{Task, TaskState};
 use candle_core::{Device, Var};
-use candle_models::tensors::{NamedTensors, TensorSpec};
+use candle_models::signature::TensorSpec;
+use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Files of a checkpoint: see [`Checkpoint::tensors`].
-const AVERAGE: &str = "average";
 const ROWS: &str = "carried";
 const REPLICATED: &str = "replicated";
 
@@ -29,6 +30,7 @@ struct Saved {
     ranks: usize,
     cursor: serde_json::Value,
     identity: serde_json::Value,
+    budget: Budget,
 }
 
 impl Trainer {
@@ -47,8 +49,8 @@ impl Trainer {
         self.saves.as_ref().is_some_and(|saves| saves.store().latest_name().is_some())
     }
 
-    /// Continues from the newest complete checkpoint that rank 0 finds. Returns the warnings about damaged ones, or `None` when
-    /// there is nothing to continue from.
+    /// Continues from the newest complete checkpoint that rank 0 finds. Returns the warnings about damaged ones and about another budget, or
+    /// `None` when there is nothing to continue from.
     ///
     /// # Errors
     /// If the checkpoint is of another run or of another model: then nothing has changed.
@@ -75,7 +77,10 @@ impl Trainer {
             self.counters.plateau = self.counters.plateau.after(score, &self.config.early_stop);
         }
         self.evaluation_pending = checkpoint.score.is_none() && self.due(self.config.evaluate_every);
-        Ok(Some(damaged.iter().map(|e| format!("passed over a checkpoint: {e}")).collect()))
+        let damaged = damaged.iter().map(|e| format!("passed over a checkpoint: {e}"));
+        let budget = (saved.budget != self.budget)
+            .then(|| format!("the run has {} where it had {}: the schedule goes on at its place in it", self.budget, saved.budget));
+        Ok(Some(damaged.chain(budget).collect()))
     }
 
     /// Whether the checkpoint is of this run and this model.
@@ -118,7 +123,7 @@ impl Trainer {
             tensors.insert(REPLICATED.to_owned(), state.replicated.map(|_, tensor| Ok(tensor.to_device(&Device::Cpu)?))?);
         }
         let (updates, counters, identity) = (self.optimiser.updates(), self.counters, self.identity.clone());
-        let saved = Saved { updates, counters, ranks: ranks.size(), cursor: state.cursor, identity };
+        let saved = Saved { updates, counters, ranks: ranks.size(), cursor: state.cursor, identity, budget: self.budget };
         let state = serde_json::to_value(saved).map_err(|e| Error::Input(format!("checkpoint: {e}")))?;
         let checkpoint = Checkpoint { step: self.step, tensors, state, files: files.of_all(hashes), ..Checkpoint::default() };
         self.warn(reporter, |saves| saves.save(checkpoint))

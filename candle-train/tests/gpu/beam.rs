@@ -64,7 +64,7 @@ fn a_run_of_scheme_c1_follows_that_of_the_cpu() {
     let config = config("c1");
     let on = |device: &Device, dtype| {
         let dir = tempfile::tempdir().unwrap();
-        let trained = train(&config, (device, dtype), &Place::New(dir.path().to_owned()), &Stop::after(None));
+        let trained = train(&config, (device, dtype), &Place::create(dir.path()), &Stop::after(None));
         assert_eq!(trained.ended.outcome, Outcome::Finished);
         (losses(dir.path()), trained)
     };
@@ -82,7 +82,7 @@ fn a_run_of_scheme_c1_follows_that_of_the_cpu() {
 fn a_stopped_run_of_a_beam_controller_continues_bit_for_bit() {
     let Some(device) = cuda() else { return };
     let (config, computing) = (config("c3"), (&*device, DType::BF16));
-    let whole = train(&config, computing, &Place::Memory, &Stop::after(None));
+    let whole = train(&config, computing, &Place::memory(), &Stop::after(None));
     let parts = in_stretches(|place, stop| train(&config, computing, place, stop), |trained| trained.ended.outcome == Outcome::Finished);
     assert_eq!(parts.ended.step, whole.ended.step);
     assert_eq!(values(&parts.ended.parameters), values(&whole.ended.parameters));

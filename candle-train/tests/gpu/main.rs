@@ -20,7 +20,7 @@ use std::time::Duration;
 /// A run in stretches of one step, each resumed from the checkpoint that the one before it left.
 fn in_stretches<T>(train: impl Fn(&Place, &Stop) -> T, is_finished: impl Fn(&T) -> bool) -> T {
     let dir = tempfile::tempdir().unwrap();
-    let place = Place::Resume(dir.path().to_owned());
+    let place = Place::resume(dir.path());
     loop {
         let trained = train(&place, &Stop::after(Some(Duration::ZERO)));
         if is_finished(&trained) {

@@ -59,7 +59,7 @@ fn losses_follow_those_of_the_cpu() {
     for (backbone, dtype, tolerance) in [("mamba", DType::F32, 1e-4), ("mamba", DType::BF16, 0.02), ("mlp", DType::F32, 1e-4)] {
         let [(expected, host), (found, there)] = [&Device::Cpu, &*device].map(|device| {
             let dir = tempfile::tempdir().unwrap();
-            let trained = train(&config(backbone), (device, dtype), &Place::New(dir.path().to_owned()), &Stop::after(None));
+            let trained = train(&config(backbone), (device, dtype), &Place::create(dir.path()), &Stop::after(None));
             assert_eq!(trained.ended.outcome, Outcome::Finished);
             (losses(dir.path()), trained)
         });
@@ -78,7 +78,7 @@ fn losses_follow_those_of_the_cpu() {
 fn a_stopped_run_continues_bit_for_bit() {
     let Some(device) = cuda() else { return };
     let (config, computing) = (config("mamba"), (&*device, DType::BF16));
-    let whole = train(&config, computing, &Place::Memory, &Stop::after(None));
+    let whole = train(&config, computing, &Place::memory(), &Stop::after(None));
     let parts = in_stretches(|place, stop| train(&config, computing, place, stop), |trained| trained.ended.outcome == Outcome::Finished);
     assert_eq!(parts.ended.step, whole.ended.step);
     for ((name, whole), parts) in whole.ended.parameters.iter().zip(parts.ended.parameters.values()) {

@@ -58,7 +58,7 @@ impl Task for Mortal {
 
 fn train(directory: &Path, dies_after: u64) -> Ended {
     let (run, vars, task) = walk(TRANSITIONS).unwrap();
-    run.train(vars, &mut Mortal(task, dies_after), &Place::Resume(directory.to_owned()), &Stop::after(None)).unwrap()
+    run.train(vars, &mut Mortal(task, dies_after), &Place::resume(directory), &Stop::after(None)).unwrap()
 }
 
 /// All files of the last checkpoint by their path.

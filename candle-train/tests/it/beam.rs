@@ -76,7 +76,7 @@ fn tiny() -> RunConfig {
 }
 
 fn train(ranks: Arc<dyn Communicator>, config: RunConfig) -> Result<Trained> {
-    Plan::new(config, Resources { ranks, ..Resources::default() })?.train(&Place::Memory, &Stop::after(None))
+    Plan::new(config, Resources { ranks, ..Resources::default() })?.train(&Place::memory(), &Stop::after(None))
 }
 
 #[test]

@@ -53,14 +53,44 @@ fn a_run_that_was_stopped_and_resumed_is_the_same_and_leaves_a_bundle_of_its_fam
         assert!(stdout.contains("model in whole/bundle"), "{stdout}");
         // A limit of no time at all lets it make one step.
         let stdout = done(family, dir.path(), &in_out("parts", &["--max-time", "0"]));
-        assert!(stdout.ends_with("stopped by the time limit at step 1; --resume continues\n"), "{stdout}");
-        assert!(!dir.path().join("parts/bundle").exists(), "{name}");
+        assert!(stdout.contains("stopped by the time limit at step 1; --resume continues\n"), "{stdout}");
+        assert!(stdout.contains("model in parts/bundle"), "{stdout}");
+        let stopped = Bundle::open(dir.path().join("parts/bundle")).unwrap();
+        let card = String::from_utf8(stopped.read_file(CARD).unwrap().unwrap()).unwrap();
+        assert!(card.contains("The run was stopped at step 1"), "{card}");
         let (code, _, stderr) = train(family, dir.path(), &in_out("parts", &[]));
         assert!(code == 1 && stderr.contains("holds a run already; --resume continues it"), "{name}: {stderr}");
-        done(family, dir.path(), &in_out("parts", &["--resume"]));
+        // It goes on as it was asked for.
+        let output =
+            run(Command::new(env!("CARGO_BIN_EXE_candle-train")).current_dir(dir.path()).args(["resume", "parts", "--max-time=1h"]));
+        assert!(output.status.success() && text(&output.stderr).contains("continued from step 1"), "{name}: {}", text(&output.stderr));
         let [whole, parts] = ["whole", "parts"].map(|out| dir.path().join(out));
         assert_equal_runs(&parts, &whole);
         assert_eq!(weights(&parts), weights(&whole), "{name}");
+
+        // A run that was killed says nothing, and its checkpoint is as good.
+        let exported = |arguments: &[&str]| {
+            let output = Command::new(env!("CARGO_BIN_EXE_candle-train")).current_dir(dir.path()).arg("export").args(arguments).output();
+            let output = output.unwrap();
+            (output.status.code(), text(&output.stdout), text(&output.stderr))
+        };
+        fs::remove_dir_all(parts.join("bundle")).unwrap();
+        let (code, stdout, stderr) = exported(&["parts"]);
+        assert!(code == Some(0) && stdout.contains("model in parts/bundle"), "{name}: {stdout}{stderr}");
+        let [ours, theirs] = [&parts, &whole].map(|run| Bundle::open(run.join("bundle")).unwrap());
+        assert_eq!(ours.manifest(), theirs.manifest(), "{name}");
+        assert_eq!(weights(&parts), weights(&whole), "{name}");
+        for file in candle_models::families::shipped().family(&ours).unwrap().files() {
+            assert_eq!(ours.read_file(file).unwrap(), theirs.read_file(file).unwrap(), "{name} {file}");
+        }
+        for (arguments, part) in [
+            (&["parts", "--step", "7777"][..], "parts/checkpoints: no complete checkpoint: asked for 7777"),
+            (&["nowhere"], "nowhere: expected the directory of a run"),
+            (&["parts", "--step", "last"], "expected latest, best or a number, found 'last'"),
+        ] {
+            let (code, _, stderr) = exported(arguments);
+            assert!(code != Some(0) && stderr.contains(part), "{name}: {stderr}");
+        }
 
         let whole = Bundle::open(whole.join("bundle")).unwrap();
         assert_eq!(whole.manifest().family, name);
@@ -81,7 +111,7 @@ fn commands_have_names_of_their_own_and_what_is_trained_can_be_loaded() {
             let own = family.commands().into_iter().map(|command| command.get_name().to_owned());
             own.chain([family.name().to_owned()]).collect::<Vec<_>>()
         })
-        .chain(["launch", "report", "help"].map(str::to_owned))
+        .chain(["launch", "report", "resume", "export", "help"].map(str::to_owned))
         .collect();
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
     let loaded: Vec<&str> = candle_models::families::shipped().iter().map(|family| family.name()).collect();

@@ -32,7 +32,7 @@ fn config(backbone: &str, epochs: u64) -> RunConfig {
 }
 
 fn train(config: RunConfig, games: &Games, order: Order) -> Trained {
-    with_large_stack(|| Plan::new(config, games, order)?.train(&Place::Memory, &Stop::after(None))).unwrap()
+    with_large_stack(|| Plan::new(config, games, order)?.train(&Place::memory(), &Stop::after(None))).unwrap()
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn losses(config: &RunConfig, games: &Games, dtype: DType) -> Vec<f64> {
 /// The losses of the first steps.
 fn losses_of(config: &RunConfig, games: &Games, dtype: DType, steps: u64) -> Vec<f64> {
     let dir = tempfile::tempdir().unwrap();
-    let place = Place::New(dir.path().to_owned());
+    let place = Place::create(dir.path());
     with_large_stack(|| {
         let resources = Resources { dtype, ..Resources::default() };
         let mut plan = Plan::new(config.clone(), games, Order::Epochs)?.on(resources)?;

@@ -52,7 +52,7 @@ fn games(replays: Option<&Path>) -> Games {
 
 fn losses(games: &Games) -> Vec<f64> {
     let dir = tempfile::tempdir().unwrap();
-    let place = Place::New(dir.path().to_owned());
+    let place = Place::create(dir.path());
     let train = || {
         let mut plan = Plan::new(config(), games, Order::Epochs)?;
         assert!(plan.steps > STEPS && plan.steps_per_epoch < STEPS, "{} steps an epoch", plan.steps_per_epoch);

@@ -89,7 +89,7 @@ fn gradient(size: usize) -> Vec<f64> {
     let mut config = with_sgd();
     let optimiser = OptimiserConfig { weight_decay: 0.0, clip: 0.0, ema: 0.0, ..config.trainer.optimiser };
     (config.trainer.optimiser, config.trainer.schedule) = (optimiser, Schedule { peak: 1.0, warmup: 0, ..config.trainer.schedule });
-    let after = train_on(size, &config, &Place::Memory, &Stop::after(Some(Duration::ZERO))).remove(0);
+    let after = train_on(size, &config, &Place::memory(), &Stop::after(Some(Duration::ZERO))).remove(0);
     assert_eq!(after.ended.step, 1);
     let params = Params::init(Random::new(config.seed).stream("parameters"), &Device::Cpu);
     Policy::new(&after.config.model, &params).unwrap();
@@ -122,10 +122,10 @@ fn two_and_four_ranks_train_what_one_does_with_either_rule() {
 /// Largest differences over the root mean square of the parameters beside each configuration.
 fn trained_as_by_one<const N: usize>(sizes: &[usize], configurations: [(RunConfig, f64); N]) {
     for (config, tolerance) in configurations {
-        let one = train_on(1, &config, &Place::Memory, &Stop::after(None)).remove(0);
+        let one = train_on(1, &config, &Place::memory(), &Stop::after(None)).remove(0);
         assert!(one.ended.step >= 50, "{} steps", one.ended.step);
         for &size in sizes {
-            let all = train_on(size, &config, &Place::Memory, &Stop::after(None));
+            let all = train_on(size, &config, &Place::memory(), &Stop::after(None));
             assert!(all.iter().all(|t| values(t) == values(&all[0])), "ranks of {size} ended with different parameters");
             let (rule, distance) = (config.trainer.optimiser.rule, distance(&one, &all[0]));
             eprintln!("{size} ranks, {rule:?}: {distance:.1e} from one after {} steps", one.ended.step);
@@ -144,7 +144,7 @@ fn gradients_that_travel_during_the_backward_pass_are_the_same() {
         let all = on_ranks(2, |ranks| {
             let mut config = config();
             (config.epochs, config.trainer.overlap, config.trainer.bucket_mb) = (1, overlap, bucket_mb);
-            train(ranks, config, &Place::Memory, &Stop::after(None))
+            train(ranks, config, &Place::memory(), &Stop::after(None))
         });
         let all: Vec<Vec<f32>> = all.iter().map(|t| values(t.as_ref().unwrap())).collect();
         assert_eq!(all[0], all[1]);
@@ -158,9 +158,9 @@ fn gradients_that_travel_during_the_backward_pass_are_the_same() {
 
 #[test]
 fn a_run_continues_on_another_number_of_ranks() {
-    let whole = train_on(1, &with_sgd(), &Place::Memory, &Stop::after(None)).remove(0);
+    let whole = train_on(1, &with_sgd(), &Place::memory(), &Stop::after(None)).remove(0);
     let dir = tempfile::tempdir().unwrap();
-    let place = Place::Resume(dir.path().to_owned());
+    let place = Place::resume(dir.path());
     let mut sizes = [1, 3, 2, 5].into_iter().cycle();
     let mut parts = 0;
     let last = loop {
@@ -188,7 +188,7 @@ fn a_run_continues_on_another_number_of_ranks() {
 #[test]
 fn one_rank_that_is_asked_to_stop_stops_all() {
     let dir = tempfile::tempdir().unwrap();
-    let place = Place::New(dir.path().to_owned());
+    let place = Place::create(dir.path());
     let all = on_ranks(3, |ranks| {
         let limit = (ranks.rank() == 2).then_some(Duration::ZERO);
         train(ranks, config(), &place, &Stop::after(limit))
@@ -211,7 +211,7 @@ fn what_is_wrong_on_one_rank_is_heard_on_all() {
     let all = on_ranks(2, |ranks| {
         let mut config = config();
         config.trainer.accumulate += ranks.rank();
-        train(ranks, config, &Place::Memory, &Stop::after(None))
+        train(ranks, config, &Place::memory(), &Stop::after(None))
     });
     for result in &all {
         let expected = "rank 1 cannot train with rank 0: config.trainer.accumulate: 2 on rank 0, 3 on rank 1";
@@ -221,10 +221,10 @@ fn what_is_wrong_on_one_rank_is_heard_on_all() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "in the way").unwrap();
-    let all = on_ranks(2, |ranks| train(ranks, config(), &Place::New(file.clone()), &Stop::after(None)));
+    let all = on_ranks(2, |ranks| train(ranks, config(), &Place::create(file.clone()), &Stop::after(None)));
     assert!(message(&all[1]).contains("rank 0: ") && message(&all[1]).contains("file"), "{}", message(&all[1]));
     // More ranks than lanes.
-    let all = on_ranks(6, |ranks| train(ranks, config(), &Place::Memory, &Stop::after(None)));
+    let all = on_ranks(6, |ranks| train(ranks, config(), &Place::memory(), &Stop::after(None)));
     let error = message(&all[5]);
     assert_eq!(error, "config: data.batch: 5 sequences cannot be shared by 6 ranks");
     assert!(matches!(all[0].as_ref().map(|_| ()).unwrap_err(), Error::Config { .. }));

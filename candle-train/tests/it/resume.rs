@@ -103,11 +103,42 @@ fn a_signal_saves_and_ends_with_success() {
         assert!(Command::new("kill").arg(signal).arg(child.id().to_string()).status().unwrap().success());
         let ended = child.finish();
         assert_eq!(ended.status.code(), Some(0), "{signal}: {}", text(&ended.stderr));
-        assert!(!stopped.join("bundle").exists(), "{signal} came before the end");
+        let said = text(&ended.stdout);
+        assert!(
+            said.contains("stopped by a signal at step") && said.contains("--resume continues"),
+            "{signal} came before the end: {said}"
+        );
     }
     let done = run(small(&replays, &stopped).arg("--resume"));
     assert!(done.status.success(), "{}", text(&done.stderr));
     assert_equal_runs(&stopped, &whole);
+}
+
+#[test]
+fn a_run_that_has_ended_can_be_extended() {
+    let dir = tempfile::tempdir().unwrap();
+    let replays = replays(dir.path(), 3, FRAMES);
+    let out = dir.path().join("out");
+    assert!(run(&mut small(&replays, &out)).status.success());
+    let resume = |more: &[&str]| {
+        let ended = run(Command::new(env!("CARGO_BIN_EXE_candle-train")).arg("resume").arg(&out).args(more));
+        (ended.status.success(), text(&ended.stdout), text(&ended.stderr))
+    };
+    let steps = || latest(&out);
+    let ended = steps();
+    let (done, said, warned) = resume(&[]);
+    assert!(done && steps() == ended, "there is nothing more to do: {said}{warned}");
+    let (done, said, warned) = resume(&["--set", "epochs=5"]);
+    assert!(done && warned.contains("warning: the run has ") && warned.contains(" steps where it had "), "{said}{warned}");
+    assert!(steps() > ended, "{:?}", (ended, steps()));
+    // It is longer from now on, whoever continues it.
+    let extended = steps();
+    let (done, _, warned) = resume(&[]);
+    assert!(done && !warned.contains("where it had") && steps() == extended, "{warned}");
+    let (done, _, refused) = resume(&["--set", "seed=77"]);
+    assert!(!done && refused.contains("config.seed"), "{refused}");
+    let nowhere = run(Command::new(env!("CARGO_BIN_EXE_candle-train")).args(["resume", "nowhere"]));
+    assert!(!nowhere.status.success() && text(&nowhere.stderr).contains("nowhere/command.json: no run that can be resumed"));
 }
 
 #[test]

@@ -13,13 +13,14 @@ use candle_models::bundle::{Bundle, Manifest};
 use candle_models::engine::Model;
 use candle_models::exec::Executor;
 use candle_models::exec::program::{Output, Recorder};
-use candle_models::exec::tensors::TensorExecutor;
+use candle_models::exec::tensors;
 use candle_models::infer::{self, InferFamily};
 use candle_models::nn::{Gru, Linear, Params};
 use candle_models::ops::Activation;
 use candle_models::recurrent::Recurrent;
 use candle_models::registry::{Family, Networks};
-use candle_models::tensors::{NamedTensors, Signature, TensorSpec};
+use candle_models::signature::{Signature, TensorSpec};
+use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result, families};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
@@ -82,14 +83,7 @@ impl Recurrent for Pursuer {
     }
 
     fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-        let &[batch, steps, _] = inputs.get("position")?.dims() else { return Err(Error::Input("position: expected [B, T, 2]".into())) };
-        inputs.check(&self.signature.inputs, &[batch, steps])?;
-        state.check(&self.signature.state, &[batch])?;
-        let states = self.signature.state.iter().map(|s| state.get(&s.name).cloned()).collect::<Result<_>>()?;
-        let mut executor = TensorExecutor::new(inputs, resets, states, &self.device);
-        let steering = self.pass(&mut executor)?.reshape((batch, steps, 2))?;
-        let after = self.signature.state.iter().map(|s| s.name.clone()).zip(executor.into_states()).collect();
-        Ok(([("steering".to_owned(), steering)].into_iter().collect(), after))
+        tensors::unroll((&self.signature, &self.device), (inputs, resets, state), |executor| Ok(vec![self.pass(executor)?]))
     }
 }
 

@@ -11,6 +11,7 @@ use candle_models::registry::Family;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use candle_train::command::{Presets, RunArguments, TrainFamily, TrainingPlan, TrainingResult, command_line};
+use candle_train::export::Skeleton;
 use candle_train::overlay;
 use candle_train::parallel::share;
 use candle_train::report::About;
@@ -116,7 +117,9 @@ impl TrainingPlan for Plan {
         let (device, ranks) = (resources.device.clone(), resources.ranks.clone());
         let params = Params::init(Random::new(config.seed).stream("parameters"), &device);
         Pursuer::new(config.model.clone(), &params)?;
-        let run = Run { about, resources, ..Run::new(config.trainer.clone(), Budget::Steps(config.steps), config.seed)? };
+        // With it a checkpoint can become a bundle although the run was killed.
+        let skeleton = Some(Skeleton { manifest: Manifest::new(PursuerFamily.name(), &config.model)?, files: Vec::new() });
+        let run = Run { about, resources, skeleton, ..Run::new(config.trainer.clone(), Budget::Steps(config.steps), config.seed)? };
         let mut task = Chase(config.clone(), device);
         let ended = run.train(params.vars(), &mut task, place, stop)?;
         let evaluation = task.evaluate(&ended.params(), &*ranks)?;

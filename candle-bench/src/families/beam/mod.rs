@@ -87,6 +87,7 @@ impl BenchFamily for BeamFamily {
         vec![HotPath::once("beam-step", |_| {
             let model = Registry::new([&BeamFamily as &dyn Family]).load(&Bundle::open("weights/beam-c3")?)?;
             let mut runner = Runner::new(model, 1, 1)?;
+            runner.floats_mut("features", 0)?.fill(0.0);
             Ok(Box::new(move || Ok(runner.step(&[false])?)))
         })]
     }

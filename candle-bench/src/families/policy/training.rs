@@ -254,7 +254,7 @@ fn steps_of_trainer(model: &PolicyConfig, case: &Case, games: &Games) -> Result<
     let directory = tempfile::tempdir().context("no directory for the metrics")?;
     let mut plan = Plan::new(run_of(model, case)?, games, Order::Epochs)?;
     plan.steps = STEPS;
-    plan.train(&Place::New(directory.path().to_owned()), &Stop::after(None))?;
+    plan.train(&Place::create(directory.path()), &Stop::after(None))?;
     let lines = std::fs::read_to_string(directory.path().join("metrics.jsonl"))?;
     let lines = lines.lines().map(serde_json::from_str::<serde_json::Value>).collect::<Result<Vec<_>, _>>()?;
     let times: Vec<f64> = lines.iter().filter_map(|line| Some(line["ms"].as_f64()? * 1e3)).collect();

@@ -131,7 +131,7 @@ fn closing_answers_all_and_finishes_what_runs() {
 }
 
 #[test]
-fn blocked_threads_are_released_when_the_engine_is_dropped() {
+fn blocked_threads_are_released_when_the_engine_is_closed() {
     unless_it_hangs(|| {
         for _ in 0..50 {
             let (engine, control) = engine(&Options { max_batch: 1, ..Default::default() });
@@ -146,18 +146,18 @@ fn blocked_threads_are_released_when_the_engine_is_dropped() {
                 }
                 control.wait_for(1);
                 control.open();
-                drop(engine);
+                engine.close();
             });
         }
     });
 }
 
-/// A waker that does the worst: it drops the last engine, on the engine's own thread, and panics.
+/// A waker that does the worst: it closes and drops the engine, on the engine's own thread, and panics.
 struct Worst(Mutex<Option<Engine>>);
 
 impl std::task::Wake for Worst {
     fn wake(self: Arc<Self>) {
-        drop(self.0.lock().unwrap().take());
+        self.0.lock().unwrap().take().unwrap().close();
         panic!("a waker panics");
     }
 }

@@ -8,8 +8,8 @@ mod sessions;
 use super::check::Checks;
 use super::execute::{Execute, Sequence};
 use super::layout::Layout;
-use super::{Engine, EngineError, IndexLimits, Options, Session};
-use crate::tensors::{Signature, TensorSpec};
+use super::{Engine, EngineError, Options, Session};
+use crate::signature::{Signature, TensorSpec};
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -99,7 +99,7 @@ unsafe fn add(s: &Sequence) -> Result<()> {
 
 fn signature() -> Signature {
     Signature {
-        inputs: vec![TensorSpec::f32("x", &[2]), TensorSpec::u32("id", &[1])],
+        inputs: vec![TensorSpec::f32("x", &[2]).or_f32(&[0.0; 2]), TensorSpec::u32("id", &[1]).below(&[1_000_000]).or_u32(&[0])],
         outputs: vec![TensorSpec::f32("y", &[2]), TensorSpec::f32("count", &[1]), TensorSpec::u32("id", &[1])],
         state: vec![TensorSpec::f32("sum", &[2]), TensorSpec::f32("frames", &[1])],
     }
@@ -107,7 +107,7 @@ fn signature() -> Signature {
 
 fn engine_on(executor: Box<dyn Execute>, options: &Options) -> Engine {
     let (signature, layout) = (signature(), Layout::new(&signature(), 1));
-    let checks = Checks::new(&layout, |_| IndexLimits { below: vec![1_000_000], sample: false }).unwrap();
+    let checks = Checks::new(&layout);
     Engine::with(executor, (signature, layout, checks), options).unwrap()
 }
 

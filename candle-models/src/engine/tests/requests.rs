@@ -115,6 +115,37 @@ fn a_request_that_is_cancelled_in_the_queue_is_not_run() {
 }
 
 #[test]
+fn a_step_that_is_over_after_its_deadline_is_answered_and_counted() {
+    unless_it_hangs(|| {
+        let (engine, control) = engine(&Options::default());
+        let mut s = session(&engine, 1);
+        // On a busy machine a step may begin too late, and is refused: the next one has more time.
+        for milliseconds in [20, 200, 2000, 20_000] {
+            let deadline = Instant::now() + Duration::from_millis(milliseconds);
+            let begun = control.batches().len();
+            control.shut();
+            let mut step = s.step_async_before(deadline);
+            let mut answered = poll(&mut step).is_ready();
+            while !answered && control.batches().len() == begun {
+                std::thread::yield_now();
+                answered = poll(&mut step).is_ready();
+            }
+            until(|| Instant::now() > deadline);
+            control.open();
+            if !answered {
+                finish(step).unwrap();
+                assert_eq!((engine.stats().late, engine.stats().steps), (1, 1));
+                // Alone, with all the time in the world.
+                s.step_before(Instant::now() + Duration::from_secs(600)).unwrap();
+                assert_eq!((engine.stats().late, engine.stats().steps), (1, 2));
+                return;
+            }
+        }
+        panic!("no step began in 20 seconds");
+    });
+}
+
+#[test]
 fn a_request_that_is_cancelled_while_it_runs_moves_the_state() {
     unless_it_hangs(|| {
         let (engine, control) = engine(&Options::default());

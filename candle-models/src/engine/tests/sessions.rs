@@ -1,6 +1,8 @@
 //! What a session gives, alone and beside others.
 
 use super::*;
+use crate::engine::check::Checks;
+use crate::engine::slab::Slab;
 use crate::random::Random;
 
 /// The fold that a session has to equal.
@@ -179,11 +181,11 @@ fn misuse_is_refused_by_name_and_costs_nothing() {
     let (engine, control) = engine(&Options::default());
     let mut s = session(&engine, 1);
     let message = |e: Error| e.to_string();
-    assert_eq!(message(s.floats_mut("z").unwrap_err()), "tensor z: expected an input of F32, found none of that name");
-    assert_eq!(message(s.indices_mut("x").unwrap_err()), "tensor x: expected an input of U32, found none of that name");
+    assert_eq!(message(s.floats_mut("z").unwrap_err()), "tensor z: expected an input of the model, found only [x, id]");
+    assert_eq!(message(s.indices_mut("x").unwrap_err()), "tensor x: expected indices, found floats");
     assert_eq!(message(s.set_f32("x", &[1.0]).unwrap_err()), "tensor x: expected 2 values, found 1");
     assert_eq!(message(s.floats("id").unwrap_err()), "tensor id: expected floats, found indices");
-    assert_eq!(message(s.indices("x").unwrap_err()), "tensor x: expected an output of the model, found none of that name");
+    assert_eq!(message(s.indices("x").unwrap_err()), "tensor x: expected an output of the model, found only [y, count, id]");
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         s.set_f32("x", &[0.0, bad]).unwrap();
         let expected = format!("tensor x: expected finite numbers, found {bad} in column 1");
@@ -193,7 +195,7 @@ fn misuse_is_refused_by_name_and_costs_nothing() {
     s.set_f32("x", &[0.0, 1.0]).unwrap();
     for (bad, found) in [(1_000_000, "1000000"), (u32::MAX, "SAMPLE")] {
         s.set_u32("id", &[bad]).unwrap();
-        let expected = format!("tensor id: expected an index up to 999999 in column 0, found {found}");
+        let expected = format!("tensor id: expected an index up to 999999, found {found} in column 0");
         assert_eq!(s.step().unwrap_err().to_string(), expected);
     }
     s.set_u32("id", &[999_999]).unwrap();
@@ -211,13 +213,50 @@ fn misuse_is_refused_by_name_and_costs_nothing() {
 
 #[test]
 fn sample_stands_only_where_the_model_allows_it() {
-    let layout = Layout::new(&signature(), 1);
-    let checks = |sample| Checks::new(&layout, |_| IndexLimits { below: vec![3], sample }).unwrap();
-    let check = |sample, index| checks(sample).check(&layout, &[0.0; 2], &[index]).map_err(|e| e.to_string());
-    assert!(check(true, u32::MAX).is_ok() && check(false, 2).is_ok());
-    assert_eq!(check(false, u32::MAX).unwrap_err(), "tensor id: expected an index up to 2 in column 0, found SAMPLE");
-    assert_eq!(check(true, 3).unwrap_err(), "tensor id: expected an index up to 2 or SAMPLE in column 0, found 3");
-    let limits = |below: Vec<u32>| Checks::new(&layout, |_| IndexLimits { below: below.clone(), sample: false });
-    assert!(limits(vec![]).unwrap().check(&layout, &[0.0; 2], &[u32::MAX]).is_ok());
-    assert!(limits(vec![0]).is_err() && limits(vec![1, 2]).is_err());
+    let open = TensorSpec::u32("id", &[1]);
+    let check = |spec: &TensorSpec, index| {
+        let layout = Layout::new(&Signature { inputs: vec![spec.clone()], ..Signature::default() }, 1);
+        Checks::new(&layout).check(&layout, &[], &[index]).map_err(|e| e.to_string())
+    };
+    let (given, chosen) = (open.clone().below(&[3]), open.clone().below(&[3]).or_sample());
+    assert!(check(&chosen, u32::MAX).is_ok() && check(&given, 2).is_ok() && check(&open, u32::MAX).is_ok());
+    assert_eq!(check(&given, u32::MAX).unwrap_err(), "tensor id: expected an index up to 2, found SAMPLE in column 0");
+    assert_eq!(check(&chosen, 3).unwrap_err(), "tensor id: expected an index up to 2 or SAMPLE, found 3 in column 0");
+}
+
+/// Inputs of 3 frames: one that must be set, one with a default and one that the model chooses.
+#[test]
+fn an_input_holds_its_default_until_it_is_set_and_without_one_must_be_set() {
+    let inputs = vec![
+        TensorSpec::f32("x", &[2]),
+        TensorSpec::f32("u", &[1]).within(-1.0..1.0).or_f32(&[-1.0]),
+        TensorSpec::u32("last", &[2]).below(&[5, 3]).or_u32(&[4, 2]),
+        TensorSpec::u32("next", &[2]).below(&[5, 3]).or_sample(),
+        TensorSpec::u32("id", &[1]),
+    ];
+    let layout = Layout::new(&Signature { inputs, ..Signature::default() }, 3);
+    let (slab, checks) = (Slab::new(&layout, 2).unwrap(), Checks::new(&layout));
+    // SAFETY: the test owns the slab.
+    let (floats, indices) = unsafe {
+        slab.clear(1);
+        (&mut *slab.row(1).floats, &mut *slab.row(1).indices)
+    };
+    assert_eq!(floats[6..], [-1.0; 3]);
+    assert_eq!(indices[..12], [4, 2, 4, 2, 4, 2, u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX]);
+    let check = |floats: &[f32], indices: &[u32]| checks.check(&layout, floats, indices).map_err(|e| e.to_string());
+    assert_eq!(check(floats, indices).unwrap_err(), "tensor x: expected to be set before the first pass: it has no default, found nothing");
+    floats[..5].fill(0.5);
+    assert!(check(floats, indices).unwrap_err().starts_with("tensor x: expected to be set"), "one value of the last frame is open");
+    floats[5] = f32::NAN;
+    assert_eq!(check(floats, indices).unwrap_err(), "tensor x: expected finite numbers, found NaN in column 1 of row 2");
+    floats[5] = 0.5;
+    assert!(check(floats, indices).unwrap_err().starts_with("tensor id: expected to be set"));
+    indices[12..].fill(7);
+    check(floats, indices).unwrap();
+    // Limits hold in every frame.
+    indices[5] = 3;
+    assert_eq!(check(floats, indices).unwrap_err(), "tensor last: expected an index up to 2, found 3 in column 1 of row 2");
+    indices[5] = 2;
+    floats[8] = 1.0;
+    assert_eq!(check(floats, indices).unwrap_err(), "tensor u: expected numbers from -1 to below 1, found 1 in column 0 of row 2");
 }

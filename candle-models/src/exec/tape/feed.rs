@@ -6,7 +6,7 @@ use crate::Result;
 use crate::exec::Target;
 use crate::exec::program::{Output, Program, Recorder};
 use crate::ops::contiguous;
-use crate::tensors::Signature;
+use crate::signature::Signature;
 use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 use rayon::prelude::*;
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +21,7 @@ pub(crate) fn feed(
     let net = Differentiable::new(&Program::new(signature, Target::Tape, record)?, tapes.products())?;
     let (gradients, blocks) = (Gradients::default(), Mutex::default());
     let owed = gradients.owed_to(&net.parameters())?;
-    let width = |specs: &[crate::tensors::TensorSpec]| specs.iter().map(|spec| spec.width()).sum();
+    let width = |specs: &[crate::signature::TensorSpec]| specs.iter().map(|spec| spec.width()).sum();
     let widths = [width(&signature.inputs), width(&signature.outputs)];
     Ok(inputs.contiguous()?.apply_op2(&owed, Feed { net, widths, tapes: tapes.clone(), blocks, gradients })?)
 }

@@ -7,7 +7,8 @@ use crate::exec::{Executor, Target};
 use crate::nn::{Gru, Linear, Norm, Params};
 use crate::ops::Activation;
 use crate::random::Random;
-use crate::tensors::{NamedTensors, Signature, TensorSpec};
+use crate::signature::{Signature, TensorSpec};
+use crate::tensors::NamedTensors;
 use candle_core::{DType, Device, Tensor};
 
 const INPUTS: usize = 5;

@@ -6,7 +6,7 @@ use crate::exec::Executor;
 use crate::exec::tape::Tapes;
 use crate::nn::{Dense, FeedForward, Linear, Norm, Params};
 use crate::ops::Activation;
-use crate::tensors::{Signature, TensorSpec};
+use crate::signature::{Signature, TensorSpec};
 use crate::{Error, Result};
 use candle_core::{D, Tensor};
 

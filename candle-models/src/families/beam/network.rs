@@ -2,15 +2,16 @@
 
 use super::config::BeamConfig;
 use super::{FAMILY, Tapes};
+use crate::Result;
 use crate::engine::Model;
 use crate::exec::Executor;
 use crate::exec::program::{Output, Recorder};
 use crate::exec::tape;
-use crate::exec::tensors::TensorExecutor;
+use crate::exec::tensors::{self, TensorExecutor};
 use crate::nn::Params;
 use crate::recurrent::Recurrent;
-use crate::tensors::{NamedTensors, Signature};
-use crate::{Error, Result};
+use crate::signature::Signature;
+use crate::tensors::NamedTensors;
 use candle_core::{DType, Device, Tensor};
 
 /// The layers of a network, written once for all executors.
@@ -73,23 +74,7 @@ impl<L: Layers> Recurrent for Network<L> {
     }
 
     fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-        let Self { signature, device, .. } = self;
-        let name = &signature.inputs[0].name;
-        let dims = inputs.get(name)?.dims().to_vec();
-        let (&[batch, steps, _], true) = (&dims[..], dims.iter().all(|n| *n > 0)) else {
-            return Err(Error::tensor(name, "[batch, steps, width] without zeros", format!("{dims:?}")));
-        };
-        inputs.check(&signature.inputs, &[batch, steps])?;
-        state.check(&signature.state, &[batch])?;
-        if resets.len() != batch * steps {
-            return Err(Error::Input(format!("{} resets for {batch} sequences of {steps} steps", resets.len())));
-        }
-        let states = signature.state.iter().map(|s| Ok(state.get(&s.name)?.to_device(device)?)).collect::<Result<_>>()?;
-        let mut executor = TensorExecutor::new(inputs, resets, states, device);
-        let found = self.pass(&mut executor)?;
-        let outputs = signature.outputs.iter().zip(found).map(|(spec, x)| Ok((spec.name.clone(), x.reshape((batch, steps, ()))?)));
-        let outputs = outputs.collect::<Result<NamedTensors>>()?;
-        Ok((outputs, signature.state.iter().map(|s| s.name.clone()).zip(executor.into_states()).collect()))
+        tensors::unroll((&self.signature, &self.device), (inputs, resets, state), |executor| Ok(self.pass(executor)?.into_iter().collect()))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::exec::Executor;
 use crate::nn::{Gru, Linear, Mamba, Norm, Params};
 use crate::ops::Activation;
-use crate::tensors::{Signature, TensorSpec};
+use crate::signature::{Signature, TensorSpec};
 
 enum Memory {
     Gru(Vec<Gru>),

@@ -5,7 +5,7 @@ use crate::Result;
 use crate::exec::Executor;
 use crate::nn::{Dense, FeedForward, Gru, Mamba, Norm, Params, SlidingAttention};
 use crate::ops::{Activation, Attention};
-use crate::tensors::TensorSpec;
+use crate::signature::TensorSpec;
 
 enum Block {
     Dense(Dense),

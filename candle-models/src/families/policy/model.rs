@@ -1,22 +1,22 @@
 //! The policy network: observation to trunk, trunk to action and value.
 
-use super::actions::{ACTION, COMPONENTS, LOGITS};
+use super::actions::{ACTION, Action, COMPONENTS, LOGITS};
 use super::backbone::Backbone;
 use super::config::PolicyConfig;
 use super::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH};
 use super::heads::ActionHeads;
+use crate::Result;
 use crate::bundle::{Bundle, ParameterSpec};
-use crate::device;
-use crate::engine::{IndexLimits, Model};
+use crate::engine::Model;
 use crate::exec::Executor;
 use crate::exec::program::{Output, Recorder};
-use crate::exec::tensors::{Regularisation, TensorExecutor};
+use crate::exec::tensors::{self, Regularisation};
 use crate::nn::{Init, Linear, Norm, Params};
 use crate::ops::Activation;
 use crate::recurrent::Recurrent;
-use crate::tensors::{NamedTensors, Signature, TensorSpec};
-use crate::{Error, Result};
-use candle_core::{DType, Device, Tensor};
+use crate::signature::{Signature, TensorSpec};
+use crate::tensors::NamedTensors;
+use candle_core::{Device, Tensor};
 
 /// Action states among the ids; they come first.
 const ACTION_STATE_IDS: usize = 4;
@@ -49,15 +49,26 @@ impl Policy {
     pub fn new(config: &PolicyConfig, params: &Params) -> Result<Self> {
         config.validate()?;
         let (first, trunk, embedding) = (Backbone::inputs(config), config.trunk(), config.embedding);
+        let classes = COMPONENTS.map(|component| u32::from(component.classes));
+        let ids: Vec<u32> = (0..IDS).map(id_limit).collect();
         let mut state = Vec::new();
         let backbone = Backbone::new(config, params, &mut state)?;
         let signature = Signature {
             inputs: vec![
-                TensorSpec::f32("features", &[WIDTH]),
-                TensorSpec::u32("ids", &[IDS]),
-                TensorSpec::u32("previous_action", &[ACTION]),
-                TensorSpec::u32("action", &[ACTION]),
-                TensorSpec::f32("uniform", &[ACTION]),
+                TensorSpec::f32("features", &[WIDTH]).says("what the game shows, as the embedding lays it out"),
+                TensorSpec::u32("ids", &[IDS]).below(&ids).says("action states and characters, as the embedding lays them out"),
+                TensorSpec::u32("previous_action", &[ACTION])
+                    .below(&classes)
+                    .or_u32(&Action::default().to_ids())
+                    .says("classes of the last action"),
+                TensorSpec::u32("action", &[ACTION])
+                    .below(&classes)
+                    .or_sample()
+                    .says("classes that are given; SAMPLE: chosen by the policy"),
+                TensorSpec::f32("uniform", &[ACTION])
+                    .within(-1.0..1.0)
+                    .or_f32(&[-1.0; ACTION])
+                    .says("where the policy chooses: a number from 0 draws a class, one below 0 takes the most likely"),
             ],
             outputs: vec![TensorSpec::f32("logits", &[LOGITS]), TensorSpec::f32("value", &[1]), TensorSpec::u32("action", &[ACTION])],
             state,
@@ -139,37 +150,14 @@ impl Policy {
         state: &NamedTensors,
         noise: Option<Regularisation>,
     ) -> Result<(NamedTensors, NamedTensors)> {
-        let dims = inputs.get("features")?.dims().to_vec();
-        let [batch, steps, _] = dims[..] else {
-            return Err(Error::tensor("features", format!("[batch, steps, {WIDTH}]"), format!("{dims:?}")));
-        };
-        if batch == 0 || steps == 0 {
-            return Err(Error::Input(format!("a pass over {batch} sequences of {steps} frames")));
-        }
-        inputs.check(&self.signature.inputs, &[batch, steps])?;
-        state.check(&self.signature.state, &[batch])?;
-        if resets.len() != batch * steps {
-            return Err(Error::Input(format!("{} resets for {batch} sequences of {steps} frames", resets.len())));
-        }
-        let states = self.signature.state.iter().map(|s| Ok(state.get(&s.name)?.to_device(&self.device)?)).collect::<Result<_>>()?;
-        let mut executor = TensorExecutor::new(inputs, resets, states, &self.device);
-        if let Some(noise) = noise {
-            executor = executor.with_noise(noise);
-        }
-        let pass = self.pass(&mut executor)?;
-        let mut outputs = NamedTensors::new();
-        let action = pass.action.to_tensor()?.to_device(&self.device)?;
-        for (name, tensor) in [("logits", widened(pass.logits)?), ("value", widened(pass.value)?), ("action", action)] {
-            outputs.insert(name, tensor.reshape((batch, steps, ()))?);
-        }
-        let names = self.signature.state.iter().map(|s| s.name.clone());
-        Ok((outputs, names.zip(executor.into_states()).collect()))
+        tensors::unroll((&self.signature, &self.device), (inputs, resets, state), |executor| {
+            if let Some(noise) = noise {
+                executor.set_noise(noise);
+            }
+            let pass = self.pass(executor)?;
+            Ok(vec![pass.logits, pass.value, pass.action.to_tensor()?])
+        })
     }
-}
-
-/// What is computed in a narrow dtype leaves the model in f32.
-fn widened(output: Tensor) -> Result<Tensor> {
-    Ok(if device::is_narrow(output.dtype()) { output.to_dtype(DType::F32)? } else { output })
 }
 
 /// Rows of the table that a column of ids looks into.
@@ -199,16 +187,6 @@ impl Model for Policy {
     fn config(&self) -> serde_json::Value {
         // A struct of numbers and strings always has a JSON form.
         serde_json::to_value(&self.config).unwrap_or_default()
-    }
-
-    fn index_limits(&self, input: &str) -> IndexLimits {
-        let classes = || COMPONENTS.iter().map(|c| u32::from(c.classes)).collect();
-        match input {
-            "ids" => IndexLimits { below: (0..IDS).map(id_limit).collect(), sample: false },
-            "previous_action" => IndexLimits { below: classes(), sample: false },
-            "action" => IndexLimits { below: classes(), sample: true },
-            _ => IndexLimits::default(),
-        }
     }
 
     fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {

@@ -4,7 +4,7 @@ use super::gpus::{self, Footprint, Recommendation};
 use crate::bundle::{ParameterSpec, Role};
 use crate::infer::{InferFamily, Opened};
 use crate::registry::Registry;
-use crate::tensors::TensorSpec;
+use crate::signature::TensorSpec;
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 

@@ -2,7 +2,7 @@
 
 use super::run::Trained;
 use crate::command::TrainingResult;
-use crate::run::{Ended, best_step};
+use crate::run::Ended;
 use candle_models::Result;
 use candle_models::beam::{FAMILY, Scheme};
 use candle_models::bundle::{self, CARD, Manifest};
@@ -57,7 +57,7 @@ fn card(trained: &Trained) -> Result<String> {
         "{} steps, {} episodes, each with a channel of its own, seed {}; {minutes:.1} minutes of steps since the last start.\n",
         ended.step, config.episodes, config.seed
     );
-    text.push_str(&best_step(ended.step, ended.shipped));
+    text.push_str(&ended.remark());
     let _ = writeln!(text, "```sh\n{command}\n```\n\n```toml\n{}```", config.to_toml()?);
     Ok(text)
 }

@@ -4,6 +4,7 @@ use super::alignment::Alignment;
 use super::config::RunConfig;
 use crate::budget::Budget;
 use crate::command::TrainingPlan;
+use crate::export::Skeleton;
 use crate::report::About;
 use crate::run::{Ended, Place, Run};
 use crate::stop::Stop;
@@ -11,7 +12,8 @@ use crate::summary::Summary;
 use crate::task::Task;
 use crate::trainer::Resources;
 use candle_core::DType;
-use candle_models::beam::{Beam, Products};
+use candle_models::beam::{Beam, FAMILY, Products};
+use candle_models::bundle::Manifest;
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::{Error, Result};
@@ -74,7 +76,8 @@ impl Plan {
         let (products, dtype) = if narrow { (Products::Bf16, DType::F32) } else { (Products::F32, self.with.dtype) };
         let batches = self.steps * self.config.trainer.accumulate as u64;
         let mut task = Alignment::new(&self.config, batches, &*ranks, products)?;
-        let identity = RunConfig { trainer: self.config.trainer.identity(), ..self.config.clone() };
+        // A run can be extended: its length is no part of what it is.
+        let identity = RunConfig { trainer: self.config.trainer.identity(), episodes: 0, ..self.config.clone() };
         let about = self.about()?;
         let run = Run {
             seed: self.config.seed,
@@ -83,6 +86,7 @@ impl Plan {
             identity: serde_json::json!({ "config": identity }),
             resources: Resources { dtype, ..self.with },
             about,
+            skeleton: Some(Skeleton { manifest: Manifest::new(FAMILY, &self.config.model)?, files: Vec::new() }),
             notes: Vec::new(),
             hint: None,
         };

@@ -1,9 +1,12 @@
 //! The result of a run as a model bundle with its card.
 
+use super::config::RunConfig;
 use super::run::Trained;
 use crate::command::TrainingResult;
-use crate::run::{Ended, best_step};
+use crate::export::Skeleton;
+use crate::run::Ended;
 use candle_models::bundle::{self, CARD, Manifest};
+use candle_models::policy::baselines::Baselines;
 use candle_models::policy::{BASELINES, FAMILY, TOKENIZER, actions, baselines};
 use candle_models::{Error, Result};
 use std::fmt::Write;
@@ -22,6 +25,13 @@ pub struct Provenance {
     pub simulated: bool,
 }
 
+/// The action vocabulary and the count tables of a policy that is trained so.
+pub(super) fn skeleton(config: &RunConfig, baselines: &Baselines) -> Result<Skeleton> {
+    let tokenizer = actions::tokenizer()?.to_string(true).map_err(|e| Error::file(TOKENIZER, e))?;
+    let files = vec![(TOKENIZER, tokenizer.into_bytes()), (BASELINES, baselines.to_bytes()?)];
+    Ok(Skeleton { manifest: Manifest::new(FAMILY, &config.model)?, files })
+}
+
 /// The averaged parameters, the action vocabulary, the count tables and the card.
 impl TrainingResult for Trained {
     fn ended(&self) -> &Ended {
@@ -29,13 +39,12 @@ impl TrainingResult for Trained {
     }
 
     fn save(&self, directory: &Path) -> Result<String> {
-        let manifest = Manifest::new(FAMILY, &self.config.model)?;
-        let tokenizer = actions::tokenizer()?.to_string(true).map_err(|e| Error::file(directory, e))?;
+        let Skeleton { manifest, mut files } = skeleton(&self.config, &self.baselines)?;
+        files.push((CARD, card(self)?.into_bytes()));
         let metadata = serde_json::json!({
             "steps": self.ended.shipped, "epochs": self.config.epochs, "seed": self.config.seed, "command": self.provenance.command,
             "trained_with": concat!("candle-train ", env!("CARGO_PKG_VERSION")),
         });
-        let files = [(CARD, card(self)?.into_bytes()), (TOKENIZER, tokenizer.into_bytes()), (BASELINES, self.baselines.to_bytes()?)];
         bundle::save(directory, &manifest, &self.ended.parameters, metadata, &files)?;
         Ok(if self.table.is_empty() { String::new() } else { format!("\n{}\n", table(&self.table)) })
     }
@@ -64,7 +73,7 @@ fn card(trained: &Trained) -> Result<String> {
         "{} steps, {} epochs, seed {}; {minutes:.1} minutes of steps since the last start.\n",
         ended.step, config.epochs, config.seed
     );
-    text.push_str(&best_step(ended.step, ended.shipped));
+    text.push_str(&ended.remark());
     let _ = writeln!(text, "```sh\n{}\n```\n", from.command);
     let _ = writeln!(text, "```toml\n{}```\n", config.to_toml()?);
     let _ = writeln!(text, "## Data\n");

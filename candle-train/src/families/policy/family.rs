@@ -79,7 +79,7 @@ fn plan(asked: &RunArguments, own: &PolicyArguments) -> Result<Plan> {
         config.model = start.config()?;
     }
     let resources = asked.resources(PolicyFamily.name(), Purpose::Training)?;
-    let shards = own.games.load(asked.out.as_deref(), &*resources.ranks)?;
+    let shards = own.games.load(asked, &*resources.ranks)?;
     let games = own.games.split(&shards, config.data.held_out)?;
     let order = if own.overfit_batch { Order::FirstBatch } else { Order::Epochs };
     let mut plan = Plan::new(config, &games, order)?.on(resources)?;
@@ -96,7 +96,7 @@ fn measure(asked: &RunArguments, own: &PolicyArguments) -> Result<()> {
     let Resources { device, ranks, .. } = asked.resources(PolicyFamily.name(), Purpose::Training)?;
     let policy = Policy::load_on(&bundle, &device)?;
     let tables = bundle.read_file(BASELINES)?.map(|bytes| Baselines::from_bytes(&bytes)).transpose()?;
-    let shards = own.games.load(asked.out.as_deref(), &*ranks)?;
+    let shards = own.games.load(asked, &*ranks)?;
     let shards = own.games.named(&shards)?.unwrap_or(shards);
     let data = Dataset::new(&shards, &policy.config().names, policy.config().delay)?;
     let start = Instant::now();

@@ -16,7 +16,8 @@ use candle_models::nn::Params;
 use candle_models::policy::actions::GROUP_NAMES;
 use candle_models::policy::{Policy, PolicyConfig};
 use candle_models::recurrent::Recurrent;
-use candle_models::tensors::{NamedTensors, TensorSpec};
+use candle_models::signature::TensorSpec;
+use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use std::sync::Arc;
 

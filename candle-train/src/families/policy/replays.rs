@@ -3,6 +3,7 @@
 use super::run::Games;
 use super::shards::{self, Shard};
 use super::split::{HoldOut, split};
+use crate::command::RunArguments;
 use crate::parallel::Communicator;
 use anyhow::{Context, Result};
 use candle_models::policy::{replay, simulation};
@@ -23,7 +24,8 @@ pub struct ReplayArguments {
     /// Replays to hold out, by name (`t02`) and separated by commas. Default: a share chosen by content, `data.held_out`.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     hold_out: Vec<String>,
-    /// Directory of encoded replays, to share between runs. Default: OUT/shards.
+    /// Directory of encoded replays, to share between runs. Default: OUT/shards;
+    /// none that stays for a dry run.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 }
@@ -35,15 +37,21 @@ impl ReplayArguments {
     }
 
     /// The shards of the games. Rank 0 encodes them; others find them, or encode their own where they have another disk.
-    pub fn load(&self, out: Option<&Path>, ranks: &dyn Communicator) -> Result<Vec<Arc<Shard>>> {
+    ///
+    /// # Errors
+    /// If a replay cannot be read or a shard not written.
+    pub fn load(&self, asked: &RunArguments, ranks: &dyn Communicator) -> Result<Vec<Arc<Shard>>> {
         if ranks.rank() > 0 {
             ranks.barrier()?;
         }
         let start = Instant::now();
-        let cache = match (&self.cache, out) {
-            (Some(cache), _) => cache.clone(),
-            (None, Some(out)) => out.join("shards"),
-            (None, None) => std::env::temp_dir().join("candle-train-shards"),
+        // What a dry run encodes goes with it.
+        let scratch = if asked.is_dry() { Some(tempfile::tempdir().context("no directory for encoded replays")?) } else { None };
+        let cache = match (&self.cache, &scratch, &asked.out) {
+            (Some(cache), ..) => cache.clone(),
+            (None, Some(scratch), _) => scratch.path().to_owned(),
+            (None, None, Some(out)) => out.join("shards"),
+            (None, None, None) => std::env::temp_dir().join("candle-train-shards"),
         };
         let replays = if self.simulated() { simulate(&cache)? } else { replay::collect(&self.replays)? };
         let prepared = shards::prepare(&replays, &cache)?;

@@ -7,7 +7,7 @@ use super::imitation::{HeldOut, Imitation};
 use super::loader::{Loader, LoaderConfig, Order};
 use super::plan::StepShape;
 use super::shards::Shard;
-use super::{evaluate, games};
+use super::{evaluate, export, games};
 use crate::budget::Budget;
 use crate::command::TrainingPlan;
 use crate::identity::hex;
@@ -179,7 +179,8 @@ impl Plan {
             params.vars()[name].set(&tensor.to_device(&device)?)?;
         }
         let mut task = Imitation::new(&self.config, &device, self.loader()?.on(&device), held_out)?;
-        let config = RunConfig { trainer: self.config.trainer.identity(), ..self.config.clone() };
+        // A run can be extended: its length is no part of what it is.
+        let config = RunConfig { trainer: self.config.trainer.identity(), epochs: 0, ..self.config.clone() };
         let identity = serde_json::json!({ "config": config, "data": self.data, "start": self.start.as_ref().map(|start| &start.hash) });
         let infos = || self.train.shards().iter().map(|shard| shard.info());
         let run = Run {
@@ -189,6 +190,7 @@ impl Plan {
             identity,
             resources: self.with.clone(),
             about: self.about()?,
+            skeleton: Some(export::skeleton(&self.config, &baselines)?),
             notes: vec![(games::FILE, games::list_as_json(infos())?)],
             hint: place.directory().and_then(|directory| games::difference(directory, infos())),
         };

@@ -13,7 +13,6 @@ use crate::tensors::NamedTensors;
 use crate::{Error, Result as Found};
 use anyhow::{Result, bail};
 use candle_core::{Device, Tensor};
-use serde_json::json;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Sweeps that run together, as with named tensors.
 const ROWS: usize = 64;
 /// What stands for the file of channels that were drawn.
-pub const GENERATED: &str = "generated";
+const GENERATED: &str = "generated";
 /// The SNR where none is said.
 const SNR_DB: f32 = 10.0;
 /// Channels that are drawn where no input is named.
@@ -139,7 +138,6 @@ impl Links {
     }
 
     fn all(&mut self, sweeps: &Sweeps, path: &Path, output: &mut Output) -> Result<()> {
-        let (before, start) = (self.gains.len(), Instant::now());
         for first in (0..sweeps.count).step_by(ROWS) {
             let rows = first..sweeps.count.min(first + ROWS);
             let networks = self.networks(rows.len())?;
@@ -159,10 +157,7 @@ impl Links {
             self.episodes += episodes.len();
             self.measurements += (episodes.len() * sweeps.measurements) as u64;
         }
-        let microseconds = start.elapsed().as_secs_f64() * 1e6 / sweeps.count as f64;
-        let mean = Summary::new(&self.gains[before..], 0.0).ok().map(|summary| summary.mean_db);
-        let end = json!({ "file": path.display().to_string(), "episodes": sweeps.count, "gain_db": mean, "microseconds": microseconds });
-        Ok(output.json(&end)?)
+        Ok(())
     }
 
     /// Those of the last block, if it was as large.

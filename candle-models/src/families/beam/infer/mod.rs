@@ -13,7 +13,8 @@ use crate::bundle::Bundle;
 use crate::cli;
 use crate::infer::{Call, Comparison, Finish, Help, InferFamily, Opened, Reader, Work};
 use crate::registry::Family;
-use crate::tensors::{NamedTensors, Signature};
+use crate::signature::Signature;
+use crate::tensors::NamedTensors;
 use anyhow::Result;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use compare::OnLinks;
@@ -57,8 +58,8 @@ impl InferFamily for BeamFamily {
         !signature.inputs.iter().any(|spec| tensors.contains(&spec.name))
     }
 
-    fn drawn(&self) -> Option<&'static str> {
-        Some(links::GENERATED)
+    fn draws(&self) -> bool {
+        true
     }
 
     fn reader(&self, call: &Call) -> Result<Box<dyn Reader>> {

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::engine::{Model, Placement, Runner};
-use crate::tensors::TensorSpec;
+use crate::signature::TensorSpec;
 use std::sync::Arc;
 
 /// A network over so many rows. All that it reads and gives are floats.

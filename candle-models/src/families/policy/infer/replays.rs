@@ -98,15 +98,6 @@ struct FrameLine<'a> {
     microseconds: f64,
 }
 
-#[derive(Serialize)]
-struct EndLine<'a> {
-    file: String,
-    frames: usize,
-    /// Nats per frame and player.
-    nll: Option<f64>,
-    incomplete: &'a Option<String>,
-}
-
 impl Replays {
     /// A watcher for a bundle whose model has been loaded.
     pub fn new(bundle: &Bundle, model: &Arc<dyn Model>, options: &Options, place: &Placement) -> Result<Self> {
@@ -152,13 +143,12 @@ impl Replays {
         let reader = ReplayReader::open(path)?;
         self.watched(path, reader.game())?;
         self.start_output(path, reader.game(), output)?;
-        let (before, every) = (self.likelihood, self.every);
+        let every = self.every;
         let (frames, incomplete) = self.decide(path, reader, &mut |decision| decision.write(path, every, output))?;
         if let Some(reason) = &incomplete {
             cli::warn(format_args!("{}: incomplete, {frames} frames recovered: {reason}", path.display()));
         }
-        let nll = difference(&self.likelihood, &before);
-        Ok(output.json(&EndLine { file: path.display().to_string(), frames, nll, incomplete: &incomplete })?)
+        Ok(())
     }
 
     /// The chosen action and the recorded one's nats by component, for every decision of a replay.
@@ -336,13 +326,6 @@ impl Reader for Replays {
 fn unknown_name(bundle: &Bundle, name: &str, known: &[String]) -> anyhow::Error {
     let known = if known.is_empty() { "no names".to_owned() } else { known.join(", ") };
     anyhow!("--name {name}: {} knows {known}", bundle.dir().display())
-}
-
-/// Nats per frame of what was added between two states of a tally.
-fn difference(after: &Likelihood, before: &Likelihood) -> Option<f64> {
-    let (after, before) = (after.all(), before.all());
-    let frames = after.frames - before.frames;
-    (frames > 0).then(|| (after.nll.iter().sum::<f64>() - before.nll.iter().sum::<f64>()) / frames as f64)
 }
 
 /// What is stored of a frame, in the order of [`Decision::store`].
