@@ -61,6 +61,16 @@ fn train(directory: &Path, dies_after: u64) -> Ended {
     run.train(vars, &mut Mortal(task, dies_after), &Place::resume(directory), &Stop::after(None)).unwrap()
 }
 
+#[test]
+fn a_configuration_that_is_no_toml_is_refused_before_the_first_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut run, vars, mut task) = walk(TRANSITIONS).unwrap();
+    run.about.configuration = "{ \"json\": 1 }".to_owned();
+    let error = run.train(vars, &mut task, &Place::create(dir.path()), &Stop::after(None)).unwrap_err().to_string();
+    assert!(error.starts_with("config: about.configuration: expected TOML: "), "{error}");
+    assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none(), "a refused run writes nothing");
+}
+
 /// All files of the last checkpoint by their path.
 fn last_checkpoint(out: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let checkpoints = out.join("checkpoints");

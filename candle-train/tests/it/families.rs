@@ -35,6 +35,8 @@ fn every_preset_is_planned_and_its_table_fits_a_screen() {
             let total = table.iter().position(|line| line.starts_with("total ")).unwrap();
             assert!((3..40).contains(&total), "{total} lines of the parameters of {} {preset}", family.name());
         }
+        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+        assert!(left.is_empty(), "dry runs of a {} left {left:?}", family.name());
         let (code, _, stderr) = train(family, dir.path(), &["--dry-run", "--preset", "no-such"]);
         let message = format!("error: config: preset: expected one of {}, found 'no-such'\n", presets.names.join(", "));
         assert_eq!((code, stderr), (2, message));
