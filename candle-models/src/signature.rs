@@ -18,7 +18,6 @@
 
 use crate::exec::SAMPLE;
 use crate::random::Random;
-use crate::tensors::NamedTensors;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 use std::fmt::Display;
@@ -35,28 +34,6 @@ pub struct Signature {
     pub state: Vec<TensorSpec>,
 }
 
-impl Signature {
-    /// Inputs `[leading..., shape...]` with the defaults of those that are missing, on the host.
-    ///
-    /// # Errors
-    /// If one without a default is missing; if one has another dtype or shape, or is not in the signature.
-    pub fn complete(&self, inputs: &NamedTensors, leading: &[usize]) -> Result<NamedTensors> {
-        let mut all = inputs.clone();
-        for spec in self.inputs.iter().filter(|spec| !inputs.contains(&spec.name)) {
-            let row = match &spec.values {
-                Values::Floats { default: Some(row), .. } => Tensor::new(&row[..], &Device::Cpu)?,
-                Values::Indices { default: Some(row), .. } => Tensor::new(&row[..], &Device::Cpu)?,
-                _ => continue,
-            };
-            let shape: Vec<usize> = leading.iter().chain(&spec.shape).copied().collect();
-            let rows = row.reshape(&spec.shape[..])?.broadcast_as(shape)?.contiguous()?;
-            all.insert(&spec.name, rows);
-        }
-        all.check(&self.inputs, leading)?;
-        Ok(all)
-    }
-}
-
 /// All finite floats.
 pub const ANY: Range<f32> = f32::MIN..f32::INFINITY;
 
@@ -67,8 +44,8 @@ pub struct TensorSpec {
     pub name: String,
     /// The shape of one row: `[288]`, `[512, 16]`.
     pub shape: Vec<usize>,
-    /// The kind of its values; of an input, which it can take and what it holds until it is set.
-    pub values: Values,
+    /// See [`values`](Self::values).
+    values: Values,
     /// What the values mean, in words; may be empty.
     pub meaning: &'static str,
 }
@@ -194,6 +171,11 @@ impl TensorSpec {
         self
     }
 
+    /// The kind of its values; of an input, which it can take and what it holds until it is set.
+    pub fn values(&self) -> &Values {
+        &self.values
+    }
+
     /// `F32` or `U32`.
     pub fn dtype(&self) -> DType {
         match self.values {
@@ -218,6 +200,19 @@ impl TensorSpec {
             Values::Indices { below, .. } if !below.is_empty() => Some(below[column % below.len()]),
             _ => None,
         }
+    }
+
+    /// What an input holds until it is set, of one row on the host; `None` if it must be set.
+    ///
+    /// # Errors
+    /// If the memory is not to be had.
+    pub fn default_row(&self) -> Result<Option<Tensor>> {
+        let row = match &self.values {
+            Values::Floats { default: Some(row), .. } => Tensor::from_slice(row, &self.shape[..], &Device::Cpu)?,
+            Values::Indices { default: Some(row), .. } => Tensor::from_slice(row, &self.shape[..], &Device::Cpu)?,
+            _ => return Ok(None),
+        };
+        Ok(Some(row))
     }
 
     /// Whether, as an input, [`SAMPLE`] can stand in it: the model chooses then.

@@ -143,6 +143,22 @@ impl NamedTensors {
         stored::write(path.as_ref(), entries, &serde_json::Value::Null)
     }
 
+    /// These inputs `[leading..., shape...]`, with the defaults of those that are missing on the host.
+    ///
+    /// # Errors
+    /// If one without a default is missing; if one has another dtype or shape, or is not among `specs`.
+    pub fn complete(&self, specs: &[TensorSpec], leading: &[usize]) -> Result<Self> {
+        let mut all = self.clone();
+        for spec in specs.iter().filter(|spec| !self.contains(&spec.name)) {
+            if let Some(row) = spec.default_row()? {
+                let shape: Vec<usize> = leading.iter().chain(&spec.shape).copied().collect();
+                all.insert(&spec.name, row.broadcast_as(shape)?.contiguous()?);
+            }
+        }
+        all.check(specs, leading)?;
+        Ok(all)
+    }
+
     /// Checks that exactly the tensors of `specs` are here, each `[leading..., shape...]` of its dtype.
     pub fn check(&self, specs: &[TensorSpec], leading: &[usize]) -> Result<()> {
         for spec in specs {

@@ -18,7 +18,6 @@ mod writer;
 pub use owned::{SavedFiles, StateFiles, TaskFiles};
 pub use writer::{Writer, host_copy};
 
-use crate::export::Which;
 use candle_models::files::write_atomic;
 use candle_models::signature::TensorSpec;
 use candle_models::tensors::NamedTensors;
@@ -26,8 +25,10 @@ use candle_models::{Error, Result};
 use files::{Create, json, read_manifest, sync_directory, write_bytes};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 const FORMAT: u32 = 1;
 const PARTIAL: &str = ".partial-";
@@ -244,6 +245,41 @@ impl Store {
     /// The complete checkpoint with the lowest score.
     pub fn best(&self) -> Result<Option<Checkpoint>> {
         best(&self.directory)
+    }
+}
+
+/// Which checkpoint of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// The newest one that is complete.
+    Latest,
+    /// The one with the best score.
+    Best,
+    /// That of a step.
+    Step(u64),
+}
+
+impl FromStr for Which {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "latest" => Ok(Self::Latest),
+            "best" => Ok(Self::Best),
+            _ => text
+                .parse()
+                .map(Self::Step)
+                .map_err(|_| Error::config("step", format!("expected latest, best or a number, found '{text}'"))),
+        }
+    }
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Latest => f.write_str("latest"),
+            Self::Best => f.write_str("best"),
+            Self::Step(step) => step.fmt(f),
+        }
     }
 }
 

@@ -2,14 +2,12 @@
 //!
 //! From its first step a run's directory holds in `model` what its bundle will hold beside the parameters ([`Skeleton`]).
 
-use crate::checkpoint::{self, Checkpoint};
+use crate::checkpoint::{self, Checkpoint, Which};
 use candle_models::bundle::{self, Bundle, CARD, Manifest};
 use candle_models::registry::{Family, Registry};
 use candle_models::{Error, Result};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 
 /// Where a run keeps its skeleton.
 const MODEL: &str = "model";
@@ -27,41 +25,6 @@ impl Skeleton {
     /// Writes it into the directory of a run.
     pub(crate) fn save(&self, run: &Path) -> Result<()> {
         bundle::save(run.join(MODEL), &self.manifest, &BTreeMap::new(), serde_json::Value::Null, &self.files)
-    }
-}
-
-/// Which checkpoint of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Which {
-    /// The newest one that is complete.
-    Latest,
-    /// The one with the best score.
-    Best,
-    /// That of a step.
-    Step(u64),
-}
-
-impl FromStr for Which {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "latest" => Ok(Self::Latest),
-            "best" => Ok(Self::Best),
-            _ => text
-                .parse()
-                .map(Self::Step)
-                .map_err(|_| Error::config("step", format!("expected latest, best or a number, found '{text}'"))),
-        }
-    }
-}
-
-impl fmt::Display for Which {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Latest => f.write_str("latest"),
-            Self::Best => f.write_str("best"),
-            Self::Step(step) => step.fmt(f),
-        }
     }
 }
 

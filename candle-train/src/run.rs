@@ -157,7 +157,7 @@ impl Ended {
     pub(crate) fn remark(&self) -> String {
         let Self { step, shipped, .. } = self;
         if !self.outcome.done() {
-            return format!("The run was stopped at step {step} of the run that was planned, and these are its parameters there.\n\n");
+            return format!("The run was stopped at step {step}, before its end; the parameters are those of that step.\n\n");
         }
         if shipped == step {
             return String::new();

@@ -13,7 +13,7 @@ const UNSET_INDEX: u32 = SAMPLE - 1;
 
 /// The values that an input holds until it is set, of one row: its default, or what [`Checks`] refuses.
 pub(super) fn blank_floats(spec: &TensorSpec) -> Vec<f32> {
-    match &spec.values {
+    match spec.values() {
         Values::Floats { default: Some(row), .. } => row.clone(),
         _ => vec![f32::from_bits(UNSET_FLOAT); spec.width()],
     }
@@ -21,7 +21,7 @@ pub(super) fn blank_floats(spec: &TensorSpec) -> Vec<f32> {
 
 /// The same for an input of indices.
 pub(super) fn blank_indices(spec: &TensorSpec) -> Vec<u32> {
-    match &spec.values {
+    match spec.values() {
         Values::Indices { default: Some(row), .. } => row.clone(),
         _ => vec![UNSET_INDEX; spec.width()],
     }
@@ -43,7 +43,7 @@ impl Checks {
     pub fn new(layout: &Layout) -> Self {
         let mut checks = Self { last: vec![UNSET_INDEX - 1; layout.indices], sample: vec![true; layout.indices], within: Vec::new() };
         for Field { spec, range } in &layout.inputs {
-            match &spec.values {
+            match spec.values() {
                 Values::Floats { within, .. } if *within == ANY => {}
                 Values::Floats { within, .. } => checks.within.push((range.clone(), within.clone())),
                 Values::Indices { below, .. } if below.is_empty() => {}
@@ -69,7 +69,7 @@ impl Checks {
 
     fn fault(&self, layout: &Layout, floats: &[f32], indices: &[u32]) -> Error {
         let fault = |Field { spec, range }: &Field| {
-            let (unset, right) = match spec.values {
+            let (unset, right) = match spec.values() {
                 Values::Floats { .. } => {
                     let values = &floats[range.clone()];
                     (values.iter().any(|x| x.to_bits() == UNSET_FLOAT), spec.check_f32(values))

@@ -84,6 +84,17 @@ impl Execute for CpuExecutor {
     }
 }
 
+impl Execute for Unrolled {
+    unsafe fn execute(&mut self, sequences: &[Sequence]) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.execute(sequences) }
+    }
+
+    fn on_tensors(&self) -> &[&'static str] {
+        &["unroll"]
+    }
+}
+
 #[cfg(feature = "cuda")]
 impl Execute for CudaExecutor {
     unsafe fn execute(&mut self, sequences: &[Sequence]) -> Result<()> {

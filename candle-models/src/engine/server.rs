@@ -91,8 +91,8 @@ impl Engine {
         &self.on_tensors
     }
 
-    /// Closes the engine, whoever still has sessions: requests that wait and steps of sessions from now on get [`EngineError::Closed`]. What is being run
-    /// is finished and answered; the prepared model is freed after it.
+    /// Closes the engine, whoever still has sessions: requests that wait and steps of sessions from now on get
+    /// [`EngineError::Closed`]. What is being run is finished and answered; the prepared model is freed after it.
     pub fn close(&self) {
         self.shared.close();
     }

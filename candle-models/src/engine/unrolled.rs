@@ -1,8 +1,8 @@
 //! A model that is not recorded: run by its own `unroll`, on tensors.
 
 use super::Model;
-use super::execute::{Execute, Sequence};
 use super::layout::{Field, Layout};
+use crate::exec::program::Sequence;
 use crate::tensors::NamedTensors;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
@@ -34,26 +34,12 @@ impl Unrolled {
         let shape: Vec<usize> = leading.iter().chain(&field.spec.shape).copied().collect();
         Ok((field.spec.name.clone(), Tensor::from_vec(parts.concat(), shape, self.model.device())?))
     }
-}
 
-/// Copies a tensor's values to the part of each sequence.
-fn scatter<T: candle_core::WithDType>(
-    tensor: &Tensor,
-    sequences: &[Sequence],
-    part: impl Fn(&Sequence) -> *mut [T],
-    range: &Range<usize>,
-) -> Result<()> {
-    let values = tensor.flatten_all()?.to_vec1::<T>()?;
-    for (sequence, values) in sequences.iter().zip(values.chunks_exact(range.len().max(1))) {
-        // SAFETY: `execute` is told that the slices are valid and that none overlaps another.
-        let to = unsafe { &mut *part(sequence) };
-        to[range.clone()].copy_from_slice(values);
-    }
-    Ok(())
-}
-
-impl Execute for Unrolled {
-    unsafe fn execute(&mut self, sequences: &[Sequence]) -> Result<()> {
+    /// A pass over sequences of that many frames.
+    ///
+    /// # Safety
+    /// All slices are valid, and those that are written overlap no other.
+    pub unsafe fn execute(&mut self, sequences: &[Sequence]) -> Result<()> {
         let (signature, layout, count) = (self.model.signature(), &self.layout, sequences.len());
         let leading = [count, layout.frames];
         // SAFETY: the caller's promise, here and in the three below.
@@ -82,8 +68,20 @@ impl Execute for Unrolled {
         }
         layout.states.iter().try_for_each(|Field { spec, range }| scatter::<f32>(state.get(&spec.name)?, sequences, |s| s.state, range))
     }
+}
 
-    fn on_tensors(&self) -> &[&'static str] {
-        &["unroll"]
+/// Copies a tensor's values to the part of each sequence.
+fn scatter<T: candle_core::WithDType>(
+    tensor: &Tensor,
+    sequences: &[Sequence],
+    part: impl Fn(&Sequence) -> *mut [T],
+    range: &Range<usize>,
+) -> Result<()> {
+    let values = tensor.flatten_all()?.to_vec1::<T>()?;
+    for (sequence, values) in sequences.iter().zip(values.chunks_exact(range.len().max(1))) {
+        // SAFETY: `execute` is told that the slices are valid and that none overlaps another.
+        let to = unsafe { &mut *part(sequence) };
+        to[range.clone()].copy_from_slice(values);
     }
+    Ok(())
 }

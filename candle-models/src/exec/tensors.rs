@@ -117,7 +117,7 @@ pub fn unroll(
     if batch == 0 || steps == 0 {
         return Err(Error::Input(format!("a pass over {batch} sequences of {steps} frames")));
     }
-    let inputs = signature.complete(inputs, &[batch, steps])?;
+    let inputs = inputs.complete(&signature.inputs, &[batch, steps])?;
     state.check(&signature.state, &[batch])?;
     if resets.len() != batch * steps {
         return Err(Error::Input(format!("{} resets for {batch} sequences of {steps} frames", resets.len())));

@@ -141,12 +141,12 @@ impl Report {
 /// What an input takes and holds until it is set, and what that means.
 fn explained(spec: &TensorSpec) -> String {
     let mut parts = Vec::new();
-    match &spec.values {
+    match spec.values() {
         Values::Floats { within, .. } if *within != ANY => parts.push(format!("from {} to below {}", within.start, within.end)),
         Values::Indices { below, .. } if !below.is_empty() => parts.push(format!("below {}", list(below))),
         _ => {}
     }
-    parts.push(match &spec.values {
+    parts.push(match spec.values() {
         _ if spec.is_required() => "must be set".to_owned(),
         Values::Floats { default, .. } => format!("{} until it is set", list(default.as_deref().unwrap_or_default())),
         Values::Indices { default, .. } => format!("{} until it is set", list(default.as_deref().unwrap_or_default())),
@@ -171,7 +171,7 @@ fn spec_json(spec: &TensorSpec) -> Value {
 
 fn input_json(spec: &TensorSpec) -> Value {
     let mut object = spec_json(spec);
-    let values = match &spec.values {
+    let values = match spec.values() {
         Values::Floats { within, default } if *within != ANY => json!({ "within": [within.start, within.end], "default": default }),
         Values::Floats { default, .. } => json!({ "default": default }),
         Values::Indices { below, sample, default } => json!({ "below": below, "sample": sample.then_some(SAMPLE), "default": default }),

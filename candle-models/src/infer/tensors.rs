@@ -71,8 +71,7 @@ pub fn run(
 impl Sequences {
     fn new(model: &Arc<dyn Model>, path: &Path, tensors: NamedTensors) -> Result<Self> {
         let wrong = |e: Error| Error::file(path, e);
-        let signature = model.signature();
-        let specs = &signature.inputs;
+        let specs = &model.signature().inputs;
         // Any that is there tells the shape; if none is, the first is missed.
         let Some(first) = specs.iter().find(|spec| tensors.contains(&spec.name)).or(specs.first()) else {
             return Err(Error::file(path, "the model has no inputs").into());
@@ -83,7 +82,7 @@ impl Sequences {
             let shape = format!("[frames, ...] or [sequences, frames, ...] with {:?} behind", first.shape);
             return Err(wrong(Error::tensor(&first.name, shape, format!("{dims:?}"))).into());
         }
-        let tensors = signature.complete(&tensors, &dims[..leading]).map_err(wrong)?;
+        let tensors = tensors.complete(specs, &dims[..leading]).map_err(wrong)?;
         let (sequences, frames) = if leading == 1 { (1, dims[0]) } else { (dims[0], dims[1]) };
         if sequences * frames == 0 {
             return Err(Error::file(path, format!("no frames: {} has the shape {dims:?}", first.name)).into());

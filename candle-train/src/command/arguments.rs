@@ -157,7 +157,7 @@ fn place_of(Resources { device, dtype, ranks }: &Resources) -> String {
 /// This process's command as it goes into a model card, that of a resumed run as it was asked for: the program and absolute paths, which mean nothing elsewhere, by their last part.
 pub fn command_line() -> String {
     let typed: Vec<OsString> = std::env::args_os().collect();
-    let asked = resume::expand(typed.clone()).unwrap_or(typed);
+    let asked = resume::expand(typed.clone()).map_or(typed, |(asked, _)| asked);
     words(asked.into_iter().map(|argument| argument.to_string_lossy().into_owned()))
 }
 

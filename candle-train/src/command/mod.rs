@@ -22,7 +22,8 @@ pub use arguments::{RunArguments, command_line};
 use arguments::{bundle_of, model_in};
 pub use family::{Presets, TrainFamily, TrainingPlan, TrainingResult};
 
-use crate::export::{Which, export};
+use crate::checkpoint::Which;
+use crate::export::export;
 use crate::{parallel, report};
 use anyhow::{Result, bail};
 use candle_models::device;
@@ -81,13 +82,16 @@ struct ReportArguments {
 /// # Safety
 /// It sets the number of threads in the process's environment: no other thread may be running.
 pub unsafe fn run<A: Into<OsString>>(registry: &Registry<dyn TrainFamily>, arguments: impl IntoIterator<Item = A>) -> ExitCode {
-    let arguments: Vec<OsString> = match resume::expand(arguments.into_iter().map(Into::into).collect()) {
-        Ok(arguments) => arguments,
+    let (arguments, elsewhere) = match resume::expand(arguments.into_iter().map(Into::into).collect()) {
+        Ok(expanded) => expanded,
         Err(error) => {
             parallel::tell(&error);
             return ExitCode::from(1);
         }
     };
+    if let Some(folder) = elsewhere {
+        eprintln!("warning: the run was started in {}: relative paths are now those of this folder", folder.display());
+    }
     let matches = match command(registry).try_get_matches_from(&arguments) {
         Ok(matches) => matches,
         Err(error) => {

@@ -36,18 +36,18 @@ pub(super) fn note(typed: &[OsString]) -> Option<Vec<u8>> {
     serde_json::to_vec_pretty(&Asked { folder: std::env::current_dir().ok()?, arguments }).ok()
 }
 
-/// The arguments of `PROGRAM resume RUN MORE...` as those of the run, `MORE` behind them; others as they are.
-pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
-    let [program, command, run, more @ ..] = &arguments[..] else { return Ok(arguments) };
+/// The arguments of `PROGRAM resume RUN MORE...` as those of the run, `MORE` behind them, and the folder that it was started in, if that is not the
+/// current one; other arguments as they are.
+pub(super) fn expand(arguments: Vec<OsString>) -> Result<(Vec<OsString>, Option<PathBuf>)> {
+    let [program, command, run, more @ ..] = &arguments[..] else { return Ok((arguments, None)) };
     if command != "resume" || run.to_string_lossy().starts_with('-') {
-        return Ok(arguments);
+        return Ok((arguments, None));
     }
     let path = Path::new(run).join(FILE);
     let text = std::fs::read(&path).with_context(|| format!("{}: no run that can be resumed", path.display()))?;
     let asked: Asked = serde_json::from_slice(&text).map_err(|e| Error::file(&path, e))?;
-    if std::env::current_dir().is_ok_and(|folder| folder != asked.folder) {
-        eprintln!("warning: the run was started in {}: relative paths are now those of this folder", asked.folder.display());
-    }
     let own = [OUT.into(), run.clone(), RESUME.into()];
-    Ok([program.clone()].into_iter().chain(asked.arguments.into_iter().map(Into::into)).chain(own).chain(more.iter().cloned()).collect())
+    let all = [program.clone()].into_iter().chain(asked.arguments.into_iter().map(Into::into)).chain(own).chain(more.iter().cloned());
+    let elsewhere = std::env::current_dir().is_ok_and(|folder| folder != asked.folder);
+    Ok((all.collect(), elsewhere.then_some(asked.folder)))
 }
