@@ -21,6 +21,7 @@
 
 use crate::bundle::{self, Bundle, CARD, Manifest, ParameterSpec, Storage};
 use crate::engine::Model;
+use crate::exec::graph::Graph;
 use crate::nn::Params;
 use crate::{Error, Result};
 use candle_core::Device;
@@ -136,6 +137,18 @@ impl<F: Family + ?Sized> Registry<F> {
     /// If the family is not registered, the configuration is out of range or the bundle does not hold exactly its parameters.
     pub fn networks(&self, bundle: &Bundle) -> Result<Networks> {
         self.family(bundle)?.load(bundle, &Device::Cpu)
+    }
+
+    /// The steps of a bundle's networks in standard operators, with its parameters under their names.
+    ///
+    /// # Errors
+    /// As [`Registry::networks`]; if a network is not recorded or has an operation without a formula.
+    pub fn graphs(&self, bundle: &Bundle) -> Result<Vec<(&'static str, Graph)>> {
+        let family = self.family(bundle)?;
+        let parameters = bundle.read_parameters(&family.parameters(bundle)?)?;
+        let networks = family.networks(bundle, &Params::stored(parameters.clone(), &Device::Cpu))?;
+        let graph = |model: &dyn Model| Graph::new(model, parameters.iter().map(|(name, parameter)| (name, &parameter.tensor)));
+        networks.iter().map(|(name, model)| Ok((*name, graph(&**model)?))).collect()
     }
 
     /// The network of a bundle that is stepped frame by frame, on the CPU.

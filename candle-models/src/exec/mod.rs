@@ -13,6 +13,7 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod graph;
 mod operation;
 pub mod program;
 mod record;

@@ -8,6 +8,7 @@ use super::Executor;
 use super::cpu::{self, Packer};
 #[cfg(feature = "cuda")]
 use super::cuda;
+use super::graph::{Graph, Value};
 use super::program::{Slot, Wires};
 use super::tape::{Derivative, TapeBuilder};
 use super::tensors::{Indices, TensorPass};
@@ -121,6 +122,13 @@ pub trait Operation: Any + Debug + Send + Sync {
     /// In plain tensor operations with gradients, for every dtype and device: operands `[rows, width]` to results `[rows, width]`. States
     /// are those of `pass`, to be replaced by the ones behind it.
     fn reference(&self, pass: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>>;
+
+    /// A step of one frame without reset in standard operators, for printing and for other runtimes: operands `[B, width]`, indices
+    /// `[B, columns]`, states `[B, ...]`, to be replaced by the ones behind the frame. `None` where nobody has written it; a block is
+    /// written in the operations that it is made of.
+    fn formula(&self, _graph: &mut Graph, _x: &[Value], _ids: &[Value], _states: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        Ok(None)
+    }
 
     /// The same as training wants it: fused, with gradients, where that is faster.
     fn tensors(&self, pass: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {

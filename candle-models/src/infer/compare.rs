@@ -1,11 +1,13 @@
 //! How far an exported bundle is from its original.
 
 use super::family::Opened;
-use crate::Result;
 use crate::engine::{Model, Runner};
 use crate::random::Random;
 use crate::registry::Networks;
-use candle_core::DType;
+use crate::signature::TensorSpec;
+use crate::tensors::NamedTensors;
+use crate::{Error, Result};
+use candle_core::{DType, Device, Tensor};
 use std::sync::Arc;
 
 /// The frames that original and export are compared on.
@@ -112,15 +114,64 @@ impl std::fmt::Display for Difference {
 pub struct RandomSequences(Networks);
 
 impl RandomSequences {
+    /// Sequences, and frames of each.
+    pub(super) const SIZE: [usize; 2] = [SEQUENCES, FRAMES];
+    /// What is run, in words.
+    pub(super) const OVER: &'static str = "4 random sequences of 64 frames";
+
     /// For exports of these networks.
     pub fn new(original: &Networks) -> Self {
         Self(original.clone())
+    }
+
+    /// Inputs of a network `[sequences, frames, ...]`, and the resets, row by row.
+    pub(super) fn inputs(&self, model: &Arc<dyn Model>) -> Result<(NamedTensors, Vec<bool>)> {
+        let random = Random::new(0).stream("export");
+        let resets = (0..SEQUENCES * FRAMES).map(|i| random.stream("resets").uniform(i as u64) < RESETS).collect();
+        let drawn = model.signature().inputs.iter().map(|spec| Ok((spec.name.clone(), spec.draw(&Self::SIZE, &random)?)));
+        Ok((drawn.collect::<Result<_>>()?, resets))
+    }
+
+    /// What a network answers in the engine, `[sequences, frames, ...]`.
+    pub(super) fn answers(&self, model: &Arc<dyn Model>) -> Result<NamedTensors> {
+        let (inputs, resets) = self.inputs(model)?;
+        let mut runner = Runner::windowed(model.clone(), SEQUENCES, FRAMES, 1)?;
+        for (name, values) in inputs.iter() {
+            let values = values.flatten_all()?;
+            match values.dtype() {
+                DType::U32 => runner.set_u32(name, &values.to_vec1()?)?,
+                _ => runner.set_f32(name, &values.to_vec1()?)?,
+            }
+        }
+        runner.step(&resets)?;
+        let rows = 0..SEQUENCES * FRAMES;
+        let answer = |spec: &TensorSpec| {
+            let shape: Vec<usize> = Self::SIZE.iter().chain(&spec.shape).copied().collect();
+            let values = match spec.dtype() {
+                DType::U32 => Tensor::new(rows.clone().map(|r| runner.indices(&spec.name, r)).collect::<Result<Vec<_>>>()?.concat(), &Device::Cpu)?,
+                _ => Tensor::new(rows.clone().map(|r| runner.floats(&spec.name, r)).collect::<Result<Vec<_>>>()?.concat(), &Device::Cpu)?,
+            };
+            Ok((spec.name.clone(), values.reshape(shape)?))
+        };
+        model.signature().outputs.iter().map(answer).collect()
+    }
+
+    /// The differences of answers to those of a network, output by output.
+    pub(super) fn between(&self, model: &Arc<dyn Model>, was: &NamedTensors, is: &NamedTensors) -> Result<Vec<Difference>> {
+        is.check(&model.signature().outputs, &Self::SIZE)?;
+        let difference = |spec: &TensorSpec| {
+            let values = |all: &NamedTensors| Ok::<_, Error>(all.get(&spec.name)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?);
+            let mut found = Difference::new(spec.name.clone(), Measure::Largest);
+            found.add(&values(was)?, &values(is)?);
+            Ok(found)
+        };
+        model.signature().outputs.iter().map(difference).collect()
     }
 }
 
 impl Comparison for RandomSequences {
     fn over(&self) -> String {
-        format!("{SEQUENCES} random sequences of {FRAMES} frames")
+        Self::OVER.to_owned()
     }
 
     fn measure(&self) -> Measure {
@@ -130,40 +181,11 @@ impl Comparison for RandomSequences {
     fn differences(&mut self, exported: &Opened) -> Result<Vec<Difference>> {
         let mut differences = Vec::new();
         for ((network, original), (_, exported)) in self.0.iter().zip(&exported.networks) {
-            let (was, is) = (passed(original)?, passed(exported)?);
-            for spec in &original.signature().outputs {
-                // One network needs no name.
-                let name = if self.0.len() > 1 { format!("{network} {}", spec.name) } else { spec.name.clone() };
-                let mut found = Difference::new(name, Measure::Largest);
-                for row in 0..SEQUENCES * FRAMES {
-                    found.add(&values(&was, (&spec.name, row), spec.dtype())?, &values(&is, (&spec.name, row), spec.dtype())?);
-                }
-                differences.push(found);
-            }
+            let found = self.between(original, &self.answers(original)?, &self.answers(exported)?)?;
+            // One network needs no name.
+            let named = |d: Difference| if self.0.len() > 1 { Difference { name: format!("{network} {}", d.name), ..d } } else { d };
+            differences.extend(found.into_iter().map(named));
         }
         Ok(differences)
-    }
-}
-
-/// A runner that has run on the random sequences.
-fn passed(model: &Arc<dyn Model>) -> Result<Runner> {
-    let random = Random::new(0).stream("export");
-    let resets: Vec<bool> = (0..SEQUENCES * FRAMES).map(|i| random.stream("resets").uniform(i as u64) < RESETS).collect();
-    let mut runner = Runner::windowed(model.clone(), SEQUENCES, FRAMES, 1)?;
-    for spec in &model.signature().inputs {
-        let values = spec.draw(&[SEQUENCES, FRAMES], &random)?.flatten_all()?;
-        match spec.dtype() {
-            DType::U32 => runner.set_u32(&spec.name, &values.to_vec1()?)?,
-            _ => runner.set_f32(&spec.name, &values.to_vec1()?)?,
-        }
-    }
-    runner.step(&resets)?;
-    Ok(runner)
-}
-
-fn values(runner: &Runner, (name, row): (&str, usize), dtype: DType) -> Result<Vec<f32>> {
-    match dtype {
-        DType::U32 => Ok(runner.indices(name, row)?.iter().map(|x| *x as f32).collect()),
-        _ => Ok(runner.floats(name, row)?.to_vec()),
     }
 }

@@ -14,6 +14,7 @@ use crate::tensors::NamedTensors;
 use anyhow::{Context, Result, bail};
 use clap::{ArgMatches, Command};
 use serde_json::{Map, Value};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -62,6 +63,24 @@ pub trait InferFamily: Family {
     /// If the bundle or the options do not allow it.
     fn reader(&self, call: &Call) -> Result<Box<dyn Reader>> {
         bail!("{}: a {} reads named tensors only", call.opened.bundle.dir().display(), self.name())
+    }
+
+    /// Adds its own options to `encode`.
+    fn encode_options(&self, command: Command) -> Command {
+        command
+    }
+
+    /// The inputs `[sequences, frames, ...]` that a file of its own kind holds for a bundle.
+    ///
+    /// # Errors
+    /// If it reads none, or this one is damaged.
+    fn encode(&self, _bundle: &Bundle, path: &Path, _options: &ArgMatches) -> Result<NamedTensors> {
+        bail!("{}: a {} reads named tensors only, there is nothing to encode", path.display(), self.name())
+    }
+
+    /// What the columns of its networks' inputs and outputs hold, where that has names.
+    fn columns(&self) -> Vec<Columns> {
+        Vec::new()
     }
 
     /// What is made of the outputs of a pass over tensors before they are written: nothing.
@@ -121,6 +140,19 @@ pub struct Help {
     pub inputs: &'static str,
 }
 
+/// Some columns of an input or output that hold one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Columns {
+    /// The tensor.
+    pub tensor: &'static str,
+    /// Which of its columns.
+    pub columns: Range<usize>,
+    /// What they hold.
+    pub name: String,
+    /// How, in words; may be empty.
+    pub meaning: String,
+}
+
 /// A bundle with its family and networks.
 pub struct Opened {
     /// The bundle.
@@ -147,6 +179,14 @@ impl Opened {
             return Err(crate::Error::file(bundle.dir(), "the bundle holds no network"));
         }
         Ok(Self { bundle, family, networks })
+    }
+
+    /// The family and what tells the bundle's architecture from others.
+    ///
+    /// # Errors
+    /// If the configuration cannot be read.
+    pub fn describe(&self) -> crate::Result<String> {
+        Ok(format!("{} {}", self.family.name(), self.family.describe(&self.bundle)?))
     }
 
     /// The network that is stepped frame by frame.

@@ -1,12 +1,13 @@
 //! `candle-infer inspect`: what a bundle is, what it eats and gives, and what it costs.
 
-use super::family::{InferFamily, Opened, Work};
-use super::output::line;
+use super::family::{Columns, InferFamily, Opened, Work};
+use super::forward;
+use super::output::{line, print};
 use crate::bundle::{CARD, StoredParameter};
 use crate::cli;
 use crate::exec::SAMPLE;
 use crate::registry::Registry;
-use crate::signature::{ANY, TensorSpec, Values};
+use crate::signature::{ANY, Signature, TensorSpec, Values};
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -20,11 +21,18 @@ pub struct Arguments {
     /// Model directory.
     bundle: PathBuf,
     /// Print one JSON object instead of text.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "forward")]
     json: bool,
+    /// Print the networks as a program in NumPy: every equation with the names of its parameters. It answers like the engine.
+    #[arg(long)]
+    forward: bool,
 }
 
 pub fn run(registry: &Registry<dyn InferFamily>, arguments: &Arguments) -> Result<()> {
+    if arguments.forward {
+        let opened = Opened::new(registry, &arguments.bundle)?;
+        return Ok(print(forward::program(&opened, &registry.graphs(&opened.bundle)?)?)?);
+    }
     let report = Report::new(registry, &arguments.bundle)?;
     if arguments.json { Ok(line(report.json())?) } else { report.print() }
 }
@@ -112,8 +120,6 @@ impl Report {
     }
 
     fn json(&self) -> Value {
-        let specs = |specs: &[TensorSpec]| -> Vec<Value> { specs.iter().map(spec_json).collect() };
-        let inputs = |specs: &[TensorSpec]| -> Vec<Value> { specs.iter().map(input_json).collect() };
         let parameter = |p: &StoredParameter| json!({ "name": p.name, "dtype": p.dtype, "shape": p.shape, "values": elements(p) });
         let (manifest, signature) = (self.opened.bundle.manifest(), self.opened.model().signature());
         let mut report = json!({
@@ -121,7 +127,8 @@ impl Report {
             "family": manifest.family,
             "format_version": manifest.format_version,
             "config": manifest.model,
-            "signature": { "inputs": inputs(&signature.inputs), "outputs": specs(&signature.outputs), "state": specs(&signature.state) },
+            "signature": signature_json(signature),
+            "columns": self.opened.family.columns().iter().map(columns_json).collect::<Vec<_>>(),
             "parameters": self.parameters.iter().map(parameter).collect::<Vec<_>>(),
             "values": self.values(),
             "bytes": self.bytes(),
@@ -139,7 +146,7 @@ impl Report {
 }
 
 /// What an input takes and holds until it is set, and what that means.
-fn explained(spec: &TensorSpec) -> String {
+pub(super) fn explained(spec: &TensorSpec) -> String {
     let mut parts = Vec::new();
     match spec.values() {
         Values::Floats { within, .. } if *within != ANY => parts.push(format!("from {} to below {}", within.start, within.end)),
@@ -163,6 +170,21 @@ fn list<T: PartialEq + ToString>(values: &[T]) -> String {
         [first, rest @ ..] if rest.iter().all(|x| x == first) => first.to_string(),
         _ => format!("[{}]", values.iter().map(T::to_string).collect::<Vec<_>>().join(" ")),
     }
+}
+
+/// A signature with limits, defaults and meanings.
+pub(super) fn signature_json(signature: &Signature) -> Value {
+    let each = |specs: &[TensorSpec], of: fn(&TensorSpec) -> Value| specs.iter().map(of).collect::<Vec<_>>();
+    json!({
+        "inputs": each(&signature.inputs, input_json),
+        "outputs": each(&signature.outputs, spec_json),
+        "state": each(&signature.state, spec_json),
+    })
+}
+
+fn columns_json(columns: &Columns) -> Value {
+    let Columns { tensor, columns, name, meaning } = columns;
+    json!({ "tensor": tensor, "first": columns.start, "count": columns.len(), "name": name, "meaning": meaning })
 }
 
 fn spec_json(spec: &TensorSpec) -> Value {

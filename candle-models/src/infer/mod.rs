@@ -16,10 +16,13 @@
 mod compare;
 mod demo;
 mod doctor;
+mod encode;
 mod export;
 mod family;
+mod forward;
 mod generate;
 mod inspect;
+mod onnx;
 mod options;
 mod output;
 mod run;
@@ -27,7 +30,7 @@ mod tensors;
 
 pub use compare::{Comparison, Difference, Measure, RandomSequences};
 pub use demo::{Demo, find_shipped};
-pub use family::{Call, Help, InferFamily, Opened, Reader, Source, Work};
+pub use family::{Call, Columns, Help, InferFamily, Opened, Reader, Source, Work};
 pub use output::{Column, Failed, Output, TensorFile, line};
 pub use tensors::{Finish, excerpt, percentiles};
 
@@ -51,13 +54,17 @@ enum Command {
     Run(run::Arguments),
     /// Shows what is shipped: `run` without bundle and inputs.
     Demo(options::Options),
+    /// Writes what a bundle's network reads of an input of its family's own kind, a replay say, as named tensors.
+    Encode(encode::Arguments),
     /// Draws inputs for models from a seed.
     Generate(generate::Arguments),
-    /// Prints a bundle's signature, parameters, size and work per frame.
+    /// Prints a bundle's signature, parameters, size and work per frame, or with --forward its networks as a program in NumPy.
     Inspect(inspect::Arguments),
     /// Writes a bundle in another dtype or in 8 bits, without what training noted, and reports how far it answers like the
     /// original.
     Export(export::Arguments),
+    /// Writes a bundle's networks as ONNX, one frame of any batch, states as inputs and outputs; compared with the engine.
+    Onnx(onnx::Arguments),
     /// Reports what this machine computes on (devices, driver, libraries, CPU), which features this program has, and what a
     /// bundle asks of a GPU; each trouble with its remedy.
     ///
@@ -83,9 +90,11 @@ pub unsafe fn run<A: Into<OsString> + Clone>(registry: &Registry<dyn InferFamily
         match arguments.command {
             Command::Run(arguments) => run::run(registry, arguments, own),
             Command::Demo(options) => run::run(registry, run::Arguments::demo(options), own),
+            Command::Encode(arguments) => encode::run(registry, &arguments, own),
             Command::Generate(arguments) => arguments.run(registry),
             Command::Inspect(arguments) => inspect::run(registry, &arguments),
             Command::Export(arguments) => export::run(registry, &arguments, own),
+            Command::Onnx(arguments) => onnx::run(registry, &arguments),
             Command::Doctor(arguments) => doctor::run(registry, &arguments),
         }
     })
@@ -96,6 +105,7 @@ fn command(registry: &Registry<dyn InferFamily>) -> clap::Command {
     Arguments::command()
         .mut_subcommand("run", |command| run::describe(options::extend(command, registry, options::RUN), registry))
         .mut_subcommand("demo", |command| demo::describe(options::extend(command, registry, options::RUN), registry))
+        .mut_subcommand("encode", |command| options::extend(command, registry, options::ENCODE))
         .mut_subcommand("generate", |command| generate::describe(command, registry))
         .mut_subcommand("export", |command| options::extend(command, registry, options::EXPORT))
 }

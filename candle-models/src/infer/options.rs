@@ -31,6 +31,8 @@ pub struct Options {
 pub type Adds = fn(&dyn InferFamily, Command) -> Command;
 /// To `run` and `demo`.
 pub const RUN: Adds = |family, command| family.options(command);
+/// To `encode`.
+pub const ENCODE: Adds = |family, command| family.encode_options(command);
 /// To `export`.
 pub const EXPORT: Adds = |family, command| family.export_options(command);
 

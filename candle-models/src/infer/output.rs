@@ -89,7 +89,12 @@ impl Output {
 
 /// Writes a line to standard output.
 pub fn line(text: impl Display) -> Result<()> {
-    writeln!(io::stdout().lock(), "{text}").map_err(|e| Failed(crate::Error::io("standard output")(e)))
+    print(format_args!("{text}\n"))
+}
+
+/// Writes a text to standard output.
+pub(super) fn print(text: impl Display) -> Result<()> {
+    write!(io::stdout().lock(), "{text}").map_err(|e| Failed(crate::Error::io("standard output")(e)))
 }
 
 /// A safetensors file whose values arrive frame by frame.

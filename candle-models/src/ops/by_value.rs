@@ -8,6 +8,7 @@ macro_rules! by_value {
         value: |$x:ident| <$simd:ident> $value:expr,
         slope: |$y:ident| $slope:expr,
         reference: $reference:expr,
+        formula: $operator:expr,
         cuda: $source:literal, $kernel:literal $(,)?
     ) => {
         use $crate::exec::{self, Operation, cpu};
@@ -59,6 +60,17 @@ macro_rules! by_value {
                 let [x] = exec::operands(self.name(), x)?;
                 let reference: fn(&candle_core::Tensor) -> candle_core::Result<candle_core::Tensor> = $reference;
                 Ok(exec::Values::floats(reference(x)?))
+            }
+
+            fn formula(
+                &self,
+                graph: &mut exec::graph::Graph,
+                x: &[exec::graph::Value],
+                _: &[exec::graph::Value],
+                _: &mut [exec::graph::Value],
+            ) -> $crate::Result<Option<exec::Values<exec::graph::Value, exec::graph::Value>>> {
+                let [x] = exec::operands(self.name(), x)?;
+                exec::graph::floats(graph.of($operator, x))
             }
 
             fn compile(&self, wires: &exec::program::Wires, packer: &mut cpu::Packer) -> $crate::Result<Option<cpu::Run>> {

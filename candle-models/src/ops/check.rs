@@ -3,6 +3,7 @@
 
 use crate::engine::tests::allocation::allocations_here;
 use crate::exec::cpu::CpuExecutor;
+use crate::exec::graph::Graph;
 use crate::exec::program::{Output, Program, Sequence};
 use crate::exec::tape::{Differentiable, Tapes};
 use crate::exec::tensors::{Indices, TensorExecutor};
@@ -52,6 +53,7 @@ pub(crate) fn check_with<O: Operation>(parameters: &[Tensor], make: impl Fn(&[Te
     let plain = case.values();
     case.gradients(&plain);
     case.on_the_cpu(&plain);
+    case.in_standard_operators(&plain);
 }
 
 struct Case<'a, F> {
@@ -177,6 +179,13 @@ impl<O: Operation, F: Fn(&[Tensor]) -> O> Case<'_, F> {
         });
         drop(sequences);
         (out.concat(), allocations)
+    }
+
+    fn in_standard_operators(&self, plain: &[f64]) {
+        let graph = Graph::of_program(&self.program(Target::Cpu), []).unwrap();
+        let inputs = self.x.iter().enumerate().map(|(i, x)| (format!("x{i}"), x.clone())).collect();
+        let (outputs, _) = graph.step(&inputs, &NamedTensors::new()).unwrap();
+        assert_close("in standard operators", &flat(outputs.get("y").unwrap()), plain, 1e-5);
     }
 
     fn on_the_cpu(&self, plain: &[f64]) {

@@ -5,9 +5,11 @@ use candle_core::{DType, Device, Tensor};
 use candle_models::bundle::{self, Bundle, CONFIG, Manifest, Role, Storage};
 use candle_models::engine::{Engine, Model, Options, Runner};
 use candle_models::exec::SAMPLE;
+use candle_models::exec::graph::{Definition, Evaluated};
 use candle_models::families;
 use candle_models::nn::Params;
 use candle_models::random::Random;
+use candle_models::recurrent::Recurrent;
 use candle_models::registry::{Family, Networks, Registry};
 use candle_models::signature::TensorSpec;
 use candle_models::tensors::NamedTensors;
@@ -23,13 +25,13 @@ use tempfile::TempDir;
 const BESIDE: [(&str, &[&str]); 1] = [("beam", &["first", "codebook"])];
 
 /// An example of a family with parameters of its own.
-struct Example {
+pub struct Example {
     family: &'static dyn Family,
     /// For messages.
     label: String,
-    bundle: Bundle,
+    pub bundle: Bundle,
     params: Params,
-    networks: Networks,
+    pub networks: Networks,
     _directory: TempDir,
 }
 
@@ -54,7 +56,7 @@ impl Example {
         Self { family, label, bundle, params, networks, _directory: directory }
     }
 
-    fn all() -> Vec<Self> {
+    pub fn all() -> Vec<Self> {
         let of = |family: &'static dyn Family| {
             let manifests = family.examples().unwrap();
             assert!(!manifests.is_empty(), "{} has no examples", family.name());
@@ -64,7 +66,7 @@ impl Example {
     }
 
     /// Its networks with labels.
-    fn labelled(&self) -> impl Iterator<Item = (String, &std::sync::Arc<dyn Model>)> {
+    pub fn labelled(&self) -> impl Iterator<Item = (String, &std::sync::Arc<dyn Model>)> {
         self.networks.iter().map(|(name, model)| (format!("{} {name}", self.label), model))
     }
 
@@ -73,7 +75,7 @@ impl Example {
     }
 
     /// The whole bundle, below the example's directory.
-    fn save(&self, name: &str) -> Bundle {
+    pub fn save(&self, name: &str) -> Bundle {
         let dir = self.bundle.dir().join(name);
         bundle::save(&dir, self.bundle.manifest(), &self.tensors(), Value::Null, &[]).unwrap();
         Bundle::open(dir).unwrap()
@@ -81,7 +83,7 @@ impl Example {
 }
 
 /// Random inputs `[batch, steps, ...]`. Choices are given, or with `sampled` left to the model where it can choose.
-fn inputs(model: &dyn Model, (batch, steps): (usize, usize), sampled: bool) -> NamedTensors {
+pub fn inputs(model: &dyn Model, (batch, steps): (usize, usize), sampled: bool) -> NamedTensors {
     let values = |spec: &TensorSpec| {
         let drawn = spec.draw(&[batch, steps], &Random::new(5)).unwrap();
         if sampled && spec.can_sample() { Tensor::full(SAMPLE, drawn.dims(), &Device::Cpu).unwrap() } else { drawn }
@@ -89,7 +91,7 @@ fn inputs(model: &dyn Model, (batch, steps): (usize, usize), sampled: bool) -> N
     model.signature().inputs.iter().map(|spec| (spec.name.clone(), values(spec))).collect()
 }
 
-fn resets(batch: usize, steps: usize) -> Vec<bool> {
+pub fn resets(batch: usize, steps: usize) -> Vec<bool> {
     (0..batch * steps).map(|i| Random::new(11).stream("resets").uniform(i as u64) < 0.15).collect()
 }
 
@@ -102,11 +104,11 @@ fn frame(values: &NamedTensors, t: usize) -> NamedTensors {
     values.map(|_, x| Ok(x.narrow(1, t, 1)?.squeeze(1)?.contiguous()?)).unwrap()
 }
 
-fn flat(x: &Tensor) -> Vec<f32> {
+pub fn flat(x: &Tensor) -> Vec<f32> {
     x.to_dtype(DType::F32).unwrap().flatten_all().unwrap().to_vec1().unwrap()
 }
 
-fn assert_close(what: &str, found: &[f32], want: &[f32], tolerance: f32) {
+pub fn assert_close(what: &str, found: &[f32], want: &[f32], tolerance: f32) {
     assert_eq!(found.len(), want.len(), "{what}");
     for (i, (x, y)) in found.iter().zip(want).enumerate() {
         assert!((x - y).abs() <= tolerance * (1.0 + x.abs().max(y.abs())), "{what} at {i}: {x} and {y}");
@@ -117,6 +119,28 @@ fn assert_close(what: &str, found: &[f32], want: &[f32], tolerance: f32) {
 fn assert_all_close(what: &str, found: &NamedTensors, want: &NamedTensors, tolerance: f32) {
     assert_eq!(found.len(), want.len(), "{what}");
     found.iter().for_each(|(name, x)| assert_close(&format!("{what} {name}"), &flat(x), &flat(want.get(name).unwrap()), tolerance));
+}
+
+#[test]
+fn a_step_in_standard_operators_answers_like_the_model() {
+    let size @ (batch, steps) = (3, 9);
+    for example in &Example::all() {
+        let graphs = families::shipped().graphs(&example.save("graphs")).unwrap();
+        for ((what, model), (_, graph)) in example.labelled().zip(graphs) {
+            let written = Evaluated::new(graph.clone(), &**model);
+            for sampled in [false, true] {
+                let (inputs, resets) = (inputs(&**model, size, sampled), resets(batch, steps));
+                let start = model.initial_state(batch).unwrap();
+                let (found, _) = written.unroll(&inputs, &resets, &start).unwrap();
+                let (want, _) = model.unroll(&inputs, &resets, &start).unwrap();
+                assert_all_close(&what, &found, &want, 2e-5);
+            }
+            // What stands under no name is small: whoever reads the bundle has the rest.
+            for (_, definition) in graph.definitions() {
+                assert!(!matches!(definition, Definition::Constant(x) if x.elem_count() > 64), "{what}: {definition:?}");
+            }
+        }
+    }
 }
 
 #[test]

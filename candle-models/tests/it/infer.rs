@@ -731,3 +731,62 @@ fn every_odd_replay_is_a_result_or_one_line() {
     assert_eq!(all.code, Some(i32::from(failed > 0)));
     assert_eq!(all.stderr.lines().filter(|line| line.starts_with("error: ") && line.contains(".slp")).count(), failed, "{}", all.stderr);
 }
+
+#[test]
+fn a_replay_that_is_encoded_is_run_like_the_replay() {
+    let scratch = tempfile::tempdir().unwrap();
+    let [encoded, of_tensors, of_replay] = ["encoded", "tensors", "replay"].map(|name| scratch.path().join(name).with_extension("safetensors"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let [bundle, game] = ["weights/policy-mlp", "examples/data/simulated.slp"].map(|path| root.join(path));
+    let done = |arguments: &[&OsStr]| {
+        let answer = infer(arguments);
+        assert_eq!(answer.code, Some(0), "{}", answer.stderr);
+        answer.stdout
+    };
+    let [encode, run, out, port] = ["encode", "run", "--out", "--port"].map(OsStr::new);
+    let told = done(&[encode, bundle.as_os_str(), game.as_os_str(), out, encoded.as_os_str()]);
+    assert!(told.contains("features F32 [2, ") && told.contains("previous_action U32 [2, "), "{told}");
+    done(&[run, bundle.as_os_str(), encoded.as_os_str(), out, of_tensors.as_os_str()]);
+    done(&[run, bundle.as_os_str(), game.as_os_str(), out, of_replay.as_os_str()]);
+    let logits = |path: &Path| NamedTensors::load_safetensors(path).unwrap().get("logits").unwrap().clone();
+    let (found, want) = (logits(&of_tensors), logits(&of_replay));
+    assert_eq!(found.dims(), want.dims());
+    let worst = (found - want).unwrap().abs().unwrap().flatten_all().unwrap().max(0).unwrap().to_scalar::<f32>().unwrap();
+    // Batches of two and of four rows sum in different orders.
+    assert!(worst < 1e-4, "{worst}");
+
+    done(&[encode, bundle.as_os_str(), game.as_os_str(), out, encoded.as_os_str(), port, OsStr::new("1")]);
+    assert_eq!(NamedTensors::load_safetensors(&encoded).unwrap().get("features").unwrap().dim(0).unwrap(), 1);
+    let refused = |arguments: &[&OsStr], code: i32, reason: &str| {
+        let answer = infer(arguments);
+        assert_eq!(answer.code, Some(code), "{}", answer.stderr);
+        assert!(answer.stderr.contains(reason), "{}", answer.stderr);
+    };
+    let beams = root.join("weights/beam-c3");
+    refused(&[encode, beams.as_os_str(), game.as_os_str(), out, encoded.as_os_str()], 1, "a beam reads named tensors only");
+    refused(&[encode, bundle.as_os_str(), game.as_os_str(), out, OsStr::new("x.npz")], 2, "expected a name in .safetensors");
+    refused(&[encode, bundle.as_os_str(), game.as_os_str(), out, encoded.as_os_str(), OsStr::new("--sample")], 2, "--sample");
+}
+
+#[test]
+fn inspect_names_every_column_and_prints_a_program() {
+    let bundle = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weights/policy-mamba");
+    let report = infer([OsStr::new("inspect"), OsStr::new("--json"), bundle.as_os_str()]);
+    let report: Value = serde_json::from_str(&report.stdout).unwrap();
+    for (tensor, width) in [("features", 283), ("ids", IDS), ("action", ACTION)] {
+        let columns = report["columns"].as_array().unwrap().iter().filter(|columns| columns["tensor"] == tensor);
+        let mut next = 0;
+        columns.for_each(|columns| {
+            assert_eq!(columns["first"], next, "{columns}");
+            next += columns["count"].as_u64().unwrap();
+        });
+        assert_eq!(next, width as u64, "{tensor}");
+    }
+    let program = infer([OsStr::new("inspect"), OsStr::new("--forward"), bundle.as_os_str()]).stdout;
+    let expected = ["W[\"blocks.1.a_log\"]", "def policy(W, inputs, state):", "0           own.percent: times 0.01, clipped to 0 to 5", "# selective-scan"];
+    for part in expected {
+        assert!(program.contains(part), "{part} in {program}");
+    }
+    let both = infer([OsStr::new("inspect"), OsStr::new("--forward"), OsStr::new("--json"), bundle.as_os_str()]);
+    assert_eq!(both.code, Some(2), "{}", both.stderr);
+}

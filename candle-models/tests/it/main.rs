@@ -22,6 +22,8 @@ mod infer_beam;
 mod ops;
 mod policies;
 mod policy;
+#[cfg(feature = "cli")]
+mod python;
 #[cfg(feature = "slippi")]
 mod replay;
 mod simd;

@@ -19,6 +19,15 @@ use std::ops::Range;
 pub const WIDTH: usize = 288;
 /// Ids of a frame: own and opponent's action state, own and opponent's Nana's action state, own and opponent's character.
 pub const IDS: usize = 6;
+/// What each is.
+pub const ID_NAMES: [&str; IDS] = [
+    "own action state",
+    "opponent's action state",
+    "own Nana's action state",
+    "opponent's Nana's action state",
+    "own character",
+    "opponent's character",
+];
 /// Action state ids: 0 to 397, and 398 for every other one and for an absent Nana.
 pub const ACTION_STATES: u32 = 399;
 /// Character ids: 0 to 31, and 32 for unknown.

@@ -9,6 +9,7 @@ pub use tensors::{add_rows, add_rows_reference, join_rows, join_rows_reference};
 
 use super::{Activation, activate, add_into};
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass, emulated};
 use crate::exec::{Operation, Size, Values, Widths, Work, operands, same_width};
@@ -43,6 +44,15 @@ impl Operation for AddRows {
     fn reference(&self, _: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         let ([x], [ids]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
         Ok(Values::floats(add_rows_reference(x, &self.table, &ids.shifted(&self.columns), self.columns.len(), self.act)?))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], ids: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let ([x], [ids]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        let (table, rows) = (graph.tensor(&self.table)?, graph.shifted(ids, &self.columns)?);
+        let rows = graph.node(Operator::Gather, &[table, rows]);
+        let sum = graph.of(Operator::ReduceSum { axis: 1 }, rows);
+        let y = graph.add(x, sum);
+        graph::floats(self.act.formula(graph, y))
     }
 
     fn tensors(&self, _: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {

@@ -12,10 +12,11 @@ pub(crate) use tensors::{Timeline, attend_row};
 use super::Rows;
 use crate::Result;
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass};
 use crate::exec::{Operation, Size, Values, Widths, Work, operands, same_width};
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
 /// The operation: operands `q`, `k`, `v`, three states.
 #[derive(Debug, Clone)]
@@ -54,6 +55,41 @@ impl Operation for Attend {
         let (y, after) = attention(self.shape, operands(self.name(), x)?, &self.slopes, &before, pass.resets())?;
         [after.0, after.1, after.2].into_iter().enumerate().try_for_each(|(i, state)| pass.set_state(i, state))?;
         Ok(Values::floats(y))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], states: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let (qkv, [keys, values, count]) = (operands::<_, 3>(self.name(), x)?, operands(self.name(), states)?);
+        let (Attention { heads, window }, keep, width) = (self.shape, self.shape.window - 1, graph.width(x[0])?);
+        let each = width / heads;
+        // Keys and values of the window, oldest first, `[B, window, W]`.
+        let [keys, values] = [(keys, qkv[1]), (values, qkv[2])].map(|(cache, new)| {
+            let new = graph.by_row(new, &[1, width]);
+            graph.node(Operator::Concat { axis: 1 }, &[cache, new])
+        });
+        let [by_key, by_value] = [(keys, vec![0, 2, 3, 1]), (values, vec![0, 2, 1, 3])].map(|(all, axes)| {
+            let split = graph.by_row(all, &[window, heads, each]);
+            graph.of(Operator::Transpose(axes), split)
+        });
+        let (query, scale) = (graph.by_row(qkv[0], &[heads, 1, each]), graph.float(1.0 / (each as f32).sqrt()));
+        let products = graph.node(Operator::MatMul, &[query, by_key]);
+        let scores = graph.mul(products, scale);
+        let distance: Vec<f32> = (0..window).rev().map(|j| j as f32).collect();
+        let distance = graph.constant(Tensor::from_vec(distance, window, &Device::Cpu)?);
+        let slopes = graph.tensor(&self.slopes)?;
+        let slopes = graph.of(Operator::Reshape(vec![heads as i64, 1, 1]), slopes);
+        let penalty = graph.mul(slopes, distance);
+        let scores = graph.sub(scores, penalty);
+        let (there, nothing) = (graph.by_row(count, &[1, 1, 1]), graph.float(f32::MIN));
+        let visible = graph.node(Operator::LessOrEqual, &[distance, there]);
+        let scores = graph.node(Operator::Where, &[visible, scores, nothing]);
+        let weights = graph.of(Operator::Softmax, scores);
+        let mixed = graph.node(Operator::MatMul, &[weights, by_value]);
+        let (one, most) = (graph.float(1.0), graph.float(keep as f32));
+        let more = graph.add(count, one);
+        let last = Operator::Slice { axis: 1, start: 1, len: keep };
+        (states[0], states[1], states[2]) =
+            (graph.of(last.clone(), keys), graph.of(last, values), graph.node(Operator::Min, &[more, most]));
+        graph::floats(graph.by_row(mixed, &[width]))
     }
 
     fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {

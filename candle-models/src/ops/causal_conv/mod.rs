@@ -11,6 +11,7 @@ pub use tensors::{causal_conv, causal_conv_reference};
 use super::{Activation, OutPointer};
 use crate::Result;
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass};
 use crate::exec::{Derivative, Operation, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
@@ -50,6 +51,17 @@ impl Operation for CausalConv {
 
     fn reference(&self, pass: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         self.run(causal_conv_reference, pass, x)
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], states: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let ([x], [state], (taps, width)) = (operands(self.name(), x)?, operands(self.name(), states)?, self.weight.dims2()?);
+        let (weight, bias, frame) = (graph.tensor(&self.weight)?, graph.tensor(&self.bias)?, graph.by_row(x, &[1, width]));
+        let window = graph.node(Operator::Concat { axis: 1 }, &[state, frame]);
+        states[0] = graph.of(Operator::Slice { axis: 1, start: 1, len: taps - 1 }, window);
+        let products = graph.mul(window, weight);
+        let sum = graph.of(Operator::ReduceSum { axis: 1 }, products);
+        let y = graph.add(sum, bias);
+        graph::floats(Activation::Silu.formula(graph, y))
     }
 
     fn tensors(&self, pass: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {

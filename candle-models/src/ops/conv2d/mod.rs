@@ -12,6 +12,7 @@ mod tests;
 
 use super::{Activation, Linear, Rows, linear, linear_reference};
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass, emulated};
 use crate::exec::{Derivative, Operation, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
@@ -142,6 +143,22 @@ impl Operation for Conv2d {
 
     fn reference(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         self.run(x, |patches| Ok(linear_reference(patches, &self.layer.weight, self.layer.bias.as_ref(), Activation::None)?))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let ([x], Conv2dShape { input, channels, kernel, stride, padding }) = (operands(self.name(), x)?, self.shape);
+        let outputs = self.outputs()?;
+        let image = graph.by_row(x, &[input[0], input[1], channels]);
+        let image = graph.of(Operator::Transpose(vec![0, 3, 1, 2]), image);
+        let weight = graph.tensor(&self.layer.weight)?;
+        let patches = [kernel[0], kernel[1], channels, outputs].map(|n| n as i64);
+        let patches = graph.of(Operator::Reshape(patches.to_vec()), weight);
+        let weight = graph.of(Operator::Transpose(vec![3, 2, 0, 1]), patches);
+        let bias = self.layer.bias.as_ref().map(|bias| graph.tensor(bias)).transpose()?;
+        let operands: Vec<Value> = [image, weight].into_iter().chain(bias).collect();
+        let y = graph.node(Operator::Conv { strides: stride, pads: padding }, &operands);
+        let y = graph.of(Operator::Transpose(vec![0, 2, 3, 1]), y);
+        graph::floats(graph.by_row(y, &[self.places() * outputs]))
     }
 
     fn tensors(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {

@@ -9,6 +9,7 @@ pub(crate) use tensors::{activate, activate_backward, exponentials, gate_row, ga
 
 use crate::Result;
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::{Slot, Wires};
 use crate::exec::tensors::{Indices, TensorPass, emulated};
 use crate::exec::{Derivative, Operation, Size, TapeBuilder, TapeStep, Values, Widths, Work, operands, same_width};
@@ -21,6 +22,28 @@ pub struct Add;
 /// The operation `a silu(z)`: operands `a` and `z`.
 #[derive(Debug, Clone, Copy)]
 pub struct Gate;
+
+impl Activation {
+    /// The activation in standard operators.
+    pub(crate) fn formula(self, graph: &mut Graph, x: Value) -> Value {
+        match self {
+            Self::None => x,
+            Self::Relu => graph.of(Operator::Relu, x),
+            Self::Silu => {
+                let gate = graph.of(Operator::Sigmoid, x);
+                graph.mul(x, gate)
+            }
+            Self::Gelu => {
+                let (scale, one, half) = (graph.float(std::f32::consts::FRAC_1_SQRT_2), graph.float(1.0), graph.float(0.5));
+                let scaled = graph.mul(x, scale);
+                let error = graph.of(Operator::Erf, scaled);
+                let sum = graph.add(error, one);
+                let y = graph.mul(x, sum);
+                graph.mul(y, half)
+            }
+        }
+    }
+}
 
 fn two(operation: &str, x: &[usize]) -> Result<Widths> {
     let [a, b] = operands(operation, x)?;
@@ -40,6 +63,11 @@ impl Operation for Add {
     fn reference(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         let [a, b] = operands(self.name(), x)?;
         Ok(Values::floats((a + b)?))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let [a, b] = operands(self.name(), x)?;
+        graph::floats(graph.add(a, b))
     }
 
     fn compile(&self, wires: &Wires, _: &mut Packer) -> Result<Option<cpu::Run>> {
@@ -110,6 +138,12 @@ impl Operation for Gate {
     fn reference(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         let [a, z] = operands(self.name(), x)?;
         Ok(Values::floats(gate_reference(a, z)?))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let [a, z] = operands(self.name(), x)?;
+        let gate = Activation::Silu.formula(graph, z);
+        graph::floats(graph.mul(a, gate))
     }
 
     fn tensors(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {

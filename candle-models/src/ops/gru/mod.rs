@@ -12,6 +12,7 @@ pub(crate) use tensors::{gru_row, gru_row_backward, gru_row_kept};
 use super::{Activation, Linear, Rows};
 use crate::Result;
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass};
 use crate::exec::{Derivative, Operation, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
@@ -57,6 +58,24 @@ impl Operation for GatedUnit {
 
     fn reference(&self, pass: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         self.run(gru_reference, pass, x)
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], states: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let ([x], [state], width) = (operands(self.name(), x)?, operands(self.name(), states)?, self.hidden.weight.dim(0)?);
+        let product = graph.linear(state, &self.hidden)?;
+        let gate = |graph: &mut Graph, i: usize| [x, product].map(|from| graph.columns(from, i * width, width));
+        let [[xr, hr], [xz, hz], [xn, hn]] = [0, 1, 2].map(|i| gate(graph, i));
+        let [r, z] = [(xr, hr), (xz, hz)].map(|(x, h)| {
+            let sum = graph.add(x, h);
+            graph.of(Operator::Sigmoid, sum)
+        });
+        let kept = graph.mul(r, hn);
+        let sum = graph.add(xn, kept);
+        let candidate = graph.of(Operator::Tanh, sum);
+        let apart = graph.sub(state, candidate);
+        let old = graph.mul(z, apart);
+        states[0] = graph.add(candidate, old);
+        graph::floats(states[0])
     }
 
     fn tensors(&self, pass: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {

@@ -9,6 +9,7 @@ pub(crate) use choices::{ChoiceGroup, ChoiceWeights, choices};
 
 use super::{Activation, Linear, is_on_host};
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{Graph, Operator, Value};
 use crate::exec::program::{Slot, Wires};
 use crate::exec::tensors::{Indices, TensorPass};
 use crate::exec::{Block, Choice, Executor, Operation, SAMPLE, Size, Target, Values, Widths, Work, operands, pick, same_width};
@@ -53,6 +54,16 @@ impl Operation for Choose {
             }
         }
         Ok(Values::indices(Indices::new(values, choice.columns)))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], ids: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let (Choice { column, columns, classes }, [logits, uniform], [wanted]) =
+            (self.0, operands(self.name(), x)?, operands(self.name(), ids)?);
+        let (uniform, wanted, zero) = (graph.columns(uniform, column, columns), graph.columns(wanted, column, columns), graph.float(0.0));
+        let (likeliest, drawn) = if classes == 2 { two_classes(graph, logits, uniform) } else { many_classes(graph, logits, uniform, self.0)? };
+        let greedy = graph.node(Operator::Less, &[uniform, zero]);
+        let chosen = graph.node(Operator::Where, &[greedy, likeliest, drawn]);
+        Ok(Some(Values::indices(graph.unless_given(wanted, chosen))))
     }
 
     #[cfg(feature = "cuda")]
@@ -115,6 +126,31 @@ impl Operation for Choose {
     fn wide(&self, wires: &Wires) -> Vec<Slot> {
         vec![wires.x[0]]
     }
+}
+
+/// Of each column of `logits` `[B, columns]`: class 1 where its logit is positive, and the class that `uniform` falls on.
+fn two_classes(graph: &mut Graph, logits: Value, uniform: Value) -> (Value, Value) {
+    let (zero, one) = (graph.float(0.0), graph.float(1.0));
+    let likeliest = graph.node(Operator::Less, &[zero, logits]);
+    let up = graph.of(Operator::Sigmoid, logits);
+    let down = graph.sub(one, up);
+    let drawn = graph.node(Operator::LessOrEqual, &[down, uniform]);
+    (graph.of(Operator::CastToInt, likeliest), graph.of(Operator::CastToInt, drawn))
+}
+
+/// Of each column of `logits` `[B, columns * classes]`: the likeliest class, and the one that `uniform` falls on when [0, 1) is divided in
+/// proportion to the classes' probabilities.
+fn many_classes(graph: &mut Graph, logits: Value, uniform: Value, choice: Choice) -> Result<(Value, Value)> {
+    let Choice { columns, classes, .. } = choice;
+    let logits = graph.by_row(logits, &[columns, classes]);
+    let likeliest = graph.of(Operator::ArgMax, logits);
+    let probabilities = graph.of(Operator::Softmax, logits);
+    let reached = graph.of(Operator::CumSum, probabilities);
+    let uniform = graph.by_row(uniform, &[columns, 1]);
+    let passed = graph.node(Operator::LessOrEqual, &[reached, uniform]);
+    let passed = graph.of(Operator::CastToInt, passed);
+    let (sum, last) = (graph.of(Operator::ReduceSum { axis: 2 }, passed), graph.integer(classes as i64 - 1));
+    Ok((likeliest, graph.node(Operator::Min, &[sum, last])))
 }
 
 /// Logits for several components, each under those before it. Operands: the trunk, a random number for each column, the classes of the

@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::{Slot, Wires};
 use crate::exec::tensors::{Indices, TensorPass};
 use crate::exec::{Derivative, Operation, Size, TapeBuilder, TapeStep, Values, Widths, Work};
@@ -26,6 +27,10 @@ impl Operation for Join {
 
     fn reference(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         Ok(Values::floats(Tensor::cat(x, 1)?))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        graph::floats(graph.node(Operator::Concat { axis: 1 }, x))
     }
 
     fn compile(&self, wires: &Wires, _: &mut Packer) -> Result<Option<cpu::Run>> {
@@ -117,6 +122,10 @@ impl Operation for JoinIndices {
 
     fn reference(&self, _: &mut TensorPass, _: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         Ok(Values::indices(Indices::join(ids)))
+    }
+
+    fn formula(&self, graph: &mut Graph, _: &[Value], ids: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        Ok(Some(Values::indices(graph.node(Operator::Concat { axis: 1 }, ids))))
     }
 
     fn compile(&self, wires: &Wires, _: &mut Packer) -> Result<Option<cpu::Run>> {

@@ -9,6 +9,7 @@ pub use tensors::{linear, linear_reference};
 
 use super::{Activation, Format, activate, activate_backward};
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Value};
 use crate::exec::program::{Slot, Wires};
 use crate::exec::tape::{Product, Weight};
 use crate::exec::tensors::{Indices, TensorPass, emulated};
@@ -80,6 +81,12 @@ impl Operation for ActivatedLinear {
         let (x, residual) = self.split(x)?;
         let y = linear_reference(&x.to_dtype(self.layer.weight.dtype())?, &self.layer.weight, self.layer.bias.as_ref(), self.act)?;
         Ok(Values::floats(residual.map_or(Ok(y.clone()), |r| y + r)?))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let x = *x.first().ok_or_else(|| Error::Input("linear: no operand".to_owned()))?;
+        let y = graph.linear(x, &self.layer)?;
+        graph::floats(self.act.formula(graph, y))
     }
 
     fn tensors(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {

@@ -8,6 +8,7 @@ pub use tensors::lookup_linear;
 
 use super::{Activation, Linear, add_into, linear_reference};
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass, emulated};
 use crate::exec::{Operation, Size, Values, Widths, Work, operands, same_width};
@@ -64,6 +65,19 @@ impl Operation for LookupLinear {
         }
         let joined = Tensor::cat(&parts, 1)?;
         Ok(Values::floats(linear_reference(&joined, &self.layer.weight, self.layer.bias.as_ref(), Activation::None)?))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], ids: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let ([x], [ids]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        let (mut parts, mut first) = (vec![x], 0);
+        for columns in self.tables.chunk_by(|a, b| a.id() == b.id()) {
+            let (table, wanted) = (graph.tensor(&columns[0])?, graph.columns(ids, first, columns.len()));
+            let rows = graph.node(Operator::Gather, &[table, wanted]);
+            parts.push(graph.by_row(rows, &[columns.len() * columns[0].dim(1)?]));
+            first += columns.len();
+        }
+        let joined = graph.node(Operator::Concat { axis: 1 }, &parts);
+        graph::floats(graph.linear(joined, &self.layer)?)
     }
 
     fn tensors(&self, _: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {

@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass};
 use crate::exec::{Derivative, Operation, RowGradients, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
@@ -43,6 +44,11 @@ impl Operation for Multiply {
     fn reference(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         let [a, b] = operands(self.name(), x)?;
         Ok(Values::floats((a * b)?))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let [a, b] = operands(self.name(), x)?;
+        graph::floats(graph.mul(a, b))
     }
 
     fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {

@@ -11,6 +11,7 @@ pub(crate) use tensors::{norm_row, norm_row_backward, norm_rows, norm_rows_backw
 
 use super::Activation;
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass, emulated};
 use crate::exec::{Derivative, Operation, Size, TapeBuilder, Values, Widths, Work, operands};
@@ -40,6 +41,28 @@ pub struct ActivatedNorm {
 }
 
 impl ActivatedNorm {
+    /// The normalisation of the last axis in standard operators.
+    fn of_group(&self, graph: &mut Graph, x: Value) -> Result<Value> {
+        let Norm { kind, eps, weight, bias } = &self.norm;
+        let (gain, offset) = (graph.tensor(weight)?, bias.as_ref().map(|bias| graph.tensor(bias)).transpose()?);
+        let y = match (kind, offset) {
+            (NormKind::Layer, offset) => {
+                let operands: Vec<Value> = [x, gain].into_iter().chain(offset).collect();
+                graph.node(Operator::LayerNormalization { epsilon: *eps as f32 }, &operands)
+            }
+            (NormKind::Rms, offset) => {
+                let (squares, eps) = (graph.mul(x, x), graph.float(*eps as f32));
+                let mean = graph.of(Operator::ReduceMean, squares);
+                let sum = graph.add(mean, eps);
+                let root = graph.of(Operator::Sqrt, sum);
+                let scaled = graph.node(Operator::Div, &[x, root]);
+                let y = graph.mul(scaled, gain);
+                offset.map_or(y, |offset| graph.add(y, offset))
+            }
+        };
+        Ok(self.act.formula(graph, y))
+    }
+
     /// Runs `f` on rows that are groups.
     fn by_group(&self, x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Values<Tensor, Indices>> {
         let (width, x) = (self.norm.weight.dim(0)?, x.contiguous()?);
@@ -67,6 +90,11 @@ impl Operation for ActivatedNorm {
     fn reference(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         let ([x], Norm { kind, eps, weight, bias }) = (operands(self.name(), x)?, &self.norm);
         self.by_group(x, |x| Ok(self.act.reference(&norm_reference(x, *kind, *eps, weight, bias.as_ref())?)?))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let [x] = operands(self.name(), x)?;
+        graph::floats(graph.by_group(x, self.norm.weight.dim(0)?, |graph, x| self.of_group(graph, x))?)
     }
 
     fn tensors(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {

@@ -15,6 +15,7 @@ pub use tensors::{selective_scan, selective_scan_reference};
 use super::OutPointer;
 use crate::Result;
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass};
 use crate::exec::{Derivative, Operation, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
@@ -67,6 +68,26 @@ impl Operation for SelectiveScan {
 
     fn reference(&self, pass: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         self.run(selective_scan_reference, pass, x)
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], states: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let ([u, dt, bc], [state], (width, n)) = (operands(self.name(), x)?, operands(self.name(), states)?, self.a_log.dims2()?);
+        let (a_log, skip) = (graph.tensor(&self.a_log)?, graph.tensor(&self.skip)?);
+        let log = graph.of(Operator::Transpose(vec![1, 0]), a_log);
+        let rate = graph.of(Operator::Exp, log);
+        let a = graph.of(Operator::Neg, rate);
+        let dt = graph.of(Operator::Softplus, dt);
+        let [b, c] = [0, 1].map(|i| graph.columns(bc, i * n, n)).map(|x| graph.by_row(x, &[n, 1]));
+        let share = graph.mul(dt, u);
+        let [dt, share] = [dt, share].map(|x| graph.by_row(x, &[1, width]));
+        let exponent = graph.mul(dt, a);
+        let decay = graph.of(Operator::Exp, exponent);
+        let (kept, new) = (graph.mul(decay, state), graph.mul(b, share));
+        states[0] = graph.add(kept, new);
+        let seen = graph.mul(states[0], c);
+        let sum = graph.of(Operator::ReduceSum { axis: 1 }, seen);
+        let past = graph.mul(u, skip);
+        graph::floats(graph.add(sum, past))
     }
 
     fn tensors(&self, pass: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {

@@ -9,5 +9,6 @@ by_value! {
     value: |x| <S> simd::sigmoid::<S>(x),
     slope: |y| y * (1.0 - y),
     reference: candle_nn::ops::sigmoid,
+    formula: exec::graph::Operator::Sigmoid,
     cuda: "sigmoid.cu", "sigmoid_rows",
 }

@@ -2,6 +2,7 @@
 
 use super::exponentials;
 use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass};
 use crate::exec::{Derivative, Operation, RowGradients, Size, TapeBuilder, Values, Widths, Work, operands};
@@ -80,6 +81,12 @@ impl Operation for Softmax {
         let group = self.group_of(width);
         let groups = x.reshape((rows, width / group, group))?;
         Ok(Values::floats(candle_nn::ops::softmax(&groups, D::Minus1)?.reshape((rows, width))?))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        let [x] = operands(self.name(), x)?;
+        let group = self.group_of(graph.width(x)?);
+        graph::floats(graph.by_group(x, group, |graph, x| Ok(graph.of(Operator::Softmax, x)))?)
     }
 
     fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {

@@ -9,5 +9,6 @@ by_value! {
     value: |x| <S> simd::tanh::<S>(x),
     slope: |y| (1.0 - y * y),
     reference: |x| x.tanh(),
+    formula: exec::graph::Operator::Tanh,
     cuda: "tanh.cu", "tanh_rows",
 }

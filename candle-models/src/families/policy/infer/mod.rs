@@ -1,15 +1,20 @@
 //! Policies in the command `candle-infer`: replays are what they see.
 
 mod agreement;
+mod encode;
 mod replays;
+mod watch;
 
 use super::PolicyFamily;
+use super::actions::COMPONENTS;
+use super::embedding::{ID_NAMES, SCHEMA};
 use super::replay;
 use crate::bundle::Bundle;
 use crate::cli::Usage;
 use crate::engine::Placement;
-use crate::infer::{Call, Comparison, Demo, Difference, Help, InferFamily, Measure, Opened, RandomSequences, Reader, find_shipped};
+use crate::infer::{Call, Columns, Comparison, Demo, Difference, Help, InferFamily, Measure, Opened, RandomSequences, Reader, find_shipped};
 use agreement::{Agreement, Choices};
+use crate::tensors::NamedTensors;
 use anyhow::Result;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use replays::Replays;
@@ -21,15 +26,22 @@ const GAME: &str = "examples/data/simulated.slp";
 /// Options of `run` and `demo`.
 #[derive(Args, Default)]
 pub struct Options {
-    /// Controller port of the player to watch, 1 to 4; both players if left out.
-    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=4))]
-    port: Option<u8>,
+    #[command(flatten)]
+    watched: Watched,
     /// Draw the actions from the policy's distribution instead of taking the most likely class of each component.
     #[arg(long)]
     sample: bool,
     /// Seed of the drawn actions, which the same seed draws alike for the same file.
     #[arg(long)]
     seed: Option<u64>,
+}
+
+/// Options of `encode`, and of `run` and `demo`.
+#[derive(Args, Default)]
+pub struct Watched {
+    /// Controller port of the player to watch, 1 to 4; both players if left out.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=4))]
+    port: Option<u8>,
     /// Play like the player of this tag, one that the policy was trained with [default: the recorded player's own].
     #[arg(long, value_name = "TAG")]
     name: Option<String>,
@@ -74,6 +86,18 @@ impl InferFamily for PolicyFamily {
         Ok(Box::new(replays))
     }
 
+    fn encode_options(&self, command: Command) -> Command {
+        Watched::augment_args(command)
+    }
+
+    fn encode(&self, bundle: &Bundle, path: &Path, options: &ArgMatches) -> Result<NamedTensors> {
+        encode::encode(bundle, &Watched::from_arg_matches(options)?, path)
+    }
+
+    fn columns(&self) -> Vec<Columns> {
+        columns()
+    }
+
     fn demo(&self) -> Option<Demo> {
         Some(Demo {
             bundle: "weights/policy-mamba",
@@ -95,6 +119,29 @@ impl InferFamily for PolicyFamily {
         let choices = Choices::new(original, &replays)?;
         Ok(Box::new(OnReplays { sequences: RandomSequences::new(&original.networks), replays, choices }))
     }
+}
+
+/// What the columns of a policy's tensors hold.
+fn columns() -> Vec<Columns> {
+    let fields = SCHEMA.iter().map(|field| Columns {
+        tensor: "features",
+        columns: field.offset..field.offset + field.width,
+        name: field.name.to_owned(),
+        meaning: format!("times {}, clipped to {} to {}", field.scale, field.clip[0], field.clip[1]),
+    });
+    let ids = ID_NAMES.iter().enumerate().map(|(i, name)| Columns {
+        tensor: "ids",
+        columns: i..i + 1,
+        name: (*name).to_owned(),
+        meaning: String::new(),
+    });
+    let components = COMPONENTS.iter().enumerate().map(|(i, component)| Columns {
+        tensor: "action",
+        columns: i..i + 1,
+        name: component.name.to_owned(),
+        meaning: format!("{} classes", component.classes),
+    });
+    fields.chain(ids).chain(components).collect()
 }
 
 /// Random sequences, and what both do on replays.

@@ -1,22 +1,23 @@
 //! A policy that watches replays.
 
+use super::watch::{Moment, Seen, Watch};
 use super::{Bundle, Options, Placement};
 use crate::engine::{Histogram, Model, Runner};
 use crate::families::policy::actions::{self, ACTION, Action, COMPONENTS, GROUP_NAMES, GROUPS, LOGITS, SAMPLE};
 use crate::families::policy::baselines::{Baselines, Likelihood, TABLE_NAMES, TABLES, table};
-use crate::families::policy::embedding::{Embedding, IDS, WIDTH};
-use crate::families::policy::game::{self, Frame, Game};
+use crate::families::policy::game::{self, Game};
 use crate::families::policy::replay::Reader as ReplayReader;
-use crate::families::policy::{BASELINES, PolicyConfig};
+use crate::families::policy::BASELINES;
 use crate::infer::{Column, Output, Reader, Source, line, percentiles};
 use crate::random::Random;
 use crate::{Error, cli};
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use safetensors::tensor::Dtype;
 use serde::Serialize;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io::{Read, Seek};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,11 +27,7 @@ use std::time::{Duration, Instant};
 /// logits say how likely that was, the second chooses. Memory does not grow with the replay.
 pub struct Replays {
     runner: Runner,
-    embedding: Embedding,
-    delay: usize,
-    /// The player to imitate, by the policy's number; by default the one who plays.
-    name: Option<usize>,
-    port: Option<u8>,
+    watch: Rc<Watch>,
     sampling: Option<Random>,
     baselines: Option<Baselines>,
     /// Print every n-th frame.
@@ -46,26 +43,6 @@ const ROWS: usize = 2;
 
 /// Random numbers below zero: take the most likely class.
 const GREEDY: [f32; ACTION] = [-1.0; ACTION];
-
-/// The frame acted on.
-#[derive(Clone, Copy)]
-struct Moment {
-    /// Its place in the replay.
-    frame: usize,
-    id: i32,
-    /// What both players did in it and in the two frames before; in the second frame of a game the first counts twice.
-    actions: [[Action; 2]; 3],
-}
-
-impl Moment {
-    fn next(before: Option<Self>, frame: &Frame) -> Self {
-        let actions = frame.players.map(|player| Action::from_controller(&player.controller));
-        match before {
-            None => Self { frame: 0, id: frame.id, actions: [actions; 3] },
-            Some(Self { frame: last, actions: [a, b, _], .. }) => Self { frame: last + 1, id: frame.id, actions: [actions, a, b] },
-        }
-    }
-}
 
 /// What one player did and what the policy says to it.
 struct Decision<'a> {
@@ -101,18 +78,12 @@ struct FrameLine<'a> {
 impl Replays {
     /// A watcher for a bundle whose model has been loaded.
     pub fn new(bundle: &Bundle, model: &Arc<dyn Model>, options: &Options, place: &Placement) -> Result<Self> {
-        let config: PolicyConfig = bundle.config()?;
-        let embedding = Embedding::new(&config.names)?;
-        let name = options.name.as_deref().map(|name| embedding.name_index(name).ok_or_else(|| unknown_name(bundle, name, &config.names)));
+        let watch = Rc::new(Watch::new(bundle, &options.watched)?);
         let baselines = bundle.read_named(BASELINES)?.map(|tensors| Baselines::from_tensors(&tensors));
         let baselines = baselines.transpose().map_err(|e| Error::file(bundle.dir().join(BASELINES), e))?;
-        let players = if options.port.is_some() { 1 } else { 2 };
         Ok(Self {
-            runner: Runner::on(model.clone(), (players * ROWS, 1), place)?,
-            embedding,
-            delay: config.delay,
-            name: name.transpose()?,
-            port: options.port,
+            runner: Runner::on(model.clone(), (watch.players() * ROWS, 1), place)?,
+            watch,
             sampling: options.sample.then(|| Random::new(options.seed.unwrap_or_default()).stream("action")),
             baselines,
             every: None,
@@ -128,20 +99,15 @@ impl Replays {
         self.every = every;
     }
 
-    /// How many players are watched.
-    fn players(&self) -> usize {
-        if self.port.is_some() { 1 } else { 2 }
-    }
-
     /// Rows of a pass.
     fn rows(&self) -> usize {
-        self.players() * ROWS
+        self.watch.players() * ROWS
     }
 
     /// Watches one replay.
     fn watch(&mut self, path: &Path, output: &mut Output) -> Result<()> {
         let reader = ReplayReader::open(path)?;
-        self.watched(path, reader.game())?;
+        self.watch.watched(path, reader.game())?;
         self.start_output(path, reader.game(), output)?;
         let every = self.every;
         let (frames, incomplete) = self.decide(path, reader, &mut |decision| decision.write(path, every, output))?;
@@ -162,41 +128,9 @@ impl Replays {
     }
 
     /// Hands out the decisions of a replay; tells its frames and, of a damaged one, what is wrong with it.
-    fn decide<R: Read + Seek>(&mut self, path: &Path, mut reader: ReplayReader<R>, sink: &mut Sink) -> Result<(usize, Option<String>)> {
-        let mut view = Game { frames: vec![Frame::default()], ..reader.game().clone() };
-        let players = self.watched(path, &view)?;
-        // From the frame seen over those of the delay to the one acted on.
-        let mut window: VecDeque<Frame> = VecDeque::with_capacity(self.delay + 2);
-        let mut moment: Option<Moment> = None;
-        let mut count = 0;
-        for frame in reader.by_ref() {
-            frame.check().map_err(|e| Error::file(path, format!("frame {}: {e}", frame.id)))?;
-            window.push_back(frame);
-            let now = Moment::next(moment, &frame);
-            moment = Some(now);
-            count += 1;
-            if window.len() == self.delay + 2 {
-                view.frames[0] = window[0];
-                window.pop_front();
-                self.step(path, &view, &players, &now, sink)?;
-            }
-        }
-        if count < self.delay + 2 {
-            let reason = format!("{count} frames, of which none can be predicted with a delay of {}", self.delay);
-            return Err(Error::file(path, reason).into());
-        }
-        Ok((count, reader.game().incomplete.clone()))
-    }
-
-    /// The players to watch, as places in the game.
-    fn watched(&self, path: &Path, game: &Game) -> Result<Vec<usize>> {
-        game::check_stage(game.stage).map_err(|e| Error::file(path, e))?;
-        let Some(port) = self.port else { return Ok(vec![0, 1]) };
-        let found = game.players.iter().position(|player| player.port + 1 == port);
-        let [a, b] = game.players.each_ref().map(|player| player.port + 1);
-        let player =
-            found.ok_or_else(|| Error::file(path, format!("nobody plays on port {port}: the players are on ports {a} and {b}")))?;
-        Ok(vec![player])
+    fn decide<R: Read + Seek>(&mut self, path: &Path, reader: ReplayReader<R>, sink: &mut Sink) -> Result<(usize, Option<String>)> {
+        let watch = self.watch.clone();
+        watch.replay(path, reader, &mut |view, players, now| self.step(path, view, players, now, sink))
     }
 
     fn start_output(&self, path: &Path, game: &Game, output: &mut Output) -> Result<()> {
@@ -216,8 +150,8 @@ impl Replays {
             }
             Output::Tensors(..) => {
                 // Sizes stand before values in the file, so the frames are counted in a reading of their own.
-                let frames = ReplayReader::open(path)?.count().saturating_sub(self.delay + 1);
-                output.start_tensors(&columns(), &[self.players(), frames])?;
+                let frames = self.watch.frames(path)?;
+                output.start_tensors(&columns(), &[self.watch.players(), frames])?;
             }
             _ => {}
         }
@@ -226,7 +160,7 @@ impl Replays {
 
     /// One pass: `view` holds the frame seen, `now` is the one acted on.
     fn step(&mut self, path: &Path, view: &Game, players: &[usize], now: &Moment, sink: &mut Sink) -> Result<()> {
-        let step = now.frame - self.delay - 1;
+        let step = self.watch.step(now);
         let start = Instant::now();
         for (sequence, &player) in players.iter().enumerate() {
             self.observe(path, view, (sequence, player), now)?;
@@ -263,9 +197,7 @@ impl Replays {
 
     /// Fills the rows of one player.
     fn observe(&mut self, path: &Path, view: &Game, (sequence, player): (usize, usize), now: &Moment) -> Result<()> {
-        let name = self.name.or_else(|| self.embedding.name_index(&view.players[player].name));
-        let (mut features, mut ids) = ([0.0; WIDTH], [0; IDS]);
-        self.embedding.encode(view, 1, player, name, &mut features, &mut ids)?;
+        let Seen { features, ids } = self.watch.see(view, player)?;
         let [recorded, last, _] = now.actions.each_ref().map(|actions| actions[player].to_ids());
         let mut uniform = GREEDY;
         if let Some(random) = self.sampling {
@@ -311,7 +243,7 @@ impl Reader for Replays {
 
     fn summary(&self, model: &str, place: &str) -> Result<()> {
         line(self.table(model))?;
-        let players = if self.players() == 1 { "one player's" } else { "both players'" };
+        let players = if self.watch.players() == 1 { "one player's" } else { "both players'" };
         let (time, rows) = (percentiles(&self.times), self.rows());
         Ok(line(format_args!(
             "time per frame: {time} ({players} observation and one pass of {rows} rows, the recorded and the chosen action; {place})"
@@ -321,11 +253,6 @@ impl Reader for Replays {
     fn frames(&self) -> u64 {
         self.frames
     }
-}
-
-fn unknown_name(bundle: &Bundle, name: &str, known: &[String]) -> anyhow::Error {
-    let known = if known.is_empty() { "no names".to_owned() } else { known.join(", ") };
-    anyhow!("--name {name}: {} knows {known}", bundle.dir().display())
 }
 
 /// What is stored of a frame, in the order of [`Decision::store`].

@@ -1,0 +1,130 @@
+//! Replays as a policy sees them: for every frame acted on, what each watched player knew and did.
+
+use super::{Bundle, Watched};
+use crate::Error;
+use crate::families::policy::PolicyConfig;
+use crate::families::policy::actions::Action;
+use crate::families::policy::embedding::{Embedding, IDS, WIDTH};
+use crate::families::policy::game::{self, Frame, Game};
+use crate::families::policy::replay::Reader as ReplayReader;
+use anyhow::{Result, anyhow};
+use std::collections::VecDeque;
+use std::io::{Read, Seek};
+use std::path::Path;
+
+/// Whom to watch, and how to show it to a policy. Memory does not grow with the replay.
+pub struct Watch {
+    embedding: Embedding,
+    delay: usize,
+    /// The player to imitate, by the policy's number; by default the one who plays.
+    name: Option<usize>,
+    port: Option<u8>,
+}
+
+/// The frame acted on.
+#[derive(Clone, Copy)]
+pub struct Moment {
+    /// Its place in the replay.
+    pub frame: usize,
+    /// Its id.
+    pub id: i32,
+    /// What both players did in it and in the two frames before; in the second frame of a game the first counts twice.
+    pub actions: [[Action; 2]; 3],
+}
+
+impl Moment {
+    fn next(before: Option<Self>, frame: &Frame) -> Self {
+        let actions = frame.players.map(|player| Action::from_controller(&player.controller));
+        match before {
+            None => Self { frame: 0, id: frame.id, actions: [actions; 3] },
+            Some(Self { frame: last, actions: [a, b, _], .. }) => Self { frame: last + 1, id: frame.id, actions: [actions, a, b] },
+        }
+    }
+}
+
+/// What a player knew.
+pub struct Seen {
+    /// The floats of the frame.
+    pub features: [f32; WIDTH],
+    /// Its ids.
+    pub ids: [u32; IDS],
+}
+
+/// Where moments go: the frame seen, the watched players, the frame acted on.
+pub type Sink<'a> = dyn FnMut(&Game, &[usize], &Moment) -> Result<()> + 'a;
+
+impl Watch {
+    /// As the policy of a bundle sees replays.
+    pub fn new(bundle: &Bundle, options: &Watched) -> Result<Self> {
+        let config: PolicyConfig = bundle.config()?;
+        let embedding = Embedding::new(&config.names)?;
+        let name = options.name.as_deref().map(|name| embedding.name_index(name).ok_or_else(|| unknown_name(bundle, name, &config.names)));
+        Ok(Self { embedding, delay: config.delay, name: name.transpose()?, port: options.port })
+    }
+
+    /// How many players are watched.
+    pub fn players(&self) -> usize {
+        if self.port.is_some() { 1 } else { 2 }
+    }
+
+    /// How many frames of a replay are acted on.
+    pub fn frames(&self, path: &Path) -> Result<usize> {
+        Ok(ReplayReader::open(path)?.count().saturating_sub(self.delay + 1))
+    }
+
+    /// The number of an acted frame among those.
+    pub fn step(&self, now: &Moment) -> usize {
+        now.frame - self.delay - 1
+    }
+
+    /// Hands out the moments of a replay; tells its frames and, of a damaged one, what is wrong with it.
+    pub fn replay<R: Read + Seek>(&self, path: &Path, mut reader: ReplayReader<R>, sink: &mut Sink) -> Result<(usize, Option<String>)> {
+        let mut view = Game { frames: vec![Frame::default()], ..reader.game().clone() };
+        let players = self.watched(path, &view)?;
+        // From the frame seen over those of the delay to the one acted on.
+        let mut window: VecDeque<Frame> = VecDeque::with_capacity(self.delay + 2);
+        let mut moment: Option<Moment> = None;
+        let mut count = 0;
+        for frame in reader.by_ref() {
+            frame.check().map_err(|e| Error::file(path, format!("frame {}: {e}", frame.id)))?;
+            window.push_back(frame);
+            let now = Moment::next(moment, &frame);
+            moment = Some(now);
+            count += 1;
+            if window.len() == self.delay + 2 {
+                view.frames[0] = window[0];
+                window.pop_front();
+                sink(&view, &players, &now)?;
+            }
+        }
+        if count < self.delay + 2 {
+            let reason = format!("{count} frames, of which none can be predicted with a delay of {}", self.delay);
+            return Err(Error::file(path, reason).into());
+        }
+        Ok((count, reader.game().incomplete.clone()))
+    }
+
+    /// The players to watch, as places in the game.
+    pub fn watched(&self, path: &Path, game: &Game) -> Result<Vec<usize>> {
+        game::check_stage(game.stage).map_err(|e| Error::file(path, e))?;
+        let Some(port) = self.port else { return Ok(vec![0, 1]) };
+        let found = game.players.iter().position(|player| player.port + 1 == port);
+        let [a, b] = game.players.each_ref().map(|player| player.port + 1);
+        let player =
+            found.ok_or_else(|| Error::file(path, format!("nobody plays on port {port}: the players are on ports {a} and {b}")))?;
+        Ok(vec![player])
+    }
+
+    /// What a player of the frame seen knew.
+    pub fn see(&self, view: &Game, player: usize) -> Result<Seen> {
+        let name = self.name.or_else(|| self.embedding.name_index(&view.players[player].name));
+        let mut seen = Seen { features: [0.0; WIDTH], ids: [0; IDS] };
+        self.embedding.encode(view, 1, player, name, &mut seen.features, &mut seen.ids)?;
+        Ok(seen)
+    }
+}
+
+fn unknown_name(bundle: &Bundle, name: &str, known: &[String]) -> anyhow::Error {
+    let known = if known.is_empty() { "no names".to_owned() } else { known.join(", ") };
+    anyhow!("--name {name}: {} knows {known}", bundle.dir().display())
+}

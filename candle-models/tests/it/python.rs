@@ -1,0 +1,113 @@
+//! What other programs make of a bundle: the printed network in NumPy, and ONNX in ONNX Runtime, over the examples that the families give.
+
+use crate::families::{Example, assert_close, flat, inputs, resets};
+use candle_core::{DType, Device, Tensor};
+use candle_models::bundle::{Bundle, Storage};
+use candle_models::engine::Model;
+use candle_models::families;
+use candle_models::tensors::NamedTensors;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_candle-infer");
+const SIZE: (usize, usize) = (3, 7);
+
+/// A Python with NumPy and ONNX Runtime: CANDLE_PYTHON, or python3.
+fn python() -> Option<PathBuf> {
+    let python = PathBuf::from(std::env::var_os("CANDLE_PYTHON").unwrap_or_else(|| "python3".into()));
+    let found = Command::new(&python).args(["-c", "import numpy, onnxruntime"]).output().is_ok_and(|output| output.status.success());
+    if !found {
+        assert!(std::env::var_os("CANDLE_REQUIRE_ONNXRUNTIME").is_none(), "{} cannot import numpy and onnxruntime", python.display());
+        eprintln!("skipped: {} cannot import numpy and onnxruntime", python.display());
+    }
+    found.then_some(python)
+}
+
+/// Standard output of a command that must not fail.
+fn output<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, arguments: impl IntoIterator<Item = S>) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What the printed network answers, output by output, `[frames, sequences, ...]` as f32.
+fn printed(python: &Path, (bundle, network): (&Bundle, &str), model: &dyn Model, given: &NamedTensors, resets: &[bool]) -> Vec<Vec<f32>> {
+    let (scratch, (batch, steps)) = (tempfile::tempdir().unwrap(), SIZE);
+    let [program, asked, answered] = ["network.py", "asked.safetensors", "answered"].map(|name| scratch.path().join(name));
+    fs::write(&program, output(PROGRAM, [OsStr::new("inspect"), OsStr::new("--forward"), bundle.dir().as_os_str()])).unwrap();
+    let mut tensors = given.clone();
+    let marks: Vec<u32> = resets.iter().map(|reset| u32::from(*reset)).collect();
+    tensors.insert("resets", Tensor::from_vec(marks, (batch, steps), &Device::Cpu).unwrap());
+    for (name, state) in model.initial_state(batch).unwrap().iter() {
+        tensors.insert(format!("state.{name}"), state.clone());
+    }
+    tensors.save_safetensors(&asked).unwrap();
+    let driver = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/forward.py");
+    let parameters = bundle.dir().join("model.safetensors");
+    let arguments = [&driver, &program, Path::new(network), &parameters, &asked, &answered].map(|path: &Path| path.as_os_str());
+    output(python, arguments);
+    let bytes = fs::read(&answered).unwrap();
+    let mut values = bytes.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap()));
+    model.signature().outputs.iter().map(|spec| values.by_ref().take(batch * steps * spec.width()).collect()).collect()
+}
+
+#[test]
+fn a_printed_network_answers_like_the_engine() {
+    let (Some(python), (batch, steps)) = (python(), SIZE) else { return };
+    for example in &Example::all() {
+        let bundle = example.save("printed");
+        for ((network, model), (what, _)) in example.networks.iter().zip(example.labelled()) {
+            let (given, resets) = (inputs(&**model, SIZE, false), resets(batch, steps));
+            let (want, _) = model.unroll(&given, &resets, &model.initial_state(batch).unwrap()).unwrap();
+            let found = printed(&python, (&bundle, network), &**model, &given, &resets);
+            for (found, spec) in found.iter().zip(&model.signature().outputs) {
+                let by_frame = want.get(&spec.name).unwrap().to_dtype(DType::F32).unwrap().transpose(0, 1).unwrap();
+                assert_close(&format!("{what} {}", spec.name), found, &flat(&by_frame.contiguous().unwrap()), 1e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn onnx_runtime_answers_like_the_engine_in_every_format() {
+    let Some(python) = python() else { return };
+    for (i, example) in Example::all().iter().enumerate() {
+        let whole = example.save("whole");
+        // Formats concern the products, of which every example has the same kinds.
+        let formats = [Storage::Float(DType::BF16), Storage::Q8].iter().filter(|_| i.is_multiple_of(4));
+        let narrow = formats.enumerate().map(|(i, storage)| {
+            let dir = example.bundle.dir().join(format!("narrow {i}"));
+            families::shipped().export(&whole, *storage, &dir).unwrap();
+            Bundle::open(dir).unwrap()
+        });
+        for bundle in narrow.chain([whole.clone()]) {
+            let out = bundle.dir().with_extension("onnx");
+            let arguments = [OsStr::new("onnx"), bundle.dir().as_os_str(), out.as_os_str(), OsStr::new("--runtime"), python.as_os_str()];
+            let text = output(PROGRAM, arguments);
+            assert!(text.contains("operator set 17") && text.contains("ONNX Runtime"), "{text}");
+            for (network, _) in &example.networks {
+                assert!(out.join(format!("{network}.onnx")).is_file(), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_onnx_file_that_cannot_be_checked_is_not_written() {
+    let scratch = tempfile::tempdir().unwrap();
+    let out = scratch.path().join("onnx");
+    let run = |bundle: &str, runtime: &str| {
+        let bundle = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weights").join(bundle);
+        let output = Command::new(PROGRAM).arg("onnx").arg(bundle).arg(&out).args(["--runtime", runtime]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0, "something was left");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = run("policy-mlp", "/no/such/python");
+    assert!(error.contains("policy.onnx: --runtime /no/such/python: No such file"), "{error}");
+    let error = run("policy-mlp", "false");
+    assert!(error.contains("false has not run the model: it says nothing"), "{error}");
+    assert!(run("no-such-bundle", "false").contains("no-such-bundle"));
+}
