@@ -42,7 +42,7 @@ pub mod files;
 #[cfg(feature = "cli")]
 pub mod infer;
 pub mod nn;
-#[cfg(feature = "cli")]
+#[cfg(feature = "nvml")]
 pub mod nvml;
 pub mod ops;
 pub mod prelude;

@@ -30,6 +30,7 @@
 
 pub mod budget;
 pub mod checkpoint;
+#[cfg(feature = "cli")]
 pub mod command;
 pub mod early_stop;
 pub mod export;
@@ -45,6 +46,7 @@ pub mod optim;
 mod overlap;
 pub mod overlay;
 pub mod parallel;
+pub mod plan;
 pub mod prefetch;
 mod replica;
 pub mod report;

@@ -43,6 +43,7 @@ impl Place {
     }
 
     /// The same with a file more that is written to the directory when the run begins.
+    #[cfg(feature = "cli")]
     pub(crate) fn noting(mut self, name: &'static str, content: Vec<u8>) -> Self {
         self.notes.push((name, content));
         self

@@ -1,8 +1,9 @@
 //! Where the tensors of a signature lie in the slices of a sequence.
 
 use crate::signature::{Signature, TensorSpec};
+use crate::tensors::NamedTensors;
 use crate::{Error, Result};
-use candle_core::DType;
+use candle_core::{DType, Device, Tensor};
 use std::ops::Range;
 
 /// A tensor's place among those of its kind.
@@ -54,6 +55,33 @@ impl Layout {
     /// The place of an output among those of its dtype.
     pub fn output(&self, name: &str, dtype: DType) -> Result<Range<usize>> {
         Self::find(&self.outputs, "an output", name, dtype)
+    }
+
+    /// States, each row's as it lies in its slice, as named tensors `[rows, ...]`.
+    pub fn save(&self, rows: &[&[f32]]) -> Result<NamedTensors> {
+        let tensor = |Field { spec, range }: &Field| {
+            let shape: Vec<usize> = std::iter::once(rows.len()).chain(spec.shape.iter().copied()).collect();
+            let values = rows.iter().flat_map(|row| &row[range.clone()]).copied().collect();
+            Ok((spec.name.clone(), Tensor::from_vec(values, shape, &Device::Cpu)?))
+        };
+        self.states.iter().map(tensor).collect()
+    }
+
+    /// The rows that [`save`](Self::save) made named tensors of.
+    ///
+    /// # Errors
+    /// If names, dtypes or shapes are not those of so many rows, or a value is not finite.
+    pub fn restore(&self, state: &NamedTensors, specs: &[TensorSpec], rows: usize) -> Result<Vec<Vec<f32>>> {
+        state.check(specs, &[rows])?;
+        let mut restored = vec![vec![0.0; self.state]; rows];
+        for Field { spec, range } in &self.states {
+            let values = state.get(&spec.name)?.flatten_all()?.to_vec1::<f32>()?;
+            if let Some(found) = values.iter().find(|x| !x.is_finite()) {
+                return Err(Error::tensor(&spec.name, "finite numbers", found));
+            }
+            restored.iter_mut().zip(values.chunks(range.len().max(1))).for_each(|(row, values)| row[range.clone()].copy_from_slice(values));
+        }
+        Ok(restored)
     }
 
     fn find(fields: &[Field], what: &str, name: &str, dtype: DType) -> Result<Range<usize>> {

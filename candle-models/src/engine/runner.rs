@@ -5,7 +5,8 @@ use super::execute::{Execute, Sequence, executor};
 use super::layout::{Layout, fill};
 use super::slab::Slab;
 use super::{Model, Placement};
-use crate::signature::Signature;
+use crate::signature::{Signature, TensorSpec};
+use crate::tensors::NamedTensors;
 use crate::{Error, Result};
 use candle_core::DType;
 use std::ops::Range;
@@ -114,6 +115,46 @@ impl Runner {
             // SAFETY: the slab is the runner's, and no pass runs.
             let (floats, indices) = unsafe { (&*s.floats, &*s.indices) };
             self.checks.check(&self.layout, floats, indices)
+        })
+    }
+
+    /// Where an input of one sequence lies, for an array of another language: 32-bit floats or indices. The memory stays in its place until
+    /// the runner is dropped, and the sequences lie at equal distances. Who reads or writes it sees to it that no other method of the
+    /// runner runs meanwhile.
+    pub fn input_bytes(&mut self, spec: &TensorSpec, sequence: usize) -> Result<*mut [u8]> {
+        self.slab.row(self.row(sequence)?).input(&self.layout, spec)
+    }
+
+    /// Where an output of one sequence lies, likewise: to be read between passes.
+    pub fn output_bytes(&self, spec: &TensorSpec, sequence: usize) -> Result<*const [u8]> {
+        Ok(self.slab.row(self.row(sequence)?).output(&self.layout, spec)?)
+    }
+
+    /// The states of all sequences as named tensors `[batch, ...]`, as
+    /// [`Recurrent::initial_state`](crate::recurrent::Recurrent::initial_state) has them.
+    ///
+    /// # Errors
+    /// If the memory is not to be had.
+    pub fn save(&mut self) -> Result<NamedTensors> {
+        // SAFETY: the sequences point into the slab of this runner, which nobody else uses.
+        self.sequences.iter().try_for_each(|s| unsafe { self.executor.read_state(s) })?;
+        // SAFETY: as above.
+        let rows: Vec<&[f32]> = self.sequences.iter().map(|s| unsafe { &*s.state }).collect();
+        self.layout.save(&rows)
+    }
+
+    /// Goes on from states that [`save`](Self::save) gave; [`gather_rows`](NamedTensors::gather_rows) makes those of another batch.
+    ///
+    /// # Errors
+    /// If names, dtypes or shapes are not the model's, or a value is not finite; the runner's own states are untouched then.
+    pub fn restore(&mut self, state: &NamedTensors) -> Result<()> {
+        let rows = self.layout.restore(state, &self.signature.state, self.batch)?;
+        self.sequences.iter().zip(rows).try_for_each(|(s, row)| {
+            // SAFETY: as in `save`.
+            unsafe {
+                (&mut *s.state).copy_from_slice(&row);
+                self.executor.write_state(s)
+            }
         })
     }
 

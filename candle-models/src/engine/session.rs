@@ -6,9 +6,10 @@ use super::server::{Alone, Running};
 use super::slot::{Answer, State};
 use super::stats::count;
 use super::{EngineError, Step};
+use crate::Result;
+use crate::signature::TensorSpec;
 use crate::tensors::NamedTensors;
-use crate::{Error, Result};
-use candle_core::{DType, Device, Tensor};
+use candle_core::DType;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -90,6 +91,17 @@ impl Session {
         Ok(&indices[range])
     }
 
+    /// Where an input of the model's signature lies, for an array of another language: 32-bit floats or indices. The memory stays in its
+    /// place until the session is dropped. Who reads or writes it sees to it that no other method of the session runs meanwhile.
+    pub fn input_bytes(&mut self, spec: &TensorSpec) -> Result<*mut [u8]> {
+        self.shared.slab.row(self.row).input(&self.shared.layout, spec)
+    }
+
+    /// Where an output lies, likewise: to be read between steps.
+    pub fn output_bytes(&self, spec: &TensorSpec) -> Result<*const [u8]> {
+        Ok(self.shared.slab.row(self.row).output(&self.shared.layout, spec)?)
+    }
+
     /// One frame: the inputs to the outputs, the state to the one behind the frame.
     ///
     /// # Errors
@@ -161,12 +173,7 @@ impl Session {
         self.fetch()?;
         // SAFETY: the session owns its row once it has settled.
         let state = unsafe { &*self.shared.slab.row(self.row).state };
-        let tensor = |field: &super::layout::Field| {
-            let shape: Vec<usize> = std::iter::once(1).chain(field.spec.shape.iter().copied()).collect();
-            let tensor = Tensor::from_slice(&state[field.range.clone()], shape, &Device::Cpu).map_err(Error::from)?;
-            Ok((field.spec.name.clone(), tensor))
-        };
-        self.shared.layout.states.iter().map(tensor).collect()
+        Ok(self.shared.layout.save(&[state])?)
     }
 
     /// Goes on from a state that [`save`](Self::save) gave, in this engine or another of the same model.
@@ -175,22 +182,11 @@ impl Session {
     /// If names, dtypes or shapes are not the model's, or a value is not finite; the session's own state is untouched then.
     pub fn restore(&mut self, state: &NamedTensors) -> Result<(), EngineError> {
         self.settle();
-        state.check(&self.shared.signature.state, &[1])?;
-        let values = |field: &super::layout::Field| {
-            let values = state.get(&field.spec.name)?.flatten_all()?.to_vec1::<f32>()?;
-            match values.iter().find(|x| !x.is_finite()) {
-                Some(found) => Err(Error::tensor(&field.spec.name, "finite numbers", found)),
-                None => Ok(values),
-            }
-        };
-        let all: Vec<Vec<f32>> = self.shared.layout.states.iter().map(values).collect::<Result<_>>()?;
+        let restored = self.shared.layout.restore(state, &self.shared.signature.state, 1)?;
         let row = self.shared.slab.row(self.row);
         // SAFETY: the session owns its row once it has settled.
         unsafe {
-            let state = &mut *row.state;
-            for (field, values) in self.shared.layout.states.iter().zip(all) {
-                state[field.range.clone()].copy_from_slice(&values);
-            }
+            (&mut *row.state).copy_from_slice(&restored[0]);
             self.shared.with_states(self.row, |executor, sequence| executor.write_state(sequence))?;
             row.set_reset(false);
         }

@@ -3,9 +3,11 @@
 use super::check::{blank_floats, blank_indices};
 use super::layout::Layout;
 use crate::exec::program::Sequence;
+use crate::signature::TensorSpec;
 use crate::{Error, Result};
 use candle_core::DType;
 use std::alloc::{self, alloc_zeroed};
+use std::ops::Range;
 use std::ptr::{NonNull, slice_from_raw_parts_mut};
 
 /// Values of a cache line: every part of a row begins on one, so that two sessions never share one.
@@ -72,6 +74,23 @@ impl Row {
         // SAFETY: as above.
         unsafe { (&*self.reset)[0] }
     }
+
+    /// The bytes of an input of the signature that the slab was made for.
+    pub fn input(self, layout: &Layout, spec: &TensorSpec) -> Result<*mut [u8]> {
+        let range = layout.input(&spec.name, spec.dtype())?;
+        Ok(bytes(if spec.dtype() == DType::U32 { self.indices.cast() } else { self.floats.cast() }, range))
+    }
+
+    /// The bytes of an output, likewise.
+    pub fn output(self, layout: &Layout, spec: &TensorSpec) -> Result<*mut [u8]> {
+        let range = layout.output(&spec.name, spec.dtype())?;
+        Ok(bytes(if spec.dtype() == DType::U32 { self.out_indices.cast() } else { self.out_floats.cast() }, range))
+    }
+}
+
+/// The bytes of some values behind `start`.
+fn bytes(start: *mut f32, range: Range<usize>) -> *mut [u8] {
+    slice_from_raw_parts_mut(start.wrapping_add(range.start).cast(), range.len() * size_of::<f32>())
 }
 
 impl Slab {

@@ -148,7 +148,9 @@ impl RandomSequences {
         let answer = |spec: &TensorSpec| {
             let shape: Vec<usize> = Self::SIZE.iter().chain(&spec.shape).copied().collect();
             let values = match spec.dtype() {
-                DType::U32 => Tensor::new(rows.clone().map(|r| runner.indices(&spec.name, r)).collect::<Result<Vec<_>>>()?.concat(), &Device::Cpu)?,
+                DType::U32 => {
+                    Tensor::new(rows.clone().map(|r| runner.indices(&spec.name, r)).collect::<Result<Vec<_>>>()?.concat(), &Device::Cpu)?
+                }
                 _ => Tensor::new(rows.clone().map(|r| runner.floats(&spec.name, r)).collect::<Result<Vec<_>>>()?.concat(), &Device::Cpu)?,
             };
             Ok((spec.name.clone(), values.reshape(shape)?))

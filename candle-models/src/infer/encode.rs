@@ -3,11 +3,11 @@
 use super::family::InferFamily;
 use super::options;
 use super::output::line;
+use crate::Error;
 use crate::bundle::Bundle;
 use crate::cli::Usage;
 use crate::registry::Registry;
 use crate::signature::TensorSpec;
-use crate::Error;
 use anyhow::{Context, Result};
 use candle_core::{DType, Tensor};
 use clap::ArgMatches;

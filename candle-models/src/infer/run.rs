@@ -12,6 +12,7 @@ use crate::registry::Registry;
 use crate::tensors::NamedTensors;
 use anyhow::{Context, Result, bail};
 use clap::{ArgMatches, Command};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -24,14 +25,48 @@ pub struct Arguments {
     bundle: Option<PathBuf>,
     /// Named tensors (.safetensors, `[frames, ...]` or `[sequences, frames, ...]` of the model's inputs).
     inputs: Vec<PathBuf>,
+    /// Run part I of N, 0/8 to 7/8 say, for jobs of an array: of several inputs so many files, of one file of tensors so many blocks of
+    /// 64 sequences. The outputs of all parts, one behind the other, are those of one run, byte for byte.
+    #[arg(long, value_name = "I/N")]
+    shard: Option<Shard>,
     #[command(flatten)]
     options: Options,
+}
+
+/// A part of the inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    number: usize,
+    of: usize,
+}
+
+impl Shard {
+    /// Everything.
+    pub const WHOLE: Self = Self { number: 0, of: 1 };
+
+    /// Its part of so many, in order and without gap.
+    pub fn part(self, count: usize) -> Range<usize> {
+        let start = |number: usize| (number as u128 * count as u128 / self.of as u128) as usize;
+        start(self.number)..start(self.number + 1)
+    }
+}
+
+impl std::str::FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
+        match parts {
+            Some((number, of)) if number < of => Ok(Self { number, of }),
+            _ => Err("expected I/N with I from 0 to N - 1".to_owned()),
+        }
+    }
 }
 
 impl Arguments {
     /// The shipped bundle on the shipped input.
     pub fn demo(options: Options) -> Self {
-        Self { bundle: None, inputs: Vec::new(), options }
+        Self { bundle: None, inputs: Vec::new(), shard: None, options }
     }
 }
 
@@ -72,14 +107,16 @@ struct Plan<'a> {
     opened: Opened,
     inputs: Vec<Input>,
     place: Placement,
+    /// Which sequences of a lone file of tensors.
+    shard: Shard,
     /// What the input is, if it is the shipped one.
     remark: Option<&'static str>,
     options: &'a ArgMatches,
 }
 
 pub fn run(registry: &Registry<dyn InferFamily>, arguments: Arguments, typed: &ArgMatches) -> Result<()> {
-    let Arguments { bundle, inputs, options } = arguments;
-    let plan = Plan::new(registry, (bundle, inputs), &options, typed)?;
+    let Arguments { bundle, inputs, shard, options } = arguments;
+    let plan = Plan::new(registry, (bundle, inputs, shard), &options, typed)?;
     let mut output = Output::open(options.out.as_deref())?;
     if matches!(output, Output::Tensors(..)) && plan.inputs.len() > 1 {
         let n = plan.inputs.len();
@@ -87,7 +124,8 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: Arguments, typed: &A
     }
     let run = Run { every: plan.every(&options), plan, reader: None, times: Histogram::default(), frames: 0, failed: 0 };
     let (failed, inputs) = run.all(&mut output)?;
-    if failed < inputs {
+    // A part without inputs has an empty output, which the others are joined with.
+    if failed < inputs || inputs == 0 {
         output.commit()?;
     }
     if failed > 0 {
@@ -99,7 +137,7 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: Arguments, typed: &A
 impl<'a> Plan<'a> {
     fn new(
         registry: &Registry<dyn InferFamily>,
-        (dir, paths): (Option<PathBuf>, Vec<PathBuf>),
+        (dir, paths, shard): (Option<PathBuf>, Vec<PathBuf>, Option<Shard>),
         options: &Options,
         typed: &'a ArgMatches,
     ) -> Result<Self> {
@@ -118,10 +156,18 @@ impl<'a> Plan<'a> {
             (true, false, Some(demo)) => (Self::inputs(registry, family, vec![demo::find_shipped(demo.input)?])?, Some(demo.remark)),
             (true, false, None) => return Err(Usage::error(format!("no inputs: a {} has none of its own", family.name()))),
         };
+        let (inputs, shard) = match (shard, &inputs[..]) {
+            (None, _) => (inputs, Shard::WHOLE),
+            (Some(shard), [Input::Tensors(_)]) => (inputs, shard),
+            (Some(shard), _) => {
+                let part = shard.part(inputs.len());
+                (inputs.into_iter().skip(part.start).take(part.len()).collect(), Shard::WHOLE)
+            }
+        };
         let opened = Opened::load(registry, bundle).with_context(|| dir.display().to_string())?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |name| name.to_string_lossy().into_owned());
         let place = options.computing.placement(threads, options.launches)?;
-        Ok(Self { name, opened, inputs, place, remark, options: typed })
+        Ok(Self { name, opened, inputs, place, shard, remark, options: typed })
     }
 
     /// Tensors, and files that the family collects or, if it collects none, another: a folder may hold what the model cannot read.
@@ -213,11 +259,25 @@ impl Run<'_> {
             Input::Tensors(path) => {
                 let inputs = NamedTensors::load_safetensors(path)?;
                 if family.reads(&inputs, opened.model().signature()) {
+                    if self.plan.shard != Shard::WHOLE {
+                        let reason = format!(
+                            "--shard divides several files, or one of named tensors; {} is a {}'s own",
+                            path.display(),
+                            family.name()
+                        );
+                        return Err(Usage::error(reason));
+                    }
                     return self.reader()?.run(&Source::Tensors(path, &inputs), output);
                 }
                 options::check_unused(family, options::RUN, self.plan.options, "named tensors")?;
                 let (finish, every) = (family.finish(&opened.bundle)?, self.every);
-                self.frames += tensors::run((opened.model(), &finish), (path, inputs), (self.plan.place, every), output, &self.times)?;
+                self.frames += tensors::run(
+                    (opened.model(), &finish),
+                    (path, inputs, self.plan.shard),
+                    (self.plan.place, every),
+                    output,
+                    &self.times,
+                )?;
                 Ok(())
             }
         }

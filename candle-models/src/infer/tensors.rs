@@ -1,6 +1,7 @@
 //! Named tensors as input: whatever the model's signature asks for, one file of sequences.
 
 use super::output::{Column, Output, line};
+use super::run::Shard;
 use crate::engine::{Histogram, Model, Placement, Runner};
 use crate::signature::TensorSpec;
 use crate::tensors::NamedTensors;
@@ -36,7 +37,7 @@ pub type Finish = Box<dyn Fn(&str, &mut [f32])>;
 /// Runs a file's sequences, each from the initial state; tells how many frames that were.
 pub fn run(
     (model, finish): (&Arc<dyn Model>, &Finish),
-    (path, tensors): (&Path, NamedTensors),
+    (path, tensors, shard): (&Path, NamedTensors, Shard),
     (place, every): (Placement, Option<usize>),
     output: &mut Output,
     times: &Histogram,
@@ -44,10 +45,13 @@ pub fn run(
     let data = Sequences::new(model, path, tensors)?;
     let column = |spec: &TensorSpec| Column::new(&spec.name, if spec.dtype() == DType::U32 { Dtype::U32 } else { Dtype::F32 }, &spec.shape);
     let columns: Vec<Column> = model.signature().outputs.iter().map(column).collect();
-    output.start_tensors(&columns, &[data.sequences, data.frames])?;
+    // Whole blocks, so that a sequence has the same neighbours in its pass however the file is divided.
+    let part = shard.part(data.sequences.div_ceil(ROWS));
+    let (begin, end) = ((part.start * ROWS).min(data.sequences), (part.end * ROWS).min(data.sequences));
+    output.start_tensors(&columns, &[end - begin, data.frames])?;
     let mut runner: Option<(usize, Runner)> = None;
-    for first in (0..data.sequences).step_by(ROWS) {
-        let rows = ROWS.min(data.sequences - first);
+    for first in (begin..end).step_by(ROWS) {
+        let rows = ROWS.min(end - first);
         let mut current = match runner.take() {
             Some((n, runner)) if n == rows => runner,
             _ => Runner::on(model.clone(), (rows, 1), &place)?,
@@ -58,14 +62,14 @@ pub fn run(
             current.step(&vec![frame == 0; rows]).map_err(|e| Error::file(path, format!("frame {frame}: {e}")))?;
             times.record(start.elapsed());
             for row in 0..rows {
-                let place = Place { path, sequence: first + row, frame };
+                let place = Place { path, sequence: first + row, stored: first + row - begin, frame };
                 let shown = every.is_some_and(|every| frame.is_multiple_of(every));
                 write_row((model, finish), &current, (row, place), shown, output)?;
             }
         }
         runner = Some((rows, current));
     }
-    Ok((data.sequences * data.frames) as u64)
+    Ok(((end - begin) * data.frames) as u64)
 }
 
 impl Sequences {
@@ -133,7 +137,9 @@ impl Sequences {
 
 struct Place<'a> {
     path: &'a Path,
+    /// Its number in the file that is read, and in the one that is written.
     sequence: usize,
+    stored: usize,
     frame: usize,
 }
 
@@ -177,9 +183,9 @@ fn write_row(
             for (i, spec) in outputs.iter().enumerate() {
                 if spec.dtype() == DType::U32 {
                     let values = runner.indices(&spec.name, row)?.iter().map(|x| x.to_le_bytes());
-                    output.value(i, place.sequence, place.frame, values)?;
+                    output.value(i, place.stored, place.frame, values)?;
                 } else {
-                    output.value(i, place.sequence, place.frame, floats(spec)?.into_iter().map(f32::to_le_bytes))?;
+                    output.value(i, place.stored, place.frame, floats(spec)?.into_iter().map(f32::to_le_bytes))?;
                 }
             }
         }

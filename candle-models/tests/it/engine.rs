@@ -227,6 +227,70 @@ fn states_can_be_saved_restored_and_forked_in_the_middle_of_a_game() {
 }
 
 #[test]
+fn states_go_from_sessions_to_rows_of_a_runner_and_back() {
+    unless_it_hangs(|| {
+        let model = model(BUNDLES[1]);
+        let engine = Engine::start(model.clone(), &Options::default()).unwrap();
+        let (mut played, mut fresh, mut runner) =
+            (engine.open().unwrap(), engine.open().unwrap(), Runner::new(model.clone(), 2, 1).unwrap());
+        let advance = |session: &mut Session, n: u64| {
+            Frame::random(&*model, 1, n).fill(session);
+            session.step().unwrap();
+        };
+        (0..5).for_each(|n| advance(&mut played, n));
+        let row = played.save().unwrap();
+        let states = runner.save().unwrap().scatter_rows(&[1], &row).unwrap();
+        runner.restore(&states).unwrap();
+        let error = runner.restore(&row).unwrap_err().to_string();
+        assert!(error.contains("expected F32 [2, ") && error.contains("found F32 [1, "), "{error}");
+        let frame = Frame::random(&*model, 1, 5);
+        frame.floats.iter().for_each(|(name, values)| runner.set_f32(name, &values.repeat(2)).unwrap());
+        frame.indices.iter().for_each(|(name, values)| runner.set_u32(name, &values.repeat(2)).unwrap());
+        runner.step(&[false; 2]).unwrap();
+        for (row, session) in [&mut fresh, &mut played].into_iter().enumerate() {
+            advance(session, 5);
+            for (x, y) in session.floats("logits").unwrap().iter().zip(runner.floats("logits", row).unwrap()) {
+                assert!((x - y).abs() <= 2e-5 * (1.0 + x.abs().max(y.abs())), "row {row}: {x} and {y}");
+            }
+        }
+        fresh.restore(&runner.save().unwrap().gather_rows(&[1]).unwrap()).unwrap();
+        advance(&mut fresh, 6);
+        advance(&mut played, 6);
+        assert_eq!(fresh.indices("action").unwrap(), played.indices("action").unwrap());
+    });
+}
+
+#[test]
+fn the_bytes_of_an_input_or_output_are_those_of_its_slice() {
+    let model = model(BUNDLES[0]);
+    let engine = Engine::start(model.clone(), &Options::default()).unwrap();
+    let (mut session, mut runner) = (engine.open().unwrap(), Runner::new(model.clone(), 3, 1).unwrap());
+    let range = |start: *const u8, bytes: usize| (start.addr(), bytes);
+    let of = |bytes: *const [u8]| range(bytes.cast(), bytes.len());
+    for spec in &model.signature().inputs {
+        let (of_session, of_row) = (session.input_bytes(spec).unwrap(), runner.input_bytes(spec, 2).unwrap());
+        let (slice, row) = match spec.dtype() {
+            candle_core::DType::U32 => {
+                (session.indices_mut(&spec.name).unwrap().as_ptr().cast(), runner.indices_mut(&spec.name, 2).unwrap().as_ptr().cast())
+            }
+            _ => (session.floats_mut(&spec.name).unwrap().as_ptr().cast(), runner.floats_mut(&spec.name, 2).unwrap().as_ptr().cast()),
+        };
+        assert_eq!((of(of_session), of(of_row)), (range(slice, 4 * spec.width()), range(row, 4 * spec.width())), "{}", spec.name);
+        assert!(runner.input_bytes(spec, 3).is_err());
+    }
+    for spec in &model.signature().outputs {
+        let (slice, row) = match spec.dtype() {
+            candle_core::DType::U32 => {
+                (session.indices(&spec.name).unwrap().as_ptr().cast(), runner.indices(&spec.name, 2).unwrap().as_ptr().cast())
+            }
+            _ => (session.floats(&spec.name).unwrap().as_ptr().cast(), runner.floats(&spec.name, 2).unwrap().as_ptr().cast()),
+        };
+        let found = (of(session.output_bytes(spec).unwrap()), of(runner.output_bytes(spec, 2).unwrap()));
+        assert_eq!(found, (range(slice, 4 * spec.width()), range(row, 4 * spec.width())), "{}", spec.name);
+    }
+}
+
+#[test]
 fn inputs_out_of_range_are_named_before_they_reach_the_model() {
     unless_it_hangs(|| {
         let model = model(BUNDLES[0]);

@@ -225,12 +225,6 @@ fn one_port_names_and_draws() {
         let out = place.out(name);
         done(place.run(&[&["--out", &out], more].concat()));
         lines(Path::new(&out))
-            .into_iter()
-            .map(|mut line| {
-                line.as_object_mut().unwrap().remove("microseconds");
-                line
-            })
-            .collect::<Vec<_>>()
     };
     let both = run("both.jsonl", &[]);
     let second = run("second.jsonl", &["--port", "2"]);
@@ -734,38 +728,71 @@ fn every_odd_replay_is_a_result_or_one_line() {
 
 #[test]
 fn a_replay_that_is_encoded_is_run_like_the_replay() {
-    let scratch = tempfile::tempdir().unwrap();
-    let [encoded, of_tensors, of_replay] = ["encoded", "tensors", "replay"].map(|name| scratch.path().join(name).with_extension("safetensors"));
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let [bundle, game] = ["weights/policy-mlp", "examples/data/simulated.slp"].map(|path| root.join(path));
-    let done = |arguments: &[&OsStr]| {
-        let answer = infer(arguments);
-        assert_eq!(answer.code, Some(0), "{}", answer.stderr);
-        answer.stdout
+    let place = Place::new(&small(), 60);
+    let encode = |bundle: &str, out: &str, more: &[&str]| {
+        let start = ["encode".to_owned(), bundle.to_owned(), place.out("game.slp"), "--out".to_owned(), place.out(out)];
+        start.into_iter().chain(more.iter().map(|s| (*s).to_owned())).collect::<Vec<_>>()
     };
-    let [encode, run, out, port] = ["encode", "run", "--out", "--port"].map(OsStr::new);
-    let told = done(&[encode, bundle.as_os_str(), game.as_os_str(), out, encoded.as_os_str()]);
-    assert!(told.contains("features F32 [2, ") && told.contains("previous_action U32 [2, "), "{told}");
-    done(&[run, bundle.as_os_str(), encoded.as_os_str(), out, of_tensors.as_os_str()]);
-    done(&[run, bundle.as_os_str(), game.as_os_str(), out, of_replay.as_os_str()]);
-    let logits = |path: &Path| NamedTensors::load_safetensors(path).unwrap().get("logits").unwrap().clone();
-    let (found, want) = (logits(&of_tensors), logits(&of_replay));
+    let (bundle, frames) = (place.out("policy"), place.game.frames.len() - 1 - place.policy.config().delay);
+    let told = done(encode(&bundle, "encoded.safetensors", &[]));
+    assert!(told.contains(&format!("features F32 [2, {frames}, {WIDTH}]")) && told.contains("previous_action U32 [2, "), "{told}");
+    done(place.run(&["--out", &place.out("replay.safetensors")]));
+    done(place.run_on("encoded.safetensors", &["--out", &place.out("tensors.safetensors")]));
+    let logits = |name: &str| NamedTensors::load_safetensors(place.path(name)).unwrap().get("logits").unwrap().clone();
+    let (found, want) = (logits("tensors.safetensors"), logits("replay.safetensors"));
     assert_eq!(found.dims(), want.dims());
     let worst = (found - want).unwrap().abs().unwrap().flatten_all().unwrap().max(0).unwrap().to_scalar::<f32>().unwrap();
     // Batches of two and of four rows sum in different orders.
     assert!(worst < 1e-4, "{worst}");
+    done(encode(&bundle, "encoded.safetensors", &["--port", "1"]));
+    assert_eq!(NamedTensors::load_safetensors(place.path("encoded.safetensors")).unwrap().get("features").unwrap().dim(0).unwrap(), 1);
 
-    done(&[encode, bundle.as_os_str(), game.as_os_str(), out, encoded.as_os_str(), port, OsStr::new("1")]);
-    assert_eq!(NamedTensors::load_safetensors(&encoded).unwrap().get("features").unwrap().dim(0).unwrap(), 1);
-    let refused = |arguments: &[&OsStr], code: i32, reason: &str| {
-        let answer = infer(arguments);
-        assert_eq!(answer.code, Some(code), "{}", answer.stderr);
-        assert!(answer.stderr.contains(reason), "{}", answer.stderr);
-    };
-    let beams = root.join("weights/beam-c3");
-    refused(&[encode, beams.as_os_str(), game.as_os_str(), out, encoded.as_os_str()], 1, "a beam reads named tensors only");
-    refused(&[encode, bundle.as_os_str(), game.as_os_str(), out, OsStr::new("x.npz")], 2, "expected a name in .safetensors");
-    refused(&[encode, bundle.as_os_str(), game.as_os_str(), out, encoded.as_os_str(), OsStr::new("--sample")], 2, "--sample");
+    let beams = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weights/beam-c3");
+    refused(encode(beams.to_str().unwrap(), "x.safetensors", &[]), 1, &["game.slp", "a beam reads named tensors only"]);
+    refused(encode(&bundle, "x.npz", &[]), 2, &["x.npz", "expected a name in .safetensors"]);
+    refused(encode(&bundle, "x.safetensors", &["--sample"]), 2, &["--sample"]);
+    assert!(!place.path("x.safetensors").exists());
+}
+
+#[test]
+fn the_parts_of_a_run_are_the_whole_whatever_their_number() {
+    let place = Place::new(&small(), 60);
+    // Two blocks of 64 sequences and a part of one.
+    let policy = &place.policy;
+    let drawn = policy.signature().inputs.iter().map(|spec| (spec.name.clone(), spec.draw(&[150, 3], &Random::new(4)).unwrap()));
+    drawn.collect::<NamedTensors>().save_safetensors(place.path("many.safetensors")).unwrap();
+    fs::create_dir(place.path("games")).unwrap();
+    for seed in 0..5 {
+        replay::write(&simulate(seed, 30), place.path(&format!("games/{seed}.slp"))).unwrap();
+    }
+    for input in ["many.safetensors", "games"] {
+        let whole = place.out("whole.jsonl");
+        done(place.run_on(input, &["--out", &whole]));
+        for of in [1, 2, 3, 7] {
+            let part = |number: usize| {
+                let (out, shard) = (place.out("part.jsonl"), format!("{number}/{of}"));
+                done(place.run_on(input, &["--out", &out, "--shard", &shard]));
+                fs::read(out).unwrap()
+            };
+            assert!((0..of).map(part).collect::<Vec<_>>().concat() == fs::read(&whole).unwrap(), "{input} in {of} parts");
+        }
+    }
+    // Tensors by sequence.
+    let whole = place.out("whole.safetensors");
+    done(place.run_on("many.safetensors", &["--out", &whole]));
+    let logits = |path: &str| NamedTensors::load_safetensors(path).unwrap().get("logits").unwrap().clone();
+    let parts: Vec<Tensor> = (0..2)
+        .map(|number| {
+            let out = place.out("part.safetensors");
+            done(place.run_on("many.safetensors", &["--out", &out, "--shard", &format!("{number}/2")]));
+            logits(&out)
+        })
+        .collect();
+    let flat = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    assert_eq!(flat(&Tensor::cat(&parts, 0).unwrap()), flat(&logits(&whole)));
+    for wrong in ["2/2", "1", "a/2", "0/0"] {
+        refused(place.run(&["--shard", wrong]), 2, &["I/N"]);
+    }
 }
 
 #[test]
@@ -783,7 +810,12 @@ fn inspect_names_every_column_and_prints_a_program() {
         assert_eq!(next, width as u64, "{tensor}");
     }
     let program = infer([OsStr::new("inspect"), OsStr::new("--forward"), bundle.as_os_str()]).stdout;
-    let expected = ["W[\"blocks.1.a_log\"]", "def policy(W, inputs, state):", "0           own.percent: times 0.01, clipped to 0 to 5", "# selective-scan"];
+    let expected = [
+        "W[\"blocks.1.a_log\"]",
+        "def policy(W, inputs, state):",
+        "0           own.percent: times 0.01, clipped to 0 to 5",
+        "# selective-scan",
+    ];
     for part in expected {
         assert!(program.contains(part), "{part} in {program}");
     }

@@ -1,8 +1,9 @@
 //! What every run is asked, and the run itself.
 
-use super::{TrainingPlan, TrainingResult, resume};
+use super::resume;
 use crate::parallel::connect::{connect, gpus, local_device};
 use crate::parallel::environment::from_environment;
+use crate::plan::{TrainingPlan, TrainingResult};
 use crate::run::{Ended, Place};
 use crate::stop::{Reason, Stop};
 use crate::trainer::{Outcome, Resources};

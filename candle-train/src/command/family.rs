@@ -1,14 +1,10 @@
 //! What the command wants to know of a family beside its networks.
 
 use super::RunArguments;
-use crate::report::About;
-use crate::run::{Ended, Place, Stop};
-use crate::trainer::Resources;
 use anyhow::{Result, bail};
 use candle_models::Error;
 use candle_models::registry::Family;
 use clap::{ArgMatches, Command};
-use std::path::Path;
 
 /// A family as the command knows it: `candle-train NAME` trains one of its models.
 pub trait TrainFamily: Family {
@@ -70,41 +66,4 @@ impl Presets {
             false => Err(Error::config("preset", format!("expected one of {}, found '{name}'", self.names.join(", ")))),
         }
     }
-}
-
-/// A run that is ready to start: everything that can be wrong with it has been checked.
-pub trait TrainingPlan {
-    /// What it gives.
-    type Trained: TrainingResult;
-
-    /// What it computes with.
-    fn resources(&self) -> &Resources;
-
-    /// What its report says of it. The configuration and the table of the model are printed, too.
-    ///
-    /// # Errors
-    /// If the configuration cannot be written as text.
-    fn about(&self) -> candle_models::Result<About>;
-
-    /// What is printed below them: its data, its size, its length. The last line goes on with what it computes with.
-    fn describe(&self) -> String;
-
-    /// Trains until the last step, or until `stop` says so.
-    ///
-    /// # Errors
-    /// As [`Run::train`](crate::run::Run::train).
-    fn train(self, place: &Place, stop: &Stop) -> candle_models::Result<Self::Trained>;
-}
-
-/// What a run gave.
-pub trait TrainingResult {
-    /// How it ended, and its parameters.
-    fn ended(&self) -> &Ended;
-
-    /// Writes the model to a directory as a bundle, and gives the lines of figures to print. Rank 0 is asked. Of a run that was
-    /// stopped the card says so.
-    ///
-    /// # Errors
-    /// If the bundle cannot be written.
-    fn save(&self, bundle: &Path) -> candle_models::Result<String>;
 }

@@ -1,7 +1,7 @@
 //! The command `candle-train` as a function of the families that a program knows: [`run`] them, its own and those shipped.
 //!
 //! What every run is asked, where it keeps its files, when it stops, what is printed of it and how its bundle is written is the same for all
-//! ([`RunArguments`]). A family says in [`TrainFamily`] which presets and options it has and makes a [`TrainingPlan`] of them.
+//! ([`RunArguments`]). A family says in [`TrainFamily`] which presets and options it has and makes a [`TrainingPlan`](crate::plan::TrainingPlan) of them.
 //!
 //! ```no_run
 //! use candle_train::{command, families};
@@ -20,7 +20,7 @@ mod resume;
 
 pub use arguments::{RunArguments, command_line};
 use arguments::{bundle_of, model_in};
-pub use family::{Presets, TrainFamily, TrainingPlan, TrainingResult};
+pub use family::{Presets, TrainFamily};
 
 use crate::checkpoint::Which;
 use crate::export::export;

@@ -3,11 +3,15 @@
 pub mod beam;
 pub mod policy;
 
+#[cfg(feature = "cli")]
 use crate::command::TrainFamily;
+#[cfg(feature = "cli")]
 use candle_models::registry::Registry;
+#[cfg(feature = "cli")]
 use candle_models::{beam::BeamFamily, policy::PolicyFamily};
 
 /// All of them, as the command `candle-train` knows them.
+#[cfg(feature = "cli")]
 pub fn shipped() -> Registry<dyn TrainFamily> {
     Registry::new([&PolicyFamily, &BeamFamily])
 }

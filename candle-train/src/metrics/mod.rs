@@ -8,7 +8,7 @@ pub use record::StepFigures;
 
 use crate::task::{Direction, Evaluation};
 use candle_core::Device;
-use candle_models::{Error, Result, nvml};
+use candle_models::{Error, Result};
 use events::Events;
 use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) use record::short_time;
@@ -100,12 +100,13 @@ impl Reporter {
 
     /// Megabytes in use on the GPU, and the same for people: nothing for the CPU.
     fn gpu_memory(&self) -> (Option<f64>, String) {
-        let mb = nvml::device_memory_in_use(&self.device).map(|bytes| bytes as f64 / 1e6);
-        match (&self.device, mb) {
-            (Device::Cuda(_), Some(mb)) => (Some(mb), format!(" | GPU {mb:.0} MB")),
-            (Device::Cuda(_), None) => (None, format!(" | GPU {}", nvml::UNKNOWN)),
-            _ => (None, String::new()),
+        #[cfg(feature = "cuda")]
+        if self.device.is_cuda() {
+            use candle_models::nvml;
+            let mb = nvml::device_memory_in_use(&self.device).map(|bytes| bytes as f64 / 1e6);
+            return (mb, mb.map_or_else(|| format!(" | GPU {}", nvml::UNKNOWN), |mb| format!(" | GPU {mb:.0} MB")));
         }
+        (None, String::new())
     }
 
     /// Changes the number of steps of the run, which is told from its pace where its budget is not one of steps.

@@ -414,7 +414,6 @@ pub fn floats(value: Value) -> Result<Option<Values<Value, Value>>> {
     Ok(Some(Values::floats(value)))
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::super::tensors::{Indices, TensorPass};
@@ -442,7 +441,8 @@ mod tests {
 
     #[test]
     fn an_operation_without_a_formula_is_named() {
-        let signature = Signature { inputs: vec![TensorSpec::f32("x", &[2])], outputs: vec![TensorSpec::f32("y", &[2])], state: Vec::new() };
+        let signature =
+            Signature { inputs: vec![TensorSpec::f32("x", &[2])], outputs: vec![TensorSpec::f32("y", &[2])], state: Vec::new() };
         let record = |recorder: &mut super::super::program::Recorder| {
             let x = recorder.input("x")?;
             Ok(vec![Output::Floats(recorder.apply(Own, &[&x])?)])

@@ -143,7 +143,9 @@ impl<'a> Function<'a> {
         text.push_str("    \"\"\"\n");
         text.push_str(&self.lines);
         let dictionary = |specs: &[crate::signature::TensorSpec], values: &[Value]| -> String {
-            let entry = |(spec, value): (&crate::signature::TensorSpec, &Value)| format!("\"{}\": {}", spec.name, self.expressions[value.number()].text);
+            let entry = |(spec, value): (&crate::signature::TensorSpec, &Value)| {
+                format!("\"{}\": {}", spec.name, self.expressions[value.number()].text)
+            };
             format!("{{{}}}", specs.iter().zip(values).map(entry).collect::<Vec<_>>().join(", "))
         };
         let _ = writeln!(text, "    outputs = {}", dictionary(&signature.outputs, graph.outputs()));
@@ -196,7 +198,8 @@ impl<'a> Function<'a> {
         };
         let list = || operands.iter().map(|value| self.expressions[value.number()].text.as_str()).collect::<Vec<_>>().join(", ");
         let method = |call: String| Expression::atom(format!("{}.{call}", operand(0).within(Binding::Atom)));
-        let places = |axis: usize, at: String| Expression::atom(format!("{}[{}{at}]", operand(0).within(Binding::Atom), ":, ".repeat(axis)));
+        let places =
+            |axis: usize, at: String| Expression::atom(format!("{}[{}{at}]", operand(0).within(Binding::Atom), ":, ".repeat(axis)));
         let (helper, expression) = match operator {
             Operator::Add => (None, infix("+", Binding::Sum)),
             Operator::Sub => (None, infix("-", Binding::Sum)),

@@ -74,7 +74,10 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: &Arguments) -> Resul
             for (who, answers) in answers {
                 let differences = sequences.between(model, &sequences.answers(model)?, &answers)?;
                 if let Some(d) = differences.iter().find(|d| !d.within(tolerance)) {
-                    return Err(Error::file(out.join(file), format!("not written, {who} is off by more than {tolerance} of its range: {d}")));
+                    return Err(Error::file(
+                        out.join(file),
+                        format!("not written, {who} is off by more than {tolerance} of its range: {d}"),
+                    ));
                 }
                 told.push((format!("{who} of {name}"), differences));
             }
@@ -86,7 +89,11 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: &Arguments) -> Resul
 
 fn report(out: &Path, written: &[(String, usize)], told: &[(String, Vec<Difference>)], tolerance: f32) -> Result<()> {
     for (file, bytes) in written {
-        line(format_args!("{}: {}, operator set {OPERATOR_SET}, IR version {IR_VERSION}", out.join(file).display(), cli::bytes(*bytes as u64)))?;
+        line(format_args!(
+            "{}: {}, operator set {OPERATOR_SET}, IR version {IR_VERSION}",
+            out.join(file).display(),
+            cli::bytes(*bytes as u64)
+        ))?;
     }
     line(format_args!("worst differences from the engine over {} (tolerance {tolerance} of the range):", RandomSequences::OVER))?;
     for (who, differences) in told {

@@ -1,6 +1,8 @@
 //! A graph as an ONNX model: operator set 17, IR version 8.
 
-use super::proto::{Attribute, Dimension, Element, Entry, Graph as Proto, Length, Model, Node, OperatorSet, Shape, Tensor, Type, TensorType, ValueInfo};
+use super::proto::{
+    Attribute, Dimension, Element, Entry, Graph as Proto, Length, Model, Node, OperatorSet, Shape, Tensor, TensorType, Type, ValueInfo,
+};
 use crate::Result;
 use crate::exec::graph::{Definition, Graph, Operator, Value};
 use crate::infer::inspect;
@@ -49,7 +51,8 @@ impl Writer {
     fn write(&mut self, graph: &Graph) -> Result<()> {
         let signature = graph.signature();
         self.proto.input = signature.inputs.iter().map(|spec| info(&spec.name, spec, inspect::explained(spec))).collect();
-        let state = |spec: &TensorSpec| info(&format!("state.{}", spec.name), spec, "zeros before the first frame and after a reset".to_owned());
+        let state =
+            |spec: &TensorSpec| info(&format!("state.{}", spec.name), spec, "zeros before the first frame and after a reset".to_owned());
         self.proto.input.extend(signature.state.iter().map(state));
         for (value, definition) in graph.definitions() {
             let name = match definition {
@@ -77,7 +80,11 @@ impl Writer {
             for (value, spec) in values.iter().zip(specs) {
                 let (from, to) = (self.names[value.number()].clone(), format!("{prefix}.{}", spec.name));
                 self.proto.output.push(info(&to, spec, spec.meaning.to_owned()));
-                self.node("Identity", vec![from], to, Vec::new());
+                // Some runtimes keep integers in a type of their own, which a cast ends.
+                match spec.dtype() {
+                    DType::U32 => self.node("Cast", vec![from], to, vec![int("to", Element::Int64 as i64)]),
+                    _ => self.node("Identity", vec![from], to, Vec::new()),
+                };
             }
         }
         Ok(())

@@ -60,7 +60,8 @@ impl Operation for Choose {
         let (Choice { column, columns, classes }, [logits, uniform], [wanted]) =
             (self.0, operands(self.name(), x)?, operands(self.name(), ids)?);
         let (uniform, wanted, zero) = (graph.columns(uniform, column, columns), graph.columns(wanted, column, columns), graph.float(0.0));
-        let (likeliest, drawn) = if classes == 2 { two_classes(graph, logits, uniform) } else { many_classes(graph, logits, uniform, self.0)? };
+        let (likeliest, drawn) =
+            if classes == 2 { two_classes(graph, logits, uniform) } else { many_classes(graph, logits, uniform, self.0)? };
         let greedy = graph.node(Operator::Less, &[uniform, zero]);
         let chosen = graph.node(Operator::Where, &[greedy, likeliest, drawn]);
         Ok(Some(Values::indices(graph.unless_given(wanted, chosen))))

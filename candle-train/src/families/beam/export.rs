@@ -1,7 +1,7 @@
 //! The result of a run as a model bundle with its card.
 
 use super::run::Trained;
-use crate::command::TrainingResult;
+use crate::plan::TrainingResult;
 use crate::run::Ended;
 use candle_models::Result;
 use candle_models::beam::{FAMILY, Scheme};

@@ -6,6 +6,8 @@
 pub mod alignment;
 pub mod config;
 pub mod export;
+#[cfg(feature = "cli")]
 mod family;
+#[cfg(feature = "cli")]
 pub mod page;
 pub mod run;

@@ -3,8 +3,8 @@
 use super::alignment::Alignment;
 use super::config::RunConfig;
 use crate::budget::Budget;
-use crate::command::TrainingPlan;
 use crate::export::Skeleton;
+use crate::plan::TrainingPlan;
 use crate::report::About;
 use crate::run::{Ended, Place, Run};
 use crate::stop::Stop;

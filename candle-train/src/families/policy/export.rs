@@ -2,8 +2,8 @@
 
 use super::config::RunConfig;
 use super::run::Trained;
-use crate::command::TrainingResult;
 use crate::export::Skeleton;
+use crate::plan::TrainingResult;
 use crate::run::Ended;
 use candle_models::bundle::{self, CARD, Manifest};
 use candle_models::policy::baselines::Baselines;

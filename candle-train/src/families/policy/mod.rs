@@ -8,13 +8,16 @@ pub mod config;
 pub mod dataset;
 pub mod evaluate;
 pub mod export;
+#[cfg(feature = "cli")]
 mod family;
 mod games;
 pub mod imitation;
 pub mod loader;
 pub mod loss;
 pub mod plan;
+#[cfg(feature = "cli")]
 mod replays;
 pub mod run;
+#[cfg_attr(not(feature = "slippi"), expect(dead_code, reason = "only encoded replays lie on disk"))]
 pub mod shards;
 pub mod split;

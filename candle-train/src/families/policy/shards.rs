@@ -20,8 +20,10 @@
 
 mod checked;
 mod encode;
+#[cfg(feature = "slippi")]
 mod prepare;
 
+#[cfg(feature = "slippi")]
 pub use prepare::{Prepared, prepare};
 
 use crate::identity::hex;

@@ -12,9 +12,11 @@ use super::replay;
 use crate::bundle::Bundle;
 use crate::cli::Usage;
 use crate::engine::Placement;
-use crate::infer::{Call, Columns, Comparison, Demo, Difference, Help, InferFamily, Measure, Opened, RandomSequences, Reader, find_shipped};
-use agreement::{Agreement, Choices};
+use crate::infer::{
+    Call, Columns, Comparison, Demo, Difference, Help, InferFamily, Measure, Opened, RandomSequences, Reader, find_shipped,
+};
 use crate::tensors::NamedTensors;
+use agreement::{Agreement, Choices};
 use anyhow::Result;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use replays::Replays;

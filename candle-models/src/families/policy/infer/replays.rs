@@ -3,11 +3,11 @@
 use super::watch::{Moment, Seen, Watch};
 use super::{Bundle, Options, Placement};
 use crate::engine::{Histogram, Model, Runner};
+use crate::families::policy::BASELINES;
 use crate::families::policy::actions::{self, ACTION, Action, COMPONENTS, GROUP_NAMES, GROUPS, LOGITS, SAMPLE};
 use crate::families::policy::baselines::{Baselines, Likelihood, TABLE_NAMES, TABLES, table};
 use crate::families::policy::game::{self, Game};
 use crate::families::policy::replay::Reader as ReplayReader;
-use crate::families::policy::BASELINES;
 use crate::infer::{Column, Output, Reader, Source, line, percentiles};
 use crate::random::Random;
 use crate::{Error, cli};
@@ -72,7 +72,6 @@ struct FrameLine<'a> {
     chosen: String,
     nll: BTreeMap<&'a str, f32>,
     value: f32,
-    microseconds: f64,
 }
 
 impl Replays {
@@ -282,7 +281,6 @@ impl Decision<'_> {
                 chosen: self.chosen.to_string(),
                 nll: GROUP_NAMES.into_iter().zip(self.nll).collect(),
                 value: self.value,
-                microseconds: self.time.as_secs_f64() * 1e6,
             })?),
             Output::Tensors(..) => self.store(output),
         }
