@@ -127,7 +127,7 @@ pub struct RankScaling {
 
 /// What a row says where there is no program for ranks.
 const NO_PROGRAM: &str = "not available: ranks are processes of candle-train, and none was named: \
-                          cargo build --release -p candle-train --features mpi, then --ranks target/release/candle-train";
+                          cargo build --release -p candle-train --features cli,mpi, then --ranks target/release/candle-train";
 
 impl ScalingSuite {
     /// Names the argument at fault.

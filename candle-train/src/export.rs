@@ -9,6 +9,10 @@ use candle_models::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// What every card says of its networks.
+pub(crate) const EQUATIONS: &str = "`candle-infer inspect --forward` prints the networks as equations with the names of their parameters, \
+     `candle-infer onnx` writes them as ONNX.\n";
+
 /// Where a run keeps its skeleton.
 const MODEL: &str = "model";
 

@@ -101,7 +101,7 @@ impl Tool {
 }
 
 /// The command line: the suites, with what the families add to them, and the tools.
-fn command(families: &Families) -> Command {
+pub fn command(families: &Families) -> Command {
     let command = Command::new("candle-bench").version(env!("CARGO_PKG_VERSION")).subcommand_required(true).arg_required_else_help(true);
     let command = command.about("Latency and batch tables of the shipped models, and comparisons with other libraries.");
     Tool::augment_subcommands(command.subcommands(suites(families).iter().map(|suite| (suite.command)(families))))

@@ -101,7 +101,7 @@ pub unsafe fn run<A: Into<OsString> + Clone>(registry: &Registry<dyn InferFamily
 }
 
 /// The command line with what the families add to it.
-fn command(registry: &Registry<dyn InferFamily>) -> clap::Command {
+pub fn command(registry: &Registry<dyn InferFamily>) -> clap::Command {
     Arguments::command()
         .mut_subcommand("run", |command| run::describe(options::extend(command, registry, options::RUN), registry))
         .mut_subcommand("demo", |command| demo::describe(options::extend(command, registry, options::RUN), registry))

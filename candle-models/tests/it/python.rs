@@ -111,3 +111,24 @@ fn an_onnx_file_that_cannot_be_checked_is_not_written() {
     assert!(error.contains("false has not run the model: it says nothing"), "{error}");
     assert!(run("no-such-bundle", "false").contains("no-such-bundle"));
 }
+
+#[test]
+fn the_program_of_the_guide_runs() {
+    let (Some(python), scratch) = (python(), tempfile::tempdir().unwrap()) else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let guide = fs::read_to_string(root.join("docs/other_programs.md")).unwrap();
+    let shown = guide.split("\n```python\n").nth(1).unwrap().split("\n```").next().unwrap();
+    let printed = Command::new(PROGRAM).args(["inspect", "--forward", "weights/policy-mlp"]).current_dir(root).output().unwrap();
+    fs::write(scratch.path().join("policy.py"), printed.stdout).unwrap();
+    let others = std::env::var_os("PYTHONPATH").unwrap_or_default();
+    let paths = std::iter::once(scratch.path().to_owned()).chain(std::env::split_paths(&others));
+    let run = Command::new(python)
+        .args(["-c", shown])
+        .current_dir(root)
+        .env("PYTHONPATH", std::env::join_paths(paths).unwrap())
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let action = String::from_utf8(run.stdout).unwrap();
+    assert_eq!(action.split_whitespace().filter(|word| word.contains(|c: char| c.is_ascii_digit())).count(), 13, "{action}");
+}

@@ -116,7 +116,7 @@ pub unsafe fn run<A: Into<OsString>>(registry: &Registry<dyn TrainFamily>, argum
 }
 
 /// The command line: for each family its name and its further commands, then what knows no family.
-fn command(registry: &Registry<dyn TrainFamily>) -> Command {
+pub fn command(registry: &Registry<dyn TrainFamily>) -> Command {
     let command = Command::new("candle-train").version(env!("CARGO_PKG_VERSION"));
     let of = |family: &'static dyn TrainFamily| {
         let Presets { default, help, .. } = family.presets();

@@ -2,7 +2,7 @@
 """The first hundred training steps of the Mamba policy in PyTorch, on the batches and initial weights of candle-train.
 
     candle-bench/peers/setup.sh                                   # once: the pinned PyTorch
-    CANDLE_PARITY=DIR cargo test -p candle-train --test it parity::dump -- --ignored
+    CANDLE_PARITY=DIR cargo test -p candle-train --features cli --test it parity::dump -- --ignored
     candle-bench/peers/.venv/bin/python candle-train/tests/parity/parity.py DIR [--golden FILE] [--f64]
 
 The dump holds what candle-train's own loader gave (of simulated games, or of the replays that CANDLE_PARITY_REPLAYS names):

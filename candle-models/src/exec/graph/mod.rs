@@ -1,5 +1,5 @@
 //! A model's step as a graph of standard operators: what [`Recorder`](super::program::Recorder) has noted, each operation written out by
-//! [`Operation::formula`] in operators of ONNX (operator set 17). The graph is printed as a program, exported as ONNX, and evaluated on
+//! [`Operation::formula`](super::Operation::formula) in operators of ONNX (operator set 17). The graph is printed as a program, exported as ONNX, and evaluated on
 //! Candle tensors to compare it with what it was made from.
 //!
 //! A step is one frame of `B` rows. Its inputs and states come in, its outputs and the states behind the frame go out; a reset is the
@@ -7,9 +7,9 @@
 
 mod evaluate;
 
+use super::Target;
 use super::operation::Values;
 use super::program::{Output, Program, Slot};
-use super::{SAMPLE, Target};
 use crate::engine::Model;
 use crate::ops::{Format, Linear};
 use crate::signature::Signature;
@@ -197,11 +197,6 @@ impl Graph {
     /// Every value, in order.
     pub fn definitions(&self) -> impl Iterator<Item = (Value, &Definition)> {
         self.definitions.iter().enumerate().map(|(i, definition)| (Value(i), definition))
-    }
-
-    /// Where a value comes from.
-    pub fn definition(&self, value: Value) -> &Definition {
-        &self.definitions[value.0]
     }
 
     /// What the recorded operation of that number is called.
@@ -395,13 +390,6 @@ impl Graph {
         let bases: Vec<i64> = columns.iter().map(|(_, base)| *base as i64).collect();
         let bases = self.constant(Tensor::from_vec(bases, columns.len(), &Device::Cpu)?);
         Ok(self.add(chosen, bases))
-    }
-
-    /// `chosen` where `wanted` says [`SAMPLE`], otherwise `wanted`.
-    pub fn unless_given(&mut self, wanted: Value, chosen: Value) -> Value {
-        let sample = self.integer(i64::from(SAMPLE));
-        let free = self.node(Operator::Equal, &[wanted, sample]);
-        self.node(Operator::Where, &[free, chosen, wanted])
     }
 }
 

@@ -17,15 +17,12 @@ const MOST: usize = 4096;
 /// What the program calls beside NumPy, each written out where it is used.
 const HELPERS: [(&str, &str); 7] = [
     ("conv2d", include_str!("conv2d.py")),
-    ("erf", "def erf(x):\n    return np.vectorize(math.erf, otypes=[np.float32])(x)\n"),
-    (
-        "layer_norm",
-        "def layer_norm(x, gain, offset, epsilon):\n    apart = x - x.mean(-1, keepdims=True)\n    return apart / np.sqrt((apart * apart).mean(-1, keepdims=True) + epsilon) * gain + offset\n",
-    ),
-    ("relu", "def relu(x):\n    return np.maximum(x, 0)\n"),
-    ("sigmoid", "def sigmoid(x):\n    return 1 / (1 + np.exp(-x))\n"),
-    ("softmax", "def softmax(x):\n    shares = np.exp(x - x.max(-1, keepdims=True))\n    return shares / shares.sum(-1, keepdims=True)\n"),
-    ("softplus", "def softplus(x):\n    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))\n"),
+    ("erf", include_str!("erf.py")),
+    ("layer_norm", include_str!("layer_norm.py")),
+    ("relu", include_str!("relu.py")),
+    ("sigmoid", include_str!("sigmoid.py")),
+    ("softmax", include_str!("softmax.py")),
+    ("softplus", include_str!("softplus.py")),
 ];
 
 /// The program of a bundle: a function for each network.

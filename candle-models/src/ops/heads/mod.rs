@@ -64,7 +64,9 @@ impl Operation for Choose {
             if classes == 2 { two_classes(graph, logits, uniform) } else { many_classes(graph, logits, uniform, self.0)? };
         let greedy = graph.node(Operator::Less, &[uniform, zero]);
         let chosen = graph.node(Operator::Where, &[greedy, likeliest, drawn]);
-        Ok(Some(Values::indices(graph.unless_given(wanted, chosen))))
+        let sample = graph.integer(i64::from(SAMPLE));
+        let free = graph.node(Operator::Equal, &[wanted, sample]);
+        Ok(Some(Values::indices(graph.node(Operator::Where, &[free, chosen, wanted]))))
     }
 
     #[cfg(feature = "cuda")]

@@ -1,6 +1,7 @@
 //! The result of a run as a model bundle with its card.
 
 use super::run::Trained;
+use crate::export::EQUATIONS;
 use crate::plan::TrainingResult;
 use crate::run::Ended;
 use candle_models::Result;
@@ -42,6 +43,7 @@ fn card(trained: &Trained) -> Result<String> {
         "Aligns a link of {transmit} transmit and {receive} receive antennas in {} measurements: {what}. {parameters} parameters.\n",
         config.model.measurements
     );
+    let _ = writeln!(text, "{EQUATIONS}");
     let _ = writeln!(text, "## Figures\n");
     let (count, snr) = (config.episode.evaluated, config.episode.snr);
     let _ = writeln!(text, "On {count} channels that training never saw, at {snr} dB:\n");

@@ -2,6 +2,7 @@
 
 use super::config::RunConfig;
 use super::run::Trained;
+use crate::export::EQUATIONS;
 use crate::export::Skeleton;
 use crate::plan::TrainingResult;
 use crate::run::Ended;
@@ -63,6 +64,7 @@ fn card(trained: &Trained) -> Result<String> {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "# Game policy: {}\n", super::run::policy_name(config));
     let _ = writeln!(text, "Imitates players of Super Smash Bros. Melee, one action per frame of 1/60 s. {parameters} parameters.\n");
+    let _ = writeln!(text, "{EQUATIONS}");
     if from.simulated {
         let _ = writeln!(text, "**Trained on simulated games, not on recordings of people.**\n");
     }

@@ -1,0 +1,2 @@
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
