@@ -56,7 +56,7 @@ pub mod tensors;
 
 pub use candle_core;
 pub use error::{Error, Result};
-pub use families::{beam, policy};
+pub use families::{agent, beam, policy};
 
 /// Compiles the program of the README.
 #[cfg(doctest)]

@@ -40,6 +40,7 @@ mod flat;
 pub mod gradients;
 pub mod host;
 pub mod identity;
+pub mod lanes;
 pub mod launch;
 pub mod metrics;
 pub mod optim;
@@ -58,4 +59,4 @@ pub mod summary;
 pub mod task;
 pub mod trainer;
 
-pub use families::{beam, policy};
+pub use families::{agent, beam, policy};

@@ -1,5 +1,6 @@
 //! A configuration in three layers: a preset, over it a TOML file, over that single keys as `a.b=c`.
 
+use candle_models::nn::BackboneConfig;
 use candle_models::{Error, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -12,6 +13,17 @@ pub type Usual<'a> = &'a dyn Fn(&str) -> Result<Table>;
 /// The [`Usual`] of a configuration that itself knows what is usual. It never fails.
 pub fn kind_alone(kind: &str) -> Result<Table> {
     Ok(Table::from_iter([("kind".to_owned(), Value::String(kind.to_owned()))]))
+}
+
+/// The [`Usual`] of a configuration with a backbone: one of another kind has its usual sizes.
+///
+/// # Errors
+/// If there is no such kind.
+pub fn usual_backbone(kind: &str) -> Result<Table> {
+    let named = BackboneConfig::named(kind);
+    let named =
+        named.ok_or_else(|| Error::config("kind", format!("expected one of {}, found '{kind}'", BackboneConfig::KINDS.join(", "))))?;
+    Table::try_from(named).map_err(|e| Error::config("kind", e))
 }
 
 /// `preset`, with the keys of `file` (TOML) and then those of `sets` (`a.b=c`) in place of its own.

@@ -1,5 +1,6 @@
 //! The families of this workspace, each a folder of its name and its place in the list.
 
+pub mod agent;
 pub mod beam;
 pub mod policy;
 
@@ -7,5 +8,5 @@ use crate::family::Families;
 
 /// All of them.
 pub fn shipped() -> Families {
-    Families::new([&candle_models::policy::PolicyFamily, &candle_models::beam::BeamFamily])
+    Families::new([&candle_models::policy::PolicyFamily, &candle_models::beam::BeamFamily, &candle_models::agent::AgentFamily])
 }

@@ -42,7 +42,7 @@ fn every_axis_has_its_curve_and_a_window_has_two_sides() {
         assert!(row.points.iter().all(|p| p.latency_us.p50 > 0.0 && p.samples_per_s > 0.0));
     }
     let missing = &rows[8];
-    assert!(missing.note.contains("--features mpi") && missing.line().ends_with(&missing.note), "{}", missing.line());
+    assert!(missing.note.contains("--features cli,mpi") && missing.line().ends_with(&missing.note), "{}", missing.line());
     assert!(missing.figures()[0].value.is_nan());
 }
 

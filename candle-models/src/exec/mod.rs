@@ -118,6 +118,10 @@ pub trait Executor: Sized {
     fn lookup_linear(&mut self, x: &Self::V, ids: &Self::I, tables: &[&Tensor], layer: &Linear) -> Result<Self::V> {
         self.run(Arc::new(ops::LookupLinear::new(tables, layer)), &[x], &[ids], &[])?.into_floats()
     }
+    /// `tables[ids] W + b`: [`lookup_linear`](Self::lookup_linear) without floats.
+    fn lookup(&mut self, ids: &Self::I, tables: &[&Tensor], layer: &Linear) -> Result<Self::V> {
+        self.run(Arc::new(ops::LookupLinear::new(tables, layer)), &[], &[ids], &[])?.into_floats()
+    }
     /// Normalises every group of the norm's width, then applies `act`.
     fn norm(&mut self, x: &Self::V, norm: &Norm, act: Activation) -> Result<Self::V> {
         self.apply(ops::ActivatedNorm { norm: norm.clone(), act }, &[x])

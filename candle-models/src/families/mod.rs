@@ -1,5 +1,6 @@
 //! The families of this crate, each a folder of its name and its place in the list.
 
+pub mod agent;
 pub mod beam;
 pub mod policy;
 
@@ -9,7 +10,7 @@ use crate::registry::{Family, Registry};
 
 macro_rules! list {
     () => {
-        Registry::new([&policy::PolicyFamily, &beam::BeamFamily])
+        Registry::new([&policy::PolicyFamily, &beam::BeamFamily, &agent::AgentFamily])
     };
 }
 

@@ -2,7 +2,9 @@
 
 mod attention;
 mod autoregressive;
+mod backbone;
 mod gru;
+mod heads;
 mod linear;
 mod mamba;
 mod mlp;
@@ -11,7 +13,10 @@ mod params;
 
 pub use attention::SlidingAttention;
 pub use autoregressive::Autoregressive;
+pub(crate) use backbone::within;
+pub use backbone::{Backbone, BackboneConfig};
 pub use gru::Gru;
+pub use heads::{ActionHeads, Heads, IndependentHeads};
 pub use linear::Linear;
 pub use mamba::{Mamba, MambaConfig};
 pub use mlp::{Dense, FeedForward};

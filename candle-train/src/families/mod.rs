@@ -1,5 +1,6 @@
 //! The families that this crate trains, each a folder of its name and its place in the list.
 
+pub mod agent;
 pub mod beam;
 pub mod policy;
 
@@ -8,10 +9,10 @@ use crate::command::TrainFamily;
 #[cfg(feature = "cli")]
 use candle_models::registry::Registry;
 #[cfg(feature = "cli")]
-use candle_models::{beam::BeamFamily, policy::PolicyFamily};
+use candle_models::{agent::AgentFamily, beam::BeamFamily, policy::PolicyFamily};
 
 /// All of them, as the command `candle-train` knows them.
 #[cfg(feature = "cli")]
 pub fn shipped() -> Registry<dyn TrainFamily> {
-    Registry::new([&PolicyFamily, &BeamFamily])
+    Registry::new([&PolicyFamily, &BeamFamily, &AgentFamily])
 }

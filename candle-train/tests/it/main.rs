@@ -4,6 +4,7 @@
 
 #[cfg(unix)]
 mod actors;
+mod agent;
 mod beam;
 mod beam_page;
 mod command;

@@ -87,10 +87,7 @@ impl BenchFamily for PolicyFamily {
     }
 
     fn attention_window(&self, bundle: &Bundle) -> Result<Option<usize>> {
-        Ok(match bundle.config::<PolicyConfig>()?.backbone {
-            BackboneConfig::Attention { window, .. } | BackboneConfig::Hybrid { window, .. } => Some(window),
-            BackboneConfig::Mlp { .. } | BackboneConfig::Mamba { .. } | BackboneConfig::Gru { .. } => None,
-        })
+        Ok(bundle.config::<PolicyConfig>()?.backbone.window())
     }
 
     fn trainee(&self, manifest: &Manifest) -> Result<Option<Arc<dyn Trainee>>> {

@@ -3,7 +3,6 @@
 //! Replay or live game to [`game`] types, [`embedding`] to an observation, [`Policy`] to an [`actions::Action`].
 
 pub mod actions;
-mod backbone;
 pub mod baselines;
 mod config;
 pub mod embedding;

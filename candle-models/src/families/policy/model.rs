@@ -1,17 +1,16 @@
 //! The policy network: observation to trunk, trunk to action and value.
 
 use super::actions::{ACTION, Action, COMPONENTS, LOGITS};
-use super::backbone::Backbone;
 use super::config::PolicyConfig;
 use super::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH};
-use super::heads::ActionHeads;
+use super::heads;
 use crate::Result;
 use crate::bundle::{Bundle, ParameterSpec};
 use crate::engine::Model;
 use crate::exec::Executor;
 use crate::exec::program::{Output, Recorder};
 use crate::exec::tensors::{self, Regularisation};
-use crate::nn::{Init, Linear, Norm, Params};
+use crate::nn::{ActionHeads, Backbone, Init, Linear, Norm, Params};
 use crate::ops::Activation;
 use crate::recurrent::Recurrent;
 use crate::signature::{Signature, TensorSpec};
@@ -48,11 +47,11 @@ impl Policy {
     /// The network with parameters from `params`.
     pub fn new(config: &PolicyConfig, params: &Params) -> Result<Self> {
         config.validate()?;
-        let (first, trunk, embedding) = (Backbone::inputs(config), config.trunk(), config.embedding);
+        let (first, trunk, embedding) = (config.backbone.inputs(config.hidden), config.trunk(), config.embedding);
         let classes = COMPONENTS.map(|component| u32::from(component.classes));
         let ids: Vec<u32> = (0..IDS).map(id_limit).collect();
         let mut state = Vec::new();
-        let backbone = Backbone::new(config, params, &mut state)?;
+        let backbone = Backbone::new(&config.backbone, config.hidden, params, &mut state)?;
         let signature = Signature {
             inputs: vec![
                 TensorSpec::f32("features", &[WIDTH]).says("what the game shows, as the embedding lays it out"),
@@ -80,7 +79,7 @@ impl Policy {
             input: Linear::new(WIDTH + IDS * embedding, first, &params.pp("input"))?,
             input_norm: Norm::layer(first, &params.pp("input_norm"))?,
             backbone,
-            heads: ActionHeads::new(config.heads, trunk, &params.pp("heads"))?,
+            heads: heads::new(config.heads, trunk, &params.pp("heads"))?,
             value: [Linear::new(trunk, VALUE, &params.pp("value.0"))?, Linear::new(VALUE, 1, &params.pp("value.1"))?],
             device: params.device().clone(),
             config: config.clone(),
@@ -127,8 +126,8 @@ impl Policy {
         let critic = e.linear(&critic, &self.value[0], Activation::Relu)?;
         let value = e.linear(&critic, &self.value[1], Activation::None)?;
         let trunk = e.dropout(&trunk)?;
-        let chosen = self.heads.forward(e, &trunk)?;
-        Ok(Pass { logits: chosen.logits, value, action: chosen.action })
+        let (logits, action) = self.heads.forward(e, &trunk)?;
+        Ok(Pass { logits, value, action })
     }
 
     /// [`Recurrent::unroll`] with training noise. Inputs and state may lie on the host, indices always should: they are checked

@@ -1,6 +1,6 @@
 //! `(x joined with tables[ids]) W + b`: `x` `[rows, F]`, column i of `ids` a row of `tables[i]` `[entries, E_i]`, `W` `[F + sum of E_i, O]`.
 //!
-//! Each table's product with its part of the weight is a table of rows to add, made when the model is prepared.
+//! Each table's product with its part of the weight is a table of rows to add, made when the model is prepared. `x` may be left out: `F` is 0 then.
 
 mod tensors;
 
@@ -15,7 +15,7 @@ use crate::exec::{Operation, Size, Values, Widths, Work, operands, same_width};
 use crate::{Error, Result};
 use candle_core::Tensor;
 
-/// The operation: operands `x` and `ids`.
+/// The operation: operands `x`, if there are floats, and `ids`.
 #[derive(Debug, Clone)]
 pub struct LookupLinear {
     tables: Vec<Tensor>,
@@ -26,6 +26,11 @@ impl LookupLinear {
     /// A layer behind tables, one for each column of ids. Columns may share a table.
     pub fn new(tables: &[&Tensor], layer: &Linear) -> Self {
         Self { tables: tables.iter().map(|t| (*t).clone()).collect(), layer: layer.clone() }
+    }
+
+    /// The floats among the operands.
+    fn floats<T: Copy>(&self, x: &[T]) -> Result<Option<T>> {
+        if x.is_empty() { Ok(None) } else { operands(self.name(), x).map(|[x]| Some(x)) }
     }
 
     /// Names an id outside its own table: behind the tables' joining it could fall into the next one.
@@ -46,7 +51,7 @@ impl Operation for LookupLinear {
     }
 
     fn widths(&self, x: &[usize], ids: &[usize]) -> Result<Widths> {
-        let ([x], [ids]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        let (x, [ids]) = (self.floats(x)?.unwrap_or(0), operands(self.name(), ids)?);
         let (inputs, outputs) = self.layer.weight.dims2()?;
         let looked_up = self.tables.iter().map(|t| t.dim(1)).sum::<candle_core::Result<usize>>()?;
         same_width("lookup-linear", x + looked_up, inputs)?;
@@ -55,21 +60,21 @@ impl Operation for LookupLinear {
     }
 
     fn reference(&self, _: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
-        let ([x], [ids]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        let (x, [ids]) = (self.floats(x)?, operands(self.name(), ids)?);
         self.check(ids)?;
-        let mut parts = vec![x.to_dtype(self.layer.weight.dtype())?];
+        let mut parts = x.iter().map(|x| Ok(x.to_dtype(self.layer.weight.dtype())?)).collect::<Result<Vec<_>>>()?;
         for (column, table) in self.tables.iter().enumerate() {
             let index: Vec<u32> = ids.rows().map(|row| row[column]).collect();
             let rows = index.len();
-            parts.push(table.index_select(&Tensor::from_vec(index, rows, x.device())?, 0)?.to_dtype(self.layer.weight.dtype())?);
+            parts.push(table.index_select(&Tensor::from_vec(index, rows, table.device())?, 0)?.to_dtype(self.layer.weight.dtype())?);
         }
         let joined = Tensor::cat(&parts, 1)?;
         Ok(Values::floats(linear_reference(&joined, &self.layer.weight, self.layer.bias.as_ref(), Activation::None)?))
     }
 
     fn formula(&self, graph: &mut Graph, x: &[Value], ids: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
-        let ([x], [ids]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
-        let (mut parts, mut first) = (vec![x], 0);
+        let (x, [ids]) = (self.floats(x)?, operands(self.name(), ids)?);
+        let (mut parts, mut first) = (Vec::from_iter(x), 0);
         for columns in self.tables.chunk_by(|a, b| a.id() == b.id()) {
             let (table, wanted) = (graph.tensor(&columns[0])?, graph.columns(ids, first, columns.len()));
             let rows = graph.node(Operator::Gather, &[table, wanted]);
@@ -80,8 +85,9 @@ impl Operation for LookupLinear {
         graph::floats(graph.linear(joined, &self.layer)?)
     }
 
-    fn tensors(&self, _: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
-        let ([x], [ids]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+    fn tensors(&self, pass: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+        let Some(floats) = self.floats(x)? else { return self.reference(pass, x, ids) };
+        let (x, [ids]) = (floats, operands(self.name(), ids)?);
         // Tables that several columns share come once, one below the other.
         let mut distinct: Vec<(&Tensor, usize)> = Vec::new();
         let (mut columns, mut rows) = (Vec::with_capacity(self.tables.len()), 0);
@@ -104,20 +110,27 @@ impl Operation for LookupLinear {
     }
 
     fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
-        let (x, ids, out) = (wires.x[0], wires.ids[0], wires.out[0]);
-        let matrix = packer.pack(&self.layer, x.width)?;
+        let (x, ids, out) = (self.floats(&wires.x)?, wires.ids[0], wires.out[0]);
+        let floats = x.map_or(0, |x| x.width);
+        let matrix = x.map(|x| Ok::<_, Error>((x, packer.pack(&self.layer, floats)?))).transpose()?;
+        let bias = self.layer.bias.as_ref().map_or(Ok(vec![0.0; out.width]), |bias| packer.values(bias))?;
         let limits = self.tables.iter().map(|t| Ok(t.dim(0)?)).collect::<Result<Vec<_>>>()?;
-        let tables = packer.fold(x.width, &self.tables, &self.layer)?;
+        let tables = packer.fold(floats, &self.tables, &self.layer)?;
         Ok(Some(Box::new(move |frame, threads| {
             for r in 0..frame.rows {
                 if let Some((id, limit)) = frame.ids(ids, r).iter().zip(&limits).find(|(id, limit)| **id as usize >= **limit) {
                     return Err(Error::Input(format!("id {id} in a table of {limit} rows")));
                 }
             }
-            cpu::product(threads, &matrix, Activation::None, frame.rows(x), frame.output(out));
+            if let Some((x, matrix)) = &matrix {
+                cpu::product(threads, matrix, Activation::None, frame.rows(*x), frame.output(out));
+            }
             cpu::share_rows(threads, frame.rows, tables.len() * out.width, |r| {
                 // SAFETY: every row belongs to one part.
                 let row = unsafe { frame.row_mut(out, r) };
+                if matrix.is_none() {
+                    row.copy_from_slice(&bias);
+                }
                 for (table, &id) in tables.iter().zip(frame.ids(ids, r)) {
                     add_into(row, &table[id as usize * out.width..][..out.width]);
                 }
@@ -128,9 +141,11 @@ impl Operation for LookupLinear {
 
     #[cfg(feature = "cuda")]
     fn launch(&self, wires: &Wires, compiler: &mut crate::exec::cuda::Compiler) -> Result<Option<crate::exec::cuda::Run>> {
-        use super::cuda::product::{Behind, Gather, product};
-        let (x, ids, out) = (wires.x[0], wires.ids[0], wires.out[0]);
-        let (mut at, mut base, mut folded, mut pairs) = (x.width, 0, Vec::new(), Vec::new());
+        use super::cuda::product::{Behind, Gather, Operand, finish, product};
+        use crate::cuda::Matrix;
+        let (x, ids, out) = (self.floats(&wires.x)?, wires.ids[0], wires.out[0]);
+        let floats = x.map_or(0, |x| x.width);
+        let (mut at, mut base, mut folded, mut pairs) = (floats, 0, Vec::new(), Vec::new());
         for (column, table) in self.tables.iter().enumerate() {
             let (entries, width) = table.dims2()?;
             folded.push(table.matmul(&self.layer.weight.narrow(0, at, width)?)?);
@@ -140,12 +155,21 @@ impl Operation for LookupLinear {
         }
         let table = compiler.matrix(&Tensor::cat(&folded, 0)?)?;
         let (pairs, count) = (compiler.words(pairs)?, self.tables.len());
-        let weight = compiler.matrix(&self.layer.weight.narrow(0, 0, x.width)?)?;
+        let gather = move |pass: &crate::exec::cuda::Pass| Gather { table, ids: pass.index(ids, 0, ids.columns), pairs, count };
+        let Some(x) = x else {
+            // Every row begins as the bias: a matrix whose rows are one row.
+            let bias = Matrix { data: compiler.vector_or_zeros(&self.layer)?, stride: 0, width: out.width as u32 };
+            return Ok(Some(Box::new(move |pass| {
+                let (behind, rows) = (Behind { gather: gather(pass), ..Behind::NOTHING }, pass.rows());
+                // SAFETY: the plan gives the result its rows, the bias has a value for each column, and who runs a pass promises ids inside the tables.
+                Ok(unsafe { finish(pass.gpu, pass.dtype, Operand { matrix: bias, wide: true }, pass.operand(out), rows, &behind) }?)
+            })));
+        };
+        let weight = compiler.matrix(&self.layer.weight.narrow(0, 0, floats)?)?;
         let bias = compiler.vector_or_none(self.layer.bias.as_ref())?;
         compiler.reserve(x, out.width);
         Ok(Some(Box::new(move |pass| {
-            let gather = Gather { table, ids: pass.index(ids, 0, ids.columns), pairs, count };
-            let behind = Behind { bias, gather, ..Behind::NOTHING };
+            let behind = Behind { bias, gather: gather(pass), ..Behind::NOTHING };
             let operands = (pass.operand(x), weight, pass.operand(out));
             // SAFETY: the plan gives every matrix of a pass its rows; who runs a pass promises ids inside the tables.
             Ok(unsafe { product(pass.gpu, pass.dtype, operands, pass.rows(), &behind, pass.product) }?)
@@ -153,7 +177,7 @@ impl Operation for LookupLinear {
     }
 
     fn work(&self, wires: &Wires, size: &Size) -> Result<Work> {
-        let (inputs, outputs) = (wires.x[0].width, wires.out[0].width);
+        let (inputs, outputs) = (wires.x.first().map_or(0, |x| x.width), wires.out[0].width);
         let (name, weights) = size.stored(&self.layer, inputs, outputs);
         let looked_up = (self.tables.len() * outputs) as f64;
         let each = 2.0 * (inputs * outputs) as f64 + looked_up;

@@ -6,7 +6,6 @@ use candle_models::policy::embedding::NAMES;
 use candle_models::policy::{BackboneConfig, PolicyConfig};
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
-use toml::Table;
 
 /// Which rows make a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -104,7 +103,7 @@ impl RunConfig {
     /// # Errors
     /// If a key is unknown, or a value has the wrong type or is out of range; the key is named.
     pub fn resolve(preset: &str, file: Option<&str>, sets: &[String]) -> Result<Self> {
-        let run = overlay::resolve(&Self::preset(preset)?, file, sets, &usual)?;
+        let run = overlay::resolve(&Self::preset(preset)?, file, sets, &overlay::usual_backbone)?;
         run.validate()?;
         Ok(run)
     }
@@ -144,14 +143,6 @@ impl RunConfig {
     pub fn to_toml(&self) -> Result<String> {
         overlay::to_toml(self)
     }
-}
-
-/// A backbone of another kind has its usual sizes.
-fn usual(kind: &str) -> Result<Table> {
-    let named = BackboneConfig::named(kind);
-    let named =
-        named.ok_or_else(|| Error::config("kind", format!("expected one of {}, found '{kind}'", BackboneConfig::KINDS.join(", "))))?;
-    Table::try_from(named).map_err(|e| Error::config("kind", e))
 }
 
 #[cfg(test)]

@@ -1,0 +1,280 @@
+//! The network of an agent: inputs to trunk, trunk to action.
+
+use super::{AgentConfig, Component, Observation};
+use crate::bundle::ParameterSpec;
+use crate::engine::Model;
+use crate::exec::Executor;
+use crate::exec::program::{Output, Recorder};
+use crate::exec::tensors::{self, Regularisation};
+use crate::nn::{ActionHeads, Autoregressive, Backbone, Heads, IndependentHeads, Init, Linear, Norm, Params};
+use crate::ops::conv2d::{Conv2d, Conv2dShape};
+use crate::ops::{Activation, Format};
+use crate::recurrent::Recurrent;
+use crate::signature::{Signature, TensorSpec};
+use crate::tensors::NamedTensors;
+use crate::{Error, Result};
+use candle_core::{DType, Device, Tensor};
+
+/// Width of the autoregressive stream and of the layer inside each component.
+const STREAM: usize = 128;
+/// Width of the layer inside each independent component.
+const INNER: usize = 64;
+
+/// Every input into one layer with layer norm and GELU, the backbone, the heads.
+pub struct Agent {
+    config: AgentConfig,
+    signature: Signature,
+    device: Device,
+    /// Convolutions of each input in the description's order; none but for grids.
+    convolutions: Vec<Vec<(Conv2d, Norm)>>,
+    /// A table for each column of ids, then for each column of the last action.
+    tables: Vec<Tensor>,
+    /// The first layer over floats and grids, and over what is looked up; their sum is normalised.
+    floats: Option<Linear>,
+    looked_up: Option<Linear>,
+    input_norm: Norm,
+    backbone: Backbone,
+    heads: ActionHeads,
+    numbers: Vec<Numbers>,
+}
+
+/// Makes of an action the number that one of its components stands for: tables over all its columns, zeros but for that component.
+struct Numbers {
+    tables: Vec<Tensor>,
+    sum: Linear,
+}
+
+/// What a pass gives.
+struct Pass<E: Executor> {
+    logits: E::V,
+    action: E::I,
+    /// Of the binned components.
+    numbers: Vec<E::V>,
+}
+
+impl Agent {
+    /// The network with parameters from `params`.
+    ///
+    /// # Errors
+    /// If the description is out of range, or a parameter is missing or has another shape.
+    pub fn new(config: &AgentConfig, params: &Params) -> Result<Self> {
+        config.validate()?;
+        let (first, trunk) = (config.backbone.inputs(config.hidden), config.backbone.outputs(config.hidden));
+        let mut state = Vec::new();
+        let backbone = Backbone::new(&config.backbone, config.hidden, params, &mut state)?;
+        let layer = |name: &str, inputs: usize| (inputs > 0).then(|| Linear::new(inputs, first, &params.pp("input").pp(name))).transpose();
+        let [floats, looked_up] = config.widths()?;
+        Ok(Self {
+            convolutions: config.observation.iter().map(|input| convolutions(input, params)).collect::<Result<_>>()?,
+            tables: tables(config, params)?,
+            floats: layer("floats", floats)?,
+            looked_up: layer("looked_up", looked_up)?,
+            input_norm: Norm::layer(first, &params.pp("input_norm"))?,
+            backbone,
+            heads: heads(config, trunk, &params.pp("heads"))?,
+            numbers: config.components().filter_map(|component| numbers(config, component, params.device())).collect::<Result<_>>()?,
+            signature: signature(config, state),
+            device: params.device().clone(),
+            config: config.clone(),
+        })
+    }
+
+    /// Names and shapes of the parameters of an agent of that description, without memory for them.
+    ///
+    /// # Errors
+    /// If the description is out of range.
+    pub fn parameters(config: &AgentConfig) -> Result<Vec<ParameterSpec>> {
+        let params = Params::description();
+        Self::new(config, &params)?;
+        Ok(params.specs())
+    }
+
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Pass<E>> {
+        let x = self.first_layer(e)?;
+        let x = e.norm(&x, &self.input_norm, Activation::Gelu)?;
+        let x = e.dropout(&x)?;
+        let trunk = self.backbone.forward(e, &x)?;
+        let trunk = e.dropout(&trunk)?;
+        let (logits, action) = self.heads.forward(e, &trunk)?;
+        let number = |numbers: &Numbers| e.lookup(&action, &numbers.tables.iter().collect::<Vec<_>>(), &numbers.sum);
+        Ok(Pass { numbers: self.numbers.iter().map(number).collect::<Result<_>>()?, logits, action })
+    }
+
+    /// The first layer over floats, grids and what is looked up.
+    fn first_layer<E: Executor>(&self, e: &mut E) -> Result<E::V> {
+        let (mut floats, mut ids) = (Vec::new(), Vec::new());
+        for (input, layers) in self.config.observation.iter().zip(&self.convolutions) {
+            if let Observation::Ids { name, .. } = input {
+                ids.push(e.indices(name)?);
+                continue;
+            }
+            let mut x = e.input(input.name())?;
+            for (layer, norm) in layers {
+                x = e.apply(layer.clone(), &[&x])?;
+                x = e.norm(&x, norm, Activation::Gelu)?;
+            }
+            floats.push(x);
+        }
+        if self.config.previous_action > 0 {
+            ids.push(e.indices("previous_action")?);
+        }
+        let floats = match &self.floats {
+            Some(layer) => {
+                let floats = if let [one] = &floats[..] { one.clone() } else { e.join(&floats)? };
+                Some(e.linear(&floats, layer, Activation::None)?)
+            }
+            None => None,
+        };
+        let Some(layer) = &self.looked_up else { return floats.ok_or_else(without_input) };
+        let ids = if let [one] = &ids[..] { one.clone() } else { e.join_indices(&ids)? };
+        let looked_up = e.lookup(&ids, &self.tables.iter().collect::<Vec<_>>(), layer)?;
+        match floats {
+            Some(floats) => e.add(&floats, &looked_up),
+            None => Ok(looked_up),
+        }
+    }
+
+    /// [`Recurrent::unroll`] with training noise. Inputs and state may lie on the host, indices always should: they are checked
+    /// there.
+    ///
+    /// # Errors
+    /// As [`Recurrent::unroll`].
+    pub fn train_unroll(
+        &self,
+        inputs: &NamedTensors,
+        resets: &[bool],
+        state: &NamedTensors,
+        noise: &Regularisation,
+    ) -> Result<(NamedTensors, NamedTensors)> {
+        self.unroll_with(inputs, resets, state, Some(*noise))
+    }
+
+    fn unroll_with(
+        &self,
+        inputs: &NamedTensors,
+        resets: &[bool],
+        state: &NamedTensors,
+        noise: Option<Regularisation>,
+    ) -> Result<(NamedTensors, NamedTensors)> {
+        tensors::unroll((&self.signature, &self.device), (inputs, resets, state), |executor| {
+            if let Some(noise) = noise {
+                executor.set_noise(noise);
+            }
+            let pass = self.pass(executor)?;
+            let outputs = [Ok(pass.logits), pass.action.to_tensor()].into_iter().chain(pass.numbers.into_iter().map(Ok));
+            outputs.collect()
+        })
+    }
+}
+
+/// Of a description that has been checked this is never said.
+fn without_input() -> Error {
+    Error::config("observation", "expected at least one input")
+}
+
+fn convolutions(input: &Observation, params: &Params) -> Result<Vec<(Conv2d, Norm)>> {
+    let layer = |(i, (shape, channels)): (usize, (Conv2dShape, usize))| {
+        let params = params.pp("inputs").pp(input.name()).pp(i);
+        let patch = shape.kernel.iter().product::<usize>() * shape.channels;
+        let convolution = Conv2d::new(shape, Linear::new(patch, channels, &params.pp("conv"))?)?;
+        Ok((convolution, Norm::layer(channels, &params.pp("norm"))?))
+    };
+    input.convolutions()?.into_iter().enumerate().map(layer).collect()
+}
+
+fn tables(config: &AgentConfig, params: &Params) -> Result<Vec<Tensor>> {
+    let mut tables = Vec::new();
+    let mut columns = |params: &Params, below: &[u32], width: usize| -> Result<()> {
+        for (column, rows) in below.iter().enumerate() {
+            tables.push(params.get(&column.to_string(), &[*rows as usize, width], Init::Normal(1.0))?);
+        }
+        Ok(())
+    };
+    for input in &config.observation {
+        if let Observation::Ids { name, below, embedding } = input {
+            columns(&params.pp("inputs").pp(name), below, *embedding)?;
+        }
+    }
+    if config.previous_action > 0 {
+        columns(&params.pp("inputs.previous_action"), &config.classes(), config.previous_action)?;
+    }
+    Ok(tables)
+}
+
+fn heads(config: &AgentConfig, trunk: usize, params: &Params) -> Result<ActionHeads> {
+    let names: Vec<String> = config.action.iter().map(|component| format!("components.{}", component.name())).collect();
+    let choices = || names.iter().map(String::as_str).zip(config.components().map(|(column, component)| component.choice(column)));
+    Ok(match config.heads {
+        Heads::Independent => {
+            let components: Vec<_> = choices().map(|(name, choice)| (name, INNER, choice)).collect();
+            ActionHeads::Independent(IndependentHeads::new(trunk, &components, params)?)
+        }
+        Heads::Autoregressive => ActionHeads::Autoregressive(Autoregressive::new(trunk, STREAM, &choices().collect::<Vec<_>>(), params)?),
+    })
+}
+
+/// `None` where classes are no numbers.
+fn numbers(config: &AgentConfig, (at, component): (usize, &Component), device: &Device) -> Option<Result<Numbers>> {
+    let centres = component.centres()?;
+    let table = |(column, classes): (usize, u32)| {
+        let values = if column == at { centres.clone() } else { vec![0.0; classes as usize] };
+        Tensor::from_vec(values, (classes as usize, 1), device)
+    };
+    let make = || {
+        let tables = config.classes().into_iter().enumerate().map(table).collect::<candle_core::Result<Vec<_>>>()?;
+        let weight = Tensor::ones((tables.len(), 1), DType::F32, device)?;
+        Ok(Numbers { tables, sum: Linear { weight, bias: None, format: Format::F32 } })
+    };
+    Some(make())
+}
+
+fn signature(config: &AgentConfig, state: Vec<TensorSpec>) -> Signature {
+    let (columns, classes) = (config.columns(), config.classes());
+    let mut inputs: Vec<TensorSpec> = config.observation.iter().map(Observation::spec).collect();
+    if config.previous_action > 0 {
+        let previous = TensorSpec::u32("previous_action", &[columns]).below(&classes).or_u32(&config.neutral());
+        inputs.push(previous.says("classes of the last action"));
+    }
+    let action = TensorSpec::u32("action", &[columns]).below(&classes).or_sample();
+    inputs.push(action.says("classes that are given; SAMPLE: chosen by the network"));
+    let uniform = TensorSpec::f32("uniform", &[columns]).within(-1.0..1.0).or_f32(&vec![-1.0; columns]);
+    inputs.push(uniform.says("where the network chooses: a number from 0 draws a class, one below 0 takes the most likely"));
+    let mut outputs = vec![
+        TensorSpec::f32("logits", &[config.logits()]).says("those of the components side by side; of two classes that of class 1"),
+        TensorSpec::u32("action", &[columns]).says("classes of the components side by side"),
+    ];
+    let binned = config.action.iter().filter(|component| component.centres().is_some());
+    outputs.extend(binned.map(|component| TensorSpec::f32(component.name(), &[1]).says("the number at the centre of the chosen bin")));
+    Signature { inputs, outputs, state }
+}
+
+impl Recurrent for Agent {
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
+        self.unroll_with(inputs, resets, state, None)
+    }
+}
+
+impl Model for Agent {
+    fn family(&self) -> &'static str {
+        super::FAMILY
+    }
+
+    fn config(&self) -> serde_json::Value {
+        // A struct of numbers and strings always has a JSON form.
+        serde_json::to_value(&self.config).unwrap_or_default()
+    }
+
+    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
+        let pass = self.pass(recorder)?;
+        let numbers = pass.numbers.into_iter().map(Output::Floats);
+        Ok([Output::Floats(pass.logits), Output::Indices(pass.action)].into_iter().chain(numbers).collect())
+    }
+}

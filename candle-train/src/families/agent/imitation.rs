@@ -1,0 +1,124 @@
+//! Behaviour cloning as a [`Task`]: batches in, negative log-likelihood of the recorded actions out, state carried from step to step.
+
+use super::config::RunConfig;
+use super::episodes::Episodes;
+use super::likelihood::{self, groups};
+use super::loader::{Batch, Loader};
+use crate::checkpoint::{SavedFiles, StateFiles};
+use crate::optim::ParameterGroup;
+use crate::parallel::Communicator;
+use crate::summary::Summary;
+use crate::task::{Context, Evaluation, Loss, Score, StepDone, Task, TaskState};
+use candle_core::Device;
+use candle_models::Result;
+use candle_models::agent::{Agent, AgentConfig};
+use candle_models::exec::tensors::Regularisation;
+use candle_models::nn::Params;
+use candle_models::ops;
+use candle_models::recurrent::Recurrent;
+use candle_models::signature::TensorSpec;
+use candle_models::tensors::NamedTensors;
+use std::sync::Arc;
+
+/// Held-out episodes and what a Markov chain says of them.
+#[derive(Debug, Clone)]
+pub struct HeldOut {
+    /// The episodes.
+    pub episodes: Arc<Episodes>,
+    /// The chain's nats per frame.
+    pub markov: f64,
+}
+
+/// An agent learning to act as recorded.
+pub struct Imitation {
+    config: AgentConfig,
+    dropout: f32,
+    device: Device,
+    loader: Loader,
+    /// What is carried from batch to batch, of every lane.
+    states: Vec<TensorSpec>,
+    carried: NamedTensors,
+    held_out: Option<HeldOut>,
+    /// Floating-point operations of a frame, forward and backward.
+    operations: f64,
+}
+
+impl Imitation {
+    /// A task at the first batch of a loader.
+    ///
+    /// # Errors
+    /// If the description is out of range.
+    pub fn new(run: &RunConfig, device: &Device, loader: Loader, held_out: Option<HeldOut>) -> Result<Self> {
+        let (config, device, dropout) = (run.model.clone(), device.clone(), run.dropout as f32);
+        // The backward pass has two products for each of the forward pass.
+        let operations = 3.0 * Summary::new(&Agent::parameters(&config)?).operations as f64;
+        let states = Agent::new(&config, &Params::description())?.signature().state.clone();
+        let mut task = Self { config, dropout, device, loader, states, carried: NamedTensors::new(), held_out, operations };
+        task.forget()?;
+        Ok(task)
+    }
+
+    /// Begins with no memory of any frame.
+    fn forget(&mut self) -> Result<()> {
+        self.carried = NamedTensors::zeros(&self.states, self.loader.lanes().len(), &self.device)?;
+        Ok(())
+    }
+}
+
+impl Task for Imitation {
+    type Batch = Batch;
+
+    fn unit(&self) -> &'static str {
+        "frames"
+    }
+
+    fn next_batch(&mut self, context: &Context) -> Result<Batch> {
+        self.loader.get(context.batch)
+    }
+
+    /// Nats per frame, the sum over the components.
+    fn loss(&mut self, parameters: &Params, batch: &Batch, context: &Context) -> Result<Loss> {
+        let (shape, lanes) = (self.loader.shape(), self.loader.lanes());
+        let n = batch.resets.len();
+        let noise = Regularisation { dropout: self.dropout, drop_ids: 0.0, random: context.noise, first_row: lanes.start * shape.unroll };
+        let agent = Agent::new(&self.config, parameters)?;
+        let (outputs, state) = agent.train_unroll(&batch.inputs, &batch.resets, &self.carried, &noise)?;
+        self.carried = state.map(|_, tensor| Ok(tensor.detach()))?;
+        let logits = outputs.get("logits")?.reshape((n, self.config.logits()))?;
+        let action = batch.inputs.get("action")?.reshape((n, self.config.columns()))?;
+        let nats = ops::cross_entropy(&logits, &action, &groups(&self.config), 0.0)?;
+        let value = nats.mean(0)?.sum_all()?;
+        Ok(Loss { weight: n as f64 / shape.rows() as f64, ..Loss::new(value, n) })
+    }
+
+    fn after_step(&mut self, step: &StepDone) -> Result<()> {
+        if step.updated { Ok(()) } else { self.forget() }
+    }
+
+    fn group(&self, name: &str, shape: &[usize]) -> ParameterGroup {
+        ParameterGroup::with_mamba(name, shape.len())
+    }
+
+    fn operations(&self) -> f64 {
+        self.operations
+    }
+
+    fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<Evaluation> {
+        let Some(held_out) = &self.held_out else { return Ok(Evaluation::default()) };
+        let found = likelihood::agent(&Agent::new(&self.config, parameters)?, &self.config, &held_out.episodes, ranks)?;
+        let figures = likelihood::figures(&self.config, &found)?;
+        let over = ("over_markov", found.total() / held_out.markov);
+        Ok(Evaluation::new(Score::minimise(found.total()), figures.iter().map(|(name, x)| (name.as_str(), *x)).chain([over])))
+    }
+
+    /// Batches follow from their numbers: what is carried is all that there is to keep.
+    fn save(&mut self, _: &mut StateFiles) -> Result<TaskState> {
+        Ok(TaskState { rows: self.carried.clone(), ..TaskState::default() })
+    }
+
+    fn restore(&mut self, state: &TaskState, _: &SavedFiles) -> Result<()> {
+        state.rows.check(&self.states, &[self.loader.lanes().len()])?;
+        self.carried = state.rows.clone();
+        Ok(())
+    }
+}

@@ -1,0 +1,14 @@
+//! Imitation in a game of one's own: a description in TOML and recorded episodes to a bundle.
+//!
+//! [`episodes`] reads recordings, [`loader`] makes batches of them ahead, [`imitation`] is the task, [`likelihood`] measures beside frequencies of
+//! the recorded actions, [`run`] puts it together, [`example`] is a made-up game to try all of it on.
+
+pub mod config;
+pub mod episodes;
+pub mod example;
+#[cfg(feature = "cli")]
+mod family;
+pub mod imitation;
+pub mod likelihood;
+pub mod loader;
+pub mod run;
