@@ -61,17 +61,17 @@ for game in range(60):
     save(f"{sys.argv[1]}/game{game}.safetensors", {"distance": distance, "signal": signal.reshape(-1, 1), "action": action})
 RECORD
 "$python" "$folder/record.py" "$folder/games"
-candle-train agent --description examples/data/agent.toml --episodes "$folder/games" --out "$folder/run" --preset quick --set epochs=20 >"$folder/trained"
+candle-train agent --description examples/data/agent.toml --episodes "$folder/games" --out "$folder/run" >"$folder/trained" 2>&1
 grep '^| ' "$folder/trained"
 said "from the clone to a trained agent of one's own"
 
 bundle="$folder/run/bundle"
-candle-infer inspect "$bundle" | grep -q distance
+candle-infer inspect "$bundle" | grep distance >/dev/null
 candle-infer inspect --forward "$bundle" >"$folder/agent.py"
 "$python" -m py_compile "$folder/agent.py"
 candle-infer run "$bundle" "$folder/games/game7.safetensors" --out "$folder/answers.safetensors" | tail -n 1
-candle-infer export "$bundle" "$folder/small" --dtype q8 | head -n 1
-candle-infer onnx "$bundle" "$folder/onnx" --runtime "$python" | head -n 1
+candle-infer export "$bundle" "$folder/small" --dtype q8 | sed -n 1p
+candle-infer onnx "$bundle" "$folder/onnx" --runtime "$python" | sed -n 1p
 candle-bench latency --bundles "$bundle" --batches 1 --window-batches 1 --threads 1 --max-windows 3 --out "$folder/rows" | tail -n 3
 said "inspected, run, exported, in ONNX Runtime, measured"
 

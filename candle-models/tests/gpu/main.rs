@@ -3,6 +3,7 @@
 // Helpers of tests may unwrap as tests do; the setting in clippy.toml sees `#[test]` functions only.
 #![allow(clippy::unwrap_used)]
 
+mod agent;
 mod beam;
 mod device;
 mod engine;

@@ -178,6 +178,15 @@ impl Plan {
         place(a) == place(b)
     }
 
+    /// Whether an index matrix is the same memory as columns of another from `start` on.
+    pub fn stands_in(&self, part: IndexSlot, whole: IndexSlot, start: usize) -> bool {
+        let place = |slot: IndexSlot, start: usize| {
+            let home = self.indices.iter().find(|(at, _)| *at == slot.at).map(|(_, home)| home)?;
+            Some((home.region, home.at, home.stride, home.start + start))
+        };
+        place(part, 0) == place(whole, start)
+    }
+
     /// Whether values of a slot are f32 whatever the dtype.
     pub fn is_wide(&self, slot: Slot) -> bool {
         self.buffers[slot.buffer].wide
@@ -259,6 +268,16 @@ impl Pass<'_> {
     pub(crate) fn copy(&self, from: Slot, to: Slot) -> Result<()> {
         // SAFETY: the plan gives every matrix of a pass its rows.
         Ok(unsafe { copy(self.gpu, self.dtype, self.operand(from), self.operand(to), self.rows()) }?)
+    }
+}
+
+impl Pass<'_> {
+    /// Copies an index matrix to columns of another from `start` on.
+    pub(crate) fn copy_indices(&self, from: IndexSlot, to: IndexSlot, start: usize) -> Result<()> {
+        // The copy moves words of 32 bits as they are.
+        let [from, to] = [(from, 0), (to, start)].map(|(slot, at)| Operand { matrix: self.index(slot, at, from.columns), wide: true });
+        // SAFETY: the plan gives every matrix of a pass its rows.
+        Ok(unsafe { copy(self.gpu, self.dtype, from, to, self.rows()) }?)
     }
 }
 

@@ -4,7 +4,7 @@ use super::on_tensors;
 use super::plan::{Pass, Plan};
 use crate::Result;
 use crate::cuda::{Gpu, address};
-use crate::exec::program::{Node, Program, Slot};
+use crate::exec::program::{IndexSlot, Node, Program, Slot};
 use crate::exec::reference::Fallback;
 use crate::ops::Linear;
 use candle_core::{DType, Device, Tensor};
@@ -67,14 +67,23 @@ impl<'a> Compiler<'a> {
         Ok((steps, fallbacks))
     }
 
-    /// Whether a node joins parts that are all written where they stand, as those of indices are.
+    /// Whether a node joins parts that are all written where they stand.
     fn stands(&self, node: &Node) -> bool {
-        let mut start = 0;
+        let (mut start, mut column) = (0, 0);
         node.op.joins()
             && node.wires.x.iter().all(|part| {
                 start += part.width;
                 self.is_same_place(*part, node.wires.out[0].columns(start - part.width, part.width))
             })
+            && node.wires.ids.iter().all(|part| {
+                column += part.columns;
+                self.stands_in(*part, node.wires.out_ids[0], column - part.columns)
+            })
+    }
+
+    /// Whether an index matrix is the same memory as columns of another from `start` on.
+    pub(crate) fn stands_in(&self, part: IndexSlot, whole: IndexSlot, start: usize) -> bool {
+        self.plan.stands_in(part, whole, start)
     }
 
     /// Whether two matrices are the same memory.

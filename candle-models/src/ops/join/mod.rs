@@ -144,6 +144,19 @@ impl Operation for JoinIndices {
         })))
     }
 
+    /// Copies the parts that are not written in their place: those that are inputs, or that another join has.
+    #[cfg(feature = "cuda")]
+    fn launch(&self, wires: &Wires, compiler: &mut crate::exec::cuda::Compiler) -> Result<Option<crate::exec::cuda::Run>> {
+        let (out, mut start, mut copies) = (wires.out_ids[0], 0, Vec::new());
+        for part in &wires.ids {
+            if !compiler.stands_in(*part, out, start) {
+                copies.push((*part, start));
+            }
+            start += part.columns;
+        }
+        Ok(Some(Box::new(move |pass| copies.iter().try_for_each(|(part, start)| pass.copy_indices(*part, out, *start)))))
+    }
+
     fn work(&self, wires: &Wires, size: &Size) -> Result<Work> {
         Ok(Work { name: self.name(), flop: 0.0, bytes: 2.0 * size.indices(&wires.out_ids), weights: None })
     }
