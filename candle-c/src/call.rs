@@ -157,16 +157,17 @@ pub(crate) unsafe fn array<'a, T>(argument: *const T, count: usize, name: &str) 
     }
 }
 
-/// Tells the caller where a row lies and how many values it has.
+/// Tells the caller where a row of so many bytes lies and how many values it has, floats or indices of four bytes. The pointer is that of the
+/// engine's memory itself: one into a borrowed slice would end with the borrow.
 pub(crate) fn give<P>(
     values: Option<&mut MaybeUninit<P>>,
     count: Option<&mut MaybeUninit<usize>>,
     pointer: P,
-    len: usize,
+    bytes: usize,
 ) -> Result<(), Fault> {
     let (values, count) = (some(values, "values")?, some(count, "count")?);
     values.write(pointer);
-    count.write(len);
+    count.write(bytes / size_of::<f32>());
     Ok(())
 }
 

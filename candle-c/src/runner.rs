@@ -3,6 +3,7 @@
 use crate::call::{Fault, array, call, candle_status, give, hold, some, text};
 use crate::{candle_model, candle_options};
 use candle_models::engine::Runner;
+use candle_models::signature::TensorSpec;
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
@@ -58,8 +59,8 @@ pub unsafe extern "C" fn candle_runner_input_f32(
     // SAFETY: the caller's promise, as the header has it.
     unsafe {
         with(runner, |rows| {
-            let row = rows.runner.floats_mut(text(name, "name")?, row)?;
-            give(values, count, row.as_mut_ptr(), row.len())
+            let bytes = rows.runner.input_bytes(&TensorSpec::f32(text(name, "name")?, &[]), row)?;
+            give(values, count, bytes.cast(), bytes.len())
         })
     }
 }
@@ -76,8 +77,8 @@ pub unsafe extern "C" fn candle_runner_input_u32(
     // SAFETY: the caller's promise, as the header has it.
     unsafe {
         with(runner, |rows| {
-            let row = rows.runner.indices_mut(text(name, "name")?, row)?;
-            give(values, count, row.as_mut_ptr(), row.len())
+            let bytes = rows.runner.input_bytes(&TensorSpec::u32(text(name, "name")?, &[]), row)?;
+            give(values, count, bytes.cast(), bytes.len())
         })
     }
 }
@@ -95,8 +96,8 @@ pub unsafe extern "C" fn candle_runner_output_f32(
     // SAFETY: the caller's promise, as the header has it.
     unsafe {
         with(runner, |rows| {
-            let row = rows.runner.floats(text(name, "name")?, row)?;
-            give(values, count, row.as_ptr(), row.len())
+            let bytes = rows.runner.output_bytes(&TensorSpec::f32(text(name, "name")?, &[]), row)?;
+            give(values, count, bytes.cast(), bytes.len())
         })
     }
 }
@@ -113,8 +114,8 @@ pub unsafe extern "C" fn candle_runner_output_u32(
     // SAFETY: the caller's promise, as the header has it.
     unsafe {
         with(runner, |rows| {
-            let row = rows.runner.indices(text(name, "name")?, row)?;
-            give(values, count, row.as_ptr(), row.len())
+            let bytes = rows.runner.output_bytes(&TensorSpec::u32(text(name, "name")?, &[]), row)?;
+            give(values, count, bytes.cast(), bytes.len())
         })
     }
 }

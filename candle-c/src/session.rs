@@ -4,6 +4,7 @@ use crate::call::{Fault, array, call, candle_status, give, hold, some, text};
 use crate::candle_engine;
 use candle_models::candle_core::{self, Device, safetensors::load_buffer};
 use candle_models::engine::Session;
+use candle_models::signature::TensorSpec;
 use candle_models::{Error, Result};
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
@@ -49,8 +50,8 @@ pub unsafe extern "C" fn candle_session_input_f32(
     // SAFETY: the caller's promise, as the header has it.
     unsafe {
         with(session, |session| {
-            let row = session.floats_mut(text(name, "name")?)?;
-            give(values, count, row.as_mut_ptr(), row.len())
+            let bytes = session.input_bytes(&TensorSpec::f32(text(name, "name")?, &[]))?;
+            give(values, count, bytes.cast(), bytes.len())
         })
     }
 }
@@ -66,8 +67,8 @@ pub unsafe extern "C" fn candle_session_input_u32(
     // SAFETY: the caller's promise, as the header has it.
     unsafe {
         with(session, |session| {
-            let row = session.indices_mut(text(name, "name")?)?;
-            give(values, count, row.as_mut_ptr(), row.len())
+            let bytes = session.input_bytes(&TensorSpec::u32(text(name, "name")?, &[]))?;
+            give(values, count, bytes.cast(), bytes.len())
         })
     }
 }
@@ -84,8 +85,8 @@ pub unsafe extern "C" fn candle_session_output_f32(
     // SAFETY: the caller's promise, as the header has it.
     unsafe {
         with(session, |session| {
-            let row = session.floats(text(name, "name")?)?;
-            give(values, count, row.as_ptr(), row.len())
+            let bytes = session.output_bytes(&TensorSpec::f32(text(name, "name")?, &[]))?;
+            give(values, count, bytes.cast(), bytes.len())
         })
     }
 }
@@ -101,8 +102,8 @@ pub unsafe extern "C" fn candle_session_output_u32(
     // SAFETY: the caller's promise, as the header has it.
     unsafe {
         with(session, |session| {
-            let row = session.indices(text(name, "name")?)?;
-            give(values, count, row.as_ptr(), row.len())
+            let bytes = session.output_bytes(&TensorSpec::u32(text(name, "name")?, &[]))?;
+            give(values, count, bytes.cast(), bytes.len())
         })
     }
 }
