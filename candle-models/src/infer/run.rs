@@ -27,8 +27,8 @@ pub struct Arguments {
     inputs: Vec<PathBuf>,
     /// Run part I of N, 0/8 to 7/8 say, for jobs of an array: of several inputs so many files, of one file of tensors so many blocks of
     /// 64 sequences. The outputs of all parts, one behind the other, are those of one run, byte for byte.
-    #[arg(long, value_name = "I/N")]
-    shard: Option<Shard>,
+    #[arg(long, value_name = "I/N", default_value = "0/1", hide_default_value = true)]
+    shard: Shard,
     #[command(flatten)]
     options: Options,
 }
@@ -66,7 +66,7 @@ impl std::str::FromStr for Shard {
 impl Arguments {
     /// The shipped bundle on the shipped input.
     pub fn demo(options: Options) -> Self {
-        Self { bundle: None, inputs: Vec::new(), shard: None, options }
+        Self { bundle: None, inputs: Vec::new(), shard: Shard::WHOLE, options }
     }
 }
 
@@ -137,7 +137,7 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: Arguments, typed: &A
 impl<'a> Plan<'a> {
     fn new(
         registry: &Registry<dyn InferFamily>,
-        (dir, paths, shard): (Option<PathBuf>, Vec<PathBuf>, Option<Shard>),
+        (dir, paths, shard): (Option<PathBuf>, Vec<PathBuf>, Shard),
         options: &Options,
         typed: &'a ArgMatches,
     ) -> Result<Self> {
@@ -156,10 +156,9 @@ impl<'a> Plan<'a> {
             (true, false, Some(demo)) => (Self::inputs(registry, family, vec![demo::find_shipped(demo.input)?])?, Some(demo.remark)),
             (true, false, None) => return Err(Usage::error(format!("no inputs: a {} has none of its own", family.name()))),
         };
-        let (inputs, shard) = match (shard, &inputs[..]) {
-            (None, _) => (inputs, Shard::WHOLE),
-            (Some(shard), [Input::Tensors(_)]) => (inputs, shard),
-            (Some(shard), _) => {
+        let (inputs, shard) = match &inputs[..] {
+            [Input::Tensors(_)] => (inputs, shard),
+            _ => {
                 let part = shard.part(inputs.len());
                 (inputs.into_iter().skip(part.start).take(part.len()).collect(), Shard::WHOLE)
             }
