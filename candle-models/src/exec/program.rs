@@ -50,13 +50,13 @@ impl IndexSlot {
     }
 }
 
-/// An input or output of a model.
+/// An input or output of a model, as an executor holds it; by default as the recorder does.
 #[derive(Debug, Clone, Copy)]
-pub enum Output {
+pub enum Output<V = Slot, I = IndexSlot> {
     /// Floats.
-    Floats(Slot),
+    Floats(V),
     /// Indices.
-    Indices(IndexSlot),
+    Indices(I),
 }
 
 impl Output {

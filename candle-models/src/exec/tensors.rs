@@ -5,6 +5,7 @@
 //! (bf16, f16) have kernels on a GPU that compute in f32 and round what they write; on the CPU the same is done by casting.
 
 use super::operation::{Block, Operation, Values};
+use super::program::Output;
 use super::{Choice, Executor, IndexColumns, SAMPLE};
 use crate::device;
 use crate::ops;
@@ -97,16 +98,26 @@ impl Indices {
     }
 }
 
+impl Output<Tensor, Indices> {
+    /// Indices become a tensor on the host.
+    pub(crate) fn into_tensor(self) -> Result<Tensor> {
+        match self {
+            Self::Floats(values) => Ok(values),
+            Self::Indices(values) => values.to_tensor(),
+        }
+    }
+}
+
 /// A pass over whole sequences, as [`Recurrent::unroll`](crate::recurrent::Recurrent::unroll) wants it: inputs and state are checked against the
 /// signature, inputs that are left out have their defaults, and what `pass` gives, the outputs `[B * T, ...]` in the signature's order, is named,
 /// on the device and in f32.
 ///
 /// # Errors
 /// If inputs, resets or state are not those of a pass; if `pass` fails.
-pub fn unroll(
+pub(crate) fn unroll(
     (signature, device): (&Signature, &Device),
     (inputs, resets, state): (&NamedTensors, &[bool], &NamedTensors),
-    pass: impl FnOnce(&mut TensorExecutor) -> Result<Vec<Tensor>>,
+    pass: impl FnOnce(&mut TensorExecutor) -> Result<Vec<Output<Tensor, Indices>>>,
 ) -> Result<(NamedTensors, NamedTensors)> {
     let given = signature.inputs.iter().find(|spec| inputs.contains(&spec.name)).or(signature.inputs.first());
     let Some(given) = given else { return Err(Error::Input("a model without inputs".to_owned())) };
@@ -124,7 +135,8 @@ pub fn unroll(
     }
     let states = signature.state.iter().map(|spec| Ok(state.get(&spec.name)?.to_device(device)?)).collect::<Result<_>>()?;
     let mut executor = TensorExecutor::new(&inputs, resets, states, device);
-    let named = |(spec, found): (&TensorSpec, Tensor)| {
+    let named = |(spec, found): (&TensorSpec, Output<Tensor, Indices>)| {
+        let found = found.into_tensor()?;
         // What is computed in a narrow dtype leaves the model in f32.
         let wide = if device::is_narrow(found.dtype()) { found.to_dtype(DType::F32)? } else { found };
         let shape: Vec<usize> = [batch, steps].iter().chain(&spec.shape).copied().collect();

@@ -3,6 +3,7 @@
 
 use super::{Definition, Graph, Operator, Value};
 use crate::engine::Model;
+use crate::ops::softmax;
 use crate::recurrent::Recurrent;
 use crate::signature::Signature;
 use crate::tensors::NamedTensors;
@@ -62,7 +63,7 @@ fn apply(operator: &Operator, operands: &[&Tensor]) -> Result<Tensor> {
         Operator::Relu => x.relu()?,
         // Without overflow: max(x, 0) + ln(1 + e^-|x|).
         Operator::Softplus => (x.relu()? + (x.abs()?.neg()?.exp()? + 1.0)?.log()?)?,
-        Operator::Softmax => candle_nn::ops::softmax(x, D::Minus1)?,
+        Operator::Softmax => softmax::reference(x)?,
         Operator::LayerNormalization { epsilon } => {
             let x = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
             let deviation = (x.sqr()?.mean_keepdim(D::Minus1)? + f64::from(*epsilon))?.sqrt()?;

@@ -25,7 +25,6 @@ mod family;
 mod infer;
 pub mod metrics;
 mod model;
-mod network;
 mod plain;
 mod setting;
 mod sounder;
@@ -49,7 +48,6 @@ pub use evaluate::{Evaluation, Gains};
 pub use family::BeamFamily;
 pub use metrics::Summary;
 pub use model::{Beam, Decided};
-pub use network::Network;
 pub use sounder::Sounder;
 pub use user::UserEquipment;
 
