@@ -142,7 +142,7 @@ impl TrainingPlan for Plan {
     fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
         let (about, data, skeleton) = (self.about()?, self.data(), self.skeleton()?);
         let (device, ranks) = (self.with.device.clone(), self.with.ranks.clone());
-        let baselines = Frequencies::count(&self.config.model, &self.train).measure(&self.held_out);
+        let baselines = Frequencies::count(&self.config.model, &self.train)?.measure(&self.held_out)?;
         let measured = !self.held_out.is_empty();
         let held_out = measured.then(|| HeldOut { episodes: self.held_out.clone(), markov: baselines[1].total() });
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
