@@ -6,6 +6,7 @@ use super::imitation::{HeldOut, Imitation};
 use super::likelihood::{self, Frequencies, Likelihood};
 use super::loader::Loader;
 use crate::budget::Budget;
+use crate::callback::Callbacks;
 use crate::export::{EQUATIONS, Skeleton};
 use crate::lanes::StepShape;
 use crate::parallel::share;
@@ -162,6 +163,7 @@ impl TrainingPlan for Plan {
             skeleton: Some(skeleton),
             notes: vec![(EPISODES, noted)],
             hint: None,
+            callbacks: Callbacks::default(),
         };
         let ended = run.train(params.vars(), &mut task, place, stop)?;
         let measured = if measured && ended.outcome.done() {
