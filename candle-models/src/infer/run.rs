@@ -10,8 +10,9 @@ use crate::device::{self, DeviceChoice};
 use crate::engine::{Histogram, Placement};
 use crate::registry::Registry;
 use crate::tensors::NamedTensors;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{ArgMatches, Command};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ const EVERY: usize = 60;
 pub struct Arguments {
     /// Model directory.
     bundle: Option<PathBuf>,
-    /// Named tensors (.safetensors, `[frames, ...]` or `[sequences, frames, ...]` of the model's inputs).
+    /// Named tensors (.safetensors, `[frames, ...]` or `[sequences, frames, ...]` of the model's inputs; where `reset` `[frames]` is 1, an episode begins).
     inputs: Vec<PathBuf>,
     /// Run part I of N, 0/8 to 7/8 say, for jobs of an array: of several inputs so many files, of one file of tensors so many blocks of
     /// 64 sequences. The outputs of all parts, one behind the other, are those of one run, byte for byte.
@@ -122,7 +123,8 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: Arguments, typed: &A
         let n = plan.inputs.len();
         return Err(Usage::error(format!("--out in .safetensors holds one input, found {n}: use .jsonl, or a call for each")));
     }
-    let run = Run { every: plan.every(&options), plan, reader: None, times: Histogram::default(), frames: 0, failed: 0 };
+    let run =
+        Run { every: plan.every(&options), plan, reader: None, times: Histogram::default(), frames: 0, failed: 0, unread: BTreeSet::new() };
     let (failed, inputs) = run.all(&mut output)?;
     // A part without inputs has an empty output, which the others are joined with.
     if failed < inputs || inputs == 0 {
@@ -209,6 +211,8 @@ struct Run<'a> {
     times: Histogram,
     frames: u64,
     failed: usize,
+    /// Tensors that no input names.
+    unread: BTreeSet<String>,
 }
 
 impl Run<'_> {
@@ -270,13 +274,15 @@ impl Run<'_> {
                 }
                 options::check_unused(family, options::RUN, self.plan.options, "named tensors")?;
                 let (finish, every) = (family.finish(&opened.bundle)?, self.every);
-                self.frames += tensors::run(
+                let done = tensors::run(
                     (opened.model(), &finish),
                     (path, inputs, self.plan.shard),
                     (self.plan.place, every),
                     output,
                     &self.times,
                 )?;
+                self.frames += done.frames;
+                self.unread.extend(done.unread);
                 Ok(())
             }
         }
@@ -297,6 +303,10 @@ impl Run<'_> {
         let Placement { device, threads, .. } = self.plan.place;
         let on_cpu = device == DeviceChoice::Cpu || !candle_core::utils::cuda_is_available();
         let place = if on_cpu { format!("{threads} thread{}", if threads == 1 { "" } else { "s" }) } else { format!("device {device}") };
+        if !self.unread.is_empty() {
+            let names: Vec<&str> = self.unread.iter().map(String::as_str).collect();
+            cli::report("warning", &anyhow!("no input has these names, they are not read: {}", names.join(", ")));
+        }
         let mut frames = self.frames;
         if let Some(reader) = &self.reader {
             reader.summary(&self.plan.name, &place)?;
