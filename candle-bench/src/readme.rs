@@ -1,6 +1,7 @@
 //! Tables of a Markdown file, generated from committed runs: what stands between `<!-- table: NAME RUN-DIRECTORY -->` and
 //! `<!-- end -->`, the directory relative to the file's own.
 
+use crate::case::Pass;
 use crate::family::Families;
 use crate::run;
 use crate::table::Report;
@@ -44,21 +45,24 @@ pub fn tables(families: &Families) -> Vec<Table> {
     families.iter().flat_map(|family| family.tables()).collect()
 }
 
-/// The Markdown files of a folder that ask for a table.
+/// The Markdown files of some folders that ask for a table.
 ///
 /// # Errors
 /// Names what cannot be read; if there is no such file.
-pub fn with_tables(folder: &Path) -> Result<Vec<PathBuf>> {
-    let place = folder.display();
+pub fn with_tables(folders: &[&Path]) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).with_context(|| format!("{place}: cannot be read"))? {
-        let file = entry.with_context(|| format!("{place}: cannot be read"))?.path();
-        if file.extension().is_some_and(|extension| extension == "md") {
-            let text = std::fs::read_to_string(&file).with_context(|| format!("{}: cannot be read", file.display()))?;
-            files.extend(text.lines().any(|line| line.starts_with(OPEN)).then_some(file));
+    for folder in folders {
+        let unreadable = || format!("{}: cannot be read", folder.display());
+        for entry in std::fs::read_dir(folder).with_context(unreadable)? {
+            let file = entry.with_context(unreadable)?.path();
+            if file.extension().is_some_and(|extension| extension == "md") {
+                let text = std::fs::read_to_string(&file).with_context(|| format!("{}: cannot be read", file.display()))?;
+                files.extend(text.lines().any(|line| line.starts_with(OPEN)).then_some(file));
+            }
         }
     }
-    ensure!(!files.is_empty(), "{place}: no file asks for a table");
+    let places = folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>();
+    ensure!(!files.is_empty(), "{}: no file asks for a table", places.join(", "));
     files.sort();
     Ok(files)
 }
@@ -119,7 +123,12 @@ pub fn is_ratio(row: &TargetRow) -> bool {
     row.unit == "x"
 }
 
-/// All others.
+/// Those of them that are one frame of one agent.
+pub fn is_answer(row: &TargetRow) -> bool {
+    is_ratio(row) && row.case.batch == 1 && row.case.pass == Pass::Step
+}
+
+/// Rows that compare no two times.
 pub fn is_no_ratio(row: &TargetRow) -> bool {
     !is_ratio(row)
 }

@@ -1,7 +1,7 @@
 //! The engine of candle-models behind a C ABI.
 //!
 //! `include/candle_models.h` is generated from this crate by a test, so what is documented here is written for readers of C; what holds for
-//! every function stands at the top of the header, which `cbindgen.toml` has. `docs/c.md` is the guide.
+//! every function stands at the top of the header, which `cbindgen.toml` has. `docs/src/c.md` is the guide.
 //!
 //! A pointer is an `Option` of a reference or a box where that says what C says: such a type has the layout of a pointer, and the compiler
 //! asks what becomes of null. It is a raw one, and the function `unsafe`, for text and arrays, for the options, whose length is the

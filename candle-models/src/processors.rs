@@ -86,7 +86,7 @@ pub fn set_priority(_priority: Priority) -> std::io::Result<()> {
 /// processor that has nothing to do falls asleep, and who wakes it waits for it: on hardware some tens of microseconds, in a virtual machine
 /// until the host, to which it was given back, has a processor for it again. What this is worth depends on the host, and
 /// `candle-bench load --awake` measures it: on two virtual processors 64 agents at 60 Hz had their answers a fifth sooner
-/// (`docs/benchmarks.md`).
+/// (`docs/src/benchmarks.md`).
 ///
 /// It costs the electricity, or the bill, of processors that never rest, and where two of them share a core, what each of them takes from
 /// the other.

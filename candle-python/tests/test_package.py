@@ -63,7 +63,7 @@ class Package(unittest.TestCase):
         self.assertEqual(candle_models.Options.__annotations__.keys(), parameters)
 
     def test_the_guide_runs(self):
-        text = (ROOT / "docs" / "python.md").read_text()
+        text = (ROOT / "docs" / "src" / "python.md").read_text()
         blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
         self.assertGreater(len(blocks), 3)
         before = Path.cwd()
@@ -72,7 +72,7 @@ class Package(unittest.TestCase):
         names: dict[str, object] = {}
         with redirect_stdout(io.StringIO()):
             for block in blocks:
-                exec(compile(block, "docs/python.md", "exec"), names)
+                exec(compile(block, "docs/src/python.md", "exec"), names)
 
     def test_the_example_runs(self):
         path = ROOT / "candle-python" / "examples" / "gymnasium_agent.py"

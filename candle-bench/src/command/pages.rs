@@ -18,7 +18,7 @@ pub struct Page {
 
 #[derive(clap::Args)]
 pub struct Readme {
-    /// The Markdown files; the runs that a file names lie relative to it [default: those in docs that ask for a table].
+    /// The Markdown files; the runs that a file names lie relative to it [default: README.md and those of docs/src, where they ask for a table].
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Write nothing and fail where a table is not what its run says.
@@ -36,7 +36,7 @@ pub fn report(families: &Families, arguments: &Page) -> Result<ExitCode> {
 
 pub fn readme(families: &Families, arguments: &Readme) -> Result<ExitCode> {
     let Readme { files, check } = arguments;
-    let files = if files.is_empty() { readme::with_tables(Path::new("docs"))? } else { files.clone() };
+    let files = if files.is_empty() { readme::with_tables(&[Path::new("."), Path::new("docs/src")])? } else { files.clone() };
     let (tables, mut code) = (readme::tables(families), ExitCode::SUCCESS);
     for file in &files {
         let filled = readme::fill(&tables, file)?;

@@ -116,7 +116,7 @@ fn an_onnx_file_that_cannot_be_checked_is_not_written() {
 fn the_program_of_the_guide_runs() {
     let (Some(python), scratch) = (python(), tempfile::tempdir().unwrap()) else { return };
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let guide = fs::read_to_string(root.join("docs/other_programs.md")).unwrap();
+    let guide = fs::read_to_string(root.join("docs/src/other_programs.md")).unwrap();
     let shown = guide.split("\n```python\n").nth(1).unwrap().split("\n```").next().unwrap();
     let printed = Command::new(PROGRAM).args(["inspect", "--forward", "weights/policy-mlp"]).current_dir(root).output().unwrap();
     fs::write(scratch.path().join("policy.py"), printed.stdout).unwrap();

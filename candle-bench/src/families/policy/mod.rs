@@ -72,6 +72,7 @@ impl BenchFamily for PolicyFamily {
         let (targets, training) = (targets::Targets::NAME, training::Training::NAME);
         vec![
             Table { name: "policies", suite: targets, rows: readme::is_ratio, layout: readme::beside_peers },
+            Table { name: "answers", suite: targets, rows: readme::is_answer, layout: readme::beside_peers },
             Table { name: "engine", suite: targets, rows: readme::is_no_ratio, layout: readme::with_evidence },
             Table { name: "trainer", suite: training, rows: readme::any, layout: readme::by_threads },
         ]

@@ -106,7 +106,7 @@ impl InferFamily for PolicyFamily {
             input: GAME,
             model: "the shipped policy",
             name: "the shipped simulated game",
-            remark: "a SIMULATED game of two scripted fighters (not a recording of Melee, and not the people that it learned from: see docs/policy.md)",
+            remark: "a SIMULATED game of two scripted fighters (not a recording of Melee, and not the people that it learned from: see docs/src/policy.md)",
         })
     }
 

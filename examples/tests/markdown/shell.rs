@@ -1,40 +1,18 @@
-//! The shell blocks of every Markdown file: our programs take the arguments, and what is named is there.
-#![allow(clippy::unwrap_used)]
+//! Shell blocks: our programs take the arguments, and what is named is there.
 
+use crate::root;
 use clap::Command;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What is not ours, or made by the line before.
 const OTHERS: [&str; 13] =
     ["git", "cd", "source", "export", "tar", "pip", "maturin", "cc", "python", "./agent", "PYTHON=python3", "program", "gpu-suite/run.sh"];
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
-}
-
-/// Markdown files that are in the repository: those of folders that build or fetch are not.
-fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() {
-            if !name.starts_with('.') && !["target", "node_modules", "runs"].contains(&name.as_str()) {
-                documents(&path, found);
-            }
-        } else if name.ends_with(".md") && name != "CHANGELOG.md" {
-            found.push(path);
-        }
-    }
-}
-
-/// The commands of the shell blocks of a text, their comments cut off.
+/// The commands of a shell block, their comments cut off.
 fn commands(text: &str) -> Vec<Vec<String>> {
-    let mut blocks = text.split("\n```");
-    blocks.next();
-    let shell = blocks.filter_map(|block| block.strip_prefix("sh\n"));
-    let lines = shell.flat_map(|block| block.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>());
-    let parts = lines.flat_map(|line| line.split(" #").next().unwrap().split("&&").map(str::to_owned).collect::<Vec<_>>());
+    let text = text.replace("\\\n", " ");
+    let parts = text.lines().flat_map(|line| line.split(" #").next().unwrap_or_default().split("&&"));
     let words = parts.map(|part| part.split_whitespace().map(|word| word.trim_matches(['\'', '"']).to_owned()).collect());
     words.filter(|words: &Vec<String>| !words.is_empty()).collect()
 }
@@ -103,26 +81,13 @@ fn check(words: &[String]) -> Result<(), String> {
     }
 }
 
-#[test]
-fn every_command_of_every_document_is_taken() {
-    let mut found = Vec::new();
-    documents(root(), &mut found);
-    let (mut count, mut wrong) = (0, Vec::new());
-    for path in &found {
-        for words in commands(&fs::read_to_string(path).unwrap()) {
-            count += 1;
-            if let Err(reason) = check(&words) {
-                wrong.push(format!("{}: {}: {reason}", path.strip_prefix(root()).unwrap().display(), words.join(" ")));
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(count > 50, "{count} commands in {} files", found.len());
+/// That every command of a shell block is taken.
+pub fn check_block(text: &str) -> Result<(), String> {
+    commands(text).iter().try_for_each(|words| check(words).map_err(|reason| format!("{}: {reason}", words.join(" "))))
 }
 
 #[test]
 fn a_command_that_is_not_taken_is_found() {
-    let check = |line: &str| commands(&format!("\n```sh\n{line}\n```\n")).iter().map(|words| check(words)).collect::<Result<Vec<_>, _>>();
     for line in [
         "candle-infer run weights/policy-mlp x.slp --no-such-option",
         "cargo run --release --bin candle-train -- policy --preset none such",
@@ -132,7 +97,7 @@ fn a_command_that_is_not_taken_is_found() {
         "no-such-program",
         "candle-train launch --nproc 2 no-such-family",
     ] {
-        assert!(check(line).is_err(), "{line}");
+        assert!(check_block(line).is_err(), "{line}");
     }
-    assert!(check("candle-infer inspect --forward weights/policy-mlp > x.py && cd x # a remark").is_ok());
+    assert!(check_block("candle-infer inspect --forward weights/policy-mlp > x.py && cd x # a remark").is_ok());
 }
