@@ -2,8 +2,9 @@
 
 use candle_models::Result;
 use candle_models::bundle::Manifest;
-use candle_models::exec::program::{Output, Recorder};
-use candle_models::exec::{Executor, tensors};
+use candle_models::exec::Executor;
+use candle_models::exec::program::Output;
+use candle_models::network::{Layers, Network};
 use candle_models::nn::Linear;
 use candle_models::ops::Activation;
 use candle_models::prelude::*;
@@ -14,53 +15,32 @@ use std::sync::Arc;
 const HIDDEN: usize = 32;
 
 /// y `[1]` from x `[1]` through two layers.
-pub struct Curve(Signature, Device, [Linear; 2]);
+pub struct Curve([Linear; 2]);
 
 impl Curve {
     /// The network with parameters from `params`.
-    pub fn new(params: &Params) -> Result<Self> {
-        let signature = Signature { inputs: vec![TensorSpec::f32("x", &[1])], outputs: vec![TensorSpec::f32("y", &[1])], state: vec![] };
-        let layers = [Linear::new(1, HIDDEN, &params.pp("hidden"))?, Linear::new(HIDDEN, 1, &params.pp("output"))?];
-        Ok(Self(signature, params.device().clone(), layers))
-    }
-
-    /// Written once: for tensors with gradients, and for the engine.
-    fn pass<E: Executor>(&self, e: &mut E) -> Result<E::V> {
-        let x = e.input("x")?;
-        let hidden = e.linear(&x, &self.2[0], Activation::Relu)?;
-        e.linear(&hidden, &self.2[1], Activation::None)
+    pub fn network(params: &Params) -> Result<Network<Self>> {
+        let [inputs, outputs] = ["x", "y"].map(|name| vec![TensorSpec::f32(name, &[1])]);
+        let layers = Self([Linear::new(1, HIDDEN, &params.pp("hidden"))?, Linear::new(HIDDEN, 1, &params.pp("output"))?]);
+        Network::of((CurveFamily.name(), &json!({})), Signature { inputs, outputs, state: vec![] }, params.device(), layers)
     }
 
     /// The mean squared error on rows of x and y `[n, 1]`.
-    pub fn error(&self, rows: &NamedTensors) -> Result<Tensor> {
+    pub fn error(params: &Params, rows: &NamedTensors) -> Result<Tensor> {
         let (x, y) = (rows.get("x")?.unsqueeze(1)?, rows.get("y")?.unsqueeze(1)?); // A sequence of one frame each.
         let resets = vec![true; x.dim(0)?];
-        let (outputs, _) = self.unroll(&NamedTensors::from_iter([("x".to_owned(), x)]), &resets, &NamedTensors::new())?;
+        let inputs = NamedTensors::from_iter([("x".to_owned(), x)]);
+        let (outputs, _) = Self::network(params)?.unroll(&inputs, &resets, &NamedTensors::new())?;
         Ok((outputs.get("y")? - y)?.sqr()?.mean_all()?)
     }
 }
 
-impl Recurrent for Curve {
-    fn signature(&self) -> &Signature {
-        &self.0
-    }
-    fn device(&self) -> &Device {
-        &self.1
-    }
-    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-        tensors::unroll((&self.0, &self.1), (inputs, resets, state), |executor| Ok(vec![self.pass(executor)?]))
-    }
-}
-
-impl Model for Curve {
-    fn family(&self) -> &'static str {
-        CurveFamily.name()
-    }
-    fn config(&self) -> serde_json::Value {
-        json!({})
-    }
-    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
-        Ok(vec![Output::Floats(self.pass(recorder)?)])
+impl Layers for Curve {
+    /// Written once: for tensors with gradients, and for the engine.
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
+        let x = e.input("x")?;
+        let hidden = e.linear(&x, &self.0[0], Activation::Relu)?;
+        Ok(vec![Output::Floats(e.linear(&hidden, &self.0[1], Activation::None)?)])
     }
 }
 
@@ -75,7 +55,7 @@ impl Family for CurveFamily {
         Ok("one hidden layer".to_owned())
     }
     fn networks(&self, _: &Bundle, params: &Params) -> Result<Networks> {
-        Ok(vec![("curve", Arc::new(Curve::new(params)?))])
+        Ok(vec![("curve", Arc::new(Curve::network(params)?))])
     }
     fn examples(&self) -> Result<Vec<Manifest>> {
         Ok(vec![Manifest::new(self.name(), &json!({}))?])

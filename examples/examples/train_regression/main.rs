@@ -32,11 +32,11 @@ impl Task for Regression {
         self.0.get(context.batch) // A function of the number: there is nothing to keep in a checkpoint.
     }
     fn loss(&mut self, parameters: &Params, batch: &Batch, _: &Context) -> Result<Loss> {
-        let error = Curve::new(parameters)?.error(&batch.tensors)?;
+        let error = Curve::error(parameters, &batch.tensors)?;
         Ok(Loss { weight: batch.weight, ..Loss::new(error, batch.resets.len()) })
     }
     fn evaluate(&mut self, parameters: &Params, _: &dyn Communicator) -> Result<Evaluation> {
-        Ok(Evaluation::new(Score::minimise(Curve::new(parameters)?.error(&self.1)?.to_scalar::<f32>()?.into()), []))
+        Ok(Evaluation::new(Score::minimise(Curve::error(parameters, &self.1)?.to_scalar::<f32>()?.into()), []))
     }
 }
 
@@ -61,7 +61,7 @@ fn train(out: &Path, steps: u64) -> anyhow::Result<()> {
     let schedule = Schedule { peak: 1e-2, ..Schedule::default() };
     let config = TrainerConfig { log_every: 200, evaluate_every: 500, schedule, ..TrainerConfig::default() };
     let params = Params::init(random.stream("parameters"), &Device::Cpu);
-    Curve::new(&params)?; // Asking for parameters makes them.
+    Curve::network(&params)?; // Asking for parameters makes them.
     let manifest = Manifest::new(CurveFamily.name(), &json!({}))?;
     let mut run = Run::new(config, steps, 1)?;
     run.identity["data"] = json!(hashes); // With other data the run is not continued.
