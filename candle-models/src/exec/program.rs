@@ -3,6 +3,57 @@
 //! [`Recorder`] is an executor that computes nothing. It notes every operation with its parameters and the buffers that it reads
 //! and writes. Then operations absorb the ones behind them where the target has them as one; only now are the lives of buffers known.
 //! Buffers share memory where their lives do not overlap, so a pass works in little memory and allocates none.
+//!
+//! ```
+//! # use candle_models::Result;
+//! # use candle_models::candle_core::Device;
+//! # use candle_models::recurrent::Recurrent;
+//! # use candle_models::signature::{Signature, TensorSpec};
+//! # use candle_models::tensors::NamedTensors;
+//! use candle_models::engine::{self, Model};
+//! use candle_models::exec::program::{Output, Recorder};
+//! use candle_models::exec::{Executor, tensors};
+//!
+//! struct Twice(Signature);
+//!
+//! impl Twice {
+//!     fn pass<E: Executor>(&self, e: &mut E) -> Result<E::V> {
+//!         let x = e.input("x")?;
+//!         e.add(&x, &x)
+//!     }
+//! }
+//!
+//! # impl Recurrent for Twice {
+//! #     fn signature(&self) -> &Signature {
+//! #         &self.0
+//! #     }
+//! #     fn device(&self) -> &Device {
+//! #         &Device::Cpu
+//! #     }
+//! #     fn unroll(&self, x: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
+//! #         tensors::unroll((&self.0, &Device::Cpu), (x, resets, state), |e| Ok(vec![self.pass(e)?]))
+//! #     }
+//! # }
+//! impl Model for Twice {
+//! #     fn family(&self) -> &'static str {
+//! #         "twice"
+//! #     }
+//! #     fn config(&self) -> serde_json::Value {
+//! #         serde_json::Value::Null
+//! #     }
+//!     fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
+//!         Ok(vec![Output::Floats(self.pass(recorder)?)])
+//!     }
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! # let [inputs, outputs] = ["x", "y"].map(|name| vec![TensorSpec::f32(name, &[2])]);
+//! # let model = Twice(Signature { inputs, outputs, state: Vec::new() });
+//! let work = engine::work(&model, 8, 1, candle_models::candle_core::DType::F32)?; // what was written down, counted
+//! assert_eq!(work.iter().map(|operation| operation.name).collect::<Vec<_>>(), ["add"]);
+//! # Ok(())
+//! # }
+//! ```
 
 use super::operation::{Operation, Target};
 use crate::signature::{Signature, TensorSpec};

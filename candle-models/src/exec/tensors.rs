@@ -3,6 +3,26 @@
 //! Values lie on the model's device, indices on the host: they are made and checked there, and asking a GPU for them would make
 //! it wait. The weights say what is computed in: a product casts what it reads to the dtype of its weight. Narrow numbers
 //! (bf16, f16) have kernels on a GPU that compute in f32 and round what they write; on the CPU the same is done by casting.
+//!
+//! ```
+//! use candle_models::candle_core::{Device, Tensor};
+//! use candle_models::exec::{Executor, tensors};
+//! use candle_models::signature::{Signature, TensorSpec};
+//! use candle_models::tensors::NamedTensors;
+//! # fn main() -> candle_models::Result<()> {
+//! let [inputs, outputs] = ["x", "y"].map(|name| vec![TensorSpec::f32(name, &[1])]);
+//! let signature = Signature { inputs, outputs, state: Vec::new() };
+//! let x = Tensor::new(&[[[1f32], [2.0]]], &Device::Cpu)?; // one sequence of two frames
+//! let inputs = NamedTensors::from_iter([("x".to_owned(), x)]);
+//! let given = (&inputs, &[true, false][..], &NamedTensors::new());
+//! let (outputs, _) = tensors::unroll((&signature, &Device::Cpu), given, |e| {
+//!     let x = e.input("x")?;
+//!     Ok(vec![e.add(&x, &x)?])
+//! })?;
+//! assert_eq!(outputs.get("y")?.dims(), [1, 2, 1]);
+//! # Ok(())
+//! # }
+//! ```
 
 use super::operation::{Block, Operation, Values};
 use super::{Choice, Executor, IndexColumns, SAMPLE};
@@ -30,6 +50,14 @@ pub struct Regularisation {
 }
 
 /// Indices of a pass, `[rows, width]`, on the host.
+///
+/// ```
+/// use candle_models::exec::tensors::Indices;
+///
+/// let ids = Indices::new(vec![1, 2, 3, 4], 2); // two rows
+/// assert_eq!(ids.rows().nth(1), Some(&[3, 4][..]));
+/// assert_eq!(Indices::join(&[&ids, &ids]).width(), 4);
+/// ```
 #[derive(Debug, Clone)]
 pub struct Indices {
     values: Arc<[u32]>,
