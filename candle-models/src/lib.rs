@@ -41,6 +41,7 @@ pub mod families;
 pub mod files;
 #[cfg(feature = "cli")]
 pub mod infer;
+pub mod network;
 pub mod nn;
 #[cfg(feature = "nvml")]
 pub mod nvml;

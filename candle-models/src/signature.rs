@@ -20,7 +20,6 @@ use crate::exec::SAMPLE;
 use crate::random::Random;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
-use std::fmt::Display;
 use std::ops::Range;
 
 /// What a model eats, gives and carries. Every shape leaves out the leading batch axis.
@@ -257,11 +256,15 @@ impl TensorSpec {
     /// # Errors
     /// If one is not finite or out of range; floats in a tensor of indices.
     pub fn check_f32(&self, values: &[f32]) -> Result<()> {
-        let Values::Floats { within, .. } = &self.values else { return Err(Error::tensor(&self.name, "indices", "floats")) };
-        let Some(at) = values.iter().position(|x| !x.is_finite() || !within.contains(x)) else { return Ok(()) };
-        let bounded = || format!("numbers from {} to below {}", within.start, within.end);
-        let expected = if values[at].is_finite() { bounded() } else { "finite numbers".to_owned() };
-        Err(self.wrong(expected, values[at], at, values.len()))
+        self.refuse(self.wrong_f32(values)?, (values.len() != self.width()).then_some(0))
+    }
+
+    /// The same of rows that others come before, `first` of them: the message counts those.
+    ///
+    /// # Errors
+    /// As [`check_f32`](Self::check_f32).
+    pub fn check_f32_from(&self, first: usize, values: &[f32]) -> Result<()> {
+        self.refuse(self.wrong_f32(values)?, Some(first))
     }
 
     /// Checks the indices of some rows.
@@ -269,19 +272,42 @@ impl TensorSpec {
     /// # Errors
     /// If one is out of range; indices in a tensor of floats.
     pub fn check_u32(&self, values: &[u32]) -> Result<()> {
+        self.refuse(self.wrong_u32(values)?, (values.len() != self.width()).then_some(0))
+    }
+
+    /// The same of rows that others come before, `first` of them: the message counts those.
+    ///
+    /// # Errors
+    /// As [`check_u32`](Self::check_u32).
+    pub fn check_u32_from(&self, first: usize, values: &[u32]) -> Result<()> {
+        self.refuse(self.wrong_u32(values)?, Some(first))
+    }
+
+    /// The first float that cannot be: its place, what was expected and what was found.
+    fn wrong_f32(&self, values: &[f32]) -> Result<Option<(usize, [String; 2])>> {
+        let Values::Floats { within, .. } = &self.values else { return Err(Error::tensor(&self.name, "indices", "floats")) };
+        let Some(at) = values.iter().position(|x| !x.is_finite() || !within.contains(x)) else { return Ok(None) };
+        let bounded = || format!("numbers from {} to below {}", within.start, within.end);
+        let expected = if values[at].is_finite() { bounded() } else { "finite numbers".to_owned() };
+        Ok(Some((at, [expected, values[at].to_string()])))
+    }
+
+    fn wrong_u32(&self, values: &[u32]) -> Result<Option<(usize, [String; 2])>> {
         let Values::Indices { sample, .. } = &self.values else { return Err(Error::tensor(&self.name, "floats", "indices")) };
         let right = |i: usize, index: u32| self.limit(i).is_none_or(|limit| index < limit) || (*sample && index == SAMPLE);
-        let Some(at) = values.iter().enumerate().position(|(i, index)| !right(i, *index)) else { return Ok(()) };
+        let Some(at) = values.iter().enumerate().position(|(i, index)| !right(i, *index)) else { return Ok(None) };
         let last = self.limit(at).unwrap_or_default() - 1;
         let expected = format!("an index up to {last}{}", if *sample { " or SAMPLE" } else { "" });
         let found = if values[at] == SAMPLE { "SAMPLE".to_owned() } else { values[at].to_string() };
-        Err(self.wrong(expected, found, at, values.len()))
+        Ok(Some((at, [expected, found])))
     }
 
-    fn wrong(&self, expected: String, found: impl Display, at: usize, values: usize) -> Error {
+    /// `first`: the number of the first row, where rows are counted.
+    fn refuse(&self, wrong: Option<(usize, [String; 2])>, first: Option<usize>) -> Result<()> {
+        let Some((at, [expected, found])) = wrong else { return Ok(()) };
         let (row, column) = (at / self.width(), at % self.width());
-        let row = if values == self.width() { String::new() } else { format!(" of row {row}") };
-        Error::tensor(&self.name, expected, format!("{found} in column {column}{row}"))
+        let row = first.map_or(String::new(), |first| format!(" of row {}", first + row));
+        Err(Error::tensor(&self.name, expected, format!("{found} in column {column}{row}")))
     }
 
     /// Values of so many rows, drawn for a test or a measurement: floats evenly from their range, normally where it is [`ANY`], indices

@@ -10,12 +10,16 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The largest file that is read: 1 GiB, far above the small networks of this crate.
 pub(crate) const FILE_LIMIT: u64 = 1 << 30;
 /// The largest header, some 40 000 tensors. A parsed header takes up to 16 times its length.
 const HEADER_LIMIT: u64 = 4 << 20;
+/// What integers are read, and which dtypes.
+const INTEGERS: &str = "integers from 0 to 2^32 - 1";
+const READABLE: &str = "F32, F16, BF16, U8, U32, I32 or I64";
 /// The header's key for the one JSON string of metadata. One key, because the format keeps them in no order, and two
 /// files of the same content should be equal.
 const METADATA_KEY: &str = "metadata";
@@ -32,7 +36,12 @@ impl Stored {
     /// Reads the header: offsets without gap or overlap, sizes that agree with shape and dtype, and a file exactly as
     /// long as they say.
     pub fn open(path: &Path) -> Result<Self> {
-        let (mut file, length) = open_limited(path, FILE_LIMIT)?;
+        Self::open_up_to(path, FILE_LIMIT)
+    }
+
+    /// The same of a file of at most `limit` bytes.
+    fn open_up_to(path: &Path, limit: u64) -> Result<Self> {
+        let (mut file, length) = open_limited(path, limit)?;
         let wrong = |reason: String| Error::file(path, reason);
         if length < 8 {
             return Err(wrong(format!("expected a safetensors file, found {length} bytes")));
@@ -78,7 +87,8 @@ impl Stored {
 
     /// The f32 values of 8-bit integers and the factors of their columns, both checked for dtype and shape by the caller.
     pub fn read_scaled(&mut self, name: &str, info: &TensorInfo, scale: (&str, &TensorInfo)) -> Result<(Tensor, Format)> {
-        let factors = decode(&self.bytes(scale.1)?, f32::from_le_bytes);
+        let mut factors = vec![0.0; scale.1.shape.iter().product()];
+        decode_f32(Dtype::F32, &self.bytes(scale.1)?, &mut factors);
         if let Some(i) = factors.iter().position(|f| !(f.is_finite() && *f >= 0.0)) {
             return Err(self.wrong(scale.0, "finite numbers that are not negative", format!("{} at index {i}", factors[i])));
         }
@@ -90,15 +100,20 @@ impl Stored {
     /// One tensor: floats as f32, integers as u32. Numbers must be finite and indices in range.
     pub fn read(&mut self, name: &str, info: &TensorInfo) -> Result<Tensor> {
         let bytes = self.bytes(info)?;
-        match info.dtype {
-            Dtype::F32 => self.floats(name, info, decode(&bytes, f32::from_le_bytes)),
-            Dtype::F16 => self.floats(name, info, decode(&bytes, |b| f16::from_le_bytes(b).to_f32())),
-            Dtype::BF16 => self.floats(name, info, decode(&bytes, |b| bf16::from_le_bytes(b).to_f32())),
-            Dtype::U8 => self.indices(name, info, decode(&bytes, |[b]| i64::from(b))),
-            Dtype::U32 => self.indices(name, info, decode(&bytes, |b| i64::from(u32::from_le_bytes(b)))),
-            Dtype::I32 => self.indices(name, info, decode(&bytes, |b| i64::from(i32::from_le_bytes(b)))),
-            Dtype::I64 => self.indices(name, info, decode(&bytes, i64::from_le_bytes)),
-            other => Err(self.wrong(name, "F32, F16, BF16, U8, U32, I32 or I64", other)),
+        let count = info.shape.iter().product();
+        match read_as(info.dtype) {
+            Some(DType::F32) => {
+                let mut values = vec![0.0; count];
+                decode_f32(info.dtype, &bytes, &mut values);
+                self.floats(name, info, values)
+            }
+            Some(_) => {
+                let mut values = vec![0; count];
+                decode_u32(info.dtype, &bytes, &mut values)
+                    .map_err(|(i, value)| self.wrong(name, INTEGERS, format!("{value} at index {i}")))?;
+                Ok(Tensor::from_vec(values, info.shape.as_slice(), &Device::Cpu)?)
+            }
+            None => Err(self.wrong(name, READABLE, info.dtype)),
         }
     }
 
@@ -113,13 +128,78 @@ impl Stored {
         }
         Ok(Tensor::from_vec(values, info.shape.as_slice(), &Device::Cpu)?)
     }
+}
 
-    fn indices(&self, name: &str, info: &TensorInfo, values: Vec<i64>) -> Result<Tensor> {
-        if let Some(i) = values.iter().position(|v| u32::try_from(*v).is_err()) {
-            return Err(self.wrong(name, "integers from 0 to 2^32 - 1", format!("{} at index {i}", values[i])));
-        }
-        let values: Vec<u32> = values.into_iter().map(|v| v as u32).collect();
-        Ok(Tensor::from_vec(values, info.shape.as_slice(), &Device::Cpu)?)
+/// Opens a safetensors file of any size and tells where its tensors lie. The header alone is read, and checked against the file's length: offsets
+/// without gap or overlap, sizes that agree with shape and dtype.
+///
+/// ```
+/// # fn main() -> candle_models::Result<()> {
+/// use candle_core::{Device, Tensor};
+/// use candle_models::tensors::{NamedTensors, index_safetensors};
+/// use std::io::{Read, Seek, SeekFrom};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("rows.safetensors");
+/// let rows = Tensor::new(&[[1f32, 2.0], [3.0, 4.0], [5.0, 6.0]], &Device::Cpu)?;
+/// NamedTensors::from_iter([("x".to_owned(), rows)]).save_safetensors(&path)?;
+/// let (mut file, tensors) = index_safetensors(&path)?;
+/// let (x, mut bytes, mut row) = (&tensors["x"], [0; 8], [0.0; 2]);
+/// file.seek(SeekFrom::Start(x.bytes(4..6).start)).and_then(|_| file.read_exact(&mut bytes)).unwrap();
+/// x.decode_f32(&bytes, &mut row);
+/// assert_eq!((x.shape(), row), ([3, 2].as_slice(), [5.0, 6.0]));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// In one line with the file: if it is damaged, or no safetensors file.
+pub fn index_safetensors(path: impl AsRef<Path>) -> Result<(File, BTreeMap<String, StoredTensor>)> {
+    let stored = Stored::open_up_to(path.as_ref(), u64::MAX)?;
+    let place = |(name, info): (String, &TensorInfo)| {
+        let start = stored.data_start + info.data_offsets.0 as u64;
+        (name, StoredTensor { dtype: info.dtype, shape: info.shape.clone(), start })
+    };
+    let tensors = stored.tensors().into_iter().map(place).collect();
+    Ok((stored.file, tensors))
+}
+
+/// Where the values of a tensor lie in its file, and as what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredTensor {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    start: u64,
+}
+
+impl StoredTensor {
+    /// Its shape.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// What its values are read as: floats (F32, F16, BF16) as f32, integers (U8, U32, I32, I64) as u32. `None` of another dtype.
+    pub fn dtype(&self) -> Option<DType> {
+        read_as(self.dtype)
+    }
+
+    /// Where some of its values, counted in the order of rows, lie in the file.
+    pub fn bytes(&self, values: Range<usize>) -> Range<u64> {
+        let width = (self.dtype.bitsize() / 8) as u64;
+        self.start + values.start as u64 * width..self.start + values.end as u64 * width
+    }
+
+    /// The floats of such bytes. They may be infinite or no numbers.
+    pub fn decode_f32(&self, bytes: &[u8], values: &mut [f32]) {
+        decode_f32(self.dtype, bytes, values);
+    }
+
+    /// The integers of such bytes.
+    ///
+    /// # Errors
+    /// If one is none from 0 to 2^32 - 1: its place, and what it is.
+    pub fn decode_u32(&self, bytes: &[u8], values: &mut [u32]) -> Result<(), (usize, i64)> {
+        decode_u32(self.dtype, bytes, values)
     }
 }
 
@@ -182,9 +262,43 @@ pub(crate) fn write(path: &Path, mut entries: Vec<Entry>, metadata: &serde_json:
     file.commit()
 }
 
-fn decode<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {
-    let (values, _) = bytes.as_chunks();
-    values.iter().map(|b| value(*b)).collect()
+/// What values of that dtype are read as.
+fn read_as(dtype: Dtype) -> Option<DType> {
+    match dtype {
+        Dtype::F32 | Dtype::F16 | Dtype::BF16 => Some(DType::F32),
+        Dtype::U8 | Dtype::U32 | Dtype::I32 | Dtype::I64 => Some(DType::U32),
+        _ => None,
+    }
+}
+
+fn decode_f32(dtype: Dtype, bytes: &[u8], values: &mut [f32]) {
+    match dtype {
+        Dtype::F16 => decode(bytes, |b| f16::from_le_bytes(b).to_f32(), values),
+        Dtype::BF16 => decode(bytes, |b| bf16::from_le_bytes(b).to_f32(), values),
+        _ => decode(bytes, f32::from_le_bytes, values),
+    }
+}
+
+fn decode_u32(dtype: Dtype, bytes: &[u8], values: &mut [u32]) -> Result<(), (usize, i64)> {
+    match dtype {
+        Dtype::U8 => decode(bytes, |[b]| b.into(), values),
+        Dtype::I32 => return decode_signed(bytes, |b| i32::from_le_bytes(b).into(), values),
+        Dtype::I64 => return decode_signed(bytes, i64::from_le_bytes, values),
+        _ => decode(bytes, u32::from_le_bytes, values),
+    }
+    Ok(())
+}
+
+fn decode<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T, values: &mut [T]) {
+    values.iter_mut().zip(bytes.as_chunks().0).for_each(|(x, b)| *x = value(*b));
+}
+
+fn decode_signed<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> i64, values: &mut [u32]) -> Result<(), (usize, i64)> {
+    for (i, (x, b)) in values.iter_mut().zip(bytes.as_chunks().0).enumerate() {
+        let value = value(*b);
+        *x = u32::try_from(value).map_err(|_| (i, value))?;
+    }
+    Ok(())
 }
 
 /// Text from a file on its way into an error: on one line, and not longer than one can read.

@@ -1,6 +1,8 @@
 //! Named tensors: what crosses every boundary of a model.
 
 use crate::signature::TensorSpec;
+pub use crate::stored::{StoredTensor, index_safetensors};
+
 use crate::stored::{self, Entry, Stored};
 use crate::{Error, Result};
 use candle_core::{Device, Tensor};

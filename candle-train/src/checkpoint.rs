@@ -389,7 +389,7 @@ fn steps(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
     Ok(entries(directory)?.into_iter().filter_map(|(name, path)| Some((step_of(&name)?, path))).collect())
 }
 
-fn name_of(step: u64) -> String {
+pub(crate) fn name_of(step: u64) -> String {
     format!("step-{step:012}")
 }
 

@@ -105,3 +105,58 @@ impl Lanes {
         pieces
     }
 }
+
+/// The order of epoch after epoch: which rows make which batch.
+#[derive(Debug)]
+pub struct Epochs {
+    lengths: Vec<usize>,
+    shape: StepShape,
+    random: Random,
+    /// The epoch that was asked for last, and its order.
+    current: (u64, Lanes),
+}
+
+/// Consecutive rows of one sequence in a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// Whose rows.
+    pub sequence: usize,
+    /// Rows of the sequence.
+    pub rows: Range<usize>,
+    /// Place of the first one in the batch, lane by lane.
+    pub at: usize,
+    /// Whether nothing is remembered before the first one: there the sequence begins, or its lane does.
+    pub resets: bool,
+}
+
+impl Epochs {
+    /// Of sequences of such lengths; `None` if together they have fewer rows than one step. `random` is the address of all epochs.
+    pub fn new(lengths: Vec<usize>, shape: StepShape, random: Random) -> Option<Self> {
+        let first = Lanes::new(&lengths, shape, random.stream("epoch").at(0))?;
+        Some(Self { lengths, shape, random, current: (0, first) })
+    }
+
+    /// Batches of an epoch.
+    pub fn batches(&self) -> u64 {
+        self.current.1.steps() as u64
+    }
+
+    /// What some lanes of batch `number` hold. `at` counts from the first of these lanes.
+    pub fn batch(&mut self, number: u64, lanes: Range<usize>) -> Vec<Piece> {
+        let (epoch, step) = (number / self.batches(), (number % self.batches()) as usize);
+        if self.current.0 != epoch
+            && let Some(order) = Lanes::new(&self.lengths, self.shape, self.random.stream("epoch").at(epoch))
+        {
+            self.current = (epoch, order);
+        }
+        let mut pieces = Vec::new();
+        for (place, lane) in lanes.enumerate() {
+            for Stretch { sequence, rows, at } in self.current.1.stretch(step..step + 1, lane) {
+                // A lane that begins in the middle of a sequence begins without memory.
+                let resets = rows.start == 0 || (step == 0 && at == 0);
+                pieces.push(Piece { sequence, rows, at: place * self.shape.unroll + at, resets });
+            }
+        }
+        pieces
+    }
+}

@@ -1,8 +1,9 @@
 //! Training for `candle-models`: one loop, and beside it the parts that it is made of.
 //!
 //! A [`Run`](run::Run) of a [`Task`](task::Task) is all that a program needs; [`trainer`] is its loop. [`schedule`], [`gradients`],
-//! [`scale`] and [`optim`] are a step's parts, [`checkpoint`], [`metrics`], [`stop`] and [`budget`] what stands around it, [`prefetch`]
-//! makes batches ahead, [`parallel`] is what several ranks say to each other. [`families`] trains the models of
+//! [`scale`] and [`optim`] are a step's parts, [`checkpoint`], [`metrics`], [`stop`] and [`budget`] what stands around it, [`callback`] what
+//! a program adds to that, [`dataset`] reads
+//! named tensors on disk, [`prefetch`] makes batches ahead, [`parallel`] is what several ranks say to each other. [`families`] trains the models of
 //! `candle-models`, [`command`] is the program around them.
 //!
 //! ```
@@ -29,9 +30,11 @@
 //! bit for bit, on any number of threads.
 
 pub mod budget;
+pub mod callback;
 pub mod checkpoint;
 #[cfg(feature = "cli")]
 pub mod command;
+pub mod dataset;
 pub mod early_stop;
 pub mod export;
 pub mod families;
@@ -54,6 +57,7 @@ pub mod report;
 pub mod run;
 pub mod scale;
 pub mod schedule;
+mod stamp;
 pub mod stop;
 pub mod summary;
 pub mod task;

@@ -1,8 +1,8 @@
 //! Batches of named tensors, made ahead on a thread of their own and copied to a GPU a step before they are asked for.
 //!
 //! A [`Source`] makes batch n from n alone, so that the batches are the same however far ahead they are made, and a resumed run gets
-//! those of one that never stopped. Floats go into memory that the source is handed (pinned, where they are copied to a GPU); what
-//! stays on the host, as indices and masks, comes beside them.
+//! those of one that never stopped. Floats go into memory that the source is handed (pinned, where they are copied to a GPU); tensors of
+//! indices stay on the host, where operations check them before they go anywhere. What is no tensor, as masks, comes beside them.
 //!
 //! ```
 //! use candle_models::{Result, candle_core::Device, signature::TensorSpec};
@@ -15,14 +15,14 @@
 //!     fn tensors(&self) -> Vec<TensorSpec> {
 //!         vec![TensorSpec::f32("x", &[1])]
 //!     }
-//!     fn make(&mut self, number: u64, tensors: &mut [&mut [f32]]) -> Result<()> {
-//!         tensors[0][0] = (number * number) as f32;
+//!     fn make(&mut self, number: u64, floats: &mut [&mut [f32]], _: &mut [&mut [u32]]) -> Result<()> {
+//!         floats[0][0] = (number * number) as f32;
 //!         Ok(())
 //!     }
 //! }
 //!
 //! # fn main() -> Result<()> {
-//! let mut batches = Prefetch::new(Squares, &Device::Cpu)?;
+//! let mut batches = Prefetch::new(Squares, &Device::Cpu);
 //! let values = (0..4).map(|_| Ok(batches.next()?.0.get("x")?.to_vec1::<f32>()?[0])).collect::<Result<Vec<_>>>()?;
 //! assert_eq!(values, [0.0, 1.0, 4.0, 9.0]);
 //! # Ok(())
@@ -31,7 +31,7 @@
 
 mod upload;
 
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use candle_models::signature::TensorSpec;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
@@ -44,15 +44,15 @@ const AHEAD: usize = 3;
 
 /// What makes batches.
 pub trait Source: Send + 'static {
-    /// What belongs to a batch beside its floats and stays on the host.
+    /// What belongs to a batch beside its tensors.
     type Host: Send + 'static;
 
-    /// Names and shapes of the f32 tensors of every batch.
+    /// Names, dtypes and shapes of the tensors of every batch.
     fn tensors(&self) -> Vec<TensorSpec>;
 
-    /// Makes a batch: writes every value of its tensors, which are in the order of [`Self::tensors`]. Nothing but the number decides what
-    /// comes out.
-    fn make(&mut self, number: u64, tensors: &mut [&mut [f32]]) -> Result<Self::Host>;
+    /// Makes a batch: writes every value of its tensors of floats and of those of indices, each in the order of [`Self::tensors`]. Nothing but
+    /// the number decides what comes out.
+    fn make(&mut self, number: u64, floats: &mut [&mut [f32]], indices: &mut [&mut [u32]]) -> Result<Self::Host>;
 }
 
 /// Hands out the batches of a source in order.
@@ -73,14 +73,14 @@ pub trait Source: Send + 'static {
 ///         vec![TensorSpec::f32("x", &[2])]
 ///     }
 ///
-///     fn make(&mut self, number: u64, tensors: &mut [&mut [f32]]) -> Result<u64> {
-///         tensors[0].fill(number as f32);
+///     fn make(&mut self, number: u64, floats: &mut [&mut [f32]], _: &mut [&mut [u32]]) -> Result<u64> {
+///         floats[0].fill(number as f32);
 ///         Ok(number)
 ///     }
 /// }
 ///
 /// # fn main() -> Result<()> {
-/// let mut batches = Prefetch::new(Count, &Device::Cpu)?;
+/// let mut batches = Prefetch::new(Count, &Device::Cpu);
 /// batches.next()?;
 /// let (tensors, number) = batches.next()?; // made ahead, on a thread
 /// assert_eq!((tensors.get("x")?.to_vec1::<f32>()?, number), (vec![1.0, 1.0], 1));
@@ -98,16 +98,9 @@ pub struct Prefetch<S: Source> {
 }
 
 impl<S: Source> Prefetch<S> {
-    /// At batch 0. Tensors lie on the device. Nothing is made before the first batch is asked for.
-    ///
-    /// # Errors
-    /// If a tensor is not one of f32.
-    pub fn new(source: S, device: &Device) -> Result<Self> {
-        let specs = source.tensors();
-        if let Some(spec) = specs.iter().find(|spec| spec.dtype() != DType::F32) {
-            return Err(Error::tensor(&spec.name, "f32 in a prefetched batch", spec.dtype().as_str()));
-        }
-        Ok(Self { device: device.clone(), specs, next: 0, source: Some(source), running: None })
+    /// At batch 0. Floats lie on the device, indices on the host. Nothing is made before the first batch is asked for.
+    pub fn new(source: S, device: &Device) -> Self {
+        Self { device: device.clone(), specs: source.tensors(), next: 0, source: Some(source), running: None }
     }
 
     /// Goes to another batch: stops the thread, which the next batch starts again.
@@ -153,7 +146,7 @@ impl<S: Source> Prefetch<S> {
 
     fn start(&mut self) -> Result<Running<S>> {
         let source = self.source.take().ok_or_else(ended)?;
-        let len = self.specs.iter().map(elements).sum();
+        let len = self.specs.iter().filter(|spec| is_floats(spec)).map(TensorSpec::width).sum();
         let (uploads, blocks) = between(&self.device, len, AHEAD + 1)?;
         let (sender, batches) = sync_channel(AHEAD);
         let (specs, number) = (self.specs.clone(), self.next);
@@ -164,20 +157,27 @@ impl<S: Source> Prefetch<S> {
     }
 }
 
-fn elements(spec: &TensorSpec) -> usize {
-    spec.shape.iter().product()
+fn is_floats(spec: &TensorSpec) -> bool {
+    spec.dtype() == DType::F32
 }
 
 fn ended() -> Error {
     Error::Input("the thread that makes batches has ended".to_owned())
 }
 
+/// A batch with its floats in one piece, and the tensors of indices, each in the order of the specs.
+struct Made<F, H> {
+    floats: F,
+    indices: Vec<Vec<u32>>,
+    host: H,
+}
+
 /// The receiving end of the thread.
 struct Line<H> {
-    batches: Receiver<Result<(Block, H)>>,
+    batches: Receiver<Result<Made<Block, H>>>,
     uploads: Uploads,
     /// The batch that comes next, if its copy has been started.
-    ahead: Option<Result<(Uploading, H)>>,
+    ahead: Option<Result<Made<Uploading, H>>>,
 }
 
 /// The thread at work.
@@ -189,17 +189,20 @@ struct Running<S: Source> {
 impl<S: Source> Running<S> {
     fn next(&mut self, specs: &[TensorSpec]) -> Result<(NamedTensors, S::Host)> {
         let line = self.line.as_mut().ok_or_else(ended)?;
-        let (uploading, host) = match line.ahead.take() {
+        let Made { floats, indices, host } = match line.ahead.take() {
             Some(batch) => batch?,
             None => line.start(line.batches.recv().map_err(|_| ended())?)?,
         };
         if line.uploads.are_ahead() {
             line.ahead = line.batches.try_recv().ok().map(|made| line.start(made));
         }
-        let (floats, mut at, mut tensors) = (uploading.finish()?, 0, NamedTensors::new());
-        for spec in specs {
-            tensors.insert(&spec.name, floats.narrow(0, at, elements(spec))?.reshape(spec.shape.as_slice())?);
-            at += elements(spec);
+        let (floats, mut at, mut tensors) = (floats.finish()?, 0, NamedTensors::new());
+        for spec in specs.iter().filter(|spec| is_floats(spec)) {
+            tensors.insert(&spec.name, floats.narrow(0, at, spec.width())?.reshape(spec.shape.as_slice())?);
+            at += spec.width();
+        }
+        for (spec, values) in specs.iter().filter(|spec| !is_floats(spec)).zip(indices) {
+            tensors.insert(&spec.name, Tensor::from_vec(values, spec.shape.as_slice(), &Device::Cpu)?);
         }
         Ok((tensors, host))
     }
@@ -211,9 +214,9 @@ impl<S: Source> Running<S> {
 }
 
 impl<H> Line<H> {
-    fn start(&self, made: Result<(Block, H)>) -> Result<(Uploading, H)> {
-        let (block, host) = made?;
-        Ok((self.uploads.start(block)?, host))
+    fn start(&self, made: Result<Made<Block, H>>) -> Result<Made<Uploading, H>> {
+        let Made { floats, indices, host } = made?;
+        Ok(Made { floats: self.uploads.start(floats)?, indices, host })
     }
 }
 
@@ -233,7 +236,7 @@ fn work<S: Source>(
     specs: &[TensorSpec],
     mut blocks: Blocks,
     first: u64,
-    sender: &SyncSender<Result<(Block, S::Host)>>,
+    sender: &SyncSender<Result<Made<Block, S::Host>>>,
 ) -> S {
     for number in first.. {
         let made = match blocks.next() {
@@ -249,22 +252,24 @@ fn work<S: Source>(
     source
 }
 
-fn fill<S: Source>(source: &mut S, specs: &[TensorSpec], number: u64, mut block: Block) -> Result<(Block, S::Host)> {
-    let (mut rest, mut tensors) = (block.values()?, Vec::with_capacity(specs.len()));
-    for spec in specs {
-        let (values, behind) = rest.split_at_mut(elements(spec));
+fn fill<S: Source>(source: &mut S, specs: &[TensorSpec], number: u64, mut block: Block) -> Result<Made<Block, S::Host>> {
+    let (floats, indices): (Vec<_>, Vec<_>) = specs.iter().partition(|spec| is_floats(spec));
+    let (mut rest, mut tensors) = (block.values()?, Vec::with_capacity(floats.len()));
+    for spec in floats {
+        let (values, behind) = rest.split_at_mut(spec.width());
         tensors.push(values);
         rest = behind;
     }
-    let host = source.make(number, &mut tensors)?;
-    Ok((block, host))
+    let mut indices: Vec<Vec<u32>> = indices.iter().map(|spec| vec![0; spec.width()]).collect();
+    let host = source.make(number, &mut tensors, &mut indices.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>())?;
+    Ok(Made { floats: block, indices, host })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Batch n is n, n + 1, ... in two tensors; one of them fails.
+    /// Batch n is n, n + 1, ... in two tensors of floats around one of indices, which holds n; one of them fails.
     struct Count {
         fails: Option<u64>,
     }
@@ -272,14 +277,15 @@ mod tests {
     impl Source for Count {
         type Host = u64;
         fn tensors(&self) -> Vec<TensorSpec> {
-            vec![TensorSpec::f32("a", &[2, 3]), TensorSpec::f32("b", &[1])]
+            vec![TensorSpec::f32("a", &[2, 3]), TensorSpec::u32("ids", &[2, 1]), TensorSpec::f32("b", &[1])]
         }
-        fn make(&mut self, number: u64, tensors: &mut [&mut [f32]]) -> Result<u64> {
+        fn make(&mut self, number: u64, tensors: &mut [&mut [f32]], indices: &mut [&mut [u32]]) -> Result<u64> {
             if self.fails.take_if(|fails| *fails == number).is_some() {
                 return Err(Error::Input(format!("batch {number} is lost")));
             }
             let values = tensors.iter_mut().flat_map(|tensor| tensor.iter_mut());
             values.zip(number..).for_each(|(x, i)| *x = i as f32);
+            indices[0].fill(number as u32);
             Ok(number)
         }
     }
@@ -290,11 +296,12 @@ mod tests {
         let values = |name: &str| tensors.get(name).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
         assert_eq!(values("a"), (number..number + 6).map(|i| i as f32).collect::<Vec<_>>());
         assert_eq!(values("b"), [(number + 6) as f32]);
+        assert_eq!(tensors.get("ids").unwrap().to_vec2::<u32>().unwrap(), [[number as u32]; 2]);
     }
 
     #[test]
     fn any_batch_comes_in_any_order() {
-        let mut batches = Prefetch::new(Count { fails: None }, &Device::Cpu).unwrap();
+        let mut batches = Prefetch::new(Count { fails: None }, &Device::Cpu);
         for number in [0, 1, 2, 3, 4, 5, 2, 3, 1000, 1001, 0, 0] {
             check(&mut batches, number);
         }
@@ -304,25 +311,9 @@ mod tests {
 
     #[test]
     fn a_batch_that_fails_comes_after_those_before_it_and_may_be_asked_for_again() {
-        let mut batches = Prefetch::new(Count { fails: Some(3) }, &Device::Cpu).unwrap();
+        let mut batches = Prefetch::new(Count { fails: Some(3) }, &Device::Cpu);
         (0..3).for_each(|number| check(&mut batches, number));
         assert_eq!(batches.get(3).unwrap_err().to_string(), "batch 3 is lost");
         (3..8).for_each(|number| check(&mut batches, number));
-    }
-
-    #[test]
-    fn indices_do_not_travel_as_floats() {
-        struct Ids;
-        impl Source for Ids {
-            type Host = ();
-            fn tensors(&self) -> Vec<TensorSpec> {
-                vec![TensorSpec::u32("ids", &[4])]
-            }
-            fn make(&mut self, _: u64, _: &mut [&mut [f32]]) -> Result<()> {
-                Ok(())
-            }
-        }
-        let error = Prefetch::new(Ids, &Device::Cpu).map(drop).unwrap_err().to_string();
-        assert!(error.contains("ids: expected f32 in a prefetched batch, found u32"), "{error}");
     }
 }

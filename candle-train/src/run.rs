@@ -11,6 +11,7 @@
 //! ```
 
 pub use crate::budget::Budget;
+use crate::callback::{Callback, Callbacks};
 use crate::export::Skeleton;
 use crate::host::Host;
 use crate::metrics::Reporter;
@@ -135,6 +136,8 @@ pub struct Run {
     pub notes: Vec<(&'static str, Vec<u8>)>,
     /// What is added to the reason why it cannot begin.
     pub hint: Option<String>,
+    /// What is called as it goes: see [`Self::with`].
+    pub callbacks: Callbacks,
 }
 
 /// What a run gave.
@@ -176,7 +179,15 @@ impl Run {
         let text = toml::to_string_pretty(&trainer).map_err(|e| Error::config("trainer", e))?;
         let about = About { configuration: text, ..About::default() };
         let (resources, notes) = (Resources::default(), Vec::new());
-        Ok(Self { seed, trainer, budget, identity, resources, about, skeleton: None, notes, hint: None })
+        let callbacks = Callbacks::default();
+        Ok(Self { seed, trainer, budget, identity, resources, about, skeleton: None, notes, hint: None, callbacks })
+    }
+
+    /// The same with a callback more. Every rank has to add the same.
+    #[must_use]
+    pub fn with(mut self, callback: impl Callback + Send + 'static) -> Self {
+        self.callbacks.add(callback);
+        self
     }
 
     /// Trains a task on a thread with a large stack until the budget is spent or `stop` says so. In a directory it continues the run that is
@@ -184,14 +195,15 @@ impl Run {
     ///
     /// # Errors
     /// If the place already holds a run that was not to be continued, or one of another identity; if gradients stay non-finite; if the
-    /// last checkpoint cannot be saved.
+    /// last checkpoint cannot be saved; if a callback fails.
     pub fn train<T: Task + Send>(self, vars: BTreeMap<String, Var>, task: &mut T, place: &Place, stop: &Stop) -> Result<Ended> {
         if let Err(error) = self.about.configuration.parse::<toml::Table>() {
             return Err(Error::config("about.configuration", format!("expected TOML: {}", error.message())));
         }
         with_large_stack(|| {
             let (weights, device, ranks) = (self.trainer.weights, self.resources.device.clone(), self.resources.ranks.clone());
-            let mut trainer = Trainer::new(self.trainer, vars, self.budget, self.identity, self.resources)?.with_seed(self.seed);
+            let trainer = Trainer::new(self.trainer, vars, self.budget, self.identity, self.resources)?;
+            let mut trainer = trainer.with_seed(self.seed).with_callbacks(self.callbacks);
             let train = || {
                 begin(&mut trainer, task, place).map_err(|error| match &self.hint {
                     Some(hint) => Error::Input(format!("{error}; {hint}")),

@@ -23,6 +23,8 @@ pub enum Reason {
     Signal,
     /// The time given is used up.
     Time,
+    /// A [callback](crate::callback) said so.
+    Callback,
     /// Held-out scores no longer improve: the run has done what it was for.
     NoImprovement,
 }

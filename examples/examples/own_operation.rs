@@ -3,11 +3,12 @@
 
 use candle_core::{Device, Tensor};
 use candle_models::Result;
-use candle_models::engine::{Engine, Model, Options};
+use candle_models::engine::{Engine, Options};
 use candle_models::exec::cpu::{self, Packer};
-use candle_models::exec::program::{Output, Recorder, Wires};
-use candle_models::exec::tensors::{self, Indices, TensorPass};
+use candle_models::exec::program::{Output, Wires};
+use candle_models::exec::tensors::{Indices, TensorPass};
 use candle_models::exec::{Derivative, Executor, Operation, RowGradients, TapeBuilder, Values, Widths, operands};
+use candle_models::network::{Layers, Network};
 use candle_models::nn::{Linear, Params};
 use candle_models::ops::Activation;
 use candle_models::random::Random;
@@ -64,45 +65,16 @@ impl Operation for Snake {
 }
 
 struct Net {
-    signature: Signature,
     layer: Linear,
     snake: Snake,
 }
 
-impl Net {
+impl Layers for Net {
     /// The pass, written once for all executors.
-    fn pass<E: Executor>(&self, e: &mut E) -> Result<E::V> {
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
         let x = e.input("x")?;
         let h = e.linear(&x, &self.layer, Activation::None)?;
-        e.apply(self.snake, &[&h])
-    }
-}
-
-impl Recurrent for Net {
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn device(&self) -> &Device {
-        &Device::Cpu
-    }
-
-    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-        tensors::unroll((&self.signature, &Device::Cpu), (inputs, resets, state), |executor| Ok(vec![self.pass(executor)?]))
-    }
-}
-
-impl Model for Net {
-    fn family(&self) -> &'static str {
-        "own"
-    }
-
-    fn config(&self) -> serde_json::Value {
-        serde_json::Value::Null
-    }
-
-    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
-        Ok(vec![Output::Floats(self.pass(recorder)?)])
+        Ok(vec![Output::Floats(e.apply(self.snake, &[&h])?)])
     }
 }
 
@@ -113,7 +85,8 @@ fn main() -> anyhow::Result<()> {
     let layer = Linear::new(4, 8, &Params::init(Random::new(1), &Device::Cpu))?;
     let inputs = NamedTensors::from_iter([("x".to_owned(), Tensor::from_slice(&x, (1, 1, 4), &Device::Cpu)?)]);
     for kernel in [true, false] {
-        let net = Arc::new(Net { signature: signature.clone(), layer: layer.clone(), snake: Snake { a: 1.5, kernel } });
+        let net = Net { layer: layer.clone(), snake: Snake { a: 1.5, kernel } };
+        let net = Arc::new(Network::of(("own", &kernel), signature.clone(), &Device::Cpu, net)?);
         let want = net.unroll(&inputs, &[false], &NamedTensors::new())?.0.get("y")?.flatten_all()?.to_vec1::<f32>()?;
         let engine = Engine::start(net, &Options::default())?;
         let mut session = engine.open()?;

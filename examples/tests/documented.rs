@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where a module lies, without `.rs` or `/mod.rs`.
-const MODULES: [&str; 51] = [
+const MODULES: [&str; 55] = [
     "candle-models/src/bundle",
     "candle-models/src/device",
     "candle-models/src/engine",
@@ -27,6 +27,7 @@ const MODULES: [&str; 51] = [
     "candle-models/src/families/policy/embedding",
     "candle-models/src/families/policy/game",
     "candle-models/src/files",
+    "candle-models/src/network",
     "candle-models/src/nn",
     "candle-models/src/ops",
     "candle-models/src/ops/conv2d",
@@ -40,7 +41,9 @@ const MODULES: [&str; 51] = [
     "candle-models/src/signature",
     "candle-models/src/tensors",
     "candle-train/src/budget",
+    "candle-train/src/callback",
     "candle-train/src/checkpoint",
+    "candle-train/src/dataset",
     "candle-train/src/early_stop",
     "candle-train/src/export",
     "candle-train/src/gradients",
@@ -56,6 +59,7 @@ const MODULES: [&str; 51] = [
     "candle-train/src/scale",
     "candle-train/src/schedule",
     "candle-train/src/stop",
+    "candle-train/src/summary",
     "candle-train/src/task",
     "candle-train/src/trainer",
 ];

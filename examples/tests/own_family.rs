@@ -150,11 +150,11 @@ fn a_family_from_outside_is_trained_run_inspected_exported_measured_and_refused_
     inputs.save_safetensors(&input).unwrap();
     let report = done(&["run", &bundle, &input, "--out", &output]);
     assert!(report.contains("15 frames, 1 of 1 inputs"), "{report}");
-    let model: std::sync::Arc<Pursuer> = {
+    let model = {
         let opened = Bundle::open(&bundle).unwrap();
         let parameters = opened.read_parameters(&PursuerFamily.parameters(&opened).unwrap()).unwrap();
         let params = candle_models::nn::Params::stored(parameters, &Device::Cpu);
-        std::sync::Arc::new(Pursuer::new(opened.config().unwrap(), &params).unwrap())
+        Pursuer::network(&opened.config().unwrap(), &params).unwrap()
     };
     let resets: Vec<bool> = (0..batch * steps).map(|i| i % steps == 0).collect();
     let (want, _) = model.unroll(&inputs, &resets, &model.initial_state(batch).unwrap()).unwrap();

@@ -10,10 +10,10 @@ use crate::formulas::product_flop;
 use crate::harness::Subject;
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
-use candle_models::engine::{Model, Runner};
+use candle_models::engine::Runner;
 use candle_models::exec::Executor;
-use candle_models::exec::program::{Output, Recorder};
-use candle_models::exec::tensors;
+use candle_models::exec::program::Output;
+use candle_models::network::{Layers, Network};
 use candle_models::nn::Linear;
 use candle_models::ops::{self, Activation, Attention, Format};
 use candle_models::recurrent::Recurrent;
@@ -88,20 +88,23 @@ enum Layer {
     Attention(Tensor),
 }
 
-impl Layer {
-    fn forward<E: Executor>(&self, e: &mut E) -> candle_models::Result<E::V> {
-        match self {
+impl Layers for Layer {
+    fn pass<E: Executor>(&self, e: &mut E) -> candle_models::Result<Vec<Output<E::V, E::I>>> {
+        let y = match self {
             Self::Linear(layer) => {
                 let x = e.input("x")?;
-                e.linear(&x, layer, Activation::None)
+                e.linear(&x, layer, Activation::None)?
             }
             Self::Attention(slopes) => {
                 let (q, k, v) = (e.input("q")?, e.input("k")?, e.input("v")?);
-                e.attention(WINDOW, [&q, &k, &v], slopes, 0)
+                e.attention(WINDOW, [&q, &k, &v], slopes, 0)?
             }
-        }
+        };
+        Ok(vec![Output::Floats(y)])
     }
+}
 
+impl Layer {
     fn signature(&self) -> Signature {
         let float = |name: &str, width: usize| TensorSpec::f32(name, &[width]);
         match self {
@@ -122,40 +125,6 @@ impl Layer {
     }
 }
 
-/// A model of one layer.
-struct OneLayer {
-    layer: Layer,
-    signature: Signature,
-}
-
-impl Recurrent for OneLayer {
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn device(&self) -> &Device {
-        &Device::Cpu
-    }
-
-    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> candle_models::Result<(NamedTensors, NamedTensors)> {
-        tensors::unroll((&self.signature, &Device::Cpu), (inputs, resets, state), |executor| Ok(vec![self.layer.forward(executor)?]))
-    }
-}
-
-impl Model for OneLayer {
-    fn family(&self) -> &'static str {
-        "layer"
-    }
-
-    fn config(&self) -> serde_json::Value {
-        serde_json::Value::Null
-    }
-
-    fn record(&self, recorder: &mut Recorder) -> candle_models::Result<Vec<Output>> {
-        Ok(vec![Output::Floats(self.layer.forward(recorder)?)])
-    }
-}
-
 /// The model in the engine.
 struct Packed {
     runner: Runner,
@@ -163,7 +132,7 @@ struct Packed {
 }
 
 impl Packed {
-    fn new(model: Arc<OneLayer>, sizes: Sizes, inputs: &NamedTensors, threads: usize) -> Result<Self> {
+    fn new(model: Arc<Network<Layer>>, sizes: Sizes, inputs: &NamedTensors, threads: usize) -> Result<Self> {
         let mut runner = Runner::windowed(model, sizes.batch, sizes.frames, threads)?;
         for (name, values) in inputs.iter() {
             runner.set_f32(name, &values.flatten_all()?.to_vec1()?)?;
@@ -193,7 +162,7 @@ impl Form for Packed {
 
 /// The model on tensors.
 struct OnTensors {
-    model: Arc<OneLayer>,
+    model: Arc<Network<Layer>>,
     inputs: NamedTensors,
     state: NamedTensors,
     resets: Vec<bool>,
@@ -201,7 +170,7 @@ struct OnTensors {
 
 impl OnTensors {
     fn output(&self) -> Result<Tensor> {
-        let Layer::Linear(Linear { weight, bias, .. }) = &self.model.layer else {
+        let Layer::Linear(Linear { weight, bias, .. }) = self.model.layers() else {
             return Ok(self.model.unroll(&self.inputs, &self.resets, &self.state)?.0.get("y")?.clone());
         };
         Ok(ops::linear_reference(&self.inputs.get("x")?.flatten(0, 1)?, weight, bias.as_ref(), Activation::None)?)
@@ -222,9 +191,9 @@ impl Form for OnTensors {
 
 /// Both forms of a model of one layer.
 fn forms(layer: Layer, sizes: Sizes, threads: usize) -> Result<[Box<dyn Form>; 2]> {
-    let model = Arc::new(OneLayer { signature: layer.signature(), layer });
+    let model = Arc::new(Network::of(("layer", &()), layer.signature(), &Device::Cpu, layer)?);
     let mut inputs = NamedTensors::new();
-    for spec in &model.signature.inputs {
+    for spec in &model.signature().inputs {
         inputs.insert(&spec.name, normal(&spec.name, &[sizes.batch, sizes.frames, spec.width()], 1.0)?);
     }
     let packed = Packed::new(model.clone(), sizes, &inputs, threads)?;
@@ -267,7 +236,7 @@ impl Product {
         let weight = normal("weight", &[inputs, outputs], 1.0 / (inputs as f32).sqrt())?;
         let (rounded, format) = weights.round(&weight)?;
         let layer = Layer::Linear(Linear { weight: rounded, bias: None, format });
-        let model = Arc::new(OneLayer { signature: layer.signature(), layer });
+        let model = Arc::new(Network::of(("layer", &()), layer.signature(), &Device::Cpu, layer)?);
         let x = normal("x", &[rows, 1, inputs], 1.0)?;
         let given = NamedTensors::from_iter([("x".to_owned(), x.clone())]);
         let packed = Packed::new(model, Sizes { batch: rows, frames: 1, device: &Device::Cpu }, &given, threads)?;

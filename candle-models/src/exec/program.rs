@@ -5,51 +5,27 @@
 //! Buffers share memory where their lives do not overlap, so a pass works in little memory and allocates none.
 //!
 //! ```
-//! # use candle_models::Result;
-//! # use candle_models::candle_core::Device;
-//! # use candle_models::recurrent::Recurrent;
-//! # use candle_models::signature::{Signature, TensorSpec};
-//! # use candle_models::tensors::NamedTensors;
-//! use candle_models::engine::{self, Model};
-//! use candle_models::exec::program::{Output, Recorder};
-//! use candle_models::exec::{Executor, tensors};
+//! use candle_models::Result;
+//! use candle_models::candle_core::{DType, Device};
+//! use candle_models::engine;
+//! use candle_models::exec::{Executor, program::Output};
+//! use candle_models::network::{Layers, Network};
+//! use candle_models::signature::{Signature, TensorSpec};
 //!
-//! struct Twice(Signature);
+//! struct Twice;
 //!
-//! impl Twice {
-//!     fn pass<E: Executor>(&self, e: &mut E) -> Result<E::V> {
+//! impl Layers for Twice {
+//!     fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
 //!         let x = e.input("x")?;
-//!         e.add(&x, &x)
-//!     }
-//! }
-//!
-//! # impl Recurrent for Twice {
-//! #     fn signature(&self) -> &Signature {
-//! #         &self.0
-//! #     }
-//! #     fn device(&self) -> &Device {
-//! #         &Device::Cpu
-//! #     }
-//! #     fn unroll(&self, x: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-//! #         tensors::unroll((&self.0, &Device::Cpu), (x, resets, state), |e| Ok(vec![self.pass(e)?]))
-//! #     }
-//! # }
-//! impl Model for Twice {
-//! #     fn family(&self) -> &'static str {
-//! #         "twice"
-//! #     }
-//! #     fn config(&self) -> serde_json::Value {
-//! #         serde_json::Value::Null
-//! #     }
-//!     fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
-//!         Ok(vec![Output::Floats(self.pass(recorder)?)])
+//!         Ok(vec![Output::Floats(e.add(&x, &x)?)])
 //!     }
 //! }
 //!
 //! # fn main() -> Result<()> {
-//! # let [inputs, outputs] = ["x", "y"].map(|name| vec![TensorSpec::f32(name, &[2])]);
-//! # let model = Twice(Signature { inputs, outputs, state: Vec::new() });
-//! let work = engine::work(&model, 8, 1, candle_models::candle_core::DType::F32)?; // what was written down, counted
+//! let [inputs, outputs] = ["x", "y"].map(|name| vec![TensorSpec::f32(name, &[2])]);
+//! let signature = Signature { inputs, outputs, state: Vec::new() };
+//! let model = Network::of(("twice", &()), signature, &Device::Cpu, Twice)?;
+//! let work = engine::work(&model, 8, 1, DType::F32)?; // what was written down, counted
 //! assert_eq!(work.iter().map(|operation| operation.name).collect::<Vec<_>>(), ["add"]);
 //! # Ok(())
 //! # }
@@ -101,13 +77,13 @@ impl IndexSlot {
     }
 }
 
-/// An input or output of a model.
+/// An input or output of a model, as an executor holds it; by default as the recorder does.
 #[derive(Debug, Clone, Copy)]
-pub enum Output {
+pub enum Output<V = Slot, I = IndexSlot> {
     /// Floats.
-    Floats(Slot),
+    Floats(V),
     /// Indices.
-    Indices(IndexSlot),
+    Indices(I),
 }
 
 impl Output {

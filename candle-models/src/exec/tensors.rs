@@ -6,25 +6,20 @@
 //!
 //! ```
 //! use candle_models::candle_core::{Device, Tensor};
-//! use candle_models::exec::{Executor, tensors};
-//! use candle_models::signature::{Signature, TensorSpec};
+//! use candle_models::exec::{Executor, tensors::TensorExecutor};
 //! use candle_models::tensors::NamedTensors;
 //! # fn main() -> candle_models::Result<()> {
-//! let [inputs, outputs] = ["x", "y"].map(|name| vec![TensorSpec::f32(name, &[1])]);
-//! let signature = Signature { inputs, outputs, state: Vec::new() };
 //! let x = Tensor::new(&[[[1f32], [2.0]]], &Device::Cpu)?; // one sequence of two frames
 //! let inputs = NamedTensors::from_iter([("x".to_owned(), x)]);
-//! let given = (&inputs, &[true, false][..], &NamedTensors::new());
-//! let (outputs, _) = tensors::unroll((&signature, &Device::Cpu), given, |e| {
-//!     let x = e.input("x")?;
-//!     Ok(vec![e.add(&x, &x)?])
-//! })?;
-//! assert_eq!(outputs.get("y")?.dims(), [1, 2, 1]);
+//! let mut e = TensorExecutor::new(&inputs, &[true, false], Vec::new(), &Device::Cpu);
+//! let x = e.input("x")?;
+//! assert_eq!(e.add(&x, &x)?.to_vec2::<f32>()?, [[2.0], [4.0]]); // a row for every frame
 //! # Ok(())
 //! # }
 //! ```
 
 use super::operation::{Block, Operation, Values};
+use super::program::Output;
 use super::{Choice, Executor, IndexColumns, SAMPLE};
 use crate::device;
 use crate::ops;
@@ -125,16 +120,26 @@ impl Indices {
     }
 }
 
+impl Output<Tensor, Indices> {
+    /// Indices become a tensor on the host.
+    pub(crate) fn into_tensor(self) -> Result<Tensor> {
+        match self {
+            Self::Floats(values) => Ok(values),
+            Self::Indices(values) => values.to_tensor(),
+        }
+    }
+}
+
 /// A pass over whole sequences, as [`Recurrent::unroll`](crate::recurrent::Recurrent::unroll) wants it: inputs and state are checked against the
 /// signature, inputs that are left out have their defaults, and what `pass` gives, the outputs `[B * T, ...]` in the signature's order, is named,
 /// on the device and in f32.
 ///
 /// # Errors
 /// If inputs, resets or state are not those of a pass; if `pass` fails.
-pub fn unroll(
+pub(crate) fn unroll(
     (signature, device): (&Signature, &Device),
     (inputs, resets, state): (&NamedTensors, &[bool], &NamedTensors),
-    pass: impl FnOnce(&mut TensorExecutor) -> Result<Vec<Tensor>>,
+    pass: impl FnOnce(&mut TensorExecutor) -> Result<Vec<Output<Tensor, Indices>>>,
 ) -> Result<(NamedTensors, NamedTensors)> {
     let given = signature.inputs.iter().find(|spec| inputs.contains(&spec.name)).or(signature.inputs.first());
     let Some(given) = given else { return Err(Error::Input("a model without inputs".to_owned())) };
@@ -152,7 +157,8 @@ pub fn unroll(
     }
     let states = signature.state.iter().map(|spec| Ok(state.get(&spec.name)?.to_device(device)?)).collect::<Result<_>>()?;
     let mut executor = TensorExecutor::new(&inputs, resets, states, device);
-    let named = |(spec, found): (&TensorSpec, Tensor)| {
+    let named = |(spec, found): (&TensorSpec, Output<Tensor, Indices>)| {
+        let found = found.into_tensor()?;
         // What is computed in a narrow dtype leaves the model in f32.
         let wide = if device::is_narrow(found.dtype()) { found.to_dtype(DType::F32)? } else { found };
         let shape: Vec<usize> = [batch, steps].iter().chain(&spec.shape).copied().collect();

@@ -116,16 +116,19 @@ pub struct RandomSequences(Networks);
 impl RandomSequences {
     /// Sequences, and frames of each.
     pub(super) const SIZE: [usize; 2] = [SEQUENCES, FRAMES];
-    /// What is run, in words.
-    pub(super) const OVER: &'static str = "4 random sequences of 64 frames";
 
     /// For exports of these networks.
     pub fn new(original: &Networks) -> Self {
         Self(original.clone())
     }
 
+    /// What is run, in words.
+    pub(super) fn described() -> String {
+        format!("{SEQUENCES} random sequences of {FRAMES} frames")
+    }
+
     /// Inputs of a network `[sequences, frames, ...]`, and the resets, row by row.
-    pub(super) fn inputs(&self, model: &Arc<dyn Model>) -> Result<(NamedTensors, Vec<bool>)> {
+    pub(super) fn inputs(model: &Arc<dyn Model>) -> Result<(NamedTensors, Vec<bool>)> {
         let random = Random::new(0).stream("export");
         let resets = (0..SEQUENCES * FRAMES).map(|i| random.stream("resets").uniform(i as u64) < RESETS).collect();
         let drawn = model.signature().inputs.iter().map(|spec| Ok((spec.name.clone(), spec.draw(&Self::SIZE, &random)?)));
@@ -133,8 +136,8 @@ impl RandomSequences {
     }
 
     /// What a network answers in the engine, `[sequences, frames, ...]`.
-    pub(super) fn answers(&self, model: &Arc<dyn Model>) -> Result<NamedTensors> {
-        let (inputs, resets) = self.inputs(model)?;
+    pub(super) fn answers(model: &Arc<dyn Model>) -> Result<NamedTensors> {
+        let (inputs, resets) = Self::inputs(model)?;
         let mut runner = Runner::windowed(model.clone(), SEQUENCES, FRAMES, 1)?;
         for (name, values) in inputs.iter() {
             let values = values.flatten_all()?;
@@ -159,7 +162,7 @@ impl RandomSequences {
     }
 
     /// The differences of answers to those of a network, output by output.
-    pub(super) fn between(&self, model: &Arc<dyn Model>, was: &NamedTensors, is: &NamedTensors) -> Result<Vec<Difference>> {
+    pub(super) fn between(model: &Arc<dyn Model>, was: &NamedTensors, is: &NamedTensors) -> Result<Vec<Difference>> {
         is.check(&model.signature().outputs, &Self::SIZE)?;
         let difference = |spec: &TensorSpec| {
             let values = |all: &NamedTensors| Ok::<_, Error>(all.get(&spec.name)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?);
@@ -173,7 +176,7 @@ impl RandomSequences {
 
 impl Comparison for RandomSequences {
     fn over(&self) -> String {
-        Self::OVER.to_owned()
+        Self::described()
     }
 
     fn measure(&self) -> Measure {
@@ -183,7 +186,7 @@ impl Comparison for RandomSequences {
     fn differences(&mut self, exported: &Opened) -> Result<Vec<Difference>> {
         let mut differences = Vec::new();
         for ((network, original), (_, exported)) in self.0.iter().zip(&exported.networks) {
-            let found = self.between(original, &self.answers(original)?, &self.answers(exported)?)?;
+            let found = Self::between(original, &Self::answers(original)?, &Self::answers(exported)?)?;
             // One network needs no name.
             let named = |d: Difference| if self.0.len() > 1 { Difference { name: format!("{network} {}", d.name), ..d } } else { d };
             differences.extend(found.into_iter().map(named));

@@ -10,8 +10,9 @@ use crate::device::{self, DeviceChoice};
 use crate::engine::{Histogram, Placement};
 use crate::registry::Registry;
 use crate::tensors::NamedTensors;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::{ArgMatches, Command};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,12 +24,12 @@ const EVERY: usize = 60;
 pub struct Arguments {
     /// Model directory.
     bundle: Option<PathBuf>,
-    /// Named tensors (.safetensors, `[frames, ...]` or `[sequences, frames, ...]` of the model's inputs).
+    /// Named tensors (.safetensors, `[frames, ...]` or `[sequences, frames, ...]` of the model's inputs; where `reset` `[frames]` is 1, an episode begins).
     inputs: Vec<PathBuf>,
     /// Run part I of N, 0/8 to 7/8 say, for jobs of an array: of several inputs so many files, of one file of tensors so many blocks of
     /// 64 sequences. The outputs of all parts, one behind the other, are those of one run, byte for byte.
-    #[arg(long, value_name = "I/N")]
-    shard: Option<Shard>,
+    #[arg(long, value_name = "I/N", default_value = "0/1", hide_default_value = true)]
+    shard: Shard,
     #[command(flatten)]
     options: Options,
 }
@@ -66,7 +67,7 @@ impl std::str::FromStr for Shard {
 impl Arguments {
     /// The shipped bundle on the shipped input.
     pub fn demo(options: Options) -> Self {
-        Self { bundle: None, inputs: Vec::new(), shard: None, options }
+        Self { bundle: None, inputs: Vec::new(), shard: Shard::WHOLE, options }
     }
 }
 
@@ -122,7 +123,8 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: Arguments, typed: &A
         let n = plan.inputs.len();
         return Err(Usage::error(format!("--out in .safetensors holds one input, found {n}: use .jsonl, or a call for each")));
     }
-    let run = Run { every: plan.every(&options), plan, reader: None, times: Histogram::default(), frames: 0, failed: 0 };
+    let run =
+        Run { every: plan.every(&options), plan, reader: None, times: Histogram::default(), frames: 0, failed: 0, unread: BTreeSet::new() };
     let (failed, inputs) = run.all(&mut output)?;
     // A part without inputs has an empty output, which the others are joined with.
     if failed < inputs || inputs == 0 {
@@ -137,7 +139,7 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: Arguments, typed: &A
 impl<'a> Plan<'a> {
     fn new(
         registry: &Registry<dyn InferFamily>,
-        (dir, paths, shard): (Option<PathBuf>, Vec<PathBuf>, Option<Shard>),
+        (dir, paths, shard): (Option<PathBuf>, Vec<PathBuf>, Shard),
         options: &Options,
         typed: &'a ArgMatches,
     ) -> Result<Self> {
@@ -156,10 +158,9 @@ impl<'a> Plan<'a> {
             (true, false, Some(demo)) => (Self::inputs(registry, family, vec![demo::find_shipped(demo.input)?])?, Some(demo.remark)),
             (true, false, None) => return Err(Usage::error(format!("no inputs: a {} has none of its own", family.name()))),
         };
-        let (inputs, shard) = match (shard, &inputs[..]) {
-            (None, _) => (inputs, Shard::WHOLE),
-            (Some(shard), [Input::Tensors(_)]) => (inputs, shard),
-            (Some(shard), _) => {
+        let (inputs, shard) = match &inputs[..] {
+            [Input::Tensors(_)] => (inputs, shard),
+            _ => {
                 let part = shard.part(inputs.len());
                 (inputs.into_iter().skip(part.start).take(part.len()).collect(), Shard::WHOLE)
             }
@@ -210,6 +211,8 @@ struct Run<'a> {
     times: Histogram,
     frames: u64,
     failed: usize,
+    /// Tensors that no input names.
+    unread: BTreeSet<String>,
 }
 
 impl Run<'_> {
@@ -271,13 +274,15 @@ impl Run<'_> {
                 }
                 options::check_unused(family, options::RUN, self.plan.options, "named tensors")?;
                 let (finish, every) = (family.finish(&opened.bundle)?, self.every);
-                self.frames += tensors::run(
+                let done = tensors::run(
                     (opened.model(), &finish),
                     (path, inputs, self.plan.shard),
                     (self.plan.place, every),
                     output,
                     &self.times,
                 )?;
+                self.frames += done.frames;
+                self.unread.extend(done.unread);
                 Ok(())
             }
         }
@@ -298,6 +303,10 @@ impl Run<'_> {
         let Placement { device, threads, .. } = self.plan.place;
         let on_cpu = device == DeviceChoice::Cpu || !candle_core::utils::cuda_is_available();
         let place = if on_cpu { format!("{threads} thread{}", if threads == 1 { "" } else { "s" }) } else { format!("device {device}") };
+        if !self.unread.is_empty() {
+            let names: Vec<&str> = self.unread.iter().map(String::as_str).collect();
+            cli::report("warning", &anyhow!("no input has these names, they are not read: {}", names.join(", ")));
+        }
         let mut frames = self.frames;
         if let Some(reader) = &self.reader {
             reader.summary(&self.plan.name, &place)?;

@@ -18,6 +18,10 @@ use std::time::Instant;
 const ROWS: usize = 64;
 /// Values of an output that a printed line shows.
 const SHOWN: usize = 6;
+/// Says where a sequence begins anew, as in recorded episodes.
+const RESET: &str = "reset";
+/// Names that are more alike than this, of 1, are taken for one with a slip.
+const ALIKE: f64 = 0.6;
 
 /// An input's values, `[sequences, frames, width]`.
 enum Values {
@@ -29,20 +33,31 @@ struct Sequences {
     sequences: usize,
     frames: usize,
     inputs: Vec<(TensorSpec, Values)>,
+    /// Whether a frame begins from the initial state, sequence by sequence.
+    resets: Vec<bool>,
+}
+
+/// What was done with a file.
+pub struct Done {
+    /// Frames of all its sequences.
+    pub frames: u64,
+    /// Tensors that no input names, each with the input that may have been meant.
+    pub unread: Vec<String>,
 }
 
 /// What is made of an output of floats, by its name, before it is written.
 pub type Finish = Box<dyn Fn(&str, &mut [f32])>;
 
-/// Runs a file's sequences, each from the initial state; tells how many frames that were.
+/// Runs a file's sequences, each from the initial state, and anew from there where `reset` is 1.
 pub fn run(
     (model, finish): (&Arc<dyn Model>, &Finish),
     (path, tensors, shard): (&Path, NamedTensors, Shard),
     (place, every): (Placement, Option<usize>),
     output: &mut Output,
     times: &Histogram,
-) -> Result<u64> {
-    let data = Sequences::new(model, path, tensors)?;
+) -> Result<Done> {
+    let unread = unread(&model.signature().inputs, &tensors);
+    let data = Sequences::new(model, path, &tensors)?;
     let column = |spec: &TensorSpec| Column::new(&spec.name, if spec.dtype() == DType::U32 { Dtype::U32 } else { Dtype::F32 }, &spec.shape);
     let columns: Vec<Column> = model.signature().outputs.iter().map(column).collect();
     // Whole blocks, so that a sequence has the same neighbours in its pass however the file is divided.
@@ -59,7 +74,8 @@ pub fn run(
         for frame in 0..data.frames {
             let start = Instant::now();
             data.fill(&mut current, first, rows, frame)?;
-            current.step(&vec![frame == 0; rows]).map_err(|e| Error::file(path, format!("frame {frame}: {e}")))?;
+            let resets: Vec<bool> = (first..first + rows).map(|sequence| data.resets[sequence * data.frames + frame]).collect();
+            current.step(&resets).map_err(|e| Error::file(path, format!("frame {frame}: {e}")))?;
             times.record(start.elapsed());
             for row in 0..rows {
                 let place = Place { path, sequence: first + row, stored: first + row - begin, frame };
@@ -69,13 +85,33 @@ pub fn run(
         }
         runner = Some((rows, current));
     }
-    Ok(((end - begin) * data.frames) as u64)
+    Ok(Done { frames: ((end - begin) * data.frames) as u64, unread })
+}
+
+/// Tensors that no input names.
+fn unread(specs: &[TensorSpec], tensors: &NamedTensors) -> Vec<String> {
+    let is_input = |name: &str| specs.iter().any(|spec| spec.name == name);
+    let missing: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).filter(|name| !tensors.contains(name)).collect();
+    let others = tensors.iter().map(|(name, _)| name).filter(|name| !is_input(name) && *name != RESET);
+    others.map(|name| closest(name, &missing).map_or(name.to_owned(), |meant| format!("{name} ({meant}?)"))).collect()
+}
+
+/// The name that another is a slip of, if there is one.
+fn closest<'a>(name: &str, of: &[&'a str]) -> Option<&'a str> {
+    let alike = of.iter().map(|other| (strsim::normalized_damerau_levenshtein(name, other), *other));
+    alike.filter(|(alike, _)| *alike > ALIKE).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, other)| other)
 }
 
 impl Sequences {
-    fn new(model: &Arc<dyn Model>, path: &Path, tensors: NamedTensors) -> Result<Self> {
+    fn new(model: &Arc<dyn Model>, path: &Path, tensors: &NamedTensors) -> Result<Self> {
         let wrong = |e: Error| Error::file(path, e);
         let specs = &model.signature().inputs;
+        if let Some(missing) = specs.iter().find(|spec| spec.is_required() && !tensors.contains(&spec.name)) {
+            let names: Vec<&str> = tensors.iter().map(|(name, _)| name).collect();
+            let others: Vec<&str> = names.iter().filter(|name| specs.iter().all(|spec| spec.name != **name)).copied().collect();
+            let slip = closest(&missing.name, &others).map_or(String::new(), |name| format!("; is it {name}?"));
+            return Err(wrong(Error::tensor(&missing.name, "to be present", format!("only [{}]{slip}", names.join(", ")))).into());
+        }
         // Any that is there tells the shape; if none is, the first is missed.
         let Some(first) = specs.iter().find(|spec| tensors.contains(&spec.name)).or(specs.first()) else {
             return Err(Error::file(path, "the model has no inputs").into());
@@ -86,13 +122,16 @@ impl Sequences {
             let shape = format!("[frames, ...] or [sequences, frames, ...] with {:?} behind", first.shape);
             return Err(wrong(Error::tensor(&first.name, shape, format!("{dims:?}"))).into());
         }
-        let tensors = tensors.complete(specs, &dims[..leading]).map_err(wrong)?;
+        let inputs = tensors.iter().filter(|(name, _)| specs.iter().any(|spec| spec.name == *name));
+        let inputs: NamedTensors = inputs.map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
+        let all = inputs.complete(specs, &dims[..leading]).map_err(wrong)?;
         let (sequences, frames) = if leading == 1 { (1, dims[0]) } else { (dims[0], dims[1]) };
         if sequences * frames == 0 {
             return Err(Error::file(path, format!("no frames: {} has the shape {dims:?}", first.name)).into());
         }
+        let resets = resets(specs, tensors, &dims[..leading]).map_err(wrong)?;
         let mut inputs = Vec::with_capacity(specs.len());
-        for (name, tensor) in tensors {
+        for (name, tensor) in all {
             let spec = specs.iter().find(|s| s.name == name).cloned().ok_or_else(|| Error::Input(format!("{name} is not an input")))?;
             let flat = tensor.flatten_all()?;
             // Here and not at the frame in question: nothing is written of a file that cannot be run to its end.
@@ -110,7 +149,7 @@ impl Sequences {
             };
             inputs.push((spec, values));
         }
-        Ok(Self { sequences, frames, inputs })
+        Ok(Self { sequences, frames, inputs, resets })
     }
 
     /// Copies one frame of `rows` sequences.
@@ -133,6 +172,20 @@ impl Sequences {
         }
         Ok(())
     }
+}
+
+/// Where sequences of the shape `leading` begin from the initial state: at their first frame, and where `reset` is 1, unless that is an input.
+fn resets(specs: &[TensorSpec], tensors: &NamedTensors, leading: &[usize]) -> crate::Result<Vec<bool>> {
+    let frames = leading[leading.len() - 1];
+    let mut resets: Vec<bool> = (0..leading.iter().product()).map(|frame: usize| frame.is_multiple_of(frames)).collect();
+    if tensors.contains(RESET) && specs.iter().all(|spec| spec.name != RESET) {
+        let (spec, flags) = (TensorSpec::u32(RESET, &[]).below(&[2]), tensors.get(RESET)?);
+        NamedTensors::from_iter([(RESET.to_owned(), flags.clone())]).check(std::slice::from_ref(&spec), leading)?;
+        let flags = flags.flatten_all()?.to_vec1()?;
+        spec.check_u32(&flags)?;
+        resets.iter_mut().zip(flags).for_each(|(resets, flag)| *resets |= flag == 1);
+    }
+    Ok(resets)
 }
 
 struct Place<'a> {

@@ -2,12 +2,12 @@
 
 use crate::{assert_close, cuda, normal};
 use candle_core::{DType, Device, Tensor};
-use candle_models::Error;
 use candle_models::device::DeviceChoice;
-use candle_models::engine::{Model, Placement, Runner};
-use candle_models::exec::program::{Output, Recorder};
+use candle_models::engine::{Placement, Runner};
+use candle_models::exec::program::Output;
 use candle_models::exec::tensors::{Indices, TensorPass};
 use candle_models::exec::{Executor, Launches, Operation, Values, Widths, operands};
+use candle_models::network::{Layers, Network};
 use candle_models::ops::conv2d::{Conv2d, Conv2dShape};
 use candle_models::ops::multiply::Multiply;
 use candle_models::ops::sigmoid::Sigmoid;
@@ -16,31 +16,32 @@ use candle_models::ops::tanh::Tanh;
 use candle_models::ops::{Format, Linear};
 use candle_models::recurrent::Recurrent;
 use candle_models::signature::{Signature, TensorSpec};
-use candle_models::tensors::NamedTensors;
 use std::sync::Arc;
 
 /// A model of one operation over inputs `x0`, `x1` ...
 struct One {
-    signature: Signature,
+    inputs: usize,
     op: Arc<dyn Operation>,
     states: Vec<usize>,
 }
 
 impl One {
-    fn new(op: impl Operation, widths: &[usize], state: Option<usize>) -> Arc<Self> {
+    fn new(op: impl Operation, widths: &[usize], state: Option<usize>) -> Arc<Network<Self>> {
         let out = op.widths(widths, &[]).unwrap().out[0];
         let inputs = widths.iter().enumerate().map(|(i, width)| TensorSpec::f32(format!("x{i}"), &[*width])).collect();
         let state: Vec<TensorSpec> = state.iter().map(|width| TensorSpec::f32("state", &[*width])).collect();
         let states = (0..state.len()).collect();
-        Arc::new(Self { signature: Signature { inputs, outputs: vec![TensorSpec::f32("y", &[out])], state }, op: Arc::new(op), states })
+        let signature = Signature { inputs, outputs: vec![TensorSpec::f32("y", &[out])], state };
+        let layers = Self { inputs: widths.len(), op: Arc::new(op), states };
+        Arc::new(Network::of(("operation", &()), signature, &Device::Cpu, layers).unwrap())
     }
 
     /// Two passes of `steps` frames.
-    fn run(self: &Arc<Self>, (batch, steps): (usize, usize), place: &Placement) -> (Vec<f32>, Vec<&'static str>) {
-        let mut runner = Runner::on(self.clone(), (batch, steps), place).unwrap();
+    fn run(model: &Arc<Network<Self>>, (batch, steps): (usize, usize), place: &Placement) -> (Vec<f32>, Vec<&'static str>) {
+        let mut runner = Runner::on(model.clone(), (batch, steps), place).unwrap();
         let mut found = Vec::new();
         for pass in 0..2 {
-            for spec in &self.signature.inputs {
+            for spec in &model.signature().inputs {
                 let values = normal(&format!("{}, {pass}", spec.name), &[batch * steps * spec.width()]).to_vec1::<f32>().unwrap();
                 runner.set_f32(&spec.name, &values).unwrap();
             }
@@ -51,33 +52,10 @@ impl One {
     }
 }
 
-impl Recurrent for One {
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn device(&self) -> &Device {
-        &Device::Cpu
-    }
-
-    fn unroll(&self, _: &NamedTensors, _: &[bool], _: &NamedTensors) -> candle_models::Result<(NamedTensors, NamedTensors)> {
-        Err(Error::Input("an operation alone has no unroll: a runner records it".into()))
-    }
-}
-
-impl Model for One {
-    fn family(&self) -> &'static str {
-        "operation"
-    }
-
-    fn config(&self) -> serde_json::Value {
-        serde_json::Value::Null
-    }
-
-    fn record(&self, recorder: &mut Recorder) -> candle_models::Result<Vec<Output>> {
-        let inputs = self.signature.inputs.iter().map(|spec| recorder.input(&spec.name));
-        let x = inputs.collect::<candle_models::Result<Vec<_>>>()?;
-        let y = recorder.run(self.op.clone(), &x.iter().collect::<Vec<_>>(), &[], &self.states)?;
+impl Layers for One {
+    fn pass<E: Executor>(&self, e: &mut E) -> candle_models::Result<Vec<Output<E::V, E::I>>> {
+        let x = (0..self.inputs).map(|i| e.input(&format!("x{i}"))).collect::<candle_models::Result<Vec<_>>>()?;
+        let y = e.run(self.op.clone(), &x.iter().collect::<Vec<_>>(), &[], &self.states)?;
         Ok(vec![Output::Floats(y.into_floats()?)])
     }
 }
@@ -87,10 +65,10 @@ const PLACE: Placement = Placement { device: DeviceChoice::Cuda(0), threads: 1, 
 fn check(op: impl Operation, widths: &[usize], state: Option<usize>, on_tensors: &[&str]) {
     let model = One::new(op, widths, state);
     for sizes in [(1, 1), (3, 1), (2, 3)] {
-        let (want, _) = model.run(sizes, &Placement::cpu(1));
+        let (want, _) = One::run(&model, sizes, &Placement::cpu(1));
         for (dtype, tolerance) in [(DType::F32, 1e-5), (DType::BF16, 3e-2), (DType::F16, 4e-3)] {
-            let (got, names) = model.run(sizes, &Placement { dtype: Some(dtype), ..PLACE });
-            assert_close(&format!("{} {widths:?} {sizes:?} {dtype:?}", model.op.name()), &got, &want, tolerance);
+            let (got, names) = One::run(&model, sizes, &Placement { dtype: Some(dtype), ..PLACE });
+            assert_close(&format!("{} {widths:?} {sizes:?} {dtype:?}", model.layers().op.name()), &got, &want, tolerance);
             assert_eq!(names, on_tensors);
         }
     }

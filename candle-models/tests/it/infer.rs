@@ -293,6 +293,54 @@ fn named_tensors_run_from_the_signature_alone() {
 }
 
 #[test]
+fn recorded_episodes_run_with_their_resets_and_what_no_input_names_is_left_unread() {
+    let (frames, starts) = (14, [0, 5, 6, 11]);
+    let place = Place::new(&small(), 10);
+    let episodes = random_inputs(1, frames);
+    let flags = |begins: &[usize]| (0..frames).map(|t| u32::from(begins.contains(&t))).collect::<Vec<_>>();
+    let mut recorded = episodes.map(|_, x| Ok(x.get(0)?)).unwrap();
+    recorded
+        .insert("reset", Tensor::from_vec(flags(&starts[1..]), frames, &Device::Cpu).unwrap().to_dtype(candle_core::DType::U8).unwrap());
+    recorded.insert("reward", Tensor::zeros(3, candle_core::DType::F32, &Device::Cpu).unwrap());
+    recorded = recorded.into_iter().map(|(name, t)| (name.replace("uniform", "unifrom"), t)).collect();
+    recorded.save_safetensors(place.path("episodes.safetensors")).unwrap();
+    let found = infer(place.run_on("episodes.safetensors", &["--out", &place.out("out.safetensors")]));
+    let said = "warning: no input has these names, they are not read: reward, unifrom (uniform?)\n";
+    assert_eq!((found.code, found.stderr.as_str()), (Some(0), said));
+
+    // The state is the initial one where an episode begins, and nowhere else.
+    let resets: Vec<bool> = (0..frames).map(|t| starts.contains(&t)).collect();
+    let mut inputs = episodes.clone();
+    let greedy = place.policy.signature().inputs.iter().find(|spec| spec.name == "uniform").unwrap().default_row().unwrap().unwrap();
+    inputs.insert("uniform", greedy.broadcast_as((1, frames, ACTION)).unwrap().contiguous().unwrap());
+    let (expected, _) = place.policy.unroll(&inputs, &resets, &place.policy.initial_state(1).unwrap()).unwrap();
+    let found = NamedTensors::load_safetensors(place.path("out.safetensors")).unwrap();
+    assert_eq!(found.get("logits").unwrap().dims(), [frames, LOGITS]);
+    assert_close("logits", &values(&found, "logits"), &values(&expected, "logits"));
+
+    // Side by side, each sequence has its own, and several files say once what was not read.
+    let both = recorded.map(|name, x| Ok(if name == "reward" { x.clone() } else { Tensor::stack(&[x, x], 0)? })).unwrap();
+    let mut both = both;
+    let second = [flags(&starts[1..]), flags(&[3])].concat();
+    both.insert("reset", Tensor::from_vec(second, (2, frames), &Device::Cpu).unwrap());
+    both.save_safetensors(place.path("both.safetensors")).unwrap();
+    let arguments =
+        [place.run_on("both.safetensors", &[]), vec![place.out("episodes.safetensors"), "--out".to_owned(), place.out("both.jsonl")]];
+    let found = infer(arguments.concat());
+    assert_eq!((found.code, found.stderr.as_str()), (Some(0), said));
+    let resets: Vec<bool> = (0..frames).map(|t| [0, 3].contains(&t)).collect();
+    let (second, _) = place.policy.unroll(&inputs, &resets, &place.policy.initial_state(1).unwrap()).unwrap();
+    let logits = |sequence: usize| {
+        let rows = lines(&place.path("both.jsonl"))
+            .into_iter()
+            .filter(|l| l["sequence"] == sequence && l["file"].as_str().unwrap().ends_with("both.safetensors"));
+        rows.flat_map(|l| l["logits"].as_array().unwrap().clone()).map(|x| x.as_f64().unwrap() as f32).collect::<Vec<_>>()
+    };
+    assert_close("first", &logits(0), &values(&expected, "logits"));
+    assert_close("second", &logits(1), &values(&second, "logits"));
+}
+
+#[test]
 fn wrong_tensors_are_refused_by_name() {
     let place = Place::new(&small(), 10);
     let good = random_inputs(2, 3);
@@ -308,7 +356,14 @@ fn wrong_tensors_are_refused_by_name() {
     with("features", floats(&[288]), &["features", "[sequences, frames, ...]", "[288]"]);
     with("ids", floats(&[2, 3, 6]), &["ids", "U32", "F32"]);
     with("uniform", floats(&[2, 4, 13]), &["uniform", "[2, 3, 13]"]);
-    with("extra", floats(&[2, 3]), &["extra"]);
+    with("reset", floats(&[2, 3]), &["reset", "U32 [2, 3]", "F32 [2, 3]"]);
+    with("reset", Tensor::zeros((2, 4), candle_core::DType::U32, &Device::Cpu).unwrap(), &["reset", "[2, 3]", "[2, 4]"]);
+    with("reset", Tensor::full(2u32, (2, 3), &Device::Cpu).unwrap(), &["reset", "an index up to 1", "found 2 in column 0 of row 0"]);
+    // One that must be there, with a slip in its name.
+    let slip: NamedTensors = good.clone().into_iter().map(|(name, t)| (name.replace("features", "featurse"), t)).collect();
+    slip.save_safetensors(place.path("in.safetensors")).unwrap();
+    let missing = "tensor features: expected to be present, found only [action, featurse, ids, previous_action, uniform]; is it featurse?";
+    refused(place.run_on("in.safetensors", &[]), 1, &["in.safetensors", missing]);
     with("ids", Tensor::full(500u32, (2, 3, 6), &Device::Cpu).unwrap(), &["row 0", "500"]);
     for (name, tensor) in good.iter().map(|(n, t)| (n.to_owned(), t.narrow(1, 0, 0).unwrap())).take(1) {
         with(&name, tensor, &["action"]);

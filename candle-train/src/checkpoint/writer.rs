@@ -22,6 +22,8 @@ pub struct Writer {
     results: Receiver<Result<()>>,
     /// Jobs without a result yet.
     under_way: usize,
+    /// What went wrong first and was not told yet.
+    failed: Option<Error>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -54,7 +56,7 @@ impl Writer {
         };
         let thread = std::thread::Builder::new().name("checkpoints".into()).spawn(work);
         let thread = thread.map_err(|e| Error::Input(format!("cannot start the thread that saves checkpoints: {e}")))?;
-        Ok(Self { store, jobs: Some(jobs), results, under_way: 0, thread: Some(thread) })
+        Ok(Self { store, jobs: Some(jobs), results, under_way: 0, failed: None, thread: Some(thread) })
     }
 
     /// Where checkpoints are read. What is under way may or may not be there yet.
@@ -95,13 +97,19 @@ impl Writer {
     /// # Errors
     /// What went wrong since the last save was started: the first of it.
     pub fn finish(&mut self) -> Result<()> {
-        let mut first = Ok(());
+        self.wait();
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Waits as well, and tells whether all is well. What went wrong is left to be told by the next call.
+    pub fn wait(&mut self) -> bool {
         while self.under_way > 0 {
             self.under_way -= 1;
-            let result = self.results.recv().unwrap_or_else(|_| Err(ended()));
-            first = first.and(result);
+            if let Err(error) = self.results.recv().unwrap_or_else(|_| Err(ended())) {
+                self.failed.get_or_insert(error);
+            }
         }
-        first
+        self.failed.is_none()
     }
 
     fn start(&mut self, job: Job) -> Result<()> {

@@ -123,6 +123,7 @@ fn conclude(trained: &impl TrainingResult, out: &Path) -> Result<()> {
         let why = match reason {
             Reason::Signal => "by a signal",
             Reason::Time => "by the time limit",
+            Reason::Callback => "by a callback",
             Reason::NoImprovement => "because held-out scores no longer improve",
         };
         let then = if outcome.done() { "" } else { "; --resume continues" };

@@ -22,6 +22,7 @@ mod recovery;
 pub use config::{Resources, TrainerConfig, Weights};
 
 use crate::budget::{Budget, Spent};
+use crate::callback::{self, Callbacks, Flow};
 use crate::checkpoint::Writer;
 use crate::early_stop::Plateau;
 use crate::gradients::Gradients;
@@ -32,7 +33,7 @@ use crate::overlap::PendingReduction;
 use crate::replica::{self, Shared};
 use crate::scale::LossScale;
 use crate::stop::{Reason, Stop};
-use crate::task::{Context, Loss, Score, StepDone, Task};
+use crate::task::{Context, Evaluation, Loss, Score, StepDone, Task};
 use candle_core::{Tensor, Var};
 use candle_models::nn::Params;
 use candle_models::random::Random;
@@ -126,6 +127,8 @@ pub struct Trainer {
     directory: Option<PathBuf>,
     /// What writes them, on the first rank.
     saves: Option<Writer>,
+    /// What is called on the first rank.
+    callbacks: Callbacks,
     /// Of a run without checkpoints that may stop early, the averaged parameters with the best score so far.
     best: Option<Best>,
     /// What the checkpoint must agree on to be resumed.
@@ -196,6 +199,7 @@ impl Trainer {
             evaluation_pending: false,
             directory: None,
             saves: None,
+            callbacks: Callbacks::default(),
             best: None,
             identity,
         })
@@ -205,6 +209,12 @@ impl Trainer {
     #[must_use]
     pub fn with_seed(self, seed: u64) -> Self {
         Self { noise: Random::new(seed).stream("noise"), ..self }
+    }
+
+    /// The same trainer that calls these as it goes.
+    #[must_use]
+    pub fn with_callbacks(self, callbacks: Callbacks) -> Self {
+        Self { callbacks, ..self }
     }
 
     /// Whether this is the rank that writes.
@@ -276,13 +286,17 @@ impl Trainer {
         self.optimiser.set_groups(|name, shape| task.group(name, shape))?;
         let outcome = self.steps(task, reporter, stop)?;
         self.saves.as_mut().map_or(Ok(()), Writer::finish)?;
+        if self.is_first_rank() {
+            let step = self.step;
+            self.callbacks.tell(|callback| callback.on_end(step, outcome))?;
+        }
         Ok(outcome)
     }
 
     fn steps<T: Task>(&mut self, task: &mut T, reporter: &mut Reporter, stop: &Stop) -> Result<Outcome> {
         let (start, before) = (Instant::now(), self.counters.spent.map_or(0.0, |spent| spent.seconds));
-        if std::mem::take(&mut self.evaluation_pending) {
-            self.evaluate(task, reporter)?;
+        if std::mem::take(&mut self.evaluation_pending) && self.evaluate(task, reporter)? == Flow::Stop && !self.is_done() {
+            return Ok(Outcome::Stopped(Reason::Callback));
         }
         while !self.is_done() {
             if self.config.early_stop.gives_up(&self.counters.plateau) {
@@ -301,9 +315,8 @@ impl Trainer {
             if save || evaluate || stopped.is_some() {
                 self.save(task, reporter)?;
             }
-            if evaluate {
-                self.evaluate(task, reporter)?;
-            }
+            let asked = evaluate && self.evaluate(task, reporter)? == Flow::Stop;
+            let stopped = stopped.or(asked.then_some(Reason::Callback));
             if let Some(reason) = stopped.filter(|_| !self.is_done()) {
                 return Ok(Outcome::Stopped(reason));
             }
@@ -350,7 +363,18 @@ impl Trainer {
             *spent = Spent { samples: spent.samples + shared.samples as u64, seconds };
         }
         let (updated, loss) = (done.updated, step.loss);
-        task.after_step(&StepDone { trainer: self, step: self.step, updated, loss, metrics: &step.parts, outputs: &outputs })?;
+        let mut callbacks = std::mem::take(&mut self.callbacks);
+        let (mut more, mut flow) = (callback::Figures::new(), Flow::Continue);
+        let of_step = StepDone { trainer: self, step: self.step, updated, loss, metrics: &step.parts, outputs: &outputs };
+        task.after_step(&of_step)?;
+        if self.is_first_rank() {
+            flow = callbacks.ask(|callback| callback.on_step(&of_step, &mut more))?;
+        }
+        self.callbacks = callbacks;
+        for (name, x) in more {
+            step.parts.entry(name).or_insert(x);
+        }
+        let asked = self.all_hear(flow)? == Flow::Stop;
         if updated {
             self.counters.skipped_in_row = 0;
         } else {
@@ -359,7 +383,17 @@ impl Trainer {
         (step.skipped, step.ranks) = (self.counters.skipped, self.resources.ranks.size());
         step.time = start.elapsed();
         self.time += step.time;
-        Ok((step, shared.stop))
+        Ok((step, shared.stop.or(asked.then_some(Reason::Callback))))
+    }
+
+    /// What the callbacks of rank 0 want, on every rank.
+    fn all_hear(&self, flow: Flow) -> Result<Flow> {
+        if self.callbacks.is_empty() || self.resources.ranks.size() == 1 {
+            return Ok(flow);
+        }
+        let mut stops = [u8::from(flow == Flow::Stop)];
+        self.resources.ranks.broadcast(&mut stops, 0)?;
+        Ok(if stops == [1] { Flow::Stop } else { Flow::Continue })
     }
 
     /// Forward and backward of one micro batch, from 0. After the last one the gradients are the sum over all ranks.
@@ -421,15 +455,28 @@ impl Trainer {
     }
 
     /// After the step is saved: whatever happens here, no training is lost.
-    fn evaluate<T: Task>(&mut self, task: &mut T, reporter: &mut Reporter) -> Result<()> {
+    fn evaluate<T: Task>(&mut self, task: &mut T, reporter: &mut Reporter) -> Result<Flow> {
         let average = self.average()?;
         let evaluation = task.evaluate(&self.parameters(average.clone()), &*self.resources.ranks)?;
         if evaluation.is_empty() {
-            return Ok(());
+            return Ok(Flow::Continue);
         }
+        let mut flow = Flow::Continue;
         if self.is_first_rank() {
-            reporter.evaluation(self.step, &evaluation)?;
+            let (step, mut more) = (self.step, callback::Figures::new());
+            flow = self.callbacks.ask(|callback| callback.on_evaluation(step, &evaluation, &mut more))?;
+            let mut all = evaluation.clone();
+            for (name, x) in more {
+                all.figures.entry(name.to_owned()).or_insert(x);
+            }
+            reporter.evaluation(step, &all)?;
         }
+        self.note(&evaluation, average)?;
+        self.all_hear(flow)
+    }
+
+    /// Keeps the score of parameters with that average, where it decides.
+    fn note(&mut self, evaluation: &Evaluation, average: BTreeMap<String, Tensor>) -> Result<()> {
         let Some(cost) = evaluation.score.map(Score::cost) else { return Ok(()) };
         self.counters.plateau = self.counters.plateau.after(cost, &self.config.early_stop);
         let better = cost.is_finite() && self.best.as_ref().is_none_or(|best| cost < best.cost);

@@ -2,7 +2,7 @@
 
 use super::{Best, Counters, Trainer};
 use crate::budget::Budget;
-use crate::checkpoint::{AVERAGE, Checkpoint, SavedFiles, StateFiles, Store, Writer, host_copy};
+use crate::checkpoint::{AVERAGE, Checkpoint, SavedFiles, StateFiles, Store, Writer, host_copy, name_of};
 use crate::identity::{Difference, difference};
 use crate::metrics::Reporter;
 use crate::replica;
@@ -97,9 +97,9 @@ impl Trainer {
 
     /// Starts to save. The tensors are copied; what goes wrong with the disk is a warning, now or at the next save.
     pub(super) fn save<T: Task>(&mut self, task: &mut T, reporter: &Reporter) -> Result<()> {
-        let Some(directory) = &self.directory else { return Ok(()) };
+        let Some(directory) = self.directory.clone() else { return Ok(()) };
         let ranks = self.resources.ranks.clone();
-        let mut files = StateFiles::new(directory, self.step, ranks.rank());
+        let mut files = StateFiles::new(&directory, self.step, ranks.rank());
         let saved = task.save(&mut files);
         let hashes = replica::all_files(&*ranks, saved.as_ref().map(|_| files.hashes()).map_err(ToString::to_string))?;
         let (state, hashes) = match (saved, hashes) {
@@ -126,7 +126,12 @@ impl Trainer {
         let saved = Saved { updates, counters, ranks: ranks.size(), cursor: state.cursor, identity, budget: self.budget };
         let state = serde_json::to_value(saved).map_err(|e| Error::Input(format!("checkpoint: {e}")))?;
         let checkpoint = Checkpoint { step: self.step, tensors, state, files: files.of_all(hashes), ..Checkpoint::default() };
-        self.warn(reporter, |saves| saves.save(checkpoint))
+        self.warn(reporter, |saves| saves.save(checkpoint))?;
+        if !self.callbacks.is_empty() && self.saves.as_mut().is_some_and(Writer::wait) {
+            let (step, path) = (self.step, directory.join(name_of(self.step)));
+            self.callbacks.tell(|callback| callback.on_checkpoint(step, &path))?;
+        }
+        Ok(())
     }
 
     /// What goes wrong in a save, said on rank 0.

@@ -172,7 +172,7 @@ fn frequencies_are_those_of_the_recorded_actions() {
     let recording = Arc::new(Recording::new("alternating", &tensors.into_iter().collect(), &config).unwrap());
     assert_eq!(episodes::magnitudes(std::slice::from_ref(&recording), &config), [("x", 300.0)]);
     let [all, _]: [Episodes; 2] = episodes::split(&[recording], &config, 0.5, Random::new(1));
-    let [marginal, markov] = Frequencies::count(&config, &all).measure(&all);
+    let [marginal, markov] = Frequencies::count(&config, &all).unwrap().measure(&all).unwrap();
     assert!((marginal.total() - 2f64.ln()).abs() < 1e-4, "{}", marginal.total());
     assert!(markov.total() < 0.01, "{}", markov.total());
     assert_eq!(markov.accuracy().collect::<Vec<_>>(), [1.0]);
@@ -203,9 +203,9 @@ fn files_that_do_not_fit_the_description_are_refused_by_tensor_and_frame() {
             with("action", Tensor::full(u32::MAX, (6, 2), cpu)),
             "tensor action: expected an index up to 2, found SAMPLE in column 0 of row 0",
         ),
-        (with("action", Tensor::zeros(6, DType::U32, cpu)), "tensor action: expected [frames, 2], found [6]"),
+        (with("action", Tensor::zeros(6, DType::U32, cpu)), "tensor action: expected [rows, 2] or [sequences, rows, 2], found [6]"),
         (with("action", Tensor::zeros((6, 3), DType::U32, cpu)), "tensor action: expected integers [6, 2], found integers [6, 3]"),
-        (with("action", Tensor::zeros((0, 2), DType::U32, cpu)), "tensor action: expected at least one frame, found [0]"),
+        (with("action", Tensor::zeros((0, 2), DType::U32, cpu)), "tensor action: expected at least one row, found [0, 2]"),
         (with("reset", Tensor::zeros((6, 1), DType::U8, cpu)), "tensor reset: expected integers [6], found integers [6, 1]"),
         (with("reset", Tensor::full(2u8, 6, cpu)), "tensor reset: expected an index up to 1, found 2 in column 0 of row 0"),
     ];

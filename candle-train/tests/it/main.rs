@@ -7,6 +7,7 @@ mod actors;
 mod agent;
 mod beam;
 mod beam_page;
+mod callbacks;
 mod command;
 mod families;
 #[path = "../../../candle-models/tests/shared/family_names.rs"]

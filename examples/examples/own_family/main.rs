@@ -8,19 +8,15 @@
 mod train;
 
 use candle_bench::family::BenchFamily;
-use candle_core::Device;
 use candle_models::bundle::{Bundle, Manifest};
-use candle_models::engine::Model;
 use candle_models::exec::Executor;
-use candle_models::exec::program::{Output, Recorder};
-use candle_models::exec::tensors;
+use candle_models::exec::program::Output;
 use candle_models::infer::{self, InferFamily};
+use candle_models::network::{Layers, Network};
 use candle_models::nn::{Gru, Linear, Params};
 use candle_models::ops::Activation;
-use candle_models::recurrent::Recurrent;
 use candle_models::registry::{Family, Networks};
 use candle_models::signature::{Signature, TensorSpec};
-use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result, families};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
@@ -36,9 +32,6 @@ pub struct PursuerConfig {
 
 /// Position and speed through two layers, the second with memory, to a direction.
 pub struct Pursuer {
-    config: PursuerConfig,
-    signature: Signature,
-    device: Device,
     input: Linear,
     memory: Gru,
     output: Linear,
@@ -46,58 +39,27 @@ pub struct Pursuer {
 
 impl Pursuer {
     /// The network with parameters from `params`.
-    pub fn new(config: PursuerConfig, params: &Params) -> Result<Self> {
+    pub fn network(config: &PursuerConfig, params: &Params) -> Result<Network<Self>> {
         let (width, mut state) = (config.hidden, Vec::new());
         if !(1..=1024).contains(&width) {
             return Err(Error::config("hidden", format!("{width} is outside 1..=1024")));
         }
         let memory = Gru::new(width, width, &params.pp("memory"), &mut state)?;
         let inputs = vec![TensorSpec::f32("position", &[2]), TensorSpec::f32("speed", &[1])];
-        Ok(Self {
-            signature: Signature { inputs, outputs: vec![TensorSpec::f32("steering", &[2])], state },
-            device: params.device().clone(),
-            input: Linear::new(3, width, &params.pp("input"))?,
-            output: Linear::new(width, 2, &params.pp("output"))?,
-            memory,
-            config,
-        })
+        let signature = Signature { inputs, outputs: vec![TensorSpec::f32("steering", &[2])], state };
+        let [input, output] = [("input", 3, width), ("output", width, 2)].map(|(name, from, to)| Linear::new(from, to, &params.pp(name)));
+        Network::of((PursuerFamily.name(), config), signature, params.device(), Self { input: input?, memory, output: output? })
     }
+}
 
+impl Layers for Pursuer {
     /// Written once for all executors: tensors with gradients, slices on the CPU, CUDA.
-    fn pass<E: Executor>(&self, e: &mut E) -> Result<E::V> {
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
         let parts = [e.input("position")?, e.input("speed")?];
         let x = e.join(&parts)?;
         let x = e.linear(&x, &self.input, Activation::Relu)?;
         let x = self.memory.forward(e, &x)?;
-        e.linear(&x, &self.output, Activation::None)
-    }
-}
-
-impl Recurrent for Pursuer {
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn device(&self) -> &Device {
-        &self.device
-    }
-
-    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-        tensors::unroll((&self.signature, &self.device), (inputs, resets, state), |executor| Ok(vec![self.pass(executor)?]))
-    }
-}
-
-impl Model for Pursuer {
-    fn family(&self) -> &'static str {
-        PursuerFamily.name()
-    }
-
-    fn config(&self) -> serde_json::Value {
-        serde_json::json!(self.config)
-    }
-
-    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
-        Ok(vec![Output::Floats(self.pass(recorder)?)])
+        Ok(vec![Output::Floats(e.linear(&x, &self.output, Activation::None)?)])
     }
 }
 
@@ -114,7 +76,7 @@ impl Family for PursuerFamily {
     }
 
     fn networks(&self, bundle: &Bundle, params: &Params) -> Result<Networks> {
-        Ok(vec![("pursuer", Arc::new(Pursuer::new(bundle.config()?, params)?))])
+        Ok(vec![("pursuer", Arc::new(Pursuer::network(&bundle.config()?, params)?))])
     }
 
     fn examples(&self) -> Result<Vec<Manifest>> {

@@ -64,7 +64,7 @@ impl Chase {
 
     /// The mean squared error of what a network steers.
     fn error(&self, parameters: &Params, (inputs, steering): &(NamedTensors, Tensor)) -> Result<Tensor> {
-        let (pursuer, count) = (Pursuer::new(self.0.model.clone(), parameters)?, steering.dim(0)?);
+        let (pursuer, count) = (Pursuer::network(&self.0.model, parameters)?, steering.dim(0)?);
         let resets: Vec<bool> = (0..count * FRAMES).map(|i| i % FRAMES == 0).collect();
         let (outputs, _) = pursuer.unroll(inputs, &resets, &pursuer.initial_state(count)?)?;
         Ok((outputs.get("steering")?.to_dtype(DType::F32)? - steering)?.sqr()?.mean_all()?)
@@ -104,7 +104,7 @@ impl TrainingPlan for Plan {
 
     fn about(&self) -> Result<About> {
         let params = Params::description();
-        Pursuer::new(self.0.model.clone(), &params)?;
+        Pursuer::network(&self.0.model, &params)?;
         let data = vec!["fresh chases in every step".to_owned()];
         Ok(About::new(command_line(), data, &Summary::new(&params.specs()), overlay::to_toml(&self.0)?))
     }
@@ -117,7 +117,7 @@ impl TrainingPlan for Plan {
         let (about, Self(config, resources)) = (self.about()?, self);
         let (device, ranks) = (resources.device.clone(), resources.ranks.clone());
         let params = Params::init(Random::new(config.seed).stream("parameters"), &device);
-        Pursuer::new(config.model.clone(), &params)?;
+        Pursuer::network(&config.model, &params)?;
         // With it a checkpoint can become a bundle although the run was killed.
         let skeleton = Some(Skeleton { manifest: Manifest::new(PursuerFamily.name(), &config.model)?, files: Vec::new() });
         let run = Run { about, resources, skeleton, ..Run::new(config.trainer.clone(), Budget::Steps(config.steps), config.seed)? };

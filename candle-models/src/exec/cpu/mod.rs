@@ -5,13 +5,12 @@
 //!
 //! ```
 //! # use candle_models::candle_core::{Device, Tensor};
-//! # use candle_models::engine::{Model, Runner};
-//! # use candle_models::exec::program::{Output, Recorder, Wires};
-//! # use candle_models::exec::tensors::{self, Indices, TensorPass};
+//! # use candle_models::engine::Runner;
+//! # use candle_models::exec::program::{Output, Wires};
+//! # use candle_models::exec::tensors::{Indices, TensorPass};
 //! # use candle_models::exec::{Executor, Operation, Values, Widths, operands};
-//! # use candle_models::recurrent::Recurrent;
+//! # use candle_models::network::{Layers, Network};
 //! # use candle_models::signature::{Signature, TensorSpec};
-//! # use candle_models::tensors::NamedTensors;
 //! # use std::sync::Arc;
 //! use candle_models::Result;
 //! use candle_models::exec::cpu::{Packer, Row, RowOut, Run};
@@ -40,43 +39,21 @@
 //!         })))
 //!     }
 //! }
-//! # struct Net(Signature);
-//! #
-//! # impl Net {
-//! #     fn pass<E: Executor>(&self, e: &mut E) -> Result<E::V> {
-//! #         let x = e.input("x")?;
-//! #         e.apply(Square, &[&x])
-//! #     }
-//! # }
-//! #
-//! # impl Recurrent for Net {
-//! #     fn signature(&self) -> &Signature {
-//! #         &self.0
-//! #     }
-//! #     fn device(&self) -> &Device {
-//! #         &Device::Cpu
-//! #     }
-//! #     fn unroll(&self, x: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-//! #         tensors::unroll((&self.0, &Device::Cpu), (x, resets, state), |e| Ok(vec![self.pass(e)?]))
-//! #     }
-//! # }
-//! #
-//! # impl Model for Net {
-//! #     fn family(&self) -> &'static str {
-//! #         "net"
-//! #     }
-//! #     fn config(&self) -> serde_json::Value {
-//! #         serde_json::Value::Null
-//! #     }
-//! #     fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
-//! #         Ok(vec![Output::Floats(self.pass(recorder)?)])
-//! #     }
-//! # }
-//! #
+//!
+//! struct Net;
+//!
+//! impl Layers for Net {
+//!     fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
+//!         let x = e.input("x")?;
+//!         Ok(vec![Output::Floats(e.apply(Square, &[&x])?)])
+//!     }
+//! }
+//!
 //! # fn main() -> Result<()> {
 //! # let [inputs, outputs] = ["x", "y"].map(|name| vec![TensorSpec::f32(name, &[2])]);
-//! # let net = Net(Signature { inputs, outputs, state: Vec::new() });
-//! let mut runner = Runner::new(Arc::new(net), 1, 1)?; // a model whose pass is `e.apply(Square, &[&x])`
+//! # let signature = Signature { inputs, outputs, state: Vec::new() };
+//! let net = Network::of(("net", &()), signature, &Device::Cpu, Net)?;
+//! let mut runner = Runner::new(Arc::new(net), 1, 1)?;
 //! runner.set_f32("x", &[3.0, -2.0])?;
 //! runner.step(&[false])?;
 //! assert_eq!(runner.floats("y", 0)?, [9.0, 4.0]);

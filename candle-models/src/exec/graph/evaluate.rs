@@ -3,6 +3,7 @@
 
 use super::{Definition, Graph, Operator, Value};
 use crate::engine::Model;
+use crate::ops::softmax;
 use crate::recurrent::Recurrent;
 use crate::signature::Signature;
 use crate::tensors::NamedTensors;
@@ -62,7 +63,7 @@ fn apply(operator: &Operator, operands: &[&Tensor]) -> Result<Tensor> {
         Operator::Relu => x.relu()?,
         // Without overflow: max(x, 0) + ln(1 + e^-|x|).
         Operator::Softplus => (x.relu()? + (x.abs()?.neg()?.exp()? + 1.0)?.log()?)?,
-        Operator::Softmax => candle_nn::ops::softmax(x, D::Minus1)?,
+        Operator::Softmax => softmax::reference(x)?,
         Operator::LayerNormalization { epsilon } => {
             let x = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
             let deviation = (x.sqr()?.mean_keepdim(D::Minus1)? + f64::from(*epsilon))?.sqrt()?;
@@ -140,13 +141,9 @@ impl Recurrent for Evaluated {
         let (batch, steps) = (inputs.get(&first.name)?.dim(0)?, inputs.get(&first.name)?.dim(1)?);
         let (mut state, mut frames) = (state.clone(), Vec::with_capacity(steps));
         for t in 0..steps {
-            let keep: Vec<f32> = (0..batch).map(|row| if resets[row * steps + t] { 0.0 } else { 1.0 }).collect();
-            let keep = Tensor::from_vec(keep, batch, &Device::Cpu)?;
-            state = state.map(|_, x| {
-                let shape: Vec<usize> = (0..x.rank()).map(|axis| if axis == 0 { batch } else { 1 }).collect();
-                Ok(x.broadcast_mul(&keep.reshape(shape)?)?)
-            })?;
-            let (outputs, after) = self.graph.step(&inputs.map(|_, x| Ok(x.narrow(1, t, 1)?.squeeze(1)?))?, &state)?;
+            let reset: Vec<bool> = (0..batch).map(|row| resets[row * steps + t]).collect();
+            let before = state.reset_rows(&reset)?;
+            let (outputs, after) = self.graph.step(&inputs.map(|_, x| Ok(x.narrow(1, t, 1)?.squeeze(1)?))?, &before)?;
             frames.push(outputs);
             state = after;
         }

@@ -161,8 +161,8 @@ impl Agent {
                 executor.set_noise(noise);
             }
             let pass = self.pass(executor)?;
-            let outputs = [Ok(pass.logits), pass.action.to_tensor()].into_iter().chain(pass.numbers.into_iter().map(Ok));
-            outputs.collect()
+            let numbers = pass.numbers.into_iter().map(Output::Floats);
+            Ok([Output::Floats(pass.logits), Output::Indices(pass.action)].into_iter().chain(numbers).collect())
         })
     }
 }

@@ -1,9 +1,11 @@
 //! What is decided behind the last measurement, at both ends of the link.
 
+use super::FAMILY;
 use super::config::{BeamConfig, DecisionConfig, Feedback};
-use super::network::{Layers, Network};
 use crate::exec::Executor;
+use crate::exec::program::Output;
 use crate::exec::tape::Tapes;
+use crate::network::{Layers, Network};
 use crate::nn::{Dense, FeedForward, Linear, Norm, Params};
 use crate::ops::Activation;
 use crate::signature::{Signature, TensorSpec};
@@ -13,6 +15,7 @@ use candle_core::{D, Tensor};
 /// The layers of the user's network behind the last measurement: all measurements and the state in, the beam to receive with and the
 /// feedback out.
 pub struct Decision {
+    config: BeamConfig,
     /// The layer in front, the blocks and the norm behind them.
     blocks: Option<(Linear, Vec<FeedForward>, Norm)>,
     beam: Linear,
@@ -20,11 +23,9 @@ pub struct Decision {
     feedback: Linear,
 }
 
-impl Layers for Decision {
-    /// The beam, or all that there is a choice of, `[rows, K 2 N_RX]`, and the feedback `[rows, F]`.
-    type Outputs<V> = [V; 2];
-
-    fn new(config: &BeamConfig, params: &Params) -> Result<(Self, Signature)> {
+impl Decision {
+    /// The network with parameters from `params`.
+    pub(super) fn network(config: &BeamConfig, params: &Params) -> Result<Network<Self>> {
         let (record, state) = (config.record(), config.hidden);
         let (blocks, width) = match config.decision {
             DecisionConfig::State => (None, state),
@@ -42,10 +43,14 @@ impl Layers for Decision {
             outputs: vec![TensorSpec::f32("beam", &[candidates * receive]), TensorSpec::f32("feedback", &[config.feedback_width()])],
             state: Vec::new(),
         };
-        Ok((Self { blocks, unit: config.receive_weights.norm(&beam, receive)?, beam, feedback }, signature))
+        let layers = Self { config: config.clone(), blocks, unit: config.receive_weights.norm(&beam, receive)?, beam, feedback };
+        Network::of((FAMILY, config), signature, params.device(), layers)
     }
+}
 
-    fn pass<E: Executor>(&self, e: &mut E) -> Result<[E::V; 2]> {
+impl Layers for Decision {
+    /// The beam, or all that there is a choice of, `[rows, K 2 N_RX]`, and the feedback `[rows, F]`.
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
         let state = e.input("state")?;
         let x = match &self.blocks {
             None => state,
@@ -61,7 +66,7 @@ impl Layers for Decision {
         };
         let beam = e.linear(&x, &self.beam, Activation::None)?;
         let beam = e.norm(&beam, &self.unit, Activation::None)?;
-        Ok([beam, e.linear(&x, &self.feedback, Activation::None)?])
+        Ok(vec![Output::Floats(beam), Output::Floats(e.linear(&x, &self.feedback, Activation::None)?)])
     }
 }
 
@@ -69,16 +74,16 @@ impl Network<Decision> {
     /// The beam `[rows, 2 N_RX]` and the feedback `[rows, F]`, from all measurements and the state side by side `[rows, R + hidden]`, with
     /// gradients.
     pub(super) fn decide(&self, seen: &Tensor, tapes: &Tapes) -> Result<[Tensor; 2]> {
-        let found = self.feed(seen, tapes)?;
-        let (candidates, width) = (self.config.candidates(), self.config.receive_width());
-        let feedback = found.narrow(1, candidates * width, self.config.feedback_width())?.contiguous()?;
+        let (found, config) = (self.feed(seen, tapes)?, &self.layers().config);
+        let (candidates, width) = (config.candidates(), config.receive_width());
+        let feedback = found.narrow(1, candidates * width, config.feedback_width())?.contiguous()?;
         let mut beam = found.narrow(1, 0, candidates * width)?.contiguous()?;
         if candidates > 1 {
             let rows = beam.dim(0)?;
             let chosen = feedback.argmax(D::Minus1)?.reshape((rows, 1, 1))?.broadcast_as((rows, 1, width))?.contiguous()?;
             beam = beam.reshape((rows, candidates, width))?.gather(&chosen, 1)?.squeeze(1)?;
         }
-        Ok([self.config.receive_weights.rounded(&beam)?, feedback])
+        Ok([config.receive_weights.rounded(&beam)?, feedback])
     }
 }
 
@@ -112,11 +117,9 @@ pub struct BaseStation {
     unit: Norm,
 }
 
-impl Layers for BaseStation {
-    /// The beam `[rows, 2 N_TX]`.
-    type Outputs<V> = [V; 1];
-
-    fn new(config: &BeamConfig, params: &Params) -> Result<(Self, Signature)> {
+impl BaseStation {
+    /// The network with parameters from `params`.
+    pub(super) fn network(config: &BeamConfig, params: &Params) -> Result<Network<Self>> {
         let (inputs, width) = (config.feedback_width(), config.base);
         let beam = Linear::new(width, config.transmit_width(), &params.pp("beam"))?;
         let layers = [Dense::new(inputs, width, &params.pp("layers.0"))?, Dense::new(width, width, &params.pp("layers.1"))?];
@@ -125,21 +128,18 @@ impl Layers for BaseStation {
             outputs: vec![TensorSpec::f32("beam", &[config.transmit_width()])],
             state: Vec::new(),
         };
-        Ok((Self { layers, unit: config.transmit_weights.norm(&beam, config.transmit_width())?, beam }, signature))
+        let layers = Self { layers, unit: config.transmit_weights.norm(&beam, config.transmit_width())?, beam };
+        Network::of((FAMILY, config), signature, params.device(), layers)
     }
+}
 
-    fn pass<E: Executor>(&self, e: &mut E) -> Result<[E::V; 1]> {
+impl Layers for BaseStation {
+    /// The beam `[rows, 2 N_TX]`.
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
         let x = e.input("feedback")?;
         let x = self.layers[0].forward(e, &x)?;
         let x = self.layers[1].forward(e, &x)?;
         let x = e.linear(&x, &self.beam, Activation::None)?;
-        Ok([e.norm(&x, &self.unit, Activation::None)?])
-    }
-}
-
-impl Network<BaseStation> {
-    /// The beam `[rows, 2 N_TX]` for what arrived, `[rows, F]`, with gradients.
-    pub(super) fn transmit(&self, feedback: &Tensor, tapes: &Tapes) -> Result<Tensor> {
-        self.feed(feedback, tapes)
+        Ok(vec![Output::Floats(e.norm(&x, &self.unit, Activation::None)?)])
     }
 }

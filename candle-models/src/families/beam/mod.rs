@@ -41,7 +41,6 @@ mod family;
 mod infer;
 pub mod metrics;
 mod model;
-mod network;
 mod plain;
 mod setting;
 mod sounder;
@@ -65,7 +64,6 @@ pub use evaluate::{Evaluation, Gains};
 pub use family::BeamFamily;
 pub use metrics::Summary;
 pub use model::{Beam, Decided};
-pub use network::Network;
 pub use sounder::Sounder;
 pub use user::UserEquipment;
 

@@ -10,11 +10,11 @@
 
 use super::config::{BeamConfig, Scheme};
 use super::decision::{BaseStation, Decision};
-use super::network::Network;
 use super::user::UserEquipment;
 use super::{Codebook, Episodes, FAMILY, Tapes};
 use crate::Result;
 use crate::bundle::{Bundle, ParameterSpec};
+use crate::network::Network;
 use crate::nn::{Init, Params};
 use candle_core::{D, DType, Device, Tensor};
 
@@ -73,11 +73,11 @@ impl Beam {
         };
         let base = match config.scheme {
             Scheme::C1 => None,
-            Scheme::C2 | Scheme::C3 => Some(Network::new(config, &params.pp("base"))?),
+            Scheme::C2 | Scheme::C3 => Some(BaseStation::network(config, &params.pp("base"))?),
         };
         Ok(Self {
-            user: Network::new(config, &params.pp(USER))?,
-            decision: Network::new(config, &params.pp("decision"))?,
+            user: UserEquipment::network(config, &params.pp(USER))?,
+            decision: Decision::network(config, &params.pp("decision"))?,
             base,
             codebook,
             first,
@@ -113,7 +113,7 @@ impl Beam {
         let [receive, feedback] = self.decision.decide(&self.measure(episodes, tapes)?, tapes)?;
         let transmit = match &self.base {
             Some(base) => {
-                let beam = base.transmit(&self.config.feedback.send(&feedback)?, tapes)?;
+                let beam = base.feed(&self.config.feedback.send(&feedback)?, tapes)?;
                 let beam = if self.config.is_relative() { self.moved(&beam, &episodes.start)? } else { beam };
                 self.config.transmit_weights.rounded(&beam)?
             }

@@ -216,7 +216,7 @@ pub(super) fn measure(model: &Beam, episodes: &Episodes, codebook: &Tensor, firs
         record.push(seen);
         let inputs: NamedTensors = [("features".to_owned(), features.unsqueeze(1)?)].into_iter().collect();
         let mut executor = TensorExecutor::new(&inputs, &resets, states, place.device).through_time();
-        let [next, trunk] = model.user.pass(&mut executor)?;
+        let [next, trunk] = model.user.layers().forward(&mut executor)?;
         states = executor.into_states();
         // Networks may compute in a narrower dtype than the loop.
         behind = Some(trunk.to_dtype(place.dtype)?);

@@ -49,7 +49,7 @@ fn loss(model: &Beam, episodes: &Episodes) -> Tensor {
     let tapes = Tapes::default();
     let outputs = model.measure(episodes, &tapes).unwrap();
     let [w, said] = model.decision.decide(&outputs, &tapes).unwrap();
-    let f = model.base.as_ref().unwrap().transmit(&model.config.feedback.send(&said).unwrap(), &tapes).unwrap();
+    let f = model.base.as_ref().unwrap().feed(&model.config.feedback.send(&said).unwrap(), &tapes).unwrap();
     let found = alignment(&episodes.channels, steps - 1, &w, &f).unwrap();
     // All three shares, and everything that was seen.
     let weights = Tensor::new(&[[1.0f64, 0.3, 0.2]], &Device::Cpu).unwrap().to_dtype(found.dtype()).unwrap();

@@ -1,9 +1,11 @@
 //! The user's network while it measures: a measurement in, the next beam out.
 
+use super::FAMILY;
 use super::config::{BeamConfig, MemoryConfig, View};
-use super::network::Layers;
 use crate::Result;
 use crate::exec::Executor;
+use crate::exec::program::Output;
+use crate::network::{Layers, Network};
 use crate::nn::{Gru, Linear, Mamba, Norm, Params};
 use crate::ops::Activation;
 use crate::signature::{Signature, TensorSpec};
@@ -70,11 +72,9 @@ impl Observation<'_> {
     }
 }
 
-impl Layers for UserEquipment {
-    /// The next beam `[rows, 2 N_RX]` and the state `[rows, hidden]`.
-    type Outputs<V> = [V; 2];
-
-    fn new(config: &BeamConfig, params: &Params) -> Result<(Self, Signature)> {
+impl UserEquipment {
+    /// The network with parameters from `params`.
+    pub(super) fn network(config: &BeamConfig, params: &Params) -> Result<Network<Self>> {
         let (features, width) = (config.features(), config.hidden);
         let mut state = Vec::new();
         let memory = match &config.memory {
@@ -94,10 +94,12 @@ impl Layers for UserEquipment {
             state,
         };
         let beam = Linear::new(width, config.receive_width(), &params.pp("beam"))?;
-        Ok((Self { memory, unit: config.receive_weights.norm(&beam, config.receive_width())?, beam }, signature))
+        let layers = Self { memory, unit: config.receive_weights.norm(&beam, config.receive_width())?, beam };
+        Network::of((FAMILY, config), signature, params.device(), layers)
     }
 
-    fn pass<E: Executor>(&self, e: &mut E) -> Result<[E::V; 2]> {
+    /// The next beam `[rows, 2 N_RX]` and the state `[rows, hidden]`.
+    pub(super) fn forward<E: Executor>(&self, e: &mut E) -> Result<[E::V; 2]> {
         let mut x = e.input("features")?;
         match &self.memory {
             Memory::Gru(layers) => {
@@ -116,5 +118,11 @@ impl Layers for UserEquipment {
         let beam = e.linear(&x, &self.beam, Activation::None)?;
         let beam = e.norm(&beam, &self.unit, Activation::None)?;
         Ok([beam, x])
+    }
+}
+
+impl Layers for UserEquipment {
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
+        Ok(self.forward(e)?.map(Output::Floats).into())
     }
 }

@@ -39,7 +39,7 @@ pub mod simulation;
 
 pub use config::{BackboneConfig, Heads, PolicyConfig};
 pub use family::PolicyFamily;
-pub use model::Policy;
+pub use model::{Policy, PolicyLayers};
 
 /// The family's name in a bundle's `config.json`.
 pub const FAMILY: &str = "policy";

@@ -6,15 +6,12 @@ use super::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH};
 use super::heads;
 use crate::Result;
 use crate::bundle::{Bundle, ParameterSpec};
-use crate::engine::Model;
 use crate::exec::Executor;
-use crate::exec::program::{Output, Recorder};
-use crate::exec::tensors::{self, Regularisation};
+use crate::exec::program::Output;
+use crate::network::{Layers, Network};
 use crate::nn::{ActionHeads, Backbone, Init, Linear, Norm, Params};
 use crate::ops::Activation;
-use crate::recurrent::Recurrent;
 use crate::signature::{Signature, TensorSpec};
-use crate::tensors::NamedTensors;
 use candle_core::{Device, Tensor};
 
 /// Action states among the ids; they come first.
@@ -22,7 +19,7 @@ const ACTION_STATE_IDS: usize = 4;
 /// Width of the layer inside the value head.
 const VALUE: usize = 128;
 
-/// Observation to action: tables and floats into one layer with layer norm and GELU, the backbone, the heads.
+/// Observation to action.
 ///
 /// ```
 /// use candle_models::policy::{Policy, PolicyConfig};
@@ -36,10 +33,11 @@ const VALUE: usize = 128;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Policy {
+pub type Policy = Network<PolicyLayers>;
+
+/// Tables and floats into one layer with layer norm and GELU, the backbone, the heads.
+pub struct PolicyLayers {
     config: PolicyConfig,
-    signature: Signature,
-    device: Device,
     action_states: Tensor,
     characters: Tensor,
     input: Linear,
@@ -47,13 +45,6 @@ pub struct Policy {
     backbone: Backbone,
     heads: ActionHeads,
     value: [Linear; 2],
-}
-
-/// What a pass gives.
-struct Pass<E: Executor> {
-    logits: E::V,
-    value: E::V,
-    action: E::I,
 }
 
 impl Policy {
@@ -86,7 +77,7 @@ impl Policy {
             state,
         };
         let table = |name: &str, rows: u32| params.get(name, &[rows as usize, embedding], Init::Normal(0.1));
-        Ok(Self {
+        let layers = PolicyLayers {
             action_states: table("action_states", ACTION_STATES)?,
             characters: table("characters", CHARACTERS)?,
             input: Linear::new(WIDTH + IDS * embedding, first, &params.pp("input"))?,
@@ -94,10 +85,9 @@ impl Policy {
             backbone,
             heads: heads::new(config.heads, trunk, &params.pp("heads"))?,
             value: [Linear::new(trunk, VALUE, &params.pp("value.0"))?, Linear::new(VALUE, 1, &params.pp("value.1"))?],
-            device: params.device().clone(),
             config: config.clone(),
-            signature,
-        })
+        };
+        Self::of((super::FAMILY, config), signature, params.device(), layers)
     }
 
     /// Names and shapes of the parameters of a policy of that configuration, without memory for them.
@@ -122,10 +112,13 @@ impl Policy {
 
     /// The configuration that it was made from.
     pub fn config(&self) -> &PolicyConfig {
-        &self.config
+        &self.layers().config
     }
+}
 
-    fn pass<E: Executor>(&self, e: &mut E) -> Result<Pass<E>> {
+impl Layers for PolicyLayers {
+    /// Logits, value and action.
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
         let (features, ids) = (e.input("features")?, e.indices("ids")?);
         let ids = e.drop_indices(&ids, ACTION_STATE_IDS, ACTION_STATES - 1)?;
         let (states, characters) = (&self.action_states, &self.characters);
@@ -140,69 +133,11 @@ impl Policy {
         let value = e.linear(&critic, &self.value[1], Activation::None)?;
         let trunk = e.dropout(&trunk)?;
         let (logits, action) = self.heads.forward(e, &trunk)?;
-        Ok(Pass { logits, value, action })
-    }
-
-    /// [`Recurrent::unroll`] with training noise. Inputs and state may lie on the host, indices always should: they are checked
-    /// there.
-    pub fn train_unroll(
-        &self,
-        inputs: &NamedTensors,
-        resets: &[bool],
-        state: &NamedTensors,
-        noise: &Regularisation,
-    ) -> Result<(NamedTensors, NamedTensors)> {
-        self.unroll_with(inputs, resets, state, Some(*noise))
-    }
-
-    fn unroll_with(
-        &self,
-        inputs: &NamedTensors,
-        resets: &[bool],
-        state: &NamedTensors,
-        noise: Option<Regularisation>,
-    ) -> Result<(NamedTensors, NamedTensors)> {
-        tensors::unroll((&self.signature, &self.device), (inputs, resets, state), |executor| {
-            if let Some(noise) = noise {
-                executor.set_noise(noise);
-            }
-            let pass = self.pass(executor)?;
-            Ok(vec![pass.logits, pass.value, pass.action.to_tensor()?])
-        })
+        Ok(vec![Output::Floats(logits), Output::Floats(value), Output::Indices(action)])
     }
 }
 
 /// Rows of the table that a column of ids looks into.
 fn id_limit(column: usize) -> u32 {
     if column < ACTION_STATE_IDS { ACTION_STATES } else { CHARACTERS }
-}
-
-impl Recurrent for Policy {
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn device(&self) -> &Device {
-        &self.device
-    }
-
-    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-        self.unroll_with(inputs, resets, state, None)
-    }
-}
-
-impl Model for Policy {
-    fn family(&self) -> &'static str {
-        super::FAMILY
-    }
-
-    fn config(&self) -> serde_json::Value {
-        // A struct of numbers and strings always has a JSON form.
-        serde_json::to_value(&self.config).unwrap_or_default()
-    }
-
-    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
-        let pass = self.pass(recorder)?;
-        Ok(vec![Output::Floats(pass.logits), Output::Floats(pass.value), Output::Indices(pass.action)])
-    }
 }

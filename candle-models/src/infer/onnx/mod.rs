@@ -58,7 +58,7 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: &Arguments) -> Resul
         return Err(Usage::error(format!("{}: ONNX files cannot take the place of their bundle", out.display())));
     }
     let graphs = registry.graphs(&opened.bundle).with_context(|| bundle.display().to_string())?;
-    let (sequences, tolerance) = (RandomSequences::new(&opened.networks), tolerance(&opened)?);
+    let tolerance = tolerance(&opened)?;
     let files: Vec<String> = graphs.iter().map(|(name, _)| format!("{name}.onnx")).collect();
     let (mut written, mut told) = (Vec::new(), Vec::new());
     write_directory(out, &files.iter().map(String::as_str).collect::<Vec<_>>(), |dir| {
@@ -67,12 +67,13 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: &Arguments) -> Resul
             written.push((file.clone(), bytes.len()));
             fs::write(dir.join(file), bytes).map_err(Error::io(out.join(file)))?;
             let own: Arc<dyn Model> = Arc::new(Evaluated::new(graph.clone(), &**model));
-            let mut answers = vec![("the graph".to_owned(), sequences.answers(&own)?)];
+            let expected = RandomSequences::answers(model)?;
+            let mut answers = vec![("the graph".to_owned(), RandomSequences::answers(&own)?)];
             if let Some(python) = runtime {
-                answers.push(asked(python, &dir.join(file), &sequences, model).map_err(|e| Error::file(out.join(file), format!("{e:#}")))?);
+                answers.push(asked(python, &dir.join(file), model).map_err(|e| Error::file(out.join(file), format!("{e:#}")))?);
             }
             for (who, answers) in answers {
-                let differences = sequences.between(model, &sequences.answers(model)?, &answers)?;
+                let differences = RandomSequences::between(model, &expected, &answers)?;
                 if let Some(d) = differences.iter().find(|d| !d.within(tolerance)) {
                     return Err(Error::file(
                         out.join(file),
@@ -95,7 +96,7 @@ fn report(out: &Path, written: &[(String, usize)], told: &[(String, Vec<Differen
             cli::bytes(*bytes as u64)
         ))?;
     }
-    line(format_args!("worst differences from the engine over {} (tolerance {tolerance} of the range):", RandomSequences::OVER))?;
+    line(format_args!("worst differences from the engine over {} (tolerance {tolerance} of the range):", RandomSequences::described()))?;
     for (who, differences) in told {
         differences.iter().try_for_each(|d| line(format_args!("  {who}: {d}")))?;
     }
@@ -112,11 +113,11 @@ fn metadata(opened: &Opened, model: &Arc<dyn Model>) -> crate::Result<Vec<(&'sta
 }
 
 /// The answers of ONNX Runtime, and its name.
-fn asked(python: &Path, model: &Path, sequences: &RandomSequences, network: &Arc<dyn Model>) -> Result<(String, NamedTensors)> {
+fn asked(python: &Path, model: &Path, network: &Arc<dyn Model>) -> Result<(String, NamedTensors)> {
     let scratch = tempfile::tempdir().context("no temporary directory")?;
     let [program, inputs, outputs] = ["check.py", "inputs.safetensors", "outputs.safetensors"].map(|name| scratch.path().join(name));
     fs::write(&program, check_program()).with_context(|| program.display().to_string())?;
-    let (mut given, resets) = sequences.inputs(network)?;
+    let (mut given, resets) = RandomSequences::inputs(network)?;
     let [count, frames] = RandomSequences::SIZE;
     let resets: Vec<u32> = resets.into_iter().map(u32::from).collect();
     given.insert("resets", Tensor::from_vec(resets, (count, frames), &candle_core::Device::Cpu)?);

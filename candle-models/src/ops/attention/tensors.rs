@@ -6,7 +6,8 @@
 
 use crate::ops::Rows;
 use crate::ops::simd::{self, kernel};
-use candle_core::{D, DType, Device, Result, Tensor};
+use crate::ops::softmax;
+use candle_core::{DType, Device, Result, Tensor};
 
 /// Heads and window of an attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +139,7 @@ pub fn attention(
     let (distance, mask) = distances(window, batch, steps, &available, device)?;
     let bias = distance.to_dtype(wide)?.broadcast_mul(&slopes.to_dtype(wide)?.reshape((heads, 1, 1))?)?.neg()?;
     let scores = scores.to_dtype(wide)?.broadcast_add(&bias)?.broadcast_add(&mask.to_dtype(wide)?)?;
-    let weights = candle_nn::ops::softmax(&scores, D::Minus1)?.to_dtype(vh.dtype())?;
+    let weights = softmax::reference(&scores)?.to_dtype(vh.dtype())?;
     let y = weights.matmul(&vh)?.transpose(1, 2)?.reshape((batch * steps, width))?;
     Ok((y, after))
 }

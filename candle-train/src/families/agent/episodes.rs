@@ -8,34 +8,23 @@
 //!
 //! Observation t is what was seen when action t was chosen. Where `reset` is 1 another episode begins, and the first frame always begins one. All
 //! tensors of a file may have an axis of sequences before that of frames, `[N, T, ...]`: none of them goes on in another. What else lies in a
-//! file is not read. Episodes stay in memory.
+//! file is not read.
+//!
+//! Episodes stay on the disk ([`Dataset`]). They are read once before a run begins, every value checked and hashed: the hash is a part of what the
+//! run is, so that it is not continued with other recordings. From then on the frames of the batches under way are all that is in memory.
 
-use crate::identity::hex;
-use candle_core::Tensor;
+use crate::dataset::{Contents, Dataset};
+use candle_core::DType;
 use candle_models::agent::{AgentConfig, Observation};
 use candle_models::random::Random;
-use candle_models::signature::{TensorSpec, Values};
+use candle_models::signature::TensorSpec;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
-use std::fs;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-
-/// What the files of a folder are called.
-const EXTENSION: &str = "safetensors";
-
-/// The values of an input, one frame behind the other.
-#[derive(Debug, Clone)]
-pub enum Column {
-    /// Floats of so many a frame.
-    Floats(Vec<f32>, usize),
-    /// Indices of so many a frame.
-    Indices(Vec<u32>, usize),
-}
 
 /// What one file holds.
 #[derive(Debug)]
@@ -44,12 +33,11 @@ pub struct Recording {
     pub name: String,
     /// SHA-256 of its values, in hexadecimal.
     pub hash: String,
-    /// The inputs in the description's order.
-    inputs: Vec<Column>,
-    /// `[frames, columns]`.
-    action: Vec<u32>,
-    /// Frames of each episode.
-    episodes: Vec<Range<usize>>,
+    /// All files, and the place of this one.
+    data: Arc<Dataset>,
+    part: usize,
+    /// The mean squares of the action and of the inputs.
+    mean_squares: Vec<f64>,
     /// Tensors that the description does not name.
     pub unused: Vec<String>,
 }
@@ -61,9 +49,7 @@ impl Recording {
     /// If it is damaged, a tensor is missing or has another dtype or shape, or a value is none that the description allows: with the file, the tensor
     /// and the row, which is the frame, counted on through the sequences.
     pub fn open(path: &Path, config: &AgentConfig) -> Result<Self> {
-        let tensors = NamedTensors::load_safetensors(path)?;
-        let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
-        Self::new(&name, &tensors, config).map_err(|e| Error::file(path, e))
+        Self::only(Dataset::open(path, &specs(config))?)
     }
 
     /// The same from tensors in memory, under a name.
@@ -71,98 +57,48 @@ impl Recording {
     /// # Errors
     /// As [`Self::open`], without the file.
     pub fn new(name: &str, tensors: &NamedTensors, config: &AgentConfig) -> Result<Self> {
-        let action = TensorSpec::u32("action", &[config.columns()]).below(&config.classes());
-        let leading = match tensors.get("action")?.dims() {
-            dims @ ([_, _] | [_, _, _]) => dims[..dims.len() - 1].to_vec(),
-            dims => return Err(Error::tensor("action", format!("[frames, {}]", config.columns()), format!("{dims:?}"))),
+        Self::only(Dataset::new(name, tensors, &specs(config))?)
+    }
+
+    fn only(data: Dataset) -> Result<Self> {
+        let path = data.parts().first().map(|part| part.name()).unwrap_or_default();
+        Self::all(data)?.pop().ok_or_else(|| Error::file(path, "expected one file, found none"))
+    }
+
+    fn all(data: Dataset) -> Result<Vec<Self>> {
+        let (contents, data) = (data.contents()?, Arc::new(data));
+        let of = |(part, Contents { hash, mean_squares }): (usize, Contents)| {
+            let file = &data.parts()[part];
+            Self { name: file.name(), hash, unused: file.unused().to_vec(), data: data.clone(), part, mean_squares }
         };
-        if leading.contains(&0) {
-            return Err(Error::tensor("action", "at least one frame", format!("{leading:?}")));
-        }
-        let read = |spec: &TensorSpec| column(tensors.get(&spec.name)?, spec, &leading);
-        let inputs = config.observation.iter().map(|input| read(&input.spec())).collect::<Result<Vec<_>>>()?;
-        let Column::Indices(action, _) = read(&action)? else { return Err(Error::tensor("action", "integers", "floats")) };
-        let episodes = episodes(tensors, &leading)?;
-        let known: BTreeSet<&str> = config.observation.iter().map(Observation::name).chain(["action", "reset"]).collect();
-        let unused = tensors.iter().map(|(name, _)| name).filter(|name| !known.contains(name)).map(str::to_owned).collect();
-        let hash = hash(&inputs, &action, &episodes);
-        Ok(Self { name: name.to_owned(), hash, inputs, action, episodes, unused })
+        Ok(contents.into_iter().enumerate().map(of).collect())
+    }
+
+    fn episodes(&self) -> &[Range<usize>] {
+        self.data.parts()[self.part].episodes()
     }
 
     /// Frames of all its episodes.
     pub fn frames(&self) -> usize {
-        self.episodes.iter().map(ExactSizeIterator::len).sum()
+        self.data.parts()[self.part].rows()
     }
 }
 
-/// A tensor of the shape `[leading..., ...]` with values that its spec allows.
-fn column(tensor: &Tensor, spec: &TensorSpec, leading: &[usize]) -> Result<Column> {
-    let expected: Vec<usize> = leading.iter().chain(&spec.shape).copied().collect();
-    let wants = if matches!(spec.values(), Values::Floats { .. }) { "floats" } else { "integers" };
-    if tensor.dims() != expected || tensor.dtype() != spec.dtype() {
-        let kind = if tensor.dtype() == candle_core::DType::F32 { "floats" } else { "integers" };
-        return Err(Error::tensor(&spec.name, format!("{wants} {expected:?}"), format!("{kind} {:?}", tensor.dims())));
-    }
-    let flat = tensor.flatten_all()?;
-    Ok(match spec.values() {
-        Values::Floats { .. } => {
-            let values = flat.to_vec1()?;
-            spec.check_f32(&values)?;
-            Column::Floats(values, spec.width())
-        }
-        Values::Indices { .. } => {
-            let values = flat.to_vec1()?;
-            spec.check_u32(&values)?;
-            Column::Indices(values, spec.width())
-        }
-    })
+/// The tensors of a file: the action, and the inputs in the description's order.
+fn specs(config: &AgentConfig) -> Vec<TensorSpec> {
+    let action = TensorSpec::u32("action", &[config.columns()]).below(&config.classes());
+    std::iter::once(action).chain(config.observation.iter().map(Observation::spec)).collect()
 }
 
-/// Where episodes begin: at the first frame of every sequence, and where `reset` says so.
-fn episodes(tensors: &NamedTensors, leading: &[usize]) -> Result<Vec<Range<usize>>> {
-    let frames: usize = leading.iter().product();
-    let steps = leading[leading.len() - 1];
-    let mut begins: Vec<bool> = (0..frames).map(|frame| frame % steps == 0).collect();
-    if tensors.contains("reset") {
-        // A column of one value behind the frames.
-        let flags = TensorSpec::u32("reset", &[]).below(&[2]);
-        if let Column::Indices(flags, _) = column(tensors.get("reset")?, &flags, leading)? {
-            begins.iter_mut().zip(flags).for_each(|(begins, flag)| *begins |= flag == 1);
-        }
-    }
-    let starts: Vec<usize> = (0..frames).filter(|frame| begins[*frame]).chain([frames]).collect();
-    Ok(starts.windows(2).map(|pair| pair[0]..pair[1]).collect())
-}
-
-fn hash(inputs: &[Column], action: &[u32], episodes: &[Range<usize>]) -> String {
-    let mut hash = Sha256::new();
-    for input in inputs {
-        match input {
-            Column::Floats(values, _) => hash.update(bytemuck::cast_slice(values)),
-            Column::Indices(values, _) => hash.update(bytemuck::cast_slice(values)),
-        }
-    }
-    hash.update(bytemuck::cast_slice(action));
-    episodes.iter().for_each(|episode| hash.update((episode.start as u64).to_le_bytes()));
-    hex(hash.finalize())
-}
+/// The place of the action among them.
+const ACTION: usize = 0;
 
 /// The files of a folder in the order of their names, or one file.
 ///
 /// # Errors
 /// If there are none, or one cannot be read.
 pub fn open(path: &Path, config: &AgentConfig) -> Result<Vec<Arc<Recording>>> {
-    let mut files: Vec<PathBuf> = vec![path.to_owned()];
-    if path.is_dir() {
-        let entries = fs::read_dir(path).map_err(Error::io(path))?;
-        files = entries.map(|entry| Ok(entry.map_err(Error::io(path))?.path())).collect::<Result<_>>()?;
-        files.retain(|file| file.extension().is_some_and(|extension| extension == EXTENSION));
-        files.sort();
-    }
-    if files.is_empty() {
-        return Err(Error::file(path, format!("expected files *.{EXTENSION}, found none")));
-    }
-    files.iter().map(|file| Ok(Arc::new(Recording::open(file, config)?))).collect()
+    Ok(Recording::all(Dataset::open(path, &specs(config))?)?.into_iter().map(Arc::new).collect())
 }
 
 /// Where rows are written: n rows each.
@@ -171,10 +107,10 @@ pub struct Rows<'a> {
     pub floats: Vec<&'a mut [f32]>,
     /// Of the inputs of indices, in the description's order.
     pub indices: Vec<&'a mut [u32]>,
-    /// The action before, `[n, columns]`.
-    pub previous: &'a mut [u32],
     /// The action that was taken, `[n, columns]`.
     pub action: &'a mut [u32],
+    /// The action before, `[n, columns]`, if it is wanted.
+    pub previous: Option<&'a mut [u32]>,
 }
 
 /// One episode of a file: the file's place in [`Episodes`], and the frames in the file.
@@ -219,11 +155,16 @@ impl Episodes {
         self.all.iter().map(listed).collect()
     }
 
-    /// The actions of an episode, row by row.
-    pub fn actions(&self, episode: usize) -> impl Iterator<Item = &[u32]> {
+    /// The actions of an episode, `[frames, columns]`.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn actions(&self, episode: usize) -> Result<Vec<u32>> {
         let (file, frames) = &self.all[episode];
-        let columns = self.neutral.len();
-        self.recordings[*file].action[frames.start * columns..frames.end * columns].chunks(columns)
+        let Recording { data, part, .. } = &*self.recordings[*file];
+        let mut actions = vec![0; frames.len() * self.neutral.len()];
+        data.read((*part, ACTION), frames.clone(), &mut actions)?;
+        Ok(actions)
     }
 
     /// The action before the first frame of an episode.
@@ -232,29 +173,33 @@ impl Episodes {
     }
 
     /// Writes rows of an episode behind `at` rows that are there.
-    pub fn read(&self, episode: usize, rows: Range<usize>, at: usize, to: &mut Rows) {
+    ///
+    /// # Errors
+    /// If the file has changed since it was opened, or cannot be read.
+    pub fn read(&self, episode: usize, rows: Range<usize>, at: usize, to: &mut Rows) -> Result<()> {
         let (file, frames) = &self.all[episode];
-        let (recording, columns) = (&*self.recordings[*file], self.neutral.len());
+        let (Recording { data, part, .. }, columns) = (&*self.recordings[*file], self.neutral.len());
         let (from, n) = (frames.start + rows.start, rows.len());
         let (mut floats, mut indices) = (to.floats.iter_mut(), to.indices.iter_mut());
-        for input in &recording.inputs {
-            match input {
-                Column::Floats(values, width) => floats.next().into_iter().for_each(|to| copy(values, from, to, at, n * width, *width)),
-                Column::Indices(values, width) => indices.next().into_iter().for_each(|to| copy(values, from, to, at, n * width, *width)),
+        for (tensor, spec) in data.specs().iter().enumerate().skip(1) {
+            let (place, values) = ((*part, tensor), at * spec.width()..(at + n) * spec.width());
+            match spec.dtype() {
+                DType::F32 => floats.next().map_or(Ok(()), |to| data.read(place, from..from + n, &mut to[values]))?,
+                _ => indices.next().map_or(Ok(()), |to| data.read(place, from..from + n, &mut to[values]))?,
             }
         }
-        copy(&recording.action, from, to.action, at, n * columns, columns);
-        // Row r has the action of row r - 1.
-        let first = usize::from(rows.start == 0);
-        if first == 1 {
-            to.previous[at * columns..(at + 1) * columns].copy_from_slice(&self.neutral);
+        data.read((*part, ACTION), from..from + n, &mut to.action[at * columns..(at + n) * columns])?;
+        if let Some(previous) = &mut to.previous {
+            // Row r has the action of row r - 1.
+            let first = usize::from(rows.start == 0);
+            if first == 1 {
+                previous[at * columns..(at + 1) * columns].copy_from_slice(&self.neutral);
+            }
+            let behind = &mut previous[(at + first) * columns..(at + n) * columns];
+            data.read((*part, ACTION), from + first - 1..from + n - 1, behind)?;
         }
-        copy(&recording.action, from + first - 1, to.previous, at + first, (n - first) * columns, columns);
+        Ok(())
     }
-}
-
-fn copy<T: Copy>(values: &[T], from: usize, to: &mut [T], at: usize, count: usize, width: usize) {
-    to[at * width..at * width + count].copy_from_slice(&values[from * width..from * width + count]);
 }
 
 /// An episode as a run notes it.
@@ -271,7 +216,7 @@ pub struct Listed {
 /// Divides episodes by file, those of a single file one by one: to train on, and held out to measure on, about a share of them, at least
 /// one where the share is not 0 and there are two.
 pub fn split(recordings: &[Arc<Recording>], config: &AgentConfig, share: f64, random: Random) -> [Episodes; 2] {
-    let episodes = |file: usize| recordings[file].episodes.iter().map(move |frames| (file, frames.clone())).collect::<Vec<Episode>>();
+    let episodes = |file: usize| recordings[file].episodes().iter().map(move |frames| (file, frames.clone())).collect::<Vec<Episode>>();
     let units: Vec<Vec<Episode>> = match recordings {
         [_] => episodes(0).into_iter().map(|episode| vec![episode]).collect(),
         _ => (0..recordings.len()).map(episodes).collect(),
@@ -287,14 +232,12 @@ pub fn split(recordings: &[Arc<Recording>], config: &AgentConfig, share: f64, ra
 
 /// The root mean square of each input of floats.
 pub fn magnitudes<'a>(recordings: &[Arc<Recording>], config: &'a AgentConfig) -> Vec<(&'a str, f64)> {
+    let floats = config.observation.iter().enumerate().filter(|(_, input)| input.spec().dtype() == DType::F32);
     let of = |(i, input): (usize, &'a Observation)| {
-        let (mut squares, mut count) = (0.0, 0);
-        for recording in recordings {
-            let Column::Floats(values, _) = &recording.inputs[i] else { return None };
-            squares += values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
-            count += values.len();
-        }
-        Some((input.name(), (squares / count.max(1) as f64).sqrt()))
+        // Behind the action, each file's mean by its frames.
+        let squares: f64 = recordings.iter().map(|recording| recording.mean_squares[i + 1] * recording.frames() as f64).sum();
+        let frames: usize = recordings.iter().map(|recording| recording.frames()).sum();
+        (input.name(), (squares / frames.max(1) as f64).sqrt())
     };
-    config.observation.iter().enumerate().filter_map(of).collect()
+    floats.map(of).collect()
 }

@@ -172,7 +172,10 @@ fn most_frequent(of: &BTreeMap<u32, f64>) -> u32 {
 
 impl Frequencies {
     /// Those of some episodes.
-    pub fn count(config: &AgentConfig, episodes: &Episodes) -> Self {
+    ///
+    /// # Errors
+    /// As [`Episodes::read`].
+    pub fn count(config: &AgentConfig, episodes: &Episodes) -> Result<Self> {
         let mut columns: Vec<Counts> = config.classes().iter().map(|n| Counts { classes: *n as usize, ..Counts::default() }).collect();
         for_actions(episodes, |previous, action| {
             for ((counts, &previous), &class) in columns.iter_mut().zip(previous).zip(action) {
@@ -182,23 +185,26 @@ impl Frequencies {
                 *frames += 1.0;
                 *of.entry(class).or_default() += 1.0;
             }
-        });
-        Self { columns, components: config.action.iter().map(|component| component.columns()).collect() }
+        })?;
+        Ok(Self { columns, components: config.action.iter().map(|component| component.columns()).collect() })
     }
 
     /// How likely the actions of some episodes are by the frequencies alone, and by those behind the action before (a Markov chain of first
     /// order in every column).
-    pub fn measure(&self, episodes: &Episodes) -> [Likelihood; 2] {
+    ///
+    /// # Errors
+    /// As [`Episodes::read`].
+    pub fn measure(&self, episodes: &Episodes) -> Result<[Likelihood; 2]> {
         // What each rule says of a column: the probability of a class, and the class that it finds the most likely.
         let marginal = |counts: &Counts, _: u32, class: u32| (counts.marginal(class), most_frequent(&counts.of));
         let markov = |counts: &Counts, previous: u32, class: u32| {
             let of = counts.behind.get(&previous).map_or(&counts.of, |(_, of)| of);
             (counts.markov(previous, class), most_frequent(of))
         };
-        [self.measure_by(episodes, marginal), self.measure_by(episodes, markov)]
+        Ok([self.measure_by(episodes, marginal)?, self.measure_by(episodes, markov)?])
     }
 
-    fn measure_by(&self, episodes: &Episodes, rule: impl Fn(&Counts, u32, u32) -> (f64, u32)) -> Likelihood {
+    fn measure_by(&self, episodes: &Episodes, rule: impl Fn(&Counts, u32, u32) -> (f64, u32)) -> Result<Likelihood> {
         let mut sum = Likelihood::none(self.components.len());
         for_actions(episodes, |previous, action| {
             let (mut column, mut hit) = (0, true);
@@ -212,20 +218,21 @@ impl Frequencies {
                 sum.hits[component] += u64::from(std::mem::replace(&mut hit, true));
                 column += columns;
             }
-        });
-        sum
+        })?;
+        Ok(sum)
     }
 }
 
 /// Calls `f` with the action before and the action of every frame.
-fn for_actions(episodes: &Episodes, mut f: impl FnMut(&[u32], &[u32])) {
+fn for_actions(episodes: &Episodes, mut f: impl FnMut(&[u32], &[u32])) -> Result<()> {
     for episode in 0..episodes.len() {
-        let mut previous = episodes.neutral();
-        for action in episodes.actions(episode) {
+        let (mut previous, actions) = (episodes.neutral(), episodes.actions(episode)?);
+        for action in actions.chunks(previous.len()) {
             f(previous, action);
             previous = action;
         }
     }
+    Ok(())
 }
 
 /// What was measured on the same episodes, as a table in Markdown: a row for each component.

@@ -1,7 +1,7 @@
 //! Batches of recorded episodes, made ahead on a thread of their own.
 
 use super::episodes::{Episodes, Rows};
-use crate::lanes::{Lanes, StepShape};
+use crate::lanes::{Epochs, StepShape};
 use crate::prefetch::{Prefetch, Source};
 use candle_core::{DType, Device, Tensor};
 use candle_models::agent::{AgentConfig, Observation};
@@ -41,15 +41,14 @@ impl Loader {
         random: Random,
         device: &Device,
     ) -> Result<Self> {
-        let (specs, lengths) = (Specs::new(config), episodes.lengths());
-        let Some(first) = Lanes::new(&lengths, shape, random.stream("epoch").at(0)) else {
+        let Some(epochs) = Epochs::new(episodes.lengths(), shape, random) else {
             let (StepShape { lanes, unroll }, frames) = (shape, episodes.frames());
             let reason = format!("{frames} frames to train on are fewer than a step of {lanes} x {unroll}");
             return Err(Error::config("data.batch", reason));
         };
-        let steps = first.steps() as u64;
-        let reader = Reader { specs, lengths, episodes, shape, lanes: lanes.clone(), random, steps, epoch: (0, first) };
-        Ok(Self { batches: Prefetch::new(reader, device)?, steps, lanes, shape })
+        let steps = epochs.batches();
+        let reader = Reader { specs: Specs::new(config), episodes, epochs, unroll: shape.unroll, lanes: lanes.clone() };
+        Ok(Self { batches: Prefetch::new(reader, device), steps, lanes, shape })
     }
 
     /// Batches of an epoch.
@@ -70,15 +69,14 @@ impl Loader {
     /// Batch `number` since the run began.
     ///
     /// # Errors
-    /// If the device fails.
+    /// If a file has changed or cannot be read, or the device fails.
     pub fn get(&mut self, number: u64) -> Result<Batch> {
-        let (mut inputs, (indices, resets)) = self.batches.get(number)?;
-        indices.into_iter().for_each(|(name, tensor)| drop(inputs.insert(name, tensor)));
+        let (inputs, resets) = self.batches.get(number)?;
         Ok(Batch { inputs, resets })
     }
 }
 
-/// The inputs of an agent: of floats, of indices, and the action before, where it is one, and the action.
+/// The tensors of an agent's batch: inputs of floats, those of indices, the action, and the action before, where it is an input.
 #[derive(Debug, Clone)]
 pub(super) struct Specs {
     floats: Vec<TensorSpec>,
@@ -90,112 +88,73 @@ pub(super) struct Specs {
 impl Specs {
     pub(super) fn new(config: &AgentConfig) -> Self {
         let all = config.observation.iter().map(Observation::spec);
-        let (floats, indices) = all.partition(|spec| spec.dtype() == DType::F32);
-        Self { floats, indices, columns: config.columns(), sees_previous: config.previous_action > 0 }
-    }
-}
-
-/// Index tensors of some rows, filled in place.
-pub(super) struct Indices {
-    inputs: Vec<Vec<u32>>,
-    previous: Vec<u32>,
-    action: Vec<u32>,
-}
-
-impl Indices {
-    pub(super) fn zeros(specs: &Specs, rows: usize) -> Self {
-        let zeros = |width: usize| vec![0; rows * width];
-        let (inputs, columns) = (specs.indices.iter().map(|spec| zeros(spec.width())).collect(), specs.columns);
-        Self { inputs, previous: zeros(columns), action: zeros(columns) }
+        let (floats, mut indices): (Vec<_>, Vec<_>) = all.partition(|spec| spec.dtype() == DType::F32);
+        let (columns, sees_previous) = (config.columns(), config.previous_action > 0);
+        indices.push(TensorSpec::u32("action", &[columns]));
+        indices.extend(sees_previous.then(|| TensorSpec::u32("previous_action", &[columns])));
+        Self { floats, indices, columns, sees_previous }
     }
 
-    /// Where an episode is read to, with floats beside.
-    pub(super) fn rows<'a>(&'a mut self, floats: Vec<&'a mut [f32]>) -> Rows<'a> {
-        let indices = self.inputs.iter_mut().map(Vec::as_mut_slice).collect();
-        Rows { floats, indices, previous: &mut self.previous, action: &mut self.action }
-    }
-
-    /// As tensors `[lanes, frames, ...]` by name.
-    pub(super) fn named(self, specs: &Specs, lanes: usize, frames: usize) -> Result<Vec<(String, Tensor)>> {
-        let named = |name: &str, values: Vec<u32>| {
-            let width = values.len() / (lanes * frames);
-            Ok((name.to_owned(), Tensor::from_vec(values, (lanes, frames, width), &Device::Cpu)?))
-        };
-        let mut all = specs.indices.iter().zip(self.inputs).map(|(spec, values)| named(&spec.name, values)).collect::<Result<Vec<_>>>()?;
-        all.push(named("action", self.action)?);
-        if specs.sees_previous {
-            all.push(named("previous_action", self.previous)?);
-        }
-        Ok(all)
+    /// Where an episode is read to.
+    fn rows<'a>(&self, floats: Vec<&'a mut [f32]>, mut indices: Vec<&'a mut [u32]>) -> Result<Rows<'a>> {
+        let previous = if self.sees_previous { indices.pop() } else { None };
+        let action = indices.pop().ok_or_else(|| Error::Input("tensors of another batch".to_owned()))?;
+        Ok(Rows { floats, indices, action, previous })
     }
 }
 
 /// Some frames side by side as the inputs of an agent, on the host: for each lane an episode with its rows, the rest zeros.
 pub(super) fn side_by_side(episodes: &Episodes, specs: &Specs, lanes: &[(usize, Range<usize>)], frames: usize) -> Result<NamedTensors> {
-    let mut floats: Vec<Vec<f32>> = specs.floats.iter().map(|spec| vec![0.0; lanes.len() * frames * spec.width()]).collect();
-    let mut indices = Indices::zeros(specs, lanes.len() * frames);
-    let mut rows = indices.rows(floats.iter_mut().map(Vec::as_mut_slice).collect());
+    let n = lanes.len() * frames;
+    let mut floats: Vec<Vec<f32>> = specs.floats.iter().map(|spec| vec![0.0; n * spec.width()]).collect();
+    let mut indices: Vec<Vec<u32>> = specs.indices.iter().map(|spec| vec![0; n * spec.width()]).collect();
+    let to = floats.iter_mut().map(Vec::as_mut_slice).collect();
+    let mut rows = specs.rows(to, indices.iter_mut().map(Vec::as_mut_slice).collect())?;
     for (lane, (episode, wanted)) in lanes.iter().enumerate().filter(|(_, (_, wanted))| !wanted.is_empty()) {
-        episodes.read(*episode, wanted.clone(), lane * frames, &mut rows);
+        episodes.read(*episode, wanted.clone(), lane * frames, &mut rows)?;
     }
     let shape = |spec: &TensorSpec| [&[lanes.len(), frames], &spec.shape[..]].concat();
-    let named = |(spec, values)| Ok((TensorSpec::clone(spec).name, Tensor::from_vec::<_, f32>(values, shape(spec), &Device::Cpu)?));
-    let floats = specs.floats.iter().zip(floats).map(named);
-    floats.chain(indices.named(specs, lanes.len(), frames)?.into_iter().map(Ok)).collect()
+    let mut all = NamedTensors::new();
+    for (spec, values) in specs.floats.iter().zip(floats) {
+        all.insert(&spec.name, Tensor::from_vec(values, shape(spec), &Device::Cpu)?);
+    }
+    for (spec, values) in specs.indices.iter().zip(indices) {
+        all.insert(&spec.name, Tensor::from_vec(values, shape(spec), &Device::Cpu)?);
+    }
+    Ok(all)
 }
 
 /// Reads the batches of some lanes.
 struct Reader {
     episodes: Arc<Episodes>,
-    lengths: Vec<usize>,
     specs: Specs,
-    shape: StepShape,
+    epochs: Epochs,
+    unroll: usize,
     lanes: Range<usize>,
-    random: Random,
-    /// Batches of an epoch.
-    steps: u64,
-    /// The epoch that was read last, and its order.
-    epoch: (u64, Lanes),
-}
-
-impl Reader {
-    fn order(&mut self, epoch: u64) -> Result<&Lanes> {
-        if self.epoch.0 != epoch {
-            let order = Lanes::new(&self.lengths, self.shape, self.random.stream("epoch").at(epoch));
-            self.epoch = (epoch, order.ok_or_else(|| Error::Input("an epoch without a step".to_owned()))?);
-        }
-        Ok(&self.epoch.1)
-    }
 }
 
 impl Source for Reader {
-    type Host = (Vec<(String, Tensor)>, Vec<bool>);
+    /// Whether a row starts anew.
+    type Host = Vec<bool>;
 
-    /// The inputs of floats, and the numbers for sampling, which imitation has no use for.
+    /// The agent's inputs, among them the numbers for sampling, which imitation has no use for.
     fn tensors(&self) -> Vec<TensorSpec> {
-        let leading = [self.lanes.len(), self.shape.unroll];
+        let shape = |spec: &TensorSpec| [&[self.lanes.len(), self.unroll], &spec.shape[..]].concat();
         let uniform = TensorSpec::f32("uniform", &[self.specs.columns]);
-        self.specs.floats.iter().chain([&uniform]).map(|spec| TensorSpec::f32(&spec.name, &[&leading, &spec.shape[..]].concat())).collect()
+        let floats = self.specs.floats.iter().chain([&uniform]).map(|spec| TensorSpec::f32(&spec.name, &shape(spec)));
+        floats.chain(self.specs.indices.iter().map(|spec| TensorSpec::u32(&spec.name, &shape(spec)))).collect()
     }
 
-    fn make(&mut self, number: u64, tensors: &mut [&mut [f32]]) -> Result<Self::Host> {
-        let (epoch, step) = (number / self.steps, (number % self.steps) as usize);
-        let (lanes, unroll) = (self.lanes.clone(), self.shape.unroll);
-        let mut indices = Indices::zeros(&self.specs, lanes.len() * unroll);
-        let mut resets = vec![false; lanes.len() * unroll];
-        let order = self.order(epoch)?;
-        let pieces: Vec<_> = lanes.clone().map(|lane| order.stretch(step..step + 1, lane)).collect();
-        let Some((uniform, floats)) = tensors.split_last_mut() else { return Err(Error::Input("tensors of another batch".to_owned())) };
+    fn make(&mut self, number: u64, floats: &mut [&mut [f32]], indices: &mut [&mut [u32]]) -> Result<Vec<bool>> {
+        let mut resets = vec![false; self.lanes.len() * self.unroll];
+        let Some((uniform, floats)) = floats.split_last_mut() else { return Err(Error::Input("tensors of another batch".to_owned())) };
         uniform.fill(-1.0);
-        let mut rows = indices.rows(floats.iter_mut().map(|values| &mut **values).collect());
-        for (lane, pieces) in pieces.into_iter().enumerate() {
-            for piece in pieces {
-                let start = lane * unroll + piece.at;
-                // A lane that begins in the middle of an episode begins without memory.
-                resets[start] = piece.rows.start == 0 || (step == 0 && piece.at == 0);
-                self.episodes.read(piece.sequence, piece.rows, start, &mut rows);
-            }
+        let floats = floats.iter_mut().map(|values| &mut **values).collect();
+        let mut rows = self.specs.rows(floats, indices.iter_mut().map(|values| &mut **values).collect())?;
+        for piece in self.epochs.batch(number, self.lanes.clone()) {
+            resets[piece.at] = piece.resets;
+            self.episodes.read(piece.sequence, piece.rows, piece.at, &mut rows)?;
         }
-        Ok((indices.named(&self.specs, lanes.len(), unroll)?, resets))
+        Ok(resets)
     }
 }

@@ -6,6 +6,7 @@ use super::imitation::{HeldOut, Imitation};
 use super::likelihood::{self, Frequencies, Likelihood};
 use super::loader::Loader;
 use crate::budget::Budget;
+use crate::callback::Callbacks;
 use crate::export::{EQUATIONS, Skeleton};
 use crate::lanes::StepShape;
 use crate::parallel::share;
@@ -142,7 +143,7 @@ impl TrainingPlan for Plan {
     fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
         let (about, data, skeleton) = (self.about()?, self.data(), self.skeleton()?);
         let (device, ranks) = (self.with.device.clone(), self.with.ranks.clone());
-        let baselines = Frequencies::count(&self.config.model, &self.train).measure(&self.held_out);
+        let baselines = Frequencies::count(&self.config.model, &self.train)?.measure(&self.held_out)?;
         let measured = !self.held_out.is_empty();
         let held_out = measured.then(|| HeldOut { episodes: self.held_out.clone(), markov: baselines[1].total() });
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
@@ -162,6 +163,7 @@ impl TrainingPlan for Plan {
             skeleton: Some(skeleton),
             notes: vec![(EPISODES, noted)],
             hint: None,
+            callbacks: Callbacks::default(),
         };
         let ended = run.train(params.vars(), &mut task, place, stop)?;
         let measured = if measured && ended.outcome.done() {

@@ -3,6 +3,7 @@
 use super::alignment::Alignment;
 use super::config::RunConfig;
 use crate::budget::Budget;
+use crate::callback::Callbacks;
 use crate::export::Skeleton;
 use crate::plan::TrainingPlan;
 use crate::report::About;
@@ -89,6 +90,7 @@ impl Plan {
             skeleton: Some(Skeleton { manifest: Manifest::new(FAMILY, &self.config.model)?, files: Vec::new() }),
             notes: Vec::new(),
             hint: None,
+            callbacks: Callbacks::default(),
         };
         let ended = run.train(params.vars(), &mut task, place, stop)?;
         let figures = if ended.outcome.done() { task.evaluate(&ended.params(), &*ranks)?.results() } else { BTreeMap::new() };

@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 /// Steps whose rows are asked of the disk at a time, one such stretch before they are read: a lane's rows of so many steps are one
 /// read of some 300 KB at 60 frames a step, and all lanes' reads are under way together.
 const STRETCH: usize = 8;
-/// The f32 tensors of a batch.
+/// The tensors of floats and of indices of a batch.
 const FLOATS: [&str; 3] = ["features", "returns", "weights"];
+const INDICES: [(&str, usize); 3] = [("ids", IDS), ("previous_action", ACTION), ("action", ACTION)];
 
 /// The next batch to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -78,10 +79,8 @@ pub struct Batch {
     pub next: Cursor,
 }
 
-/// What the thread makes of a batch beside its floats.
+/// What the thread makes of a batch beside its tensors.
 struct Made {
-    /// Ids, previous actions and actions, `[B, T, ...]`.
-    indices: [Tensor; 3],
     resets: Vec<bool>,
     weight: f32,
     number: u64,
@@ -103,16 +102,20 @@ impl Source for LaneReader {
     fn tensors(&self) -> Vec<TensorSpec> {
         let (lanes, unroll) = (self.config.lanes.len(), self.config.shape.unroll);
         let shapes = [&[lanes, unroll, WIDTH] as &[usize], &[lanes * unroll], &[lanes * unroll]];
-        FLOATS.into_iter().zip(shapes).map(|(name, shape)| TensorSpec::f32(name, shape)).collect()
+        let floats = FLOATS.into_iter().zip(shapes).map(|(name, shape)| TensorSpec::f32(name, shape));
+        floats.chain(INDICES.map(|(name, width)| TensorSpec::u32(name, &[lanes, unroll, width]))).collect()
     }
 
-    fn make(&mut self, number: u64, tensors: &mut [&mut [f32]]) -> Result<Made> {
-        let [features, returns, weights] = tensors else { return Err(Error::Input("tensors of another batch".to_owned())) };
+    fn make(&mut self, number: u64, floats: &mut [&mut [f32]], indices: &mut [&mut [u32]]) -> Result<Made> {
+        let ([features, returns, weights], [ids, previous, action]) = (floats, indices) else {
+            return Err(Error::Input("tensors of another batch".to_owned()));
+        };
         let cursor = match self.config.order {
             Order::Epochs => Cursor { epoch: number / self.steps, step: number % self.steps },
             Order::FirstBatch => Cursor::default(),
         };
-        make(&self.data, &self.config, &mut self.reading, cursor, [features, returns, weights])
+        let rows = Rows { features, ids, previous, action, returns };
+        make((&self.data, &self.config), &mut self.reading, cursor, (rows, weights))
     }
 }
 
@@ -185,8 +188,8 @@ impl Loader {
         };
         let number = self.cursor.epoch * self.steps + self.cursor.step;
         // Whatever its number, the first batch comes: only the one after the last was made ahead.
-        let (floats, made) = if self.repeats() { batches.next()? } else { batches.get(number)? };
-        let batch = self.batch(&floats, made, &uniform)?;
+        let (tensors, made) = if self.repeats() { batches.next()? } else { batches.get(number)? };
+        let batch = self.batch(tensors, made, &uniform)?;
         self.running = Some((batches, uniform));
         self.cursor = batch.next;
         Ok((batch, start.elapsed()))
@@ -195,13 +198,16 @@ impl Loader {
     fn start(&self) -> Result<(Prefetch<LaneReader>, Tensor)> {
         let reader = LaneReader { data: self.data.clone(), config: self.config.clone(), steps: self.steps, reading: None };
         let uniform = Tensor::zeros((self.config.lanes.len(), self.config.shape.unroll, ACTION), DType::F32, &self.device)?;
-        Ok((Prefetch::new(reader, &self.device)?, uniform))
+        Ok((Prefetch::new(reader, &self.device), uniform))
     }
 
-    fn batch(&self, floats: &NamedTensors, made: Made, uniform: &Tensor) -> Result<Batch> {
-        let Made { indices, resets, weight, number, next } = made;
-        let [features, returns, weights] = FLOATS.map(|name| floats.get(name).cloned());
-        let (inputs, first_row) = (named(features?, indices, uniform.clone()), self.config.lanes.start * self.config.shape.unroll);
+    fn batch(&self, tensors: NamedTensors, made: Made, uniform: &Tensor) -> Result<Batch> {
+        let Made { resets, weight, number, next } = made;
+        let [returns, weights] = ["returns", "weights"].map(|name| tensors.get(name).cloned());
+        let of_the_loss = |name: &str| ["returns", "weights"].contains(&name);
+        let mut inputs: NamedTensors = tensors.into_iter().filter(|(name, _)| !of_the_loss(name)).collect();
+        inputs.insert("uniform", uniform.clone());
+        let first_row = self.config.lanes.start * self.config.shape.unroll;
         Ok(Batch { inputs, resets, weights: weights?, weight, returns: returns?, first_row, number, next })
     }
 }
@@ -235,11 +241,10 @@ impl Reading {
 }
 
 fn make(
-    data: &Dataset,
-    config: &LoaderConfig,
+    (data, config): (&Dataset, &LoaderConfig),
     reading: &mut Option<Reading>,
     cursor: Cursor,
-    [features, returns, weights]: [&mut [f32]; 3],
+    (mut rows, weights): (Rows, &mut [f32]),
 ) -> Result<Made> {
     let reading = match reading {
         Some(reading) if reading.number == cursor.epoch => reading,
@@ -250,8 +255,7 @@ fn make(
     let plan = &reading.epoch;
     let (first_row, n) = (lanes.start * unroll, lanes.len() * unroll);
     weights.fill(1.0);
-    let (mut resets, mut ids, [mut previous, mut action]) = (vec![false; n], vec![0; n * IDS], [0, 1].map(|_| vec![0; n * ACTION]));
-    let mut rows = Rows { features, ids: &mut ids, previous: &mut previous, action: &mut action, returns };
+    let mut resets = vec![false; n];
     for lane in lanes.clone() {
         for piece in plan.chunk(cursor.step as usize, lane) {
             let start = lane * unroll - first_row + piece.at;
@@ -271,29 +275,18 @@ fn make(
         Order::Epochs => Cursor { step: cursor.step + 1, ..cursor },
     };
     let number = cursor.epoch * plan.steps() as u64 + cursor.step;
-    let (weight, indices) = (weights.iter().sum(), indices([ids, previous, action], lanes.len(), unroll)?);
-    Ok(Made { indices, resets, weight, number, next })
-}
-
-/// Ids, previous actions and actions as tensors `[lanes, unroll, ...]`.
-fn indices([ids, previous, action]: [Vec<u32>; 3], lanes: usize, unroll: usize) -> Result<[Tensor; 3]> {
-    let tensor = |values: Vec<u32>, width: usize| Tensor::from_vec(values, (lanes, unroll, width), &Device::Cpu);
-    Ok([tensor(ids, IDS)?, tensor(previous, ACTION)?, tensor(action, ACTION)?])
-}
-
-fn named(features: Tensor, [ids, previous, action]: [Tensor; 3], uniform: Tensor) -> NamedTensors {
-    let mut inputs = NamedTensors::new();
-    for (name, tensor) in [("features", features), ("ids", ids), ("previous_action", previous), ("action", action), ("uniform", uniform)] {
-        inputs.insert(name, tensor);
-    }
-    inputs
+    Ok(Made { resets, weight: weights.iter().sum(), number, next })
 }
 
 /// The policy's inputs `[lanes, unroll, ...]`, on the host.
 pub(crate) fn inputs(rows: Buffers, lanes: usize, unroll: usize) -> Result<NamedTensors> {
-    let features = Tensor::from_vec(rows.features, (lanes, unroll, WIDTH), &Device::Cpu)?;
-    let uniform = Tensor::zeros((lanes, unroll, ACTION), DType::F32, &Device::Cpu)?;
-    Ok(named(features, indices([rows.ids, rows.previous, rows.action], lanes, unroll)?, uniform))
+    let mut inputs = NamedTensors::new();
+    inputs.insert("features", Tensor::from_vec(rows.features, (lanes, unroll, WIDTH), &Device::Cpu)?);
+    inputs.insert("uniform", Tensor::zeros((lanes, unroll, ACTION), DType::F32, &Device::Cpu)?);
+    for ((name, width), values) in INDICES.into_iter().zip([rows.ids, rows.previous, rows.action]) {
+        inputs.insert(name, Tensor::from_vec(values, (lanes, unroll, width), &Device::Cpu)?);
+    }
+    Ok(inputs)
 }
 
 #[cfg(test)]

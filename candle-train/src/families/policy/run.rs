@@ -9,6 +9,7 @@ use super::plan::StepShape;
 use super::shards::Shard;
 use super::{evaluate, export, games};
 use crate::budget::Budget;
+use crate::callback::Callbacks;
 use crate::identity::hex;
 use crate::parallel::share;
 use crate::plan::TrainingPlan;
@@ -193,6 +194,7 @@ impl Plan {
             skeleton: Some(export::skeleton(&self.config, &baselines)?),
             notes: vec![(games::FILE, games::list_as_json(infos())?)],
             hint: place.directory().and_then(|directory| games::difference(directory, infos())),
+            callbacks: Callbacks::default(),
         };
         let ended = run.train(params.vars(), &mut task, place, stop)?;
         let mut table = Vec::new();

@@ -27,11 +27,11 @@ mod prepare;
 pub use prepare::{Prepared, prepare};
 
 use crate::identity::hex;
+use crate::stamp::Stamp;
 use candle_models::policy::actions::{ACTION, COMPONENTS};
 use candle_models::policy::embedding::{ACTION_STATES, CHARACTERS, IDS, SCHEMA, WIDTH};
 use candle_models::policy::game::Game;
 use candle_models::{Error, Result};
-use checked::Stamp;
 use encode::{check_finite, encode};
 use half::f16;
 use half::slice::HalfFloatSliceExt;

@@ -1,38 +1,18 @@
 //! What earlier starts found in a cache's files, so that the next one need not read them all.
 //!
-//! A file is known by its stamp: size, inode, and the times of its last change of content and of status. The second time is the
-//! system's own, which no program sets: a file that was written, replaced, copied or restored has another one, even if its size and
-//! its modification time are the same, and is read and checked again. What no stamp tells: bits that decay on the disk, writes past
-//! the file system, a write within the clock's tick (4 ms at most) of the one that was checked, and files that change while a run
+//! A file is known by its [`Stamp`]; one with another is read and checked again. What no stamp tells: bits that decay on the disk, writes
+//! past the file system, a write within the clock's tick (4 ms at most) of the one that was checked, and files that change while a run
 //! reads them. Without `checked.json` the next start checks everything.
 
+use crate::stamp::Stamp;
 use candle_models::files::write_atomic;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, Metadata};
-use std::os::unix::fs::MetadataExt;
+use std::fs;
 use std::path::Path;
 
 const FILE: &str = "checked.json";
-
-/// Which state of a file was checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Stamp {
-    bytes: u64,
-    inode: u64,
-    /// Seconds and nanoseconds.
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    /// The stamp of a file, to be taken before it is read.
-    pub fn of(file: &Metadata) -> Self {
-        let (modified, changed) = ((file.mtime(), file.mtime_nsec()), (file.ctime(), file.ctime_nsec()));
-        Self { bytes: file.len(), inode: file.ino(), modified, changed }
-    }
-}
 
 /// The files of a cache that were checked.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

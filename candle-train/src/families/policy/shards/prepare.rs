@@ -1,9 +1,10 @@
 //! Shards of many replays: from the cache, or encoded into it.
 
-use super::checked::{Checked, Stamp};
+use super::checked::Checked;
 use super::encode::encode;
 use super::{Info, Shard, key};
 use crate::identity::hex;
+use crate::stamp::Stamp;
 use candle_models::files::write_atomic;
 use candle_models::policy::game::Game;
 use candle_models::policy::replay;

@@ -1,8 +1,9 @@
 //! Encoding, the cache, and damage to it.
 
-use super::checked::{Checked, Stamp};
+use super::checked::Checked;
 use super::encode::returns;
 use super::*;
+use crate::stamp::Stamp;
 use candle_models::policy::actions::Action;
 use candle_models::policy::embedding::Embedding;
 use candle_models::policy::replay;
