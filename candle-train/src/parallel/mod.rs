@@ -10,7 +10,7 @@
 //!
 //! let ranks = Single; // a run alone is a group of one
 //! assert_eq!(share(10, ranks.rank(), ranks.size()), 0..10);
-//! assert_eq!((0..3).map(|rank| share(10, rank, 3)).collect::<Vec<_>>(), [0..4, 4..7, 7..10]);
+//! assert_eq!((0..3).map(|rank| share(10, rank, 3)).collect::<Vec<_>>(), [0..3, 3..6, 6..10]);
 //! ```
 
 pub mod connect;
