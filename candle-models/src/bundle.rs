@@ -45,6 +45,17 @@ const CONFIG_LIMIT: u64 = 1 << 20;
 const EXTRA_LIMIT: u64 = 64 << 20;
 
 /// The content of `config.json`. Unknown keys are refused.
+///
+/// ```
+/// use candle_models::bundle::{FORMAT_VERSION, Manifest};
+/// use candle_models::policy::PolicyConfig;
+/// # fn main() -> candle_models::Result<()> {
+/// let manifest = Manifest::new("policy", &PolicyConfig::default())?;
+/// assert_eq!((manifest.family.as_str(), manifest.format_version), ("policy", FORMAT_VERSION));
+/// assert_eq!(manifest.model["heads"], "autoregressive");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -68,6 +79,14 @@ impl Manifest {
 }
 
 /// A parameter that a model has: what `model.safetensors` must hold.
+///
+/// ```
+/// use candle_models::bundle::{ParameterSpec, Role};
+///
+/// let weight = ParameterSpec::matrix("trunk.weight", [288, 512]); // may be stored in 8 bits
+/// let bias = ParameterSpec::new("trunk.bias", &[512]);
+/// assert_eq!((weight.role, bias.role), (Role::Matrix, Role::Other));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParameterSpec {
     /// The name, dotted: `backbone.0.in.weight`.
@@ -100,6 +119,17 @@ impl ParameterSpec {
 }
 
 /// A parameter as it lies in the file.
+///
+/// ```
+/// use candle_models::bundle::Bundle;
+/// # fn main() -> candle_models::Result<()> {
+/// let parameters = Bundle::open("../weights/policy-mlp")?.parameters()?;
+/// let stored = &parameters[0];
+/// assert_eq!((stored.name.as_str(), stored.dtype.as_str(), &stored.shape[..]), ("action_states", "F32", &[399, 64][..]));
+/// assert_eq!(stored.bytes, 4 * 399 * 64);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredParameter {
     /// The name.
@@ -128,6 +158,17 @@ impl From<Tensor> for Parameter {
 }
 
 /// What parameters are stored as.
+///
+/// ```
+/// use candle_models::bundle::Storage;
+/// use candle_models::candle_core::DType;
+/// # fn main() -> candle_models::Result<()> {
+/// assert_eq!(Storage::parse("q8")?, Storage::Q8);
+/// assert_eq!(Storage::parse("bf16")?, Storage::Float(DType::BF16));
+/// assert!(Storage::parse("q4").is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Storage {
     /// All in one dtype: F32, F16 or BF16.
@@ -160,6 +201,18 @@ impl Storage {
 }
 
 /// A model directory whose configuration has been read and checked.
+///
+/// ```
+/// use candle_models::bundle::Bundle;
+/// use candle_models::policy::PolicyConfig;
+/// # fn main() -> candle_models::Result<()> {
+/// let bundle = Bundle::open("../weights/policy-mlp")?;
+/// let config: PolicyConfig = bundle.config()?;
+/// let values: usize = bundle.parameters()?.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum();
+/// assert_eq!((bundle.manifest().family.as_str(), config.hidden, values), ("policy", 256, 900_050));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Bundle {
     dir: PathBuf,

@@ -2,6 +2,16 @@
 //!
 //! A choice is made from what was typed, then from the environment, then from the machine, and says why it fell out as
 //! it did, so that a program can print the reason instead of silently being slow.
+//!
+//! ```
+//! use candle_models::device::{self, DeviceChoice};
+//! # fn main() -> candle_models::Result<()> {
+//! let chosen = DeviceChoice::or_environment(Some(DeviceChoice::Cpu))?.open()?;
+//! assert!(chosen.device.is_cpu() && chosen.fallback.is_none());
+//! println!("kernels for {}", device::simd());
+//! # Ok(())
+//! # }
+//! ```
 
 use crate::{Error, Result};
 use candle_core::{DType, Device};
@@ -26,6 +36,15 @@ pub const SIMD_VARIABLE: &str = crate::ops::simd::SIMD_VARIABLE;
 const MAX_THREADS: usize = 1024;
 
 /// The device that was asked for.
+///
+/// ```
+/// use candle_models::device::DeviceChoice;
+/// # fn main() -> candle_models::Result<()> {
+/// assert_eq!("cuda:1".parse::<DeviceChoice>()?, DeviceChoice::Cuda(1));
+/// assert!(DeviceChoice::Cpu.open()?.device.is_cpu());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
     /// The first CUDA device if this build and this machine have one, or else the CPU.
@@ -131,6 +150,16 @@ pub(crate) fn is_narrow(dtype: DType) -> bool {
 }
 
 /// What is computed.
+///
+/// ```
+/// use candle_models::candle_core::{DType, Device};
+/// use candle_models::device::{Purpose, compute_dtype};
+/// # fn main() -> candle_models::Result<()> {
+/// assert_eq!(compute_dtype(Some(DType::F32), &Device::Cpu, Purpose::Inference)?, DType::F32);
+/// assert!(compute_dtype(Some(DType::F16), &Device::Cpu, Purpose::Inference).is_err()); // it would be widened for every product
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Answers of a trained model.

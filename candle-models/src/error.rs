@@ -6,6 +6,14 @@ use std::path::{Path, PathBuf};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of this crate. The text is one line and says what was expected and what was found.
+///
+/// ```
+/// use candle_models::Error;
+/// use candle_models::bundle::Bundle;
+///
+/// assert_eq!(Error::tensor("ids", "[6]", "[5]").to_string(), "tensor ids: expected [6], found [5]");
+/// assert!(matches!(Bundle::open("nowhere"), Err(Error::Io { path, .. }) if path.ends_with("nowhere")));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

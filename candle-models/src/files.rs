@@ -19,6 +19,23 @@ pub fn write_atomic(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
 /// it leaves nothing.
 ///
 /// Something that cannot be replaced by a rename (a pipe, `/dev/null`) is written directly.
+///
+/// ```
+/// use candle_models::files::AtomicFile;
+/// use std::io::Write;
+/// # fn main() -> candle_models::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("atomic-file-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder).unwrap();
+/// let path = folder.join("answers.txt");
+/// let mut file = AtomicFile::create(&path)?;
+/// file.write_all(b"42").unwrap();
+/// assert!(!path.exists()); // not before it is complete
+/// file.commit()?;
+/// assert_eq!(std::fs::read(&path).unwrap(), b"42");
+/// # std::fs::remove_dir_all(&folder).unwrap();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct AtomicFile {
     path: PathBuf,

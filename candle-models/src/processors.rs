@@ -44,6 +44,15 @@ pub fn stay_on(cpu: usize) {
 pub fn stay_on(_cpu: usize) {}
 
 /// Whom a thread goes before.
+///
+/// ```
+/// use candle_models::processors::{Priority, set_priority};
+///
+/// # if cfg!(target_os = "linux") {
+/// // Work that is not to disturb the agents.
+/// std::thread::spawn(|| set_priority(Priority::Idle)).join().expect("no panic").expect("anyone may step back");
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
     /// All threads of usual priority: Linux's `SCHED_FIFO`, which is for root and whom root allows it.

@@ -35,6 +35,16 @@
 //! The functions of one stream read the same words: give each purpose a stream of its own.
 
 /// The root stream of a seed, or a stream below it: a value to copy, without state.
+///
+/// ```
+/// use candle_models::random::Random;
+///
+/// let shuffle = Random::new(7).stream("shuffle");
+/// let mut order = shuffle.at(3).permutation(5); // that of epoch 3, whichever were drawn before
+/// assert_eq!(order, shuffle.at(3).permutation(5));
+/// order.sort();
+/// assert_eq!(order, [0, 1, 2, 3, 4]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Random {
     seed: u64,

@@ -32,6 +32,39 @@ use std::sync::Arc;
 pub type Networks = Vec<(&'static str, Arc<dyn Model>)>;
 
 /// A kind of model that bundles can hold.
+///
+/// ```
+/// use candle_models::bundle::{Bundle, Manifest};
+/// use candle_models::nn::Params;
+/// use candle_models::policy::{Policy, PolicyConfig};
+/// use candle_models::registry::{Family, Networks, Registry};
+/// use std::sync::Arc;
+///
+/// /// Policies under a name of their own.
+/// struct Fighters;
+///
+/// impl Family for Fighters {
+///     fn name(&self) -> &'static str {
+///         "fighters"
+///     }
+///     fn describe(&self, bundle: &Bundle) -> candle_models::Result<String> {
+///         Ok(format!("fighter, {} wide", bundle.config::<PolicyConfig>()?.hidden))
+///     }
+///     fn networks(&self, bundle: &Bundle, params: &Params) -> candle_models::Result<Networks> {
+///         Ok(vec![("fighter", Arc::new(Policy::new(&bundle.config()?, params)?))])
+///     }
+///     fn examples(&self) -> candle_models::Result<Vec<Manifest>> {
+///         Ok(vec![Manifest::new(self.name(), &PolicyConfig::default())?])
+///     }
+/// }
+///
+/// # fn main() -> candle_models::Result<()> {
+/// let registry: Registry<dyn Family> = Registry::new([&Fighters]);
+/// let refused = registry.load(&Bundle::open("../weights/policy-mlp")?).err().expect("another family");
+/// assert!(refused.to_string().ends_with("family: expected one of [fighters], found policy"));
+/// # Ok(())
+/// # }
+/// ```
 pub trait Family: Send + Sync {
     /// The name in a bundle's `config.json`.
     fn name(&self) -> &'static str;
@@ -82,6 +115,19 @@ pub trait Family: Send + Sync {
 }
 
 /// The families that a program knows. `F` is [`Family`] or a trait over it that says more of a family.
+///
+/// ```
+/// use candle_models::bundle::Bundle;
+/// use candle_models::families;
+/// # fn main() -> candle_models::Result<()> {
+/// let families = families::shipped();
+/// let bundle = Bundle::open("../weights/beam-c3")?;
+/// let networks: Vec<&str> = families.networks(&bundle)?.iter().map(|(name, _)| *name).collect();
+/// assert_eq!(networks[0], "user"); // stepped measurement by measurement; behind it those that answer once
+/// assert!(families.describe(&bundle)?.contains("16"));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Registry<F: ?Sized + 'static> {
     families: Vec<&'static F>,
 }

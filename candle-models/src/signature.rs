@@ -23,6 +23,20 @@ use candle_core::{DType, Device, Tensor};
 use std::ops::Range;
 
 /// What a model eats, gives and carries. Every shape leaves out the leading batch axis.
+///
+/// ```
+/// use candle_models::bundle::Bundle;
+/// use candle_models::families;
+/// # fn main() -> candle_models::Result<()> {
+/// let model = families::shipped().load(&Bundle::open("../weights/policy-mamba")?)?;
+/// let signature = model.signature();
+/// let required: Vec<&str> = signature.inputs.iter().filter(|spec| spec.is_required()).map(|spec| spec.name.as_str()).collect();
+/// assert_eq!(required, ["features", "ids"]);
+/// assert!(signature.outputs.iter().any(|spec| spec.name == "action"));
+/// assert!(!signature.state.is_empty()); // it remembers
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Signature {
     /// Inputs of a frame.
@@ -37,6 +51,16 @@ pub struct Signature {
 pub const ANY: Range<f32> = f32::MIN..f32::INFINITY;
 
 /// One named tensor of a signature: its shape behind the batch axis (and the time axis, in an unroll), and its values.
+///
+/// ```
+/// use candle_models::candle_core::DType;
+/// use candle_models::signature::TensorSpec;
+///
+/// let card = TensorSpec::u32("card", &[2]).below(&[52, 52]);
+/// assert_eq!((card.dtype(), card.width(), card.is_required()), (DType::U32, 2, true));
+/// assert!(card.check_u32(&[51, 0]).is_ok());
+/// assert!(card.check_u32(&[52, 0]).unwrap_err().to_string().contains("card"));
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct TensorSpec {
     /// The name, as in `features`.
@@ -51,6 +75,14 @@ pub struct TensorSpec {
 
 /// The kind of a tensor's values and, of an input, which it can take and what it holds until it is set. An input without a default must be
 /// set before the first pass.
+///
+/// ```
+/// use candle_models::signature::{TensorSpec, Values};
+///
+/// let speed = TensorSpec::f32("speed", &[1]).within(0.0..1.0).or_f32(&[0.5]);
+/// let Values::Floats { within, default } = speed.values() else { panic!("floats") };
+/// assert_eq!((within, default), (&(0.0..1.0), &Some(vec![0.5])));
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Values {
     /// 32-bit floats: always finite.

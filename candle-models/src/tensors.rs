@@ -10,6 +10,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Tensors by name, walked in name order.
+///
+/// ```
+/// use candle_models::candle_core::{Device, Tensor};
+/// use candle_models::tensors::NamedTensors;
+/// # fn main() -> candle_models::Result<()> {
+/// let sum = Tensor::new(&[[1f32], [2.0]], &Device::Cpu)?; // two rows
+/// let state = NamedTensors::from_iter([("sum".to_owned(), sum)]);
+/// let values = |state: &NamedTensors| state.get("sum")?.flatten_all()?.to_vec1::<f32>().map_err(candle_models::Error::from);
+/// assert_eq!(values(&state.gather_rows(&[1, 1, 0])?)?, [2.0, 2.0, 1.0]); // a fork of row 1
+/// assert_eq!(values(&state.reset_rows(&[true, false])?)?, [0.0, 2.0]);
+/// assert_eq!(state.get("product").unwrap_err().to_string(), "tensor product: expected to be present, found only [sum]");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct NamedTensors(BTreeMap<String, Tensor>);
 

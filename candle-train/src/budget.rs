@@ -1,4 +1,13 @@
 //! How long a run is: in steps, in samples, or in time.
+//!
+//! ```
+//! use candle_train::budget::{Budget, Spent};
+//! use std::time::Duration;
+//!
+//! let minute = Budget::Time(Duration::from_secs(60));
+//! assert!(!minute.is_spent(100, Spent { seconds: 59.0, ..Spent::default() }));
+//! assert!(minute.is_spent(100, Spent { seconds: 60.0, ..Spent::default() }));
+//! ```
 
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -6,6 +15,15 @@ use std::fmt;
 use std::time::Duration;
 
 /// What a run may spend.
+///
+/// ```
+/// use candle_train::budget::{Budget, Spent};
+///
+/// let frames = Budget::Samples(1_000_000);
+/// let spent = Spent { samples: 250_000, ..Spent::default() };
+/// assert_eq!((frames.share(500, spent), frames.steps(500, spent)), (0.25, 2000)); // at this pace
+/// assert!(Budget::from(500).is_spent(500, Spent::default()));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Budget {

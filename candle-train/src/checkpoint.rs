@@ -10,6 +10,20 @@
 //! ```
 //! A crash at any moment leaves the older checkpoints as they were, and `latest` at a complete one. [`Store`] is the directory,
 //! [`Writer`] saves to it while training goes on.
+//!
+//! ```
+//! use candle_train::checkpoint::{Checkpoint, Retention, Store, Writer};
+//! # fn main() -> candle_models::Result<()> {
+//! # let folder = std::env::temp_dir().join(format!("candle-train-writer-{}", std::process::id()));
+//! let mut writer = Writer::new(Store::open(&folder, Retention::default())?)?;
+//! writer.save(Checkpoint { step: 100, ..Checkpoint::default() })?; // on a thread, while training goes on
+//! writer.finish()?;
+//! assert_eq!(writer.store().latest_name().as_deref(), Some("step-000000000100"));
+//! # drop(writer);
+//! # std::fs::remove_dir_all(&folder).unwrap();
+//! # Ok(())
+//! # }
+//! ```
 
 mod files;
 mod owned;
@@ -39,6 +53,21 @@ const LATEST: &str = "latest";
 pub(crate) const AVERAGE: &str = "average";
 
 /// What a run needs to go on as if it had never stopped.
+///
+/// ```
+/// use candle_models::candle_core::{Device, Tensor};
+/// use candle_models::signature::TensorSpec;
+/// use candle_models::tensors::NamedTensors;
+/// use candle_train::checkpoint::Checkpoint;
+/// # fn main() -> candle_models::Result<()> {
+/// let parameters = NamedTensors::from_iter([("slope".to_owned(), Tensor::new(&[2f32], &Device::Cpu)?)]);
+/// let checkpoint = Checkpoint { step: 100, tensors: [("parameters".to_owned(), parameters)].into(), ..Checkpoint::default() };
+/// assert!(checkpoint.check("parameters", &[TensorSpec::f32("slope", &[1])]).is_ok());
+/// let refused = checkpoint.check("parameters", &[TensorSpec::f32("slope", &[2])]).unwrap_err();
+/// assert!(refused.to_string().starts_with("the checkpoint of step 100 is of another model"), "{refused}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Checkpoint {
     /// Steps done.
@@ -69,6 +98,14 @@ impl Checkpoint {
 }
 
 /// Which checkpoints are kept.
+///
+/// ```
+/// use candle_train::checkpoint::Retention;
+///
+/// let keep = Retention { last: 1, best: 1, every: 0 };
+/// // By step and score: the newest stays, and the one with the lowest score.
+/// assert_eq!(keep.delete(&[(100, Some(0.9)), (200, Some(0.4)), (300, Some(0.6)), (400, None)]), [300, 100]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
@@ -110,6 +147,22 @@ struct Manifest {
 }
 
 /// The directory of a run's checkpoints.
+///
+/// ```
+/// use candle_train::checkpoint::{Checkpoint, Retention, Store};
+/// # fn main() -> candle_models::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("candle-train-store-{}", std::process::id()));
+/// let store = Store::open(&folder, Retention::default())?;
+/// store.save(&Checkpoint { step: 100, ..Checkpoint::default() })?;
+/// store.save(&Checkpoint { step: 200, ..Checkpoint::default() })?;
+/// let (newest, damaged) = store.latest()?;
+/// assert_eq!((newest.map(|checkpoint| checkpoint.step), damaged.len()), (Some(200), 0));
+/// assert!(Store::open(&folder, Retention::default()).is_err()); // one process writes there
+/// # drop(store);
+/// # std::fs::remove_dir_all(&folder).unwrap();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Store {
     directory: PathBuf,
@@ -249,6 +302,15 @@ impl Store {
 }
 
 /// Which checkpoint of a run.
+///
+/// ```
+/// use candle_train::checkpoint::Which;
+/// # fn main() -> candle_models::Result<()> {
+/// assert_eq!("best".parse::<Which>()?, Which::Best);
+/// assert_eq!("1200".parse::<Which>()?, Which::Step(1200));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
     /// The newest one that is complete.

@@ -2,11 +2,28 @@
 //!
 //! [`EarlyStop`] is the rule, [`Plateau`] what has to be remembered; both are plain data. The trainer feeds every evaluation's score
 //! and acts on the answer; a checkpoint that carries the plateau lets a resumed run stop where the uninterrupted one does.
+//!
+//! ```
+//! use candle_train::early_stop::{EarlyStop, Plateau};
+//!
+//! let rule = EarlyStop { patience: 1, ..EarlyStop::default() };
+//! let plateau = Plateau::default().after(1.0, &rule).after(2.0, &rule);
+//! assert_eq!((plateau.best, plateau.evaluations, rule.gives_up(&plateau)), (Some(1.0), 1, true));
+//! ```
 
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// When to give up. Scores are [costs](crate::task::Score::cost): lower ones are better.
+///
+/// ```
+/// use candle_train::early_stop::{EarlyStop, Plateau};
+///
+/// let rule = EarlyStop { patience: 2, ..EarlyStop::default() };
+/// let after = |costs: &[f64]| costs.iter().fold(Plateau::default(), |plateau, cost| plateau.after(*cost, &rule));
+/// assert!(!rule.gives_up(&after(&[3.0, 2.0, 2.5])));
+/// assert!(rule.gives_up(&after(&[3.0, 2.0, 2.5, 2.0])));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EarlyStop {

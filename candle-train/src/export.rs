@@ -1,6 +1,16 @@
 //! A bundle from any checkpoint of a run, whatever became of the run.
 //!
 //! From its first step a run's directory holds in `model` what its bundle will hold beside the parameters ([`Skeleton`]).
+//!
+//! ```
+//! use candle_models::families;
+//! use candle_train::checkpoint::Which;
+//! use candle_train::export::export;
+//! use std::path::Path;
+//!
+//! let refused = export(&families::shipped(), Path::new("src"), Which::Latest, Path::new("bundle")).unwrap_err();
+//! assert_eq!(refused.to_string(), "src: expected the directory of a run with its model, found none");
+//! ```
 
 use crate::checkpoint::{self, Checkpoint, Which};
 use candle_models::bundle::{self, Bundle, CARD, Manifest};

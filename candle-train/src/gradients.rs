@@ -18,6 +18,22 @@ use std::ops::Range;
 const BUCKET: usize = 25_000_000 / 4;
 
 /// One gradient per parameter, in name order, on the parameters' device.
+///
+/// ```
+/// use candle_models::candle_core::{Device, Var};
+/// use candle_train::gradients::Gradients;
+/// use std::collections::BTreeMap;
+/// # fn main() -> candle_models::Result<()> {
+/// let vars = BTreeMap::from([("x".to_owned(), Var::new(&[3f32, 4.0], &Device::Cpu)?)]);
+/// let mut gradients = Gradients::zeros(&vars)?;
+/// for _ in 0..2 {
+///     gradients.add(&vars, &(vars["x"].sqr()?.sum_all()? * 0.5)?.backward()?)?; // two micro batches
+/// }
+/// gradients.divide_by(2.0);
+/// assert!((gradients.norm()? - 5.0).abs() < 1e-6);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Gradients {
     sums: Sums,

@@ -3,6 +3,13 @@
 use std::fmt;
 
 /// Name, CPU model, and the CPUs that this process may use.
+///
+/// ```
+/// use candle_train::host::Host;
+///
+/// let host = Host::detect();
+/// assert!(host.cpus >= 1 && host.to_string().ends_with("processors"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// Name of the machine.

@@ -7,6 +7,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The first place where two JSON values differ.
+///
+/// ```
+/// use candle_train::identity::difference;
+/// use serde_json::json;
+///
+/// let (then, now) = (json!({ "trainer": { "accumulate": 1 } }), json!({ "trainer": { "accumulate": 4 } }));
+/// let found = difference(&then, &now).expect("they differ");
+/// assert_eq!((found.path.as_str(), &found.values[1]), ("trainer.accumulate", &json!(4)));
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
     /// `config.trainer.accumulate`.

@@ -4,6 +4,16 @@
 //! has rows; a step takes the next `unroll` frames of every lane. So a lane meets the end of one sequence and the start of the next inside a
 //! chunk, where a reset separates them; every frame comes at most once per epoch, no row is padding, and fewer than one step's rows are left
 //! out.
+//!
+//! ```
+//! use candle_models::random::Random;
+//! use candle_train::lanes::{Lanes, StepShape};
+//!
+//! let epoch = |n| Lanes::new(&[50, 30], StepShape { lanes: 2, unroll: 8 }, Random::new(1).at(n));
+//! let rows = |n: u64| epoch(n).map(|lanes| lanes.stretch(0..lanes.steps(), 0));
+//! assert_eq!(rows(3), rows(3)); // of its address alone
+//! assert!(epoch(3).is_some_and(|lanes| lanes.steps() == 5));
+//! ```
 
 use candle_models::random::Random;
 use std::ops::Range;
@@ -36,6 +46,18 @@ pub struct Stretch {
 }
 
 /// The order of one epoch.
+///
+/// ```
+/// use candle_models::random::Random;
+/// use candle_train::lanes::{Lanes, StepShape};
+///
+/// // Two sequences of 50 and 30 rows, in steps of two lanes of 8 frames.
+/// let shape = StepShape { lanes: 2, unroll: 8 };
+/// let lanes = Lanes::new(&[50, 30], shape, Random::new(1).stream("epoch").at(0)).expect("more rows than a step has");
+/// assert_eq!((shape.rows(), lanes.steps()), (16, 5));
+/// let rows: usize = lanes.stretch(0..1, 0).iter().map(|stretch| stretch.rows.len()).sum();
+/// assert_eq!(rows, 8); // a lane's part of the first step
+/// ```
 #[derive(Debug)]
 pub struct Lanes {
     order: Vec<u32>,

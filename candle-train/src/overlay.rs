@@ -1,4 +1,17 @@
 //! A configuration in three layers: a preset, over it a TOML file, over that single keys as `a.b=c`.
+//!
+//! ```
+//! use candle_train::overlay;
+//! use candle_train::schedule::Schedule;
+//! # fn main() -> candle_models::Result<()> {
+//! let sets = ["peak=0.01".to_owned()];
+//! let schedule = overlay::resolve(&Schedule::default(), Some("warmup = 10"), &sets, &overlay::kind_alone)?;
+//! assert_eq!((schedule.peak, schedule.warmup), (0.01, 10));
+//! let refused = overlay::resolve(&Schedule::default(), Some("warm = 10"), &[], &overlay::kind_alone).unwrap_err();
+//! assert!(refused.to_string().contains("warm: no such key"), "{refused}");
+//! # Ok(())
+//! # }
+//! ```
 
 use candle_models::nn::BackboneConfig;
 use candle_models::{Error, Result};

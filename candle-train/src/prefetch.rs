@@ -3,6 +3,31 @@
 //! A [`Source`] makes batch n from n alone, so that the batches are the same however far ahead they are made, and a resumed run gets
 //! those of one that never stopped. Floats go into memory that the source is handed (pinned, where they are copied to a GPU); tensors of
 //! indices stay on the host, where operations check them before they go anywhere. What is no tensor, as masks, comes beside them.
+//!
+//! ```
+//! use candle_models::{Result, candle_core::Device, signature::TensorSpec};
+//! use candle_train::prefetch::{Prefetch, Source};
+//!
+//! struct Squares;
+//!
+//! impl Source for Squares {
+//!     type Host = ();
+//!     fn tensors(&self) -> Vec<TensorSpec> {
+//!         vec![TensorSpec::f32("x", &[1])]
+//!     }
+//!     fn make(&mut self, number: u64, floats: &mut [&mut [f32]], _: &mut [&mut [u32]]) -> Result<()> {
+//!         floats[0][0] = (number * number) as f32;
+//!         Ok(())
+//!     }
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! let mut batches = Prefetch::new(Squares, &Device::Cpu);
+//! let values = (0..4).map(|_| Ok(batches.next()?.0.get("x")?.to_vec1::<f32>()?[0])).collect::<Result<Vec<_>>>()?;
+//! assert_eq!(values, [0.0, 1.0, 4.0, 9.0]);
+//! # Ok(())
+//! # }
+//! ```
 
 mod upload;
 
@@ -31,6 +56,38 @@ pub trait Source: Send + 'static {
 }
 
 /// Hands out the batches of a source in order.
+///
+/// ```
+/// use candle_models::Result;
+/// use candle_models::candle_core::Device;
+/// use candle_models::signature::TensorSpec;
+/// use candle_train::prefetch::{Prefetch, Source};
+///
+/// /// Batch n holds n.
+/// struct Count;
+///
+/// impl Source for Count {
+///     type Host = u64;
+///
+///     fn tensors(&self) -> Vec<TensorSpec> {
+///         vec![TensorSpec::f32("x", &[2])]
+///     }
+///
+///     fn make(&mut self, number: u64, floats: &mut [&mut [f32]], _: &mut [&mut [u32]]) -> Result<u64> {
+///         floats[0].fill(number as f32);
+///         Ok(number)
+///     }
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let mut batches = Prefetch::new(Count, &Device::Cpu);
+/// batches.next()?;
+/// let (tensors, number) = batches.next()?; // made ahead, on a thread
+/// assert_eq!((tensors.get("x")?.to_vec1::<f32>()?, number), (vec![1.0, 1.0], 1));
+/// assert_eq!(batches.get(7)?.1, 7); // where a resumed run goes on
+/// # Ok(())
+/// # }
+/// ```
 pub struct Prefetch<S: Source> {
     device: Device,
     specs: Vec<TensorSpec>,

@@ -1,4 +1,14 @@
 //! A run of a task from its first step, or from its last checkpoint, to its end.
+//!
+//! ```
+//! use candle_train::run::{Budget, Place, Run, TrainerConfig};
+//! # fn main() -> candle_models::Result<()> {
+//! let run = Run::new(TrainerConfig::default(), 1000, 7)?; // `train` takes the parameters and a task
+//! assert_eq!((run.budget, run.seed), (Budget::Steps(1000), 7));
+//! assert!(Place::memory().directory().is_none()); // nothing is written
+//! # Ok(())
+//! # }
+//! ```
 
 pub use crate::budget::Budget;
 use crate::callback::{Callback, Callbacks};
@@ -57,6 +67,55 @@ impl Place {
 }
 
 /// What a run is, whatever it trains.
+///
+/// ```
+/// # use candle_models::Result;
+/// # use candle_models::candle_core::{Device, Tensor};
+/// # use candle_models::nn::{Init, Params};
+/// # use candle_models::random::Random;
+/// # use candle_train::optim::OptimiserConfig;
+/// # use candle_train::schedule::Schedule;
+/// # use candle_train::task::{Context, Loss, Task};
+/// use candle_train::run::{Outcome, Place, Run, Stop, TrainerConfig};
+///
+/// # /// Learns y = 2 x: batch b depends on its number alone.
+/// # struct Slope;
+/// # fn line(parameters: &Params, x: &Tensor) -> Result<Tensor> {
+/// #     Ok(x.broadcast_mul(&parameters.get("slope", &[1], Init::Constant(0.0))?)?)
+/// # }
+/// # impl Task for Slope {
+/// #     type Batch = Tensor;
+/// #     fn next_batch(&mut self, context: &Context) -> Result<Tensor> {
+/// #         let mut x = [0f32; 16];
+/// #         context.noise.fill_normal(0, &mut x);
+/// #         Ok(Tensor::new(&x, &Device::Cpu)?)
+/// #     }
+/// #     fn loss(&mut self, parameters: &Params, x: &Tensor, _: &Context) -> Result<Loss> {
+/// #         let error = (line(parameters, x)? - (x * 2.0)?)?;
+/// #         Ok(Loss::new(error.sqr()?.mean_all()?, x.dim(0)?))
+/// #     }
+/// # }
+/// # fn main() -> Result<()> {
+/// # let schedule = Schedule { peak: 0.1, warmup: 0, ..Schedule::default() };
+/// # let optimiser = OptimiserConfig { weight_decay: 0.0, ..OptimiserConfig::default() };
+/// # let config = TrainerConfig { schedule, optimiser, ..TrainerConfig::default() };
+/// # let folder = std::env::temp_dir().join(format!("candle-train-run-{}", std::process::id()));
+/// # let train = |steps: u64| {
+/// #     let params = Params::init(Random::new(1), &Device::Cpu);
+/// #     line(&params, &Tensor::new(&[0f32], &Device::Cpu)?)?;
+/// let place = Place::resume(&folder); // a new run, or the one that is there
+/// let run = Run::new(config.clone(), steps, 7)?;
+/// let ended = run.train(params.vars(), &mut Slope, &place, &Stop::after(None))?;
+/// #     Ok::<_, candle_models::Error>(ended)
+/// # };
+/// # train(20)?;
+/// # let ended = train(40)?; // extended
+/// assert_eq!((ended.outcome, ended.step), (Outcome::Finished, 40));
+/// assert!(folder.join("metrics.jsonl").is_file() && folder.join("checkpoints/latest").is_file());
+/// # std::fs::remove_dir_all(&folder).unwrap();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Run {
     /// Address of the noise of its micro batches.

@@ -9,6 +9,17 @@ const START: f64 = 65536.0;
 const PERIOD: u64 = 2000;
 
 /// The factor, and how it moves.
+///
+/// ```
+/// use candle_models::candle_core::DType;
+/// use candle_train::scale::LossScale;
+///
+/// let mut scale = LossScale::of(DType::F16);
+/// let first = scale.factor();
+/// assert!(scale.after(false)); // something was not finite: it answers for that
+/// assert_eq!(scale.factor(), first / 2.0);
+/// assert_eq!(LossScale::of(DType::F32).factor(), 1.0);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {

@@ -5,6 +5,14 @@ use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
 /// How the learning rate moves between the end of the warm-up and the last step.
+///
+/// ```
+/// use candle_train::schedule::{Schedule, Shape};
+///
+/// let last = |shape| Schedule { shape, peak: 1.0, floor: 0.1, warmup: 0, ..Schedule::default() }.at(99, 100);
+/// assert_eq!(last(Shape::Constant), 1.0);
+/// assert!((last(Shape::Linear) - 0.1).abs() < 1e-12 && (last(Shape::Cosine) - 0.1).abs() < 1e-12);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
@@ -25,6 +33,15 @@ pub enum Shape {
 }
 
 /// A linear warm-up, then a [`Shape`].
+///
+/// ```
+/// use candle_train::schedule::Schedule;
+///
+/// let schedule = Schedule { peak: 1e-3, warmup: 10, ..Schedule::default() };
+/// assert_eq!(schedule.at(0, 1000), 1e-4); // a tenth of the way up
+/// assert_eq!(schedule.at(9, 1000), 1e-3);
+/// assert!(schedule.at(999, 1000) < 1.01e-5);
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Schedule {

@@ -1,4 +1,14 @@
 //! When a run stops before its last step: a signal or the clock. Both let the step finish and the checkpoint be saved.
+//!
+//! ```
+//! use candle_train::stop::{Reason, Stop};
+//! use std::time::Duration;
+//! # fn main() -> candle_models::Result<()> {
+//! let stop = Stop::after(Some(Duration::from_secs(3600))).on_signals()?; // asked after every step
+//! assert_ne!(stop.now(), Some(Reason::Time));
+//! # Ok(())
+//! # }
+//! ```
 
 use candle_models::{Error, Result};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
@@ -20,6 +30,14 @@ pub enum Reason {
 }
 
 /// Asked after every step.
+///
+/// ```
+/// use candle_train::stop::{Reason, Stop};
+/// use std::time::Duration;
+///
+/// assert_eq!(Stop::after(None).now(), None);
+/// assert_eq!(Stop::after(Some(Duration::ZERO)).now(), Some(Reason::Time));
+/// ```
 #[derive(Debug, Clone)]
 pub struct Stop {
     flag: Arc<AtomicBool>,

@@ -1,4 +1,14 @@
 //! The table that describes a model before it is trained: names, shapes, values and operations.
+//!
+//! ```
+//! use candle_models::policy::{Policy, PolicyConfig};
+//! use candle_train::summary::Summary;
+//! # fn main() -> candle_models::Result<()> {
+//! let summary = Summary::new(&Policy::parameters(&PolicyConfig::default())?);
+//! assert_eq!(summary.rows.iter().map(|row| row.values).sum::<u64>(), summary.values);
+//! # Ok(())
+//! # }
+//! ```
 
 use candle_models::bundle::{ParameterSpec, Role};
 use std::collections::BTreeMap;
@@ -8,6 +18,14 @@ use std::fmt::{self, Display};
 const ROWS: usize = 36;
 
 /// Values and operations of a model.
+///
+/// ```
+/// use candle_models::bundle::ParameterSpec;
+/// use candle_train::summary::Summary;
+///
+/// let summary = Summary::new(&[ParameterSpec::matrix("weight", [288, 512]), ParameterSpec::new("bias", &[512])]);
+/// assert_eq!((summary.values, summary.operations), (288 * 512 + 512, 2 * 288 * 512));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     /// Parameters by name, or groups of them.

@@ -2,6 +2,19 @@
 //!
 //! A [`Task`] says where batches come from and what their loss is. Everything else of it has a default: what happens after a step
 //! (actors, priorities, target networks), what is measured on held-out data, which parameters decay, what a checkpoint keeps.
+//!
+//! ```
+//! use candle_models::candle_core::{Device, Tensor};
+//! use candle_train::task::{Evaluation, Loss, Metric, Score};
+//! # fn main() -> candle_models::Result<()> {
+//! let error = Tensor::new(&[0.5f32, -0.5], &Device::Cpu)?;
+//! let metrics = vec![Metric::mean(&["absolute"], error.abs()?.mean_all()?.reshape(1)?)];
+//! let loss = Loss { metrics, ..Loss::new(error.sqr()?.mean_all()?, 2) };
+//! assert_eq!(loss.value.to_scalar::<f32>()?, 0.25);
+//! assert_eq!(Evaluation::new(Score::maximise(0.9), []).results()["score"], 0.9);
+//! # Ok(())
+//! # }
+//! ```
 
 pub use crate::checkpoint::{SavedFiles, StateFiles};
 pub use crate::optim::ParameterGroup;
@@ -15,6 +28,18 @@ use candle_models::{Error, Result};
 use std::collections::BTreeMap;
 
 /// Where in a run a micro batch is, and what it is computed with.
+///
+/// ```
+/// use candle_models::candle_core::DType;
+/// use candle_models::random::Random;
+/// use candle_train::parallel::Single;
+/// use candle_train::task::Context;
+///
+/// // Micro batch 1 of 2 in the step after 10 others.
+/// let context = Context::of(10, [1, 2], Random::new(7), &Single, DType::F32);
+/// assert_eq!((context.step, context.batch), (10, 21));
+/// assert_eq!(context.noise, Random::new(7).at(21));
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
     /// Steps done before this one.
@@ -50,6 +75,19 @@ pub enum Reduction {
 }
 
 /// Figures of one loss that are reduced alike. They are read after the step, together with the loss.
+///
+/// ```
+/// use candle_models::candle_core::{Device, Tensor};
+/// use candle_train::task::{Loss, Metric, Reduction};
+/// # fn main() -> candle_models::Result<()> {
+/// let error = Tensor::new(&[1f32, -3.0], &Device::Cpu)?;
+/// let largest = Metric::max(&["largest"], error.abs()?.max_all()?.reshape(1)?);
+/// assert_eq!(largest.reduction, Reduction::Max);
+/// let loss = Loss { metrics: vec![largest], ..Loss::new(error.sqr()?.mean_all()?, 2) };
+/// assert_eq!(loss.value.to_scalar::<f32>()?, 5.0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Metric {
     /// Their names, under `parts` in the metrics.
@@ -78,6 +116,17 @@ impl Metric {
 }
 
 /// The loss of this rank's share of one micro batch.
+///
+/// ```
+/// use candle_models::candle_core::{Device, Tensor};
+/// use candle_train::task::Loss;
+/// # fn main() -> candle_models::Result<()> {
+/// // 2 of the 8 samples of a micro batch, on one of several ranks.
+/// let loss = Loss { weight: 2.0 / 8.0, ..Loss::new(Tensor::new(0.5f32, &Device::Cpu)?, 2) };
+/// assert_eq!((loss.samples, loss.weight), (2, 0.25));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Loss {
     /// The scalar to differentiate: a mean over the samples.
@@ -110,6 +159,13 @@ pub enum Direction {
 }
 
 /// The figure of an evaluation that decides which checkpoint is best and when to stop early.
+///
+/// ```
+/// use candle_train::task::Score;
+///
+/// assert_eq!(Score::minimise(0.3).cost(), 0.3);
+/// assert_eq!(Score::maximise(0.9).cost(), -0.9); // lower costs are better
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score {
     /// The figure.
@@ -139,6 +195,13 @@ impl Score {
 }
 
 /// Results on held-out data.
+///
+/// ```
+/// use candle_train::task::{Evaluation, Score};
+///
+/// let evaluation = Evaluation::new(Score::minimise(0.3), [("accuracy", 0.9)]);
+/// assert_eq!(evaluation.results().into_iter().collect::<Vec<_>>(), [("accuracy".to_owned(), 0.9), ("score".to_owned(), 0.3)]);
+/// ```
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Evaluation {
     /// What decides.
@@ -200,6 +263,16 @@ impl StepDone<'_> {
 }
 
 /// What a checkpoint keeps of a task beside its files.
+///
+/// ```
+/// use candle_train::task::TaskState;
+/// # fn main() -> candle_models::Result<()> {
+/// let state = TaskState { cursor: serde_json::json!([3, 128]), ..TaskState::default() };
+/// let [epoch, row]: [u64; 2] = state.cursor()?;
+/// assert_eq!((epoch, row), (3, 128));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct TaskState {
     /// Tensors that are the same on every rank: normalisers, target networks. Those of rank 0 are kept, and every rank gets them.
@@ -222,6 +295,51 @@ impl TaskState {
 }
 
 /// A source of batches and losses. Ranks call the same functions in the same order.
+///
+/// ```
+/// use candle_models::Result;
+/// use candle_models::candle_core::{Device, Tensor};
+/// use candle_models::nn::{Init, Params};
+/// use candle_models::random::Random;
+/// use candle_train::optim::OptimiserConfig;
+/// use candle_train::run::{Outcome, Place, Run, Stop, TrainerConfig};
+/// use candle_train::schedule::Schedule;
+/// use candle_train::task::{Context, Loss, Task};
+///
+/// /// Learns y = 2 x: batch b depends on its number alone.
+/// struct Slope;
+///
+/// fn line(parameters: &Params, x: &Tensor) -> Result<Tensor> {
+///     Ok(x.broadcast_mul(&parameters.get("slope", &[1], Init::Constant(0.0))?)?)
+/// }
+///
+/// impl Task for Slope {
+///     type Batch = Tensor;
+///
+///     fn next_batch(&mut self, context: &Context) -> Result<Tensor> {
+///         let mut x = [0f32; 16];
+///         context.noise.fill_normal(0, &mut x);
+///         Ok(Tensor::new(&x, &Device::Cpu)?)
+///     }
+///
+///     fn loss(&mut self, parameters: &Params, x: &Tensor, _: &Context) -> Result<Loss> {
+///         let error = (line(parameters, x)? - (x * 2.0)?)?;
+///         Ok(Loss::new(error.sqr()?.mean_all()?, x.dim(0)?))
+///     }
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let params = Params::init(Random::new(1), &Device::Cpu);
+/// line(&params, &Tensor::new(&[0f32], &Device::Cpu)?)?; // asking for a parameter makes it
+/// let schedule = Schedule { peak: 0.1, warmup: 0, ..Schedule::default() };
+/// let optimiser = OptimiserConfig { weight_decay: 0.0, ..OptimiserConfig::default() };
+/// let config = TrainerConfig { schedule, optimiser, ..TrainerConfig::default() };
+/// let ended = Run::new(config, 100, 7)?.train(params.vars(), &mut Slope, &Place::memory(), &Stop::after(None))?;
+/// let slope = ended.parameters["slope"].to_vec1::<f32>()?[0];
+/// assert!(ended.outcome == Outcome::Finished && (slope - 2.0).abs() < 0.1, "{slope}");
+/// # Ok(())
+/// # }
+/// ```
 pub trait Task {
     /// A micro batch, or a rank's share of it.
     type Batch;

@@ -9,4 +9,6 @@ mod guide {
     struct FirstAgent;
     #[doc = include_str!("../../docs/src/own_agent.md")]
     struct OwnAgent;
+    #[doc = include_str!("../../docs/src/training.md")]
+    struct Training;
 }

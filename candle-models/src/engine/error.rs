@@ -7,6 +7,26 @@ use std::sync::Arc;
 ///
 /// After [`Panicked`](Self::Panicked) and [`Failed`](Self::Failed) the state is lost; after every other error the state is
 /// the one before the step, and the same step can be tried again.
+///
+/// ```
+/// use candle_models::engine::EngineError;
+/// use candle_models::prelude::*;
+/// use std::time::{Duration, Instant};
+/// # fn main() -> candle_models::Result<()> {
+/// let model = families::shipped().load(&Bundle::open("../weights/policy-mlp")?)?;
+/// let engine = Engine::start(model, &Options { sessions: 1, ..Options::default() })?;
+/// let mut agent = engine.open()?;
+/// assert!(matches!(engine.open(), Err(EngineError::Capacity { sessions: 1 })));
+/// agent.floats_mut("features")?.fill(0.1);
+/// agent.indices_mut("ids")?.fill(14);
+/// let over = Instant::now() - Duration::from_millis(1);
+/// assert!(matches!(agent.step_before(over), Err(EngineError::DeadlineExceeded)));
+/// agent.step()?; // the state is the one before: the same step can be tried again
+/// engine.close();
+/// assert!(matches!(agent.step(), Err(EngineError::Closed)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {

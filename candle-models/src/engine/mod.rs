@@ -78,6 +78,48 @@ use crate::recurrent::Recurrent;
 use candle_core::DType;
 
 /// A model that the engine, the exporter, the batch command and the benchmark can run without knowing its family.
+///
+/// ```
+/// use candle_models::candle_core::Device;
+/// use candle_models::prelude::*;
+/// use std::sync::Arc;
+///
+/// /// In plain Candle: twice the input.
+/// struct Twice(Signature);
+///
+/// impl Recurrent for Twice {
+///     fn signature(&self) -> &Signature {
+///         &self.0
+///     }
+///     fn device(&self) -> &Device {
+///         &Device::Cpu
+///     }
+///     fn unroll(&self, x: &NamedTensors, _: &[bool], state: &NamedTensors) -> candle_models::Result<(NamedTensors, NamedTensors)> {
+///         Ok((NamedTensors::from_iter([("y".to_owned(), (x.get("x")? * 2.0)?)]), state.clone()))
+///     }
+/// }
+///
+/// impl Model for Twice {
+///     fn family(&self) -> &'static str {
+///         "twice"
+///     }
+///     fn config(&self) -> serde_json::Value {
+///         serde_json::Value::Null
+///     }
+/// }
+///
+/// # fn main() -> candle_models::Result<()> {
+/// let [inputs, outputs] = ["x", "y"].map(|name| vec![TensorSpec::f32(name, &[2])]);
+/// let twice = Twice(Signature { inputs, outputs, state: Vec::new() });
+/// let engine = Engine::start(Arc::new(twice), &Options::default())?;
+/// let mut agent = engine.open()?;
+/// agent.set_f32("x", &[1.0, 4.0])?;
+/// agent.step()?;
+/// assert_eq!(agent.floats("y")?, [2.0, 8.0]);
+/// assert_eq!(engine.on_tensors(), ["unroll"]); // without `record` every step allocates
+/// # Ok(())
+/// # }
+/// ```
 pub trait Model: Recurrent + Send + Sync {
     /// The family's name in a bundle's `config.json`.
     fn family(&self) -> &'static str;

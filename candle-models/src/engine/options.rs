@@ -14,6 +14,17 @@ const MAX_THREADS: usize = 1024;
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Where passes run.
+///
+/// ```
+/// use candle_models::prelude::*;
+/// # fn main() -> candle_models::Result<()> {
+/// let model = families::shipped().load(&Bundle::open("../weights/policy-mlp")?)?;
+/// let two = Placement::cpu(2);
+/// let engine = Engine::start(model, &Options { place: two, ..Options::default() })?;
+/// assert!(engine.on_tensors().is_empty()); // every operation has a kernel
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placement {
     /// The CPU by default; [`DeviceChoice::Auto`] takes a GPU if there is one, and says why not on standard error.
@@ -52,6 +63,16 @@ fn within(field: &str, value: usize, most: usize) -> Result<()> {
 }
 
 /// How an engine is set up. Everything is allocated at the start.
+///
+/// ```
+/// use candle_models::prelude::*;
+/// use std::time::Duration;
+///
+/// let few = Options { sessions: 4, max_batch: 4, ..Options::default() };
+/// assert!(few.validate().is_ok());
+/// let slow = Options { max_wait: Some(Duration::from_secs(2)), ..few };
+/// assert_eq!(slow.validate().unwrap_err().to_string(), "config: max_wait: expected at most 1s, found 2s");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// Where batches run.

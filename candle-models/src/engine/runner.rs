@@ -15,6 +15,21 @@ use std::sync::Arc;
 /// Runs a model at a fixed number of sequences and frames, keeping its state between calls.
 ///
 /// The weights are packed by `new`: a model whose weights change afterwards needs a new runner.
+///
+/// ```
+/// use candle_models::prelude::*;
+/// # fn main() -> candle_models::Result<()> {
+/// let model = families::shipped().load(&Bundle::open("../weights/policy-mlp")?)?;
+/// let mut games = Runner::new(model, 4, 1)?; // 4 rows, 1 thread
+/// games.set_f32("features", &[0.1; 4 * 288])?;
+/// games.set_u32("ids", &[14; 4 * 6])?;
+/// games.step(&[true; 4])?;
+/// let first = games.floats("logits", 0)?.to_vec();
+/// games.step(&[true, false, false, false])?; // row 0 begins anew
+/// assert_eq!(games.floats("logits", 0)?, first);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Runner {
     executor: Box<dyn Execute>,
     signature: Signature,

@@ -22,6 +22,19 @@ use std::time::{Duration, Instant};
 ///
 /// An engine can be shared by reference or in an [`Arc`] among threads. It runs until it is [closed](Self::close), or until it and all
 /// its sessions have been dropped: whoever drops the last of them waits for its thread.
+///
+/// ```
+/// use candle_models::prelude::*;
+/// # fn main() -> candle_models::Result<()> {
+/// let model = families::shipped().load(&Bundle::open("../weights/policy-mlp")?)?;
+/// let engine = Engine::start(model, &Options { sessions: 2, ..Options::default() })?;
+/// let agents = [engine.open()?, engine.open()?];
+/// assert!(engine.open().is_err()); // both are taken
+/// drop(agents);
+/// assert!(engine.open().is_ok());
+/// # Ok(())
+/// # }
+/// ```
 pub struct Engine {
     shared: Arc<Running>,
     on_tensors: Vec<&'static str>,

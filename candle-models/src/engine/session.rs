@@ -15,6 +15,21 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// Where the time of a step went.
+///
+/// ```
+/// use candle_models::prelude::*;
+/// # fn main() -> candle_models::Result<()> {
+/// let model = families::shipped().load(&Bundle::open("../weights/policy-mlp")?)?;
+/// let engine = Engine::start(model, &Options::default())?;
+/// let mut agent = engine.open()?;
+/// agent.floats_mut("features")?.fill(0.1);
+/// agent.indices_mut("ids")?.fill(14);
+/// agent.step()?; // the only session: on this thread
+/// let timing = agent.timing();
+/// assert!(timing.batch == 1 && timing.queue.is_zero() && !timing.execute.is_zero());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Timing {
     /// From the request to the start of its batch; zero for a step on the caller's own thread.
@@ -31,6 +46,25 @@ pub struct Timing {
 ///
 /// A session can move between threads, and keeps its engine running: its steps are [`EngineError::Closed`] once somebody has
 /// [closed](super::Engine::close) that. Dropping it makes room for another one.
+///
+/// ```
+/// use candle_models::prelude::*;
+/// # fn main() -> candle_models::Result<()> {
+/// let model = families::shipped().load(&Bundle::open("../weights/policy-mlp")?)?;
+/// let engine = Engine::start(model, &Options::default())?;
+/// let mut agent = engine.open()?;
+/// agent.floats_mut("features")?.fill(0.1);
+/// agent.indices_mut("ids")?.fill(14);
+/// agent.step()?;
+/// let moment = agent.save()?;
+/// let mut what_if = agent.fork()?;
+/// what_if.step()?;
+/// agent.restore(&moment)?;
+/// agent.step()?; // the same inputs from the same state
+/// assert_eq!(agent.floats("logits")?, what_if.floats("logits")?);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Session {
     shared: Arc<Running>,
     row: u32,

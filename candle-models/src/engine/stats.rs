@@ -9,6 +9,17 @@ const FINE: u32 = 6;
 const MOST: u64 = (1 << 40) - 1;
 
 /// Durations counted in buckets: percentiles in constant memory, however many there are. Any number of threads can record.
+///
+/// ```
+/// use candle_models::engine::Histogram;
+/// use std::time::Duration;
+///
+/// let times = Histogram::default();
+/// (1..=100).for_each(|ms| times.record(Duration::from_millis(ms)));
+/// assert_eq!((times.count(), times.sum()), (100, Duration::from_millis(5050)));
+/// let median = times.percentile(0.5);
+/// assert!(median <= Duration::from_millis(50) && median >= Duration::from_millis(50) * 63 / 64);
+/// ```
 #[derive(Debug)]
 pub struct Histogram {
     buckets: Box<[AtomicU64]>,
@@ -75,6 +86,21 @@ fn lowest(bucket: usize) -> u64 {
 }
 
 /// What an engine has done since its start. Each number is exact; read while the engine runs, one may be a step ahead of another.
+///
+/// ```
+/// use candle_models::prelude::*;
+/// # fn main() -> candle_models::Result<()> {
+/// let model = families::shipped().load(&Bundle::open("../weights/policy-mlp")?)?;
+/// let engine = Engine::start(model, &Options::default())?;
+/// let mut agent = engine.open()?;
+/// agent.floats_mut("features")?.fill(0.1);
+/// agent.indices_mut("ids")?.fill(14);
+/// (0..10).try_for_each(|_| agent.step())?;
+/// let stats = engine.stats();
+/// assert_eq!((stats.open, stats.steps, stats.lone_steps, stats.lone.count()), (1, 10, 10, 10));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
     /// Sessions open now.

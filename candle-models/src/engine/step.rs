@@ -6,6 +6,29 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// A step that has been asked for with [`Session::step_async`]. Dropping it cancels the step.
+///
+/// ```
+/// use candle_models::prelude::*;
+/// use std::future::Future;
+/// use std::pin::pin;
+/// use std::task::{Context, Poll, Waker};
+/// # fn main() -> candle_models::Result<()> {
+/// let model = families::shipped().load(&Bundle::open("../weights/policy-mlp")?)?;
+/// let engine = Engine::start(model, &Options::default())?;
+/// let mut agent = engine.open()?;
+/// agent.floats_mut("features")?.fill(0.1);
+/// agent.indices_mut("ids")?.fill(14);
+/// {
+///     // A runtime does this, and sleeps in between.
+///     let (mut step, mut context) = (pin!(agent.step_async()), Context::from_waker(Waker::noop()));
+///     while let Poll::Pending = step.as_mut().poll(&mut context)? {
+///         std::thread::yield_now();
+///     }
+/// }
+/// assert_eq!(agent.frames()?, 1);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Step<'a> {
     session: &'a mut Session,

@@ -9,6 +9,31 @@
 //! Every value is a matrix with one row per frame: row `b * steps + t` is frame t of sequence b. A streaming step is a pass
 //! with one frame. Operations with memory take the number of their state in the signature's order; the executor
 //! replaces that state by the one behind the pass.
+//!
+//! ```
+//! use candle_models::candle_core::{DType, Device, Tensor};
+//! use candle_models::exec::{Executor, tensors::TensorExecutor};
+//! use candle_models::nn::{Linear, Params};
+//! use candle_models::ops::Activation;
+//! use candle_models::random::Random;
+//! use candle_models::tensors::NamedTensors;
+//!
+//! /// Written once for every executor.
+//! fn pass<E: Executor>(e: &mut E, layer: &Linear) -> candle_models::Result<E::V> {
+//!     let x = e.input("x")?;
+//!     let y = e.linear(&x, layer, Activation::Relu)?;
+//!     e.add(&x, &y)
+//! }
+//!
+//! # fn main() -> candle_models::Result<()> {
+//! let layer = Linear::new(4, 4, &Params::init(Random::new(1), &Device::Cpu))?;
+//! let x = Tensor::ones((2, 3, 4), DType::F32, &Device::Cpu)?; // two sequences of three frames
+//! let inputs = NamedTensors::from_iter([("x".to_owned(), x)]);
+//! let mut e = TensorExecutor::new(&inputs, &[false; 6], Vec::new(), &Device::Cpu);
+//! assert_eq!(pass(&mut e, &layer)?.dims(), [6, 4]); // a row for every frame
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -37,6 +62,15 @@ pub(crate) fn host(tensor: &Tensor) -> Result<Vec<f32>> {
 }
 
 /// How passes reach a GPU.
+///
+/// ```
+/// use candle_models::exec::Launches;
+/// # fn main() -> candle_models::Result<()> {
+/// assert_eq!("eager".parse::<Launches>()?, Launches::Eager);
+/// assert_eq!(Launches::default(), Launches::Captured);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Launches {
     /// Each batch size is captured once as a graph and replayed: one launch a pass.
@@ -62,6 +96,14 @@ impl std::str::FromStr for Launches {
 pub type IndexColumns = [(usize, usize)];
 
 /// How a component of an action is chosen.
+///
+/// ```
+/// use candle_models::exec::Choice;
+///
+/// let buttons = Choice { column: 0, columns: 5, classes: 2 };
+/// let stick = Choice { column: 5, columns: 2, classes: 17 };
+/// assert_eq!((buttons.logits(), stick.logits()), (5, 34));
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Choice {
     /// First column of the component among the action's columns.

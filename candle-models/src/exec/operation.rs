@@ -34,6 +34,13 @@ pub enum Target {
 }
 
 /// Columns of what an operation makes.
+///
+/// ```
+/// use candle_models::exec::Widths;
+///
+/// let widths = Widths::floats(8).with_scratch(&[16]);
+/// assert_eq!((&widths.out[..], &widths.scratch[..]), (&[8][..], &[16][..]));
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Widths {
     /// Of its matrices of floats.
@@ -109,6 +116,40 @@ pub fn same_width(operation: &str, a: usize, b: usize) -> Result<()> {
 pub type Fused = (Arc<dyn Operation>, Wires);
 
 /// An operation with its parameters. All but the first three methods have defaults.
+///
+/// ```
+/// use candle_models::Result;
+/// use candle_models::candle_core::{Device, Tensor};
+/// use candle_models::exec::tensors::{Indices, TensorExecutor, TensorPass};
+/// use candle_models::exec::{Executor, Operation, Values, Widths, operands};
+/// use candle_models::tensors::NamedTensors;
+///
+/// /// `x^2`, by its reference alone.
+/// #[derive(Debug)]
+/// struct Square;
+///
+/// impl Operation for Square {
+///     fn name(&self) -> &'static str {
+///         "square"
+///     }
+///     fn widths(&self, x: &[usize], _: &[usize]) -> Result<Widths> {
+///         let [x] = operands(self.name(), x)?;
+///         Ok(Widths::floats(x))
+///     }
+///     fn reference(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+///         let [x] = operands(self.name(), x)?;
+///         Ok(Values::floats(x.sqr()?))
+///     }
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let inputs = NamedTensors::new();
+/// let mut e = TensorExecutor::new(&inputs, &[false], Vec::new(), &Device::Cpu);
+/// let y = e.apply(Square, &[&Tensor::new(&[[3f32, -2.0]], &Device::Cpu)?])?;
+/// assert_eq!(y.to_vec2::<f32>()?, [[9.0, 4.0]]);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Operation: Any + Debug + Send + Sync {
     /// What profiles, messages and the counting of work call it.
     fn name(&self) -> &'static str;

@@ -3,6 +3,33 @@
 //! [`Recorder`] is an executor that computes nothing. It notes every operation with its parameters and the buffers that it reads
 //! and writes. Then operations absorb the ones behind them where the target has them as one; only now are the lives of buffers known.
 //! Buffers share memory where their lives do not overlap, so a pass works in little memory and allocates none.
+//!
+//! ```
+//! use candle_models::Result;
+//! use candle_models::candle_core::{DType, Device};
+//! use candle_models::engine;
+//! use candle_models::exec::{Executor, program::Output};
+//! use candle_models::network::{Layers, Network};
+//! use candle_models::signature::{Signature, TensorSpec};
+//!
+//! struct Twice;
+//!
+//! impl Layers for Twice {
+//!     fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
+//!         let x = e.input("x")?;
+//!         Ok(vec![Output::Floats(e.add(&x, &x)?)])
+//!     }
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! let [inputs, outputs] = ["x", "y"].map(|name| vec![TensorSpec::f32(name, &[2])]);
+//! let signature = Signature { inputs, outputs, state: Vec::new() };
+//! let model = Network::of(("twice", &()), signature, &Device::Cpu, Twice)?;
+//! let work = engine::work(&model, 8, 1, DType::F32)?; // what was written down, counted
+//! assert_eq!(work.iter().map(|operation| operation.name).collect::<Vec<_>>(), ["add"]);
+//! # Ok(())
+//! # }
+//! ```
 
 use super::operation::{Operation, Target};
 use crate::signature::{Signature, TensorSpec};

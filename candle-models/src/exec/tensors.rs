@@ -3,6 +3,20 @@
 //! Values lie on the model's device, indices on the host: they are made and checked there, and asking a GPU for them would make
 //! it wait. The weights say what is computed in: a product casts what it reads to the dtype of its weight. Narrow numbers
 //! (bf16, f16) have kernels on a GPU that compute in f32 and round what they write; on the CPU the same is done by casting.
+//!
+//! ```
+//! use candle_models::candle_core::{Device, Tensor};
+//! use candle_models::exec::{Executor, tensors::TensorExecutor};
+//! use candle_models::tensors::NamedTensors;
+//! # fn main() -> candle_models::Result<()> {
+//! let x = Tensor::new(&[[[1f32], [2.0]]], &Device::Cpu)?; // one sequence of two frames
+//! let inputs = NamedTensors::from_iter([("x".to_owned(), x)]);
+//! let mut e = TensorExecutor::new(&inputs, &[true, false], Vec::new(), &Device::Cpu);
+//! let x = e.input("x")?;
+//! assert_eq!(e.add(&x, &x)?.to_vec2::<f32>()?, [[2.0], [4.0]]); // a row for every frame
+//! # Ok(())
+//! # }
+//! ```
 
 use super::operation::{Block, Operation, Values};
 use super::program::Output;
@@ -31,6 +45,14 @@ pub struct Regularisation {
 }
 
 /// Indices of a pass, `[rows, width]`, on the host.
+///
+/// ```
+/// use candle_models::exec::tensors::Indices;
+///
+/// let ids = Indices::new(vec![1, 2, 3, 4], 2); // two rows
+/// assert_eq!(ids.rows().nth(1), Some(&[3, 4][..]));
+/// assert_eq!(Indices::join(&[&ids, &ids]).width(), 4);
+/// ```
 #[derive(Debug, Clone)]
 pub struct Indices {
     values: Arc<[u32]>,

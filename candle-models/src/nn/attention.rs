@@ -8,6 +8,26 @@ use crate::signature::TensorSpec;
 use candle_core::Tensor;
 
 /// `x + W_o attention(rms_norm(x))`; positions enter as a learned slope per head over the distance.
+///
+/// ```
+/// use candle_models::candle_core::{DType, Device, Tensor};
+/// use candle_models::exec::tensors::TensorExecutor;
+/// use candle_models::nn::{Params, SlidingAttention};
+/// use candle_models::random::Random;
+/// use candle_models::tensors::NamedTensors;
+/// # fn main() -> candle_models::Result<()> {
+/// let (params, mut states) = (Params::init(Random::new(1), &Device::Cpu), Vec::new());
+/// let shape = candle_models::ops::Attention { heads: 2, window: 4 };
+/// let layer = SlidingAttention::new(8, shape, &params.pp("attend"), &mut states)?;
+/// let before = NamedTensors::zeros(&states, 1, &Device::Cpu)?; // of one sequence
+/// let before = states.iter().map(|spec| before.get(&spec.name).cloned()).collect::<candle_models::Result<_>>()?;
+/// let (inputs, resets) = (NamedTensors::new(), [true, false, false, false, false]); // five frames
+/// let mut e = TensorExecutor::new(&inputs, &resets, before, &Device::Cpu);
+/// let y = layer.forward(&mut e, &Tensor::ones((5, 8), DType::F32, &Device::Cpu)?)?;
+/// assert_eq!((y.dims(), e.into_states().len()), (&[5, 8][..], states.len()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct SlidingAttention {
     shape: Attention,

@@ -8,6 +8,14 @@ use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// The temporal part of a network, as plain data.
+///
+/// ```
+/// use candle_models::nn::BackboneConfig;
+///
+/// let mlp = BackboneConfig::Mlp { layers: vec![128, 64] };
+/// assert_eq!((mlp.kind(), mlp.inputs(256), mlp.outputs(256)), ("mlp", 128, 64));
+/// assert_eq!(BackboneConfig::Gru { layers: 1 }.outputs(256), 256);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum BackboneConfig {
@@ -177,6 +185,26 @@ impl Block {
 }
 
 /// Blocks in order and, for residual ones, the norm behind the last.
+///
+/// ```
+/// use candle_models::candle_core::{DType, Device, Tensor};
+/// use candle_models::exec::tensors::TensorExecutor;
+/// use candle_models::nn::{Backbone, BackboneConfig, MambaConfig, Params};
+/// use candle_models::random::Random;
+/// use candle_models::tensors::NamedTensors;
+/// # fn main() -> candle_models::Result<()> {
+/// let (params, mut states) = (Params::init(Random::new(1), &Device::Cpu), Vec::new());
+/// let config = BackboneConfig::Mamba { layers: 2, block: MambaConfig::default() };
+/// let layer = Backbone::new(&config, 16, &params, &mut states)?;
+/// let before = NamedTensors::zeros(&states, 1, &Device::Cpu)?; // of one sequence
+/// let before = states.iter().map(|spec| before.get(&spec.name).cloned()).collect::<candle_models::Result<_>>()?;
+/// let (inputs, resets) = (NamedTensors::new(), [true, false, false, false, false]); // five frames
+/// let mut e = TensorExecutor::new(&inputs, &resets, before, &Device::Cpu);
+/// let y = layer.forward(&mut e, &Tensor::ones((5, 16), DType::F32, &Device::Cpu)?)?;
+/// assert_eq!((y.dims(), e.into_states().len()), (&[5, 16][..], states.len()));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Backbone {
     blocks: Vec<Block>,
     norm: Option<Norm>,

@@ -7,6 +7,25 @@ use crate::ops::Activation;
 use crate::signature::TensorSpec;
 
 /// One layer: the product of the inputs is taken for all frames at once, the product of the state frame by frame.
+///
+/// ```
+/// use candle_models::candle_core::{DType, Device, Tensor};
+/// use candle_models::exec::tensors::TensorExecutor;
+/// use candle_models::nn::{Gru, Params};
+/// use candle_models::random::Random;
+/// use candle_models::tensors::NamedTensors;
+/// # fn main() -> candle_models::Result<()> {
+/// let (params, mut states) = (Params::init(Random::new(1), &Device::Cpu), Vec::new());
+/// let layer = Gru::new(3, 8, &params.pp("gru"), &mut states)?;
+/// let before = NamedTensors::zeros(&states, 1, &Device::Cpu)?; // of one sequence
+/// let before = states.iter().map(|spec| before.get(&spec.name).cloned()).collect::<candle_models::Result<_>>()?;
+/// let (inputs, resets) = (NamedTensors::new(), [true, false, false, false, false]); // five frames
+/// let mut e = TensorExecutor::new(&inputs, &resets, before, &Device::Cpu);
+/// let y = layer.forward(&mut e, &Tensor::ones((5, 3), DType::F32, &Device::Cpu)?)?;
+/// assert_eq!((y.dims(), e.into_states().len()), (&[5, 8][..], states.len()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Gru {
     input: Linear,

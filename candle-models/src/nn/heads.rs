@@ -7,6 +7,12 @@ use crate::ops::Activation;
 use serde::{Deserialize, Serialize};
 
 /// How the components of an action depend on each other.
+///
+/// ```
+/// use candle_models::nn::Heads;
+///
+/// assert_eq!(Heads::Autoregressive.name(), "autoregressive");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Heads {

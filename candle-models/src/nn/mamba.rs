@@ -9,6 +9,14 @@ use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// Sizes of a Mamba block.
+///
+/// ```
+/// use candle_models::nn::MambaConfig;
+///
+/// let config = MambaConfig { state: 8, ..MambaConfig::default() };
+/// assert!(config.validate().is_ok());
+/// assert!(MambaConfig { conv: 0, ..config }.validate().is_err());
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MambaConfig {

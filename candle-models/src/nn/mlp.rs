@@ -6,6 +6,23 @@ use crate::exec::Executor;
 use crate::ops::Activation;
 
 /// `GELU(layer_norm(x W + b))`.
+///
+/// ```
+/// use candle_models::candle_core::{DType, Device, Tensor};
+/// use candle_models::exec::tensors::TensorExecutor;
+/// use candle_models::nn::{Dense, Params};
+/// use candle_models::random::Random;
+/// use candle_models::tensors::NamedTensors;
+/// # fn main() -> candle_models::Result<()> {
+/// let params = Params::init(Random::new(1), &Device::Cpu);
+/// let layer = Dense::new(3, 8, &params.pp("first"))?;
+/// let (inputs, resets) = (NamedTensors::new(), [false; 5]); // five frames
+/// let mut e = TensorExecutor::new(&inputs, &resets, Vec::new(), &Device::Cpu);
+/// let y = layer.forward(&mut e, &Tensor::ones((5, 3), DType::F32, &Device::Cpu)?)?;
+/// assert_eq!(y.dims(), [5, 8]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Dense {
     linear: Linear,
@@ -26,6 +43,23 @@ impl Dense {
 }
 
 /// Pre-norm residual `x + W2 GELU(W1 rms_norm(x))`.
+///
+/// ```
+/// use candle_models::candle_core::{DType, Device, Tensor};
+/// use candle_models::exec::tensors::TensorExecutor;
+/// use candle_models::nn::{FeedForward, Params};
+/// use candle_models::random::Random;
+/// use candle_models::tensors::NamedTensors;
+/// # fn main() -> candle_models::Result<()> {
+/// let params = Params::init(Random::new(1), &Device::Cpu);
+/// let layer = FeedForward::new(8, 32, &params.pp("feed"))?;
+/// let (inputs, resets) = (NamedTensors::new(), [false; 5]); // five frames
+/// let mut e = TensorExecutor::new(&inputs, &resets, Vec::new(), &Device::Cpu);
+/// let y = layer.forward(&mut e, &Tensor::ones((5, 8), DType::F32, &Device::Cpu)?)?;
+/// assert_eq!(y.dims(), [5, 8]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct FeedForward {
     norm: Norm,

@@ -1,4 +1,28 @@
 //! Layers: each a few lines over [`Executor`](crate::exec::Executor), so that training and inference run the same code.
+//!
+//! ```
+//! use candle_models::candle_core::{DType, Device, Tensor};
+//! use candle_models::exec::{Choice, tensors::{Indices, TensorExecutor}};
+//! use candle_models::nn::{Backbone, BackboneConfig, IndependentHeads, Params};
+//! use candle_models::random::Random;
+//! use candle_models::tensors::NamedTensors;
+//! # fn main() -> candle_models::Result<()> {
+//! let params = Params::init(Random::new(1), &Device::Cpu);
+//! let trunk = Backbone::new(&BackboneConfig::Mlp { layers: vec![4, 32] }, 0, &params.pp("trunk"), &mut Vec::new())?;
+//! let jump = Choice { column: 0, columns: 1, classes: 2 };
+//! let steer = Choice { column: 1, columns: 1, classes: 3 };
+//! let heads = IndependentHeads::new(32, &[("jump", 16, jump), ("steer", 16, steer)], &params.pp("heads"))?;
+//!
+//! let inputs = NamedTensors::new();
+//! let mut e = TensorExecutor::new(&inputs, &[false; 5], Vec::new(), &Device::Cpu);
+//! let x = trunk.forward(&mut e, &Tensor::ones((5, 4), DType::F32, &Device::Cpu)?)?;
+//! let wanted = Indices::new([[0, 2]; 5].concat(), 2); // these actions were taken: how likely were they?
+//! let uniform = Tensor::zeros((5, 2), DType::F32, &Device::Cpu)?;
+//! let (logits, classes) = heads.forward(&mut e, &x, &wanted, &uniform)?;
+//! assert_eq!((logits.dims(), classes.values()), (&[5, 4][..], &[0, 2, 0, 2, 0, 2, 0, 2, 0, 2][..]));
+//! # Ok(())
+//! # }
+//! ```
 
 mod attention;
 mod autoregressive;

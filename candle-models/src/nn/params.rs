@@ -10,6 +10,20 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// How a parameter starts.
+///
+/// ```
+/// use candle_models::candle_core::Device;
+/// use candle_models::nn::{Init, Params};
+/// use candle_models::random::Random;
+/// # fn main() -> candle_models::Result<()> {
+/// let params = Params::init(Random::new(1), &Device::Cpu);
+/// let gain = params.get("gain", &[3], Init::Constant(1.0))?;
+/// let weight = params.get("weight", &[64], Init::Uniform(0.25))?.to_vec1::<f32>()?;
+/// assert_eq!(gain.to_vec1::<f32>()?, [1.0; 3]);
+/// assert!(weight.iter().all(|w| w.abs() <= 0.25));
+/// # Ok(())
+/// # }
+/// ```
 pub enum Init<'a> {
     /// All the same.
     Constant(f32),
@@ -28,6 +42,24 @@ enum Source {
 }
 
 /// Hands out parameters by dotted name. Cheap to clone; a clone names into the same set.
+///
+/// ```
+/// use candle_models::candle_core::Device;
+/// use candle_models::nn::{Linear, Params};
+/// use candle_models::random::Random;
+/// # fn main() -> candle_models::Result<()> {
+/// let build = |params: &Params| Linear::new(3, 8, &params.pp("layer"));
+/// // New ones, to be trained.
+/// let params = Params::init(Random::new(1), &Device::Cpu);
+/// build(&params)?;
+/// assert_eq!(params.vars().keys().collect::<Vec<_>>(), ["layer.bias", "layer.weight"]);
+/// // What there would be, without memory for it.
+/// let description = Params::description();
+/// build(&description)?;
+/// assert_eq!(description.specs()[1].shape, [3, 8]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Params {
     source: Rc<RefCell<Source>>,

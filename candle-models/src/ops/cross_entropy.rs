@@ -11,6 +11,20 @@ use candle_core::{CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor
 use rayon::prelude::*;
 
 /// Choices whose losses are added into one figure.
+///
+/// ```
+/// use candle_models::candle_core::{Device, Tensor};
+/// use candle_models::ops::{LossGroup, cross_entropy};
+/// # fn main() -> candle_models::Result<()> {
+/// let buttons = LossGroup { logit: 0, column: 0, columns: 2, classes: 2 }; // one logit each
+/// let stick = LossGroup { logit: 2, column: 2, columns: 1, classes: 4 };
+/// let logits = Tensor::new(&[[0f32; 6]], &Device::Cpu)?; // nothing is more likely than anything else
+/// let classes = Tensor::new(&[[0u32, 1, 3]], &Device::Cpu)?;
+/// let loss = cross_entropy(&logits, &classes, &[buttons, stick], 0.0)?.flatten_all()?.to_vec1::<f32>()?;
+/// assert!((loss[0] - 2.0 * 2f32.ln()).abs() < 1e-6 && (loss[1] - 4f32.ln()).abs() < 1e-6);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LossGroup {
     /// First logit.

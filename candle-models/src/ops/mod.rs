@@ -5,6 +5,21 @@
 //! because a measurement says that it matters; a reference in plain tensor operations stands beside it, and the tests hold both together. The
 //! fused forms serve f32 on the CPU and f32, bf16 and f16 on CUDA, there with vectors of parameters and recurrent states in f32; any other
 //! dtype takes the plain operations, and with them the gradients that finite differences in f64 check.
+//!
+//! ```
+//! use candle_models::candle_core::{Device, Tensor};
+//! use candle_models::exec::{Executor, tensors::TensorExecutor};
+//! use candle_models::ops::{multiply::Multiply, softmax::Softmax};
+//! use candle_models::tensors::NamedTensors;
+//! # fn main() -> candle_models::Result<()> {
+//! let inputs = NamedTensors::new();
+//! let mut e = TensorExecutor::new(&inputs, &[false], Vec::new(), &Device::Cpu);
+//! let x = Tensor::new(&[[0f32, 0.0, 3.0, 3.0]], &Device::Cpu)?;
+//! let shares = e.apply(Softmax { group: Some(2) }, &[&x])?;
+//! assert_eq!(e.apply(Multiply, &[&shares, &x])?.to_vec2::<f32>()?, [[0.0, 0.0, 1.5, 1.5]]);
+//! # Ok(())
+//! # }
+//! ```
 
 mod add_rows;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]

@@ -13,6 +13,15 @@ use std::sync::Arc;
 pub(crate) const PANEL: usize = 32;
 
 /// How the weight of a linear layer lies in memory. Activations and sums are f32 with every format.
+///
+/// ```
+/// use candle_models::ops::Format;
+///
+/// let weight = [0.5, -2.0, -1.0, 1.0]; // [inputs, outputs]
+/// let Format::Q8(factors) = Format::q8(&weight, 2) else { panic!("8 bits") };
+/// assert_eq!(*factors, [1.0 / 127.0, 2.0 / 127.0]);
+/// assert_eq!(Format::Q8(factors).integers(&weight), Some(vec![64, -127, -127, 64]));
+/// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Format {
     /// 4 bytes.

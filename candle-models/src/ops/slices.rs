@@ -1,5 +1,13 @@
 //! What a trainer on the CPU does with flat slices of numbers, compiled for every instruction set as the operations are: sums, norms,
 //! the optimiser's update. Every function gives the same bits on every instruction set.
+//!
+//! ```
+//! use candle_models::ops::slices;
+//!
+//! let mut sum = [1.0, 2.0];
+//! slices::add(&mut sum, &[2.0, 2.0]);
+//! assert_eq!((sum, slices::sum_of_squares(&sum)), ([3.0, 4.0], 25.0));
+//! ```
 
 use super::simd::kernel;
 use half::f16;

@@ -1,3 +1,12 @@
+//!
+//! ```
+//! use candle_train::metrics::{Reporter, StepFigures};
+//! # fn main() -> candle_models::Result<()> {
+//! let mut reporter = Reporter::silent()?; // with a directory it writes `metrics.jsonl` and event files there
+//! reporter.step(&StepFigures { step: 1, loss: 0.5, ..StepFigures::default() })?;
+//! # Ok(())
+//! # }
+//! ```
 #![doc = include_str!("../../METRICS.md")]
 
 mod events;
@@ -25,6 +34,25 @@ use window::Window;
 pub const METRICS: &str = "metrics.jsonl";
 
 /// Writes the figures of a run.
+///
+/// ```
+/// use candle_train::metrics::{METRICS, Reporter, StepFigures};
+/// # fn main() -> candle_models::Result<()> {
+/// # let folder = std::env::temp_dir().join(format!("candle-train-metrics-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder).unwrap();
+/// // From step 0, 10 in all, a line for every fifth.
+/// let mut reporter = Reporter::new(Some(&folder), 0, 10, 5, "frames")?;
+/// for step in 1..=10 {
+///     reporter.step(&StepFigures { step, loss: 1.0 / step as f64, samples: 32, ..StepFigures::default() })?;
+/// }
+/// drop(reporter);
+/// let lines = std::fs::read_to_string(folder.join(METRICS)).unwrap();
+/// assert!(lines.lines().next().unwrap().starts_with("{\"step\":1,\"loss\":1.0"), "{lines}");
+/// assert_eq!(lines.lines().count(), 3); // the first, the fifth, the last
+/// # std::fs::remove_dir_all(&folder).unwrap();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Reporter {
     files: Option<Files>,

@@ -6,6 +6,16 @@ use std::fmt::Write;
 use std::time::Duration;
 
 /// The figures of one step.
+///
+/// ```
+/// use candle_train::metrics::{Reporter, StepFigures};
+/// use std::time::Duration;
+/// # fn main() -> candle_models::Result<()> {
+/// let figures = StepFigures { step: 1, loss: 0.5, samples: 32, time: Duration::from_millis(8), ..StepFigures::default() };
+/// Reporter::silent()?.step(&figures)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct StepFigures {
     /// Steps done, this one included.

@@ -1,6 +1,14 @@
 //! Parameters that are updated alike.
 
 /// How a parameter is updated, as factors on what the optimiser's configuration and the schedule say.
+///
+/// ```
+/// use candle_train::optim::ParameterGroup;
+///
+/// assert_eq!(ParameterGroup::by_rank(2), ParameterGroup::DECAYED); // matrices
+/// assert_eq!(ParameterGroup::by_rank(1), ParameterGroup::PLAIN); // biases, gains
+/// assert_eq!(ParameterGroup::with_mamba("blocks.0.a_log", 2), ParameterGroup::PLAIN);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParameterGroup {
     /// Factor on the learning rate.

@@ -8,6 +8,14 @@
 //!
 //! SGD (the same paper, algorithm 1): m = b1 m + g; p = p - lr decay p - lr m. It is AdamW's arithmetic with other factors: v stays
 //! zero and the denominator one.
+//!
+//! ```
+//! use candle_train::optim::{OptimiserConfig, ParameterGroup, Rule};
+//!
+//! let plain = OptimiserConfig { rule: Rule::Sgd, beta1: 0.0, ema: 0.0, clip: 0.0, ..OptimiserConfig::default() };
+//! assert!(plain.validate().is_ok());
+//! assert_eq!(ParameterGroup::by_rank(1).weight_decay, 0.0); // biases do not decay
+//! ```
 
 mod groups;
 mod host;
@@ -35,6 +43,14 @@ pub enum Rule {
 }
 
 /// What the optimiser needs beside the learning rate.
+///
+/// ```
+/// use candle_train::optim::{OptimiserConfig, Rule};
+///
+/// let momentum = OptimiserConfig { rule: Rule::Sgd, ..OptimiserConfig::default() };
+/// assert!(momentum.validate().is_ok());
+/// assert!(OptimiserConfig { beta1: 1.0, ..momentum }.validate().is_err());
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OptimiserConfig {
@@ -80,6 +96,24 @@ impl OptimiserConfig {
 }
 
 /// The optimiser's memory of every parameter, in name order.
+///
+/// ```
+/// use candle_models::candle_core::{Device, Tensor, Var};
+/// use candle_train::gradients::Gradients;
+/// use candle_train::optim::{Optimiser, OptimiserConfig};
+/// use std::collections::BTreeMap;
+/// # fn main() -> candle_models::Result<()> {
+/// let vars = BTreeMap::from([("x".to_owned(), Var::new(&[3f32], &Device::Cpu)?)]);
+/// let mut optimiser = Optimiser::new(OptimiserConfig::default(), &vars)?;
+/// let mut gradients = Gradients::zeros(&vars)?;
+/// let loss = vars["x"].sqr()?.sum_all()?;
+/// gradients.add(&vars, &loss.backward()?)?;
+/// let step = optimiser.step(&gradients, &loss.reshape(1)?, 0.1)?;
+/// assert!(step.updated && (step.norm - 6.0).abs() < 1e-6);
+/// assert!((vars["x"].to_vec1::<f32>()?[0] - 2.9).abs() < 1e-3); // AdamW's first step is as long as the rate
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Optimiser {
     config: OptimiserConfig,

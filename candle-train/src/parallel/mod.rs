@@ -4,6 +4,14 @@
 //! the ranks, so that all of them make the same update. [`Communicator`] is the little that training needs of a message-passing
 //! library; [`Single`] is a run of one rank, [`threads`] ranks in one process, `mpi` processes on CPUs, `nccl` processes on GPUs.
 //! [`connect`](connect::connect) picks one by what started this process.
+//!
+//! ```
+//! use candle_train::parallel::{Communicator, Single, share};
+//!
+//! let ranks = Single; // a run alone is a group of one
+//! assert_eq!(share(10, ranks.rank(), ranks.size()), 0..10);
+//! assert_eq!((0..3).map(|rank| share(10, rank, 3)).collect::<Vec<_>>(), [0..3, 3..6, 6..10]);
+//! ```
 
 pub mod connect;
 pub mod environment;
@@ -23,6 +31,23 @@ use std::{fmt::Debug, io::Write};
 ///
 /// # Errors
 /// All functions fail when a rank is lost or does not come within the group's time limit; the message names it.
+///
+/// ```
+/// use candle_train::parallel::{Communicator, share, threads};
+/// use std::time::Duration;
+/// # fn main() -> candle_models::Result<()> {
+/// let sums = std::thread::scope(|scope| {
+///     let rank = |rank: threads::ThreadRank| {
+///         let mut mine = [share(10, rank.rank(), rank.size()).len() as f32]; // of ten samples
+///         rank.all_reduce(&mut mine).map(|()| mine[0])
+///     };
+///     let ranks: Vec<_> = threads::group(3, Duration::from_secs(60)).into_iter().map(|r| scope.spawn(move || rank(r))).collect();
+///     ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<candle_models::Result<Vec<f32>>>()
+/// })?;
+/// assert_eq!(sums, [10.0; 3]);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Communicator: Debug + Send + Sync {
     /// This rank, from 0.
     fn rank(&self) -> usize;

@@ -33,6 +33,17 @@ impl Weights {
 }
 
 /// How to train.
+///
+/// ```
+/// use candle_train::run::TrainerConfig;
+///
+/// let config = TrainerConfig { accumulate: 4, save_every: 50, ..TrainerConfig::default() };
+/// assert!(config.validate().is_ok());
+/// // How often it saves changes no parameter, so that a run can go on with another number.
+/// assert_eq!(config.identity(), TrainerConfig { save_every: 1000, ..config.clone() }.identity());
+/// let refused = TrainerConfig { accumulate: 0, ..config }.validate().unwrap_err();
+/// assert_eq!(refused.to_string(), "config: trainer.accumulate: expected at least 1, found 0");
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TrainerConfig {

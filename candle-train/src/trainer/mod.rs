@@ -4,6 +4,16 @@
 //! look at the device for the loss, the metrics and the norm. A gradient that is not finite skips the step; `patience` such steps in a row end
 //! the run with the tensor's name. Around it: metrics, evaluation with the averaged parameters, checkpoints, stopping on a signal
 //! or a time limit. With several ranks all of them do the same; rank 0 alone writes.
+//!
+//! ```
+//! use candle_train::run::{Outcome, Resources, TrainerConfig};
+//! use candle_train::trainer::Weights;
+//!
+//! let rounded = TrainerConfig { weights: Weights::Q8, ..TrainerConfig::default() }; // trained for 8 bits
+//! assert!(rounded.validate().is_ok());
+//! assert_eq!(Resources::default().ranks.size(), 1);
+//! assert!(Outcome::Finished.done());
+//! ```
 
 mod config;
 mod figures;
@@ -52,6 +62,51 @@ impl Outcome {
 }
 
 /// Parameters in training.
+///
+/// ```
+/// # use candle_models::Result;
+/// # use candle_models::candle_core::{Device, Tensor};
+/// # use candle_models::nn::{Init, Params};
+/// # use candle_models::random::Random;
+/// # use candle_train::optim::OptimiserConfig;
+/// # use candle_train::schedule::Schedule;
+/// # use candle_train::task::{Context, Loss, Task};
+/// use candle_train::metrics::Reporter;
+/// use candle_train::run::{Outcome, Resources, Stop, TrainerConfig};
+/// use candle_train::trainer::Trainer;
+///
+/// # /// Learns y = 2 x: batch b depends on its number alone.
+/// # struct Slope;
+/// # fn line(parameters: &Params, x: &Tensor) -> Result<Tensor> {
+/// #     Ok(x.broadcast_mul(&parameters.get("slope", &[1], Init::Constant(0.0))?)?)
+/// # }
+/// # impl Task for Slope {
+/// #     type Batch = Tensor;
+/// #     fn next_batch(&mut self, context: &Context) -> Result<Tensor> {
+/// #         let mut x = [0f32; 16];
+/// #         context.noise.fill_normal(0, &mut x);
+/// #         Ok(Tensor::new(&x, &Device::Cpu)?)
+/// #     }
+/// #     fn loss(&mut self, parameters: &Params, x: &Tensor, _: &Context) -> Result<Loss> {
+/// #         let error = (line(parameters, x)? - (x * 2.0)?)?;
+/// #         Ok(Loss::new(error.sqr()?.mean_all()?, x.dim(0)?))
+/// #     }
+/// # }
+/// # fn main() -> Result<()> {
+/// # let params = Params::init(Random::new(1), &Device::Cpu);
+/// # line(&params, &Tensor::new(&[0f32], &Device::Cpu)?)?; // asking for a parameter makes it
+/// # let schedule = Schedule { peak: 0.1, warmup: 0, ..Schedule::default() };
+/// # let optimiser = OptimiserConfig { weight_decay: 0.0, ..OptimiserConfig::default() };
+/// # let config = TrainerConfig { schedule, optimiser, ..TrainerConfig::default() };
+/// // What `Run` does, by hand: nothing is written.
+/// let identity = serde_json::json!({ "task": "slope" });
+/// let mut trainer = Trainer::new(config, params.vars(), 50, identity, Resources::default())?.with_seed(7);
+/// let outcome = trainer.run(&mut Slope, &mut Reporter::silent()?, &Stop::after(None))?;
+/// assert_eq!((outcome, trainer.step()), (Outcome::Finished, 50));
+/// assert!(trainer.average()?.contains_key("slope"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Trainer {
     config: TrainerConfig,

@@ -10,7 +10,11 @@ use std::process::{Command, Stdio};
 const DOCTESTS: [&str; 2] = ["candle-models/src/lib.rs", "examples/src/lib.rs"];
 
 /// What a fragment in C stands in: the guide's own functions, which a program brings.
-const C: &str = "#include <candle_models.h>\nint next_frame(float *, uint32_t *);\nvoid press(const uint32_t *);\nvoid fragment(void);\nvoid fragment(void) {\n";
+const C: &str = concat!(
+    "#include <candle_models.h>\n",
+    "int next_frame(float *, uint32_t *);\nvoid press(const uint32_t *);\n",
+    "void fragment(void);\nvoid fragment(void) {\n",
+);
 
 /// That a block is held by somebody: compiled, run or parsed.
 pub fn check(document: &Document, block: &Block) -> Result<(), String> {
@@ -46,13 +50,12 @@ fn rust(document: &Document, block: &Block) -> Result<(), String> {
 /// TOML is what one of our programs reads, or a part of a manifest.
 fn toml(path: &Path, text: &str) -> Result<(), String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
-    let text = Some(text);
     let taken = if table.contains_key("observation") {
-        candle_train::agent::config::description(text.unwrap_or_default()).map(drop)
+        candle_train::agent::config::description(text).map(drop)
     } else if path.starts_with("weights/policy-mlp") || path.starts_with("weights/policy-mamba") {
-        candle_train::policy::config::RunConfig::resolve("standard", text, &[]).map(drop)
+        candle_train::policy::config::RunConfig::resolve("standard", Some(text), &[]).map(drop)
     } else if path.starts_with("weights") {
-        candle_train::beam::config::RunConfig::resolve("c3", text, &[]).map(drop)
+        candle_train::beam::config::RunConfig::resolve("c3", Some(text), &[]).map(drop)
     } else if table.keys().all(|key| ["dependencies", "features", "lib", "package", "profile"].contains(&key.as_str())) {
         Ok(())
     } else {

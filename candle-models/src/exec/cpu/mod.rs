@@ -2,6 +2,65 @@
 //!
 //! A batch is cut into blocks of a few dozen rows whose values stay in the second-level cache, and threads take whole blocks:
 //! they meet once per batch. A single sequence is one block, whose operations the threads share one by one.
+//!
+//! ```
+//! # use candle_models::candle_core::{Device, Tensor};
+//! # use candle_models::engine::Runner;
+//! # use candle_models::exec::program::{Output, Wires};
+//! # use candle_models::exec::tensors::{Indices, TensorPass};
+//! # use candle_models::exec::{Executor, Operation, Values, Widths, operands};
+//! # use candle_models::network::{Layers, Network};
+//! # use candle_models::signature::{Signature, TensorSpec};
+//! # use std::sync::Arc;
+//! use candle_models::Result;
+//! use candle_models::exec::cpu::{Packer, Row, RowOut, Run};
+//!
+//! #[derive(Debug)]
+//! struct Square;
+//!
+//! impl Operation for Square {
+//! #     fn name(&self) -> &'static str {
+//! #         "square"
+//! #     }
+//! #     fn widths(&self, x: &[usize], _: &[usize]) -> Result<Widths> {
+//! #         let [x] = operands(self.name(), x)?;
+//! #         Ok(Widths::floats(x))
+//! #     }
+//! #     fn reference(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+//! #         let [x] = operands(self.name(), x)?;
+//! #         Ok(Values::floats(x.sqr()?))
+//! #     }
+//!     // Beside its name, widths and reference:
+//!     fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<Run>> {
+//!         let microseconds = 0.001 * wires.out()[0].width() as f32; // of a row, roughly
+//!         Ok(Some(packer.for_rows(microseconds, |x: &Row, y: &mut RowOut| {
+//!             y.floats(0).iter_mut().zip(x.x(0)).for_each(|(y, x)| *y = x * x);
+//!             Ok(())
+//!         })))
+//!     }
+//! }
+//!
+//! struct Net;
+//!
+//! impl Layers for Net {
+//!     fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
+//!         let x = e.input("x")?;
+//!         Ok(vec![Output::Floats(e.apply(Square, &[&x])?)])
+//!     }
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! # let [inputs, outputs] = ["x", "y"].map(|name| vec![TensorSpec::f32(name, &[2])]);
+//! # let signature = Signature { inputs, outputs, state: Vec::new() };
+//! let net = Network::of(("net", &()), signature, &Device::Cpu, Net)?;
+//! let mut runner = Runner::new(Arc::new(net), 1, 1)?;
+//! runner.set_f32("x", &[3.0, -2.0])?;
+//! runner.step(&[false])?;
+//! assert_eq!(runner.floats("y", 0)?, [9.0, 4.0]);
+//! assert!(runner.on_tensors().is_empty()); // the kernel ran, not the reference
+//! # Ok(())
+//! # }
+//! ```
 
 mod frame;
 mod pool;

@@ -4,6 +4,22 @@
 //!
 //! A step is one frame of `B` rows. Its inputs and states come in, its outputs and the states behind the frame go out; a reset is the
 //! caller's: zeros in place of the row's states. Indices are 64-bit integers, as ONNX wants them, and mean what they mean in the signature.
+//!
+//! ```
+//! use candle_models::bundle::Bundle;
+//! use candle_models::exec::graph::Definition;
+//! use candle_models::families;
+//! # fn main() -> candle_models::Result<()> {
+//! let graphs = families::shipped().graphs(&Bundle::open("../weights/policy-mlp")?)?;
+//! let (name, graph) = &graphs[0];
+//! let products = graph.definitions().filter(|(_, definition)| {
+//!     matches!(definition, Definition::Parameter { name, .. } if name.ends_with("linear.weight"))
+//! });
+//! assert_eq!(*name, "policy");
+//! assert!(products.count() >= 1); // parameters keep their names
+//! # Ok(())
+//! # }
+//! ```
 
 mod evaluate;
 

@@ -10,6 +10,16 @@
 //! ```
 //!
 //! A steering vector is not normalised: its squared norm is the number of elements.
+//!
+//! ```
+//! use candle_models::beam::Array;
+//!
+//! let array = Array::Ula { elements: 4 };
+//! let mut broadside = [0.0; 8];
+//! array.steering(0.0, 0.0, &mut broadside); // straight ahead: the same phase everywhere
+//! assert!(broadside.chunks(2).all(|x| x[0] == broadside[0] && x[1].abs() < 1e-6));
+//! assert_eq!(array.elements(), 4);
+//! ```
 
 use super::within;
 use crate::Result;

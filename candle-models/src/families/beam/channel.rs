@@ -7,6 +7,19 @@
 //! ```
 //!
 //! Shape letters: B channels, S steps, L paths, N_RX and N_TX elements, C beams.
+//!
+//! ```
+//! use candle_models::beam::{BeamConfig, Channels};
+//! use candle_models::random::Random;
+//! # fn main() -> candle_models::Result<()> {
+//! let config = BeamConfig::default().channel;
+//! let random = Random::new(1).stream("channels");
+//! let many = Channels::generate(&config, random, 0, 8, 1)?;
+//! let alone = Channels::generate(&config, random, 5, 1, 1)?;
+//! assert_eq!(many.at(5, 0).matrix(), alone.at(0, 0).matrix()); // channel 5 is channel 5
+//! # Ok(())
+//! # }
+//! ```
 
 use super::codebook::Codebook;
 use super::complex::{add_scaled, inner, inner_f64, product, squared_norm};

@@ -1,4 +1,15 @@
 //! Codebooks: fixed sets of unit-norm beams.
+//!
+//! ```
+//! use candle_models::beam::{Array, Codebook};
+//! # fn main() -> candle_models::Result<()> {
+//! let beams = Codebook::dft(&Array::Ula { elements: 4 }, 1, 4)?;
+//! let (a, b) = (beams.beam(0), beams.beam(1));
+//! let inner: f32 = a.iter().zip(b).map(|(a, b)| a * b).sum(); // the real part of their inner product
+//! assert!(inner.abs() < 1e-6); // beams of a DFT are orthogonal
+//! # Ok(())
+//! # }
+//! ```
 
 use super::array::{Array, MAX_ELEMENTS, phasor};
 use super::complex::{normalise, squared_norm};
@@ -67,6 +78,17 @@ impl CodebookConfig {
 }
 
 /// Unit-norm beams `[C, N, 2]`.
+///
+/// ```
+/// use candle_models::beam::{Array, Codebook};
+/// # fn main() -> candle_models::Result<()> {
+/// let beams = Codebook::dft(&Array::Ula { elements: 8 }, 1, 8)?;
+/// let power: f32 = beams.beam(3).iter().map(|x| x * x).sum();
+/// assert_eq!((beams.count(), beams.elements()), (8, 8));
+/// assert!((power - 1.0).abs() < 1e-6); // beams have unit norm
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Codebook {
     elements: usize,

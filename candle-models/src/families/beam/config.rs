@@ -115,6 +115,14 @@ pub enum DecisionConfig {
 }
 
 /// A beam controller.
+///
+/// ```
+/// use candle_models::beam::BeamConfig;
+///
+/// let config = BeamConfig::default();
+/// assert!(config.validate().is_ok());
+/// assert!(BeamConfig { measurements: 0, ..config }.validate().is_err());
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BeamConfig {

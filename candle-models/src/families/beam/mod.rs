@@ -5,6 +5,22 @@
 //! link gains in the end is `G = |w^H H f|^2`.
 //!
 //! Complex vectors lie as interleaved pairs `[N, 2]` (real, imaginary) in f32; a leading axis is the batch.
+//!
+//! ```
+//! use candle_models::beam::{BeamConfig, Channels, Codebook};
+//! use candle_models::random::Random;
+//! # fn main() -> candle_models::Result<()> {
+//! let config = BeamConfig::default().channel;
+//! let channels = Channels::generate(&config, Random::new(1).stream("channels"), 0, 1, 1)?;
+//! let link = channels.at(0, 0);
+//! let transmit = Codebook::dft(&config.transmit, 1, 32)?;
+//! let receive = Codebook::dft(&config.receive, 1, 16)?;
+//! let pairs = (0..transmit.count()).flat_map(|f| (0..receive.count()).map(move |w| (f, w)));
+//! let best = pairs.map(|(f, w)| link.gain(receive.beam(w), transmit.beam(f))).fold(0.0, f32::max);
+//! assert!(best > 0.0 && best <= 32.0 * 16.0 * link.paths() as f32 * 10.0);
+//! # Ok(())
+//! # }
+//! ```
 
 mod alignment;
 pub mod array;

@@ -33,6 +33,17 @@ pub struct Decided {
 const USER: &str = "user";
 
 /// Everything that is learned.
+///
+/// ```
+/// use candle_models::beam::Beam;
+/// use candle_models::bundle::Bundle;
+/// use candle_models::candle_core::Device;
+/// # fn main() -> candle_models::Result<()> {
+/// let controller = Beam::load(&Bundle::open("../weights/beam-c3")?, &Device::Cpu)?;
+/// assert_eq!(controller.sweep()?.elements(), 32); // the learned beams that the base station sweeps
+/// # Ok(())
+/// # }
+/// ```
 pub struct Beam {
     /// The configuration that it was made from.
     pub config: BeamConfig,

@@ -4,6 +4,15 @@
 //! A stick value `x` in [-1, 1] has class `floor(16 v + 0.5)` with `v = (x + 1) / 2`, the shoulder `floor(4 v + 0.5)`.
 //! The model's 81 logits follow the same order: one logit per button, then 17 per axis, then 5.
 //! The (component, class) pairs are also the 89 tokens of a WordLevel tokenizer, so that any tool can read logged actions.
+//!
+//! ```
+//! use candle_models::policy::actions::{Action, LOGITS, most_likely, nll};
+//!
+//! let logits = [0.0; LOGITS]; // nothing is more likely than anything else
+//! let cost = nll(&logits, &Action::default());
+//! assert!((cost[0] - 8.0 * 2f32.ln()).abs() < 1e-5); // eight buttons
+//! assert_eq!(most_likely(&logits).classes()[0], 0);
+//! ```
 
 use super::game::{Controller, buttons};
 use crate::files::{read_limited, write_atomic};
@@ -36,6 +45,13 @@ const SHOULDER: u8 = 5;
 const TOKENIZER_BYTES: u64 = 1 << 20;
 
 /// One component of an action.
+///
+/// ```
+/// use candle_models::policy::actions::{ACTION, COMPONENTS, LOGITS};
+///
+/// assert_eq!(COMPONENTS.len(), ACTION);
+/// assert_eq!(COMPONENTS.iter().map(|component| component.logits()).sum::<usize>(), LOGITS);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Component {
     /// The name, as in the tokens.
@@ -86,6 +102,18 @@ pub const fn group(i: usize) -> usize {
 }
 
 /// One frame's action: a class per component, always in range.
+///
+/// ```
+/// use candle_models::policy::actions::Action;
+/// # fn main() -> candle_models::Result<()> {
+/// let untouched = Action::default();
+/// assert_eq!(Action::from_ids(&untouched.to_ids())?, untouched);
+/// assert_eq!(Action::from_controller(&untouched.to_controller()), untouched);
+/// let refused = Action::from_ids(&[9; 13]).unwrap_err().to_string();
+/// assert!(refused.contains("expected a class of 0 to 1, found 9"), "{refused}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Action {
     classes: [u8; ACTION],

@@ -20,6 +20,17 @@
 //!
 //! Stored as named tensors, two per table: `NAME.keys` `[entries]` U32, rising, and `NAME.counts` `[entries]` U32. A key is a
 //! number in mixed base: the component's first key, plus the context's classes in the order above, plus the class.
+//!
+//! ```
+//! use candle_models::policy::actions::Action;
+//! use candle_models::policy::baselines::{Baselines, FIRST_ORDER};
+//!
+//! let game = vec![Action::default(); 100]; // nobody touches anything
+//! let tables = Baselines::fit([&game]);
+//! let likelihood = tables.evaluate(&game)[FIRST_ORDER].all();
+//! assert_eq!(likelihood.frames, 99);
+//! assert_eq!(likelihood.accuracy(), 1.0);
+//! ```
 
 use super::actions::{ACTION, Action, BUTTONS, COMPONENTS, GROUP_NAMES, GROUPS, group};
 use crate::tensors::NamedTensors;

@@ -7,6 +7,15 @@ use crate::nn::{MambaConfig, within};
 use serde::{Deserialize, Serialize};
 
 /// A policy.
+///
+/// ```
+/// use candle_models::policy::{BackboneConfig, PolicyConfig};
+///
+/// let config = PolicyConfig { backbone: BackboneConfig::Gru { layers: 2 }, ..PolicyConfig::default() };
+/// assert!(config.validate().is_ok());
+/// let refused = PolicyConfig { delay: 19, ..config }.validate().unwrap_err();
+/// assert_eq!(refused.to_string(), "config: delay: 19 is outside 0..=18");
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyConfig {

@@ -9,6 +9,17 @@
 //!
 //! The schema has 283 floats. The 287 that are published for this layout count four ids as floats; here they are ids.
 //! Columns 283 to 287 are zero, so that a row is a whole number of vector registers.
+//!
+//! ```
+//! use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
+//! use candle_models::policy::simulation::simulate;
+//! # fn main() -> candle_models::Result<()> {
+//! let (mut features, mut ids) = ([0.0; WIDTH], [0; IDS]);
+//! Embedding::default().encode(&simulate(1, 200), 130, 0, None, &mut features, &mut ids)?;
+//! assert!(features.iter().all(|x| x.is_finite()));
+//! # Ok(())
+//! # }
+//! ```
 
 use super::game::{Controller, Fighter, Game, PROJECTILES, PlayerFrame, Projectile, buttons};
 use crate::{Error, Result};
@@ -244,6 +255,18 @@ fn category(action_state: u16) -> usize {
 }
 
 /// What a player knows when the action of the next frame is chosen.
+///
+/// ```
+/// use candle_models::policy::{embedding::Observation, simulation::simulate};
+/// # fn main() -> candle_models::Result<()> {
+/// let game = simulate(1, 200);
+/// let seen = Observation::of(&game, 130, 1)?; // what player 1 knows when the action of frame 130 is chosen
+/// assert_eq!(seen.frame_id, game.frames[129].id);
+/// assert_eq!(seen.mirror().mirror(), seen);
+/// assert!(Observation::of(&game, 0, 1).is_err()); // nothing has been seen yet
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Observation {
     /// Stage id, as in [`Game::stage`].
@@ -330,6 +353,19 @@ pub fn mirror(features: &mut [f32], ids: &mut [u32]) {
 }
 
 /// The encoder: the schema and the player names that the policy knows.
+///
+/// ```
+/// use candle_models::policy::embedding::{Embedding, IDS, Observation, WIDTH};
+/// use candle_models::policy::simulation::simulate;
+/// # fn main() -> candle_models::Result<()> {
+/// let embedding = Embedding::new(&["Ann".to_owned()])?;
+/// let (mut features, mut ids) = ([0.0; WIDTH], [0; IDS]);
+/// let seen = Observation::of(&simulate(1, 200), 130, 0)?;
+/// embedding.observe(&seen, embedding.name_index("Ann"), &mut features, &mut ids)?;
+/// assert!(features.iter().all(|x| x.abs() <= 10.0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Embedding {
     names: Vec<String>,

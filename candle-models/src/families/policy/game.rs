@@ -2,6 +2,14 @@
 //!
 //! Values are as recorded; clamping and scaling belong to the embedding. Fields that a replay's format version does not
 //! have are zero, and so are numbers that are not finite. Coordinates are game units, percent is damage, times are frames of 1/60 s.
+//!
+//! ```
+//! use candle_models::policy::simulation::simulate;
+//!
+//! let game = simulate(1, 200);
+//! let [one, two] = game.frames[150].players;
+//! assert!(one.fighter.position[0].is_finite() && two.controller.main_stick[0].abs() <= 1.0);
+//! ```
 
 use crate::{Error, Result};
 
@@ -204,6 +212,14 @@ impl Frame {
 }
 
 /// A whole game between two players.
+///
+/// ```
+/// use candle_models::policy::simulation::simulate;
+///
+/// let game = simulate(1, 200);
+/// assert_eq!(game.frames.len(), 200);
+/// assert!(game.check().is_ok());
+/// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Game {
     /// Stage id: 2 FoD, 3 PS, 8 YS, 28 DL, 31 BF, 32 FD.

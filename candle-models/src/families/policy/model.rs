@@ -20,6 +20,19 @@ const ACTION_STATE_IDS: usize = 4;
 const VALUE: usize = 128;
 
 /// Observation to action.
+///
+/// ```
+/// use candle_models::policy::{Policy, PolicyConfig};
+/// use candle_models::prelude::*;
+/// use candle_models::random::Random;
+/// # fn main() -> candle_models::Result<()> {
+/// let policy = Policy::new(&PolicyConfig::default(), &Params::init(Random::new(0), &Device::Cpu))?;
+/// assert_eq!((policy.family(), policy.config().hidden), ("policy", 256));
+/// let state = policy.initial_state(2)?; // of two games
+/// assert_eq!(state.len(), policy.signature().state.len());
+/// # Ok(())
+/// # }
+/// ```
 pub type Policy = Network<PolicyLayers>;
 
 /// Tables and floats into one layer with layer norm and GELU, the backbone, the heads.

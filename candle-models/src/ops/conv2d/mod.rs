@@ -3,6 +3,24 @@
 //!
 //! Every place of the result is a product of a patch of `K L C` values, so the patches of a row make one product with packed weights. Not
 //! included: dilation and groups.
+//!
+//! ```
+//! use candle_models::candle_core::{DType, Device, Tensor};
+//! use candle_models::exec::{Executor, tensors::TensorExecutor};
+//! use candle_models::nn::{Linear, Params};
+//! use candle_models::ops::conv2d::{Conv2d, Conv2dShape};
+//! use candle_models::random::Random;
+//! use candle_models::tensors::NamedTensors;
+//! # fn main() -> candle_models::Result<()> {
+//! let shape = Conv2dShape { input: [8, 6], channels: 3, kernel: [3, 3], stride: [2, 2], padding: [1, 1] };
+//! let layer = Linear::new(3 * 3 * 3, 16, &Params::init(Random::new(1), &Device::Cpu))?; // a patch to 16 channels
+//! let inputs = NamedTensors::new();
+//! let mut e = TensorExecutor::new(&inputs, &[false; 2], Vec::new(), &Device::Cpu);
+//! let y = e.apply(Conv2d::new(shape, layer)?, &[&Tensor::ones((2, 8 * 6 * 3), DType::F32, &Device::Cpu)?])?;
+//! assert_eq!(y.dims(), [2, 4 * 3 * 16]);
+//! # Ok(())
+//! # }
+//! ```
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -20,6 +38,16 @@ use crate::{Error, Result};
 use candle_core::{Device, Tensor};
 
 /// Sizes of a convolution; pairs are down and across.
+///
+/// ```
+/// use candle_models::ops::conv2d::Conv2dShape;
+/// # fn main() -> candle_models::Result<()> {
+/// let shape = Conv2dShape { input: [8, 6], channels: 3, kernel: [3, 3], stride: [2, 2], padding: [1, 1] };
+/// assert_eq!(shape.output()?, [4, 3]);
+/// assert!(Conv2dShape { kernel: [11, 3], ..shape }.output().is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conv2dShape {
     /// Of the input: height and width.

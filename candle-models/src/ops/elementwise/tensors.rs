@@ -10,6 +10,16 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 /// A function applied to each element.
+///
+/// ```
+/// use candle_models::candle_core::{Device, Tensor};
+/// use candle_models::ops::Activation;
+/// # fn main() -> candle_models::Result<()> {
+/// let x = Tensor::new(&[-1f32, 2.0], &Device::Cpu)?;
+/// assert_eq!(Activation::Relu.reference(&x)?.to_vec1::<f32>()?, [0.0, 2.0]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {

@@ -1,4 +1,18 @@
 //! `a b`, value by value: both `[rows, W]` to the same shape.
+//!
+//! ```
+//! use candle_models::candle_core::{Device, Tensor};
+//! use candle_models::exec::{Executor, tensors::TensorExecutor};
+//! use candle_models::ops::multiply::Multiply;
+//! use candle_models::tensors::NamedTensors;
+//! # fn main() -> candle_models::Result<()> {
+//! let inputs = NamedTensors::new();
+//! let mut e = TensorExecutor::new(&inputs, &[false], Vec::new(), &Device::Cpu);
+//! let x = Tensor::new(&[[2f32, -3.0]], &Device::Cpu)?;
+//! assert_eq!(e.apply(Multiply, &[&x, &x])?.to_vec2::<f32>()?, [[4.0, 9.0]]);
+//! # Ok(())
+//! # }
+//! ```
 
 use crate::Result;
 use crate::exec::cpu::{self, Packer};

@@ -19,6 +19,19 @@ use crate::{Error, Result};
 use candle_core::Tensor;
 
 /// A normalisation with its gain and, for layer normalisation, its offset.
+///
+/// ```
+/// use candle_models::candle_core::Device;
+/// use candle_models::nn::{Norm, Params};
+/// # fn main() -> candle_models::Result<()> {
+/// let params = Params::description();
+/// assert!(Norm::layer(8, &params.pp("first"))?.bias.is_some());
+/// assert!(Norm::rms(8, &params.pp("second"))?.bias.is_none());
+/// let names: Vec<String> = params.specs().into_iter().map(|spec| spec.name).collect();
+/// assert_eq!(names, ["first.bias", "first.weight", "second.weight"]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Norm {
     /// Layer or RMS.

@@ -1,4 +1,18 @@
 //! `exp(x_i) / sum over j of exp(x_j)` over every group of a row: `x` `[rows, n G]` to the same shape, groups of `G` values.
+//!
+//! ```
+//! use candle_models::candle_core::{Device, Tensor};
+//! use candle_models::exec::{Executor, tensors::TensorExecutor};
+//! use candle_models::ops::softmax::Softmax;
+//! use candle_models::tensors::NamedTensors;
+//! # fn main() -> candle_models::Result<()> {
+//! let inputs = NamedTensors::new();
+//! let mut e = TensorExecutor::new(&inputs, &[false], Vec::new(), &Device::Cpu);
+//! let y = e.apply(Softmax { group: Some(2) }, &[&Tensor::new(&[[0f32, 0.0, 5.0, 5.0]], &Device::Cpu)?])?;
+//! assert_eq!(y.to_vec2::<f32>()?, [[0.5; 4]]);
+//! # Ok(())
+//! # }
+//! ```
 
 use super::exponentials;
 use crate::exec::cpu::{self, Packer};
