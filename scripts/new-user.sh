@@ -58,7 +58,9 @@ for game in range(60):
     distance = random.random((64, 2), np.float32)
     turn = np.concatenate([np.zeros(3, np.uint32), signal[:-3]])
     action = np.stack([turn, (distance[:, 0] * 5).astype(np.uint32)], 1)
-    save(f"{sys.argv[1]}/game{game}.safetensors", {"distance": distance, "signal": signal.reshape(-1, 1), "action": action})
+    # What an agent does not see may lie beside it.
+    others = {"reset": np.eye(1, 64, dtype=np.uint32)[0], "reward": np.zeros(64, np.float32)}
+    save(f"{sys.argv[1]}/game{game}.safetensors", {"distance": distance, "signal": signal.reshape(-1, 1), "action": action, **others})
 RECORD
 "$python" "$folder/record.py" "$folder/games"
 candle-train agent --description examples/data/agent.toml --episodes "$folder/games" --out "$folder/run" >"$folder/trained" 2>&1

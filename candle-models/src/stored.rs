@@ -130,8 +130,8 @@ impl Stored {
     }
 }
 
-/// Opens a safetensors file of any size and tells where its tensors lie. The header alone is read, and checked against the file's length: offsets
-/// without gap or overlap, sizes that agree with shape and dtype.
+/// Opens a safetensors file of any size and tells where its tensors lie. The header alone is read, and checked against the file's length:
+/// offsets without gap or overlap, sizes that agree with shape and dtype.
 ///
 /// ```
 /// # fn main() -> candle_models::Result<()> {

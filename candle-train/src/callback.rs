@@ -1,7 +1,7 @@
 //! What a program does beside a run: looks at its steps, adds figures to its log, ends it early.
 //!
-//! A [`Callback`] is added to a [`Run`](crate::run::Run) and changes nothing of what is learnt, but for the step at which it ends the run. With
-//! several ranks every rank adds the same ones, and those of rank 0 are called: what they say holds for all.
+//! A [`Callback`] is added to a [`Run`](crate::run::Run) and changes nothing of what is learnt, but for the step at which it ends the run.
+//! With several ranks every rank adds the same ones, and those of rank 0 are called: what they say holds for all.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
@@ -59,11 +59,11 @@ pub enum Flow {
     Stop,
 }
 
-/// What is called in a run, on rank 0. All calls of a run come in the order of its steps, those of one step in the order of these methods. An
-/// error ends the run with its text.
+/// What is called in a run, on rank 0. All calls of a run come in the order of its steps, those of one step in the order of these methods.
+/// An error ends the run with its text.
 pub trait Callback {
-    /// After a step and what its task makes of it; `figures` go into the step's line of the metrics, among `parts`. The steps behind the last
-    /// checkpoint of a run that was killed are made again when it is resumed, and so are their calls.
+    /// After a step and what its task makes of it; `figures` go into the step's line of the metrics, among `parts`. The steps behind the
+    /// last checkpoint of a run that was killed are made again when it is resumed, and so are their calls.
     ///
     /// # Errors
     /// Whatever is to end the run.

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 
-/// Size, inode, and the times of its last change of content and of status. The second time is the system's own, which no program sets: a file
-/// that was written, replaced, copied or restored has another one, even if its size and its modification time are the same.
+/// Size, inode, and the times of its last change of content and of status. The second time is the system's own, which no program sets: a
+/// file that was written, replaced, copied or restored has another one, even if its size and its modification time are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stamp {
     bytes: u64,

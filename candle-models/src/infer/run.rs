@@ -24,7 +24,8 @@ const EVERY: usize = 60;
 pub struct Arguments {
     /// Model directory.
     bundle: Option<PathBuf>,
-    /// Named tensors (.safetensors, `[frames, ...]` or `[sequences, frames, ...]` of the model's inputs; where `reset` `[frames]` is 1, an episode begins).
+    /// Named tensors (.safetensors, `[frames, ...]` or `[sequences, frames, ...]` of the model's inputs; where `reset` `[frames]` is 1, an
+    /// episode begins).
     inputs: Vec<PathBuf>,
     /// Run part I of N, 0/8 to 7/8 say, for jobs of an array: of several inputs so many files, of one file of tensors so many blocks of
     /// 64 sequences. The outputs of all parts, one behind the other, are those of one run, byte for byte.

@@ -174,7 +174,8 @@ impl Sequences {
     }
 }
 
-/// Where sequences of the shape `leading` begin from the initial state: at their first frame, and where `reset` is 1, unless that is an input.
+/// Where sequences of the shape `leading` begin from the initial state: at their first frame, and where `reset` is 1, unless that is an
+/// input.
 fn resets(specs: &[TensorSpec], tensors: &NamedTensors, leading: &[usize]) -> crate::Result<Vec<bool>> {
     let frames = leading[leading.len() - 1];
     let mut resets: Vec<bool> = (0..leading.iter().product()).map(|frame: usize| frame.is_multiple_of(frames)).collect();

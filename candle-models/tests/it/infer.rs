@@ -315,12 +315,11 @@ fn recorded_episodes_run_with_their_resets_and_what_no_input_names_is_left_unrea
     inputs.insert("uniform", greedy.broadcast_as((1, frames, ACTION)).unwrap().contiguous().unwrap());
     let (expected, _) = place.policy.unroll(&inputs, &resets, &place.policy.initial_state(1).unwrap()).unwrap();
     let found = NamedTensors::load_safetensors(place.path("out.safetensors")).unwrap();
-    assert_eq!(found.get("logits").unwrap().dims(), [frames, LOGITS]);
+    assert_eq!(found.get("logits").unwrap().dims(), [1, frames, LOGITS]);
     assert_close("logits", &values(&found, "logits"), &values(&expected, "logits"));
 
     // Side by side, each sequence has its own, and several files say once what was not read.
-    let both = recorded.map(|name, x| Ok(if name == "reward" { x.clone() } else { Tensor::stack(&[x, x], 0)? })).unwrap();
-    let mut both = both;
+    let mut both = recorded.map(|name, x| Ok(if name == "reward" { x.clone() } else { Tensor::stack(&[x, x], 0)? })).unwrap();
     let second = [flags(&starts[1..]), flags(&[3])].concat();
     both.insert("reset", Tensor::from_vec(second, (2, frames), &Device::Cpu).unwrap());
     both.save_safetensors(place.path("both.safetensors")).unwrap();

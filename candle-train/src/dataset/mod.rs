@@ -1,17 +1,17 @@
 //! Data sets of named tensors on disk, of any size.
 //!
-//! A data set is a folder of safetensors files, or one file. Each file has every tensor that the specs describe, with the same axes before the
-//! described ones: `[N, ...]`, rows one behind the other, or `[N, T, ...]`, sequences of rows side by side. Floats are stored as F32, F16 or BF16,
-//! indices as U8, U32, I32 or I64. Where rows are the frames of episodes, `reset` `[N]` or `[N, T]`, integers 0 and 1, may say where one begins; the
-//! first row of a file and of each of its sequences always begins one. What else lies in a file is not read.
+//! A data set is a folder of safetensors files, or one file. Each file has every tensor that the specs describe, with the same axes before
+//! the described ones: `[N, ...]`, rows one behind the other, or `[N, T, ...]`, sequences of rows side by side. Floats are stored as F32,
+//! F16 or BF16, indices as U8, U32, I32 or I64. Where rows are the frames of episodes, `reset` `[N]` or `[N, T]`, integers 0 and 1, may say
+//! where one begins; the first row of a file and of each of its sequences always begins one. What else lies in a file is not read.
 //!
 //! [`Dataset::open`] reads headers, and `reset`. Rows are read when they are asked for, with positioned reads and not through a map of the
-//! file: where a file is cut while a run goes on, a read is an error with its name, and a map would end the process by SIGBUS. The process holds
-//! the rows that it asked for, whatever the set's size; what the system keeps of the files beside them is its page cache. Values are checked
-//! as they are read. A file that is no longer the one that was opened, by size, inode and times, is refused.
+//! file: where a file is cut while a run goes on, a read is an error with its name, and a map would end the process by SIGBUS. The process
+//! holds the rows that it asked for, whatever the set's size; what the system keeps of the files beside them is its page cache. Values are
+//! checked as they are read. A file that is no longer the one that was opened, by size, inode and times, is refused.
 //!
-//! [`Loader`] makes batches of it for a [`Task`](crate::task::Task), ahead of the training. The order of an epoch follows from its address: a run that
-//! is resumed goes on at the number of its batch, with nothing to save.
+//! [`Loader`] makes batches of it for a [`Task`](crate::task::Task), ahead of the training. The order of an epoch follows from its address:
+//! a run that is resumed goes on at the number of its batch, with nothing to save.
 //!
 //! ```
 //! use candle_core::{Device, Tensor};
@@ -271,8 +271,8 @@ impl Dataset {
         Ok(Tensor::from_vec(values, [&[rows.len()], &spec.shape[..]].concat(), &Device::Cpu)?)
     }
 
-    /// Reads every value of every file once, several files at a time: what a run notes of its data, so that it is not continued with other data.
-    /// That takes as long as the disk needs, and checks every value before the first step.
+    /// Reads every value of every file once, several files at a time: what a run notes of its data, so that it is not continued with other
+    /// data. That takes as long as the disk needs, and checks every value before the first step.
     ///
     /// # Errors
     /// As [`Self::read`].

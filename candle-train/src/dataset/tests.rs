@@ -295,6 +295,9 @@ fn values_that_cannot_be_are_refused_when_they_are_read() {
     }
 }
 
+/// What happens to a file.
+type Change<'a> = &'a dyn Fn(&Path);
+
 #[test]
 fn a_file_that_changes_under_a_run_is_an_error_with_its_name() {
     let cut = |path: &Path| fs::OpenOptions::new().write(true).open(path).unwrap().set_len(300).unwrap();
@@ -308,7 +311,7 @@ fn a_file_that_changes_under_a_run_is_an_error_with_its_name() {
         file.seek(SeekFrom::End(-8)).and_then(|_| file.write_all(&[0; 8])).unwrap();
     };
     let gone = |path: &Path| fs::remove_file(path).unwrap();
-    let cases: [(&dyn Fn(&Path), &str); 4] =
+    let cases: [(Change, &str); 4] =
         [(&cut, "has changed"), (&replaced, "has changed"), (&written, "has changed"), (&gone, "No such file")];
     for (change, message) in cases {
         let dir = folder(&[4]);

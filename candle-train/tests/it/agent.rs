@@ -303,3 +303,19 @@ fn a_command_that_lacks_half_is_refused() {
         assert!(output.status.code() == Some(2) && stderr.contains(message), "{arguments:?}: {stderr}");
     }
 }
+
+#[test]
+fn a_recording_that_changes_under_a_run_ends_it_with_the_file_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for seed in 0..3 {
+        save(dir.path(), &format!("game{seed}.safetensors"), &example::play(Random::new(seed), 40).unwrap());
+    }
+    let mut config = RunConfig::preset("quick").unwrap();
+    (config.data.batch, config.data.unroll, config.data.held_out) = (4, 8, 0.0);
+    let recordings = episodes::open(dir.path(), &config.model).unwrap();
+    let plan = Plan::new(config, &recordings, Resources::default(), String::new()).unwrap();
+    let file = dir.path().join("game1.safetensors");
+    fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(400).unwrap();
+    let error = plan.train(&Place::memory(), &Stop::after(None)).map(drop).unwrap_err().to_string();
+    assert_eq!(error, format!("{}: the file has changed since it was opened", file.display()));
+}

@@ -1,5 +1,6 @@
-//! A task of one's own under the trainer, from files to answers: noisy samples of y = sin(3 x) are written to a folder, a small network learns from
-//! there with everything that the game policy has (schedule, averaging, checkpoints, resume, metrics, several ranks), and the engine answers.
+//! A task of one's own under the trainer, from files to answers: noisy samples of y = sin(3 x) are written to a folder, a small network
+//! learns from there with everything that the game policy has (schedule, averaging, checkpoints, resume, metrics, several ranks), and the
+//! engine answers.
 //!
 //! `cargo run --release --example train_regression -- [--steps N] [--out DIR]`; with the same DIR it continues.
 
