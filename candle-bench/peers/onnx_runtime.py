@@ -1,13 +1,12 @@
-"""ONNX Runtime on the CPU, on the network that PyTorch exports."""
+"""ONNX Runtime on the CPU: a step on the file that candle-models exports, a window on the one that PyTorch exports."""
 
 import io
 import warnings
 
 import numpy
-import torch
 
-from common import INPUTS, OUTPUTS, Streaming, read_inputs, require
-from policy import Policy
+from common import INPUTS, OUTPUTS, read_inputs, require
+from exported import Exported
 
 onnxruntime = require("onnxruntime")
 
@@ -16,92 +15,78 @@ def set_threads(case):
     """A session is made with its number; PyTorch only exports."""
 
 
-def export(policy, inputs, state):
-    """The network as ONNX bytes with fixed shapes. A step's state tensors become further inputs and outputs."""
+def export(policy, inputs):
+    """A window as ONNX bytes with fixed shapes."""
+    torch = require("torch")
     require("onnx")
-    states = [f"state.{i}" for i in range(len(state))]
-    names = [*(f"out.{name}" for name in OUTPUTS), *(f"after.{i}" for i in range(len(state)))]
     model = io.BytesIO()
-    arguments = (*(torch.from_numpy(a) for a in inputs), *state)
+    names = [f"output.{name}" for name in OUTPUTS]
     with torch.inference_mode(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tracing takes the fixed shapes for constants, which they are
-        torch.onnx.export(
-            policy.eval(), arguments, model, input_names=[*INPUTS, *states], output_names=names, opset_version=17, dynamo=False
-        )
+        arguments = tuple(torch.from_numpy(a) for a in inputs)
+        torch.onnx.export(policy.eval(), arguments, model, input_names=[*INPUTS], output_names=names, opset_version=17, dynamo=False)
     return model.getvalue()
 
 
-def session(model, threads):
+def session(model, case):
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.intra_op_num_threads, options.inter_op_num_threads = case["threads"], 1
+    # What is known of every shape is folded: the axis that candle-models leaves open has one length here.
+    options.add_free_dimension_override_by_name("batch", case["batch"])
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-class Bound:
-    """Inputs and outputs bound once to fixed memory: a call copies nothing. Inputs that the graph does not use are gone from it."""
-
-    def __init__(self, session, inputs, outputs):
-        self.session, self.binding, self.outputs = session, session.io_binding(), outputs
-        used = {i.name for i in session.get_inputs()}
-        for name, value in inputs.items():
-            if name in used:
-                self.binding.bind_ortvalue_input(name, value)
-        for name, value in outputs.items():
-            self.binding.bind_ortvalue_output(name, value)
-
-    def run(self):
-        self.session.run_with_iobinding(self.binding)
-        return [self.outputs[f"out.{name}"] for name in OUTPUTS]
+def bound(session, inputs, outputs):
+    """A call with inputs and outputs bound to these arrays: it copies nothing. Inputs that the graph does not use are gone from it."""
+    binding, used = session.io_binding(), {i.name for i in session.get_inputs()}
+    buffer = lambda array: ("cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    for name in used & inputs.keys():
+        binding.bind_input(name, *buffer(inputs[name]))
+    for name, array in outputs.items():
+        binding.bind_output(name, *buffer(array))
+    # The binding borrows the memory.
+    return lambda _kept=(inputs, outputs): session.run_with_iobinding(binding)
 
 
-def ort_value(array):
-    """A copy in memory of its own: `ortvalue_from_numpy` borrows the array's without keeping it alive."""
-    value = onnxruntime.OrtValue.ortvalue_from_shape_and_type(array.shape, array.dtype, "cpu")
-    value.update_inplace(numpy.ascontiguousarray(array))
-    return value
+KINDS = {"tensor(float)": numpy.float32, "tensor(int64)": numpy.int64}
 
 
-def output_values(batch, leading):
-    shapes = {"logits": (81, numpy.float32), "value": (1, numpy.float32), "action": (13, numpy.int64)}
-    arrays = {f"out.{name}": numpy.zeros((batch, *leading, width), dtype) for name, (width, dtype) in shapes.items()}
-    return {name: ort_value(array) for name, array in arrays.items()}
-
-
-class Step(Streaming):
+class Step(Exported):
     def __init__(self, case):
+        self.session = session(case["onnx"], case)
         super().__init__(case)
-        policy, batch = Policy(case["bundle"], streaming=True), case["batch"]
-        state = policy.initial_state(batch)
-        running = session(export(policy, self.frames[0], state), case["threads"])
-        # The state goes back and forth between two sets of buffers.
-        sets = [[ort_value(s.numpy()) for s in state] for _ in range(2)]
-        outputs = output_values(batch, ())
-        self.turn, self.bound = 0, []
-        for frame in self.frames:
-            inputs = {name: ort_value(a) for name, a in zip(INPUTS, frame)}
-            for a, b in (sets, sets[::-1]):
-                before = {f"state.{i}": v for i, v in enumerate(a)}
-                after = {f"after.{i}": v for i, v in enumerate(b)}
-                self.bound.append(Bound(running, inputs | before, outputs | after))
 
-    def call(self):
-        self.turn = 1 - self.turn
-        return self.bound[2 * self.next() + 1 - self.turn].run()
+    def arrays(self, prefix, ends):
+        """Shapes and types by name; the batch is the axis that the file leaves open."""
+        found = {end.name.removeprefix(prefix): end for end in ends if end.name.startswith(prefix)}
+        return {name: ((self.batch, *end.shape[1:]), KINDS[end.type]) for name, end in found.items()}
+
+    def states(self):
+        return self.arrays("state.", self.session.get_inputs())
+
+    def results(self):
+        return self.arrays("output.", self.session.get_outputs())
+
+    def bind(self, given, found):
+        return bound(self.session, given, found)
 
 
 class Window:
     def __init__(self, case):
-        inputs = read_inputs(case)
-        running = session(export(Policy(case["bundle"], streaming=False), inputs, ()), case["threads"])
-        self.bound = Bound(running, {n: ort_value(a) for n, a in zip(INPUTS, inputs)}, output_values(case["batch"], (case["frames"],)))
+        require("torch")
+        from policy import Policy
 
-    def call(self):
-        return self.bound.run()
+        inputs = read_inputs(case)
+        running = session(export(Policy(case["bundle"], streaming=False), inputs), case)
+        shapes = {"logits": (81, numpy.float32), "value": (1, numpy.float32), "action": (13, numpy.int64)}
+        self.outputs = {name: numpy.zeros((case["batch"], case["frames"], width), kind) for name, (width, kind) in shapes.items()}
+        self.call = bound(running, dict(zip(INPUTS, inputs)), {f"output.{name}": array for name, array in self.outputs.items()})
 
     def first_outputs(self):
-        return {name: value.numpy() for name, value in zip(OUTPUTS, self.call())}
+        self.call()
+        return self.outputs
 
 
 PASSES = {"step": Step, "window": Window}

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The Python side of `candle-bench peers`: one JSON request per line on stdin, one JSON answer per line on stdout.
 
-    {"op": "hello"}                                    -> {"ok": {"pytorch": "...", "onnxruntime": "...", "jax": "..."}}, null where missing
-    {"op": "prepare", "library": "pytorch" | "pytorch-compile" | "pytorch-graphs" | "onnxruntime" | "jax", "device": "cpu" | "cuda:0",
-     "dtype": "f32" | "bf16", "bundle": DIR, "pass": "step" | "window" | "train" | "product", "batch": B, "frames": T,
-     "threads": N, "inputs": FILE, "outputs": FILE}
+    {"op": "hello"}                                    -> {"ok": {"pytorch": "...", "onnxruntime": "...", ...}}, null where missing
+    {"op": "prepare", "library": "pytorch" | "pytorch-compile" | "pytorch-graphs" | "onnxruntime" | "openvino" | "jax",
+     "device": "cpu" | "cuda:0", "dtype": "f32" | "bf16", "bundle": DIR, "onnx": FILE or null, "pass": "step" | "window" | "train" | "product",
+     "batch": B, "frames": T, "threads": N, "inputs": FILE, "outputs": FILE}
                                                        -> {"ok": {}}
     {"op": "round", "calls": N}                        -> {"ok": {"latencies_us": [...], "seconds": S}}
     {"op": "peak"}                                     -> {"ok": peak of this process's resident set in KiB}
@@ -13,7 +13,8 @@ and {"error": "one line"} when a request fails, {"unavailable": "one line"} when
 no such pass, or computes on more threads than it may. `inputs` are safetensors `[B, frames, ...]` by name. A step takes them frame
 by frame, round and round, with the state carried on; its outputs are those of the first round from the initial state.
 A window or a training step takes them whole. A training step's output is `loss` [2], before and after the first update.
-On the CPU there are PyTorch, eager and compiled, ONNX Runtime and JAX, in f32; on a GPU PyTorch in its three forms. A product has no inputs
+`onnx` is the network's step as candle-models exports it, for the libraries that run such a file.
+On the CPU there are PyTorch, eager and compiled, ONNX Runtime, OpenVINO and JAX, in f32; on a GPU PyTorch in its three forms. A product has no inputs
 and outputs: it multiplies two B x B matrices T times a call.
 """
 
@@ -43,11 +44,19 @@ COUNTED_S = 0.1
 COUNT_TOLERANCE = 1.1
 
 # What a library needs, and the module of its passes by the kind of its device.
-PACKAGES = {"pytorch": "torch", "pytorch-compile": "torch", "pytorch-graphs": "torch", "onnxruntime": "onnxruntime", "jax": "jax"}
+PACKAGES = {
+    "pytorch": "torch",
+    "pytorch-compile": "torch",
+    "pytorch-graphs": "torch",
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "jax": "jax",
+}
 MODULES = {
     ("pytorch", "cpu"): "pytorch",
     ("pytorch-compile", "cpu"): "pytorch",
     ("onnxruntime", "cpu"): "onnx_runtime",
+    ("openvino", "cpu"): "openvino_step",
     ("jax", "cpu"): "jax_policy",
     ("pytorch", "cuda"): "cuda",
     ("pytorch-compile", "cuda"): "cuda",
@@ -64,8 +73,6 @@ def subject_of(case):
     name = MODULES.get((library, device.split(":")[0]))
     if name is None or (beam and (library, device) != ("pytorch", "cpu")):
         raise Unavailable(f"{library} has no {wanted} pass{' of a beam controller' if beam else ''} on {device} here")
-    if library == "onnxruntime":
-        require("torch")  # exports the network
     require(PACKAGES[library])
     module = importlib.import_module(name)
     kind = importlib.import_module("beam").BeamTrain if beam else module.PASSES.get(wanted)
@@ -135,7 +142,7 @@ def answer(prepared, request):
     """The case and its subject from then on, and what to answer."""
     match request["op"]:
         case "hello":
-            return prepared, {"pytorch": version("torch"), "onnxruntime": version("onnxruntime"), "jax": version("jax")}
+            return prepared, {library: version(package) for library, package in PACKAGES.items() if "-" not in library}
         case "prepare":
             prepared.clear()  # the old one's memory goes first
             return [request, prepare(request)], {}

@@ -1,22 +1,24 @@
-//! The other side of a comparison: a Python process that holds the same network and answers one JSON line per request.
+//! The other side of a comparison: processes that hold the same network and answer one JSON line per request, one in Python and one in Rust.
 //!
 //! Requests are `{"op": "hello"}`, `{"op": "prepare", ...}` with the fields of [`PeerCase`], `{"op": "round", "calls": n}` and `{"op": "peak"}`;
 //! an answer is `{"ok": {...}}`, `{"error": "one line"}` or `{"unavailable": "one line"}` where a
-//! library is not installed or has no such pass. The process lives as long as the comparison, so rounds can
+//! library is not installed or has no such pass. A process lives as long as the comparison, so rounds can
 //! be interleaved without starting an interpreter in between.
 
 use crate::case::Pass;
 use crate::harness::{Round, Rounds};
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// Which library runs the network over there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Library {
     /// PyTorch, eager.
@@ -25,10 +27,67 @@ pub enum Library {
     PytorchCompile,
     /// PyTorch, eager, captured as one CUDA graph with its copies.
     PytorchGraphs,
-    /// ONNX Runtime on the network that PyTorch exported.
+    /// ONNX Runtime: a step that candle-models exported, a window that PyTorch exported.
     Onnxruntime,
+    /// OpenVINO, on the step that candle-models exported.
+    Openvino,
     /// JAX, jitted, on the CPU.
     Jax,
+    /// tract, on the step that candle-models exported.
+    Tract,
+    /// Plain Candle, without the operations of candle-models.
+    Candle,
+    /// Burn on its CPU backend flex.
+    Burn,
+}
+
+/// The program that answers for a library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// `candle-bench/peers/peer.py`.
+    Python,
+    /// The crate `candle-bench/peers/rust`.
+    Rust,
+}
+
+impl Library {
+    /// Who answers for it.
+    pub fn side(self) -> Side {
+        match self {
+            Self::Tract | Self::Candle | Self::Burn => Side::Rust,
+            Self::Pytorch | Self::PytorchCompile | Self::PytorchGraphs | Self::Onnxruntime | Self::Openvino | Self::Jax => Side::Python,
+        }
+    }
+
+    /// Whether it runs a step that candle-models exports.
+    pub fn runs_exported_steps(self) -> bool {
+        matches!(self, Self::Onnxruntime | Self::Openvino | Self::Tract)
+    }
+
+    /// Whom limits of a pass on the CPU are judged against: every library that has the pass. torch.compile is left out, which takes minutes a
+    /// case and unrolls the scan's loop over the frames.
+    pub fn rivals(pass: Pass) -> &'static [Self] {
+        match pass {
+            Pass::Step => &[Self::Onnxruntime, Self::Openvino, Self::Tract, Self::Candle, Self::Burn, Self::Pytorch, Self::Jax],
+            Pass::Window => &[Self::Onnxruntime, Self::Pytorch, Self::Jax],
+            Pass::Train => &[Self::Pytorch, Self::Jax],
+            Pass::Product => &[Self::Pytorch],
+        }
+    }
+
+    /// Its name on the command line: `pytorch-compile`.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// The package whose version counts, and in which form it runs where it has several.
+    fn package(self) -> (String, &'static str) {
+        match self {
+            Self::PytorchCompile => (Self::Pytorch.name(), " compiled"),
+            Self::PytorchGraphs => (Self::Pytorch.name(), " in a CUDA graph"),
+            other => (other.name(), ""),
+        }
+    }
 }
 
 /// The work that the peer is to do.
@@ -42,6 +101,8 @@ pub struct PeerCase {
     pub dtype: String,
     /// Directory with `config.json` and `model.safetensors`.
     pub bundle: PathBuf,
+    /// Its step as candle-models exports it, for the libraries that run one.
+    pub onnx: Option<PathBuf>,
     /// What one call does.
     pub pass: Pass,
     /// Rows of a call.
@@ -56,28 +117,17 @@ pub struct PeerCase {
     pub outputs: PathBuf,
 }
 
-/// Names and versions of the peer's libraries; `None` for what is not installed.
+/// Versions of a peer's libraries by name; `None` for what is not installed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Versions {
-    /// `2.11.0`.
-    pub pytorch: Option<String>,
-    /// `1.25.1`.
-    pub onnxruntime: Option<String>,
-    /// `0.10.2`.
-    pub jax: Option<String>,
-}
+#[serde(transparent)]
+pub struct Versions(BTreeMap<String, Option<String>>);
 
 impl Versions {
     /// `onnxruntime 1.25.1`.
     pub fn of(&self, library: Library) -> String {
-        let (name, version, form) = match library {
-            Library::Pytorch => ("pytorch", &self.pytorch, ""),
-            Library::PytorchCompile => ("pytorch", &self.pytorch, " compiled"),
-            Library::PytorchGraphs => ("pytorch", &self.pytorch, " in a CUDA graph"),
-            Library::Onnxruntime => ("onnxruntime", &self.onnxruntime, ""),
-            Library::Jax => ("jax", &self.jax, ""),
-        };
-        format!("{name} {}{form}", version.as_deref().unwrap_or("missing"))
+        let (name, form) = library.package();
+        let version = self.0.get(&name).and_then(Option::as_deref).unwrap_or("missing");
+        format!("{name} {version}{form}")
     }
 }
 
@@ -117,17 +167,20 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts `python script` and waits until it has imported its libraries.
-    pub fn start(python: &Path, script: &Path) -> Result<Self> {
-        let name = format!("{} {}", python.display(), script.display());
-        let mut child = Command::new(python)
-            .arg(script)
+    /// Starts a program and waits until it has loaded its libraries.
+    ///
+    /// # Errors
+    /// If it cannot be started or does not answer.
+    pub fn start(mut command: Command) -> Result<Self> {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let name = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Ctrl-C is for this process, which ends the peer.
             .process_group(0)
             .spawn()
-            .with_context(|| format!("{name}: cannot be started (candle-bench/peers/setup.sh makes the environment)"))?;
+            .with_context(|| format!("{name}: cannot be started (candle-bench/peers/setup.sh makes what is needed)"))?;
         let (Some(requests), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
             bail!("{name}: has no pipes");
         };
@@ -182,6 +235,38 @@ impl Rounds for Peer {
     }
 }
 
+/// The peers of a comparison, each started when the first of its libraries is asked for.
+#[derive(Default)]
+pub struct Processes {
+    commands: BTreeMap<Side, Command>,
+    running: BTreeMap<Side, Peer>,
+    failed: BTreeMap<Side, Unavailable>,
+}
+
+impl Processes {
+    /// Adds how a side is started.
+    pub fn with(mut self, side: Side, command: Command) -> Self {
+        self.commands.insert(side, command);
+        self
+    }
+
+    /// The process that answers for a library.
+    ///
+    /// # Errors
+    /// [`Unavailable`] where it does not start: the libraries of the other side may be there.
+    pub fn of(&mut self, library: Library) -> Result<&mut Peer> {
+        let side = library.side();
+        if let Some(command) = self.commands.remove(&side) {
+            match Peer::start(command) {
+                Ok(peer) => drop(self.running.insert(side, peer)),
+                Err(error) => drop(self.failed.insert(side, Unavailable { reason: format!("{error:#}") })),
+            }
+        }
+        let missing = || self.failed.get(&side).cloned().unwrap_or_else(|| Unavailable { reason: format!("no peer in {side:?} here") });
+        Ok(self.running.get_mut(&side).ok_or_else(missing)?)
+    }
+}
+
 impl Drop for Peer {
     fn drop(&mut self) {
         // The end of its input ends the peer's loop; a peer that hangs is killed. Neither failure can be acted upon.
@@ -201,6 +286,7 @@ impl Drop for Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn script(body: &str) -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -208,8 +294,14 @@ mod tests {
         file
     }
 
+    fn command(program: &str, script: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.arg(script);
+        command
+    }
+
     fn start(body: &str) -> Result<Peer> {
-        Peer::start(Path::new("sh"), script(body).path())
+        Peer::start(command("sh", script(body).path()))
     }
 
     const HELLO: &str = r#"read -r line; [ "$line" = '{"op":"hello"}' ] || exit 1
@@ -259,7 +351,22 @@ esac; done"#
 
     #[test]
     fn a_missing_interpreter_says_how_to_get_one() {
-        let error = Peer::start(Path::new("/nowhere/python"), Path::new("peer.py")).err().unwrap().to_string();
+        let error = Peer::start(command("/nowhere/python", Path::new("peer.py"))).err().unwrap().to_string();
         assert!(error.contains("/nowhere/python") && error.contains("setup.sh"), "{error}");
+    }
+
+    #[test]
+    fn libraries_are_asked_for_where_they_are_and_one_side_does_without_the_other() {
+        let python = script(HELLO);
+        let mut processes = Processes::default()
+            .with(Side::Python, command("sh", python.path()))
+            .with(Side::Rust, Command::new("/nowhere/candle-bench-peer"));
+        for _ in 0..2 {
+            let error = processes.of(Library::Tract).err().unwrap();
+            let Unavailable { reason } = error.downcast_ref().unwrap();
+            assert!(reason.contains("/nowhere/candle-bench-peer") && reason.contains("setup.sh"), "{reason}");
+            assert_eq!(processes.of(Library::Onnxruntime).unwrap().versions().of(Library::Onnxruntime), "onnxruntime 1.25.1");
+        }
+        assert!(Processes::default().of(Library::Jax).err().unwrap().is::<Unavailable>());
     }
 }

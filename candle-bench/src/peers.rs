@@ -6,18 +6,22 @@ use crate::figure::Figure;
 use crate::harness::{self, Comparison, Rounds, Settings, Timed};
 use crate::host::Host;
 use crate::network::{FEW, Network, Place};
-use crate::peer::{Library, Peer, PeerCase, Unavailable};
+use crate::peer::{Library, PeerCase, Processes, Unavailable};
 use crate::report::charts::{self, Across, Panel, Sample, lines, network, present};
-use crate::suite::{Common, DeviceArgument, Python, Suite, SuiteRun};
+use crate::suite::{Common, DeviceArgument, Programs, Suite, SuiteRun};
 use crate::table::{Record, Shown, compared_sides, micros, optional, rounds_in_turn};
+use crate::target::{Judged, Sides};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result, bail};
-use clap::ValueEnum;
+use candle_models::bundle::Bundle;
+use candle_models::exec::graph::Tables;
+use candle_models::infer::onnx_model;
+use candle_models::registry::Registry;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Ratios to PyTorch, ONNX Runtime and JAX on the same weights and inputs, in interleaved rounds.
+/// Ratios to other libraries on the same weights and inputs, in interleaved rounds.
 #[derive(clap::Args)]
 pub struct Peers {
     #[command(flatten)]
@@ -25,7 +29,7 @@ pub struct Peers {
     #[command(flatten)]
     device: DeviceArgument,
     /// Whom to compare with.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "onnxruntime,pytorch,jax")]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "onnxruntime,openvino,tract,candle,burn,pytorch,jax")]
     libraries: Vec<Library>,
     /// What to compare.
     #[arg(long, value_name = "PASS", value_delimiter = ',', default_value = "step,window,train")]
@@ -40,7 +44,7 @@ pub struct Peers {
     #[arg(long, value_name = "B", default_value_t = 32)]
     train_batch: usize,
     #[command(flatten)]
-    python: Python,
+    programs: Programs,
 }
 
 impl Suite for Peers {
@@ -67,10 +71,10 @@ impl Suite for Peers {
             threads: common.threads.clone(),
             place: self.device.open()?,
         };
-        let mut peer = self.python.start()?;
+        let mut peers = self.programs.processes();
         let count = suite.cases().len();
         bench.begin(&common.settings.describe_comparison(), Some(count));
-        let run = suite.run(&mut peer, &common.settings, &bench.host.clone(), |row| bench.add(row))?;
+        let run = suite.run(&mut peers, &common.settings, &bench.host.clone(), |row| bench.add(row))?;
         let disagreeing = bench.rows().iter().filter(|row| !row.agreement.holds()).count();
         if disagreeing > 0 {
             bench.refuse(format!("outputs disagree in {disagreeing} of {count} cases"));
@@ -230,8 +234,8 @@ pub struct PeerSuite {
 }
 
 impl PeerSuite {
-    /// The cases in the order of the table. Training is beside eager PyTorch and JAX: ONNX Runtime does not train, and torch.compile unrolls
-    /// the scan's loop over the frames, which takes it minutes to compile backwards.
+    /// The cases in the order of the table. On training and windows those libraries are asked that have them: torch.compile unrolls the scan's loop
+    /// over the frames, which takes it minutes to compile backwards.
     pub fn cases(&self) -> Vec<(Network, Case, Library)> {
         let mut cases = Vec::new();
         for network in &self.networks {
@@ -256,11 +260,12 @@ impl PeerSuite {
     }
 
     /// Compares every case; `seen` is called after each. Where the outputs disagree, nothing is timed; what the peer does not have is left out.
-    pub fn run(&self, peer: &mut Peer, settings: &Settings, host: &Host, mut seen: impl FnMut(&PeerRow)) -> Result<PeerRun> {
+    pub fn run(&self, peers: &mut Processes, settings: &Settings, host: &Host, mut seen: impl FnMut(&PeerRow)) -> Result<PeerRun> {
         let scratch = tempfile::tempdir().context("no directory for the inputs of the peer")?;
         let mut run = PeerRun::default();
         for (network, case, library) in self.cases() {
-            let row = match compare(&network, case, library, peer, &Bench { settings, host, scratch: scratch.path(), place: &self.place }) {
+            let row = match compare(&network, case, library, peers, &Bench { settings, host, scratch: scratch.path(), place: &self.place })
+            {
                 Ok(row) => row,
                 Err(error) => {
                     run.leave_out(library, error.downcast()?);
@@ -280,19 +285,34 @@ pub struct PeerRun {
     /// The cases that were compared.
     pub rows: Vec<PeerRow>,
     /// How many cases of a library, by its name, were left out for a reason.
-    left_out: BTreeMap<(String, String), usize>,
+    left_out: BTreeMap<(Library, String), usize>,
 }
 
 impl PeerRun {
     fn leave_out(&mut self, library: Library, why: Unavailable) {
-        let name = library.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-        *self.left_out.entry((name, why.reason)).or_default() += 1;
+        *self.left_out.entry((library, why.reason)).or_default() += 1;
     }
 
     /// A line for every library and reason, `jax: 8 cases left out: ...`.
     pub fn left_out(&self) -> impl Iterator<Item = String> {
         let cases = |&n: &usize| if n == 1 { "1 case".to_owned() } else { format!("{n} cases") };
-        self.left_out.iter().map(move |((library, reason), n)| format!("{library}: {} left out: {reason}", cases(n)))
+        self.left_out.iter().map(move |((library, reason), n)| format!("{}: {} left out: {reason}", library.name(), cases(n)))
+    }
+
+    /// Our time over that of the fastest peer, of cases that differ in their library alone. A peer whose outputs disagree did other work and
+    /// does not count; who is missing is named.
+    pub fn beside_fastest(&self) -> Judged {
+        let missing = self.left_out.keys().map(|(library, _)| library.name());
+        let disagreeing = self.rows.iter().filter(|row| row.comparison.is_none()).map(|row| format!("{} ({})", row.peer, row.agreement));
+        let without: Vec<String> = missing.chain(disagreeing).collect();
+        let compared = self.rows.iter().filter_map(|row| Some((row, row.comparison.as_ref()?)));
+        // Each was set beside ours in rounds of its own: the ratio tells who is faster, whatever the machine did meanwhile.
+        let Some((row, c)) = compared.min_by(|(_, a), (_, b)| a.ratio.total_cmp(&b.ratio)) else {
+            return Judged { found: f64::NAN, found_ci: None, evidence: format!("no peer: without {}", without.join(", ")) };
+        };
+        let (peer, rounds) = (row.peer.clone(), c.rounds);
+        let sides = Sides { ours_us: c.ours_us.p50, peer, theirs_us: c.theirs_us.p50, rounds, without };
+        Judged { found: 1.0 / c.ratio, found_ci: Some(c.ratio_ci.inverse()), evidence: sides.to_string() }
     }
 
     /// The rows where none may be missing.
@@ -310,13 +330,25 @@ struct Bench<'a> {
     place: &'a Place,
 }
 
-fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, bench: &Bench) -> Result<PeerRow> {
+/// A network's step as a file for runtimes of ONNX, with its tables multiplied into their layer, as our side and the others have them.
+fn exported(network: &Network, file: PathBuf) -> Result<PathBuf> {
+    let reason = |error: candle_models::Error| Unavailable { reason: error.to_string() };
+    let graphs = Registry::new([network.family]).graphs(&Bundle::open(&network.original)?, Tables::Folded).map_err(reason)?;
+    let (name, graph) = graphs.first().context("a bundle without a network")?;
+    std::fs::write(&file, onnx_model(name, graph)?).with_context(|| file.display().to_string())?;
+    Ok(file)
+}
+
+fn compare(network: &Network, case: Case, library: Library, peers: &mut Processes, bench: &Bench) -> Result<PeerRow> {
+    let peer = peers.of(library)?;
+    let export = case.pass == Pass::Step && library.runs_exported_steps();
     let inputs = Inputs::random(&*network.load()?, &case);
     let theirs = PeerCase {
         library,
         device: case.device.clone(),
         dtype: if case.device == "cpu" { "f32".to_owned() } else { case.dtype.clone() },
         bundle: std::path::absolute(&network.original)?,
+        onnx: export.then(|| exported(network, bench.scratch.join("step.onnx"))).transpose()?,
         pass: case.pass,
         batch: case.batch,
         frames: case.frames,
@@ -351,26 +383,32 @@ fn compare(network: &Network, case: Case, library: Library, peer: &mut Peer, ben
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peer::Side;
     use crate::stats::{Interval, Summary};
     use crate::table::markdown;
     use crate::testing;
     use candle_core::{DType, Device, Tensor};
     use candle_models::tensors::NamedTensors;
+    use std::process::Command;
 
-    /// A peer that gives these answers for every library but JAX, which it does not have.
-    fn peer_without_jax(answers: &Path, script: &Path) -> Peer {
+    /// Peers that give these answers for every library but JAX, which they do not have; a `prepare` is noted in a file beside the script.
+    fn peers_without_jax(answers: &Path, script: &Path) -> Processes {
         let program = format!(
-            r#"read -r line; echo '{{"ok":{{"pytorch":"2.11.0","onnxruntime":"1.25.1","jax":null}}}}'
+            r#"read -r line; echo '{{"ok":{{"pytorch":"2.11.0","onnxruntime":"1.25.1","tract":"0.23.9","jax":null}}}}'
 while read -r line; do case "$line" in
   *'"library":"jax"'*) echo '{{"unavailable":"no package jax"}}';;
-  *'"op":"prepare"'*) cp '{}' "$(expr "$line" : '.*"outputs":"\([^"]*\)"')"; echo '{{"ok":{{}}}}';;
+  *'"op":"prepare"'*) echo "$line" >> "$0.asked"; cp '{}' "$(expr "$line" : '.*"outputs":"\([^"]*\)"')"; echo '{{"ok":{{}}}}';;
   *) calls=$(expr "$line" : '.*"calls":\([0-9]*\)')
      echo "{{\"ok\":{{\"latencies_us\":[$(seq -s, 1 "$calls" | sed 's/[0-9][0-9]*/5.0/g')],\"seconds\":0.001}}}}";;
 esac; done"#,
             answers.display()
         );
         std::fs::write(script, program).unwrap();
-        Peer::start(Path::new("sh"), script).unwrap()
+        [Side::Python, Side::Rust].into_iter().fold(Processes::default(), |peers, side| {
+            let mut command = Command::new("sh");
+            command.arg(script);
+            peers.with(side, command)
+        })
     }
 
     fn peer(comparison: Option<Comparison>) -> PeerRow {
@@ -420,7 +458,7 @@ esac; done"#,
 
         let suite = PeerSuite {
             networks: vec![network],
-            libraries: vec![Library::Jax, Library::Pytorch],
+            libraries: vec![Library::Jax, Library::Pytorch, Library::Tract],
             passes: vec![Pass::Step],
             step_batches: vec![1],
             window_batches: vec![1],
@@ -430,12 +468,53 @@ esac; done"#,
             place: Place::cpu(),
         };
         let settings = Settings { warm_up_s: 0.0, window_s: 1e-3, rounds: 4, ..Settings::default() };
-        let mut peer = peer_without_jax(&file, &scratch.path().join("peer.sh"));
-        let run = suite.run(&mut peer, &settings, &Host::detect(None), |_| {}).unwrap();
-        assert_eq!(run.rows.len(), 1);
-        assert_eq!((run.rows[0].peer.as_str(), run.rows[0].comparison.as_ref().unwrap().theirs_us.p50), ("pytorch 2.11.0", 5.0));
+        let script = scratch.path().join("peer.sh");
+        let mut peers = peers_without_jax(&file, &script);
+        let run = suite.run(&mut peers, &settings, &Host::detect(None), |_| {}).unwrap();
+        let found = run.rows.iter().map(|row| (row.peer.as_str(), row.comparison.as_ref().unwrap().theirs_us.p50));
+        assert_eq!(found.collect::<Vec<_>>(), [("pytorch 2.11.0", 5.0), ("tract 0.23.9", 5.0)]);
+        // What runs exported steps is given one, the others are not.
+        let asked = std::fs::read_to_string(script.with_extension("sh.asked")).unwrap();
+        let given = |library: &str| asked.lines().find(|line| line.contains(library)).is_some_and(|line| line.contains("step.onnx"));
+        assert!(given("\"tract\"") && !given("\"pytorch\""), "{asked}");
         let expected = "jax: 1 case left out: no package jax";
         assert_eq!(run.left_out().collect::<Vec<_>>(), [expected]);
+        let judged = run.beside_fastest();
+        assert!(judged.found > 0.0 && judged.evidence.ends_with(" rounds; without jax"), "{}", judged.evidence);
         assert_eq!(run.whole().unwrap_err().to_string(), expected);
+    }
+
+    #[test]
+    fn limits_are_judged_against_the_fastest_peer_that_did_the_same_work() {
+        let beside = |name: &str, ratio: f64| {
+            let at = |us: f64| Summary::of(&[us, us]).unwrap();
+            let interval = Interval { low: ratio / 1.25, high: ratio * 1.25 };
+            let comparison = Comparison {
+                ours_us: at(100.0),
+                theirs_us: at(100.0 * ratio),
+                ratio,
+                ratio_ci: interval,
+                ratio_range: interval,
+                rounds: 6,
+            };
+            PeerRow { peer: name.to_owned(), agreement: Agreement { worst: 1e-6, ..peer(None).agreement }, ..peer(Some(comparison)) }
+        };
+        let disagreeing = PeerRow { peer: "tract 0.23.9".to_owned(), ..peer(None) };
+        let mut run = PeerRun { rows: vec![beside("a 1", 2.0), disagreeing, beside("b 2", 0.5), beside("c 3", 1.0)], ..PeerRun::default() };
+        run.leave_out(Library::Jax, Unavailable { reason: "no package jax".to_owned() });
+        run.leave_out(Library::Burn, Unavailable { reason: "no such pass".to_owned() });
+        let judged = run.beside_fastest();
+        assert_eq!((judged.found, judged.found_ci), (2.0, Some(Interval { low: 1.6, high: 2.5 })));
+        let sides = Sides::read(&judged.evidence).unwrap();
+        assert_eq!((sides.peer.as_str(), sides.theirs_us, sides.rounds), ("b 2", 50.0, 6));
+        assert_eq!(sides.without[..2], ["jax", "burn"]);
+        assert!(sides.without[2].starts_with("tract 0.23.9 (logits"), "{:?}", sides.without);
+
+        run.rows.retain(|row| row.comparison.is_none());
+        let none = run.beside_fastest();
+        assert!(
+            none.found.is_nan() && none.found_ci.is_none() && none.evidence.starts_with("no peer: without jax, burn, tract"),
+            "{none:?}"
+        );
     }
 }

@@ -5,7 +5,7 @@ use crate::harness::Settings;
 use crate::host::{self, Host};
 use crate::interrupt::EXIT_CODE;
 use crate::network::{Network, Place};
-use crate::peer::Peer;
+use crate::peer::{Peer, Processes, Side};
 use crate::table::{Record, Report};
 use crate::text::terminal_width;
 use anyhow::{Context, Result, ensure};
@@ -83,6 +83,17 @@ pub struct Python {
     pub script: PathBuf,
 }
 
+/// The programs that answer for every library.
+#[derive(clap::Args)]
+pub struct Programs {
+    /// The peers in Python.
+    #[command(flatten)]
+    pub python: Python,
+    /// The peers in Rust (candle-bench/peers/setup.sh builds them).
+    #[arg(long, value_name = "FILE", default_value = "candle-bench/peers/rust/target/release/candle-bench-peer")]
+    pub rust_peer: PathBuf,
+}
+
 impl DeviceArgument {
     /// Opens the device.
     ///
@@ -99,7 +110,25 @@ impl Python {
     /// # Errors
     /// If it cannot be started.
     pub fn start(&self) -> Result<Peer> {
-        Peer::start(&self.python, &self.script)
+        Peer::start(self.command())
+    }
+
+    fn command(&self) -> std::process::Command {
+        let mut command = std::process::Command::new(&self.python);
+        command.arg(&self.script);
+        command
+    }
+
+    /// The peers in Python alone.
+    pub fn processes(&self) -> Processes {
+        Processes::default().with(Side::Python, self.command())
+    }
+}
+
+impl Programs {
+    /// The peers, each started when it is needed.
+    pub fn processes(&self) -> Processes {
+        self.python.processes().with(Side::Rust, std::process::Command::new(&self.rust_peer))
     }
 }
 

@@ -35,6 +35,17 @@ pub struct TargetRow {
     pub evidence: String,
 }
 
+/// Our time over that of the fastest peer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judged {
+    /// The ratio; not a number where no peer did the same work.
+    pub found: f64,
+    /// Its 95% interval.
+    pub found_ci: Option<Interval>,
+    /// [`Sides`], or why there are none.
+    pub evidence: String,
+}
+
 /// What a ratio to a peer was made from; its text is the evidence of such a row, and is read back from it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sides {
@@ -46,24 +57,29 @@ pub struct Sides {
     pub theirs_us: f64,
     /// Rounds of either side.
     pub rounds: usize,
+    /// Peers that it was not judged against: those that are missing, and those whose outputs disagree.
+    pub without: Vec<String>,
 }
 
 impl std::fmt::Display for Sides {
-    /// `74.8 us, onnxruntime 1.25.1 158.0 us, 6 rounds`.
+    /// `74.8 us, onnxruntime 1.25.1 158.0 us, 6 rounds; without jax, tract`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { ours_us, peer, theirs_us, rounds } = self;
-        write!(f, "{ours_us:.1} us, {peer} {theirs_us:.1} us, {rounds} rounds")
+        let Self { ours_us, peer, theirs_us, rounds, without } = self;
+        write!(f, "{ours_us:.1} us, {peer} {theirs_us:.1} us, {rounds} rounds")?;
+        if without.is_empty() { Ok(()) } else { write!(f, "; without {}", without.join(", ")) }
     }
 }
 
 impl Sides {
     /// What [`Display`](std::fmt::Display) wrote; nothing for any other evidence.
     pub fn read(evidence: &str) -> Option<Self> {
+        let (evidence, without) = evidence.split_once("; without ").unwrap_or((evidence, ""));
+        let without = without.split(", ").filter(|peer| !peer.is_empty()).map(str::to_owned).collect();
         let (ours, rest) = evidence.split_once(" us, ")?;
         let (theirs, rounds) = rest.rsplit_once(" us, ")?;
         let (peer, theirs) = theirs.rsplit_once(' ')?;
         let rounds = rounds.strip_suffix(" rounds")?.parse().ok()?;
-        Some(Self { ours_us: ours.parse().ok()?, peer: peer.to_owned(), theirs_us: theirs.parse().ok()?, rounds })
+        Some(Self { ours_us: ours.parse().ok()?, peer: peer.to_owned(), theirs_us: theirs.parse().ok()?, rounds, without })
     }
 }
 
@@ -184,9 +200,13 @@ mod tests {
 
     #[test]
     fn the_sides_of_a_ratio_are_read_back_from_its_evidence() {
-        let sides = Sides { ours_us: 74.8, peer: "onnxruntime 1.25.1".into(), theirs_us: 158.0, rounds: 6 };
-        assert_eq!(sides.to_string(), "74.8 us, onnxruntime 1.25.1 158.0 us, 6 rounds");
-        assert_eq!(Sides::read(&sides.to_string()), Some(sides));
+        let all = Sides { ours_us: 74.8, peer: "onnxruntime 1.25.1".into(), theirs_us: 158.0, rounds: 6, without: Vec::new() };
+        assert_eq!(all.to_string(), "74.8 us, onnxruntime 1.25.1 158.0 us, 6 rounds");
+        let some = Sides { without: vec!["jax".into(), "tract 0.23.9 (logits by 1.0e-1)".into()], ..all.clone() };
+        assert_eq!(some.to_string(), "74.8 us, onnxruntime 1.25.1 158.0 us, 6 rounds; without jax, tract 0.23.9 (logits by 1.0e-1)");
+        for sides in [all, some] {
+            assert_eq!(Sides::read(&sides.to_string()), Some(sides));
+        }
         for other in
             ["11.2 us, bare 9.1 us, medians", "outputs disagree: logits by 1.0e-1", "", "174.3 ms, bare 173.0 ms, median of 8 rounds"]
         {

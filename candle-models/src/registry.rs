@@ -21,7 +21,7 @@
 
 use crate::bundle::{self, Bundle, CARD, Manifest, ParameterSpec, Storage};
 use crate::engine::Model;
-use crate::exec::graph::Graph;
+use crate::exec::graph::{Graph, Tables};
 use crate::nn::Params;
 use crate::{Error, Result};
 use candle_core::Device;
@@ -189,11 +189,11 @@ impl<F: Family + ?Sized> Registry<F> {
     ///
     /// # Errors
     /// As [`Registry::networks`]; if a network is not recorded or has an operation without a formula.
-    pub fn graphs(&self, bundle: &Bundle) -> Result<Vec<(&'static str, Graph)>> {
+    pub fn graphs(&self, bundle: &Bundle, tables: Tables) -> Result<Vec<(&'static str, Graph)>> {
         let family = self.family(bundle)?;
         let parameters = bundle.read_parameters(&family.parameters(bundle)?)?;
         let networks = family.networks(bundle, &Params::stored(parameters.clone(), &Device::Cpu))?;
-        let graph = |model: &dyn Model| Graph::new(model, parameters.iter().map(|(name, parameter)| (name, &parameter.tensor)));
+        let graph = |model: &dyn Model| Graph::new(model, parameters.iter().map(|(name, parameter)| (name, &parameter.tensor)), tables);
         networks.iter().map(|(name, model)| Ok((*name, graph(&**model)?))).collect()
     }
 

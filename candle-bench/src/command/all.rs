@@ -5,7 +5,7 @@ use crate::host::Host;
 use crate::interrupt::EXIT_CODE;
 use crate::recommend::{self, Recommendation};
 use crate::run::{Run, suites};
-use crate::suite::{self, DeviceArgument, Python};
+use crate::suite::{self, DeviceArgument, Programs, Python};
 use crate::{report, text};
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct All {
     #[arg(long, value_name = "NAME")]
     pub host: Option<String>,
     #[command(flatten)]
-    pub python: Python,
+    pub programs: Programs,
 }
 
 /// Most threads of a call in any of the suites.
@@ -42,8 +42,9 @@ struct Part {
     quick: String,
 }
 
-/// Suites that take long, and those that train ahead or have a peer, measure the bundles of the first family that ships some.
-fn parts(families: &Families, on_gpu: bool) -> Vec<Part> {
+/// Suites that take long, and those that train ahead or have a peer, measure the bundles of the first family that ships some. Peers in Rust
+/// are compared with where they have been built.
+fn parts(families: &Families, programs: &Programs, on_gpu: bool) -> Vec<Part> {
     let of = |bundles: &[&str], rest: &str| bundles.iter().map(|b| format!("--bundles {b}")).collect::<Vec<_>>().join(" ") + " " + rest;
     let every: Vec<&str> = families.iter().flat_map(|family| family.shipped()).copied().collect();
     let first = families.iter().map(|family| family.shipped()).find(|bundles| !bundles.is_empty()).unwrap_or_default();
@@ -55,7 +56,8 @@ fn parts(families: &Families, on_gpu: bool) -> Vec<Part> {
     // A GPU computes in its weights' dtype and has no use for threads.
     let (narrow, dtypes, libraries) = match on_gpu {
         true => ("bf16", "f32,bf16,f16", "pytorch,pytorch-graphs"),
-        false => ("q8", "f32,bf16,q8", "onnxruntime,pytorch,jax"),
+        false if programs.rust_peer.exists() => ("q8", "f32,bf16,q8", "onnxruntime,openvino,tract,candle,burn,pytorch,jax"),
+        false => ("q8", "f32,bf16,q8", "onnxruntime,openvino,pytorch,jax"),
     };
     let (threads, one) = (if on_gpu { "--threads 1" } else { "--threads 1,2" }, "--threads 1");
     let both = format!("--dtypes f32,{narrow}");
@@ -103,8 +105,9 @@ impl Part {
             line.extend(["--device".to_owned(), all.device.device.to_string()]);
         }
         if self.suite == PEERS {
-            let Python { python, script } = &all.python;
-            line.extend(["--python".to_owned(), python.display().to_string(), "--script".to_owned(), script.display().to_string()]);
+            let Programs { python: Python { python, script }, rust_peer } = &all.programs;
+            let files = [("--python", python), ("--script", script), ("--rust-peer", rust_peer)];
+            line.extend(files.into_iter().flat_map(|(option, file)| [option.to_owned(), file.display().to_string()]));
         }
         line
     }
@@ -116,7 +119,7 @@ impl Part {
 
     /// Why it cannot run, where that is known before.
     fn not_available(&self, all: &All, on_gpu: bool) -> Option<String> {
-        let python = &all.python.python;
+        let python = &all.programs.python.python;
         // A name alone is looked for where programs lie.
         if self.suite == PEERS && python.components().count() > 1 && !python.exists() {
             return Some(format!("{} is not there; candle-bench/peers/setup.sh makes it.", python.display()));
@@ -132,7 +135,7 @@ pub fn all(families: &Families, arguments: &All) -> Result<ExitCode> {
     println!("{host}.\nLatencies in microseconds. Methods, every column and charts: {}", out.join(report::REPORT).display());
     let on_gpu = arguments.device.open()?.device.is_cuda();
     let (mut failed, mut interrupted) = (Vec::new(), false);
-    for part in parts(families, on_gpu) {
+    for part in parts(families, &arguments.programs, on_gpu) {
         println!("\n## {}\n", part.suite);
         if let Some(why) = part.not_available(arguments, on_gpu) {
             println!("Not available: {why}");
@@ -193,9 +196,10 @@ mod tests {
         let (host, families) = (Host::detect(Some("bench-1".to_owned())), &families::shipped());
         for (quick, on_gpu) in [(true, false), (false, false), (true, true), (false, true)] {
             let python = Python { python: "python3".into(), script: "peer.py".into() };
+            let programs = Programs { python, rust_peer: "candle-bench-peer".into() };
             let device = DeviceArgument { device: if on_gpu { DeviceChoice::Cuda(0) } else { DeviceChoice::Cpu } };
-            let all = All { quick, device, out: None, host: None, python };
-            for part in parts(families, on_gpu) {
+            let all = All { quick, device, out: None, host: None, programs };
+            for part in parts(families, &all.programs, on_gpu) {
                 let parsed = crate::command::command(families).try_get_matches_from(part.line(&all, Path::new("out"), &host)).unwrap();
                 let name = parsed.subcommand_name().unwrap();
                 assert!(name == part.suite && suites(families).iter().any(|entry| entry.name == name), "{}", part.suite);

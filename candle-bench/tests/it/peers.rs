@@ -28,12 +28,13 @@ sys.meta_path.insert(0, Missing())
         "--backbones",
         "mlp",
         "--libraries",
-        "jax,onnxruntime,pytorch-compile,pytorch-graphs",
+        "jax,onnxruntime,openvino,pytorch-compile,pytorch-graphs,tract",
         "--passes",
         "step",
         "--batches",
         "1,2",
     ]);
+    command.args(["--rust-peer", "/nowhere/candle-bench-peer"]);
     command.args(["--threads", "1", "--out"]).arg(scratch.join("out")).env("PYTHONPATH", &stand_in).env("PYTHONDONTWRITEBYTECODE", "1");
     run(&mut command)
 }
@@ -41,17 +42,21 @@ sys.meta_path.insert(0, Missing())
 #[test]
 fn every_missing_package_is_named_with_the_command_that_installs_it() {
     let scratch = tempfile::tempdir().unwrap();
-    let (code, _, said) = peers_without("jax,torch,onnxruntime", scratch.path());
+    let (code, _, said) = peers_without("jax,torch,onnxruntime,openvino", scratch.path());
     assert_eq!(code, Some(1), "{said}");
     for line in [
         "error: jax: 2 cases left out: the Python package jax is not installed; candle-bench/peers/setup.sh installs it",
-        // Without PyTorch there is nothing that exports the network to it.
-        "error: onnxruntime: 2 cases left out: the Python package torch is not installed; candle-bench/peers/setup.sh installs it",
+        "error: onnxruntime: 2 cases left out: the Python package onnxruntime is not installed; candle-bench/peers/setup.sh installs it",
+        "error: openvino: 2 cases left out: the Python package openvino is not installed; candle-bench/peers/setup.sh installs it",
         "error: pytorch-compile: 2 cases left out: the Python package torch is not installed; candle-bench/peers/setup.sh installs it",
         "error: pytorch-graphs: 2 cases left out: pytorch-graphs has no step pass on cpu here",
     ] {
         assert!(said.lines().any(|found| found == line), "{line}: {said}");
     }
+    assert!(
+        said.contains("error: tract: 2 cases left out: /nowhere/candle-bench-peer: cannot be started (candle-bench/peers/setup.sh"),
+        "{said}"
+    );
 }
 
 #[test]

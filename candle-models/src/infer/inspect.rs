@@ -6,6 +6,7 @@ use super::output::{line, print};
 use crate::bundle::{CARD, StoredParameter};
 use crate::cli;
 use crate::exec::SAMPLE;
+use crate::exec::graph::Tables;
 use crate::registry::Registry;
 use crate::signature::{ANY, Signature, TensorSpec, Values};
 use anyhow::Result;
@@ -31,7 +32,7 @@ pub struct Arguments {
 pub fn run(registry: &Registry<dyn InferFamily>, arguments: &Arguments) -> Result<()> {
     if arguments.forward {
         let opened = Opened::new(registry, &arguments.bundle)?;
-        return Ok(print(forward::program(&opened, &registry.graphs(&opened.bundle)?)?)?);
+        return Ok(print(forward::program(&opened, &registry.graphs(&opened.bundle, Tables::AsStored)?)?)?);
     }
     let report = Report::new(registry, &arguments.bundle)?;
     if arguments.json { Ok(line(report.json())?) } else { report.print() }

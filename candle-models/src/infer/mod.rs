@@ -31,6 +31,7 @@ mod tensors;
 pub use compare::{Comparison, Difference, Measure, RandomSequences};
 pub use demo::{Demo, find_shipped};
 pub use family::{Call, Columns, Help, InferFamily, Opened, Reader, Source, Work};
+pub use onnx::model as onnx_model;
 pub use output::{Column, Failed, Output, TensorFile, line};
 pub use tensors::{Finish, excerpt, percentiles};
 

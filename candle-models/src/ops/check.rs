@@ -3,7 +3,7 @@
 
 use crate::engine::tests::allocation::allocations_here;
 use crate::exec::cpu::CpuExecutor;
-use crate::exec::graph::Graph;
+use crate::exec::graph::{Graph, Tables};
 use crate::exec::program::{Output, Program, Sequence};
 use crate::exec::tape::{Differentiable, Tapes};
 use crate::exec::tensors::{Indices, TensorExecutor};
@@ -182,7 +182,7 @@ impl<O: Operation, F: Fn(&[Tensor]) -> O> Case<'_, F> {
     }
 
     fn in_standard_operators(&self, plain: &[f64]) {
-        let graph = Graph::of_program(&self.program(Target::Cpu), []).unwrap();
+        let graph = Graph::of_program(&self.program(Target::Cpu), [], Tables::AsStored).unwrap();
         let inputs = self.x.iter().enumerate().map(|(i, x)| (format!("x{i}"), x.clone())).collect();
         let (outputs, _) = graph.step(&inputs, &NamedTensors::new()).unwrap();
         assert_close("in standard operators", &flat(outputs.get("y").unwrap()), plain, 1e-5);

@@ -126,6 +126,7 @@ impl BeamSuite {
             device: "cpu".to_owned(),
             dtype: "f32".to_owned(),
             bundle: scratch.path().join("bundle"),
+            onnx: None,
             pass: Pass::Train,
             batch: self.batch,
             frames: case.frames,

@@ -9,12 +9,12 @@ use crate::harness::{self, OnDevice, Settings, Timed};
 use crate::host::Host;
 use crate::network::{Network, Place};
 use crate::ops::gpu as roof;
-use crate::peer::{Library, Peer, PeerCase};
+use crate::peer::{Library, PeerCase, Processes};
 use crate::peers::PeerSuite;
 use crate::startup::Start;
 use crate::stats::Interval;
 use crate::suite::{Common, DeviceArgument, Python, Suite, SuiteRun};
-use crate::target::{Limit, TargetRow};
+use crate::target::{Judged, Limit, TargetRow};
 use anyhow::{Context, Result, bail};
 use candle_core::{DType, Tensor};
 use candle_models::device::{self, Purpose};
@@ -58,9 +58,12 @@ impl Suite for Gpu {
             sizes: Sizes::default(),
             settings: common.settings.clone(),
         };
-        let mut peer = if self.alone { None } else { Some(self.python.start()?) };
+        let mut peers = self.python.processes();
+        if !self.alone {
+            peers.of(Library::Pytorch)?;
+        }
         bench.begin(&format!("{} {}", common.settings.describe(), common.settings.describe_comparison()), None);
-        suite.run(peer.as_mut(), &bench.host.clone(), |row| bench.add(row));
+        suite.run((!self.alone).then_some(&mut peers), &bench.host.clone(), |row| bench.add(row));
         common.settings.interrupt.check()
     }
 }
@@ -110,7 +113,7 @@ const COMPARED: [usize; 3] = [1, 32, 256];
 impl GpuSuite {
     /// Measures everything; `seen` is called after each figure. Without a peer there are no comparisons. What an interrupt keeps from
     /// being measured has no row.
-    pub fn run(&self, mut peer: Option<&mut Peer>, host: &Host, mut seen: impl FnMut(&TargetRow)) -> Vec<TargetRow> {
+    pub fn run(&self, mut peers: Option<&mut Processes>, host: &Host, mut seen: impl FnMut(&TargetRow)) -> Vec<TargetRow> {
         let mut rows = Vec::new();
         let mut add = |row: TargetRow| {
             if self.settings.interrupt.came() {
@@ -124,16 +127,16 @@ impl GpuSuite {
                 self.step(network, limits, host).into_iter().for_each(&mut add);
             }
         }
-        if let Some(peer) = peer.as_deref_mut() {
+        if let Some(peers) = peers.as_deref_mut() {
             for network in [&self.mlp, &self.mamba] {
                 for batch in COMPARED {
-                    add(self.ratio(network, batch, peer, host));
+                    add(self.ratio(network, batch, peers, host));
                 }
             }
         }
         add(self.scan(host));
-        if let Some(peer) = peer {
-            self.sizes.products.iter().for_each(|&size| add(self.product(size, peer, host)));
+        if let Some(peers) = peers {
+            self.sizes.products.iter().for_each(|&size| add(self.product(size, peers, host)));
         }
         add(self.first_answer(host));
         rows
@@ -186,7 +189,7 @@ impl GpuSuite {
     }
 
     /// Our time over that of PyTorch in a CUDA graph, same weights, inputs and dtype.
-    fn ratio(&self, network: &Network, batch: usize, peer: &mut Peer, host: &Host) -> TargetRow {
+    fn ratio(&self, network: &Network, batch: usize, peers: &mut Processes, host: &Host) -> TargetRow {
         let library = if self.place.device.is_cuda() { Library::PytorchGraphs } else { Library::Pytorch };
         let suite = PeerSuite {
             networks: vec![network.clone()],
@@ -200,10 +203,9 @@ impl GpuSuite {
             place: self.place.clone(),
         };
         let mut compare = || {
-            let row = suite.run(peer, &self.settings, host, |_| {})?.whole()?.pop().context("nothing was compared")?;
-            let c = row.comparison.with_context(|| format!("outputs disagree: {}", row.agreement))?;
-            let evidence = format!("{:.1} us, {} {:.1} us, {} rounds", c.ours_us.p50, row.peer, c.theirs_us.p50, c.rounds);
-            Ok((1.0 / c.ratio, c.ratio_ci.inverse(), evidence))
+            let Judged { found, found_ci, evidence } = suite.run(peers, &self.settings, host, |_| {})?.beside_fastest();
+            let interval = found_ci.with_context(|| evidence.clone())?;
+            Ok((found, interval, evidence))
         };
         let what = format!("{} step over PyTorch's", network.kind());
         let found = compare();
@@ -232,7 +234,7 @@ impl GpuSuite {
     }
 
     /// Our rate of a square product over PyTorch's.
-    fn product(&self, size: usize, peer: &mut Peer, host: &Host) -> TargetRow {
+    fn product(&self, size: usize, peers: &mut Processes, host: &Host) -> TargetRow {
         let case = self.case(&self.mlp, Pass::Product, size, self.sizes.calls);
         let mut compare = || {
             let theirs = PeerCase {
@@ -240,6 +242,7 @@ impl GpuSuite {
                 device: case.device.clone(),
                 dtype: case.dtype.clone(),
                 bundle: self.mlp.original.clone(),
+                onnx: None,
                 pass: Pass::Product,
                 batch: size,
                 frames: case.frames,
@@ -247,6 +250,7 @@ impl GpuSuite {
                 inputs: Default::default(),
                 outputs: Default::default(),
             };
+            let peer = peers.of(theirs.library)?;
             peer.prepare(&theirs)?;
             let dtype = self.dtype()?;
             let [a, b] = [self.random(&[size, size], dtype)?, self.random(&[size, size], dtype)?];

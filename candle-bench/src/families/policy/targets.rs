@@ -8,11 +8,11 @@ use crate::host::Host;
 use crate::load::{Arrivals, LoadSuite, SESSIONS};
 use crate::network::{Network, Place};
 use crate::ops::Peaks;
-use crate::peer::{Library, Peer};
+use crate::peer::{Library, Processes};
 use crate::peers::PeerRow;
 use crate::peers::PeerSuite;
-use crate::suite::{Common, Python, Suite, SuiteRun};
-use crate::target::{Limit, Sides, TargetRow};
+use crate::suite::{Common, Programs, Suite, SuiteRun};
+use crate::target::{Judged, Limit, TargetRow};
 use anyhow::{Context, Result, ensure};
 use candle_models::engine::{Engine, Options, Session};
 use candle_models::policy::PolicyFamily;
@@ -28,7 +28,7 @@ pub struct Targets {
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     load_seconds: f64,
     #[command(flatten)]
-    python: Python,
+    programs: Programs,
 }
 
 impl Suite for Targets {
@@ -56,9 +56,11 @@ impl Suite for Targets {
             load_seconds: self.load_seconds,
             settings: common.settings.clone(),
         };
-        let mut peer = self.python.start()?;
+        let mut peers = self.programs.processes();
+        // Most of them: without it there is little to judge.
+        peers.of(Library::Onnxruntime)?;
         bench.begin(&common.settings.describe_comparison(), None);
-        suite.run(&mut peer, &bench.host.clone(), |row| bench.add(row)).map(drop)
+        suite.run(&mut peers, &bench.host.clone(), |row| bench.add(row)).map(drop)
     }
 }
 
@@ -79,84 +81,83 @@ pub struct TargetSuite {
 
 impl TargetSuite {
     /// Measures everything; `seen` is called after each figure.
-    pub fn run(&self, peer: &mut Peer, host: &Host, mut seen: impl FnMut(&TargetRow)) -> Result<Vec<TargetRow>> {
+    pub fn run(&self, peers: &mut Processes, host: &Host, mut seen: impl FnMut(&TargetRow)) -> Result<Vec<TargetRow>> {
         let mut rows = Vec::new();
         let mut add = |row: TargetRow| {
             seen(&row);
             rows.push(row);
         };
-        self.peers(peer, host, &mut add)?;
+        self.peers(peers, host, &mut add)?;
         self.overheads(host, &mut add)?;
         self.load(host, &mut add)?;
         add(self.memory(host)?);
         Ok(rows)
     }
 
-    fn peers(&self, peer: &mut Peer, host: &Host, add: &mut impl FnMut(TargetRow)) -> Result<()> {
-        let (onnx, torch) = (Library::Onnxruntime, Library::Pytorch);
+    fn peers(&self, peers: &mut Processes, host: &Host, add: &mut impl FnMut(TargetRow)) -> Result<()> {
         let [mlp, narrow_mlp] = &self.mlp;
         let [mamba, narrow_mamba] = &self.mamba;
         for (batch, most) in [(1, 0.70), (8, 0.85), (32, 0.85), (256, 0.95)] {
-            self.ratio("MLP step over ONNX Runtime's", mlp, (Pass::Step, batch, onnx, most), peer, host, add)?;
+            self.ratio("MLP step over the fastest peer's", mlp, (Pass::Step, batch, most), peers, host, add)?;
         }
-        self.ratio("8-bit MLP step over ONNX Runtime's f32", narrow_mlp, (Pass::Step, 1, onnx, 0.4), peer, host, add)?;
-        self.ratio("Mamba step over PyTorch's", mamba, (Pass::Step, 1, torch, 0.25), peer, host, add)?;
-        self.ratio("8-bit Mamba step over PyTorch's f32", narrow_mamba, (Pass::Step, 1, torch, 0.12), peer, host, add)?;
+        self.ratio("8-bit MLP step over the fastest f32 peer's", narrow_mlp, (Pass::Step, 1, 0.4), peers, host, add)?;
+        self.ratio("Mamba step over the fastest peer's", mamba, (Pass::Step, 1, 0.25), peers, host, add)?;
+        self.ratio("8-bit Mamba step over the fastest f32 peer's", narrow_mamba, (Pass::Step, 1, 0.12), peers, host, add)?;
         for network in [mamba, narrow_mamba] {
             for batch in [1, 32] {
-                let what =
-                    if network.dtype == "f32" { "Mamba window 60 over PyTorch's" } else { "8-bit Mamba window 60 over PyTorch's f32" };
-                self.ratio(what, network, (Pass::Window, batch, torch, 0.1), peer, host, add)?;
+                let what = match network.dtype == "f32" {
+                    true => "Mamba window 60 over the fastest peer's",
+                    false => "8-bit Mamba window 60 over the fastest f32 peer's",
+                };
+                self.ratio(what, network, (Pass::Window, batch, 0.1), peers, host, add)?;
             }
         }
-        let training = (Pass::Train, 32, torch, 0.025);
-        for row in self.ratio("Mamba training step 32 x 60 over PyTorch's", mamba, training, peer, host, add)? {
+        let training = (Pass::Train, 32, 0.025);
+        for row in self.ratio("Mamba training step 32 x 60 over the fastest peer's", mamba, training, peers, host, add)? {
             add(self.matmul_share(row)?);
         }
         Ok(())
     }
 
-    /// Our time over theirs, on every number of threads. Gives back what was compared.
+    /// Our time over that of the fastest peer, on every number of threads. Gives back a comparison of each, where there is one.
     fn ratio(
         &self,
         what: &str,
         network: &Network,
-        (pass, batch, library, most): (Pass, usize, Library, f64),
-        peer: &mut Peer,
+        (pass, batch, most): (Pass, usize, f64),
+        peers: &mut Processes,
         host: &Host,
         add: &mut impl FnMut(TargetRow),
     ) -> Result<Vec<PeerRow>> {
-        let suite = PeerSuite {
-            networks: vec![network.clone()],
-            libraries: vec![library],
-            passes: vec![pass],
-            step_batches: vec![batch],
-            window_batches: vec![batch],
-            train_batch: batch,
-            window: 60,
-            threads: self.threads.clone(),
-            place: Place::cpu(),
-        };
-        let run = suite.run(peer, &self.settings, host, |row: &PeerRow| {
-            let (found, evidence) = match &row.comparison {
-                Some(c) => {
-                    let (peer, rounds) = (row.peer.clone(), c.rounds);
-                    (1.0 / c.ratio, Sides { ours_us: c.ours_us.p50, peer, theirs_us: c.theirs_us.p50, rounds }.to_string())
-                }
-                None => (f64::NAN, format!("outputs disagree: {}", row.agreement)),
+        let mut compared = Vec::new();
+        for &threads in &self.threads {
+            let suite = PeerSuite {
+                networks: vec![network.clone()],
+                libraries: Library::rivals(pass).to_vec(),
+                passes: vec![pass],
+                step_batches: vec![batch],
+                window_batches: vec![batch],
+                train_batch: batch,
+                window: 60,
+                threads: vec![threads],
+                place: Place::cpu(),
             };
+            let run = suite.run(peers, &self.settings, host, |_| {})?;
+            let Judged { found, found_ci, evidence } = run.beside_fastest();
+            let frames = if pass == Pass::Step { 1 } else { suite.window };
             add(TargetRow {
                 host: host.clone(),
-                case: row.case.clone(),
+                case: network.case(pass, batch, frames, threads),
                 what: what.into(),
                 found,
-                found_ci: row.comparison.as_ref().map(|c| c.ratio_ci.inverse()),
+                found_ci,
                 limit: Limit::AtMost(most),
                 unit: "x".into(),
                 evidence,
             });
-        });
-        run?.whole()
+            compared.extend(run.rows.into_iter().find(|row| row.comparison.is_some()));
+        }
+        Ok(compared)
     }
 
     /// The operations of a training step over its time, as a share of what a large product reaches on as many threads.

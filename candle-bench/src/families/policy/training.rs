@@ -174,6 +174,7 @@ impl TrainingSuite {
             device: case.device.clone(),
             dtype: "f32".to_owned(),
             bundle: std::path::absolute(&self.network.original)?,
+            onnx: None,
             pass: case.pass,
             batch: case.batch,
             frames: case.frames,

@@ -166,10 +166,21 @@ pub enum Definition {
     },
 }
 
+/// How tables are written whose rows go into a product with weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tables {
+    /// As the bundle holds them, beside the weights.
+    AsStored,
+    /// Multiplied by the weights beforehand, as the engine does: constants that are larger, and a product that is smaller. Only with weights
+    /// in f32: 8-bit and bf16 ones would not be themselves any more.
+    Folded,
+}
+
 /// A model's step. Values are defined in order: an operand before its operator.
 #[derive(Debug, Clone)]
 pub struct Graph {
     signature: Signature,
+    tables: Tables,
     names: HashMap<TensorId, String>,
     definitions: Vec<Definition>,
     known: HashMap<TensorId, Value>,
@@ -185,14 +196,19 @@ impl Graph {
     ///
     /// # Errors
     /// [`Error::NotRecorded`] for a model in plain Candle; if one of its operations has no formula, the error names it.
-    pub fn new<'a>(model: &dyn Model, parameters: impl IntoIterator<Item = (&'a String, &'a Tensor)>) -> Result<Self> {
+    pub fn new<'a>(model: &dyn Model, parameters: impl IntoIterator<Item = (&'a String, &'a Tensor)>, tables: Tables) -> Result<Self> {
         let program = Program::new(model.signature(), Target::Cpu, |recorder| model.record(recorder))?;
-        Self::of_program(&program, parameters)
+        Self::of_program(&program, parameters, tables)
     }
 
-    pub(crate) fn of_program<'a>(program: &Program, parameters: impl IntoIterator<Item = (&'a String, &'a Tensor)>) -> Result<Self> {
+    pub(crate) fn of_program<'a>(
+        program: &Program,
+        parameters: impl IntoIterator<Item = (&'a String, &'a Tensor)>,
+        tables: Tables,
+    ) -> Result<Self> {
         let mut graph = Self {
             signature: program.signature.clone(),
+            tables,
             names: parameters.into_iter().map(|(name, tensor)| (tensor.id(), name.clone())).collect(),
             definitions: Vec::new(),
             known: HashMap::new(),
@@ -213,6 +229,11 @@ impl Graph {
     /// Every value, in order.
     pub fn definitions(&self) -> impl Iterator<Item = (Value, &Definition)> {
         self.definitions.iter().enumerate().map(|(i, definition)| (Value(i), definition))
+    }
+
+    /// How it writes tables.
+    pub fn tables(&self) -> Tables {
+        self.tables
     }
 
     /// What the recorded operation of that number is called.
@@ -380,13 +401,14 @@ impl Graph {
     pub fn linear(&mut self, x: Value, layer: &Linear) -> Result<Value> {
         let weight = self.stored(&layer.weight, &layer.format)?;
         let y = self.node(Operator::MatMul, &[x, weight]);
-        Ok(match &layer.bias {
-            Some(bias) => {
-                let bias = self.tensor(bias)?;
-                self.add(y, bias)
-            }
-            None => y,
-        })
+        self.biased(y, layer)
+    }
+
+    /// `y + b`.
+    pub fn biased(&mut self, y: Value, layer: &Linear) -> Result<Value> {
+        let Some(bias) = &layer.bias else { return Ok(y) };
+        let bias = self.tensor(bias)?;
+        Ok(self.add(y, bias))
     }
 
     /// Columns of an index matrix `[B, columns]`, each plus the table row that its index 0 means: `[B, wanted columns]`.
@@ -452,7 +474,7 @@ mod tests {
             Ok(vec![Output::Floats(recorder.apply(Own, &[&x])?)])
         };
         let program = Program::new(&signature, Target::Cpu, record).unwrap();
-        let error = Graph::of_program(&program, []).unwrap_err().to_string();
+        let error = Graph::of_program(&program, [], Tables::AsStored).unwrap_err().to_string();
         assert!(error.contains("the operation \"own\" has no formula in standard operators"), "{error}");
     }
 }

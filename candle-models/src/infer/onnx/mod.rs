@@ -9,7 +9,7 @@ use super::inspect;
 use super::output::line;
 use crate::cli::{self, Usage};
 use crate::engine::Model;
-use crate::exec::graph::Evaluated;
+use crate::exec::graph::{Evaluated, Graph, Tables};
 use crate::files::write_directory;
 use crate::registry::Registry;
 use crate::tensors::NamedTensors;
@@ -30,6 +30,10 @@ pub struct Arguments {
     bundle: PathBuf,
     /// Directory to write, NETWORK.onnx for every network: complete or not at all. Such a directory that is there already is replaced.
     out: PathBuf,
+    /// Multiply tables by the weights that read their rows, as the engine does: larger files that runtimes answer faster. Where the weights
+    /// are stored in f32.
+    #[arg(long)]
+    fold_tables: bool,
     /// Run the files in ONNX Runtime too, by this Python, which has the packages onnxruntime and numpy, and compare the answers.
     #[arg(long, value_name = "PYTHON")]
     runtime: Option<PathBuf>,
@@ -46,8 +50,16 @@ fn tolerance(opened: &Opened) -> Result<f32> {
     Ok(if opened.bundle.parameters()?.iter().any(|p| p.dtype == "I8") { 0.01 } else { 1e-4 })
 }
 
+/// The bytes of a step as an ONNX file, without what the command notes of a bundle in it.
+///
+/// # Errors
+/// If a parameter cannot be read.
+pub fn model(name: &str, graph: &Graph) -> crate::Result<Vec<u8>> {
+    write::model(name, String::new(), &[], graph)
+}
+
 pub fn run(registry: &Registry<dyn InferFamily>, arguments: &Arguments) -> Result<()> {
-    let Arguments { bundle, out, runtime } = arguments;
+    let Arguments { bundle, out, runtime, .. } = arguments;
     // The comparison runs on this thread.
     // SAFETY: the caller of the command has promised that no other thread is running.
     unsafe { device::configure_threads(1) };
@@ -57,7 +69,8 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: &Arguments) -> Resul
     {
         return Err(Usage::error(format!("{}: ONNX files cannot take the place of their bundle", out.display())));
     }
-    let graphs = registry.graphs(&opened.bundle).with_context(|| bundle.display().to_string())?;
+    let tables = if arguments.fold_tables { Tables::Folded } else { Tables::AsStored };
+    let graphs = registry.graphs(&opened.bundle, tables).with_context(|| bundle.display().to_string())?;
     let tolerance = tolerance(&opened)?;
     let files: Vec<String> = graphs.iter().map(|(name, _)| format!("{name}.onnx")).collect();
     let (mut written, mut told) = (Vec::new(), Vec::new());

@@ -64,9 +64,11 @@ impl Operation for Choose {
             if classes == 2 { two_classes(graph, logits, uniform) } else { many_classes(graph, logits, uniform, self.0)? };
         let greedy = graph.node(Operator::Less, &[uniform, zero]);
         let chosen = graph.node(Operator::Where, &[greedy, likeliest, drawn]);
-        let sample = graph.integer(i64::from(SAMPLE));
-        let free = graph.node(Operator::Equal, &[wanted, sample]);
-        Ok(Some(Values::indices(graph.node(Operator::Where, &[free, chosen, wanted]))))
+        // Whatever is no class is SAMPLE: runtimes that keep integers in 32 bits (OpenVINO) read -1 for it.
+        let (none, end) = (graph.integer(0), graph.integer(classes as i64));
+        let (below, within) = (graph.node(Operator::Less, &[wanted, none]), graph.node(Operator::Less, &[wanted, end]));
+        let given = graph.node(Operator::Where, &[within, wanted, chosen]);
+        Ok(Some(Values::indices(graph.node(Operator::Where, &[below, chosen, given]))))
     }
 
     #[cfg(feature = "cuda")]

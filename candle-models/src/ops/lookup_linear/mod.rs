@@ -6,9 +6,9 @@ mod tensors;
 
 pub use tensors::lookup_linear;
 
-use super::{Activation, Linear, add_into, linear_reference};
+use super::{Activation, Format, Linear, add_into, linear_reference};
 use crate::exec::cpu::{self, Packer};
-use crate::exec::graph::{self, Graph, Operator, Value};
+use crate::exec::graph::{self, Graph, Operator, Tables, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass, emulated};
 use crate::exec::{Operation, Size, Values, Widths, Work, operands, same_width};
@@ -43,6 +43,28 @@ impl LookupLinear {
         }
         Ok(())
     }
+
+    /// The formula with the product of each table in its place, all of them one below the other.
+    fn folded(&self, graph: &mut Graph, x: Option<Value>, ids: Value) -> Result<Value> {
+        let (floats, weight) = (x.map_or(Ok(0), |x| graph.width(x))?, &self.layer.weight);
+        let (mut at, mut rows) = (floats, 0);
+        let (mut products, mut columns) = (Vec::with_capacity(self.tables.len()), Vec::with_capacity(self.tables.len()));
+        for (column, table) in self.tables.iter().enumerate() {
+            let (entries, width) = table.dims2()?;
+            products.push(table.matmul(&weight.narrow(0, at, width)?)?);
+            columns.push((column, rows));
+            (at, rows) = (at + width, rows + entries);
+        }
+        let (table, wanted) = (graph.constant(Tensor::cat(&products, 0)?), graph.shifted(ids, &columns)?);
+        let found = graph.node(Operator::Gather, &[table, wanted]);
+        let mut y = graph.of(Operator::ReduceSum { axis: 1 }, found);
+        if let Some(x) = x {
+            let weight = graph.constant(weight.narrow(0, 0, floats)?.contiguous()?);
+            let product = graph.node(Operator::MatMul, &[x, weight]);
+            y = graph.add(product, y);
+        }
+        graph.biased(y, &self.layer)
+    }
 }
 
 impl Operation for LookupLinear {
@@ -74,6 +96,9 @@ impl Operation for LookupLinear {
 
     fn formula(&self, graph: &mut Graph, x: &[Value], ids: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
         let (x, [ids]) = (self.floats(x)?, operands(self.name(), ids)?);
+        if graph.tables() == Tables::Folded && self.layer.format == Format::F32 {
+            return graph::floats(self.folded(graph, x, ids)?);
+        }
         let (mut parts, mut first) = (Vec::from_iter(x), 0);
         for columns in self.tables.chunk_by(|a, b| a.id() == b.id()) {
             let (table, wanted) = (graph.tensor(&columns[0])?, graph.columns(ids, first, columns.len()));
