@@ -23,6 +23,7 @@ pub(crate) mod cuda;
 mod dropout;
 mod elementwise;
 mod fake_quantise;
+pub mod gaussian;
 mod gru;
 mod heads;
 mod join;

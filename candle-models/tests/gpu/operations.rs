@@ -9,6 +9,7 @@ use candle_models::exec::program::{Output, Recorder};
 use candle_models::exec::tensors::{Indices, TensorPass};
 use candle_models::exec::{Executor, Launches, Operation, Values, Widths, operands};
 use candle_models::ops::conv2d::{Conv2d, Conv2dShape};
+use candle_models::ops::gaussian::Gaussian;
 use candle_models::ops::multiply::Multiply;
 use candle_models::ops::sigmoid::Sigmoid;
 use candle_models::ops::softmax::Softmax;
@@ -106,6 +107,9 @@ fn operations_by_value_and_by_group() {
         check(Softmax { group: None }, &[width], None, &[]);
     }
     check(Softmax { group: Some(5) }, &[35], None, &[]);
+    for n in [1, 40] {
+        check(Gaussian { low: f32::NEG_INFINITY, high: 1.5 }, &[2 * n, n], None, &[]);
+    }
 }
 
 #[test]

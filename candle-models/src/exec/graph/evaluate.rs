@@ -55,6 +55,7 @@ fn apply(operator: &Operator, operands: &[&Tensor]) -> Result<Tensor> {
         Operator::MatMul => x.contiguous()?.matmul(&y.contiguous()?)?,
         Operator::Neg => x.neg()?,
         Operator::Exp => x.exp()?,
+        Operator::Log => x.log()?,
         Operator::Sqrt => x.sqrt()?,
         Operator::Erf => x.erf()?,
         Operator::Tanh => x.tanh()?,

@@ -48,6 +48,8 @@ pub enum Operator {
     Neg,
     /// `exp(x)`.
     Exp,
+    /// The natural logarithm.
+    Log,
     /// The square root.
     Sqrt,
     /// The error function.

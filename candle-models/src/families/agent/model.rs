@@ -6,7 +6,7 @@ use crate::engine::Model;
 use crate::exec::Executor;
 use crate::exec::program::{Output, Recorder};
 use crate::exec::tensors::{self, Regularisation};
-use crate::nn::{ActionHeads, Autoregressive, Backbone, Heads, IndependentHeads, Init, Linear, Norm, Params};
+use crate::nn::{ActionHeads, Autoregressive, Backbone, Decision, Head, Heads, IndependentHeads, Init, Linear, Norm, Params};
 use crate::ops::conv2d::{Conv2d, Conv2dShape};
 use crate::ops::{Activation, Format};
 use crate::recurrent::Recurrent;
@@ -35,7 +35,8 @@ pub struct Agent {
     input_norm: Norm,
     backbone: Backbone,
     heads: ActionHeads,
-    numbers: Vec<Numbers>,
+    /// Of each component, where its classes stand for numbers.
+    numbers: Vec<Option<Numbers>>,
 }
 
 /// Makes of an action the number that one of its components stands for: tables over all its columns, zeros but for that component.
@@ -44,12 +45,10 @@ struct Numbers {
     sum: Linear,
 }
 
-/// What a pass gives.
-struct Pass<E: Executor> {
-    logits: E::V,
-    action: E::I,
-    /// Of the binned components.
-    numbers: Vec<E::V>,
+/// An output of a pass.
+enum Given<E: Executor> {
+    Floats(E::V),
+    Indices(E::I),
 }
 
 impl Agent {
@@ -72,7 +71,7 @@ impl Agent {
             input_norm: Norm::layer(first, &params.pp("input_norm"))?,
             backbone,
             heads: heads(config, trunk, &params.pp("heads"))?,
-            numbers: config.components().filter_map(|component| numbers(config, component, params.device())).collect::<Result<_>>()?,
+            numbers: config.components().map(|component| numbers(config, component, params.device())).collect::<Result<_>>()?,
             signature: signature(config, state),
             device: params.device().clone(),
             config: config.clone(),
@@ -89,15 +88,32 @@ impl Agent {
         Ok(params.specs())
     }
 
-    fn pass<E: Executor>(&self, e: &mut E) -> Result<Pass<E>> {
+    /// The outputs in the signature's order.
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Given<E>>> {
         let x = self.first_layer(e)?;
         let x = e.norm(&x, &self.input_norm, Activation::Gelu)?;
         let x = e.dropout(&x)?;
         let trunk = self.backbone.forward(e, &x)?;
         let trunk = e.dropout(&trunk)?;
-        let (logits, action) = self.heads.forward(e, &trunk)?;
-        let number = |numbers: &Numbers| e.lookup(&action, &numbers.tables.iter().collect::<Vec<_>>(), &numbers.sum);
-        Ok(Pass { numbers: self.numbers.iter().map(number).collect::<Result<_>>()?, logits, action })
+        let Decision { classes, numbers, distributions } = self.heads.forward(e, &trunk)?;
+        let mut outputs = Vec::new();
+        if let Some((logits, action)) = &classes {
+            outputs.extend([Given::Floats(logits.clone()), Given::Indices(action.clone())]);
+        }
+        match &distributions[..] {
+            [] => {}
+            [one] => outputs.push(Given::Floats(one.clone())),
+            several => outputs.push(Given::Floats(e.join(several)?)),
+        }
+        let mut drawn = numbers.into_iter();
+        for (component, numbers) in self.config.action.iter().zip(&self.numbers) {
+            if let (Some(Numbers { tables, sum }), Some((_, action))) = (numbers, &classes) {
+                outputs.push(Given::Floats(e.lookup(action, &tables.iter().collect::<Vec<_>>(), sum)?));
+            } else if component.numbers() > 0 {
+                outputs.extend(drawn.next().map(Given::Floats));
+            }
+        }
+        Ok(outputs)
     }
 
     /// The first layer over floats, grids and what is looked up.
@@ -160,9 +176,11 @@ impl Agent {
             if let Some(noise) = noise {
                 executor.set_noise(noise);
             }
-            let pass = self.pass(executor)?;
-            let outputs = [Ok(pass.logits), pass.action.to_tensor()].into_iter().chain(pass.numbers.into_iter().map(Ok));
-            outputs.collect()
+            let tensor = |given: Given<tensors::TensorExecutor<'_>>| match given {
+                Given::Floats(values) => Ok(values),
+                Given::Indices(classes) => classes.to_tensor(),
+            };
+            self.pass(executor)?.into_iter().map(tensor).collect()
         })
     }
 }
@@ -203,29 +221,39 @@ fn tables(config: &AgentConfig, params: &Params) -> Result<Vec<Tensor>> {
 
 fn heads(config: &AgentConfig, trunk: usize, params: &Params) -> Result<ActionHeads> {
     let names: Vec<String> = config.action.iter().map(|component| format!("components.{}", component.name())).collect();
-    let choices = || names.iter().map(String::as_str).zip(config.components().map(|(column, component)| component.choice(column)));
+    let named = || names.iter().map(String::as_str).zip(config.components());
     Ok(match config.heads {
         Heads::Independent => {
-            let components: Vec<_> = choices().map(|(name, choice)| (name, INNER, choice)).collect();
-            ActionHeads::Independent(IndependentHeads::new(trunk, &components, params)?)
+            // The random numbers of numbers lie behind those of classes.
+            let mut next = config.columns();
+            let head = |(name, (column, component)): (_, (usize, &Component))| {
+                let numbers = component.numbers();
+                next += numbers;
+                let head = match component.gaussian() {
+                    Some(gaussian) => Head::Numbers { column: next - numbers, columns: numbers, gaussian },
+                    None => Head::Classes(component.choice(column)),
+                };
+                (name, INNER, head)
+            };
+            ActionHeads::Independent(IndependentHeads::new(trunk, &named().map(head).collect::<Vec<_>>(), params)?)
         }
-        Heads::Autoregressive => ActionHeads::Autoregressive(Autoregressive::new(trunk, STREAM, &choices().collect::<Vec<_>>(), params)?),
+        Heads::Autoregressive => {
+            let choices: Vec<_> = named().map(|(name, (column, component))| (name, component.choice(column))).collect();
+            ActionHeads::Autoregressive(Autoregressive::new(trunk, STREAM, &choices, params)?)
+        }
     })
 }
 
 /// `None` where classes are no numbers.
-fn numbers(config: &AgentConfig, (at, component): (usize, &Component), device: &Device) -> Option<Result<Numbers>> {
-    let centres = component.centres()?;
+fn numbers(config: &AgentConfig, (at, component): (usize, &Component), device: &Device) -> Result<Option<Numbers>> {
+    let Some(centres) = component.centres() else { return Ok(None) };
     let table = |(column, classes): (usize, u32)| {
         let values = if column == at { centres.clone() } else { vec![0.0; classes as usize] };
         Tensor::from_vec(values, (classes as usize, 1), device)
     };
-    let make = || {
-        let tables = config.classes().into_iter().enumerate().map(table).collect::<candle_core::Result<Vec<_>>>()?;
-        let weight = Tensor::ones((tables.len(), 1), DType::F32, device)?;
-        Ok(Numbers { tables, sum: Linear { weight, bias: None, format: Format::F32 } })
-    };
-    Some(make())
+    let tables = config.classes().into_iter().enumerate().map(table).collect::<candle_core::Result<Vec<_>>>()?;
+    let weight = Tensor::ones((tables.len(), 1), DType::F32, device)?;
+    Ok(Some(Numbers { tables, sum: Linear { weight, bias: None, format: Format::F32 } }))
 }
 
 fn signature(config: &AgentConfig, state: Vec<TensorSpec>) -> Signature {
@@ -235,16 +263,32 @@ fn signature(config: &AgentConfig, state: Vec<TensorSpec>) -> Signature {
         let previous = TensorSpec::u32("previous_action", &[columns]).below(&classes).or_u32(&config.neutral());
         inputs.push(previous.says("classes of the last action"));
     }
-    let action = TensorSpec::u32("action", &[columns]).below(&classes).or_sample();
-    inputs.push(action.says("classes that are given; SAMPLE: chosen by the network"));
-    let uniform = TensorSpec::f32("uniform", &[columns]).within(-1.0..1.0).or_f32(&vec![-1.0; columns]);
-    inputs.push(uniform.says("where the network chooses: a number from 0 draws a class, one below 0 takes the most likely"));
-    let mut outputs = vec![
-        TensorSpec::f32("logits", &[config.logits()]).says("those of the components side by side; of two classes that of class 1"),
-        TensorSpec::u32("action", &[columns]).says("classes of the components side by side"),
-    ];
-    let binned = config.action.iter().filter(|component| component.centres().is_some());
-    outputs.extend(binned.map(|component| TensorSpec::f32(component.name(), &[1]).says("the number at the centre of the chosen bin")));
+    let mut outputs = Vec::new();
+    if columns > 0 {
+        let action = TensorSpec::u32("action", &[columns]).below(&classes).or_sample();
+        inputs.push(action.says("classes that are given; SAMPLE: chosen by the network"));
+        let logits = TensorSpec::f32("logits", &[config.logits()]);
+        outputs.push(logits.says("those of the components side by side; of two classes that of class 1"));
+        outputs.push(TensorSpec::u32("action", &[columns]).says("classes of the components side by side"));
+    }
+    let (numbers, draws) = (config.numbers(), columns + config.numbers());
+    let uniform = TensorSpec::f32("uniform", &[draws]).within(-1.0..1.0).or_f32(&vec![-1.0; draws]);
+    inputs.push(uniform.says(if numbers == 0 {
+        "where the network chooses: a number from 0 draws a class, one below 0 takes the most likely"
+    } else {
+        "for each class and then for each Gaussian number: one from 0 draws, one below 0 takes the most likely class and the mean"
+    }));
+    if numbers > 0 {
+        let gaussian = TensorSpec::f32("gaussian", &[2 * numbers]);
+        outputs.push(gaussian.says("of each Gaussian component the means, and behind them the logarithms of the standard deviations"));
+    }
+    for component in &config.action {
+        if component.centres().is_some() {
+            outputs.push(TensorSpec::f32(component.name(), &[1]).says("the number at the centre of the chosen bin"));
+        } else if component.numbers() > 0 {
+            outputs.push(TensorSpec::f32(component.name(), &[component.numbers()]).says("numbers within the component's bounds"));
+        }
+    }
     Signature { inputs, outputs, state }
 }
 
@@ -273,8 +317,10 @@ impl Model for Agent {
     }
 
     fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
-        let pass = self.pass(recorder)?;
-        let numbers = pass.numbers.into_iter().map(Output::Floats);
-        Ok([Output::Floats(pass.logits), Output::Indices(pass.action)].into_iter().chain(numbers).collect())
+        let output = |given: Given<Recorder>| match given {
+            Given::Floats(slot) => Output::Floats(slot),
+            Given::Indices(slot) => Output::Indices(slot),
+        };
+        Ok(self.pass(recorder)?.into_iter().map(output).collect())
     }
 }

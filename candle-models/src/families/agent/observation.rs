@@ -137,16 +137,7 @@ impl Observation {
                 within(&place("shape"), shape.len(), 1..=4)?;
                 shape.iter().try_for_each(|side| within(&place("shape"), *side, 1..=VALUES))?;
                 within(&place("shape"), shape.iter().fold(1, |product: usize, side| product.saturating_mul(*side)), 1..=VALUES)?;
-                let number = |limit: &Option<f64>| limit.is_none_or(|limit| (limit as f32).is_finite());
-                let Range { start, end } = range(*low, *high);
-                if !number(low) || !number(high) || start >= end {
-                    let found = |limit: &Option<f64>| limit.map_or("nothing".to_owned(), |limit| limit.to_string());
-                    return Err(Error::config(
-                        place("low"),
-                        format!("expected numbers, low below high, found {} and {}", found(low), found(high)),
-                    ));
-                }
-                Ok(())
+                validate_range(&place("low"), (*low, *high))
             }
             Self::Ids { below, embedding, .. } => {
                 within(&place("below"), below.len(), 1..=4096)?;
@@ -187,7 +178,18 @@ fn place(name: &str, layer: usize, field: &str) -> String {
     format!("observation.{name}.layers.{layer}.{field}")
 }
 
+/// Refuses limits that are no numbers or have nothing between them, by the name of the field.
+pub(super) fn validate_range(field: &str, (low, high): (Option<f64>, Option<f64>)) -> Result<()> {
+    let number = |limit: Option<f64>| limit.is_none_or(|limit| (limit as f32).is_finite());
+    let Range { start, end } = range(low, high);
+    if !number(low) || !number(high) || start >= end {
+        let found = |limit: Option<f64>| limit.map_or("nothing".to_owned(), |limit| limit.to_string());
+        return Err(Error::config(field, format!("expected numbers, low below high, found {} and {}", found(low), found(high))));
+    }
+    Ok(())
+}
+
 /// The numbers from `low` to `high`, both of them included.
-fn range(low: Option<f64>, high: Option<f64>) -> Range<f32> {
+pub(super) fn range(low: Option<f64>, high: Option<f64>) -> Range<f32> {
     low.map_or(ANY.start, |low| low as f32)..high.map_or(ANY.end, |high| (high as f32).next_up())
 }

@@ -126,7 +126,7 @@ impl Policy {
         let critic = e.linear(&critic, &self.value[0], Activation::Relu)?;
         let value = e.linear(&critic, &self.value[1], Activation::None)?;
         let trunk = e.dropout(&trunk)?;
-        let (logits, action) = self.heads.forward(e, &trunk)?;
+        let (logits, action) = self.heads.forward(e, &trunk)?.into_classes()?;
         Ok(Pass { logits, value, action })
     }
 

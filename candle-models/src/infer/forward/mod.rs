@@ -209,6 +209,7 @@ impl<'a> Function<'a> {
             Operator::Neg => (None, Expression { text: format!("-{}", operand(0).within(Binding::Sign)), binding: Binding::Sign }),
             Operator::Min => (None, Expression::atom(format!("np.minimum({})", list()))),
             Operator::Exp => (None, Expression::atom(format!("np.exp({})", list()))),
+            Operator::Log => (None, Expression::atom(format!("np.log({})", list()))),
             Operator::Sqrt => (None, Expression::atom(format!("np.sqrt({})", list()))),
             Operator::Tanh => (None, Expression::atom(format!("np.tanh({})", list()))),
             Operator::Where => (None, Expression::atom(format!("np.where({})", list()))),

@@ -157,6 +157,7 @@ impl Writer {
             Operator::MatMul => ("MatMul", vec![]),
             Operator::Neg => ("Neg", vec![]),
             Operator::Exp => ("Exp", vec![]),
+            Operator::Log => ("Log", vec![]),
             Operator::Sqrt => ("Sqrt", vec![]),
             Operator::Erf => ("Erf", vec![]),
             Operator::Tanh => ("Tanh", vec![]),

@@ -3,7 +3,8 @@
 //! | tensor | dtype | shape |
 //! |---|---|---|
 //! | each input, by its name | floats, or integers for indices | `[T, ...]` |
-//! | `action` | integers | `[T, columns]` |
+//! | `action`, where components have classes | integers | `[T, columns]` |
+//! | each Gaussian component, by its name | floats | `[T, columns]` |
 //! | `reset`, may be left out | integers 0 and 1 | `[T]` |
 //!
 //! Observation t is what was seen when action t was chosen. Where `reset` is 1 another episode begins, and the first frame always begins one. All
@@ -11,8 +12,8 @@
 //! file is not read. Episodes stay in memory.
 
 use crate::identity::hex;
-use candle_core::Tensor;
-use candle_models::agent::{AgentConfig, Observation};
+use candle_core::{DType, Tensor};
+use candle_models::agent::{AgentConfig, Component, Observation};
 use candle_models::random::Random;
 use candle_models::signature::{TensorSpec, Values};
 use candle_models::tensors::NamedTensors;
@@ -48,6 +49,8 @@ pub struct Recording {
     inputs: Vec<Column>,
     /// `[frames, columns]`.
     action: Vec<u32>,
+    /// Those of all Gaussian components side by side, `[frames, numbers]`.
+    numbers: Vec<f32>,
     /// Frames of each episode.
     episodes: Vec<Range<usize>>,
     /// Tensors that the description does not name.
@@ -71,22 +74,35 @@ impl Recording {
     /// # Errors
     /// As [`Self::open`], without the file.
     pub fn new(name: &str, tensors: &NamedTensors, config: &AgentConfig) -> Result<Self> {
-        let action = TensorSpec::u32("action", &[config.columns()]).below(&config.classes());
-        let leading = match tensors.get("action")?.dims() {
+        let classes = (config.columns() > 0).then(|| TensorSpec::u32("action", &[config.columns()]).below(&config.classes()));
+        let gaussian: Vec<TensorSpec> = config.action.iter().filter_map(Component::recorded).collect();
+        let actions: Vec<&TensorSpec> = classes.iter().chain(&gaussian).collect();
+        let Some(TensorSpec { name: first, shape, .. }) = actions.first() else {
+            return Err(Error::config("action", "expected at least one component"));
+        };
+        let leading = match tensors.get(first)?.dims() {
             dims @ ([_, _] | [_, _, _]) => dims[..dims.len() - 1].to_vec(),
-            dims => return Err(Error::tensor("action", format!("[frames, {}]", config.columns()), format!("{dims:?}"))),
+            dims => return Err(Error::tensor(first, format!("[frames, {}]", shape[0]), format!("{dims:?}"))),
         };
         if leading.contains(&0) {
-            return Err(Error::tensor("action", "at least one frame", format!("{leading:?}")));
+            return Err(Error::tensor(first, "at least one frame", format!("{leading:?}")));
         }
         let read = |spec: &TensorSpec| column(tensors.get(&spec.name)?, spec, &leading);
         let inputs = config.observation.iter().map(|input| read(&input.spec())).collect::<Result<Vec<_>>>()?;
-        let Column::Indices(action, _) = read(&action)? else { return Err(Error::tensor("action", "integers", "floats")) };
+        let (mut action, mut numbers) = (Vec::new(), Vec::new());
+        for spec in &actions {
+            match read(spec)? {
+                Column::Indices(values, _) => action = values,
+                Column::Floats(values, width) => numbers.push((values, width)),
+            }
+        }
+        let numbers = joined(&numbers, leading.iter().product());
         let episodes = episodes(tensors, &leading)?;
-        let known: BTreeSet<&str> = config.observation.iter().map(Observation::name).chain(["action", "reset"]).collect();
-        let unused = tensors.iter().map(|(name, _)| name).filter(|name| !known.contains(name)).map(str::to_owned).collect();
-        let hash = hash(&inputs, &action, &episodes);
-        Ok(Self { name: name.to_owned(), hash, inputs, action, episodes, unused })
+        let known: BTreeSet<&str> = config.observation.iter().map(Observation::name).chain(["reset"]).collect();
+        let is_known = |name: &str| known.contains(name) || actions.iter().any(|spec| spec.name == name);
+        let unused = tensors.iter().map(|(name, _)| name).filter(|name| !is_known(name)).map(str::to_owned).collect();
+        let hash = hash(&inputs, (&action, &numbers), &episodes);
+        Ok(Self { name: name.to_owned(), hash, inputs, action, numbers, episodes, unused })
     }
 
     /// Frames of all its episodes.
@@ -100,7 +116,7 @@ fn column(tensor: &Tensor, spec: &TensorSpec, leading: &[usize]) -> Result<Colum
     let expected: Vec<usize> = leading.iter().chain(&spec.shape).copied().collect();
     let wants = if matches!(spec.values(), Values::Floats { .. }) { "floats" } else { "integers" };
     if tensor.dims() != expected || tensor.dtype() != spec.dtype() {
-        let kind = if tensor.dtype() == candle_core::DType::F32 { "floats" } else { "integers" };
+        let kind = if tensor.dtype() == DType::F32 { "floats" } else { "integers" };
         return Err(Error::tensor(&spec.name, format!("{wants} {expected:?}"), format!("{kind} {:?}", tensor.dims())));
     }
     let flat = tensor.flatten_all()?;
@@ -116,6 +132,11 @@ fn column(tensor: &Tensor, spec: &TensorSpec, leading: &[usize]) -> Result<Colum
             Column::Indices(values, spec.width())
         }
     })
+}
+
+/// Matrices of so many rows, each with its width, as one.
+fn joined(parts: &[(Vec<f32>, usize)], rows: usize) -> Vec<f32> {
+    (0..rows).flat_map(|row| parts.iter().flat_map(move |(values, width)| &values[row * width..][..*width])).copied().collect()
 }
 
 /// Where episodes begin: at the first frame of every sequence, and where `reset` says so.
@@ -134,7 +155,7 @@ fn episodes(tensors: &NamedTensors, leading: &[usize]) -> Result<Vec<Range<usize
     Ok(starts.windows(2).map(|pair| pair[0]..pair[1]).collect())
 }
 
-fn hash(inputs: &[Column], action: &[u32], episodes: &[Range<usize>]) -> String {
+fn hash(inputs: &[Column], (action, numbers): (&[u32], &[f32]), episodes: &[Range<usize>]) -> String {
     let mut hash = Sha256::new();
     for input in inputs {
         match input {
@@ -143,6 +164,7 @@ fn hash(inputs: &[Column], action: &[u32], episodes: &[Range<usize>]) -> String 
         }
     }
     hash.update(bytemuck::cast_slice(action));
+    hash.update(bytemuck::cast_slice(numbers));
     episodes.iter().for_each(|episode| hash.update((episode.start as u64).to_le_bytes()));
     hex(hash.finalize())
 }
@@ -175,6 +197,8 @@ pub struct Rows<'a> {
     pub previous: &'a mut [u32],
     /// The action that was taken, `[n, columns]`.
     pub action: &'a mut [u32],
+    /// Its Gaussian numbers, `[n, numbers]`.
+    pub numbers: &'a mut [f32],
 }
 
 /// One episode of a file: the file's place in [`Episodes`], and the frames in the file.
@@ -187,6 +211,8 @@ pub struct Episodes {
     all: Vec<Episode>,
     /// The action before the first frame.
     neutral: Vec<u32>,
+    /// Gaussian numbers of an action.
+    numbers: usize,
 }
 
 impl Episodes {
@@ -219,11 +245,12 @@ impl Episodes {
         self.all.iter().map(listed).collect()
     }
 
-    /// The actions of an episode, row by row.
-    pub fn actions(&self, episode: usize) -> impl Iterator<Item = &[u32]> {
+    /// The actions of an episode, row by row: classes and Gaussian numbers.
+    pub fn actions(&self, episode: usize) -> impl Iterator<Item = (&[u32], &[f32])> {
         let (file, frames) = &self.all[episode];
-        let columns = self.neutral.len();
-        self.recordings[*file].action[frames.start * columns..frames.end * columns].chunks(columns)
+        let (recording, columns, numbers) = (&*self.recordings[*file], self.neutral.len(), self.numbers);
+        let row = move |t: usize| (&recording.action[t * columns..][..columns], &recording.numbers[t * numbers..][..numbers]);
+        frames.clone().map(row)
     }
 
     /// The action before the first frame of an episode.
@@ -244,6 +271,7 @@ impl Episodes {
             }
         }
         copy(&recording.action, from, to.action, at, n * columns, columns);
+        copy(&recording.numbers, from, to.numbers, at, n * self.numbers, self.numbers);
         // Row r has the action of row r - 1.
         let first = usize::from(rows.start == 0);
         if first == 1 {
@@ -281,20 +309,33 @@ pub fn split(recordings: &[Arc<Recording>], config: &AgentConfig, share: f64, ra
     let held: BTreeSet<u32> = random.permutation(units.len()).into_iter().take(held).collect();
     [false, true].map(|wanted| {
         let all = units.iter().enumerate().filter(|(unit, _)| held.contains(&(*unit as u32)) == wanted);
-        Episodes { recordings: recordings.to_vec(), all: all.flat_map(|(_, unit)| unit.clone()).collect(), neutral: config.neutral() }
+        let all = all.flat_map(|(_, unit)| unit.clone()).collect();
+        Episodes { recordings: recordings.to_vec(), all, neutral: config.neutral(), numbers: config.numbers() }
     })
 }
 
-/// The root mean square of each input of floats.
-pub fn magnitudes<'a>(recordings: &[Arc<Recording>], config: &'a AgentConfig) -> Vec<(&'a str, f64)> {
-    let of = |(i, input): (usize, &'a Observation)| {
-        let (mut squares, mut count) = (0.0, 0);
-        for recording in recordings {
-            let Column::Floats(values, _) = &recording.inputs[i] else { return None };
-            squares += values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
-            count += values.len();
-        }
-        Some((input.name(), (squares / count.max(1) as f64).sqrt()))
+/// The root mean square of each input of floats and of each Gaussian component.
+pub fn magnitudes<'a>(recordings: &'a [Arc<Recording>], config: &'a AgentConfig) -> Vec<(&'a str, f64)> {
+    let input = |(i, input): (usize, &'a Observation)| {
+        let floats = |recording: &'a Arc<Recording>| match &recording.inputs[i] {
+            Column::Floats(values, _) => &values[..],
+            Column::Indices(..) => &[],
+        };
+        (input.spec().dtype() == DType::F32).then(|| (input.name(), root_mean_square(recordings.iter().flat_map(floats))))
     };
-    config.observation.iter().enumerate().filter_map(of).collect()
+    let (mut next, all) = (0, config.numbers());
+    let component = |component: &'a Component| {
+        let n = component.numbers();
+        next += n;
+        let columns = next - n..next;
+        let rows = recordings.iter().filter(|_| n > 0).flat_map(|recording| recording.numbers.chunks(all));
+        (n > 0).then(|| (component.name(), root_mean_square(rows.flat_map(|row| &row[columns.clone()]))))
+    };
+    let inputs: Vec<_> = config.observation.iter().enumerate().filter_map(input).collect();
+    inputs.into_iter().chain(config.action.iter().filter_map(component)).collect()
+}
+
+fn root_mean_square<'a>(values: impl Iterator<Item = &'a f32>) -> f64 {
+    let (squares, count) = values.fold((0.0, 0u64), |(sum, count), x| (sum + f64::from(*x).powi(2), count + 1));
+    (squares / count.max(1) as f64).sqrt()
 }

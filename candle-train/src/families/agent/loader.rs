@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub struct Batch {
     /// The agent's inputs, `[B, T, ...]`.
     pub inputs: NamedTensors,
+    /// The recorded numbers of its Gaussian components, `[B, T, numbers]`; `None` where there are none.
+    pub numbers: Option<Tensor>,
     /// Whether a row starts anew, lane by lane.
     pub resets: Vec<bool>,
 }
@@ -72,11 +74,15 @@ impl Loader {
     /// # Errors
     /// If the device fails.
     pub fn get(&mut self, number: u64) -> Result<Batch> {
-        let (mut inputs, (indices, resets)) = self.batches.get(number)?;
-        indices.into_iter().for_each(|(name, tensor)| drop(inputs.insert(name, tensor)));
-        Ok(Batch { inputs, resets })
+        let (tensors, (indices, resets)) = self.batches.get(number)?;
+        let (numbers, inputs): (Vec<_>, Vec<_>) = tensors.into_iter().partition(|(name, _)| name == NUMBERS);
+        let inputs = inputs.into_iter().chain(indices).collect();
+        Ok(Batch { inputs, numbers: numbers.into_iter().next().map(|(_, tensor)| tensor), resets })
     }
 }
+
+/// What the recorded numbers are called among the floats of a batch: no input can have that name.
+const NUMBERS: &str = "action.numbers";
 
 /// The inputs of an agent: of floats, of indices, and the action before, where it is one, and the action.
 #[derive(Debug, Clone)]
@@ -84,6 +90,8 @@ pub(super) struct Specs {
     floats: Vec<TensorSpec>,
     indices: Vec<TensorSpec>,
     columns: usize,
+    /// Gaussian numbers of an action.
+    numbers: usize,
     sees_previous: bool,
 }
 
@@ -91,7 +99,7 @@ impl Specs {
     pub(super) fn new(config: &AgentConfig) -> Self {
         let all = config.observation.iter().map(Observation::spec);
         let (floats, indices) = all.partition(|spec| spec.dtype() == DType::F32);
-        Self { floats, indices, columns: config.columns(), sees_previous: config.previous_action > 0 }
+        Self { floats, indices, columns: config.columns(), numbers: config.numbers(), sees_previous: config.previous_action > 0 }
     }
 }
 
@@ -110,9 +118,9 @@ impl Indices {
     }
 
     /// Where an episode is read to, with floats beside.
-    pub(super) fn rows<'a>(&'a mut self, floats: Vec<&'a mut [f32]>) -> Rows<'a> {
+    pub(super) fn rows<'a>(&'a mut self, floats: Vec<&'a mut [f32]>, numbers: &'a mut [f32]) -> Rows<'a> {
         let indices = self.inputs.iter_mut().map(Vec::as_mut_slice).collect();
-        Rows { floats, indices, previous: &mut self.previous, action: &mut self.action }
+        Rows { floats, indices, previous: &mut self.previous, action: &mut self.action, numbers }
     }
 
     /// As tensors `[lanes, frames, ...]` by name.
@@ -122,7 +130,9 @@ impl Indices {
             Ok((name.to_owned(), Tensor::from_vec(values, (lanes, frames, width), &Device::Cpu)?))
         };
         let mut all = specs.indices.iter().zip(self.inputs).map(|(spec, values)| named(&spec.name, values)).collect::<Result<Vec<_>>>()?;
-        all.push(named("action", self.action)?);
+        if specs.columns > 0 {
+            all.push(named("action", self.action)?);
+        }
         if specs.sees_previous {
             all.push(named("previous_action", self.previous)?);
         }
@@ -130,18 +140,28 @@ impl Indices {
     }
 }
 
-/// Some frames side by side as the inputs of an agent, on the host: for each lane an episode with its rows, the rest zeros.
-pub(super) fn side_by_side(episodes: &Episodes, specs: &Specs, lanes: &[(usize, Range<usize>)], frames: usize) -> Result<NamedTensors> {
+/// Some frames side by side as the inputs of an agent with its Gaussian numbers, on the host: for each lane an episode with its rows, the rest
+/// zeros.
+pub(super) fn side_by_side(
+    episodes: &Episodes,
+    specs: &Specs,
+    lanes: &[(usize, Range<usize>)],
+    frames: usize,
+) -> Result<(NamedTensors, Option<Tensor>)> {
     let mut floats: Vec<Vec<f32>> = specs.floats.iter().map(|spec| vec![0.0; lanes.len() * frames * spec.width()]).collect();
     let mut indices = Indices::zeros(specs, lanes.len() * frames);
-    let mut rows = indices.rows(floats.iter_mut().map(Vec::as_mut_slice).collect());
+    let mut numbers = vec![0.0; lanes.len() * frames * specs.numbers];
+    let mut rows = indices.rows(floats.iter_mut().map(Vec::as_mut_slice).collect(), &mut numbers);
     for (lane, (episode, wanted)) in lanes.iter().enumerate().filter(|(_, (_, wanted))| !wanted.is_empty()) {
         episodes.read(*episode, wanted.clone(), lane * frames, &mut rows);
     }
     let shape = |spec: &TensorSpec| [&[lanes.len(), frames], &spec.shape[..]].concat();
     let named = |(spec, values)| Ok((TensorSpec::clone(spec).name, Tensor::from_vec::<_, f32>(values, shape(spec), &Device::Cpu)?));
     let floats = specs.floats.iter().zip(floats).map(named);
-    floats.chain(indices.named(specs, lanes.len(), frames)?.into_iter().map(Ok)).collect()
+    let inputs = floats.chain(indices.named(specs, lanes.len(), frames)?.into_iter().map(Ok)).collect::<Result<_>>()?;
+    let shape = (lanes.len(), frames, specs.numbers);
+    let numbers = (specs.numbers > 0).then(|| Tensor::from_vec(numbers, shape, &Device::Cpu)).transpose()?;
+    Ok((inputs, numbers))
 }
 
 /// Reads the batches of some lanes.
@@ -171,11 +191,14 @@ impl Reader {
 impl Source for Reader {
     type Host = (Vec<(String, Tensor)>, Vec<bool>);
 
-    /// The inputs of floats, and the numbers for sampling, which imitation has no use for.
+    /// The inputs of floats, the recorded numbers, if there are any, and the numbers for sampling, which imitation has no use for.
     fn tensors(&self) -> Vec<TensorSpec> {
         let leading = [self.lanes.len(), self.shape.unroll];
-        let uniform = TensorSpec::f32("uniform", &[self.specs.columns]);
-        self.specs.floats.iter().chain([&uniform]).map(|spec| TensorSpec::f32(&spec.name, &[&leading, &spec.shape[..]].concat())).collect()
+        let Specs { floats, columns, numbers, .. } = &self.specs;
+        let recorded = (*numbers > 0).then(|| TensorSpec::f32(NUMBERS, &[*numbers]));
+        let uniform = TensorSpec::f32("uniform", &[columns + numbers]);
+        let all = floats.iter().chain(&recorded).chain([&uniform]);
+        all.map(|spec| TensorSpec::f32(&spec.name, &[&leading, &spec.shape[..]].concat())).collect()
     }
 
     fn make(&mut self, number: u64, tensors: &mut [&mut [f32]]) -> Result<Self::Host> {
@@ -185,9 +208,14 @@ impl Source for Reader {
         let mut resets = vec![false; lanes.len() * unroll];
         let order = self.order(epoch)?;
         let pieces: Vec<_> = lanes.clone().map(|lane| order.stretch(step..step + 1, lane)).collect();
-        let Some((uniform, floats)) = tensors.split_last_mut() else { return Err(Error::Input("tensors of another batch".to_owned())) };
+        let (floats, rest) = tensors.split_at_mut(self.specs.floats.len());
+        let (numbers, uniform): (&mut [f32], _) = match rest {
+            [uniform] => (&mut [], uniform),
+            [numbers, uniform] => (numbers, uniform),
+            _ => return Err(Error::Input("tensors of another batch".to_owned())),
+        };
         uniform.fill(-1.0);
-        let mut rows = indices.rows(floats.iter_mut().map(|values| &mut **values).collect());
+        let mut rows = indices.rows(floats.iter_mut().map(|values| &mut **values).collect(), numbers);
         for (lane, pieces) in pieces.into_iter().enumerate() {
             for piece in pieces {
                 let start = lane * unroll + piece.at;
