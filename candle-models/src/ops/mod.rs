@@ -34,6 +34,7 @@ mod matmul;
 pub mod multiply;
 mod norm;
 mod packed;
+pub mod pool2d;
 mod selective_scan;
 pub mod sigmoid;
 pub(crate) mod simd;

@@ -271,11 +271,46 @@ fn descriptions_that_cannot_be_are_refused_by_their_fields() {
         ("[{ channels = 8, kernel = [3, 3] }, { channels = 8, kernel = [3, 3] }]", "config: observation.map.layers.1.kernel: no patch"),
         ("[{ channels = 1, kernel = [3, 3] }]", "config: observation.map.layers.0.channels: 1 is outside 4..=1024"),
         ("[{ channels = 8, kernel = [0, 3] }]", "config: observation.map.layers.0.kernel: 0 is outside 1..=64"),
+        (
+            "[{ channels = 8, kernel = [3, 3], pool = { kind = \"max\", kernel = [2, 3] } }]",
+            "config: observation.map.layers.0.pool.kernel: no patch of [2, 3] fits into 2 x 2",
+        ),
+        (
+            "[{ channels = 8, kernel = [3, 3], pool = { kind = \"max\", kernel = [2, 2], stride = [0, 1] } }]",
+            "config: observation.map.layers.0.pool.stride: 0 is outside 1..=64",
+        ),
+        (
+            "[{ channels = 8, kernel = [3, 3], pool = { kind = \"least\", kernel = [2, 2] } }]",
+            "config: description: line 1: unknown variant `least`, expected `max` or `average`",
+        ),
         ("[{ channels = 8, kernel = [3, 3], padding = [3, 0] }]", "config: observation.map.layers.0.padding: 3 is outside 0..=2"),
     ] {
         let text = format!("{grid}layers = {layers}\n[[action]]\nname = \"a\"\nkind = \"discrete\"\nclasses = 3\n");
         let error = description(&text).unwrap_err().to_string();
         assert!(error.starts_with(message), "{layers}: {error}");
+    }
+}
+
+#[test]
+fn sequences_that_cannot_be_are_refused() {
+    let sequence = |keys: &str| {
+        let text = format!(
+            "[[observation]]\nname = \"iq\"\nkind = \"sequence\"\nlength = 8\nchannels = 2\n{keys}\n[[action]]\nname = \"a\"\nkind = \"binary\"\ncount = 1"
+        );
+        description(&text)
+    };
+    let good =
+        sequence("layers = [{ channels = 8, kernel = 5, stride = 2, padding = 2, pool = { kind = \"average\", kernel = 2 } }]").unwrap();
+    // 8 places to 4 and to 2.
+    assert_eq!(good.observation[0].width().unwrap(), 2 * 8);
+    for (keys, message) in [
+        ("layers = [{ channels = 8, kernel = 9 }]", "config: observation.iq.layers.0.kernel: no patch of [1, 9] fits into 1 x 8"),
+        ("layers = [{ channels = 8, kernel = 1025 }]", "config: observation.iq.layers.0.kernel: 1025 is outside 1..=1024"),
+        ("layers = [{ channels = 8, kernel = [3] }]", "config: description: line 1: invalid type: sequence, expected usize"),
+        ("layers = [{ channels = 2, kernel = 3 }]", "config: observation.iq.layers.0.channels: 2 is outside 4..=1024"),
+    ] {
+        let error = sequence(keys).unwrap_err().to_string();
+        assert!(error.starts_with(message), "{keys}: {error}");
     }
 }
 

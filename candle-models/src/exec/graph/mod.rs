@@ -107,6 +107,20 @@ pub enum Operator {
         /// Zeros around the input.
         pads: [usize; 2],
     },
+    /// The largest values of patches of `[B, C, H, W]`.
+    MaxPool {
+        /// Height and width of a patch.
+        kernel: [usize; 2],
+        /// From a patch to the next.
+        strides: [usize; 2],
+    },
+    /// The means of patches of `[B, C, H, W]`.
+    AveragePool {
+        /// Height and width of a patch.
+        kernel: [usize; 2],
+        /// From a patch to the next.
+        strides: [usize; 2],
+    },
     /// `a < b`.
     Less,
     /// `a <= b`.

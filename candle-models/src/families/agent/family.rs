@@ -85,8 +85,8 @@ fn ids() -> Observation {
 
 fn grid() -> Observation {
     let layers = vec![
-        ConvConfig { channels: 5, kernel: [3, 2], stride: [2, 1], padding: [1, 0] },
-        ConvConfig { channels: 4, kernel: [2, 2], stride: [1, 1], padding: [0, 0] },
+        ConvConfig { channels: 5, kernel: [3, 2], stride: [2, 1], padding: [1, 0], pool: None },
+        ConvConfig { channels: 4, kernel: [2, 2], stride: [1, 1], padding: [0, 0], pool: None },
     ];
     Observation::Grid { name: "map".to_owned(), height: 6, width: 5, channels: 2, layers }
 }

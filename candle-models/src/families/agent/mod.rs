@@ -30,7 +30,7 @@ pub use action::Component;
 pub use config::AgentConfig;
 pub use family::AgentFamily;
 pub use model::Agent;
-pub use observation::{ConvConfig, Observation};
+pub use observation::{ConvConfig, ConvSizes, Observation, PoolConfig, SequenceConvConfig, SequencePoolConfig};
 
 /// The family's name in a bundle's `config.json`.
 pub const FAMILY: &str = "agent";

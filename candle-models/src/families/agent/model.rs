@@ -1,13 +1,14 @@
 //! The network of an agent: inputs to trunk, trunk to action.
 
-use super::{AgentConfig, Component, Observation};
+use super::{AgentConfig, Component, ConvSizes, Observation};
 use crate::bundle::ParameterSpec;
 use crate::engine::Model;
 use crate::exec::Executor;
 use crate::exec::program::{Output, Recorder};
 use crate::exec::tensors::{self, Regularisation};
 use crate::nn::{ActionHeads, Autoregressive, Backbone, Decision, Head, Heads, IndependentHeads, Init, Linear, Norm, Params};
-use crate::ops::conv2d::{Conv2d, Conv2dShape};
+use crate::ops::conv2d::Conv2d;
+use crate::ops::pool2d::Pool2d;
 use crate::ops::{Activation, Format};
 use crate::recurrent::Recurrent;
 use crate::signature::{Signature, TensorSpec};
@@ -26,7 +27,7 @@ pub struct Agent {
     signature: Signature,
     device: Device,
     /// Convolutions of each input in the description's order; none but for grids.
-    convolutions: Vec<Vec<(Conv2d, Norm)>>,
+    convolutions: Vec<Vec<Convolution>>,
     /// A table for each column of ids, then for each column of the last action.
     tables: Vec<Tensor>,
     /// The first layer over floats and grids, and over what is looked up; their sum is normalised.
@@ -37,6 +38,13 @@ pub struct Agent {
     heads: ActionHeads,
     /// Of each component, where its classes stand for numbers.
     numbers: Vec<Option<Numbers>>,
+}
+
+/// A convolution, its norm and what is left of its result.
+struct Convolution {
+    layer: Conv2d,
+    norm: Norm,
+    pool: Option<Pool2d>,
 }
 
 /// Makes of an action the number that one of its components stands for: tables over all its columns, zeros but for that component.
@@ -125,9 +133,12 @@ impl Agent {
                 continue;
             }
             let mut x = e.input(input.name())?;
-            for (layer, norm) in layers {
+            for Convolution { layer, norm, pool } in layers {
                 x = e.apply(layer.clone(), &[&x])?;
                 x = e.norm(&x, norm, Activation::Gelu)?;
+                if let Some(pool) = pool {
+                    x = e.apply(*pool, &[&x])?;
+                }
             }
             floats.push(x);
         }
@@ -190,12 +201,12 @@ fn without_input() -> Error {
     Error::config("observation", "expected at least one input")
 }
 
-fn convolutions(input: &Observation, params: &Params) -> Result<Vec<(Conv2d, Norm)>> {
-    let layer = |(i, (shape, channels)): (usize, (Conv2dShape, usize))| {
+fn convolutions(input: &Observation, params: &Params) -> Result<Vec<Convolution>> {
+    let layer = |(i, ConvSizes { convolution: shape, channels, pool }): (usize, ConvSizes)| {
         let params = params.pp("inputs").pp(input.name()).pp(i);
         let patch = shape.kernel.iter().product::<usize>() * shape.channels;
-        let convolution = Conv2d::new(shape, Linear::new(patch, channels, &params.pp("conv"))?)?;
-        Ok((convolution, Norm::layer(channels, &params.pp("norm"))?))
+        let layer = Conv2d::new(shape, Linear::new(patch, channels, &params.pp("conv"))?)?;
+        Ok(Convolution { layer, norm: Norm::layer(channels, &params.pp("norm"))?, pool })
     };
     input.convolutions()?.into_iter().enumerate().map(layer).collect()
 }

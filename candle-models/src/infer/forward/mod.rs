@@ -15,10 +15,11 @@ const LINE: usize = 64;
 const MOST: usize = 4096;
 
 /// What the program calls beside NumPy, each written out where it is used.
-const HELPERS: [(&str, &str); 7] = [
+const HELPERS: [(&str, &str); 8] = [
     ("conv2d", include_str!("conv2d.py")),
     ("erf", include_str!("erf.py")),
     ("layer_norm", include_str!("layer_norm.py")),
+    ("pool2d", include_str!("pool2d.py")),
     ("relu", include_str!("relu.py")),
     ("sigmoid", include_str!("sigmoid.py")),
     ("softmax", include_str!("softmax.py")),
@@ -235,6 +236,12 @@ impl<'a> Function<'a> {
             Operator::Conv { strides, pads } => {
                 let bias = if operands.len() > 2 { "" } else { ", 0" };
                 (Some("conv2d"), Expression::atom(format!("conv2d({}{bias}, {strides:?}, {pads:?})", list())))
+            }
+            Operator::MaxPool { kernel, strides } => {
+                (Some("pool2d"), Expression::atom(format!("pool2d({}, np.max, {kernel:?}, {strides:?})", list())))
+            }
+            Operator::AveragePool { kernel, strides } => {
+                (Some("pool2d"), Expression::atom(format!("pool2d({}, np.mean, {kernel:?}, {strides:?})", list())))
             }
         };
         self.helpers.extend(helper);
