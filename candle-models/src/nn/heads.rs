@@ -1,9 +1,10 @@
 //! From the trunk of a network to an action of several components.
 
 use super::{Autoregressive, Linear, Params};
-use crate::Result;
 use crate::exec::{Choice, Executor};
 use crate::ops::Activation;
+use crate::ops::gaussian::Gaussian;
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// How the components of an action depend on each other.
@@ -33,35 +34,98 @@ impl Heads {
     }
 }
 
-/// Heads that choose every component from the trunk alone. Each: a layer with ReLU, then its logits. The first layers are one product.
+/// What a head gives.
+#[derive(Debug, Clone, Copy)]
+pub enum Head {
+    /// A class in each of its columns.
+    Classes(Choice),
+    /// Numbers from normal distributions.
+    Numbers {
+        /// Its first random number in a row of them.
+        column: usize,
+        /// How many numbers.
+        columns: usize,
+        /// Their bounds.
+        gaussian: Gaussian,
+    },
+}
+
+impl Head {
+    /// What its last layer gives: logits, or means and what deviations are made of.
+    fn outputs(self) -> usize {
+        match self {
+            Self::Classes(choice) => choice.logits(),
+            Self::Numbers { columns, .. } => 2 * columns,
+        }
+    }
+}
+
+/// What heads have decided, and how sure they were.
+#[derive(Debug, Clone)]
+pub struct Decision<V, I> {
+    /// Logits of the components of classes side by side, and the classes; `None` where there are no such components.
+    pub classes: Option<(V, I)>,
+    /// The numbers of each component of numbers.
+    pub numbers: Vec<V>,
+    /// Of each component of numbers the means, and behind them the logarithms of the standard deviations.
+    pub distributions: Vec<V>,
+}
+
+impl<V, I> Decision<V, I> {
+    /// The logits of all components side by side and the classes.
+    ///
+    /// # Errors
+    /// If there is no component of classes.
+    pub fn into_classes(self) -> Result<(V, I)> {
+        self.classes.ok_or_else(|| Error::Input("heads without a component of classes".to_owned()))
+    }
+}
+
+/// Heads that choose every component from the trunk alone. Each: a layer with ReLU, then its logits, or its means and deviations. The first layers
+/// are one product.
 #[derive(Debug, Clone)]
 pub struct IndependentHeads {
     hidden: Linear,
-    components: Vec<(usize, Choice, Linear)>,
+    components: Vec<(usize, Head, Linear)>,
 }
 
 impl IndependentHeads {
     /// Over a trunk of `trunk` values. The components come with their names and the widths of their first layers.
-    pub fn new(trunk: usize, components: &[(&str, usize, Choice)], params: &Params) -> Result<Self> {
+    pub fn new(trunk: usize, components: &[(&str, usize, Head)], params: &Params) -> Result<Self> {
         let hidden = Linear::new(trunk, components.iter().map(|(_, width, _)| width).sum(), &params.pp("hidden"))?;
-        let out =
-            |&(name, width, choice): &(&str, usize, Choice)| Ok((width, choice, Linear::new(width, choice.logits(), &params.pp(name))?));
+        let out = |&(name, width, head): &(&str, usize, Head)| Ok((width, head, Linear::new(width, head.outputs(), &params.pp(name))?));
         Ok(Self { hidden, components: components.iter().map(out).collect::<Result<_>>()? })
     }
 
-    /// `trunk` `[rows, trunk]`, the classes `wanted` and a random number for each column in `uniform`: the logits of all components side by
-    /// side and the classes.
-    pub fn forward<E: Executor>(&self, e: &mut E, trunk: &E::V, wanted: &E::I, uniform: &E::V) -> Result<(E::V, E::I)> {
+    /// From `trunk` `[rows, trunk]`. The classes wanted, where there are any, and a random number for each column and each number are the inputs
+    /// `action` and `uniform` of the pass.
+    pub fn forward<E: Executor>(&self, e: &mut E, trunk: &E::V) -> Result<Decision<E::V, E::I>> {
+        let any = self.components.iter().any(|(_, head, _)| matches!(head, Head::Classes(_)));
+        let wanted = any.then(|| e.indices("action")).transpose()?;
+        let uniform = e.input("uniform")?;
         let hidden = e.linear(trunk, &self.hidden, Activation::Relu)?;
         let (mut logits, mut classes, mut start) = (Vec::new(), Vec::new(), 0);
-        for (width, choice, out) in &self.components {
+        let (mut numbers, mut distributions) = (Vec::new(), Vec::new());
+        for (width, head, out) in &self.components {
             let x = e.columns(&hidden, start, *width)?;
             start += width;
             let l = e.linear(&x, out, Activation::None)?;
-            classes.push(e.choose(&l, wanted, uniform, *choice)?);
-            logits.push(l);
+            match (*head, &wanted) {
+                (Head::Classes(choice), Some(wanted)) => {
+                    classes.push(e.choose(&l, wanted, &uniform, choice)?);
+                    logits.push(l);
+                }
+                (Head::Classes(_), None) => {}
+                (Head::Numbers { column, columns, gaussian }, _) => {
+                    let uniform = e.columns(&uniform, column, columns)?;
+                    let drawn = e.apply(gaussian, &[&l, &uniform])?;
+                    numbers.push(e.columns(&drawn, 0, columns)?);
+                    distributions.push(e.columns(&drawn, columns, 2 * columns)?);
+                }
+            }
         }
-        Ok((e.join(&logits)?, e.join_indices(&classes)?))
+        let classes = if any { Some((e.join(&logits)?, e.join_indices(&classes)?)) } else { None };
+        Ok(Decision { classes, numbers, distributions })
     }
 }
 
@@ -75,15 +139,14 @@ pub enum ActionHeads {
 }
 
 impl ActionHeads {
-    /// `trunk` `[rows, width]` to the logits of all components side by side and the classes `[rows, columns]`. The classes wanted, those of the frame
-    /// before and the random numbers are inputs of the pass.
-    pub fn forward<E: Executor>(&self, e: &mut E, trunk: &E::V) -> Result<(E::V, E::I)> {
-        let (wanted, uniform) = (e.indices("action")?, e.input("uniform")?);
+    /// From `trunk` `[rows, width]`. The classes wanted, those of the frame before and the random numbers are inputs of the pass.
+    pub fn forward<E: Executor>(&self, e: &mut E, trunk: &E::V) -> Result<Decision<E::V, E::I>> {
         match self {
-            Self::Independent(heads) => heads.forward(e, trunk, &wanted, &uniform),
+            Self::Independent(heads) => heads.forward(e, trunk),
             Self::Autoregressive(heads) => {
-                let previous = e.indices("previous_action")?;
-                heads.forward(e, trunk, [&previous, &wanted], &uniform)
+                let (wanted, uniform, previous) = (e.indices("action")?, e.input("uniform")?, e.indices("previous_action")?);
+                let classes = heads.forward(e, trunk, [&previous, &wanted], &uniform)?;
+                Ok(Decision { classes: Some(classes), numbers: Vec::new(), distributions: Vec::new() })
             }
         }
     }

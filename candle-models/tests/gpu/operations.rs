@@ -9,7 +9,9 @@ use candle_models::exec::tensors::{Indices, TensorPass};
 use candle_models::exec::{Executor, Launches, Operation, Values, Widths, operands};
 use candle_models::network::{Layers, Network};
 use candle_models::ops::conv2d::{Conv2d, Conv2dShape};
+use candle_models::ops::gaussian::Gaussian;
 use candle_models::ops::multiply::Multiply;
+use candle_models::ops::pool2d::{Pool2d, Pooling};
 use candle_models::ops::sigmoid::Sigmoid;
 use candle_models::ops::softmax::Softmax;
 use candle_models::ops::tanh::Tanh;
@@ -84,6 +86,9 @@ fn operations_by_value_and_by_group() {
         check(Softmax { group: None }, &[width], None, &[]);
     }
     check(Softmax { group: Some(5) }, &[35], None, &[]);
+    for n in [1, 40] {
+        check(Gaussian { low: f32::NEG_INFINITY, high: 1.5 }, &[2 * n, n], None, &[]);
+    }
 }
 
 #[test]
@@ -99,6 +104,19 @@ fn convolutions_over_two_axes() {
         let weight = normal("weight", &[kernel[0] * kernel[1] * channels, outputs]);
         let layer = Linear { weight, bias: bias.then(|| normal("bias", &[outputs])), format: Format::F32 };
         check(Conv2d::new(shape, layer).unwrap(), &[input[0] * input[1] * channels], None, &[]);
+    }
+}
+
+#[test]
+fn pooling_over_two_axes() {
+    let Some(_device) = cuda() else { return };
+    for ([input, kernel, stride], channels) in
+        [([[1, 1], [1, 1], [1, 1]], 1), ([[5, 7], [3, 2], [1, 2]], 5), ([[7, 6], [2, 3], [3, 4]], 130)]
+    {
+        let shape = Conv2dShape { input, channels, kernel, stride, padding: [0, 0] };
+        for pooling in [Pooling::Max, Pooling::Average] {
+            check(Pool2d::new(pooling, shape).unwrap(), &[input[0] * input[1] * channels], None, &[]);
+        }
     }
 }
 

@@ -271,6 +271,18 @@ fn descriptions_that_cannot_be_are_refused_by_their_fields() {
         ("[{ channels = 8, kernel = [3, 3] }, { channels = 8, kernel = [3, 3] }]", "config: observation.map.layers.1.kernel: no patch"),
         ("[{ channels = 1, kernel = [3, 3] }]", "config: observation.map.layers.0.channels: 1 is outside 4..=1024"),
         ("[{ channels = 8, kernel = [0, 3] }]", "config: observation.map.layers.0.kernel: 0 is outside 1..=64"),
+        (
+            "[{ channels = 8, kernel = [3, 3], pool = { kind = \"max\", kernel = [2, 3] } }]",
+            "config: observation.map.layers.0.pool.kernel: no patch of [2, 3] fits into 2 x 2",
+        ),
+        (
+            "[{ channels = 8, kernel = [3, 3], pool = { kind = \"max\", kernel = [2, 2], stride = [0, 1] } }]",
+            "config: observation.map.layers.0.pool.stride: 0 is outside 1..=64",
+        ),
+        (
+            "[{ channels = 8, kernel = [3, 3], pool = { kind = \"least\", kernel = [2, 2] } }]",
+            "config: description: line 1: unknown variant `least`, expected `max` or `average`",
+        ),
         ("[{ channels = 8, kernel = [3, 3], padding = [3, 0] }]", "config: observation.map.layers.0.padding: 3 is outside 0..=2"),
     ] {
         let text = format!("{grid}layers = {layers}\n[[action]]\nname = \"a\"\nkind = \"discrete\"\nclasses = 3\n");
@@ -280,11 +292,164 @@ fn descriptions_that_cannot_be_are_refused_by_their_fields() {
 }
 
 #[test]
+fn sequences_that_cannot_be_are_refused() {
+    let sequence = |keys: &str| {
+        let text = format!(
+            "[[observation]]\nname = \"iq\"\nkind = \"sequence\"\nlength = 8\nchannels = 2\n{keys}\n[[action]]\nname = \"a\"\nkind = \"binary\"\ncount = 1"
+        );
+        description(&text)
+    };
+    let good =
+        sequence("layers = [{ channels = 8, kernel = 5, stride = 2, padding = 2, pool = { kind = \"average\", kernel = 2 } }]").unwrap();
+    // 8 places to 4 and to 2.
+    assert_eq!(good.observation[0].width().unwrap(), 2 * 8);
+    for (keys, message) in [
+        ("layers = [{ channels = 8, kernel = 9 }]", "config: observation.iq.layers.0.kernel: no patch of [1, 9] fits into 1 x 8"),
+        ("layers = [{ channels = 8, kernel = 1025 }]", "config: observation.iq.layers.0.kernel: 1025 is outside 1..=1024"),
+        ("layers = [{ channels = 8, kernel = [3] }]", "config: description: line 1: invalid type: sequence, expected usize"),
+        ("layers = [{ channels = 2, kernel = 3 }]", "config: observation.iq.layers.0.channels: 2 is outside 4..=1024"),
+    ] {
+        let error = sequence(keys).unwrap_err().to_string();
+        assert!(error.starts_with(message), "{keys}: {error}");
+    }
+}
+
+#[test]
 fn descriptions_survive_toml_and_the_one_of_the_repository_is_that_of_the_example() {
     assert_eq!(description(&fs::read_to_string(description_file()).unwrap()).unwrap(), example::description());
     for manifest in AgentFamily.examples().unwrap() {
         let config: AgentConfig = serde_json::from_value(manifest.model.clone()).unwrap();
         assert_eq!(description(&toml::to_string(&config).unwrap()).unwrap(), config);
+    }
+}
+
+/// Two numbers about lines of what is seen, the first with noise; where asked, beside a switch that says whether what is seen is above one half.
+fn steering(switch: bool) -> AgentConfig {
+    let switch = if switch { "[[action]]\nname = \"fire\"\nkind = \"binary\"\ncount = 1\n" } else { "" };
+    let text = format!(
+        "hidden = 32\n[[observation]]\nname = \"seen\"\nkind = \"floats\"\nshape = [1]\n[[action]]\nname = \"aim\"\nkind = \"gaussian\"\ncolumns = \
+         2\nlow = -2.0\nhigh = 2.0\n{switch}"
+    );
+    description(&text).unwrap()
+}
+
+/// Noise of the first number.
+const NOISE: f32 = 0.1;
+
+fn steered(random: Random, frames: usize) -> NamedTensors {
+    let seen: Vec<f32> = (0..frames as u64).map(|t| random.stream("seen").uniform(t)).collect();
+    let noise = random.stream("noise");
+    let aim: Vec<f32> = seen.iter().zip(0..).flat_map(|(x, t)| [1.2 * x - 0.4 + NOISE * noise.normal(t), 0.5 - x]).collect();
+    let fire: Vec<u32> = seen.iter().map(|x| u32::from(*x > 0.5)).collect();
+    let tensors = [
+        ("seen".to_owned(), Tensor::from_vec(seen, (frames, 1), &Device::Cpu).unwrap()),
+        ("aim".to_owned(), Tensor::from_vec(aim, (frames, 2), &Device::Cpu).unwrap()),
+        ("action".to_owned(), Tensor::from_vec(fire, (frames, 1), &Device::Cpu).unwrap()),
+    ];
+    tensors.into_iter().collect()
+}
+
+#[test]
+fn numbers_are_learnt_with_their_noise_and_played() {
+    let dir = tempfile::tempdir().unwrap();
+    for switch in [false, true] {
+        let mut config = RunConfig::preset("quick").unwrap();
+        (config.epochs, config.model, config.trainer.schedule.peak) = (50, steering(switch), 1e-2);
+        let one = |episode: u64| Recording::new(&episode.to_string(), &steered(Random::new(5).at(episode), 64), &config.model).unwrap();
+        let recordings: Vec<_> = (0..40).map(|episode| Arc::new(one(episode))).collect();
+        assert_eq!(recordings[0].unused.is_empty(), switch, "classes are read where there are some");
+        let plan = Plan::new(config, &recordings, Resources::default(), String::new()).unwrap();
+        let trained = plan.train(&Place::memory(), &Stop::after(None)).unwrap();
+        let ([marginal, markov], agent) = trained.measured.as_ref().unwrap();
+        let aim = |likelihood: &candle_train::agent::likelihood::Likelihood| likelihood.nats().next().unwrap();
+        // What is seen says nothing of the next frame: the line from the number before knows no more than the mean.
+        assert!((aim(marginal) - aim(markov)).abs() < 0.05, "{} and {}", aim(marginal), aim(markov));
+        // The first number can be known up to its noise, the second exactly: to the narrowest distribution there is, or nearly.
+        let entropy = f64::from(NOISE).ln() + 0.5 * (2.0 * std::f64::consts::PI * std::f64::consts::E).ln();
+        assert!((-5.0..-2.0).contains(&(aim(agent) - entropy)), "{} nats, of which the noise has {entropy}", aim(agent));
+        let error = agent.accuracy().next().unwrap();
+        assert!((0.03..0.06).contains(&error), "the mean distance is {error}");
+        assert!(trained.table().contains(&format!("| aim | {:.3} (± ", aim(marginal))), "{}", trained.table());
+
+        let bundle = dir.path().join(switch.to_string());
+        candle_train::plan::TrainingResult::save(&trained, &bundle).unwrap();
+        let model = candle_models::families::shipped().load(&Bundle::open(&bundle).unwrap()).unwrap();
+        let mut session = Engine::start(model, &Options::default()).unwrap().open().unwrap();
+        session.set_f32("seen", &[0.75]).unwrap();
+        session.step().unwrap();
+        let (aim, distribution) = (session.floats("aim").unwrap().to_vec(), session.floats("gaussian").unwrap().to_vec());
+        assert_eq!(aim, distribution[..2], "the means");
+        assert!((aim[0] - 0.5).abs() < 0.05 && (aim[1] + 0.25).abs() < 0.05, "{aim:?}");
+        assert!((distribution[2].exp() - NOISE).abs() < 0.03, "a deviation of {}", distribution[2].exp());
+        // A number of one deviation above the mean, and the mean; the first column is that of the switch.
+        let uniform = [&[0.0][usize::from(!switch)..], &[0.841_344_8, 0.5]].concat();
+        session.set_f32("uniform", &uniform).unwrap();
+        session.reset();
+        session.step().unwrap();
+        let drawn = session.floats("aim").unwrap();
+        assert!((drawn[0] - aim[0] - distribution[2].exp()).abs() < 1e-5 && (drawn[1] - aim[1]).abs() < 1e-6, "{drawn:?} of {aim:?}");
+    }
+}
+
+#[test]
+fn batches_hold_the_numbers_of_their_frames() {
+    let config = steering(true);
+    let played: Vec<NamedTensors> = (0..3).map(|episode| steered(Random::new(episode), 20 + episode as usize)).collect();
+    let recordings: Vec<_> = played.iter().map(|tensors| Arc::new(Recording::new("game", tensors, &config).unwrap())).collect();
+    let sizes: Vec<&str> = episodes::magnitudes(&recordings, &config).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(sizes, ["seen", "aim"]);
+    let [train, _] = episodes::split(&recordings, &config, 0.0, Random::new(1));
+    let mut loader =
+        Loader::new(Arc::new(train), &config, (StepShape { lanes: 2, unroll: 5 }, 0..2), Random::new(2), &Device::Cpu).unwrap();
+    let known: Vec<Vec<f32>> = played.iter().flat_map(|one| one.get("aim").unwrap().to_vec2::<f32>().unwrap()).collect();
+    for step in 0..2 * loader.steps_per_epoch() {
+        let batch = loader.get(step).unwrap();
+        let rows = |tensor: &Tensor| tensor.flatten(0, 1).unwrap().to_vec2::<f32>().unwrap();
+        let (seen, numbers) = (rows(batch.inputs.get("seen").unwrap()), rows(batch.numbers.as_ref().unwrap()));
+        for (seen, numbers) in seen.iter().zip(&numbers) {
+            assert!((numbers[1] - (0.5 - seen[0])).abs() < 1e-6 && known.contains(numbers), "{numbers:?} beside {seen:?}");
+        }
+        assert!(!batch.inputs.iter().any(|(name, _)| name.contains("numbers")));
+    }
+}
+
+#[test]
+fn gaussian_components_that_cannot_be_are_refused() {
+    let config = steering(false);
+    let mut tensors = steered(Random::new(1), 4);
+    for (aim, message) in [
+        (Tensor::full(3f32, (4, 2), &Device::Cpu), "tensor aim: expected numbers from -2 to below 2.0000002, found 3 in column 0 of row 0"),
+        (Tensor::full(f32::NAN, (4, 2), &Device::Cpu), "tensor aim: expected finite numbers, found NaN in column 0 of row 0"),
+        (Tensor::zeros((4, 3), DType::F32, &Device::Cpu), "tensor aim: expected floats [4, 2], found floats [4, 3]"),
+        (Tensor::zeros((4, 2), DType::U32, &Device::Cpu), "tensor aim: expected floats [4, 2], found integers [4, 2]"),
+        (Tensor::zeros(4, DType::F32, &Device::Cpu), "tensor aim: expected [frames, 2], found [4]"),
+    ] {
+        tensors.insert("aim", aim.unwrap());
+        assert_eq!(Recording::new("game", &tensors, &config).unwrap_err().to_string(), message);
+    }
+    let action = |keys: &str| format!("[[action]]\nname = \"aim\"\nkind = \"gaussian\"\n{keys}");
+    let observation = "[[observation]]\nname = \"seen\"\nkind = \"floats\"\nshape = [1]\n";
+    for (text, message) in [
+        (format!("{observation}{}", action("columns = 0")), "config: action.aim.columns: 0 is outside 1..=256"),
+        (
+            format!("{observation}{}", action("low = 1.0\nhigh = 0.5")),
+            "config: action.aim.low: expected numbers, low below high, found 1 and 0.5",
+        ),
+        (
+            format!("heads = \"autoregressive\"\nprevious_action = 2\n{observation}{}", action("")),
+            "config: heads: expected independent, found autoregressive: the component \"aim\" is gaussian",
+        ),
+        (
+            format!("previous_action = 2\n{observation}{}", action("")),
+            "config: previous_action: expected 0, found 2: no component has classes to look up",
+        ),
+        (format!("{observation}{}", action("").replace("aim", "seen")), "config: action.name: \"seen\": the name has another meaning"),
+        (
+            format!("{observation}{}", action("").replace("aim", "gaussian")),
+            "config: action.name: \"gaussian\": the name has another meaning",
+        ),
+    ] {
+        assert_eq!(description(&text).unwrap_err().to_string(), message);
     }
 }
 

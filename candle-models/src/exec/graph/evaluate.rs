@@ -56,6 +56,7 @@ fn apply(operator: &Operator, operands: &[&Tensor]) -> Result<Tensor> {
         Operator::MatMul => x.contiguous()?.matmul(&y.contiguous()?)?,
         Operator::Neg => x.neg()?,
         Operator::Exp => x.exp()?,
+        Operator::Log => x.log()?,
         Operator::Sqrt => x.sqrt()?,
         Operator::Erf => x.erf()?,
         Operator::Tanh => x.tanh()?,
@@ -83,6 +84,10 @@ fn apply(operator: &Operator, operands: &[&Tensor]) -> Result<Tensor> {
         Operator::Reshape(dims) => reshape(x, dims)?,
         Operator::Transpose(axes) => x.permute(axes.as_slice())?.contiguous()?,
         Operator::Conv { strides, pads } => convolve(x, y, operands.get(2).copied(), (*strides, *pads))?,
+        Operator::MaxPool { kernel: [down, across], strides } => x.max_pool2d_with_stride((*down, *across), (strides[0], strides[1]))?,
+        Operator::AveragePool { kernel: [down, across], strides } => {
+            x.avg_pool2d_with_stride((*down, *across), (strides[0], strides[1]))?
+        }
         Operator::Less => x.broadcast_lt(y)?,
         Operator::LessOrEqual => x.broadcast_le(y)?,
         Operator::Equal => x.broadcast_eq(y)?,

@@ -64,6 +64,8 @@ pub enum Operator {
     Neg,
     /// `exp(x)`.
     Exp,
+    /// The natural logarithm.
+    Log,
     /// The square root.
     Sqrt,
     /// The error function.
@@ -120,6 +122,20 @@ pub enum Operator {
         strides: [usize; 2],
         /// Zeros around the input.
         pads: [usize; 2],
+    },
+    /// The largest values of patches of `[B, C, H, W]`.
+    MaxPool {
+        /// Height and width of a patch.
+        kernel: [usize; 2],
+        /// From a patch to the next.
+        strides: [usize; 2],
+    },
+    /// The means of patches of `[B, C, H, W]`.
+    AveragePool {
+        /// Height and width of a patch.
+        kernel: [usize; 2],
+        /// From a patch to the next.
+        strides: [usize; 2],
     },
     /// `a < b`.
     Less,

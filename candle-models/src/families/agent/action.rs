@@ -1,7 +1,10 @@
-//! What an agent does in a frame: components, each of one or several columns of classes.
+//! What an agent does in a frame: components, each of one or several columns of classes, or of numbers.
 
+use super::observation::{range, validate_range};
 use crate::exec::Choice;
 use crate::nn::within;
+use crate::ops::gaussian::Gaussian;
+use crate::signature::TensorSpec;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -44,13 +47,36 @@ pub enum Component {
         /// How many, 2 to 65536.
         bins: usize,
     },
+    /// Numbers, each from a normal distribution whose mean and deviation the network says. They have no class: the network gives them in an
+    /// output of the component's name.
+    Gaussian {
+        /// The name.
+        name: String,
+        /// How many numbers, 1 to 256. Default: 1.
+        #[serde(default = "one")]
+        columns: usize,
+        /// The smallest number that is recorded and given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        low: Option<f64>,
+        /// The largest number that is recorded and given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        high: Option<f64>,
+    },
+}
+
+fn one() -> usize {
+    1
 }
 
 impl Component {
     /// Its name.
     pub fn name(&self) -> &str {
         match self {
-            Self::Discrete { name, .. } | Self::MultiDiscrete { name, .. } | Self::Binary { name, .. } | Self::Binned { name, .. } => name,
+            Self::Discrete { name, .. }
+            | Self::MultiDiscrete { name, .. }
+            | Self::Binary { name, .. }
+            | Self::Binned { name, .. }
+            | Self::Gaussian { name, .. } => name,
         }
     }
 
@@ -60,7 +86,26 @@ impl Component {
             Self::Discrete { .. } | Self::Binned { .. } => 1,
             Self::MultiDiscrete { columns, .. } => *columns,
             Self::Binary { count, .. } => *count,
+            Self::Gaussian { .. } => 0,
         }
+    }
+
+    /// Numbers that it gives from normal distributions.
+    pub fn numbers(&self) -> usize {
+        if let Self::Gaussian { columns, .. } = self { *columns } else { 0 }
+    }
+
+    /// How its numbers are recorded and given; `None` where it has classes.
+    pub fn recorded(&self) -> Option<TensorSpec> {
+        let Self::Gaussian { name, columns, low, high } = self else { return None };
+        Some(TensorSpec::f32(name, &[*columns]).within(range(*low, *high)))
+    }
+
+    /// How its numbers are drawn; `None` where it has classes.
+    pub fn gaussian(&self) -> Option<Gaussian> {
+        let Self::Gaussian { low, high, .. } = self else { return None };
+        let bound = |bound: &Option<f64>, none: f32| bound.map_or(none, |bound| bound as f32);
+        Some(Gaussian { low: bound(low, f32::NEG_INFINITY), high: bound(high, f32::INFINITY) })
     }
 
     /// Classes of each of its columns. Two classes have one logit, that of class 1 against class 0.
@@ -69,6 +114,7 @@ impl Component {
             Self::Discrete { classes, .. } | Self::MultiDiscrete { classes, .. } => *classes,
             Self::Binary { .. } => 2,
             Self::Binned { bins, .. } => *bins,
+            Self::Gaussian { .. } => 0,
         }
     }
 
@@ -95,6 +141,10 @@ impl Component {
     /// Names the field that is out of range, as a part of `action.NAME`.
     pub(super) fn validate(&self) -> Result<()> {
         let place = |field: &str| format!("action.{}.{field}", self.name());
+        if let Self::Gaussian { columns, low, high, .. } = self {
+            within(&place("columns"), *columns, 1..=256)?;
+            return validate_range(&place("low"), (*low, *high));
+        }
         let number = if matches!(self, Self::Binned { .. }) { "bins" } else { "classes" };
         within(&place(number), self.classes(), 2..=65536)?;
         within(&place(if matches!(self, Self::Binary { .. }) { "count" } else { "columns" }), self.columns(), 1..=256)?;

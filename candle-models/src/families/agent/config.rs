@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 /// Names of inputs that every agent has, and of what stands beside the inputs in a file of episodes.
 const RESERVED_INPUTS: [&str; 4] = ["action", "previous_action", "uniform", "reset"];
-/// Names of outputs that every agent has.
-const RESERVED_OUTPUTS: [&str; 2] = ["logits", "action"];
+/// Names of outputs that agents have.
+const RESERVED_OUTPUTS: [&str; 3] = ["logits", "action", "gaussian"];
 
 /// A description of an agent: what it sees, what it does, and the network between.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,6 +67,11 @@ impl AgentConfig {
         self.action.iter().map(Component::columns).sum()
     }
 
+    /// Numbers of an action from normal distributions.
+    pub fn numbers(&self) -> usize {
+        self.action.iter().map(Component::numbers).sum()
+    }
+
     /// Logits of an action.
     pub fn logits(&self) -> usize {
         self.action.iter().map(|component| component.choice(0).logits()).sum()
@@ -120,14 +125,25 @@ impl AgentConfig {
         if self.heads == Heads::Autoregressive && self.previous_action == 0 {
             return Err(Error::config("previous_action", "expected at least 1, found 0: autoregressive heads read the last action"));
         }
+        if let (Heads::Autoregressive, Some(component)) = (self.heads, self.action.iter().find(|component| component.numbers() > 0)) {
+            let reason = format!("expected independent, found autoregressive: the component {:?} is gaussian", component.name());
+            return Err(Error::config("heads", reason));
+        }
         self.backbone.validate(self.hidden)?;
         within("observation", self.observation.len(), 1..=256)?;
         within("action", self.action.len(), 1..=256)?;
         names("observation", self.observation.iter().map(Observation::name), &RESERVED_INPUTS)?;
         names("action", self.action.iter().map(Component::name), &RESERVED_OUTPUTS)?;
+        // Recordings hold them beside the inputs.
+        let beside: Vec<&str> = self.observation.iter().map(Observation::name).chain(RESERVED_INPUTS).collect();
+        names("action", self.action.iter().filter(|component| component.numbers() > 0).map(Component::name), &beside)?;
         self.observation.iter().try_for_each(Observation::validate)?;
         self.action.iter().try_for_each(Component::validate)?;
-        within("action", self.logits(), 1..=1 << 20)?;
+        within("action", self.logits() + self.numbers(), 1..=1 << 20)?;
+        if self.previous_action > 0 && self.columns() == 0 {
+            let reason = format!("expected 0, found {}: no component has classes to look up", self.previous_action);
+            return Err(Error::config("previous_action", reason));
+        }
         within("observation", self.widths()?.iter().sum::<usize>() * self.backbone.inputs(self.hidden), 1..=1 << 28)
     }
 }

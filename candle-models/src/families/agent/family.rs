@@ -23,7 +23,8 @@ impl Family for AgentFamily {
         Ok(vec![("agent", Arc::new(Agent::new(&bundle.config()?, params)?))])
     }
 
-    /// Every kind of input and of component with both heads; inputs with and without floats, with and without the last action.
+    /// Every kind of input and of component with the heads that it can have; inputs with and without floats, with and without the last action;
+    /// numbers beside classes and alone.
     fn examples(&self) -> Result<Vec<Manifest>> {
         let (floats, ids, grid) = (floats(), ids(), grid());
         let action = || {
@@ -40,6 +41,8 @@ impl Family for AgentFamily {
             AgentConfig {
                 backbone: BackboneConfig::Mlp { layers: vec![28, 20] },
                 observation: vec![floats.clone(), ids.clone(), grid.clone()],
+                action: [vec![gaussian("aim", 2, None)], action(), vec![gaussian("throttle", 1, Some(0.4))]].concat(),
+                previous_action: 2,
                 ..base.clone()
             },
             AgentConfig {
@@ -57,13 +60,19 @@ impl Family for AgentFamily {
             },
             AgentConfig {
                 backbone: BackboneConfig::Attention { layers: 1, heads: 3, window: 4 },
-                observation: vec![floats],
+                observation: vec![floats.clone()],
                 action: vec![Component::Discrete { name: "jump".to_owned(), classes: 2 }],
-                ..base
+                ..base.clone()
             },
+            AgentConfig { observation: vec![floats], action: vec![gaussian("aim", 3, None)], ..base },
         ];
         configs.iter().map(|config| Manifest::new(FAMILY, config)).collect()
     }
+}
+
+/// Numbers from a normal distribution, between -`bound` and `bound`.
+fn gaussian(name: &str, columns: usize, bound: Option<f64>) -> Component {
+    Component::Gaussian { name: name.to_owned(), columns, low: bound.map(|bound| -bound), high: bound }
 }
 
 fn floats() -> Observation {
@@ -76,8 +85,8 @@ fn ids() -> Observation {
 
 fn grid() -> Observation {
     let layers = vec![
-        ConvConfig { channels: 5, kernel: [3, 2], stride: [2, 1], padding: [1, 0] },
-        ConvConfig { channels: 4, kernel: [2, 2], stride: [1, 1], padding: [0, 0] },
+        ConvConfig { channels: 5, kernel: [3, 2], stride: [2, 1], padding: [1, 0], pool: None },
+        ConvConfig { channels: 4, kernel: [2, 2], stride: [1, 1], padding: [0, 0], pool: None },
     ];
     Observation::Grid { name: "map".to_owned(), height: 6, width: 5, channels: 2, layers }
 }

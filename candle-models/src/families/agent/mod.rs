@@ -29,8 +29,8 @@ mod observation;
 pub use action::Component;
 pub use config::AgentConfig;
 pub use family::AgentFamily;
-pub use model::Agent;
-pub use observation::{ConvConfig, Observation};
+pub use model::{Agent, AgentLayers};
+pub use observation::{ConvConfig, ConvSizes, Observation, PoolConfig, SequenceConvConfig, SequencePoolConfig};
 
 /// The family's name in a bundle's `config.json`.
 pub const FAMILY: &str = "agent";

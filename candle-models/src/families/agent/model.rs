@@ -1,17 +1,15 @@
 //! The network of an agent: inputs to trunk, trunk to action.
 
-use super::{AgentConfig, Component, Observation};
+use super::{AgentConfig, Component, ConvSizes, Observation};
 use crate::bundle::ParameterSpec;
-use crate::engine::Model;
 use crate::exec::Executor;
-use crate::exec::program::{Output, Recorder};
-use crate::exec::tensors::{self, Regularisation};
-use crate::nn::{ActionHeads, Autoregressive, Backbone, Heads, IndependentHeads, Init, Linear, Norm, Params};
-use crate::ops::conv2d::{Conv2d, Conv2dShape};
+use crate::exec::program::Output;
+use crate::network::{Layers, Network};
+use crate::nn::{ActionHeads, Autoregressive, Backbone, Decision, Head, Heads, IndependentHeads, Init, Linear, Norm, Params};
+use crate::ops::conv2d::Conv2d;
+use crate::ops::pool2d::Pool2d;
 use crate::ops::{Activation, Format};
-use crate::recurrent::Recurrent;
 use crate::signature::{Signature, TensorSpec};
-use crate::tensors::NamedTensors;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 
@@ -20,13 +18,14 @@ const STREAM: usize = 128;
 /// Width of the layer inside each independent component.
 const INNER: usize = 64;
 
+/// Observation to action.
+pub type Agent = Network<AgentLayers>;
+
 /// Every input into one layer with layer norm and GELU, the backbone, the heads.
-pub struct Agent {
+pub struct AgentLayers {
     config: AgentConfig,
-    signature: Signature,
-    device: Device,
     /// Convolutions of each input in the description's order; none but for grids.
-    convolutions: Vec<Vec<(Conv2d, Norm)>>,
+    convolutions: Vec<Vec<Convolution>>,
     /// A table for each column of ids, then for each column of the last action.
     tables: Vec<Tensor>,
     /// The first layer over floats and grids, and over what is looked up; their sum is normalised.
@@ -35,21 +34,21 @@ pub struct Agent {
     input_norm: Norm,
     backbone: Backbone,
     heads: ActionHeads,
-    numbers: Vec<Numbers>,
+    /// Of each component, where its classes stand for numbers.
+    numbers: Vec<Option<Numbers>>,
+}
+
+/// A convolution, its norm and what is left of its result.
+struct Convolution {
+    layer: Conv2d,
+    norm: Norm,
+    pool: Option<Pool2d>,
 }
 
 /// Makes of an action the number that one of its components stands for: tables over all its columns, zeros but for that component.
 struct Numbers {
     tables: Vec<Tensor>,
     sum: Linear,
-}
-
-/// What a pass gives.
-struct Pass<E: Executor> {
-    logits: E::V,
-    action: E::I,
-    /// Of the binned components.
-    numbers: Vec<E::V>,
 }
 
 impl Agent {
@@ -64,7 +63,7 @@ impl Agent {
         let backbone = Backbone::new(&config.backbone, config.hidden, params, &mut state)?;
         let layer = |name: &str, inputs: usize| (inputs > 0).then(|| Linear::new(inputs, first, &params.pp("input").pp(name))).transpose();
         let [floats, looked_up] = config.widths()?;
-        Ok(Self {
+        let layers = AgentLayers {
             convolutions: config.observation.iter().map(|input| convolutions(input, params)).collect::<Result<_>>()?,
             tables: tables(config, params)?,
             floats: layer("floats", floats)?,
@@ -72,11 +71,10 @@ impl Agent {
             input_norm: Norm::layer(first, &params.pp("input_norm"))?,
             backbone,
             heads: heads(config, trunk, &params.pp("heads"))?,
-            numbers: config.components().filter_map(|component| numbers(config, component, params.device())).collect::<Result<_>>()?,
-            signature: signature(config, state),
-            device: params.device().clone(),
+            numbers: config.components().map(|component| numbers(config, component, params.device())).collect::<Result<_>>()?,
             config: config.clone(),
-        })
+        };
+        Self::of((super::FAMILY, config), signature(config, state), params.device(), layers)
     }
 
     /// Names and shapes of the parameters of an agent of that description, without memory for them.
@@ -88,18 +86,38 @@ impl Agent {
         Self::new(config, &params)?;
         Ok(params.specs())
     }
+}
 
-    fn pass<E: Executor>(&self, e: &mut E) -> Result<Pass<E>> {
+impl Layers for AgentLayers {
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
         let x = self.first_layer(e)?;
         let x = e.norm(&x, &self.input_norm, Activation::Gelu)?;
         let x = e.dropout(&x)?;
         let trunk = self.backbone.forward(e, &x)?;
         let trunk = e.dropout(&trunk)?;
-        let (logits, action) = self.heads.forward(e, &trunk)?;
-        let number = |numbers: &Numbers| e.lookup(&action, &numbers.tables.iter().collect::<Vec<_>>(), &numbers.sum);
-        Ok(Pass { numbers: self.numbers.iter().map(number).collect::<Result<_>>()?, logits, action })
+        let Decision { classes, numbers, distributions } = self.heads.forward(e, &trunk)?;
+        let mut outputs = Vec::new();
+        if let Some((logits, action)) = &classes {
+            outputs.extend([Output::Floats(logits.clone()), Output::Indices(action.clone())]);
+        }
+        match &distributions[..] {
+            [] => {}
+            [one] => outputs.push(Output::Floats(one.clone())),
+            several => outputs.push(Output::Floats(e.join(several)?)),
+        }
+        let mut drawn = numbers.into_iter();
+        for (component, numbers) in self.config.action.iter().zip(&self.numbers) {
+            if let (Some(Numbers { tables, sum }), Some((_, action))) = (numbers, &classes) {
+                outputs.push(Output::Floats(e.lookup(action, &tables.iter().collect::<Vec<_>>(), sum)?));
+            } else if component.numbers() > 0 {
+                outputs.extend(drawn.next().map(Output::Floats));
+            }
+        }
+        Ok(outputs)
     }
+}
 
+impl AgentLayers {
     /// The first layer over floats, grids and what is looked up.
     fn first_layer<E: Executor>(&self, e: &mut E) -> Result<E::V> {
         let (mut floats, mut ids) = (Vec::new(), Vec::new());
@@ -109,9 +127,12 @@ impl Agent {
                 continue;
             }
             let mut x = e.input(input.name())?;
-            for (layer, norm) in layers {
+            for Convolution { layer, norm, pool } in layers {
                 x = e.apply(layer.clone(), &[&x])?;
                 x = e.norm(&x, norm, Activation::Gelu)?;
+                if let Some(pool) = pool {
+                    x = e.apply(*pool, &[&x])?;
+                }
             }
             floats.push(x);
         }
@@ -133,38 +154,6 @@ impl Agent {
             None => Ok(looked_up),
         }
     }
-
-    /// [`Recurrent::unroll`] with training noise. Inputs and state may lie on the host, indices always should: they are checked
-    /// there.
-    ///
-    /// # Errors
-    /// As [`Recurrent::unroll`].
-    pub fn train_unroll(
-        &self,
-        inputs: &NamedTensors,
-        resets: &[bool],
-        state: &NamedTensors,
-        noise: &Regularisation,
-    ) -> Result<(NamedTensors, NamedTensors)> {
-        self.unroll_with(inputs, resets, state, Some(*noise))
-    }
-
-    fn unroll_with(
-        &self,
-        inputs: &NamedTensors,
-        resets: &[bool],
-        state: &NamedTensors,
-        noise: Option<Regularisation>,
-    ) -> Result<(NamedTensors, NamedTensors)> {
-        tensors::unroll((&self.signature, &self.device), (inputs, resets, state), |executor| {
-            if let Some(noise) = noise {
-                executor.set_noise(noise);
-            }
-            let pass = self.pass(executor)?;
-            let numbers = pass.numbers.into_iter().map(Output::Floats);
-            Ok([Output::Floats(pass.logits), Output::Indices(pass.action)].into_iter().chain(numbers).collect())
-        })
-    }
 }
 
 /// Of a description that has been checked this is never said.
@@ -172,12 +161,12 @@ fn without_input() -> Error {
     Error::config("observation", "expected at least one input")
 }
 
-fn convolutions(input: &Observation, params: &Params) -> Result<Vec<(Conv2d, Norm)>> {
-    let layer = |(i, (shape, channels)): (usize, (Conv2dShape, usize))| {
+fn convolutions(input: &Observation, params: &Params) -> Result<Vec<Convolution>> {
+    let layer = |(i, ConvSizes { convolution: shape, channels, pool }): (usize, ConvSizes)| {
         let params = params.pp("inputs").pp(input.name()).pp(i);
         let patch = shape.kernel.iter().product::<usize>() * shape.channels;
-        let convolution = Conv2d::new(shape, Linear::new(patch, channels, &params.pp("conv"))?)?;
-        Ok((convolution, Norm::layer(channels, &params.pp("norm"))?))
+        let layer = Conv2d::new(shape, Linear::new(patch, channels, &params.pp("conv"))?)?;
+        Ok(Convolution { layer, norm: Norm::layer(channels, &params.pp("norm"))?, pool })
     };
     input.convolutions()?.into_iter().enumerate().map(layer).collect()
 }
@@ -203,29 +192,39 @@ fn tables(config: &AgentConfig, params: &Params) -> Result<Vec<Tensor>> {
 
 fn heads(config: &AgentConfig, trunk: usize, params: &Params) -> Result<ActionHeads> {
     let names: Vec<String> = config.action.iter().map(|component| format!("components.{}", component.name())).collect();
-    let choices = || names.iter().map(String::as_str).zip(config.components().map(|(column, component)| component.choice(column)));
+    let named = || names.iter().map(String::as_str).zip(config.components());
     Ok(match config.heads {
         Heads::Independent => {
-            let components: Vec<_> = choices().map(|(name, choice)| (name, INNER, choice)).collect();
-            ActionHeads::Independent(IndependentHeads::new(trunk, &components, params)?)
+            // The random numbers of numbers lie behind those of classes.
+            let mut next = config.columns();
+            let head = |(name, (column, component)): (_, (usize, &Component))| {
+                let numbers = component.numbers();
+                next += numbers;
+                let head = match component.gaussian() {
+                    Some(gaussian) => Head::Numbers { column: next - numbers, columns: numbers, gaussian },
+                    None => Head::Classes(component.choice(column)),
+                };
+                (name, INNER, head)
+            };
+            ActionHeads::Independent(IndependentHeads::new(trunk, &named().map(head).collect::<Vec<_>>(), params)?)
         }
-        Heads::Autoregressive => ActionHeads::Autoregressive(Autoregressive::new(trunk, STREAM, &choices().collect::<Vec<_>>(), params)?),
+        Heads::Autoregressive => {
+            let choices: Vec<_> = named().map(|(name, (column, component))| (name, component.choice(column))).collect();
+            ActionHeads::Autoregressive(Autoregressive::new(trunk, STREAM, &choices, params)?)
+        }
     })
 }
 
 /// `None` where classes are no numbers.
-fn numbers(config: &AgentConfig, (at, component): (usize, &Component), device: &Device) -> Option<Result<Numbers>> {
-    let centres = component.centres()?;
+fn numbers(config: &AgentConfig, (at, component): (usize, &Component), device: &Device) -> Result<Option<Numbers>> {
+    let Some(centres) = component.centres() else { return Ok(None) };
     let table = |(column, classes): (usize, u32)| {
         let values = if column == at { centres.clone() } else { vec![0.0; classes as usize] };
         Tensor::from_vec(values, (classes as usize, 1), device)
     };
-    let make = || {
-        let tables = config.classes().into_iter().enumerate().map(table).collect::<candle_core::Result<Vec<_>>>()?;
-        let weight = Tensor::ones((tables.len(), 1), DType::F32, device)?;
-        Ok(Numbers { tables, sum: Linear { weight, bias: None, format: Format::F32 } })
-    };
-    Some(make())
+    let tables = config.classes().into_iter().enumerate().map(table).collect::<candle_core::Result<Vec<_>>>()?;
+    let weight = Tensor::ones((tables.len(), 1), DType::F32, device)?;
+    Ok(Some(Numbers { tables, sum: Linear { weight, bias: None, format: Format::F32 } }))
 }
 
 fn signature(config: &AgentConfig, state: Vec<TensorSpec>) -> Signature {
@@ -235,46 +234,31 @@ fn signature(config: &AgentConfig, state: Vec<TensorSpec>) -> Signature {
         let previous = TensorSpec::u32("previous_action", &[columns]).below(&classes).or_u32(&config.neutral());
         inputs.push(previous.says("classes of the last action"));
     }
-    let action = TensorSpec::u32("action", &[columns]).below(&classes).or_sample();
-    inputs.push(action.says("classes that are given; SAMPLE: chosen by the network"));
-    let uniform = TensorSpec::f32("uniform", &[columns]).within(-1.0..1.0).or_f32(&vec![-1.0; columns]);
-    inputs.push(uniform.says("where the network chooses: a number from 0 draws a class, one below 0 takes the most likely"));
-    let mut outputs = vec![
-        TensorSpec::f32("logits", &[config.logits()]).says("those of the components side by side; of two classes that of class 1"),
-        TensorSpec::u32("action", &[columns]).says("classes of the components side by side"),
-    ];
-    let binned = config.action.iter().filter(|component| component.centres().is_some());
-    outputs.extend(binned.map(|component| TensorSpec::f32(component.name(), &[1]).says("the number at the centre of the chosen bin")));
+    let mut outputs = Vec::new();
+    if columns > 0 {
+        let action = TensorSpec::u32("action", &[columns]).below(&classes).or_sample();
+        inputs.push(action.says("classes that are given; SAMPLE: chosen by the network"));
+        let logits = TensorSpec::f32("logits", &[config.logits()]);
+        outputs.push(logits.says("those of the components side by side; of two classes that of class 1"));
+        outputs.push(TensorSpec::u32("action", &[columns]).says("classes of the components side by side"));
+    }
+    let (numbers, draws) = (config.numbers(), columns + config.numbers());
+    let uniform = TensorSpec::f32("uniform", &[draws]).within(-1.0..1.0).or_f32(&vec![-1.0; draws]);
+    inputs.push(uniform.says(if numbers == 0 {
+        "where the network chooses: a number from 0 draws a class, one below 0 takes the most likely"
+    } else {
+        "for each class and then for each Gaussian number: one from 0 draws, one below 0 takes the most likely class and the mean"
+    }));
+    if numbers > 0 {
+        let gaussian = TensorSpec::f32("gaussian", &[2 * numbers]);
+        outputs.push(gaussian.says("of each Gaussian component the means, and behind them the logarithms of the standard deviations"));
+    }
+    for component in &config.action {
+        if component.centres().is_some() {
+            outputs.push(TensorSpec::f32(component.name(), &[1]).says("the number at the centre of the chosen bin"));
+        } else if component.numbers() > 0 {
+            outputs.push(TensorSpec::f32(component.name(), &[component.numbers()]).says("numbers within the component's bounds"));
+        }
+    }
     Signature { inputs, outputs, state }
-}
-
-impl Recurrent for Agent {
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn device(&self) -> &Device {
-        &self.device
-    }
-
-    fn unroll(&self, inputs: &NamedTensors, resets: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-        self.unroll_with(inputs, resets, state, None)
-    }
-}
-
-impl Model for Agent {
-    fn family(&self) -> &'static str {
-        super::FAMILY
-    }
-
-    fn config(&self) -> serde_json::Value {
-        // A struct of numbers and strings always has a JSON form.
-        serde_json::to_value(&self.config).unwrap_or_default()
-    }
-
-    fn record(&self, recorder: &mut Recorder) -> Result<Vec<Output>> {
-        let pass = self.pass(recorder)?;
-        let numbers = pass.numbers.into_iter().map(Output::Floats);
-        Ok([Output::Floats(pass.logits), Output::Indices(pass.action)].into_iter().chain(numbers).collect())
-    }
 }

@@ -3,7 +3,7 @@
 use super::actions::{BUTTONS, COMPONENTS, GROUPS};
 use crate::Result;
 use crate::exec::Choice;
-use crate::nn::{ActionHeads, Autoregressive, Heads, IndependentHeads, Params};
+use crate::nn::{ActionHeads, Autoregressive, Head, Heads, IndependentHeads, Params};
 
 /// Width of the autoregressive stream and of the layer inside each component.
 const STREAM: usize = 128;
@@ -16,7 +16,7 @@ const WIDTHS: [usize; GROUPS] = [64, 64, 64, 64, 64, 32];
 pub(super) fn new(kind: Heads, trunk: usize, params: &Params) -> Result<ActionHeads> {
     Ok(match kind {
         Heads::Independent => {
-            let components: [_; GROUPS] = std::array::from_fn(|g| (KEYS[g], WIDTHS[g], choice(g)));
+            let components: [_; GROUPS] = std::array::from_fn(|g| (KEYS[g], WIDTHS[g], Head::Classes(choice(g))));
             ActionHeads::Independent(IndependentHeads::new(trunk, &components, params)?)
         }
         Heads::Autoregressive => {

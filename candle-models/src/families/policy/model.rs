@@ -132,7 +132,7 @@ impl Layers for PolicyLayers {
         let critic = e.linear(&critic, &self.value[0], Activation::Relu)?;
         let value = e.linear(&critic, &self.value[1], Activation::None)?;
         let trunk = e.dropout(&trunk)?;
-        let (logits, action) = self.heads.forward(e, &trunk)?;
+        let (logits, action) = self.heads.forward(e, &trunk)?.into_classes()?;
         Ok(vec![Output::Floats(logits), Output::Floats(value), Output::Indices(action)])
     }
 }

@@ -15,10 +15,11 @@ const LINE: usize = 64;
 const MOST: usize = 4096;
 
 /// What the program calls beside NumPy, each written out where it is used.
-const HELPERS: [(&str, &str); 7] = [
+const HELPERS: [(&str, &str); 8] = [
     ("conv2d", include_str!("conv2d.py")),
     ("erf", include_str!("erf.py")),
     ("layer_norm", include_str!("layer_norm.py")),
+    ("pool2d", include_str!("pool2d.py")),
     ("relu", include_str!("relu.py")),
     ("sigmoid", include_str!("sigmoid.py")),
     ("softmax", include_str!("softmax.py")),
@@ -209,6 +210,7 @@ impl<'a> Function<'a> {
             Operator::Neg => (None, Expression { text: format!("-{}", operand(0).within(Binding::Sign)), binding: Binding::Sign }),
             Operator::Min => (None, Expression::atom(format!("np.minimum({})", list()))),
             Operator::Exp => (None, Expression::atom(format!("np.exp({})", list()))),
+            Operator::Log => (None, Expression::atom(format!("np.log({})", list()))),
             Operator::Sqrt => (None, Expression::atom(format!("np.sqrt({})", list()))),
             Operator::Tanh => (None, Expression::atom(format!("np.tanh({})", list()))),
             Operator::Where => (None, Expression::atom(format!("np.where({})", list()))),
@@ -234,6 +236,12 @@ impl<'a> Function<'a> {
             Operator::Conv { strides, pads } => {
                 let bias = if operands.len() > 2 { "" } else { ", 0" };
                 (Some("conv2d"), Expression::atom(format!("conv2d({}{bias}, {strides:?}, {pads:?})", list())))
+            }
+            Operator::MaxPool { kernel, strides } => {
+                (Some("pool2d"), Expression::atom(format!("pool2d({}, np.max, {kernel:?}, {strides:?})", list())))
+            }
+            Operator::AveragePool { kernel, strides } => {
+                (Some("pool2d"), Expression::atom(format!("pool2d({}, np.mean, {kernel:?}, {strides:?})", list())))
             }
         };
         self.helpers.extend(helper);

@@ -157,6 +157,7 @@ impl Writer {
             Operator::MatMul => ("MatMul", vec![]),
             Operator::Neg => ("Neg", vec![]),
             Operator::Exp => ("Exp", vec![]),
+            Operator::Log => ("Log", vec![]),
             Operator::Sqrt => ("Sqrt", vec![]),
             Operator::Erf => ("Erf", vec![]),
             Operator::Tanh => ("Tanh", vec![]),
@@ -189,6 +190,11 @@ impl Writer {
             Operator::Conv { strides, pads } => {
                 let [down, across] = pads.map(|n| n as i64);
                 ("Conv", vec![ints("strides", &strides.map(|n| n as i64)), ints("pads", &[down, across, down, across])])
+            }
+            Operator::MaxPool { kernel, strides } | Operator::AveragePool { kernel, strides } => {
+                let op_type = if matches!(operator, Operator::MaxPool { .. }) { "MaxPool" } else { "AveragePool" };
+                let sides = |name, pair: &[usize; 2]| ints(name, &pair.map(|n| n as i64));
+                (op_type, vec![sides("kernel_shape", kernel), sides("strides", strides)])
             }
             Operator::Less => ("Less", vec![]),
             Operator::LessOrEqual => ("LessOrEqual", vec![]),

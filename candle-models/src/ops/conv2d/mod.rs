@@ -37,7 +37,7 @@ use crate::exec::{Derivative, Operation, Size, TapeBuilder, Values, Widths, Work
 use crate::{Error, Result};
 use candle_core::{Device, Tensor};
 
-/// Sizes of a convolution; pairs are down and across.
+/// Sizes of a convolution, or of another function of patches; pairs are down and across.
 ///
 /// ```
 /// use candle_models::ops::conv2d::Conv2dShape;
@@ -63,6 +63,12 @@ pub struct Conv2dShape {
 }
 
 impl Conv2dShape {
+    /// Those of a convolution over one axis, `[rows, L C]` to `[rows, L' O]` (Conv1d): over a grid of height 1. A patch is one piece of the input,
+    /// so that an operation of its own would copy and multiply the same.
+    pub fn line([length, channels]: [usize; 2], kernel: usize, stride: usize, padding: usize) -> Self {
+        Self { input: [1, length], channels, kernel: [1, kernel], stride: [1, stride], padding: [0, padding] }
+    }
+
     /// Height and width of the result.
     ///
     /// # Errors
@@ -74,7 +80,7 @@ impl Conv2dShape {
         };
         match (side(0), side(1)) {
             (Some(height), Some(width)) => Ok([height, width]),
-            _ => Err(Error::Input(format!("conv2d: {self:?} has no place for a patch"))),
+            _ => Err(Error::Input(format!("{self:?} has no place for a patch"))),
         }
     }
 
@@ -101,6 +107,17 @@ impl Conv2dShape {
                 }
             }
         }
+    }
+
+    /// The patches of `x` `[rows, H W C]`, `[rows places, K L C]`, with gradients: each value chosen from its row, behind which a zero stands for the
+    /// padding.
+    pub(super) fn patches(&self, output: [usize; 2], x: &Tensor) -> Result<Tensor> {
+        let ((rows, width), places) = (x.dims2()?, output[0] * output[1]);
+        let mut index = vec![width as u32; places * self.patch()];
+        self.for_lines(output, |line, from| index[line].iter_mut().zip(from as u32..).for_each(|(to, from)| *to = from));
+        let index = Tensor::from_vec(index, places * self.patch(), &Device::Cpu)?.to_device(x.device())?;
+        let padded = x.pad_with_zeros(1, 0, 1)?.contiguous()?;
+        Ok(padded.index_select(&index, 1)?.reshape((rows * places, self.patch()))?)
     }
 
     /// Copies the patches of a row.
@@ -140,19 +157,9 @@ impl Conv2d {
         Ok(self.layer.weight.dim(1)?)
     }
 
-    /// The patches of `x`, `[rows places, K L C]`: each value chosen from its row, behind which a zero stands for the padding.
-    fn patches(&self, x: &Tensor) -> Result<Tensor> {
-        let (rows, width) = x.dims2()?;
-        let mut index = vec![width as u32; self.places() * self.shape.patch()];
-        self.shape.for_lines(self.output, |line, from| index[line].iter_mut().zip(from as u32..).for_each(|(to, from)| *to = from));
-        let index = Tensor::from_vec(index, self.places() * self.shape.patch(), &Device::Cpu)?.to_device(x.device())?;
-        let padded = x.pad_with_zeros(1, 0, 1)?.contiguous()?;
-        Ok(padded.index_select(&index, 1)?.reshape((rows * self.places(), self.shape.patch()))?)
-    }
-
     fn run(&self, x: &[&Tensor], product: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Values<Tensor, Indices>> {
         let [x] = operands(self.name(), x)?;
-        let y = product(&self.patches(&x.to_dtype(self.layer.weight.dtype())?)?)?;
+        let y = product(&self.shape.patches(self.output, &x.to_dtype(self.layer.weight.dtype())?)?)?;
         Ok(Values::floats(y.reshape((x.dim(0)?, ()))?))
     }
 }

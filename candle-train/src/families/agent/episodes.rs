@@ -3,7 +3,8 @@
 //! | tensor | dtype | shape |
 //! |---|---|---|
 //! | each input, by its name | floats, or integers for indices | `[T, ...]` |
-//! | `action` | integers | `[T, columns]` |
+//! | `action`, where components have classes | integers | `[T, columns]` |
+//! | each Gaussian component, by its name | floats | `[T, columns]` |
 //! | `reset`, may be left out | integers 0 and 1 | `[T]` |
 //!
 //! Observation t is what was seen when action t was chosen. Where `reset` is 1 another episode begins, and the first frame always begins one. All
@@ -15,7 +16,7 @@
 
 use crate::dataset::{Contents, Dataset};
 use candle_core::DType;
-use candle_models::agent::{AgentConfig, Observation};
+use candle_models::agent::{AgentConfig, Component, Observation};
 use candle_models::random::Random;
 use candle_models::signature::TensorSpec;
 use candle_models::tensors::NamedTensors;
@@ -36,7 +37,7 @@ pub struct Recording {
     /// All files, and the place of this one.
     data: Arc<Dataset>,
     part: usize,
-    /// The mean squares of the action and of the inputs.
+    /// The mean squares of its tensors.
     mean_squares: Vec<f64>,
     /// Tensors that the description does not name.
     pub unused: Vec<String>,
@@ -84,13 +85,14 @@ impl Recording {
     }
 }
 
-/// The tensors of a file: the action, and the inputs in the description's order.
+/// The tensors of a file in the description's order: the classes of the action, if it has some, its Gaussian components, and the inputs.
 fn specs(config: &AgentConfig) -> Vec<TensorSpec> {
-    let action = TensorSpec::u32("action", &[config.columns()]).below(&config.classes());
-    std::iter::once(action).chain(config.observation.iter().map(Observation::spec)).collect()
+    let classes = (config.columns() > 0).then(|| TensorSpec::u32("action", &[config.columns()]).below(&config.classes()));
+    let numbers = config.action.iter().filter_map(Component::recorded);
+    classes.into_iter().chain(numbers).chain(config.observation.iter().map(Observation::spec)).collect()
 }
 
-/// The place of the action among them.
+/// The place of the classes among them.
 const ACTION: usize = 0;
 
 /// The files of a folder in the order of their names, or one file.
@@ -103,13 +105,13 @@ pub fn open(path: &Path, config: &AgentConfig) -> Result<Vec<Arc<Recording>>> {
 
 /// Where rows are written: n rows each.
 pub struct Rows<'a> {
-    /// Of the inputs of floats, in the description's order.
+    /// Of the Gaussian components and of the inputs of floats, in the description's order.
     pub floats: Vec<&'a mut [f32]>,
     /// Of the inputs of indices, in the description's order.
     pub indices: Vec<&'a mut [u32]>,
-    /// The action that was taken, `[n, columns]`.
-    pub action: &'a mut [u32],
-    /// The action before, `[n, columns]`, if it is wanted.
+    /// The classes that were taken, `[n, columns]`, if there are some.
+    pub action: Option<&'a mut [u32]>,
+    /// The classes before, `[n, columns]`, if they are wanted.
     pub previous: Option<&'a mut [u32]>,
 }
 
@@ -123,6 +125,8 @@ pub struct Episodes {
     all: Vec<Episode>,
     /// The action before the first frame.
     neutral: Vec<u32>,
+    /// Gaussian numbers of an action.
+    numbers: usize,
 }
 
 impl Episodes {
@@ -155,16 +159,40 @@ impl Episodes {
         self.all.iter().map(listed).collect()
     }
 
-    /// The actions of an episode, `[frames, columns]`.
+    /// The actions of an episode: classes `[frames, columns]` and Gaussian numbers `[frames, numbers]`.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn actions(&self, episode: usize) -> Result<Vec<u32>> {
+    pub fn actions(&self, episode: usize) -> Result<(Vec<u32>, Vec<f32>)> {
         let (file, frames) = &self.all[episode];
         let Recording { data, part, .. } = &*self.recordings[*file];
-        let mut actions = vec![0; frames.len() * self.neutral.len()];
-        data.read((*part, ACTION), frames.clone(), &mut actions)?;
-        Ok(actions)
+        let mut classes = vec![0; frames.len() * self.neutral.len()];
+        if !classes.is_empty() {
+            data.read((*part, ACTION), frames.clone(), &mut classes)?;
+        }
+        let (mut numbers, mut start) = (vec![0.0; frames.len() * self.numbers], 0);
+        for (tensor, spec) in data.specs().iter().enumerate().skip(self.classes()) {
+            if start == self.numbers {
+                break;
+            }
+            let mut values = vec![0.0; frames.len() * spec.width()];
+            data.read((*part, tensor), frames.clone(), &mut values)?;
+            for (row, values) in numbers.chunks_mut(self.numbers).zip(values.chunks(spec.width())) {
+                row[start..start + values.len()].copy_from_slice(values);
+            }
+            start += spec.width();
+        }
+        Ok((classes, numbers))
+    }
+
+    /// Gaussian numbers of an action.
+    pub fn numbers(&self) -> usize {
+        self.numbers
+    }
+
+    /// Tensors of classes: one or none, before all others.
+    fn classes(&self) -> usize {
+        usize::from(!self.neutral.is_empty())
     }
 
     /// The action before the first frame of an episode.
@@ -181,14 +209,16 @@ impl Episodes {
         let (Recording { data, part, .. }, columns) = (&*self.recordings[*file], self.neutral.len());
         let (from, n) = (frames.start + rows.start, rows.len());
         let (mut floats, mut indices) = (to.floats.iter_mut(), to.indices.iter_mut());
-        for (tensor, spec) in data.specs().iter().enumerate().skip(1) {
+        for (tensor, spec) in data.specs().iter().enumerate().skip(self.classes()) {
             let (place, values) = ((*part, tensor), at * spec.width()..(at + n) * spec.width());
             match spec.dtype() {
                 DType::F32 => floats.next().map_or(Ok(()), |to| data.read(place, from..from + n, &mut to[values]))?,
                 _ => indices.next().map_or(Ok(()), |to| data.read(place, from..from + n, &mut to[values]))?,
             }
         }
-        data.read((*part, ACTION), from..from + n, &mut to.action[at * columns..(at + n) * columns])?;
+        if let Some(action) = &mut to.action {
+            data.read((*part, ACTION), from..from + n, &mut action[at * columns..(at + n) * columns])?;
+        }
         if let Some(previous) = &mut to.previous {
             // Row r has the action of row r - 1.
             let first = usize::from(rows.start == 0);
@@ -226,18 +256,18 @@ pub fn split(recordings: &[Arc<Recording>], config: &AgentConfig, share: f64, ra
     let held: BTreeSet<u32> = random.permutation(units.len()).into_iter().take(held).collect();
     [false, true].map(|wanted| {
         let all = units.iter().enumerate().filter(|(unit, _)| held.contains(&(*unit as u32)) == wanted);
-        Episodes { recordings: recordings.to_vec(), all: all.flat_map(|(_, unit)| unit.clone()).collect(), neutral: config.neutral() }
+        let all = all.flat_map(|(_, unit)| unit.clone()).collect();
+        Episodes { recordings: recordings.to_vec(), all, neutral: config.neutral(), numbers: config.numbers() }
     })
 }
 
-/// The root mean square of each input of floats.
-pub fn magnitudes<'a>(recordings: &[Arc<Recording>], config: &'a AgentConfig) -> Vec<(&'a str, f64)> {
-    let floats = config.observation.iter().enumerate().filter(|(_, input)| input.spec().dtype() == DType::F32);
-    let of = |(i, input): (usize, &'a Observation)| {
-        // Behind the action, each file's mean by its frames.
-        let squares: f64 = recordings.iter().map(|recording| recording.mean_squares[i + 1] * recording.frames() as f64).sum();
-        let frames: usize = recordings.iter().map(|recording| recording.frames()).sum();
-        (input.name(), (squares / frames.max(1) as f64).sqrt())
+/// The root mean square of each Gaussian component and of each input of floats.
+pub fn magnitudes(recordings: &[Arc<Recording>], config: &AgentConfig) -> Vec<(String, f64)> {
+    let frames: usize = recordings.iter().map(|recording| recording.frames()).sum();
+    let of = |(i, spec): (usize, TensorSpec)| {
+        // Each file's mean by its frames.
+        let squares: f64 = recordings.iter().map(|recording| recording.mean_squares[i] * recording.frames() as f64).sum();
+        (spec.dtype() == DType::F32).then(|| (spec.name, (squares / frames.max(1) as f64).sqrt()))
     };
-    floats.map(of).collect()
+    specs(config).into_iter().enumerate().filter_map(of).collect()
 }

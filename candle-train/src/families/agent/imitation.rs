@@ -2,7 +2,7 @@
 
 use super::config::RunConfig;
 use super::episodes::Episodes;
-use super::likelihood::{self, groups};
+use super::likelihood;
 use super::loader::{Batch, Loader};
 use crate::checkpoint::{SavedFiles, StateFiles};
 use crate::optim::ParameterGroup;
@@ -14,7 +14,6 @@ use candle_models::Result;
 use candle_models::agent::{Agent, AgentConfig};
 use candle_models::exec::tensors::Regularisation;
 use candle_models::nn::Params;
-use candle_models::ops;
 use candle_models::recurrent::Recurrent;
 use candle_models::signature::TensorSpec;
 use candle_models::tensors::NamedTensors;
@@ -84,9 +83,7 @@ impl Task for Imitation {
         let agent = Agent::new(&self.config, parameters)?;
         let (outputs, state) = agent.train_unroll(&batch.inputs, &batch.resets, &self.carried, &noise)?;
         self.carried = state.map(|_, tensor| Ok(tensor.detach()))?;
-        let logits = outputs.get("logits")?.reshape((n, self.config.logits()))?;
-        let action = batch.inputs.get("action")?.reshape((n, self.config.columns()))?;
-        let nats = ops::cross_entropy(&logits, &action, &groups(&self.config), 0.0)?;
+        let nats = likelihood::nats(&self.config, &outputs, (&batch.inputs, batch.numbers.as_ref()))?;
         let value = nats.mean(0)?.sum_all()?;
         Ok(Loss { weight: n as f64 / shape.rows() as f64, ..Loss::new(value, n) })
     }
@@ -107,7 +104,11 @@ impl Task for Imitation {
         let Some(held_out) = &self.held_out else { return Ok(Evaluation::default()) };
         let found = likelihood::agent(&Agent::new(&self.config, parameters)?, &self.config, &held_out.episodes, ranks)?;
         let figures = likelihood::figures(&self.config, &found)?;
-        let over = ("over_markov", found.total() / held_out.markov);
+        // Nats of a density may be below zero, where a ratio says nothing.
+        let over = match self.config.numbers() {
+            0 => ("over_markov", found.total() / held_out.markov),
+            _ => ("below_markov", held_out.markov - found.total()),
+        };
         Ok(Evaluation::new(Score::minimise(found.total()), figures.iter().map(|(name, x)| (name.as_str(), *x)).chain([over])))
     }
 

@@ -3,11 +3,14 @@
 
 use super::episodes::Episodes;
 use super::loader::{Specs, side_by_side};
+use super::numbers::{Normal, Series};
 use crate::parallel::{Communicator, gather};
 use candle_core::{Device, Tensor};
-use candle_models::agent::{Agent, AgentConfig};
+use candle_models::agent::{Agent, AgentConfig, Component};
+use candle_models::ops::gaussian::gaussian_nats;
 use candle_models::ops::{self, LossGroup};
 use candle_models::recurrent::Recurrent;
+use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -19,21 +22,21 @@ const FRAMES: usize = 120;
 /// Frames that the frequencies behind all actions count for among those behind one of them.
 const PRIOR: f64 = 1.0;
 
-/// Nats and hits, summed over frames.
+/// Nats and hits or distances, summed over frames.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Likelihood {
     /// Frames.
     pub frames: u64,
-    /// Negative log-likelihood of each component, in nats.
+    /// Negative log-likelihood of each component, in nats; of numbers that of the density.
     nats: Vec<f64>,
-    /// Frames in which every column of a component had its most likely class.
-    hits: Vec<u64>,
+    /// Frames in which every column of a component had its most likely class; of numbers their mean distances from the most likely ones.
+    hits: Vec<f64>,
 }
 
 impl Likelihood {
     /// Of no frame.
     fn none(components: usize) -> Self {
-        Self { frames: 0, nats: vec![0.0; components], hits: vec![0; components] }
+        Self { frames: 0, nats: vec![0.0; components], hits: vec![0.0; components] }
     }
 
     /// Of the frames of both.
@@ -53,21 +56,89 @@ impl Likelihood {
         self.nats().sum()
     }
 
-    /// Share of the frames in which a component's most likely classes were taken.
+    /// Share of the frames in which a component's most likely classes were taken; of numbers how far the most likely ones were from them.
     pub fn accuracy(&self) -> impl Iterator<Item = f64> {
-        self.hits.iter().map(|hits| *hits as f64 / self.frames.max(1) as f64)
+        self.hits.iter().map(|hits| hits / self.frames.max(1) as f64)
     }
 }
 
-/// The components of an action as parts of a loss.
-pub fn groups(config: &AgentConfig) -> Vec<LossGroup> {
-    let mut logit = 0;
-    let group = |(column, component): (usize, &candle_models::agent::Component)| {
-        let choice = component.choice(column);
-        logit += choice.logits();
-        LossGroup { logit: logit - choice.logits(), column, columns: choice.columns, classes: choice.classes }
+/// A component of an action as a part of a loss.
+enum Part {
+    Classes(LossGroup),
+    /// The first of its numbers, and how many.
+    Numbers(usize, usize),
+}
+
+fn parts(config: &AgentConfig) -> Vec<Part> {
+    let (mut logit, mut number) = (0, 0);
+    let part = |(column, component): (usize, &Component)| {
+        let (choice, numbers) = (component.choice(column), component.numbers());
+        (logit, number) = (logit + choice.logits(), number + numbers);
+        match numbers {
+            0 => {
+                let logit = logit - choice.logits();
+                Part::Classes(LossGroup { logit, column, columns: choice.columns, classes: choice.classes })
+            }
+            _ => Part::Numbers(number - numbers, numbers),
+        }
     };
-    config.components().map(group).collect()
+    config.components().map(part).collect()
+}
+
+/// Outputs and actions of a pass as matrices with a row for each frame.
+struct Frames {
+    /// Logits and classes, where there are components of classes.
+    classes: Option<[Tensor; 2]>,
+    /// Means with deviations, and the recorded numbers, where there are Gaussian components.
+    numbers: Option<[Tensor; 2]>,
+}
+
+impl Frames {
+    fn new(config: &AgentConfig, outputs: &NamedTensors, (inputs, numbers): (&NamedTensors, Option<&Tensor>)) -> Result<Self> {
+        let rows = |tensor: &Tensor| tensor.flatten(0, 1);
+        let classes = match config.columns() {
+            0 => None,
+            _ => Some([rows(outputs.get("logits")?)?, rows(inputs.get("action")?)?]),
+        };
+        let numbers = match numbers {
+            Some(numbers) => Some([rows(outputs.get("gaussian")?)?, rows(numbers)?]),
+            None => None,
+        };
+        Ok(Self { classes, numbers })
+    }
+
+    /// Negative log-likelihood of each component in nats, `[rows, components]`.
+    fn nats(&self, parts: &[Part]) -> Result<Tensor> {
+        let group = |part: &Part| if let Part::Classes(group) = part { Some(*group) } else { None };
+        let groups: Vec<LossGroup> = parts.iter().filter_map(group).collect();
+        let classes = self.classes.as_ref().map(|[logits, action]| ops::cross_entropy(logits, action, &groups, 0.0)).transpose()?;
+        let Some([distributions, numbers]) = &self.numbers else {
+            return classes.ok_or_else(|| Error::config("action", "expected at least one component"));
+        };
+        let (mut nats, mut next) = (Vec::new(), 0);
+        for part in parts {
+            match (part, &classes) {
+                (Part::Numbers(start, n), _) => {
+                    nats.push(gaussian_nats(&distributions.narrow(1, 2 * start, 2 * n)?, &numbers.narrow(1, *start, *n)?)?);
+                }
+                (Part::Classes(_), Some(classes)) => {
+                    nats.push(classes.narrow(1, next, 1)?);
+                    next += 1;
+                }
+                (Part::Classes(_), None) => return Err(Error::tensor("logits", "to be present", "nothing")),
+            }
+        }
+        Ok(Tensor::cat(&nats, 1)?)
+    }
+}
+
+/// Negative log-likelihood of the recorded actions in nats, `[rows, components]`, with gradients: outputs `[B, T, ...]` of an agent, its
+/// inputs and the recorded numbers `[B, T, numbers]`.
+///
+/// # Errors
+/// If a tensor is missing or has another shape.
+pub fn nats(config: &AgentConfig, outputs: &NamedTensors, taken: (&NamedTensors, Option<&Tensor>)) -> Result<Tensor> {
+    Frames::new(config, outputs, taken)?.nats(&parts(config))
 }
 
 /// How likely the agent finds the recorded actions, with state carried through each episode. Every rank measures some of the episodes; all get
@@ -90,43 +161,57 @@ pub fn agent(agent: &Agent, config: &AgentConfig, episodes: &Episodes, ranks: &d
 }
 
 fn of_group(agent: &Agent, config: &AgentConfig, (episodes, group, lengths): (&Episodes, &[usize], &[usize])) -> Result<Likelihood> {
-    let (specs, groups) = (Specs::new(config), groups(config));
+    let (specs, parts) = (Specs::new(config), parts(config));
     let longest = group.iter().map(|episode| lengths[*episode]).max().unwrap_or(0);
     let mut state = agent.initial_state(group.len())?;
-    let mut sum = Likelihood::none(groups.len());
+    let mut sum = Likelihood::none(parts.len());
     for start in (0..longest).step_by(FRAMES) {
         let frames = FRAMES.min(longest - start);
         let rows = |episode: &usize| (*episode, start.min(lengths[*episode])..(start + frames).min(lengths[*episode]));
         let lanes: Vec<_> = group.iter().map(rows).collect();
-        let inputs = side_by_side(episodes, &specs, &lanes, frames)?;
+        let (inputs, numbers) = side_by_side(episodes, &specs, &lanes, frames)?;
         let (outputs, next) = agent.unroll(&inputs, &vec![false; group.len() * frames], &state)?;
         state = next.map(|_, tensor| Ok(tensor.detach()))?;
-        let n = group.len() * frames;
-        let logits = outputs.get("logits")?.to_device(&Device::Cpu)?.reshape((n, config.logits()))?.detach();
-        let action = inputs.get("action")?.reshape((n, config.columns()))?;
+        let outputs = outputs.map(|_, tensor| Ok(tensor.to_device(&Device::Cpu)?.detach()))?;
         let counted = lanes.iter().enumerate().flat_map(|(lane, (_, rows))| lane * frames..lane * frames + rows.len());
-        sum.add(&logits, &action, &groups, counted)?;
+        sum.add(&Frames::new(config, &outputs, (&inputs, numbers.as_ref()))?, &parts, counted)?;
     }
     Ok(sum)
 }
 
 impl Likelihood {
-    /// Counts some rows of `logits` `[n, width]` and the actions `[n, columns]` that were taken.
-    fn add(&mut self, logits: &Tensor, action: &Tensor, groups: &[LossGroup], rows: impl Iterator<Item = usize>) -> Result<()> {
-        let nats = ops::cross_entropy(logits, action, groups, 0.0)?.to_vec2::<f32>()?;
-        let (logits, action) = (logits.to_vec2::<f32>()?, action.to_vec2::<u32>()?);
+    /// Counts some rows of a pass.
+    fn add(&mut self, frames: &Frames, parts: &[Part], rows: impl Iterator<Item = usize>) -> Result<()> {
+        let nats = frames.nats(parts)?.to_vec2::<f32>()?;
+        let (mut logits, mut action, mut means, mut numbers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        if let Some([of_logits, of_action]) = &frames.classes {
+            (logits, action) = (of_logits.to_vec2::<f32>()?, of_action.to_vec2::<u32>()?);
+        }
+        if let Some([of_means, of_numbers]) = &frames.numbers {
+            (means, numbers) = (of_means.to_vec2::<f32>()?, of_numbers.to_vec2::<f32>()?);
+        }
         for row in rows {
             self.frames += 1;
-            for (g, group) in groups.iter().enumerate() {
+            for (g, part) in parts.iter().enumerate() {
                 self.nats[g] += f64::from(nats[row][g]);
-                let width = if group.classes == 2 { 1 } else { group.classes };
-                let logits = logits[row][group.logit..][..group.columns * width].chunks(width);
-                let hit = logits.zip(&action[row][group.column..]).all(|(logits, class)| most_likely(logits) == *class);
-                self.hits[g] += u64::from(hit);
+                self.hits[g] += match part {
+                    Part::Classes(group) => {
+                        let width = if group.classes == 2 { 1 } else { group.classes };
+                        let logits = logits[row][group.logit..][..group.columns * width].chunks(width);
+                        let hit = logits.zip(&action[row][group.column..]).all(|(logits, class)| most_likely(logits) == *class);
+                        f64::from(u8::from(hit))
+                    }
+                    Part::Numbers(start, n) => distance(&means[row][2 * start..], &numbers[row][*start..][..*n]),
+                };
             }
         }
         Ok(())
     }
+}
+
+/// How far numbers are from others in the mean.
+fn distance(others: &[f32], numbers: &[f32]) -> f64 {
+    numbers.iter().zip(others).map(|(x, other)| f64::from((x - other).abs())).sum::<f64>() / numbers.len() as f64
 }
 
 /// The most likely class of a column; one logit is that of class 1 against class 0.
@@ -137,12 +222,13 @@ fn most_likely(logits: &[f32]) -> u32 {
     }
 }
 
-/// Frequencies of each column of an action.
+/// Frequencies of each column of an action, and of each Gaussian number what a normal distribution and a line from the number before say.
 #[derive(Debug, Clone)]
 pub struct Frequencies {
     columns: Vec<Counts>,
-    /// Columns of each component.
-    components: Vec<usize>,
+    series: Vec<Series>,
+    /// Columns and numbers of each component.
+    components: Vec<[usize; 2]>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -177,7 +263,11 @@ impl Frequencies {
     /// As [`Episodes::read`].
     pub fn count(config: &AgentConfig, episodes: &Episodes) -> Result<Self> {
         let mut columns: Vec<Counts> = config.classes().iter().map(|n| Counts { classes: *n as usize, ..Counts::default() }).collect();
-        for_actions(episodes, |previous, action| {
+        let mut series = vec![Series::default(); config.numbers()];
+        for_actions(episodes, |Taken { previous, action, before, numbers }| {
+            for (i, (series, x)) in series.iter_mut().zip(numbers).enumerate() {
+                series.add(before.map(|before| before[i]), *x);
+            }
             for ((counts, &previous), &class) in columns.iter_mut().zip(previous).zip(action) {
                 counts.frames += 1.0;
                 *counts.of.entry(class).or_default() += 1.0;
@@ -186,11 +276,12 @@ impl Frequencies {
                 *of.entry(class).or_default() += 1.0;
             }
         })?;
-        Ok(Self { columns, components: config.action.iter().map(|component| component.columns()).collect() })
+        let components = config.action.iter().map(|component| [component.columns(), component.numbers()]).collect();
+        Ok(Self { columns, series, components })
     }
 
     /// How likely the actions of some episodes are by the frequencies alone, and by those behind the action before (a Markov chain of first
-    /// order in every column).
+    /// order in every column; of a number a normal distribution about a line from the number before).
     ///
     /// # Errors
     /// As [`Episodes::read`].
@@ -201,35 +292,58 @@ impl Frequencies {
             let of = counts.behind.get(&previous).map_or(&counts.of, |(_, of)| of);
             (counts.markov(previous, class), most_frequent(of))
         };
-        Ok([self.measure_by(episodes, marginal)?, self.measure_by(episodes, markov)?])
+        Ok([self.measure_by(episodes, marginal, |series, _| series.marginal())?, self.measure_by(episodes, markov, Series::behind)?])
     }
 
-    fn measure_by(&self, episodes: &Episodes, rule: impl Fn(&Counts, u32, u32) -> (f64, u32)) -> Result<Likelihood> {
+    fn measure_by(
+        &self,
+        episodes: &Episodes,
+        rule: impl Fn(&Counts, u32, u32) -> (f64, u32),
+        normal: fn(&Series, Option<f32>) -> Normal,
+    ) -> Result<Likelihood> {
         let mut sum = Likelihood::none(self.components.len());
-        for_actions(episodes, |previous, action| {
-            let (mut column, mut hit) = (0, true);
+        for_actions(episodes, |Taken { previous, action, before, numbers }| {
+            let (mut column, mut number) = (0, 0);
             sum.frames += 1;
-            for (component, columns) in self.components.iter().enumerate() {
+            for (component, &[columns, count]) in self.components.iter().enumerate() {
+                let (mut hit, mut far) = (true, 0.0);
                 for at in column..column + columns {
                     let (probability, likely) = rule(&self.columns[at], previous[at], action[at]);
                     sum.nats[component] -= probability.ln();
                     hit &= likely == action[at];
                 }
-                sum.hits[component] += u64::from(std::mem::replace(&mut hit, true));
-                column += columns;
+                for at in number..number + count {
+                    let normal = normal(&self.series[at], before.map(|before| before[at]));
+                    sum.nats[component] += normal.nats(numbers[at]);
+                    far += (f64::from(numbers[at]) - normal.mean).abs() / count as f64;
+                }
+                sum.hits[component] += if count > 0 { far } else { f64::from(u8::from(hit)) };
+                (column, number) = (column + columns, number + count);
             }
         })?;
         Ok(sum)
     }
 }
 
-/// Calls `f` with the action before and the action of every frame.
-fn for_actions(episodes: &Episodes, mut f: impl FnMut(&[u32], &[u32])) -> Result<()> {
-    for episode in 0..episodes.len() {
-        let (mut previous, actions) = (episodes.neutral(), episodes.actions(episode)?);
-        for action in actions.chunks(previous.len()) {
-            f(previous, action);
-            previous = action;
+/// The action of a frame and the one before.
+struct Taken<'a> {
+    previous: &'a [u32],
+    action: &'a [u32],
+    /// `None` in the first frame of an episode.
+    before: Option<&'a [f32]>,
+    numbers: &'a [f32],
+}
+
+/// Calls `f` with every frame.
+fn for_actions(episodes: &Episodes, mut f: impl FnMut(Taken)) -> Result<()> {
+    let (lengths, columns, width) = (episodes.lengths(), episodes.neutral().len(), episodes.numbers());
+    for (episode, frames) in lengths.into_iter().enumerate() {
+        let (classes, all) = episodes.actions(episode)?;
+        let (mut previous, mut before) = (episodes.neutral(), None);
+        for t in 0..frames {
+            let (action, numbers) = (&classes[t * columns..][..columns], &all[t * width..][..width]);
+            f(Taken { previous, action, before, numbers });
+            (previous, before) = (action, Some(numbers));
         }
     }
     Ok(())
@@ -245,7 +359,10 @@ pub fn table(config: &AgentConfig, measured: &[(&str, &Likelihood)]) -> String {
         let _ = write!(text, "| {} |", component.name());
         for (_, likelihood) in measured {
             let (nats, share) = (likelihood.nats().nth(g).unwrap_or(f64::NAN), likelihood.accuracy().nth(g).unwrap_or(f64::NAN));
-            let _ = write!(text, " {nats:.3} ({:.1} %) |", 100.0 * share);
+            let _ = match component.numbers() {
+                0 => write!(text, " {nats:.3} ({:.1} %) |", 100.0 * share),
+                _ => write!(text, " {nats:.3} (± {share:.3}) |"),
+            };
         }
         text.push('\n');
     }
@@ -254,7 +371,8 @@ pub fn table(config: &AgentConfig, measured: &[(&str, &Likelihood)]) -> String {
     text
 }
 
-/// What the figures of the agent are called in metrics and reports: nats and accuracy of each component.
+/// What the figures of the agent are called in metrics and reports: nats and accuracy of each component, or `error`, the mean distance of
+/// numbers from the most likely ones.
 ///
 /// # Errors
 /// If another agent was measured.
@@ -262,9 +380,11 @@ pub fn figures(config: &AgentConfig, likelihood: &Likelihood) -> Result<Vec<(Str
     if likelihood.nats.len() != config.action.len() {
         return Err(Error::Input(format!("{} components measured of {}", likelihood.nats.len(), config.action.len())));
     }
-    let named = |what: &str, values: Vec<f64>| {
-        let name = |(component, x): (&candle_models::agent::Component, f64)| (format!("{what}_{}", component.name()), x);
+    let named = |[classes, numbers]: [&str; 2], values: Vec<f64>| {
+        let name = |(component, x): (&Component, f64)| {
+            (format!("{}_{}", if component.numbers() > 0 { numbers } else { classes }, component.name()), x)
+        };
         config.action.iter().zip(values).map(name).collect::<Vec<_>>()
     };
-    Ok([named("nats", likelihood.nats().collect()), named("accuracy", likelihood.accuracy().collect())].concat())
+    Ok([named(["nats"; 2], likelihood.nats().collect()), named(["accuracy", "error"], likelihood.accuracy().collect())].concat())
 }

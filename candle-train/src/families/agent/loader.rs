@@ -4,7 +4,7 @@ use super::episodes::{Episodes, Rows};
 use crate::lanes::{Epochs, StepShape};
 use crate::prefetch::{Prefetch, Source};
 use candle_core::{DType, Device, Tensor};
-use candle_models::agent::{AgentConfig, Observation};
+use candle_models::agent::{AgentConfig, Component, Observation};
 use candle_models::random::Random;
 use candle_models::signature::TensorSpec;
 use candle_models::tensors::NamedTensors;
@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub struct Batch {
     /// The agent's inputs, `[B, T, ...]`.
     pub inputs: NamedTensors,
+    /// The recorded numbers of its Gaussian components, `[B, T, numbers]`; `None` where there are none.
+    pub numbers: Option<Tensor>,
     /// Whether a row starts anew, lane by lane.
     pub resets: Vec<bool>,
 }
@@ -24,6 +26,7 @@ pub struct Batch {
 /// Hands out batches by their numbers.
 pub struct Loader {
     batches: Prefetch<Reader>,
+    specs: Specs,
     steps: u64,
     lanes: Range<usize>,
     shape: StepShape,
@@ -47,8 +50,9 @@ impl Loader {
             return Err(Error::config("data.batch", reason));
         };
         let steps = epochs.batches();
-        let reader = Reader { specs: Specs::new(config), episodes, epochs, unroll: shape.unroll, lanes: lanes.clone() };
-        Ok(Self { batches: Prefetch::new(reader, device), steps, lanes, shape })
+        let specs = Specs::new(config);
+        let reader = Reader { specs: specs.clone(), episodes, epochs, unroll: shape.unroll, lanes: lanes.clone() };
+        Ok(Self { batches: Prefetch::new(reader, device), specs, steps, lanes, shape })
     }
 
     /// Batches of an epoch.
@@ -71,45 +75,66 @@ impl Loader {
     /// # Errors
     /// If a file has changed or cannot be read, or the device fails.
     pub fn get(&mut self, number: u64) -> Result<Batch> {
-        let (inputs, resets) = self.batches.get(number)?;
-        Ok(Batch { inputs, resets })
+        let (tensors, resets) = self.batches.get(number)?;
+        let (inputs, numbers) = self.specs.apart(tensors)?;
+        Ok(Batch { inputs, numbers, resets })
     }
 }
 
-/// The tensors of an agent's batch: inputs of floats, those of indices, the action, and the action before, where it is an input.
+/// The tensors of an agent's batch: Gaussian components and inputs of floats, inputs of indices, the classes of the action, and those before, where
+/// they are an input.
 #[derive(Debug, Clone)]
 pub(super) struct Specs {
     floats: Vec<TensorSpec>,
     indices: Vec<TensorSpec>,
     columns: usize,
+    /// How many of the floats are Gaussian components, which come first.
+    gaussian: usize,
+    /// Numbers that sampling would draw by.
+    draws: usize,
     sees_previous: bool,
 }
 
 impl Specs {
     pub(super) fn new(config: &AgentConfig) -> Self {
-        let all = config.observation.iter().map(Observation::spec);
-        let (floats, mut indices): (Vec<_>, Vec<_>) = all.partition(|spec| spec.dtype() == DType::F32);
+        let numbers: Vec<TensorSpec> = config.action.iter().filter_map(Component::recorded).collect();
+        let (gaussian, inputs) = (numbers.len(), config.observation.iter().map(Observation::spec));
+        let (floats, mut indices): (Vec<_>, Vec<_>) = numbers.into_iter().chain(inputs).partition(|spec| spec.dtype() == DType::F32);
         let (columns, sees_previous) = (config.columns(), config.previous_action > 0);
-        indices.push(TensorSpec::u32("action", &[columns]));
+        indices.extend((columns > 0).then(|| TensorSpec::u32("action", &[columns])));
         indices.extend(sees_previous.then(|| TensorSpec::u32("previous_action", &[columns])));
-        Self { floats, indices, columns, sees_previous }
+        Self { floats, indices, columns, gaussian, draws: columns + config.numbers(), sees_previous }
+    }
+
+    /// Tensors of a batch as the agent's inputs and its recorded numbers side by side.
+    fn apart(&self, tensors: NamedTensors) -> Result<(NamedTensors, Option<Tensor>)> {
+        let gaussian = &self.floats[..self.gaussian];
+        let numbers = gaussian.iter().map(|spec| tensors.get(&spec.name)).collect::<Result<Vec<_>>>()?;
+        let numbers = if numbers.is_empty() { None } else { Some(Tensor::cat(&numbers, 2)?) };
+        let inputs = tensors.into_iter().filter(|(name, _)| gaussian.iter().all(|spec| spec.name != *name));
+        Ok((inputs.collect(), numbers))
     }
 
     /// Where an episode is read to.
-    fn rows<'a>(&self, floats: Vec<&'a mut [f32]>, mut indices: Vec<&'a mut [u32]>) -> Result<Rows<'a>> {
+    fn rows<'a>(&self, floats: Vec<&'a mut [f32]>, mut indices: Vec<&'a mut [u32]>) -> Rows<'a> {
         let previous = if self.sees_previous { indices.pop() } else { None };
-        let action = indices.pop().ok_or_else(|| Error::Input("tensors of another batch".to_owned()))?;
-        Ok(Rows { floats, indices, action, previous })
+        let action = if self.columns > 0 { indices.pop() } else { None };
+        Rows { floats, indices, action, previous }
     }
 }
 
-/// Some frames side by side as the inputs of an agent, on the host: for each lane an episode with its rows, the rest zeros.
-pub(super) fn side_by_side(episodes: &Episodes, specs: &Specs, lanes: &[(usize, Range<usize>)], frames: usize) -> Result<NamedTensors> {
+/// Some frames side by side as the inputs of an agent with its recorded numbers, on the host: for each lane an episode with its rows, the rest zeros.
+pub(super) fn side_by_side(
+    episodes: &Episodes,
+    specs: &Specs,
+    lanes: &[(usize, Range<usize>)],
+    frames: usize,
+) -> Result<(NamedTensors, Option<Tensor>)> {
     let n = lanes.len() * frames;
     let mut floats: Vec<Vec<f32>> = specs.floats.iter().map(|spec| vec![0.0; n * spec.width()]).collect();
     let mut indices: Vec<Vec<u32>> = specs.indices.iter().map(|spec| vec![0; n * spec.width()]).collect();
     let to = floats.iter_mut().map(Vec::as_mut_slice).collect();
-    let mut rows = specs.rows(to, indices.iter_mut().map(Vec::as_mut_slice).collect())?;
+    let mut rows = specs.rows(to, indices.iter_mut().map(Vec::as_mut_slice).collect());
     for (lane, (episode, wanted)) in lanes.iter().enumerate().filter(|(_, (_, wanted))| !wanted.is_empty()) {
         episodes.read(*episode, wanted.clone(), lane * frames, &mut rows)?;
     }
@@ -121,7 +146,7 @@ pub(super) fn side_by_side(episodes: &Episodes, specs: &Specs, lanes: &[(usize, 
     for (spec, values) in specs.indices.iter().zip(indices) {
         all.insert(&spec.name, Tensor::from_vec(values, shape(spec), &Device::Cpu)?);
     }
-    Ok(all)
+    specs.apart(all)
 }
 
 /// Reads the batches of some lanes.
@@ -137,10 +162,10 @@ impl Source for Reader {
     /// Whether a row starts anew.
     type Host = Vec<bool>;
 
-    /// The agent's inputs, among them the numbers for sampling, which imitation has no use for.
+    /// Recorded numbers and the agent's inputs, among them the numbers for sampling, which imitation has no use for.
     fn tensors(&self) -> Vec<TensorSpec> {
         let shape = |spec: &TensorSpec| [&[self.lanes.len(), self.unroll], &spec.shape[..]].concat();
-        let uniform = TensorSpec::f32("uniform", &[self.specs.columns]);
+        let uniform = TensorSpec::f32("uniform", &[self.specs.draws]);
         let floats = self.specs.floats.iter().chain([&uniform]).map(|spec| TensorSpec::f32(&spec.name, &shape(spec)));
         floats.chain(self.specs.indices.iter().map(|spec| TensorSpec::u32(&spec.name, &shape(spec)))).collect()
     }
@@ -150,7 +175,7 @@ impl Source for Reader {
         let Some((uniform, floats)) = floats.split_last_mut() else { return Err(Error::Input("tensors of another batch".to_owned())) };
         uniform.fill(-1.0);
         let floats = floats.iter_mut().map(|values| &mut **values).collect();
-        let mut rows = self.specs.rows(floats, indices.iter_mut().map(|values| &mut **values).collect())?;
+        let mut rows = self.specs.rows(floats, indices.iter_mut().map(|values| &mut **values).collect());
         for piece in self.epochs.batch(number, self.lanes.clone()) {
             resets[piece.at] = piece.resets;
             self.episodes.read(piece.sequence, piece.rows, piece.at, &mut rows)?;

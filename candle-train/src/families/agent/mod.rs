@@ -11,4 +11,5 @@ mod family;
 pub mod imitation;
 pub mod likelihood;
 pub mod loader;
+mod numbers;
 pub mod run;
