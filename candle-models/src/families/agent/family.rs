@@ -1,9 +1,10 @@
 //! What the registry and the command know of agents.
 
-use super::{Agent, AgentConfig, Component, ConvConfig, FAMILY, Observation};
+use super::{Agent, AgentConfig, Component, ConvConfig, FAMILY, Observation, PoolConfig, SequenceConvConfig, SequencePoolConfig};
 use crate::Result;
 use crate::bundle::{Bundle, Manifest};
 use crate::nn::{BackboneConfig, Heads, MambaConfig, Params};
+use crate::ops::pool2d::Pooling;
 use crate::registry::{Family, Networks};
 use std::sync::Arc;
 
@@ -64,7 +65,7 @@ impl Family for AgentFamily {
                 action: vec![Component::Discrete { name: "jump".to_owned(), classes: 2 }],
                 ..base.clone()
             },
-            AgentConfig { observation: vec![floats], action: vec![gaussian("aim", 3, None)], ..base },
+            AgentConfig { observation: vec![floats, sequence()], action: vec![gaussian("aim", 3, None)], ..base },
         ];
         configs.iter().map(|config| Manifest::new(FAMILY, config)).collect()
     }
@@ -84,11 +85,22 @@ fn ids() -> Observation {
 }
 
 fn grid() -> Observation {
+    let most = PoolConfig { kind: Pooling::Max, kernel: [2, 2], stride: Some([1, 1]) };
+    let mean = PoolConfig { kind: Pooling::Average, kernel: [1, 2], stride: None };
     let layers = vec![
-        ConvConfig { channels: 5, kernel: [3, 2], stride: [2, 1], padding: [1, 0], pool: None },
-        ConvConfig { channels: 4, kernel: [2, 2], stride: [1, 1], padding: [0, 0], pool: None },
+        ConvConfig { channels: 5, kernel: [3, 2], stride: [2, 1], padding: [1, 0], pool: Some(most) },
+        ConvConfig { channels: 4, kernel: [2, 2], stride: [1, 1], padding: [0, 0], pool: Some(mean) },
     ];
     Observation::Grid { name: "map".to_owned(), height: 6, width: 5, channels: 2, layers }
+}
+
+fn sequence() -> Observation {
+    let pool = SequencePoolConfig { kind: Pooling::Average, kernel: 2, stride: None };
+    let layers = vec![
+        SequenceConvConfig { channels: 5, kernel: 3, stride: 2, padding: 1, pool: Some(pool) },
+        SequenceConvConfig { channels: 4, kernel: 2, stride: 1, padding: 0, pool: None },
+    ];
+    Observation::Sequence { name: "samples".to_owned(), length: 11, channels: 2, layers }
 }
 
 /// Tensors by the signature are all that it is run on.
