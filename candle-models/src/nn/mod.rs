@@ -2,8 +2,8 @@
 //!
 //! ```
 //! use candle_models::candle_core::{DType, Device, Tensor};
-//! use candle_models::exec::{Choice, tensors::{Indices, TensorExecutor}};
-//! use candle_models::nn::{Backbone, BackboneConfig, IndependentHeads, Params};
+//! use candle_models::exec::{Choice, tensors::TensorExecutor};
+//! use candle_models::nn::{Backbone, BackboneConfig, Head, IndependentHeads, Params};
 //! use candle_models::random::Random;
 //! use candle_models::tensors::NamedTensors;
 //! # fn main() -> candle_models::Result<()> {
@@ -11,14 +11,15 @@
 //! let trunk = Backbone::new(&BackboneConfig::Mlp { layers: vec![4, 32] }, 0, &params.pp("trunk"), &mut Vec::new())?;
 //! let jump = Choice { column: 0, columns: 1, classes: 2 };
 //! let steer = Choice { column: 1, columns: 1, classes: 3 };
-//! let heads = IndependentHeads::new(32, &[("jump", 16, jump), ("steer", 16, steer)], &params.pp("heads"))?;
+//! let heads = IndependentHeads::new(32, &[("jump", 16, Head::Classes(jump)), ("steer", 16, Head::Classes(steer))], &params.pp("heads"))?;
 //!
-//! let inputs = NamedTensors::new();
+//! // These actions were taken: how likely were they?
+//! let action = Tensor::new(&[[[0u32, 2]]; 5], &Device::Cpu)?;
+//! let uniform = Tensor::zeros((5, 1, 2), DType::F32, &Device::Cpu)?;
+//! let inputs = NamedTensors::from_iter([("action".to_owned(), action), ("uniform".to_owned(), uniform)]);
 //! let mut e = TensorExecutor::new(&inputs, &[false; 5], Vec::new(), &Device::Cpu);
 //! let x = trunk.forward(&mut e, &Tensor::ones((5, 4), DType::F32, &Device::Cpu)?)?;
-//! let wanted = Indices::new([[0, 2]; 5].concat(), 2); // these actions were taken: how likely were they?
-//! let uniform = Tensor::zeros((5, 2), DType::F32, &Device::Cpu)?;
-//! let (logits, classes) = heads.forward(&mut e, &x, &wanted, &uniform)?;
+//! let (logits, classes) = heads.forward(&mut e, &x)?.into_classes()?;
 //! assert_eq!((logits.dims(), classes.values()), (&[5, 4][..], &[0, 2, 0, 2, 0, 2, 0, 2, 0, 2][..]));
 //! # Ok(())
 //! # }

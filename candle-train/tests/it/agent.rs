@@ -170,7 +170,7 @@ fn frequencies_are_those_of_the_recorded_actions() {
         ("action".to_owned(), Tensor::from_vec(alternating, (frames, 1), &Device::Cpu).unwrap()),
     ];
     let recording = Arc::new(Recording::new("alternating", &tensors.into_iter().collect(), &config).unwrap());
-    assert_eq!(episodes::magnitudes(std::slice::from_ref(&recording), &config), [("x", 300.0)]);
+    assert_eq!(episodes::magnitudes(std::slice::from_ref(&recording), &config), [("x".to_owned(), 300.0)]);
     let [all, _]: [Episodes; 2] = episodes::split(&[recording], &config, 0.5, Random::new(1));
     let [marginal, markov] = Frequencies::count(&config, &all).unwrap().measure(&all).unwrap();
     assert!((marginal.total() - 2f64.ln()).abs() < 1e-4, "{}", marginal.total());
@@ -396,8 +396,8 @@ fn batches_hold_the_numbers_of_their_frames() {
     let config = steering(true);
     let played: Vec<NamedTensors> = (0..3).map(|episode| steered(Random::new(episode), 20 + episode as usize)).collect();
     let recordings: Vec<_> = played.iter().map(|tensors| Arc::new(Recording::new("game", tensors, &config).unwrap())).collect();
-    let sizes: Vec<&str> = episodes::magnitudes(&recordings, &config).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(sizes, ["seen", "aim"]);
+    let sizes: Vec<String> = episodes::magnitudes(&recordings, &config).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(sizes, ["aim", "seen"]);
     let [train, _] = episodes::split(&recordings, &config, 0.0, Random::new(1));
     let mut loader =
         Loader::new(Arc::new(train), &config, (StepShape { lanes: 2, unroll: 5 }, 0..2), Random::new(2), &Device::Cpu).unwrap();
@@ -422,7 +422,7 @@ fn gaussian_components_that_cannot_be_are_refused() {
         (Tensor::full(f32::NAN, (4, 2), &Device::Cpu), "tensor aim: expected finite numbers, found NaN in column 0 of row 0"),
         (Tensor::zeros((4, 3), DType::F32, &Device::Cpu), "tensor aim: expected floats [4, 2], found floats [4, 3]"),
         (Tensor::zeros((4, 2), DType::U32, &Device::Cpu), "tensor aim: expected floats [4, 2], found integers [4, 2]"),
-        (Tensor::zeros(4, DType::F32, &Device::Cpu), "tensor aim: expected [frames, 2], found [4]"),
+        (Tensor::zeros(4, DType::F32, &Device::Cpu), "tensor aim: expected [rows, 2] or [sequences, rows, 2], found [4]"),
     ] {
         tensors.insert("aim", aim.unwrap());
         assert_eq!(Recording::new("game", &tensors, &config).unwrap_err().to_string(), message);

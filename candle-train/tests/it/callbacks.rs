@@ -167,15 +167,3 @@ fn rank_0_is_called_and_all_ranks_stop() {
     assert_eq!(*calls[0].lock().unwrap(), ["a step 1", "a step 2", "a end 2 Stopped(Callback)"]);
     assert!(calls[1].lock().unwrap().is_empty());
 }
-
-/// The guide shows what the documentation of `callback` compiles and runs.
-#[test]
-fn the_guide_shows_a_callback_that_compiles() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-    let guide = ["training.md", "src/training.md"].iter().find_map(|page| fs::read_to_string(docs.join(page)).ok()).unwrap();
-    let block = guide.split("```").find(|block| block.starts_with("rust") && block.contains("impl Callback")).unwrap();
-    let compiled: Vec<&str> = include_str!("../../src/callback.rs").lines().filter_map(|line| line.strip_prefix("//! ")).collect();
-    for line in block.lines().skip(1).filter(|line| !line.is_empty()) {
-        assert!(compiled.contains(&line), "{line}");
-    }
-}

@@ -18,7 +18,7 @@ pub fn local(document: &Document) -> Vec<(usize, String)> {
 
 /// The anchors of a document: its headings in lower case, words joined by hyphens, without punctuation.
 fn anchors(document: &Document) -> Vec<String> {
-    let headings = document.prose().filter_map(|(_, line)| line.starts_with('#').then(|| line.trim_start_matches('#')));
+    let headings = document.prose().map(|(_, line)| line).filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#'));
     let kept = |c: char| c.is_alphanumeric() || c == ' ' || c == '-' || c == '_';
     headings.map(|title| title.trim().to_lowercase().chars().filter(|c| kept(*c)).collect::<String>().replace(' ', "-")).collect()
 }

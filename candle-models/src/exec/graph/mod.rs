@@ -7,10 +7,10 @@
 //!
 //! ```
 //! use candle_models::bundle::Bundle;
-//! use candle_models::exec::graph::Definition;
+//! use candle_models::exec::graph::{Definition, Tables};
 //! use candle_models::families;
 //! # fn main() -> candle_models::Result<()> {
-//! let graphs = families::shipped().graphs(&Bundle::open("../weights/policy-mlp")?)?;
+//! let graphs = families::shipped().graphs(&Bundle::open("../weights/policy-mlp")?, Tables::AsStored)?;
 //! let (name, graph) = &graphs[0];
 //! let products = graph.definitions().filter(|(_, definition)| {
 //!     matches!(definition, Definition::Parameter { name, .. } if name.ends_with("linear.weight"))
