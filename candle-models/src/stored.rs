@@ -77,39 +77,43 @@ impl Stored {
         serde_json::from_str(text).map_err(|e| Error::file(&self.path, format!("metadata: {}", one_line(&e.to_string()))))
     }
 
-    fn bytes(&mut self, info: &TensorInfo) -> Result<Vec<u8>> {
+    /// A tensor's bytes as numbers of the size that they are stored in: little-endian in memory as in the file.
+    fn raw<T: bytemuck::Pod>(&mut self, info: &TensorInfo) -> Result<Vec<T>> {
         let (start, end) = info.data_offsets;
         self.file.seek(SeekFrom::Start(self.data_start + start as u64)).map_err(Error::io(&self.path))?;
-        let mut bytes = vec![0; end - start];
-        self.file.read_exact(&mut bytes).map_err(Error::io(&self.path))?;
-        Ok(bytes)
+        let mut values = vec![T::zeroed(); (end - start) / size_of::<T>()];
+        self.file.read_exact(bytemuck::cast_slice_mut(&mut values)).map_err(Error::io(&self.path))?;
+        Ok(values)
     }
 
     /// The f32 values of 8-bit integers and the factors of their columns, both checked for dtype and shape by the caller.
     pub fn read_scaled(&mut self, name: &str, info: &TensorInfo, scale: (&str, &TensorInfo)) -> Result<(Tensor, Format)> {
-        let mut factors = vec![0.0; scale.1.shape.iter().product()];
-        decode_f32(Dtype::F32, &self.bytes(scale.1)?, &mut factors);
+        let factors: Vec<f32> = self.raw(scale.1)?;
         if let Some(i) = factors.iter().position(|f| !(f.is_finite() && *f >= 0.0)) {
             return Err(self.wrong(scale.0, "finite numbers that are not negative", format!("{} at index {i}", factors[i])));
         }
-        let integers = self.bytes(info)?.into_iter().map(|b| f32::from(b as i8));
+        let integers = self.raw::<i8>(info)?.into_iter().map(f32::from);
         let values = integers.zip(factors.iter().cycle()).map(|(q, f)| q * f).collect();
         Ok((self.floats(name, info, values)?, Format::Q8(factors.into())))
     }
 
     /// One tensor: floats as f32, integers as u32. Numbers must be finite and indices in range.
     pub fn read(&mut self, name: &str, info: &TensorInfo) -> Result<Tensor> {
-        let bytes = self.bytes(info)?;
         let count = info.shape.iter().product();
         match read_as(info.dtype) {
+            // Read in place: most parameters are f32.
+            Some(DType::F32) if info.dtype == Dtype::F32 => {
+                let values = self.raw(info)?;
+                self.floats(name, info, values)
+            }
             Some(DType::F32) => {
                 let mut values = vec![0.0; count];
-                decode_f32(info.dtype, &bytes, &mut values);
+                decode_f32(info.dtype, &self.raw(info)?, &mut values);
                 self.floats(name, info, values)
             }
             Some(_) => {
                 let mut values = vec![0; count];
-                decode_u32(info.dtype, &bytes, &mut values)
+                decode_u32(info.dtype, &self.raw(info)?, &mut values)
                     .map_err(|(i, value)| self.wrong(name, INTEGERS, format!("{value} at index {i}")))?;
                 Ok(Tensor::from_vec(values, info.shape.as_slice(), &Device::Cpu)?)
             }
@@ -275,7 +279,7 @@ fn decode_f32(dtype: Dtype, bytes: &[u8], values: &mut [f32]) {
     match dtype {
         Dtype::F16 => decode(bytes, |b| f16::from_le_bytes(b).to_f32(), values),
         Dtype::BF16 => decode(bytes, |b| bf16::from_le_bytes(b).to_f32(), values),
-        _ => decode(bytes, f32::from_le_bytes, values),
+        _ => copy(bytes, values),
     }
 }
 
@@ -284,9 +288,16 @@ fn decode_u32(dtype: Dtype, bytes: &[u8], values: &mut [u32]) -> Result<(), (usi
         Dtype::U8 => decode(bytes, |[b]| b.into(), values),
         Dtype::I32 => return decode_signed(bytes, |b| i32::from_le_bytes(b).into(), values),
         Dtype::I64 => return decode_signed(bytes, i64::from_le_bytes, values),
-        _ => decode(bytes, u32::from_le_bytes, values),
+        _ => copy(bytes, values),
     }
     Ok(())
+}
+
+/// Numbers in memory are little-endian, as they are in a file.
+fn copy<T: bytemuck::Pod>(bytes: &[u8], values: &mut [T]) {
+    let values = bytemuck::cast_slice_mut(values);
+    let n = values.len().min(bytes.len());
+    values[..n].copy_from_slice(&bytes[..n]);
 }
 
 fn decode<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T, values: &mut [T]) {
