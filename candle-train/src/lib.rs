@@ -2,8 +2,8 @@
 //!
 //! A [`Run`](run::Run) of a [`Task`](task::Task) is all that a program needs; [`trainer`] is its loop. [`schedule`], [`gradients`],
 //! [`scale`] and [`optim`] are a step's parts, [`checkpoint`], [`metrics`], [`stop`] and [`budget`] what stands around it, [`callback`] what
-//! a program adds to that, [`dataset`] reads
-//! named tensors on disk, [`prefetch`] makes batches ahead, [`parallel`] is what several ranks say to each other. [`families`] trains the models of
+//! a program adds to that, [`dataset`] reads named tensors on disk, [`prefetch`] makes batches ahead, [`carried`] is what recurrent networks
+//! remember between them, [`parallel`] is what several ranks say to each other. [`families`] trains the models of
 //! `candle-models`, [`command`] is the program around them.
 //!
 //! ```
@@ -31,6 +31,7 @@
 
 pub mod budget;
 pub mod callback;
+pub mod carried;
 pub mod checkpoint;
 #[cfg(feature = "cli")]
 pub mod command;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where a module lies, without `.rs` or `/mod.rs`.
-const MODULES: [&str; 55] = [
+const MODULES: [&str; 56] = [
     "candle-models/src/bundle",
     "candle-models/src/device",
     "candle-models/src/engine",
@@ -42,6 +42,7 @@ const MODULES: [&str; 55] = [
     "candle-models/src/tensors",
     "candle-train/src/budget",
     "candle-train/src/callback",
+    "candle-train/src/carried",
     "candle-train/src/checkpoint",
     "candle-train/src/dataset",
     "candle-train/src/early_stop",

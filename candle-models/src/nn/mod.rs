@@ -41,7 +41,7 @@ pub use autoregressive::Autoregressive;
 pub(crate) use backbone::within;
 pub use backbone::{Backbone, BackboneConfig};
 pub use gru::Gru;
-pub use heads::{ActionHeads, Decision, Head, Heads, IndependentHeads};
+pub use heads::{ActionHeads, Decision, Head, Heads, IndependentHeads, NumbersBehindClasses};
 pub use linear::Linear;
 pub use mamba::{Mamba, MambaConfig};
 pub use mlp::{Dense, FeedForward};

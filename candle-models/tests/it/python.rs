@@ -82,15 +82,52 @@ fn onnx_runtime_answers_like_the_engine_in_every_format() {
             families::shipped().export(&whole, *storage, &dir).unwrap();
             Bundle::open(dir).unwrap()
         });
-        for bundle in narrow.chain([whole.clone()]) {
-            let out = bundle.dir().with_extension("onnx");
-            let arguments = [OsStr::new("onnx"), bundle.dir().as_os_str(), out.as_os_str(), OsStr::new("--runtime"), python.as_os_str()];
+        let folded = i.is_multiple_of(4).then(|| (whole.clone(), true));
+        for (bundle, folded) in narrow.map(|bundle| (bundle, false)).chain([(whole.clone(), false)]).chain(folded) {
+            let out = bundle.dir().with_extension(if folded { "folded" } else { "onnx" });
+            let mut arguments = vec![OsStr::new("onnx"), bundle.dir().as_os_str(), out.as_os_str()];
+            arguments.extend([OsStr::new("--runtime"), python.as_os_str()]);
+            arguments.extend(folded.then_some(OsStr::new("--fold-tables")));
             let text = output(PROGRAM, arguments);
             assert!(text.contains("operator set 17") && text.contains("ONNX Runtime"), "{text}");
             for (network, _) in &example.networks {
                 assert!(out.join(format!("{network}.onnx")).is_file(), "{text}");
             }
         }
+    }
+}
+
+/// Programs without unsigned numbers say SAMPLE as -1, and what runs the file may hold its integers in fewer bits.
+const NO_CLASS: &str = r#"
+import sys
+import numpy as np
+import onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1])
+def answer(action):
+    drawn, given = np.random.default_rng(1), {}
+    for spec in session.get_inputs():
+        shape = [size if isinstance(size, int) else 4 for size in spec.shape]
+        given[spec.name] = np.zeros(shape, np.int64) if "int64" in spec.type else drawn.random(shape, np.float32)
+    if action is not None:
+        given["action"][:] = action
+    return session.run(None, given)
+names = [spec.name for spec in session.get_outputs()]
+chosen = answer(2**32 - 1)
+for action in [-1, -(2**31), 2**31 - 1, 999]:
+    for name, found, want in zip(names, answer(action), chosen):
+        assert np.array_equal(found, want), (name, action)
+action = next(i for i, name in enumerate(names) if name.endswith("action"))
+assert not answer(None)[action].any() and chosen[action].any(), "given classes are given"
+"#;
+
+#[test]
+fn what_is_no_class_asks_an_exported_policy_to_choose() {
+    let (Some(python), scratch) = (python(), tempfile::tempdir().unwrap()) else { return };
+    let weights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weights");
+    for name in ["policy-mlp", "policy-mamba"] {
+        let (bundle, out) = (weights.join(name), scratch.path().join(name));
+        output(PROGRAM, [OsStr::new("onnx"), bundle.as_os_str(), out.as_os_str()]);
+        output(&python, [OsStr::new("-c"), OsStr::new(NO_CLASS), out.join("policy.onnx").as_os_str()]);
     }
 }
 

@@ -5,6 +5,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_models::agent::{AgentConfig, AgentFamily};
 use candle_models::bundle::Bundle;
 use candle_models::engine::{Engine, Options};
+use candle_models::exec::SAMPLE;
 use candle_models::nn::BackboneConfig;
 use candle_models::random::Random;
 use candle_models::registry::Family;
@@ -391,6 +392,52 @@ fn numbers_are_learnt_with_their_noise_and_played() {
     }
 }
 
+/// A coin that nothing foretells, and a number that follows it.
+fn tossed(random: Random, frames: usize) -> NamedTensors {
+    let coin: Vec<u32> = (0..frames as u64).map(|t| u32::from(random.stream("coin").uniform(t) < 0.5)).collect();
+    let noise = random.stream("noise");
+    let aim: Vec<f32> = coin.iter().zip(0..).map(|(coin, t)| *coin as f32 - 0.5 + NOISE * noise.normal(t)).collect();
+    let tensors = [
+        ("seen".to_owned(), Tensor::zeros((frames, 1), DType::F32, &Device::Cpu).unwrap()),
+        ("aim".to_owned(), Tensor::from_vec(aim, (frames, 1), &Device::Cpu).unwrap()),
+        ("action".to_owned(), Tensor::from_vec(coin, (frames, 1), &Device::Cpu).unwrap()),
+    ];
+    tensors.into_iter().collect()
+}
+
+#[test]
+fn numbers_follow_the_class_that_autoregressive_heads_have_chosen() {
+    let text = "hidden = 32\nheads = \"autoregressive\"\nprevious_action = 2\n[[observation]]\nname = \"seen\"\nkind = \"floats\"\nshape = [1]\n\
+                [[action]]\nname = \"aim\"\nkind = \"gaussian\"\n[[action]]\nname = \"coin\"\nkind = \"binary\"\ncount = 1\n";
+    let mut config = RunConfig::preset("quick").unwrap();
+    (config.epochs, config.model, config.trainer.schedule.peak) = (50, description(text).unwrap(), 1e-2);
+    let one = |episode: u64| Recording::new(&episode.to_string(), &tossed(Random::new(6).at(episode), 64), &config.model).unwrap();
+    let recordings: Vec<_> = (0..40).map(|episode| Arc::new(one(episode))).collect();
+    let trained = Plan::new(config, &recordings, Resources::default(), String::new()).unwrap();
+    let trained = trained.train(&Place::memory(), &Stop::after(None)).unwrap();
+    // The coin cannot be known; the number can up to its noise once the coin is, and is one of two without it.
+    let (_, agent) = trained.measured.as_ref().unwrap();
+    let [aim, coin] = [0, 1].map(|i| agent.nats().nth(i).unwrap());
+    let entropy = f64::from(NOISE).ln() + 0.5 * (2.0 * std::f64::consts::PI * std::f64::consts::E).ln();
+    assert!((-0.1..0.3).contains(&(aim - entropy)), "{aim} nats, of which the noise has {entropy}");
+    assert!((coin - 2f64.ln()).abs() < 0.1, "{coin} nats");
+
+    let dir = tempfile::tempdir().unwrap();
+    candle_train::plan::TrainingResult::save(&trained, &dir.path().join("bundle")).unwrap();
+    let model = candle_models::families::shipped().load(&Bundle::open(dir.path().join("bundle")).unwrap()).unwrap();
+    let mut session = Engine::start(model, &Options::default()).unwrap().open().unwrap();
+    // Chosen by the random number of its column, or given.
+    for (coin, drawn, wanted) in [(0, 0.01, SAMPLE), (1, 0.99, SAMPLE), (0, 0.99, 0), (1, 0.01, 1)] {
+        session.set_f32("seen", &[0.0]).unwrap();
+        session.set_u32("action", &[wanted]).unwrap();
+        session.set_f32("uniform", &[drawn, -1.0]).unwrap();
+        session.step().unwrap();
+        let aim = session.floats("aim").unwrap()[0];
+        assert_eq!(session.indices("action").unwrap(), [coin]);
+        assert!((aim - (coin as f32 - 0.5)).abs() < 0.1, "{aim} after {coin}");
+    }
+}
+
 #[test]
 fn batches_hold_the_numbers_of_their_frames() {
     let config = steering(true);
@@ -437,7 +484,7 @@ fn gaussian_components_that_cannot_be_are_refused() {
         ),
         (
             format!("heads = \"autoregressive\"\nprevious_action = 2\n{observation}{}", action("")),
-            "config: heads: expected independent, found autoregressive: the component \"aim\" is gaussian",
+            "config: previous_action: expected 0, found 2: no component has classes to look up",
         ),
         (
             format!("previous_action = 2\n{observation}{}", action("")),

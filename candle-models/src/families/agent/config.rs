@@ -21,7 +21,8 @@ pub struct AgentConfig {
     /// Width of the learned tables in which the columns of the last action are looked up, 0 to 512; 0: the network does not see it. Default: 0.
     #[serde(default)]
     pub previous_action: usize,
-    /// How the components of an action depend on each other. Autoregressive heads read the last action, too. Default: independent.
+    /// How the components of an action depend on each other. Autoregressive heads read the last action, too, and need a component of classes; their
+    /// Gaussian components know the classes. Default: independent.
     #[serde(default = "heads")]
     pub heads: Heads,
     /// The temporal part. Default: one gated recurrent unit.
@@ -124,10 +125,6 @@ impl AgentConfig {
         within("previous_action", self.previous_action, 0..=512)?;
         if self.heads == Heads::Autoregressive && self.previous_action == 0 {
             return Err(Error::config("previous_action", "expected at least 1, found 0: autoregressive heads read the last action"));
-        }
-        if let (Heads::Autoregressive, Some(component)) = (self.heads, self.action.iter().find(|component| component.numbers() > 0)) {
-            let reason = format!("expected independent, found autoregressive: the component {:?} is gaussian", component.name());
-            return Err(Error::config("heads", reason));
         }
         self.backbone.validate(self.hidden)?;
         within("observation", self.observation.len(), 1..=256)?;

@@ -50,6 +50,7 @@ impl Family for AgentFamily {
                 heads: Heads::Autoregressive,
                 previous_action: 3,
                 observation: vec![grid, floats.clone(), ids.clone()],
+                action: [vec![gaussian("aim", 2, Some(0.7))], action(), vec![gaussian("throttle", 1, None)]].concat(),
                 ..base.clone()
             },
             AgentConfig {

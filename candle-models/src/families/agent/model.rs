@@ -5,7 +5,7 @@ use crate::bundle::ParameterSpec;
 use crate::exec::Executor;
 use crate::exec::program::Output;
 use crate::network::{Layers, Network};
-use crate::nn::{ActionHeads, Autoregressive, Backbone, Decision, Head, Heads, IndependentHeads, Init, Linear, Norm, Params};
+use crate::nn::{ActionHeads, Backbone, Decision, Head, Init, Linear, Norm, Params};
 use crate::ops::conv2d::Conv2d;
 use crate::ops::pool2d::Pool2d;
 use crate::ops::{Activation, Format};
@@ -15,7 +15,7 @@ use candle_core::{DType, Device, Tensor};
 
 /// Width of the autoregressive stream and of the layer inside each component.
 const STREAM: usize = 128;
-/// Width of the layer inside each independent component.
+/// Width of the layer inside each component that knows no class before it, and inside numbers.
 const INNER: usize = 64;
 
 /// Observation to action.
@@ -192,27 +192,19 @@ fn tables(config: &AgentConfig, params: &Params) -> Result<Vec<Tensor>> {
 
 fn heads(config: &AgentConfig, trunk: usize, params: &Params) -> Result<ActionHeads> {
     let names: Vec<String> = config.action.iter().map(|component| format!("components.{}", component.name())).collect();
-    let named = || names.iter().map(String::as_str).zip(config.components());
-    Ok(match config.heads {
-        Heads::Independent => {
-            // The random numbers of numbers lie behind those of classes.
-            let mut next = config.columns();
-            let head = |(name, (column, component)): (_, (usize, &Component))| {
-                let numbers = component.numbers();
-                next += numbers;
-                let head = match component.gaussian() {
-                    Some(gaussian) => Head::Numbers { column: next - numbers, columns: numbers, gaussian },
-                    None => Head::Classes(component.choice(column)),
-                };
-                (name, INNER, head)
-            };
-            ActionHeads::Independent(IndependentHeads::new(trunk, &named().map(head).collect::<Vec<_>>(), params)?)
+    // The random numbers of numbers lie behind those of classes.
+    let mut next = config.columns();
+    let head = |(column, component): (usize, &Component)| {
+        let numbers = component.numbers();
+        next += numbers;
+        match component.gaussian() {
+            Some(gaussian) => Head::Numbers { column: next - numbers, columns: numbers, gaussian },
+            None => Head::Classes(component.choice(column)),
         }
-        Heads::Autoregressive => {
-            let choices: Vec<_> = named().map(|(name, (column, component))| (name, component.choice(column))).collect();
-            ActionHeads::Autoregressive(Autoregressive::new(trunk, STREAM, &choices, params)?)
-        }
-    })
+    };
+    let heads = config.components().map(head);
+    let components: Vec<_> = names.iter().zip(heads).map(|(name, head)| (name.as_str(), INNER, head)).collect();
+    ActionHeads::new(config.heads, [trunk, STREAM], &components, params)
 }
 
 /// `None` where classes are no numbers.

@@ -3,7 +3,7 @@
 use super::actions::{BUTTONS, COMPONENTS, GROUPS};
 use crate::Result;
 use crate::exec::Choice;
-use crate::nn::{ActionHeads, Autoregressive, Head, Heads, IndependentHeads, Params};
+use crate::nn::{ActionHeads, Head, Heads, Params};
 
 /// Width of the autoregressive stream and of the layer inside each component.
 const STREAM: usize = 128;
@@ -14,16 +14,8 @@ const WIDTHS: [usize; GROUPS] = [64, 64, 64, 64, 64, 32];
 
 /// Heads of that kind over a trunk of `trunk` values.
 pub(super) fn new(kind: Heads, trunk: usize, params: &Params) -> Result<ActionHeads> {
-    Ok(match kind {
-        Heads::Independent => {
-            let components: [_; GROUPS] = std::array::from_fn(|g| (KEYS[g], WIDTHS[g], Head::Classes(choice(g))));
-            ActionHeads::Independent(IndependentHeads::new(trunk, &components, params)?)
-        }
-        Heads::Autoregressive => {
-            let components: [_; GROUPS] = std::array::from_fn(|g| (KEYS[g], choice(g)));
-            ActionHeads::Autoregressive(Autoregressive::new(trunk, STREAM, &components, params)?)
-        }
-    })
+    let components: [_; GROUPS] = std::array::from_fn(|g| (KEYS[g], WIDTHS[g], Head::Classes(choice(g))));
+    ActionHeads::new(kind, [trunk, STREAM], &components, params)
 }
 
 /// The columns of the action that group `g` holds: the eight buttons together, then one column each.

@@ -4,6 +4,7 @@ use super::config::RunConfig;
 use super::episodes::Episodes;
 use super::likelihood;
 use super::loader::{Batch, Loader};
+use crate::carried::Carried;
 use crate::checkpoint::{SavedFiles, StateFiles};
 use crate::optim::ParameterGroup;
 use crate::parallel::Communicator;
@@ -15,8 +16,6 @@ use candle_models::agent::{Agent, AgentConfig};
 use candle_models::exec::tensors::Regularisation;
 use candle_models::nn::Params;
 use candle_models::recurrent::Recurrent;
-use candle_models::signature::TensorSpec;
-use candle_models::tensors::NamedTensors;
 use std::sync::Arc;
 
 /// Held-out episodes and what a Markov chain says of them.
@@ -32,11 +31,8 @@ pub struct HeldOut {
 pub struct Imitation {
     config: AgentConfig,
     dropout: f32,
-    device: Device,
     loader: Loader,
-    /// What is carried from batch to batch, of every lane.
-    states: Vec<TensorSpec>,
-    carried: NamedTensors,
+    carried: Carried,
     held_out: Option<HeldOut>,
     /// Floating-point operations of a frame, forward and backward.
     operations: f64,
@@ -48,19 +44,11 @@ impl Imitation {
     /// # Errors
     /// If the description is out of range.
     pub fn new(run: &RunConfig, device: &Device, loader: Loader, held_out: Option<HeldOut>) -> Result<Self> {
-        let (config, device, dropout) = (run.model.clone(), device.clone(), run.dropout as f32);
+        let (config, dropout) = (run.model.clone(), run.dropout as f32);
         // The backward pass has two products for each of the forward pass.
         let operations = 3.0 * Summary::new(&Agent::parameters(&config)?).operations as f64;
-        let states = Agent::new(&config, &Params::description())?.signature().state.clone();
-        let mut task = Self { config, dropout, device, loader, states, carried: NamedTensors::new(), held_out, operations };
-        task.forget()?;
-        Ok(task)
-    }
-
-    /// Begins with no memory of any frame.
-    fn forget(&mut self) -> Result<()> {
-        self.carried = NamedTensors::zeros(&self.states, self.loader.lanes().len(), &self.device)?;
-        Ok(())
+        let carried = Carried::new(Agent::new(&config, &Params::description())?.signature(), loader.lanes().len(), device)?;
+        Ok(Self { config, dropout, loader, carried, held_out, operations })
     }
 }
 
@@ -80,16 +68,14 @@ impl Task for Imitation {
         let (shape, lanes) = (self.loader.shape(), self.loader.lanes());
         let n = batch.resets.len();
         let noise = Regularisation { dropout: self.dropout, drop_ids: 0.0, random: context.noise, first_row: lanes.start * shape.unroll };
-        let agent = Agent::new(&self.config, parameters)?;
-        let (outputs, state) = agent.train_unroll(&batch.inputs, &batch.resets, &self.carried, &noise)?;
-        self.carried = state.map(|_, tensor| Ok(tensor.detach()))?;
+        let outputs = self.carried.unroll(&Agent::new(&self.config, parameters)?, &batch.inputs, &batch.resets, &noise)?;
         let nats = likelihood::nats(&self.config, &outputs, (&batch.inputs, batch.numbers.as_ref()))?;
         let value = nats.mean(0)?.sum_all()?;
         Ok(Loss { weight: n as f64 / shape.rows() as f64, ..Loss::new(value, n) })
     }
 
     fn after_step(&mut self, step: &StepDone) -> Result<()> {
-        if step.updated { Ok(()) } else { self.forget() }
+        self.carried.after_step(step)
     }
 
     fn group(&self, name: &str, shape: &[usize]) -> ParameterGroup {
@@ -114,12 +100,10 @@ impl Task for Imitation {
 
     /// Batches follow from their numbers: what is carried is all that there is to keep.
     fn save(&mut self, _: &mut StateFiles) -> Result<TaskState> {
-        Ok(TaskState { rows: self.carried.clone(), ..TaskState::default() })
+        Ok(TaskState { rows: self.carried.rows().clone(), ..TaskState::default() })
     }
 
     fn restore(&mut self, state: &TaskState, _: &SavedFiles) -> Result<()> {
-        state.rows.check(&self.states, &[self.loader.lanes().len()])?;
-        self.carried = state.rows.clone();
-        Ok(())
+        self.carried.restore(&state.rows)
     }
 }

@@ -5,6 +5,7 @@ use super::dataset::Dataset;
 use super::evaluate;
 use super::loader::{Batch, Cursor, Loader};
 use super::loss::imitation;
+use crate::carried::Carried;
 use crate::checkpoint::{SavedFiles, StateFiles};
 use crate::optim::ParameterGroup;
 use crate::parallel::Communicator;
@@ -16,8 +17,6 @@ use candle_models::nn::Params;
 use candle_models::policy::actions::GROUP_NAMES;
 use candle_models::policy::{Policy, PolicyConfig};
 use candle_models::recurrent::Recurrent;
-use candle_models::signature::TensorSpec;
-use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use std::sync::Arc;
 
@@ -44,11 +43,8 @@ const PARTS: [&str; GROUP_NAMES.len() + 1] = {
 /// A policy learning to act as recorded.
 pub struct Imitation {
     config: PolicyConfig,
-    device: Device,
     loader: Loader,
-    /// What is carried from batch to batch, of every lane.
-    states: Vec<TensorSpec>,
-    carried: NamedTensors,
+    carried: Carried,
     loss: LossConfig,
     noise: NoiseConfig,
     held_out: Option<HeldOut>,
@@ -59,19 +55,11 @@ pub struct Imitation {
 impl Imitation {
     /// A task at the loader's first batch.
     pub fn new(run: &RunConfig, device: &Device, loader: Loader, held_out: Option<HeldOut>) -> Result<Self> {
-        let (config, device, loss, noise) = (run.model.clone(), device.clone(), run.loss.clone(), run.noise.clone());
+        let (config, loss, noise) = (run.model.clone(), run.loss.clone(), run.noise.clone());
         // The backward pass has two products for each of the forward pass.
         let operations = 3.0 * Summary::new(&Policy::parameters(&config)?).operations as f64;
-        let states = Policy::new(&config, &Params::description())?.signature().state.clone();
-        let mut task = Self { config, device, loader, states, carried: NamedTensors::new(), loss, noise, held_out, operations };
-        task.forget()?;
-        Ok(task)
-    }
-
-    /// Begins with no memory of any frame.
-    fn forget(&mut self) -> Result<()> {
-        self.carried = NamedTensors::zeros(&self.states, self.loader.lanes().len(), &self.device)?;
-        Ok(())
+        let carried = Carried::new(Policy::new(&config, &Params::description())?.signature(), loader.lanes().len(), device)?;
+        Ok(Self { config, loader, carried, loss, noise, held_out, operations })
     }
 }
 
@@ -88,21 +76,18 @@ impl Task for Imitation {
 
     fn loss(&mut self, parameters: &Params, batch: &Batch, context: &Context) -> Result<Loss> {
         if self.loader.repeats() {
-            self.forget()?;
+            self.carried.forget()?;
         }
         let (dropout, drop_ids) = (self.noise.dropout as f32, self.noise.drop_ids as f32);
         let noise = Regularisation { dropout, drop_ids, random: context.noise, first_row: batch.first_row };
-        let policy = Policy::new(&self.config, parameters)?;
-        let (outputs, state) = policy.train_unroll(&batch.inputs, &batch.resets, &self.carried, &noise)?;
-        self.carried = state.map(|_, t| Ok(t.detach()))?;
-
+        let outputs = self.carried.unroll(&Policy::new(&self.config, parameters)?, &batch.inputs, &batch.resets, &noise)?;
         let (value, parts) = imitation(&outputs, batch, &self.loss)?;
         let weight = f64::from(batch.weight) / self.loader.rows() as f64;
         Ok(Loss { weight, metrics: vec![Metric::mean(&PARTS, parts)], ..Loss::new(value, batch.resets.len()) })
     }
 
     fn after_step(&mut self, step: &StepDone) -> Result<()> {
-        if step.updated { Ok(()) } else { self.forget() }
+        self.carried.after_step(step)
     }
 
     fn group(&self, name: &str, shape: &[usize]) -> ParameterGroup {
@@ -129,14 +114,12 @@ impl Task for Imitation {
 
     fn save(&mut self, _: &mut StateFiles) -> Result<TaskState> {
         let cursor = serde_json::to_value(self.loader.cursor()).map_err(|e| Error::Input(format!("cursor: {e}")))?;
-        Ok(TaskState { rows: self.carried.clone(), cursor, ..TaskState::default() })
+        Ok(TaskState { rows: self.carried.rows().clone(), cursor, ..TaskState::default() })
     }
 
     fn restore(&mut self, state: &TaskState, _: &SavedFiles) -> Result<()> {
         let cursor: Cursor = state.cursor()?;
-        state.rows.check(&self.states, &[self.loader.lanes().len()])?;
-        self.loader.seek(cursor)?;
-        self.carried = state.rows.clone();
-        Ok(())
+        self.carried.restore(&state.rows)?;
+        self.loader.seek(cursor)
     }
 }
