@@ -101,18 +101,18 @@ impl TargetSuite {
             self.ratio("MLP step over the fastest peer's", mlp, (Pass::Step, batch, most), peers, host, add)?;
         }
         self.ratio("8-bit MLP step over the fastest f32 peer's", narrow_mlp, (Pass::Step, 1, 0.4), peers, host, add)?;
-        self.ratio("Mamba step over the fastest peer's", mamba, (Pass::Step, 1, 0.25), peers, host, add)?;
-        self.ratio("8-bit Mamba step over the fastest f32 peer's", narrow_mamba, (Pass::Step, 1, 0.12), peers, host, add)?;
+        self.ratio("Mamba step over the fastest peer's", mamba, (Pass::Step, 1, 0.55), peers, host, add)?;
+        self.ratio("8-bit Mamba step over the fastest f32 peer's", narrow_mamba, (Pass::Step, 1, 0.2), peers, host, add)?;
         for network in [mamba, narrow_mamba] {
+            let (what, most) = match network.dtype == "f32" {
+                true => ("Mamba window 60 over the fastest peer's", 0.35),
+                false => ("8-bit Mamba window 60 over the fastest f32 peer's", 0.25),
+            };
             for batch in [1, 32] {
-                let what = match network.dtype == "f32" {
-                    true => "Mamba window 60 over the fastest peer's",
-                    false => "8-bit Mamba window 60 over the fastest f32 peer's",
-                };
-                self.ratio(what, network, (Pass::Window, batch, 0.1), peers, host, add)?;
+                self.ratio(what, network, (Pass::Window, batch, most), peers, host, add)?;
             }
         }
-        let training = (Pass::Train, 32, 0.025);
+        let training = (Pass::Train, 32, 0.1);
         for row in self.ratio("Mamba training step 32 x 60 over the fastest peer's", mamba, training, peers, host, add)? {
             add(self.matmul_share(row)?);
         }
