@@ -14,7 +14,7 @@
 //!
 //! # fn main() -> candle_models::Result<()> {
 //! let game = |seed| Ok::<_, candle_models::Error>(Arc::new(Shard::from_game(&simulate(seed, 600), "simulated")?));
-//! let games = Games { train: vec![game(1)?, game(2)?], held_out: vec![game(3)?] };
+//! let games = Games { train: vec![game(1)?, game(2)?], held_out: vec![game(3)?.into()] };
 //! let mut config = RunConfig::preset("quick")?;
 //! config.model.backbone = BackboneConfig::Mlp { layers: vec![32] };
 //! (config.data.batch, config.data.unroll) = (4, 32);

@@ -36,7 +36,7 @@ fn main() -> Result<()> {
 
     // Games become rows of observations and actions; one is held out.
     let game = |seed| Ok::<_, Error>(Arc::new(Shard::from_game(&simulate(seed, frames), "simulated")?));
-    let games = Games { train: (1..=6).map(game).collect::<Result<_, _>>()?, held_out: vec![game(7)?] };
+    let games = Games { train: (1..=6).map(game).collect::<Result<_, _>>()?, held_out: vec![game(7)?.into()] };
 
     let mut config = RunConfig::preset("quick")?;
     config.epochs = epochs;

@@ -243,6 +243,37 @@ fn one_port_names_and_draws() {
     refused(place.run(&["--port", "3"]), 1, &["game.slp", "port 3", "ports 1 and 2"]);
 }
 
+#[test]
+fn beside_the_computer_the_human_player_is_watched() {
+    let place = Place::new(&small(), 120);
+    let mut game = place.game.clone();
+    game.players[0].computer = true;
+    fs::create_dir(place.path("games")).unwrap();
+    fs::copy(place.path("game.slp"), place.path("games/a.slp")).unwrap();
+    candle_models::policy::replay::write(&game, place.path("games/b.slp")).unwrap();
+    fs::copy(place.path("game.slp"), place.path("games/c.slp")).unwrap();
+    // Between two games of two humans, so that the state of neither is left.
+    done(place.run_on("games", &["--out", &place.out("games.jsonl")]));
+    let text = done(place.run_on("games/b.slp", &["--every", "100"]));
+    assert!(text.contains("(the computer)") && text.contains("one player's observation"), "{text}");
+    let of = |lines: &[Value], file: &str, port: u64| -> Vec<Value> {
+        let own = lines.iter().filter(|line| line["file"].as_str().is_some_and(|name| name.ends_with(file)) && line["port"] == port);
+        own.map(|line| json!([line["frame"], line["chosen"], line["nll"]])).collect()
+    };
+    let lines = lines(&place.path("games.jsonl"));
+    let both = [of(&lines, "a.slp", 1), of(&lines, "a.slp", 2)];
+    assert_eq!([of(&lines, "c.slp", 1), of(&lines, "c.slp", 2)], both);
+    assert_eq!(of(&lines, "b.slp", 1), [Value::Null; 0]);
+    assert_eq!(of(&lines, "b.slp", 2), both[1], "the computer's play is seen like a human's");
+    done(place.run_on("games/b.slp", &["--out", &place.out("b.safetensors")]));
+    let frames = game.frames.len() - 1 - place.policy.config().delay;
+    assert_eq!(NamedTensors::load_safetensors(place.path("b.safetensors")).unwrap().get("logits").unwrap().dims()[..2], [1, frames]);
+    refused(place.run_on("games/b.slp", &["--port", "1"]), 1, &["b.slp", "the computer plays on port 1"]);
+    game.players[1].computer = true;
+    candle_models::policy::replay::write(&game, place.path("none.slp")).unwrap();
+    refused(place.run_on("none.slp", &[]), 1, &["none.slp", "at least one of them human, found 0 human and 2 computer players"]);
+}
+
 /// Random inputs `[batch, steps, ...]` as the signature asks for.
 fn random_inputs(batch: usize, steps: usize) -> NamedTensors {
     let (rows, random) = (batch * steps, Random::new(3));

@@ -19,7 +19,7 @@ const FRAMES: usize = 20;
 
 fn games() -> Games {
     let shard = |seed: u64| Arc::new(Shard::from_game(&simulate(seed, FRAMES), &format!("simulated{seed}")).unwrap());
-    Games { train: vec![shard(0)], held_out: vec![shard(1)] }
+    Games { train: vec![shard(0)], held_out: vec![shard(1).into()] }
 }
 
 fn config(backbone: &str) -> RunConfig {

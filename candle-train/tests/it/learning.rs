@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 fn games(train: u64, held_out: u64, frames: usize) -> Games {
     let shard = |seed: u64| Arc::new(Shard::from_game(&simulate(seed, frames), &format!("simulated{seed}")).unwrap());
-    Games { train: (0..train).map(shard).collect(), held_out: (train..train + held_out).map(shard).collect() }
+    Games { train: (0..train).map(shard).collect(), held_out: (train..train + held_out).map(|i| shard(i).into()).collect() }
 }
 
 fn config(backbone: &str, epochs: u64) -> RunConfig {

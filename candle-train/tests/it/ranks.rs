@@ -24,7 +24,7 @@ use std::time::Duration;
 fn games() -> &'static Games {
     static GAMES: LazyLock<Games> = LazyLock::new(|| {
         let shard = |seed: u64, frames| Arc::new(Shard::from_game(&simulate(seed, frames), &format!("simulated{seed}")).unwrap());
-        Games { train: vec![shard(0, 420), shard(1, 420)], held_out: (2..19).map(|seed| shard(seed, 90)).collect() }
+        Games { train: vec![shard(0, 420), shard(1, 420)], held_out: (2..19).map(|seed| shard(seed, 90).into()).collect() }
     });
     &GAMES
 }

@@ -121,6 +121,10 @@ pub struct Player {
     pub character: u8,
     /// Name tag or netplay name, empty when the replay has none.
     pub name: String,
+    /// Netplay connect code (`FALC#123`), empty when the replay has none.
+    pub code: String,
+    /// Whether the computer plays.
+    pub computer: bool,
 }
 
 /// Fighters by internal id, as far as a player can choose them (11 is the follower of 10).
@@ -226,10 +230,13 @@ pub struct Game {
     pub stage: u16,
     /// Replay format version.
     pub version: (u8, u8, u8),
-    /// Both players, in port order.
+    /// Both players, in port order; at least one of them is human.
     pub players: [Player; 2],
     /// Unique frames by rising id.
     pub frames: Vec<Frame>,
+    /// When the recording began, in seconds since 1970 by the recording machine's clock, whose time zone is often unknown; `None` when the replay
+    /// does not say.
+    pub recorded: Option<i64>,
     /// How many raw frames the file held, rolled-back ones counted.
     pub raw_frames: usize,
     /// Whether the recording has its end; `Some(reason)` when frames were recovered from a damaged or unfinished file.

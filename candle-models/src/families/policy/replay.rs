@@ -40,14 +40,14 @@ const ROWS: usize = 1024;
 const MAX_METADATA: u64 = 64 << 10;
 const MAX_METADATA_MAPS: usize = 64;
 
-/// Reads a replay of two human players.
+/// Reads a replay of two players, of whom one may be the computer.
 ///
 /// Values that the format version does not have, and numbers that are not finite, are zero. Characters and stages are
 /// not judged here: see [`Game::check`].
 ///
 /// # Errors
 /// [`Error::Io`] when the file cannot be opened; [`Error::File`] when it is no replay, is larger than [`MAX_BYTES`], has
-/// other than two human players, or holds no complete frame. A damaged or unfinished file with complete frames is no
+/// other than two players or no human one, or holds no complete frame. A damaged or unfinished file with complete frames is no
 /// error: see [`Game::incomplete`].
 pub fn read(path: impl AsRef<Path>) -> Result<Game> {
     // Not generic inside: the parser is compiled here, once and optimised, whatever the crate that calls it is.
@@ -150,8 +150,8 @@ impl<R: Read + Seek> Reader<R> {
         let mut input = Counted { inner: input, count: 0 };
         let mut parser = Parser::start(&mut input)?;
         let declared = u64::from(u32::from_be_bytes(declared));
-        let players = parser.players(|parser| read_metadata(&mut input, declared, parser))?;
-        let game = Game { stage: parser.state.start().stage, version: parser.version(), players, ..Game::default() };
+        let (players, recorded) = parser.players(|parser| read_metadata(&mut input, declared, parser))?;
+        let game = Game { stage: parser.state.start().stage, version: parser.version(), players, recorded, ..Game::default() };
         let window = VecDeque::with_capacity(MAX_ROLLBACK + 1);
         Ok(Self { input, parser, game, window, declared, done: false })
     }
@@ -290,24 +290,33 @@ impl Parser {
         self.state.start().slippi.version.gte(major, minor)
     }
 
-    /// The two human players in port order. `names` gives the names by port that the file's metadata knows.
-    fn players(&mut self, names: impl FnOnce(&mut Self) -> [String; NUM_PORTS]) -> Result<[Player; 2], String> {
+    /// The two players in port order, and when the recording began. `known` gives what the file's metadata knows.
+    fn players(&mut self, known: impl FnOnce(&mut Self) -> Known) -> Result<([Player; 2], Option<i64>), String> {
         let humans = self.state.start().players.iter().filter(|player| player.r#type == PlayerType::Human).count();
         let others = self.state.start().players.len() - humans;
-        if (humans, others) != (2, 0) {
-            return Err(format!("a game of two human players is needed, found {humans} human and {others} computer players"));
+        if humans == 0 || humans + others != 2 {
+            let found = format!("found {humans} human and {others} computer players");
+            return Err(format!("a game of two players is needed, at least one of them human, {found}"));
         }
-        let names = names(self);
+        let Known { players: known, recorded } = known(self);
         let mut players = self.state.start().players.iter().map(|player| {
-            let netplay = player.netplay.as_ref().map(|netplay| netplay.name.to_normalized());
+            let netplay = player.netplay.as_ref().map(|netplay| [netplay.name.to_normalized(), netplay.code.to_normalized()]);
+            let [own_name, own_code] = netplay.map_or([None, None], |texts| texts.map(Some));
             let tag = player.name_tag.as_ref().map(|tag| tag.to_normalized());
             let port = player.port as u8;
-            let name = [netplay, Some(names[usize::from(port)].clone()), tag].into_iter().flatten().find(|name| !name.is_empty());
-            Player { port, character: player.character, name: name.unwrap_or_default() }
+            let [name, code] = known[usize::from(port)].clone();
+            let first = |texts: [Option<String>; 3]| texts.into_iter().flatten().find(|text| !text.is_empty()).unwrap_or_default();
+            Player {
+                port,
+                character: player.character,
+                name: first([own_name, Some(name), tag]),
+                code: first([own_code, Some(code), None]),
+                computer: player.r#type != PlayerType::Human,
+            }
         });
         match (players.next(), players.next()) {
-            (Some(first), Some(second)) => Ok([first, second]),
-            _ => Err("a game of two human players is needed".to_owned()),
+            (Some(first), Some(second)) => Ok(([first, second], recorded)),
+            _ => Err("a game of two players is needed".to_owned()),
         }
     }
 
@@ -488,27 +497,50 @@ fn number(column: &[f32]) -> f32 {
     if value.is_finite() { value } else { 0.0 }
 }
 
-/// Netplay names by port from the block after the events (formats before 3.9 keep them there). Whatever is wrong with it
-/// costs the names only.
-fn read_metadata<R: Read + Seek>(input: &mut Counted<R>, declared: u64, parser: &mut Parser) -> [String; NUM_PORTS] {
-    let mut names: [String; NUM_PORTS] = Default::default();
-    if declared == 0 || parser.gte(3, 9) {
-        return names;
+/// What the block after the events knows.
+#[derive(Default)]
+struct Known {
+    /// Netplay name and connect code by port; formats from 3.9 on have them among the events, too.
+    players: [[String; 2]; NUM_PORTS],
+    recorded: Option<i64>,
+}
+
+/// Whatever is wrong with the block costs only what it knows.
+fn read_metadata<R: Read + Seek>(input: &mut Counted<R>, declared: u64, parser: &mut Parser) -> Known {
+    let mut known = Known::default();
+    if declared == 0 {
+        return known;
     }
-    let Ok(bytes) = input.peek(declared, MAX_METADATA) else { return names };
+    let Ok(bytes) = input.peek(declared, MAX_METADATA) else { return known };
     let maps = bytes.iter().filter(|byte| **byte == b'{').count();
     if bytes.first() != Some(&b'U') || maps > MAX_METADATA_MAPS {
-        return names;
+        return known;
     }
     if guarded(|| de::parse_metadata(&bytes[1..], &mut parser.state, None)).is_err() {
-        return names;
+        return known;
     }
-    for (port, name) in names.iter_mut().enumerate() {
-        let found =
-            parser.state.metadata().as_ref().and_then(|map| map.get("players")?.get(port.to_string())?.get("names")?.get("netplay"));
-        *name = found.and_then(|value| value.as_str()).unwrap_or_default().to_owned();
+    let Some(map) = parser.state.metadata().as_ref() else { return known };
+    for (port, texts) in known.players.iter_mut().enumerate() {
+        let names = map.get("players").and_then(|players| players.get(port.to_string())?.get("names"));
+        let text = |key: &str| names.and_then(|names| names.get(key)?.as_str()).unwrap_or_default().to_owned();
+        *texts = [text("netplay"), text("code")];
     }
-    names
+    known.recorded = map.get("startAt").and_then(|time| seconds(time.as_str()?));
+    known
+}
+
+/// Seconds since 1970 of a date and time like `2022-12-28T01:34:58Z`. Fractions and time zones are not looked at.
+fn seconds(text: &str) -> Option<i64> {
+    let number = |range: std::ops::Range<usize>| text.get(range)?.parse::<u16>().ok().map(i64::from);
+    let [year, month, day] = [number(0..4)?, number(5..7)?, number(8..10)?];
+    let [hour, minute, second] = [number(11..13)?, number(14..16)?, number(17..19)?];
+    if !((1..=12).contains(&month) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second <= 60) {
+        return None;
+    }
+    // Years from March on, so that the day that comes and goes is the last one (Hinnant's days_from_civil).
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1 - 719_468;
+    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
 }
 
 /// A source that knows how much of it was read.

@@ -31,8 +31,8 @@ pub fn simulate(seed: u64, frames: usize) -> Game {
         stage: STAGE,
         version: (3, 9, 0),
         players: [
-            Player { port: 0, character: 9, name: "Simulated 1".to_owned() },
-            Player { port: 1, character: 2, name: "Simulated 2".to_owned() },
+            Player { port: 0, character: 9, name: "Simulated 1".to_owned(), code: format!("ONE#{seed}"), computer: false },
+            Player { port: 1, character: 2, name: "Simulated 2".to_owned(), code: format!("TWO#{seed}"), computer: false },
         ],
         ..Game::default()
     };

@@ -21,7 +21,7 @@ pub struct DataConfig {
     pub burn_in: usize,
     /// Probability that a pass through a game is mirrored.
     pub mirror: f64,
-    /// Share of the games that is held out, where none are named.
+    /// Share of the games that is held out, by players and evenings, where none are named.
     pub held_out: f64,
     /// Player names that the policy can tell apart, at most 112; 0 leaves them out.
     pub names: usize,

@@ -47,10 +47,35 @@ impl Rows<'_> {
     }
 }
 
+/// A held-out game, and whose views of it are measured: those of players that no training game has.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// The game.
+    pub game: Arc<Shard>,
+    /// Of both players in port order.
+    pub players: [bool; 2],
+}
+
+impl Measured {
+    /// Those of them who are human: the computer is nobody to imitate.
+    fn humans(&self) -> [bool; 2] {
+        [0, 1].map(|player| self.players[player] && !self.game.info().computers[player])
+    }
+}
+
+impl From<Arc<Shard>> for Measured {
+    /// Both views.
+    fn from(game: Arc<Shard>) -> Self {
+        Self { game, players: [true; 2] }
+    }
+}
+
 /// Games with the delay and the player names of one policy applied.
 #[derive(Debug, Clone)]
 pub struct Dataset {
     shards: Vec<Arc<Shard>>,
+    /// Per game and player: whether the view is one of the passes.
+    players: Vec<[bool; 2]>,
     /// Per game and player: the column of the player's name, if the policy knows it.
     names: Vec<[Option<usize>; 2]>,
     delay: usize,
@@ -60,11 +85,20 @@ impl Dataset {
     /// Games as a policy with these names and this delay sees them. A game not longer than the delay gives no rows and is
     /// left out.
     pub fn new(shards: &[Arc<Shard>], names: &[String], delay: usize) -> Result<Self> {
+        Self::measured(&shards.iter().cloned().map(Measured::from).collect::<Vec<_>>(), names, delay)
+    }
+
+    /// [`new`](Self::new), with the passes of some players alone.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn measured(games: &[Measured], names: &[String], delay: usize) -> Result<Self> {
         let embedding = Embedding::new(names)?;
         let first = SCHEMA.iter().find(|field| field.name == "name").map_or(0, |field| field.offset);
-        let shards: Vec<_> = shards.iter().filter(|s| s.rows() > delay).cloned().collect();
+        let long = games.iter().filter(|measured| measured.game.rows() > delay);
+        let (shards, players): (Vec<_>, Vec<_>) = long.map(|measured| (measured.game.clone(), measured.humans())).unzip();
         let column = |s: &Arc<Shard>| s.info().names.each_ref().map(|name| Some(first + embedding.name_index(name)?));
-        Ok(Self { names: shards.iter().map(column).collect(), shards, delay })
+        Ok(Self { names: shards.iter().map(column).collect(), shards, players, delay })
     }
 
     /// The games.
@@ -77,10 +111,10 @@ impl Dataset {
         self.shards[game].rows() - self.delay
     }
 
-    /// Both players' passes through every game, not mirrored.
+    /// The passes of human players through every game, not mirrored.
     pub fn passes(&self) -> Vec<Pass> {
-        let pass = |i: usize| Pass { game: i / 2, player: i % 2, mirror: false };
-        (0..self.shards.len() * 2).map(pass).collect()
+        let views = self.players.iter().enumerate().flat_map(|(game, players)| [0, 1].map(|player| (game, player, players[player])));
+        views.filter(|(.., counts)| *counts).map(|(game, player, _)| Pass { game, player, mirror: false }).collect()
     }
 
     /// The action that row `row` of a pass asks for.
@@ -177,6 +211,20 @@ mod tests {
         let mut buffers = Buffers::zeros(n);
         data.read(pass, 0..n, buffers.rows().part(0..n)).unwrap();
         buffers
+    }
+
+    #[test]
+    fn the_computer_and_who_is_not_measured_are_no_passes() {
+        let mut game = testing::game(0, 50);
+        game.players[1].computer = true;
+        let shards = [testing::shards(&[40]), vec![Arc::new(Shard::from_game(&game, "beside the computer").unwrap())]].concat();
+        let passes = |data: &Dataset| data.passes().iter().map(|pass| (pass.game, pass.player)).collect::<Vec<_>>();
+        assert_eq!(passes(&Dataset::new(&shards, &[], 0).unwrap()), [(0, 0), (0, 1), (1, 0)]);
+        let of = |i: usize, players: [bool; 2]| Measured { game: shards[i].clone(), players };
+        let data = Dataset::measured(&[of(1, [false, true]), of(0, [false, true]), of(1, [true; 2])], &[], 0).unwrap();
+        assert_eq!(passes(&data), [(1, 1), (2, 0)]);
+        // A game that is too short takes its players with it.
+        assert_eq!(passes(&Dataset::measured(&[of(0, [true; 2]), of(1, [true; 2])], &[], 45).unwrap()), [(0, 0)]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the command knows of policies.
 
 use super::config::RunConfig;
-use super::dataset::Dataset;
+use super::dataset::{Dataset, Measured};
 use super::loader::Order;
 use super::replays::ReplayArguments;
 use super::run::Plan;
@@ -97,8 +97,8 @@ fn measure(asked: &RunArguments, own: &PolicyArguments) -> Result<()> {
     let policy = Policy::load_on(&bundle, &device)?;
     let tables = bundle.read_file(BASELINES)?.map(|bytes| Baselines::from_bytes(&bytes)).transpose()?;
     let shards = own.games.load(asked, &*ranks)?;
-    let shards = own.games.named(&shards)?.unwrap_or(shards);
-    let data = Dataset::new(&shards, &policy.config().names, policy.config().delay)?;
+    let games = own.games.named(&shards)?.unwrap_or_else(|| shards.into_iter().map(Measured::from).collect());
+    let data = Dataset::measured(&games, &policy.config().names, policy.config().delay)?;
     let start = Instant::now();
     let mut rows = Vec::new();
     match tables {

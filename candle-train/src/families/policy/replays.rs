@@ -1,8 +1,9 @@
 //! The games that the command is asked to train on or to measure: replays that were named, or simulated ones.
 
+use super::dataset::Measured;
 use super::run::Games;
-use super::shards::{self, Shard};
-use super::split::{HoldOut, split};
+use super::shards::{self, Info, Shard};
+use super::split::{HoldOut, Split, split};
 use crate::command::RunArguments;
 use crate::parallel::Communicator;
 use anyhow::{Context, Result};
@@ -21,7 +22,8 @@ pub struct ReplayArguments {
     /// Replays (.slp), or folders of them. Without any, games are simulated.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     replays: Vec<PathBuf>,
-    /// Replays to hold out, by name (`t02`) and separated by commas. Default: a share chosen by content, `data.held_out`.
+    /// Replays to hold out, by name (`t02`), or players by connect code or name, separated by commas. Default: the players of a share of the games,
+    /// `data.held_out`, chosen by who they are; no game of theirs is trained on.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     hold_out: Vec<String>,
     /// Directory of encoded replays, to share between runs. Default: OUT/shards;
@@ -68,25 +70,36 @@ impl ReplayArguments {
         Ok(prepared.shards.into_iter().map(Arc::new).collect())
     }
 
-    /// The games to train on and those held out: the ones named, or that share.
+    /// The games to train on and those held out: the ones named, or the players of that share.
     pub fn split(&self, shards: &[Arc<Shard>], share: f64) -> Result<Games> {
-        split_shards(shards, &if self.hold_out.is_empty() { HoldOut::Share(share) } else { HoldOut::Named(self.hold_out.clone()) })
+        let hold_out = if self.hold_out.is_empty() { HoldOut::Share(share) } else { HoldOut::Named(self.hold_out.clone()) };
+        let (infos, Split { train, held_out, known }) = divide(shards, &hold_out)?;
+        if let Some(example) = known.first() {
+            let (n, example) = (known.len(), &infos[*example].source);
+            eprintln!(
+                "warning: {n} training games ({example}) share players, or an evening, with held-out ones: the measure says little of strangers"
+            );
+        }
+        Ok(Games { train: train.into_iter().map(|i| shards[i].clone()).collect(), held_out: measured(shards, held_out) })
     }
 
     /// The games named by --hold-out, if any were.
-    pub fn named(&self, shards: &[Arc<Shard>]) -> Result<Option<Vec<Arc<Shard>>>> {
+    pub fn named(&self, shards: &[Arc<Shard>]) -> Result<Option<Vec<Measured>>> {
         if self.hold_out.is_empty() {
             return Ok(None);
         }
-        Ok(Some(split_shards(shards, &HoldOut::Named(self.hold_out.clone()))?.held_out))
+        Ok(Some(measured(shards, divide(shards, &HoldOut::Named(self.hold_out.clone()))?.1.held_out)))
     }
 }
 
-fn split_shards(shards: &[Arc<Shard>], hold_out: &HoldOut) -> Result<Games> {
-    let infos: Vec<_> = shards.iter().map(|shard| shard.info()).collect();
-    let (train, held_out) = split(&infos, hold_out)?;
-    let pick = |indices: Vec<usize>| indices.into_iter().map(|i| shards[i].clone()).collect();
-    Ok(Games { train: pick(train), held_out: pick(held_out) })
+fn divide<'a>(shards: &'a [Arc<Shard>], hold_out: &HoldOut) -> Result<(Vec<&'a Info>, Split)> {
+    let infos: Vec<&Info> = shards.iter().map(|shard| shard.info()).collect();
+    let split = split(&infos, hold_out)?;
+    Ok((infos, split))
+}
+
+fn measured(shards: &[Arc<Shard>], held_out: Vec<(usize, [bool; 2])>) -> Vec<Measured> {
+    held_out.into_iter().map(|(i, players)| Measured { game: shards[i].clone(), players }).collect()
 }
 
 fn simulate(cache: &Path) -> Result<Vec<PathBuf>> {

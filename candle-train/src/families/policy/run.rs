@@ -1,7 +1,7 @@
 //! A training run from games to a model bundle.
 
 use super::config::RunConfig;
-use super::dataset::{Dataset, frequent_names};
+use super::dataset::{Dataset, Measured, frequent_names};
 use super::export::Provenance;
 use super::imitation::{HeldOut, Imitation};
 use super::loader::{Loader, LoaderConfig, Order};
@@ -35,7 +35,7 @@ pub struct Games {
     /// To train on.
     pub train: Vec<Arc<Shard>>,
     /// To measure on; may be empty.
-    pub held_out: Vec<Arc<Shard>>,
+    pub held_out: Vec<Measured>,
 }
 
 /// A run that is ready to start: everything that can be wrong with it has been checked.
@@ -102,8 +102,9 @@ impl Plan {
             (config.noise.dropout, config.noise.drop_ids, config.loss.value) = (0.0, 0.0, 0.0);
             config.trainer.optimiser.weight_decay = 0.0;
         }
-        let data = |shards: &[Arc<Shard>]| Ok::<_, Error>(Arc::new(Dataset::new(shards, &config.model.names, config.model.delay)?));
-        let (train, held_out) = (data(&games.train)?, data(&games.held_out)?);
+        let (names, delay) = (&config.model.names, config.model.delay);
+        let train = Arc::new(Dataset::new(&games.train, names, delay)?);
+        let held_out = Arc::new(Dataset::measured(&games.held_out, names, delay)?);
         let summary = Summary::new(&Policy::parameters(&config.model)?);
         let mut hash = Sha256::new();
         games.train.iter().for_each(|shard| hash.update(&shard.info().replay));

@@ -44,7 +44,7 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 
 /// Raised when the encoding of the same schema changes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Half-life of a reward, in frames: four seconds.
 const HALF_LIFE: f64 = 240.0;
 /// Frames encoded at a time.
@@ -60,6 +60,12 @@ pub struct Info {
     pub replay: String,
     /// Name tags of both players; empty where there is none.
     pub names: [String; 2],
+    /// Netplay connect codes; empty where there is none.
+    pub codes: [String; 2],
+    /// Which of them is the computer.
+    pub computers: [bool; 2],
+    /// When the recording began, in seconds since 1970 by the recording machine's clock.
+    pub recorded: Option<i64>,
     /// Why the recording is incomplete, if it is.
     pub incomplete: Option<String>,
     /// SHA-256 of the tensors, in hexadecimal.
@@ -69,8 +75,8 @@ pub struct Info {
 #[cfg(test)]
 impl Info {
     pub(crate) fn named(source: &str, replay: &str) -> Self {
-        let (names, content) = Default::default();
-        Self { source: source.to_owned(), replay: replay.to_owned(), names, incomplete: None, content }
+        let (names, codes, computers, content) = Default::default();
+        Self { source: source.to_owned(), replay: replay.to_owned(), names, codes, computers, recorded: None, incomplete: None, content }
     }
 }
 

@@ -31,9 +31,11 @@ impl<T: candle_core::WithDType> Column<T> {
 /// The inputs `[players, frames, ...]` that are recorded in a replay: what the players saw, what they had done and what they did.
 pub fn encode(bundle: &Bundle, options: &Watched, path: &Path) -> Result<NamedTensors> {
     let watch = Watch::new(bundle, options)?;
-    let (mut features, mut ids) = (Column::new(WIDTH, watch.players()), Column::new(IDS, watch.players()));
-    let [mut previous, mut action] = [(); 2].map(|()| Column::new(ACTION, watch.players()));
-    let (frames, incomplete) = watch.replay(path, ReplayReader::open(path)?, &mut |view, players, now| {
+    let reader = ReplayReader::open(path)?;
+    let players = watch.watched(path, reader.game())?.len();
+    let (mut features, mut ids) = (Column::new(WIDTH, players), Column::new(IDS, players));
+    let [mut previous, mut action] = [(); 2].map(|()| Column::new(ACTION, players));
+    let (frames, incomplete) = watch.replay(path, reader, &mut |view, players, now| {
         for (sequence, &player) in players.iter().enumerate() {
             let seen = watch.see(view, player)?;
             features.players[sequence].extend(seen.features);

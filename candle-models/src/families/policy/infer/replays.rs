@@ -26,7 +26,11 @@ use std::time::{Duration, Instant};
 /// Each watched player has two rows of the batch. Both see the same; the first is given the recorded action, so that its
 /// logits say how likely that was, the second chooses. Memory does not grow with the replay.
 pub struct Replays {
+    model: Arc<dyn Model>,
+    place: Placement,
+    /// Of the replay that is watched now.
     runner: Runner,
+    players: usize,
     watch: Rc<Watch>,
     sampling: Option<Random>,
     baselines: Option<Baselines>,
@@ -80,8 +84,12 @@ impl Replays {
         let watch = Rc::new(Watch::new(bundle, &options.watched)?);
         let baselines = bundle.read_named(BASELINES)?.map(|tensors| Baselines::from_tensors(&tensors));
         let baselines = baselines.transpose().map_err(|e| Error::file(bundle.dir().join(BASELINES), e))?;
+        let players = if options.watched.port.is_some() { 1 } else { 2 };
         Ok(Self {
-            runner: Runner::on(model.clone(), (watch.players() * ROWS, 1), place)?,
+            model: model.clone(),
+            place: *place,
+            runner: Runner::on(model.clone(), (players * ROWS, 1), place)?,
+            players,
             watch,
             sampling: options.sample.then(|| Random::new(options.seed.unwrap_or_default()).stream("action")),
             baselines,
@@ -100,13 +108,13 @@ impl Replays {
 
     /// Rows of a pass.
     fn rows(&self) -> usize {
-        self.watch.players() * ROWS
+        self.players * ROWS
     }
 
     /// Watches one replay.
     fn watch(&mut self, path: &Path, output: &mut Output) -> Result<()> {
         let reader = ReplayReader::open(path)?;
-        self.watch.watched(path, reader.game())?;
+        self.prepare(path, reader.game())?;
         self.start_output(path, reader.game(), output)?;
         let every = self.every;
         let (frames, incomplete) = self.decide(path, reader, &mut |decision| decision.write(path, every, output))?;
@@ -118,12 +126,23 @@ impl Replays {
 
     /// The chosen action and the recorded one's nats by component, for every decision of a replay.
     pub fn choices(&mut self, path: &Path) -> Result<Vec<(Action, [f32; GROUPS])>> {
-        let mut choices = Vec::new();
-        self.decide(path, ReplayReader::open(path)?, &mut |decision| {
+        let (reader, mut choices) = (ReplayReader::open(path)?, Vec::new());
+        self.prepare(path, reader.game())?;
+        self.decide(path, reader, &mut |decision| {
             choices.push((decision.chosen, decision.nll));
             Ok(())
         })?;
         Ok(choices)
+    }
+
+    /// Makes room for the players of a game.
+    fn prepare(&mut self, path: &Path, game: &Game) -> Result<()> {
+        let players = self.watch.watched(path, game)?.len();
+        if players != self.players {
+            self.runner = Runner::on(self.model.clone(), (players * ROWS, 1), &self.place)?;
+            self.players = players;
+        }
+        Ok(())
     }
 
     /// Hands out the decisions of a replay; tells its frames and, of a damaged one, what is wrong with it.
@@ -139,7 +158,7 @@ impl Replays {
                 let player = |player: &game::Player| {
                     let fighter = game::internal_character(player.character).and_then(game::character_name).unwrap_or("unknown fighter");
                     let name = if player.name.is_empty() { String::new() } else { format!(" \"{}\"", player.name) };
-                    format!("port {}{name} {fighter}", player.port + 1)
+                    format!("port {}{name} {fighter}{}", player.port + 1, if player.computer { " (the computer)" } else { "" })
                 };
                 line(format_args!("{}: {stage}, {}, {}", path.display(), player(&game.players[0]), player(&game.players[1])))?;
                 line(format_args!(
@@ -150,7 +169,7 @@ impl Replays {
             Output::Tensors(..) => {
                 // Sizes stand before values in the file, so the frames are counted in a reading of their own.
                 let frames = self.watch.frames(path)?;
-                output.start_tensors(&columns(), &[self.watch.players(), frames])?;
+                output.start_tensors(&columns(), &[self.players, frames])?;
             }
             _ => {}
         }
@@ -242,7 +261,7 @@ impl Reader for Replays {
 
     fn summary(&self, model: &str, place: &str) -> Result<()> {
         line(self.table(model))?;
-        let players = if self.watch.players() == 1 { "one player's" } else { "both players'" };
+        let players = if self.players == 1 { "one player's" } else { "both players'" };
         let (time, rows) = (percentiles(&self.times), self.rows());
         Ok(line(format_args!(
             "time per frame: {time} ({players} observation and one pass of {rows} rows, the recorded and the chosen action; {place})"

@@ -62,11 +62,6 @@ impl Watch {
         Ok(Self { embedding, delay: config.delay, name: name.transpose()?, port: options.port })
     }
 
-    /// How many players are watched.
-    pub fn players(&self) -> usize {
-        if self.port.is_some() { 1 } else { 2 }
-    }
-
     /// How many frames of a replay are acted on.
     pub fn frames(&self, path: &Path) -> Result<usize> {
         Ok(ReplayReader::open(path)?.count().saturating_sub(self.delay + 1))
@@ -104,14 +99,19 @@ impl Watch {
         Ok((count, reader.game().incomplete.clone()))
     }
 
-    /// The players to watch, as places in the game.
+    /// The players to watch, as places in the game: the human ones, or who plays on the port that was asked for.
     pub fn watched(&self, path: &Path, game: &Game) -> Result<Vec<usize>> {
         game::check_stage(game.stage).map_err(|e| Error::file(path, e))?;
-        let Some(port) = self.port else { return Ok(vec![0, 1]) };
+        let Some(port) = self.port else {
+            return Ok((0..game.players.len()).filter(|player| !game.players[*player].computer).collect());
+        };
         let found = game.players.iter().position(|player| player.port + 1 == port);
         let [a, b] = game.players.each_ref().map(|player| player.port + 1);
         let player =
             found.ok_or_else(|| Error::file(path, format!("nobody plays on port {port}: the players are on ports {a} and {b}")))?;
+        if game.players[player].computer {
+            return Err(Error::file(path, format!("the computer plays on port {port}")).into());
+        }
         Ok(vec![player])
     }
 

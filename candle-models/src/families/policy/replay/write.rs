@@ -112,13 +112,14 @@ fn start_player(game: &Game, index: usize, player: &Player) -> Result<game::Play
     Ok(game::Player {
         port: port(player.port)?,
         character: player.character,
-        r#type: PlayerType::Human,
+        r#type: if player.computer { PlayerType::Cpu } else { PlayerType::Human },
         stocks,
         costume: 0,
         team: None,
         handicap: 9,
         bitfield: 192,
-        cpu_level: None,
+        // The format has a level for every computer; a game does not know it.
+        cpu_level: player.computer.then_some(1),
         damage_start: 0,
         damage_spawn: 0,
         offense_ratio: 1.0,
@@ -126,7 +127,7 @@ fn start_player(game: &Game, index: usize, player: &Player) -> Result<game::Play
         model_scale: 1.0,
         ucf: Some(game::Ucf { dash_back: None, shield_drop: None }),
         name_tag: Some(MeleeString(String::new())),
-        netplay: Some(Netplay { name: MeleeString(player.name.clone()), code: MeleeString(String::new()), suid: None }),
+        netplay: Some(Netplay { name: MeleeString(player.name.clone()), code: MeleeString(player.code.clone()), suid: None }),
     })
 }
 

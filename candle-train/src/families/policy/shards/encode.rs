@@ -30,6 +30,9 @@ pub(super) fn encode(game: &Game, source: &str, replay: &str) -> Result<Vec<u8>>
         source: source.to_owned(),
         replay: replay.to_owned(),
         names: [0, 1].map(|p| game.players[p].name.clone()),
+        codes: [0, 1].map(|p| game.players[p].code.clone()),
+        computers: [0, 1].map(|p| game.players[p].computer),
+        recorded: game.recorded,
         incomplete: game.incomplete.clone(),
         content: content(tensors.iter().map(|t| t.3.as_slice())),
     };
