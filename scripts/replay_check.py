@@ -66,7 +66,7 @@ def until(browser, condition, otherwise):
 
 def check_drawn(browser):
     """Floor, fighters, blast zone; both lines of the game; the bars around the frame."""
-    for picture, parts in (("stage", (".floor", ".body", ".blast")), ("overview", (".most", ".mean")), ("close", (".bars",))):
+    for picture, parts in (("stage", (".floor", ".body", ".blast")), ("overview", (".most", ".mean")), ("close", (".bars",)), ("reliability", (".point",))):
         for part in parts:
             box = browser.run(f"""(box => [box.width, box.height])(document.querySelector("#{picture} {part}").getBoundingClientRect())""")
             if min(box) < 2:

@@ -25,6 +25,7 @@
 
 pub mod actions;
 pub mod baselines;
+pub mod calibration;
 mod config;
 pub mod embedding;
 mod family;

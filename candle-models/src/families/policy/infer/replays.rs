@@ -7,6 +7,7 @@ use crate::engine::{Histogram, Model, Runner};
 use crate::families::policy::BASELINES;
 use crate::families::policy::actions::{self, ACTION, Action, COMPONENTS, GROUP_NAMES, GROUPS, LOGITS, SAMPLE};
 use crate::families::policy::baselines::{Baselines, Likelihood, TABLE_NAMES, TABLES, table};
+use crate::families::policy::calibration::Calibration;
 use crate::families::policy::game::{self, Game};
 use crate::families::policy::replay::Reader as ReplayReader;
 use crate::infer::{Column, Output, Reader, Source, line, percentiles};
@@ -40,6 +41,7 @@ pub struct Replays {
     every: Option<usize>,
     likelihoods: [Likelihood; TABLES],
     likelihood: Likelihood,
+    calibration: Calibration,
     times: Histogram,
     frames: u64,
 }
@@ -61,7 +63,7 @@ pub struct Decision<'a> {
     pub recorded: Action,
     pub chosen: Action,
     pub nll: [f32; GROUPS],
-    logits: &'a [f32; LOGITS],
+    pub logits: &'a [f32; LOGITS],
     value: f32,
     time: Duration,
 }
@@ -100,6 +102,7 @@ impl Replays {
             every: None,
             likelihoods: [Likelihood::default(); TABLES],
             likelihood: Likelihood::default(),
+            calibration: Calibration::default(),
             times: Histogram::default(),
             frames: 0,
         })
@@ -215,6 +218,7 @@ impl Replays {
                 value: self.runner.floats("value", sequence * ROWS)?[0],
                 time,
             };
+            self.calibration.add(logits, &recorded);
             self.likelihood.add(&last, &recorded, &decision.nll, &actions::most_likely(logits));
             if let Some(baselines) = &self.baselines {
                 for (likelihood, score) in self.likelihoods.iter_mut().zip(baselines.score([&last, &earlier], &recorded)) {
@@ -256,10 +260,11 @@ impl Replays {
         let accuracy = accuracy.collect::<Vec<_>>().join(", ");
         let without = if self.baselines.is_some() { "" } else { " (the bundle has no baselines to compare with)" };
         format!(
-            "likelihood of {} recorded actions in nats per frame, {} of them changes{without}\n{}accuracy of the most likely class: {accuracy}",
+            "likelihood of {} recorded actions in nats per frame, {} of them changes{without}\n{}accuracy of the most likely class: {accuracy}\n{}",
             all.frames,
             self.likelihood.changed.frames,
-            table(&rows)
+            table(&rows),
+            self.calibration
         )
     }
 }

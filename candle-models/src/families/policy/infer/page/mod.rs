@@ -12,6 +12,7 @@ use super::{Bundle, Options};
 use crate::Error;
 use crate::families::policy::PolicyConfig;
 use crate::families::policy::actions::{Action, BUTTONS, COMPONENTS, GROUP_NAMES, GROUPS};
+use crate::families::policy::calibration::{Bin, Calibration, expected_error};
 use crate::families::policy::embedding::ACTION_CATEGORIES;
 use crate::families::policy::game::{self, Fighter, Frame, Game, STAGES};
 use crate::families::policy::replay;
@@ -32,6 +33,9 @@ use std::path::{Path, PathBuf};
 const PARTS: f32 = 64.0;
 /// Thousandths of a nat; what is less likely than 16 bits of them is shown as their end.
 const MILLI: f32 = 1000.0;
+
+/// Of action states that the policy's categories leave out: coming down at the start of a game, and what each fighter has of its own.
+const OTHER_STATES: [(&str, u16, u16); 2] = [("entry", 322, 324), ("special move", 341, u16::MAX)];
 
 /// Whether that place is one page, not a folder of pages.
 pub fn is_file(place: &Path) -> bool {
@@ -107,12 +111,14 @@ pub struct Recording {
 }
 
 /// What one player did and the policy chose, from the first frame that could be predicted to the last.
+#[derive(Default)]
 struct Decided {
     /// The place of that frame in the replay.
     first: usize,
     recorded: Vec<[u8; ACTION_BYTES]>,
     chosen: Vec<[u8; ACTION_BYTES]>,
     nats: Vec<[u16; GROUPS]>,
+    calibration: Calibration,
 }
 
 /// The buttons as bits, then a byte for each other component.
@@ -137,9 +143,10 @@ impl Recording {
         let player = self.game.players.iter().position(|player| player.port + 1 == decision.port);
         let player = player.ok_or_else(|| anyhow!("nobody plays on port {}", decision.port))?;
         let first = decision.frame;
-        let decided = self.decided[player].get_or_insert(Decided { first, recorded: Vec::new(), chosen: Vec::new(), nats: Vec::new() });
+        let decided = self.decided[player].get_or_insert_with(|| Decided { first, ..Decided::default() });
         decided.recorded.push(packed(&decision.recorded));
         decided.chosen.push(packed(&decision.chosen));
+        decided.calibration.add(decision.logits, &decision.recorded);
         decided.nats.push(decision.nll.map(|nats| (nats * MILLI).round() as u16));
         Ok(())
     }
@@ -166,7 +173,7 @@ impl Recording {
             "incomplete": incomplete,
             "stage": { "name": name, "shape": stages::stage(*stage) },
             "characters": characters,
-            "states": ACTION_CATEGORIES,
+            "states": ACTION_CATEGORIES.iter().chain(&OTHER_STATES).collect::<Vec<_>>(),
             "buttons": COMPONENTS[..BUTTONS].iter().map(|component| component.name).collect::<Vec<_>>(),
             "groups": GROUP_NAMES,
             "parts": PARTS,
@@ -196,8 +203,18 @@ impl Decided {
             "recorded": column("Uint8", &self.recorded, |action| *action),
             "chosen": column("Uint8", &self.chosen, |action| *action),
             "nats": column("Uint16", &self.nats, |nats| *nats),
+            "calibration": calibration(&self.calibration),
         })
     }
+}
+
+/// Frames, sum of probabilities and presses of every bin, of each button and together, with their errors.
+fn calibration(calibration: &Calibration) -> Value {
+    let kind = |bins: &[Bin]| {
+        let rows: Vec<_> = bins.iter().map(|bin| json!([bin.frames, bin.probability, bin.pressed])).collect();
+        json!({ "error": expected_error(bins), "bins": rows })
+    };
+    json!({ "all": kind(&calibration.all()), "buttons": (0..BUTTONS).map(|button| kind(calibration.button(button))).collect::<Vec<_>>() })
 }
 
 /// Numbers of that kind of array in the page's script, a value or several of each item.

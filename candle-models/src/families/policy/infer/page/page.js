@@ -141,7 +141,7 @@ const look = at => {
 const showStage = at => {
   const width = look(at);
   // One above its fighter and one below, so that they do not cover each other.
-  bodies.forEach((body, i) => set(body(at), { "font-size": width / 36, y: i === 0 ? -17 : width / 36 }));
+  bodies.forEach((body, i) => set(body(at), { "font-size": width / 42, y: i === 0 ? -17 : width / 42 }));
   dotsDrawn.forEach((dot, n) => {
     const i = dotsBefore[at] + n, shown = i < dotsBefore[at + 1];
     set(dot, { visibility: shown ? "visible" : "hidden" });
@@ -269,6 +269,32 @@ const listDifferences = () => {
   });
 };
 
+// Calibration of the buttons.
+const percent = (part, whole) => whole ? (100 * part / whole).toFixed(2) + "%" : "–";
+const showCalibration = () => {
+  const { all, buttons } = player.decided.calibration, svg = element("reliability"), SIZE = 200;
+  svg.replaceChildren();
+  add(svg, "rect", { class: "frame", width: SIZE, height: SIZE });
+  add(svg, "line", { class: "diagonal", x1: 0, y1: SIZE, x2: SIZE, y2: 0 });
+  const frames = all.bins.reduce((sum, [n]) => sum + n, 0);
+  all.bins.filter(([n]) => n > 0).forEach(([n, probability, pressed]) => {
+    const point = add(svg, "circle", { class: "point", cx: SIZE * probability / n, cy: SIZE * (1 - pressed / n), r: 3 + 7 * Math.sqrt(n / frames) });
+    add(point, "title", {}, percent(probability, n) + " likely, pressed in " + percent(pressed, n) + " of " + n);
+  });
+  ["0%", "50%", "100%"].forEach((text, i) => {
+    add(svg, "text", { x: SIZE * i / 2, y: SIZE + 13 }, text);
+    add(svg, "text", { x: -16, y: SIZE * (1 - i / 2) + 3 }, text);
+  });
+  add(svg, "text", { x: SIZE / 2, y: SIZE + 27 }, "probability of pressed");
+  element("error").textContent = "port " + player.port + ": ECE " + percent(all.error, 1);
+  element("buttons").replaceChildren();
+  buttons.forEach(({ error, bins }, i) => {
+    const [n, probability, pressed] = [0, 1, 2].map(column => bins.reduce((sum, bin) => sum + bin[column], 0)), row = add(element("buttons"), "tr");
+    add(row, "th", { scope: "row" }, game.buttons[i]);
+    [percent(pressed, n), percent(probability, n), percent(error, 1)].forEach(text => add(row, "td", { class: "n" }, text));
+  });
+};
+
 // One frame everywhere.
 let player = watched[0], frame = 0, playing = false, told = 0;
 const show = () => {
@@ -329,6 +355,7 @@ const choose = chosen => {
   document.querySelectorAll("#ports input").forEach(radio => radio.checked = Number(radio.value) === player.port);
   drawOverview();
   listDifferences();
+  showCalibration();
   show();
 };
 watched.forEach(one => {

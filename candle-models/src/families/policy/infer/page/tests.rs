@@ -45,6 +45,7 @@ fn columns_hold_what_the_game_and_the_decisions_say() {
         recorded: vec![packed(&action)],
         chosen: vec![packed(&Action::default())],
         nats: vec![[0, 1, 1000, 65535, 7, 8]],
+        ..Decided::default()
     });
     let (json, frames) = (recording.json("game.slp", &Value::Null), &recording.game.frames);
     assert_eq!(value::<i32>(&json["ids"]), frames.iter().map(|frame| frame.id).collect::<Vec<_>>());
