@@ -20,6 +20,8 @@ mod infer;
 #[cfg(feature = "cli")]
 mod infer_beam;
 mod ops;
+#[cfg(feature = "cli")]
+mod play;
 mod policies;
 mod policy;
 #[cfg(feature = "cli")]

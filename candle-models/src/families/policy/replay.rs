@@ -24,11 +24,17 @@ use peppi::io::slippi::de::{self, Event, ParseState};
 use super::game::{Controller, Fighter, Frame, Game, Player, PlayerFrame, Projectile};
 use crate::{Error, Result};
 
+mod arrivals;
 mod write;
+pub(super) use arrivals::Sizes;
+pub use arrivals::{Arrival, Arrivals};
 pub use write::{FORMAT, to_bytes, write};
 
 /// Largest file that is read: about an hour and a half of play, ten times the longest timed game.
 pub const MAX_BYTES: u64 = 128 << 20;
+
+/// Bytes of a replay before its events: the signature and how many bytes of events there are, 0 while it is being recorded.
+pub const HEADER_BYTES: usize = FILE_SIGNATURE.len() + 4;
 
 /// How many frames back a rollback may reach. The game itself rolls back at most 7.
 pub const MAX_ROLLBACK: usize = 128;
@@ -138,20 +144,17 @@ impl<R: Read + Seek> Reader<R> {
     }
 
     fn start(mut input: R) -> Result<Self, String> {
-        let mut head = [0; FILE_SIGNATURE.len()];
+        let mut head = [0; HEADER_BYTES];
         match input.read_exact(&mut head) {
-            Ok(()) if head == FILE_SIGNATURE => {}
-            Ok(()) => return Err("not a Slippi replay: the signature is missing".to_owned()),
+            Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err("too short for a Slippi replay".to_owned()),
             Err(error) => return Err(error.to_string()),
         }
-        let mut declared = [0; 4];
-        input.read_exact(&mut declared).map_err(|_| "too short for a Slippi replay")?;
+        let declared = declared_bytes(&head)?;
         let mut input = Counted { inner: input, count: 0 };
         let mut parser = Parser::start(&mut input)?;
-        let declared = u64::from(u32::from_be_bytes(declared));
         let (players, recorded) = parser.players(|parser| read_metadata(&mut input, declared, parser))?;
-        let game = Game { stage: parser.state.start().stage, version: parser.version(), players, recorded, ..Game::default() };
+        let game = Game { stage: parser.stage(), version: parser.version(), players, recorded, ..Game::default() };
         let window = VecDeque::with_capacity(MAX_ROLLBACK + 1);
         Ok(Self { input, parser, game, window, declared, done: false })
     }
@@ -210,12 +213,9 @@ impl<R: Read + Seek> Reader<R> {
             self.window.push_back(frame);
             return Ok(());
         };
-        let (first, last, id) = (i64::from(first.id), i64::from(last.id), i64::from(frame.id));
-        match usize::try_from(id - first) {
-            Ok(index) if id <= last => self.window[index] = frame,
-            Ok(_) if id == last + 1 => self.window.push_back(frame),
-            Ok(_) => return Err(format!("frame {id} follows frame {last}: frames are missing")),
-            Err(_) => return Err(format!("frame {id} after frame {last} is no rollback: it reaches back more than {MAX_ROLLBACK} frames")),
+        match place(first.id, last.id, frame.id)? {
+            index if index == self.window.len() => self.window.push_back(frame),
+            index => self.window[index] = frame,
         }
         Ok(())
     }
@@ -242,6 +242,23 @@ impl<R: Read + Seek> Iterator for Reader<R> {
     }
 }
 
+/// How many bytes of events a file's header declares.
+pub(super) fn declared_bytes(head: &[u8; HEADER_BYTES]) -> Result<u64, String> {
+    match head.strip_prefix(&FILE_SIGNATURE) {
+        Some(&[a, b, c, d]) => Ok(u64::from(u32::from_be_bytes([a, b, c, d]))),
+        _ => Err("not a Slippi replay: the signature is missing".to_owned()),
+    }
+}
+
+/// Where a frame belongs among the frames `first` to `last`, which a rollback may replace: on one of them, or right behind.
+fn place(first: i32, last: i32, id: i32) -> Result<usize, String> {
+    match usize::try_from(i64::from(id) - i64::from(first)) {
+        Ok(index) if i64::from(id) <= i64::from(last) + 1 => Ok(index),
+        Ok(_) => Err(format!("frame {id} follows frame {last}: frames are missing")),
+        Err(_) => Err(format!("frame {id} after frame {last} is no rollback: it reaches back more than {MAX_ROLLBACK} frames")),
+    }
+}
+
 /// What an event brought.
 #[expect(clippy::large_enum_variant, reason = "one at a time, on the stack: a box would be an allocation per frame")]
 enum Progress {
@@ -257,6 +274,8 @@ struct Parser {
     header: Vec<u8>,
     rows: Rows,
     open: Option<OpenFrame>,
+    /// Up to which frame nothing is rolled back any more, by the end of the last frame; formats before 3.7 do not say.
+    settled: Option<i32>,
 }
 
 /// How many rows were converted, for both players and their followers.
@@ -278,12 +297,16 @@ impl Parser {
     fn start(input: &mut impl Read) -> Result<Self, String> {
         let mut header = Vec::new();
         let state = guarded(|| de::parse_start(Tee { inner: input, copy: &mut header }, None))?;
-        Ok(Self { state, header, rows: Rows::default(), open: None })
+        Ok(Self { state, header, rows: Rows::default(), open: None, settled: None })
     }
 
     fn version(&self) -> (u8, u8, u8) {
         let version = self.state.start().slippi.version;
         (version.0, version.1, version.2)
+    }
+
+    fn stage(&self) -> u16 {
+        self.state.start().stage
     }
 
     fn gte(&self, major: u8, minor: u8) -> bool {
@@ -363,6 +386,8 @@ impl Parser {
         self.rows = count_rows(self.state.frames());
         let open = self.open.take().ok_or("a frame ends that did not start")?;
         let id = open.frame.id;
+        let end = self.state.frames().end.as_ref();
+        self.settled = end.and_then(|end| end.latest_finalized_frame.as_ref()).map(|column| last(column.values()));
         if self.rows.frames >= ROWS {
             self.state = guarded(|| de::parse_start(self.header.as_slice(), None))?;
             self.rows = Rows::default();

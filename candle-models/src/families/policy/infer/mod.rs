@@ -2,6 +2,7 @@
 
 mod agreement;
 mod encode;
+mod play;
 mod replays;
 mod watch;
 
@@ -94,6 +95,22 @@ impl InferFamily for PolicyFamily {
 
     fn encode(&self, bundle: &Bundle, path: &Path, options: &ArgMatches) -> Result<NamedTensors> {
         encode::encode(bundle, &Watched::from_arg_matches(options)?, path)
+    }
+
+    fn play_options(&self, command: Command) -> Command {
+        play::Options::augment_args(command)
+    }
+
+    fn play(&self, call: &Call) -> Result<()> {
+        play::play(call, &play::Options::from_arg_matches(call.options)?)
+    }
+
+    fn playback_options(&self, command: Command) -> Command {
+        play::StandIn::augment_args(command)
+    }
+
+    fn playback(&self, recordings: &[PathBuf], options: &ArgMatches) -> Result<()> {
+        play::StandIn::from_arg_matches(options)?.run(recordings)
     }
 
     fn columns(&self) -> Vec<Columns> {
