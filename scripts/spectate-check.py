@@ -100,6 +100,10 @@ def main():
     controller = None
     if arguments.pipes:
         console.is_mainline = True
+        # libmelee says there which pipe is whose, for a Dolphin that would start afterwards.
+        config = pathlib.Path(arguments.pipes) / "Config"
+        config.mkdir(exist_ok=True)
+        (config / "Dolphin.ini").write_text("[Core]\n")
         controller = melee.Controller(console=console, port=1)
         controller.connect()
     if not console.connect():
@@ -114,7 +118,12 @@ def main():
         controller.release_all()
         controller.flush()
     print(f"libmelee {melee.version.__version__} read {len(frames)} frames, {frames[0][0]} to {frames[-1][0]}, as they stand in the replay")
-    console._slippstream.shutdown()
+    # The server says farewell when everything has been taken.
+    try:
+        while True:
+            console._slippstream.dispatch(False)
+    except melee.slippstream.EnetDisconnected:
+        console._slippstream.shutdown()
 
 
 if __name__ == "__main__":

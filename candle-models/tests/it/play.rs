@@ -243,7 +243,7 @@ fn the_controller_is_pressed_as_decided_and_let_go_at_the_end() {
     assert!(said.contains("frame in to controller out"), "{said}");
     let heard = server.done().0;
     assert!(heard.contains(" 0 lines that are no command"), "{heard}");
-    let pressed: Vec<String> = fs::read_to_string(&states).unwrap().lines().map(|line| pressed(line)).collect();
+    let pressed: Vec<String> = fs::read_to_string(&states).unwrap().lines().map(pressed).collect();
     // A machine that is busy elsewhere may let the controller go in between, and then decide two frames at once.
     let lines = fs::read_to_string(&out).unwrap();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -429,4 +429,58 @@ fn recordings_that_cannot_be_played_back_are_one_line() {
         let old = folder.join("t01_peppi_console_name__Falcon_Peach__DL__v1.7.1.slp");
         crate::infer::refused(["playback", text(&old)], 1, &["format 1.7.1 does not mark the end of a frame"]);
     }
+}
+
+/// A Python with libmelee: CANDLE_PYTHON, or python3.
+fn libmelee() -> Option<PathBuf> {
+    let python = PathBuf::from(std::env::var_os("CANDLE_PYTHON").unwrap_or_else(|| "python3".into()));
+    let found = Command::new(&python).args(["-c", "import melee"]).output().is_ok_and(|output| output.status.success());
+    if !found {
+        assert!(std::env::var_os("CANDLE_REQUIRE_MELEE").is_none(), "{} cannot import melee", python.display());
+        eprintln!("skipped: {} cannot import melee", python.display());
+    }
+    found.then_some(python)
+}
+
+/// The client that others use reads whole games from the stand-in, and its controller presses on the stand-in's pipe.
+#[test]
+fn libmelee_reads_what_is_played_back() {
+    let Some(python) = libmelee() else { return };
+    let place = Place::new(&small(), 600);
+    // Frames that the game played again, if there are real games.
+    let netplay = data("slippi_edge").map(|folder| folder.join("e10_v3.16_short.slp"));
+    let pipe = place.path("Pipes").join("slippibot1");
+    fs::create_dir(place.path("Pipes")).unwrap();
+    for recording in netplay.into_iter().chain([place.path("game.slp")]) {
+        let (server, address) = playback(&recording, &["--rate", "0", "--pipe", text(&pipe)]);
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/spectate-check.py");
+        let port = address.rsplit(':').next().unwrap();
+        let mut command = Command::new(&python);
+        command.arg(script).arg(&recording).args(["--port", port, "--pipes"]).arg(pipe.parent().unwrap().parent().unwrap());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let frames = replay::read(&recording).unwrap().raw_frames;
+        assert!(String::from_utf8_lossy(&output.stdout).contains(&format!("read {frames} frames")));
+        let said = server.done().0;
+        assert!(said.contains(&format!("{frames} frames played back")) && said.contains(" 0 lines that are no command"), "{said}");
+    }
+}
+
+/// `taskset -c 0 cargo test --release --workspace --test it -- --ignored --nocapture ten_minutes` prints what `play` measures.
+#[test]
+#[ignore = "deep: plays ten minutes at 60 frames a second, with the connection cut twice"]
+fn ten_minutes_at_60_frames_a_second_lose_no_frame() {
+    let place = Place::new(&small(), 130);
+    let mut game = simulate(11, 3000);
+    let frames = 10 * 60 * 60 + 123;
+    game.frames = game.frames.iter().copied().cycle().take(frames).collect();
+    game.frames.iter_mut().zip(-123..).for_each(|(frame, id)| frame.id = id);
+    let (recording, out, pipe) = (place.path("long.slp"), place.path("live.jsonl"), place.path("pipe"));
+    replay::write(&game, &recording).unwrap();
+    let (server, address) = playback(&recording, &["--rate", "60", "--cut", "15000", "--pipe", text(&pipe)]);
+    let arguments = ["--server", &address, "--out", text(&out), "--pipe", text(&pipe), "--port", "1"];
+    let (said, warned) = play(&shipped(), &arguments).done();
+    println!("{said}{warned}{}", server.done().0);
+    assert!(said.contains("connection lost 2 times"), "{said}");
+    assert_eq!(decisions(&out).len(), frames);
 }

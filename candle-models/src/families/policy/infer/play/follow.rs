@@ -178,10 +178,10 @@ impl Input for Follow {
     fn receive(&mut self, wait: Duration, happened: &mut Vec<Happening>) -> Result<Instant> {
         let deadline = Instant::now() + wait;
         loop {
-            if self.open.is_none() {
-                if let Some(path) = self.find()? {
-                    self.begin(path, happened)?;
-                }
+            if self.open.is_none()
+                && let Some(path) = self.find()?
+            {
+                self.begin(path, happened)?;
             }
             let began = self.read(happened)?;
             if !happened.is_empty() || began >= deadline {

@@ -298,6 +298,9 @@ impl Player {
         while !interrupted.load(Ordering::Relaxed) {
             self.arrived = Some(self.input.receive(WAIT, &mut happened)?);
             self.began = Instant::now();
+            if happened.is_empty() && self.pressed.is_some() {
+                self.live.rehearse()?;
+            }
             for happening in happened.drain(..) {
                 if self.take(happening)? {
                     return Ok(());
