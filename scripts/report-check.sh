@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Looks at reports in headless Chromium: makes the page of every committed run and checks it at desktop and phone width, light and
-# dark (scripts/report-check.py says what is checked). Screenshots go to the directory given.
+# Looks at pages in headless Chromium: makes the report of every committed run, and the page of the shipped game with its log, and checks
+# them at desktop and phone width, light and dark (scripts/report-check.py says what is checked). Screenshots go to the directory given.
 #
 #     scripts/report-check.sh SCREENSHOTS [RUN-DIRECTORY ...]
 set -euo pipefail
@@ -19,4 +19,10 @@ for run in "$@"; do
     cargo run -q --bin candle-bench -- report "$run" --out "$page"
     pages+=("$page")
 done
-exec python3 scripts/report-check.py "$screenshots" "${pages[@]}"
+# A name that is markup where it is not escaped.
+game="$screenshots/<img src=x onerror=throw(1)>&.slp"
+cp examples/data/simulated.slp "$game"
+page="$screenshots/replay.html"
+cargo run -q --bin candle-infer -- run weights/policy-mamba "$game" --html "$page" --out "${page%.html}.jsonl" >"$screenshots/replay.txt"
+pages+=("$page")
+exec python3 -B scripts/report-check.py "$screenshots" "${pages[@]}"

@@ -39,6 +39,7 @@ mod error;
 pub mod exec;
 pub mod families;
 pub mod files;
+pub mod html;
 #[cfg(feature = "cli")]
 pub mod infer;
 pub mod network;

@@ -3,7 +3,8 @@
 use super::bars;
 use super::charts::{Across, Chart, Content, Placed, Roof, Series};
 use anyhow::Result;
-use candle_train::report::chart::{self, Axis, Line, Mark, Note, Side, Size, escape, number};
+use candle_models::html::escape;
+use candle_train::report::chart::{self, Axis, Line, Mark, Note, Side, Size, number};
 use plotters::style::RGBColor;
 use std::fmt::Write as _;
 

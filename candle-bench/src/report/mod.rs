@@ -12,7 +12,7 @@ use crate::recommend::Recommendation;
 use crate::run::{Run, SuiteReport};
 use anyhow::{Context, Result};
 use candle_models::files::write_atomic;
-use candle_train::report::chart::escape;
+use candle_models::html::{self, escape};
 use charts::{Panel, Shown};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -35,15 +35,9 @@ pub fn write(run: &Run, recommendations: &[Recommendation], file: &Path) -> Resu
 /// The whole file. It forbids itself to ask any other place for anything.
 pub fn html(run: &Run, recommendations: &[Recommendation]) -> Result<String> {
     let full = std::fs::canonicalize(&run.directory).unwrap_or_else(|_| run.directory.clone());
-    let title = escape(&full.file_name().map_or("run".into(), |name| name.to_string_lossy()));
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
-         <title>{title}: candle-bench</title>\n<style>\n{}</style>\n</head>\n<body>\n\
-         <header><h1>{title}</h1><button id=\"theme\" type=\"button\" hidden>Theme</button></header>\n",
-        include_str!("page.css")
-    );
+    let title = full.file_name().map_or("run".into(), |name| name.to_string_lossy());
+    let mut page = html::head(&format!("{title}: candle-bench"), include_str!("page.css"));
+    let _ = writeln!(page, "<header><h1>{}</h1><button id=\"theme\" type=\"button\" hidden>Theme</button></header>", escape(&title));
     head(&mut page, run);
     contents(&mut page, run, recommendations);
     advice(&mut page, recommendations);

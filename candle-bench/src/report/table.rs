@@ -5,7 +5,7 @@ use crate::figure::Figure;
 use crate::run::{Row, SuiteReport};
 use crate::table::{Shown, micros};
 use crate::text::number;
-use candle_train::report::chart::escape;
+use candle_models::html::escape;
 use std::fmt::Write as _;
 
 /// Writes the table; what a click on a row shows is in the row's attributes.

@@ -37,17 +37,8 @@ fn what_families_ship_is_there_and_is_theirs() {
     }
 }
 
-/// Where the names of families may stand outside their folders, and why.
-const ELSEWHERE: [(&str, &str); 1] = [
-    // The name of a header of HTTP.
-    (
-        "report/mod.rs",
-        r#"         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\"#,
-    ),
-];
-
 #[test]
 fn families_are_known_by_name_in_their_folders_only() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    assert_known_in_their_folders_only(&source, "families", &["policy", "policies", "beam"], &ELSEWHERE);
+    assert_known_in_their_folders_only(&source, "families", &["policy", "policies", "beam"], &[]);
 }

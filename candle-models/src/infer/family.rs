@@ -31,11 +31,11 @@ pub trait InferFamily: Family {
         command
     }
 
-    /// Refuses options that contradict each other.
+    /// Refuses options that contradict each other, or that many inputs.
     ///
     /// # Errors
     /// A [`cli::Usage`] that names the option.
-    fn check_options(&self, _options: &ArgMatches) -> Result<()> {
+    fn check_options(&self, _options: &ArgMatches, _inputs: usize) -> Result<()> {
         Ok(())
     }
 

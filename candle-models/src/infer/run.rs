@@ -152,13 +152,13 @@ impl<'a> Plan<'a> {
         let bundle = Bundle::open(&dir)?;
         let family = registry.family(&bundle).with_context(|| dir.display().to_string())?;
         options::check(registry, family, options::RUN, typed)?;
-        family.check_options(typed)?;
         let (inputs, remark) = match (paths.is_empty(), family.draws(), family.demo()) {
             (false, ..) => (Self::inputs(registry, family, paths)?, None),
             (true, true, _) => (vec![Input::Drawn], None),
             (true, false, Some(demo)) => (Self::inputs(registry, family, vec![demo::find_shipped(demo.input)?])?, Some(demo.remark)),
             (true, false, None) => return Err(Usage::error(format!("no inputs: a {} has none of its own", family.name()))),
         };
+        family.check_options(typed, inputs.len())?;
         let (inputs, shard) = match &inputs[..] {
             [Input::Tensors(_)] => (inputs, shard),
             _ => {

@@ -380,7 +380,12 @@ fn a_family_that_is_not_registered_is_answered_with_those_that_are() {
 }
 
 /// Where the names of families may stand outside their folders, and why.
-const ELSEWHERE: [(&str, &str); 3] = [
+const ELSEWHERE: [(&str, &str); 4] = [
+    // The name of a header of HTTP.
+    (
+        "html.rs",
+        r#"         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\"#,
+    ),
     // The public paths from before there were families.
     ("lib.rs", "pub use families::{agent, beam, policy};"),
     // The kernels of a closed loop lie with the other kernels, whose launches and tests are internal to `ops::cuda`.

@@ -664,6 +664,11 @@ fn a_full_disk_and_an_unwritable_place_leave_no_partial_output() {
     for name in ["out.jsonl", "out.safetensors"] {
         check_refusal(&limited(&place.run(&["--out", &place.out(name)])), 1, &[name, "too large"]);
     }
+    for page in ["game.html", "pages"] {
+        check_refusal(&limited(&place.run(&["--html", &place.out(page)])), 1, &[page, "too large"]);
+    }
+    assert_eq!(fs::read_dir(place.path("pages")).unwrap().count(), 0);
+    fs::remove_dir(place.path("pages")).unwrap();
     let export = ["export".to_owned(), place.out("policy"), place.out("exported")];
     check_refusal(&limited(&export), 1, &["exported/model.safetensors", "too large"]);
     assert_eq!(place.names(), ["game.slp", "policy"]);
@@ -672,6 +677,8 @@ fn a_full_disk_and_an_unwritable_place_leave_no_partial_output() {
     refused(place.run(&["--out", &place.out("no/such.jsonl")]), 1, &["no/such.jsonl", "No such file"]);
     fs::create_dir(place.path("folder.jsonl")).unwrap();
     refused(place.run(&["--out", &place.out("folder.jsonl")]), 1, &["folder.jsonl", "directory"]);
+    refused(place.run(&["--html", &place.out("no/such.html")]), 1, &["no/such.html", "No such file"]);
+    refused(place.run(&["--html", &place.out("game.slp")]), 1, &["game.slp", "File exists"]);
     // What was there before a failure is still there.
     fs::write(place.path("old.jsonl"), "old").unwrap();
     check_refusal(&limited(&place.run(&["--out", &place.out("old.jsonl")])), 1, &["old.jsonl"]);
@@ -685,6 +692,47 @@ fn a_reader_that_leaves_early_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+/// The data of a page.
+fn page(path: &Path) -> Value {
+    let page = fs::read_to_string(path).unwrap();
+    let json = page.split("id=\"replay\">").nth(1).unwrap().split("</script>").next().unwrap();
+    serde_json::from_str(json).unwrap()
+}
+
+#[test]
+fn a_replay_becomes_a_page_and_a_folder_of_them_a_folder_of_pages() {
+    let place = Place::new(&small(), 200);
+    let (out, html) = (place.out("out.jsonl"), place.out("game.html"));
+    let said = done(place.run(&["--html", &html]));
+    assert!(said.contains(&format!("page: {html} (")), "{said}");
+    let both = page(&place.path("game.html"));
+    assert!(both["players"][0]["decided"].is_object() && both["players"][1]["decided"].is_object());
+    assert_eq!((&both["file"], &both["model"]["name"]), (&json!("game.slp"), &json!("policy")));
+    // The page beside a log, of one player, drawn.
+    done(place.run(&["--html", &html, "--out", &out, "--port", "2", "--sample", "--seed", "7"]));
+    assert_eq!(lines(&place.path("out.jsonl")).len(), 199);
+    let one = page(&place.path("game.html"));
+    assert!(one["players"][0]["decided"].is_null() && one["players"][1]["decided"]["first"] == 1);
+    assert_eq!(one["model"]["seed"], 7);
+
+    // Two of one name have a page each, in a folder that is made.
+    for folder in ["games/a", "games/b"] {
+        fs::create_dir_all(place.path(folder)).unwrap();
+        fs::copy(place.path("game.slp"), place.path(folder).join("game.slp")).unwrap();
+    }
+    fs::write(place.path("games/broken.slp"), "not a replay, but long enough to look at").unwrap();
+    let found = infer(place.run_on("games", &["--html", &place.out("pages/new")]));
+    assert_eq!(found.code, Some(1), "{}", found.stderr);
+    assert!(found.stdout.contains(&format!("pages of 2 replays in {} (", place.out("pages/new"))), "{}", found.stdout);
+    let mut names: Vec<_> = fs::read_dir(place.path("pages/new")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["game-2.html", "game.html"]);
+    assert_eq!(page(&place.path("pages/new/game.html")), page(&place.path("pages/new/game-2.html")));
+    let one = place.out("one.html");
+    refused(place.run_on("games", &["--html", &one]), 2, &["--html", &one, "one replay, found 3", "name a folder"]);
+    assert!(!place.path("one.html").exists());
 }
 
 /// Arguments of the command whose memory is counted, a line each.

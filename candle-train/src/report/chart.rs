@@ -1,6 +1,7 @@
 //! A chart as SVG: lines and points over one axis, used by the reports of training and of benchmarks. Colours that must follow the
 //! reader's light or dark mode are left to the page's style sheet.
 
+use candle_models::html::escape;
 use candle_models::{Error, Result};
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
@@ -327,22 +328,6 @@ pub fn titled(svg: &str, element: &str, titles: &[&str]) -> String {
         }
     }
     text
-}
-
-/// Text that stands for itself in HTML and SVG, in attributes too.
-pub fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c => escaped.push(c),
-        }
-    }
-    escaped
 }
 
 /// An axis with its marks.

@@ -1,10 +1,11 @@
 //! The page around the charts.
 
 use super::About;
-use super::chart::{Across, Axis, Chart, Line, Mark, Size, count, escape, number};
+use super::chart::{Across, Axis, Chart, Line, Mark, Size, count, number};
 use super::curves::{Curve, Curves};
 use crate::metrics::short_time;
 use candle_models::Result;
+use candle_models::html::{self, escape};
 use plotters::style::RGBColor;
 use std::fmt::Write;
 use std::time::Duration;
@@ -19,15 +20,8 @@ const SMALL_CHARTS: usize = 40;
 
 /// The whole file.
 pub(super) fn html(name: &str, about: &About, configuration: &str, curves: &Curves) -> Result<String> {
-    let mut page = String::new();
-    let title = escape(name);
-    let _ = write!(
-        page,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}: training report</title>\n\
-         <style>\n{}</style>\n</head>\n<body>\n<h1>{title}</h1>\n",
-        include_str!("page.css")
-    );
+    let mut page = html::head(&format!("{name}: training report"), include_str!("page.css"));
+    let _ = writeln!(page, "<h1>{}</h1>", escape(name));
     head(&mut page, about, configuration, curves);
     wide(&mut page, curves, &unit_per_second(about))?;
     small(&mut page, curves)?;

@@ -2,6 +2,7 @@
 
 mod agreement;
 mod encode;
+mod page;
 mod play;
 mod replays;
 mod watch;
@@ -37,6 +38,10 @@ pub struct Options {
     /// Seed of the drawn actions, which the same seed draws alike for the same file.
     #[arg(long)]
     seed: Option<u64>,
+    /// Write a page to look at each replay: both fighters, the player's controller beside the policy's, and how likely the policy finds what
+    /// the player does. A name in .html is the page of one replay, any other a folder that gets a page of each, made if it is not there.
+    #[arg(long, value_name = "PLACE")]
+    html: Option<PathBuf>,
 }
 
 /// Options of `encode`, and of `run` and `demo`.
@@ -71,8 +76,14 @@ impl InferFamily for PolicyFamily {
         Options::augment_args(command)
     }
 
-    fn check_options(&self, options: &ArgMatches) -> Result<()> {
+    fn check_options(&self, options: &ArgMatches, inputs: usize) -> Result<()> {
         let options = Options::from_arg_matches(options)?;
+        if let Some(place) = options.html.as_deref().filter(|place| page::is_file(place) && inputs > 1) {
+            let place = place.display();
+            return Err(Usage::error(format!(
+                "--html {place} is the page of one replay, found {inputs}: name a folder, it gets a page of each"
+            )));
+        }
         if options.seed.is_some() && !options.sample {
             return Err(Usage::error("--seed without --sample means nothing to a policy"));
         }

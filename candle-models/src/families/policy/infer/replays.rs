@@ -1,5 +1,6 @@
 //! A policy that watches replays.
 
+use super::page::{Pages, Recording};
 use super::watch::{Moment, Seen, Watch, describe};
 use super::{Bundle, Options, Placement};
 use crate::engine::{Histogram, Model, Runner};
@@ -34,6 +35,7 @@ pub struct Replays {
     watch: Rc<Watch>,
     sampling: Option<Random>,
     baselines: Option<Baselines>,
+    pages: Option<Pages>,
     /// Print every n-th frame.
     every: Option<usize>,
     likelihoods: [Likelihood; TABLES],
@@ -49,16 +51,16 @@ const ROWS: usize = 2;
 pub const GREEDY: [f32; ACTION] = [-1.0; ACTION];
 
 /// What one player did and what the policy says to it.
-struct Decision<'a> {
+pub struct Decision<'a> {
     /// Which of the watched players, and how many frames were predicted before.
     place: (usize, usize),
-    port: u8,
+    pub port: u8,
     /// The frame acted on: its place in the replay and its id.
-    frame: usize,
+    pub frame: usize,
     id: i32,
-    recorded: Action,
-    chosen: Action,
-    nll: [f32; GROUPS],
+    pub recorded: Action,
+    pub chosen: Action,
+    pub nll: [f32; GROUPS],
     logits: &'a [f32; LOGITS],
     value: f32,
     time: Duration,
@@ -84,6 +86,7 @@ impl Replays {
         let watch = Rc::new(Watch::new(bundle, &options.watched)?);
         let baselines = bundle.read_named(BASELINES)?.map(|tensors| Baselines::from_tensors(&tensors));
         let baselines = baselines.transpose().map_err(|e| Error::file(bundle.dir().join(BASELINES), e))?;
+        let pages = options.html.as_deref().map(|place| Pages::new(place, bundle, options)).transpose()?;
         let players = if options.watched.port.is_some() { 1 } else { 2 };
         Ok(Self {
             model: model.clone(),
@@ -93,6 +96,7 @@ impl Replays {
             watch,
             sampling: options.sample.then(|| Random::new(options.seed.unwrap_or_default()).stream("action")),
             baselines,
+            pages,
             every: None,
             likelihoods: [Likelihood::default(); TABLES],
             likelihood: Likelihood::default(),
@@ -117,7 +121,16 @@ impl Replays {
         self.prepare(path, reader.game())?;
         self.start_output(path, reader.game(), output)?;
         let every = self.every;
-        let (frames, incomplete) = self.decide(path, reader, &mut |decision| decision.write(path, every, output))?;
+        let mut recording = self.pages.as_ref().map(|_| Recording::new(path)).transpose()?;
+        let (frames, incomplete) = self.decide(path, reader, &mut |decision| {
+            if let Some(recording) = &mut recording {
+                recording.add(decision)?;
+            }
+            decision.write(path, every, output)
+        })?;
+        if let (Some(pages), Some(recording)) = (&mut self.pages, &recording) {
+            pages.write(path, recording)?;
+        }
         if let Some(reason) = &incomplete {
             cli::warn(format_args!("{}: incomplete, {frames} frames recovered: {reason}", path.display()));
         }
@@ -255,6 +268,9 @@ impl Reader for Replays {
 
     fn summary(&self, model: &str, place: &str) -> Result<()> {
         line(self.table(model))?;
+        if let Some(pages) = &self.pages {
+            line(pages)?;
+        }
         let players = if self.players == 1 { "one player's" } else { "both players'" };
         let (time, rows) = (percentiles(&self.times), self.rows());
         Ok(line(format_args!(
