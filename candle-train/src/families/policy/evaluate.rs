@@ -74,7 +74,7 @@ pub fn tables(baselines: &Baselines, data: &Dataset) -> Result<Vec<(&'static str
 }
 
 /// A sequence of actions per game and player; all but its first are those that the rows ask for.
-fn sequences(data: &Dataset) -> Result<Vec<Vec<Action>>> {
+pub(super) fn sequences(data: &Dataset) -> Result<Vec<Vec<Action>>> {
     let sequence = |pass: Pass| {
         let first = data.action_before(pass)?;
         std::iter::once(Ok(first)).chain((0..data.rows(pass.game)).map(|row| data.action(pass, row))).collect()
