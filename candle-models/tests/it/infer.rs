@@ -502,7 +502,7 @@ fn the_demo_finds_what_is_shipped_and_says_that_it_is_simulated() {
 fn wrong_calls_end_with_code_2() {
     let place = Place::new(&small(), 10);
     refused([""; 0], 2, &["--help"]);
-    refused(["perform"], 2, &["play"]);
+    refused(["perform"], 2, &["perform"]);
     refused(["inspect"], 2, &["BUNDLE"]);
     for (arguments, parts) in [
         (&["--port", "0"][..], &["--port", "1..=4"][..]),
