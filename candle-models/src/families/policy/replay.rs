@@ -22,6 +22,7 @@ use peppi::io::slippi::FILE_SIGNATURE;
 use peppi::io::slippi::de::{self, Event, ParseState};
 
 use super::game::{Controller, Fighter, Frame, Game, Player, PlayerFrame, Projectile};
+use crate::files::read_limited;
 use crate::{Error, Result};
 
 mod arrivals;
@@ -101,11 +102,29 @@ fn collect_folder(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
         let kind = entry.file_type().map_err(Error::io(&path))?;
         if kind.is_dir() {
             collect_folder(&path, files)?;
-        } else if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("slp")) && path.is_file() {
+        } else if is_replay(&path) && path.is_file() {
             files.push(path);
         }
     }
     Ok(())
+}
+
+/// Whether a path is called as replays are.
+pub fn is_replay(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("slp"))
+}
+
+/// The file that a replay lies in.
+pub fn file_of(path: &Path) -> PathBuf {
+    path.to_owned()
+}
+
+/// The bytes of a replay.
+///
+/// # Errors
+/// [`Error::Io`] when it cannot be read, [`Error::File`] when it is larger than [`MAX_BYTES`].
+pub fn bytes(path: &Path) -> Result<Vec<u8>> {
+    read_limited(path, MAX_BYTES)
 }
 
 /// Reads a replay frame by frame, in constant memory: an iterator over the frames that [`Game::frames`] would hold.

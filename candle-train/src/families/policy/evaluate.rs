@@ -3,10 +3,11 @@
 use super::dataset::{Buffers, Dataset, Pass};
 use super::loader::inputs;
 use crate::parallel::{Communicator, gather};
+use candle_core::Tensor;
 use candle_models::Result;
-use candle_models::policy::Policy;
 use candle_models::policy::actions::{ACTION, Action, LOGITS, most_likely, nll};
 use candle_models::policy::baselines::{Baselines, Likelihood, TABLE_NAMES};
+use candle_models::policy::{Policy, prior};
 use candle_models::recurrent::Recurrent;
 
 /// Games side by side, and frames of each in one pass: few enough rows to stay in the cache and to keep memory small.
@@ -61,25 +62,25 @@ fn evaluate_group(policy: &Policy, data: &Dataset, group: &[Pass]) -> Result<Lik
 
 /// The count tables of some games.
 pub fn fit_tables(data: &Dataset) -> Result<Baselines> {
-    Ok(Baselines::fit(sequences(data)?))
+    let mut failed = None;
+    // No more than one game's actions are in memory.
+    let sequences = data.passes().into_iter().map_while(|pass| data.actions(pass).map_err(|error| failed = Some(error)).ok());
+    let baselines = Baselines::fit(sequences);
+    failed.map_or(Ok(baselines), Err)
 }
 
 /// How likely the count tables find the same frames as [`policy`], by the tables' names.
 pub fn tables(baselines: &Baselines, data: &Dataset) -> Result<Vec<(&'static str, Likelihood)>> {
     let mut all: Vec<_> = TABLE_NAMES.iter().map(|name| (*name, Likelihood::default())).collect();
-    for sequence in sequences(data)? {
-        all.iter_mut().zip(baselines.evaluate(&sequence)).for_each(|(sum, one)| sum.1.merge(&one));
+    for pass in data.passes() {
+        all.iter_mut().zip(baselines.evaluate(&data.actions(pass)?)).for_each(|(sum, one)| sum.1.merge(&one));
     }
     Ok(all)
 }
 
-/// A sequence of actions per game and player; all but its first are those that the rows ask for.
-pub(super) fn sequences(data: &Dataset) -> Result<Vec<Vec<Action>>> {
-    let sequence = |pass: Pass| {
-        let first = data.action_before(pass)?;
-        std::iter::once(Ok(first)).chain((0..data.rows(pass.game)).map(|row| data.action(pass, row))).collect()
-    };
-    data.passes().into_iter().map(sequence).collect()
+/// A prior of some games.
+pub(super) fn fit_prior(data: &Dataset) -> Result<Vec<(String, Tensor)>> {
+    prior::fit(data.passes().into_iter().map(|pass| data.actions(pass)).collect::<Result<Vec<_>>>()?)
 }
 
 #[cfg(test)]

@@ -19,7 +19,8 @@ const SIMULATED_FRAMES: usize = 3600;
 
 #[derive(Debug, Args)]
 pub struct ReplayArguments {
-    /// Replays (.slp), or folders of them. Without any, games are simulated.
+    /// Replays (.slp), folders of them, or folders of shards (as `encode` or --cache left them), for which no replays are needed any more.
+    /// Without any, games are simulated.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     replays: Vec<PathBuf>,
     /// Replays to hold out, by name (`t02`), or players by connect code or name, separated by commas. Default: the players of a share of the games,
@@ -55,7 +56,7 @@ impl ReplayArguments {
             (None, None, Some(out)) => out.join("shards"),
             (None, None, None) => std::env::temp_dir().join("candle-train-shards"),
         };
-        let replays = if self.simulated() { simulate(&cache)? } else { replay::collect(&self.replays)? };
+        let replays = if self.simulated() { simulate(&cache)? } else { shards::collect(&self.replays)? };
         let prepared = shards::prepare(&replays, &cache)?;
         if ranks.rank() == 0 {
             ranks.barrier()?;
