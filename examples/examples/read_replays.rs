@@ -1,10 +1,11 @@
-//! Encodes replays into shards and reads an epoch of batches from them, with the time that each takes.
+//! Encodes replays into shards and reads an epoch of batches from them, with the time that each takes. With a number behind them, so many
+//! games of two seconds are simulated as replays first.
 //!
-//! `cargo run --release --example read_replays -- REPLAYS SHARDS`
+//! `cargo run --release --example read_replays -- REPLAYS SHARDS [GAMES]`
 
 use anyhow::{Context, Result};
 use candle_core::Tensor;
-use candle_models::policy::replay;
+use candle_models::policy::{replay, simulation::simulate};
 use candle_models::random::Random;
 use candle_train::lanes::StepShape;
 use candle_train::policy::dataset::Dataset;
@@ -19,9 +20,13 @@ use std::time::Instant;
 const SHAPE: StepShape = StepShape { lanes: 32, unroll: 80 };
 
 fn main() -> Result<()> {
-    let [replays, cache] = std::env::args().skip(1).collect::<Vec<_>>().try_into().ok().context("expected REPLAYS SHARDS")?;
-    let files = replay::collect([&replays])?;
+    let mut arguments = std::env::args().skip(1);
+    let (replays, cache) = arguments.next().zip(arguments.next()).context("expected REPLAYS SHARDS [GAMES]")?;
+    if let Some(games) = arguments.next() {
+        write(Path::new(&replays), games.parse().with_context(|| games.clone())?)?;
+    }
     let start = Instant::now();
+    let files = shards::collect(&[replays.clone().into()])?;
     let prepared = shards::prepare(&files, Path::new(&cache))?;
     let seconds = start.elapsed().as_secs_f64();
     let games = prepared.shards.len();
@@ -39,7 +44,7 @@ fn main() -> Result<()> {
         loader.next()?;
     }
     let (rows, seconds) = (steps * SHAPE.rows() as u64, start.elapsed().as_secs_f64());
-    println!("an epoch: {rows} rows in {seconds:.2} s, {:.0} a second", rows as f64 / seconds);
+    println!("an epoch: {rows} rows in {seconds:.2} s, {:.0} a second; {} memory maps", rows as f64 / seconds, maps());
 
     // The next epoch has another order; its bits follow from the replays and the seed.
     let mut hash = DefaultHasher::new();
@@ -49,6 +54,15 @@ fn main() -> Result<()> {
         add(&mut hash, &batch.returns)?;
     }
     println!("checksum of the next epoch: {:016x}", hash.finish());
+    Ok(())
+}
+
+/// Short games, each another one.
+fn write(folder: &Path, games: u64) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    for seed in 0..games {
+        replay::write(&simulate(seed, 120), folder.join(format!("Game_{seed:06}.slp")))?;
+    }
     Ok(())
 }
 
@@ -72,4 +86,9 @@ fn size(path: &str) -> Result<f64> {
         }
     }
     Ok(bytes as f64)
+}
+
+/// Memory maps of this process, where the system tells.
+fn maps() -> usize {
+    std::fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count())
 }

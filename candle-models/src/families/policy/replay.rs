@@ -25,8 +25,10 @@ use super::game::{Controller, Fighter, Frame, Game, Player, PlayerFrame, Project
 use crate::files::read_limited;
 use crate::{Error, Result};
 
+mod archive;
 mod arrivals;
 mod write;
+pub use archive::file_of;
 pub(super) use arrivals::Sizes;
 pub use arrivals::{Arrival, Arrivals};
 pub use write::{FORMAT, to_bytes, write};
@@ -72,22 +74,28 @@ pub fn read_bytes(bytes: &[u8], name: impl AsRef<Path>) -> Result<Game> {
     read_bytes(bytes, name.as_ref())
 }
 
-/// The replays among files and folders: a file as it is named, a folder's `.slp` files (any depth) in sorted order.
+/// The replays among files, folders and archives: a file as it is named, a folder's `.slp` files (any depth) in sorted order, those of an archive
+/// (`.zip`, `.tar`, `.tar.gz`, `.tgz`) in its own order and as paths below it: `games.zip/a.slp`, which [`read`] and its like take too. Archives in
+/// a folder are not looked into.
 ///
 /// # Errors
-/// [`Error::Io`] for a path that does not exist or cannot be listed; [`Error::File`] for a folder without replays.
+/// [`Error::Io`] for a path that does not exist or cannot be listed; [`Error::File`] for a folder or an archive without replays, and for an archive
+/// that is damaged, unpacks to far more than replays would, or has a member that names a place outside of it.
 pub fn collect<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
         let path = path.as_ref();
-        if !path.metadata().map_err(Error::io(path))?.is_dir() {
-            files.push(path.to_owned());
+        if !file_of(path).metadata().map_err(Error::io(path))?.is_dir() {
+            match archive::is_archive(path) {
+                true => files.extend(archive::list(path)?),
+                false => files.push(path.to_owned()),
+            }
             continue;
         }
         let before = files.len();
         collect_folder(path, &mut files)?;
         if files.len() == before {
-            return Err(Error::file(path, "the folder holds no .slp file"));
+            return Err(Error::file(path, "the folder holds no .slp file (archives in it are to be named themselves)"));
         }
         files[before..].sort();
     }
@@ -114,17 +122,15 @@ pub fn is_replay(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("slp"))
 }
 
-/// The file that a replay lies in.
-pub fn file_of(path: &Path) -> PathBuf {
-    path.to_owned()
-}
-
-/// The bytes of a replay.
+/// The bytes of a replay, which may lie in an archive.
 ///
 /// # Errors
-/// [`Error::Io`] when it cannot be read, [`Error::File`] when it is larger than [`MAX_BYTES`].
+/// [`Error::Io`] when it cannot be read, [`Error::File`] when it is larger than [`MAX_BYTES`] or the archive is damaged.
 pub fn bytes(path: &Path) -> Result<Vec<u8>> {
-    read_limited(path, MAX_BYTES)
+    match file_of(path) {
+        archive if archive != path => archive::read(archive, path),
+        _ => read_limited(path, MAX_BYTES),
+    }
 }
 
 /// Reads a replay frame by frame, in constant memory: an iterator over the frames that [`Game::frames`] would hold.
@@ -140,10 +146,39 @@ pub struct Reader<R> {
     done: bool,
 }
 
-impl Reader<BufReader<File>> {
+/// A replay's file, or its bytes where it lies in an archive.
+pub enum Input {
+    /// A file.
+    File(BufReader<File>),
+    /// Bytes.
+    Bytes(Cursor<Vec<u8>>),
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.read(buffer),
+            Self::Bytes(bytes) => bytes.read(buffer),
+        }
+    }
+}
+
+impl Seek for Input {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        match self {
+            Self::File(file) => file.seek(position),
+            Self::Bytes(bytes) => bytes.seek(position),
+        }
+    }
+}
+
+impl Reader<Input> {
     /// Opens a replay; the errors are those of [`read`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        if file_of(path) != path {
+            return Self::new(Input::Bytes(Cursor::new(bytes(path)?)), path);
+        }
         let file = File::open(path).map_err(Error::io(path))?;
         let data = file.metadata().map_err(Error::io(path))?;
         if data.is_dir() {
@@ -152,7 +187,7 @@ impl Reader<BufReader<File>> {
         if data.len() > MAX_BYTES {
             return Err(Error::file(path, format!("{} bytes are too many for a replay (at most {MAX_BYTES})", data.len())));
         }
-        Self::new(BufReader::with_capacity(64 << 10, file), path)
+        Self::new(Input::File(BufReader::with_capacity(64 << 10, file)), path)
     }
 }
 

@@ -169,8 +169,8 @@ impl Plan {
     /// If the place already holds a run, or one of another configuration; if gradients stay non-finite; if the disk is full.
     pub fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
         let (device, ranks) = (self.with.device.clone(), self.with.ranks.clone());
-        let baselines = evaluate::fit_tables(&self.train)?;
-        let tables = evaluate::tables(&baselines, &self.held_out)?;
+        let baselines = evaluate::fit_tables(&self.train, &*ranks)?;
+        let tables = evaluate::tables(&baselines, &self.held_out, &*ranks)?;
         let measured = !self.held_out.shards().is_empty();
         let markov = tables[FIRST_ORDER].1.all().total();
         let held_out = (measured && self.order == Order::Epochs).then(|| HeldOut { data: self.held_out.clone(), markov });

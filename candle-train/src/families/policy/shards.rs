@@ -1,7 +1,7 @@
 //! Replays encoded once: games as they were recorded, many of them in a file, read frame by frame.
 //!
 //! A shard is a safetensors file. Its metadata has one key, `shard`: `version` and, for each game, an [`Info`]; the bytes of game i are the
-//! tensor `i`, U8: where each of its frames begins and the last one ends, as u32, and then the frames, which [`record`] describes. Values are
+//! tensor `i`, U8: where each of its frames begins and the last one ends, as u32, and then the frames, which `record.rs` describes. Values are
 //! those of the recording in its own types, half of a replay's size or less; features, ids and actions are made of them when rows are read, and
 //! are rounded to half precision (features lie in [-10, 10], where its error is below 0.004, or 0.08 game units in position).
 //! Delay, player names and mirroring are not in the shard either.
@@ -11,7 +11,7 @@
 //!
 //! A start reads the files' headers. Behind them nothing is read but the frames of the rows asked for, and every frame has a checksum:
 //! a file that is damaged, cut, or of other content than its header says ends the run with its name, and gives no wrong row.
-//! Nothing of the data stays in memory but the pages that the system keeps, and no more than [`OPEN`] files are open. Rows that are read soon
+//! Nothing of the data stays in memory but the pages that the system keeps, and no more than 128 files are open. Rows that are read soon
 //! are asked of the disk ahead of time ([`Shard::expect`]).
 
 mod encode;

@@ -67,8 +67,8 @@ struct ExportOptions {
 impl InferFamily for PolicyFamily {
     fn help(&self) -> Help {
         Help {
-            run: "a policy on replays (.slp files, or folders of them) too",
-            inputs: "A policy also takes replays (.slp) and folders (their .slp files at any depth).",
+            run: "a policy on replays (.slp files, or folders or archives of them) too",
+            inputs: "A policy also takes replays (.slp), folders (their .slp files at any depth) and archives of them (.zip, .tar, .tar.gz, .tgz).",
         }
     }
 

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The extension of the files.
 pub(super) const EXTENSION: &str = "safetensors";
@@ -43,8 +43,9 @@ pub(super) struct File {
     number: u64,
 }
 
-/// The files that were read last, the latest one first.
-static OPENED: LazyLock<Mutex<VecDeque<(u64, Arc<fs::File>)>>> = LazyLock::new(Mutex::default);
+/// The files that were read last by their numbers, the latest one first.
+type Latest = VecDeque<(u64, Arc<fs::File>)>;
+static OPENED: Mutex<Latest> = Mutex::new(VecDeque::new());
 
 impl File {
     fn new(path: &Path) -> Self {
@@ -138,7 +139,7 @@ pub(super) struct Writer {
 enum Body {
     New(Range<u64>),
     /// In another file, with the same bytes.
-    Kept(Shard),
+    Kept(Box<Shard>),
 }
 
 impl Writer {
@@ -155,9 +156,9 @@ impl Writer {
         Ok(())
     }
 
-    /// A game that is encoded already.
+    /// A game that is encoded already, and was checked.
     pub fn keep(&mut self, info: Info, shard: Shard) {
-        self.games.push((info, Body::Kept(shard)));
+        self.games.push((info, Body::Kept(Box::new(shard))));
     }
 
     /// What the games are.
@@ -168,7 +169,7 @@ impl Writer {
     /// Writes the file, complete or not at all.
     ///
     /// # Errors
-    /// If the disk is full, or a game that lies in another file is damaged there.
+    /// If the disk is full, or a game that lies in another file cannot be read there.
     pub fn finish(mut self, path: &Path) -> Result<()> {
         let wrong = |e: &dyn std::fmt::Display| Error::file(path, e);
         let (mut at, mut tensors) = (0, Vec::with_capacity(self.games.len()));
@@ -193,10 +194,7 @@ impl Writer {
                     let mut part = io::BufReader::with_capacity(PIECE, (&self.spool).take(place.end - place.start));
                     io::copy(&mut part, &mut out).map_err(Error::io(path))?;
                 }
-                Body::Kept(shard) => {
-                    shard.frames(0..shard.info.frames)?;
-                    out.write_all(&shard.read(0..shard.bytes())?).map_err(Error::io(path))?;
-                }
+                Body::Kept(shard) => out.write_all(&shard.read(0..shard.bytes())?).map_err(Error::io(path))?,
             }
         }
         out.commit()

@@ -54,8 +54,7 @@ impl Note {
 
 /// The state of the file that a replay lies in.
 pub(super) fn stamp(path: &Path) -> Result<Stamp> {
-    let file = replay::file_of(path);
-    Ok(Stamp::of(&fs::metadata(&file).map_err(Error::io(path))?))
+    Ok(Stamp::of(&fs::metadata(replay::file_of(path)).map_err(Error::io(path))?))
 }
 
 fn place(cache: &Path, replays: &[PathBuf]) -> PathBuf {

@@ -32,7 +32,7 @@ pub struct Prepared {
     pub warnings: Vec<String>,
 }
 
-/// One of several equal parts of the work: `2/8` is the second of eight.
+/// One of several equal parts of the work: `0/8` to `7/8`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     number: usize,
@@ -41,7 +41,7 @@ pub struct Part {
 
 impl Part {
     /// All of it.
-    pub const ALL: Self = Self { number: 1, of: 1 };
+    pub const ALL: Self = Self { number: 0, of: 1 };
 }
 
 impl FromStr for Part {
@@ -50,8 +50,8 @@ impl FromStr for Part {
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let numbers = text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
         match numbers {
-            Some((number, of)) if (1..=of).contains(&number) => Ok(Self { number, of }),
-            _ => Err(format!("expected the part's number and their count, as 1/8 to 8/8, found '{text}'")),
+            Some((number, of)) if number < of => Ok(Self { number, of }),
+            _ => Err("expected I/N with I from 0 to N - 1".to_owned()),
         }
     }
 }
@@ -128,7 +128,7 @@ pub fn prepare(replays: &[PathBuf], cache: &Path) -> Result<Prepared> {
 /// If the directory cannot be written.
 pub fn encode_part(replays: &[PathBuf], cache: &Path, part: Part) -> Result<Prepared> {
     fs::create_dir_all(cache).map_err(Error::io(cache))?;
-    let own: Vec<&[PathBuf]> = groups(replays).into_iter().skip(part.number - 1).step_by(part.of).collect();
+    let own: Vec<&[PathBuf]> = groups(replays).into_iter().skip(part.number).step_by(part.of).collect();
     let known: Vec<Result<Group>> = own.par_iter().map(|group| known(group, cache)).collect();
     let (mut all, before) = (Prepared::default(), Before { cache, games: OnceLock::new() });
     for (replays, known) in own.into_iter().zip(known) {
@@ -218,7 +218,7 @@ impl Before<'_> {
 /// What a replay was found to be.
 enum Content {
     New(Info, Vec<u8>),
-    Before(Info, Shard),
+    Before(Info, Box<Shard>),
 }
 
 fn encode_group(replays: &[PathBuf], before: &Before) -> Result<Group> {
@@ -227,7 +227,7 @@ fn encode_group(replays: &[PathBuf], before: &Before) -> Result<Group> {
     // No more than these are in memory.
     for window in replays.chunks(2 * rayon::current_num_threads()) {
         // An archive is read from its first member to the last.
-        let in_order = window.iter().any(|path| replay::file_of(path) != *path);
+        let in_order = window.iter().any(|path| replay::file_of(path) != path.as_path());
         let in_order: Vec<Option<_>> = window.iter().map(|path| in_order.then(|| read(path))).collect();
         let read = window.par_iter().zip(in_order).map(|(path, ready)| {
             let (stamp, bytes) = ready.unwrap_or_else(|| read(path));
@@ -241,7 +241,7 @@ fn encode_group(replays: &[PathBuf], before: &Before) -> Result<Group> {
                     writer.add(info, &bytes)?;
                     encoded += 1;
                 }
-                Ok(Content::Before(info, shard)) => writer.keep(info, shard),
+                Ok(Content::Before(info, shard)) => writer.keep(info, *shard),
                 Err(_) => {}
             }
         }
@@ -307,7 +307,7 @@ fn content(path: &Path, bytes: &[u8], before: &Before) -> Result<Content> {
     let source = path.file_name().unwrap_or_default().to_string_lossy();
     let known = before.games().get(&replay);
     if let Some(shard) = known.filter(|shard| shard.frames(0..shard.info.frames).is_ok()) {
-        return Ok(Content::Before(Info { source: source.into_owned(), ..shard.info.clone() }, shard.clone()));
+        return Ok(Content::Before(Info { source: source.into_owned(), ..shard.info.clone() }, Box::new(shard.clone())));
     }
     let game = replay::read_bytes(bytes, path)?;
     game.check().map_err(|e| Error::file(path, e))?;

@@ -366,7 +366,10 @@ fn replays_that_moved_are_not_encoded_again() {
 
 /// Many short replays, two of them alike and one broken.
 fn many(dir: &Path) -> Vec<PathBuf> {
-    let mut replays = write_replays(dir, &[5; 90]);
+    // What lies together follows from the folder's name, too.
+    let dir = dir.join("games");
+    fs::create_dir_all(&dir).unwrap();
+    let mut replays = write_replays(&dir, &[5; 150]);
     fs::copy(&replays[3], &replays[80]).unwrap();
     fs::write(&replays[40], "broken").unwrap();
     replays.sort();
@@ -378,7 +381,7 @@ fn parts_write_the_files_of_the_whole() {
     let dir = tempfile::tempdir().unwrap();
     let replays = many(dir.path());
     let whole = dir.path().join("whole");
-    assert_eq!(prepare(&replays, &whole).unwrap().shards.len(), 88);
+    assert_eq!(prepare(&replays, &whole).unwrap().shards.len(), 148);
     let names = |cache: &Path| -> Vec<(PathBuf, Vec<u8>)> {
         files(cache).into_iter().map(|(path, bytes)| (path.strip_prefix(cache).unwrap().to_owned(), bytes)).collect()
     };
@@ -387,15 +390,15 @@ fn parts_write_the_files_of_the_whole() {
     for of in [1, 2, 3, 50] {
         let cache = dir.path().join(format!("parts{of}"));
         // The last part first.
-        for number in (1..=of).rev() {
+        for number in (0..of).rev() {
             encode_part(&replays, &cache, format!("{number}/{of}").parse().unwrap()).unwrap();
         }
         assert!(names(&cache) == expected, "{of} parts");
         let again = prepare(&replays, &cache).unwrap();
-        assert_eq!((again.encoded, again.shards.len()), (0, 88));
+        assert_eq!((again.encoded, again.shards.len()), (0, 148));
     }
-    for wrong in ["0/2", "3/2", "1", "1/", "/", "a/b", "0/0", "-1/2"] {
-        assert!(wrong.parse::<Part>().unwrap_err().ends_with(&format!("found '{wrong}'")));
+    for wrong in ["2/2", "3/2", "1", "1/", "/", "a/b", "0/0", "-1/2"] {
+        assert!(wrong.parse::<Part>().is_err(), "{wrong}");
     }
 }
 
@@ -405,7 +408,7 @@ fn programs_that_encode_at_once_do_not_harm_each_other() {
     let (replays, cache, alone) = (many(dir.path()), dir.path().join("cache"), dir.path().join("alone"));
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| prepare(&replays, &cache).unwrap())).collect();
-        threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap().shards.len(), 88));
+        threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap().shards.len(), 148));
     });
     prepare(&replays, &alone).unwrap();
     assert!(shards_of(&cache).into_values().eq(shards_of(&alone).into_values()));
@@ -418,12 +421,12 @@ fn a_replay_more_changes_one_file() {
     let (mut replays, cache) = (many(dir.path()), dir.path().join("cache"));
     prepare(&replays, &cache).unwrap();
     let before = shards_of(&cache);
-    let new = dir.path().join("g0505.slp");
+    let new = dir.path().join("games/g0505.slp");
     fs::write(&new, replay::to_bytes(&testing::game(1000, 9)).unwrap()).unwrap();
     replays.push(new);
     replays.sort();
     let all = prepare(&replays, &cache).unwrap();
-    assert_eq!((all.encoded, all.shards.len()), (1, 89));
+    assert_eq!((all.encoded, all.shards.len()), (1, 149));
     let after = shards_of(&cache);
     assert!(before.iter().all(|(path, bytes)| after[path] == *bytes) && after.len() <= before.len() + 2);
 }
@@ -446,6 +449,6 @@ fn shards_alone_are_the_games_of_their_replays() {
     // What another version left there is passed over.
     fs::write(cache.join("old.safetensors"), "old").unwrap();
     let with_old = prepare(&collect(std::slice::from_ref(&cache)).unwrap(), &other).unwrap();
-    assert_eq!(with_old.shards.len(), 88);
+    assert_eq!(with_old.shards.len(), 148);
     assert!(with_old.warnings.iter().any(|w| w.starts_with("passed over: ") && w.contains("old.safetensors")), "{:?}", with_old.warnings);
 }
