@@ -159,7 +159,7 @@ fn many_classes(graph: &mut Graph, logits: Value, uniform: Value, choice: Choice
 }
 
 /// Logits for several components, each under those before it. Operands: the trunk, a random number for each column, the classes of the
-/// frame before, those wanted, and where components have a [`Prior`] those of the frame before that one; results: the logits of all components
+/// frame before, those wanted, and where components have a prior those of the frame before that one; results: the logits of all components
 /// side by side, and the classes.
 #[derive(Debug, Clone)]
 pub struct Autoregressive {
