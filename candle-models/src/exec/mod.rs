@@ -188,6 +188,14 @@ pub trait Executor: Sized {
     fn join_indices(&mut self, parts: &[Self::I]) -> Result<Self::I> {
         self.run(Arc::new(ops::JoinIndices), &[], &parts.iter().collect::<Vec<_>>(), &[])?.into_indices()
     }
+    /// The indices of the frame before, in a sequence's first frame its own; state `[columns]`.
+    fn before(&mut self, ids: &Self::I, state: usize) -> Result<Self::I> {
+        self.run(Arc::new(ops::Before), &[], &[ids], &[state])?.into_indices()
+    }
+    /// A number for each list of digits, which are columns of `ids`.
+    fn joint(&mut self, ids: &[&Self::I], digits: Vec<Vec<ops::Digit>>) -> Result<Self::I> {
+        self.run(Arc::new(ops::JointIndex(digits)), &[], ids, &[])?.into_indices()
+    }
     /// Causal depthwise convolution and SiLU: `weight` `[taps, width]`, state `[taps - 1, width]`.
     fn causal_conv(&mut self, x: &Self::V, weight: &Tensor, bias: &Tensor, state: usize) -> Result<Self::V> {
         let op = ops::CausalConv { weight: weight.clone(), bias: bias.clone() };

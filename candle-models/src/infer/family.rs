@@ -78,6 +78,32 @@ pub trait InferFamily: Family {
         bail!("{}: a {} reads named tensors only, there is nothing to encode", path.display(), self.name())
     }
 
+    /// Adds its own options to `play`.
+    fn play_options(&self, command: Command) -> Command {
+        command
+    }
+
+    /// Decides live, until what it plays is over.
+    ///
+    /// # Errors
+    /// If the bundle or the options do not allow it, or what it plays is lost.
+    fn play(&self, call: &Call) -> Result<()> {
+        bail!("{}: a {} does not play", call.opened.bundle.dir().display(), self.name())
+    }
+
+    /// Adds its own options to `playback`.
+    fn playback_options(&self, command: Command) -> Command {
+        command
+    }
+
+    /// Plays recordings, those that [`collect`](Self::collect) claims, back for [`play`](Self::play).
+    ///
+    /// # Errors
+    /// If one is damaged.
+    fn playback(&self, _recordings: &[PathBuf], _options: &ArgMatches) -> Result<()> {
+        bail!("recordings of a {} are not played back", self.name())
+    }
+
     /// What the columns of its networks' inputs and outputs hold, where that has names.
     fn columns(&self) -> Vec<Columns> {
         Vec::new()

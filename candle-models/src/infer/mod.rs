@@ -25,6 +25,7 @@ mod inspect;
 mod onnx;
 mod options;
 mod output;
+mod play;
 mod run;
 mod tensors;
 
@@ -57,6 +58,10 @@ enum Command {
     Demo(options::Options),
     /// Writes what a bundle's network reads of an input of its family's own kind, a replay say, as named tensors.
     Encode(encode::Arguments),
+    /// Decides live: while a game is played, frame by frame as it arrives, and presses the controller.
+    Play(play::Arguments),
+    /// Plays a recording back in real time, as the program that `play` connects to: to try it without that program.
+    Playback(play::PlaybackArguments),
     /// Draws inputs for models from a seed.
     Generate(generate::Arguments),
     /// Prints a bundle's signature, parameters, size and work per frame, or with --forward its networks as a program in NumPy.
@@ -92,6 +97,8 @@ pub unsafe fn run<A: Into<OsString> + Clone>(registry: &Registry<dyn InferFamily
             Command::Run(arguments) => run::run(registry, arguments, own),
             Command::Demo(options) => run::run(registry, run::Arguments::demo(options), own),
             Command::Encode(arguments) => encode::run(registry, &arguments, own),
+            Command::Play(arguments) => arguments.run(registry, own),
+            Command::Playback(arguments) => arguments.run(registry, own),
             Command::Generate(arguments) => arguments.run(registry),
             Command::Inspect(arguments) => inspect::run(registry, &arguments),
             Command::Export(arguments) => export::run(registry, &arguments, own),
@@ -107,6 +114,8 @@ pub fn command(registry: &Registry<dyn InferFamily>) -> clap::Command {
         .mut_subcommand("run", |command| run::describe(options::extend(command, registry, options::RUN), registry))
         .mut_subcommand("demo", |command| demo::describe(options::extend(command, registry, options::RUN), registry))
         .mut_subcommand("encode", |command| options::extend(command, registry, options::ENCODE))
+        .mut_subcommand("play", |command| options::extend(command, registry, options::PLAY))
+        .mut_subcommand("playback", |command| options::extend(command, registry, options::PLAYBACK))
         .mut_subcommand("generate", |command| generate::describe(command, registry))
         .mut_subcommand("export", |command| options::extend(command, registry, options::EXPORT))
 }

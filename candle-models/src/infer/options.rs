@@ -33,6 +33,10 @@ pub type Adds = fn(&dyn InferFamily, Command) -> Command;
 pub const RUN: Adds = |family, command| family.options(command);
 /// To `encode`.
 pub const ENCODE: Adds = |family, command| family.encode_options(command);
+/// To `play`.
+pub const PLAY: Adds = |family, command| family.play_options(command);
+/// To `playback`.
+pub const PLAYBACK: Adds = |family, command| family.playback_options(command);
 /// To `export`.
 pub const EXPORT: Adds = |family, command| family.export_options(command);
 

@@ -178,11 +178,21 @@ pub enum ActionHeads {
 impl ActionHeads {
     /// Over a trunk of `trunk` values. The components come in the order of their columns, with their names and the widths of the layers inside
     /// those that know no class before them; `stream` is the width of the autoregressive stream and of the layer inside each of its components.
+    /// `given` as [`Autoregressive::new`] has it.
     ///
     /// # Errors
-    /// If autoregressive heads have no component of classes, or a parameter is missing or has another shape.
-    pub fn new(kind: Heads, [trunk, stream]: [usize; 2], components: &[(&str, usize, Head)], params: &Params) -> Result<Self> {
+    /// If autoregressive heads have no component of classes, independent ones a prior, or a parameter is missing or has another shape.
+    pub fn new(
+        kind: Heads,
+        [trunk, stream]: [usize; 2],
+        components: &[(&str, usize, Head)],
+        given: Option<&[&[usize]]>,
+        params: &Params,
+    ) -> Result<Self> {
         if kind == Heads::Independent {
+            if given.is_some() {
+                return Err(Error::config("heads", "a prior needs autoregressive heads"));
+            }
             return Ok(Self::Independent(IndependentHeads::new(trunk, components, params)?));
         }
         let (mut choices, mut numbers) = (Vec::new(), Vec::new());
@@ -197,16 +207,18 @@ impl ActionHeads {
         }
         let behind = |numbers: &[_]| NumbersBehindClasses::new(trunk, &choices, numbers, params);
         let numbers = if numbers.is_empty() { None } else { Some(behind(&numbers)?) };
-        Ok(Self::Autoregressive(Autoregressive::new(trunk, stream, &choices, params)?, numbers))
+        Ok(Self::Autoregressive(Autoregressive::new(trunk, stream, &choices, given, params)?, numbers))
     }
 
-    /// From `trunk` `[rows, width]`. The classes wanted, those of the frame before and the random numbers are inputs of the pass.
-    pub fn forward<E: Executor>(&self, e: &mut E, trunk: &E::V) -> Result<Decision<E::V, E::I>> {
+    /// From `trunk` `[rows, width]`. The classes wanted, those of the frame before and the random numbers are inputs of the pass; a prior asks for
+    /// the classes of the frame before the last.
+    pub fn forward<E: Executor>(&self, e: &mut E, trunk: &E::V, before: Option<&E::I>) -> Result<Decision<E::V, E::I>> {
         match self {
             Self::Independent(heads) => heads.forward(e, trunk),
             Self::Autoregressive(heads, numbers) => {
                 let (wanted, uniform, previous) = (e.indices("action")?, e.input("uniform")?, e.indices("previous_action")?);
-                let (logits, classes) = heads.forward(e, trunk, [&previous, &wanted], &uniform)?;
+                let ids: Vec<&E::I> = [&previous, &wanted].into_iter().chain(before).collect();
+                let (logits, classes) = heads.forward(e, trunk, &ids, &uniform)?;
                 let decision = match numbers {
                     Some(numbers) => numbers.forward(e, trunk, &classes)?,
                     None => Decision { classes: None, numbers: Vec::new(), distributions: Vec::new() },

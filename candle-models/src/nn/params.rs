@@ -132,6 +132,12 @@ impl Params {
         Ok(self.parameter(ParameterSpec::new(self.pp(name).prefix, shape), init)?.tensor)
     }
 
+    /// A parameter that training leaves as it is: no gradient reaches it.
+    pub fn frozen(&self, name: &str, shape: &[usize], init: Init) -> Result<Tensor> {
+        let tensor = self.get(name, shape, init)?;
+        Ok(if tensor.track_op() { tensor.detach() } else { tensor })
+    }
+
     /// The weight `[inputs, outputs]` of a linear layer, which a bundle may hold in 8 bits, and how it was stored.
     pub fn matrix(&self, name: &str, shape: [usize; 2], init: Init) -> Result<(Tensor, Format)> {
         let Parameter { tensor, format } = self.parameter(ParameterSpec::matrix(self.pp(name).prefix, shape), init)?;

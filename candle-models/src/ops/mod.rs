@@ -27,6 +27,7 @@ pub(crate) mod amx;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+mod before;
 mod by_value;
 mod causal_conv;
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub mod gaussian;
 mod gru;
 mod heads;
 mod join;
+mod joint;
 mod linear;
 mod lookup_linear;
 mod mamba;
@@ -61,6 +63,7 @@ mod vnni;
 
 pub use add_rows::*;
 pub use attention::*;
+pub use before::Before;
 pub use causal_conv::*;
 pub use cross_entropy::{LossGroup, cross_entropy, cross_entropy_reference};
 pub(crate) use dropout::dropout_factors;
@@ -70,6 +73,7 @@ pub use fake_quantise::fake_quantise;
 pub use gru::*;
 pub use heads::*;
 pub use join::*;
+pub use joint::{Digit, JointIndex};
 pub use linear::*;
 pub use lookup_linear::*;
 pub use mamba::*;

@@ -57,7 +57,7 @@ fn check_refusal(found: &Answer, code: i32, parts: &[&str]) {
     parts.iter().for_each(|part| assert!(text.contains(part), "{part:?} is not in: {text}"));
 }
 
-fn small() -> PolicyConfig {
+pub fn small() -> PolicyConfig {
     let block = MambaConfig { state: 4, expand: 2, conv: 4 };
     let backbone = BackboneConfig::Mamba { layers: 1, block };
     PolicyConfig { hidden: 16, backbone, embedding: 4, names: vec!["Simulated 2".to_owned(), "Other".to_owned()], ..Default::default() }
@@ -80,14 +80,14 @@ fn save(dir: &Path, config: &PolicyConfig) -> Policy {
 }
 
 /// A folder with a small bundle `policy` and a simulated replay `game.slp`.
-struct Place {
+pub struct Place {
     root: TempDir,
     policy: Policy,
-    game: Game,
+    pub game: Game,
 }
 
 impl Place {
-    fn new(config: &PolicyConfig, frames: usize) -> Self {
+    pub fn new(config: &PolicyConfig, frames: usize) -> Self {
         let root = tempfile::tempdir().unwrap();
         let policy = save(&root.path().join("policy"), config);
         let game = simulate(11, frames);
@@ -95,7 +95,7 @@ impl Place {
         Self { root, policy, game }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
 
@@ -502,7 +502,7 @@ fn the_demo_finds_what_is_shipped_and_says_that_it_is_simulated() {
 fn wrong_calls_end_with_code_2() {
     let place = Place::new(&small(), 10);
     refused([""; 0], 2, &["--help"]);
-    refused(["play"], 2, &["play"]);
+    refused(["perform"], 2, &["perform"]);
     refused(["inspect"], 2, &["BUNDLE"]);
     for (arguments, parts) in [
         (&["--port", "0"][..], &["--port", "1..=4"][..]),

@@ -2,6 +2,8 @@
 // Helpers of tests may unwrap as tests do; the setting in clippy.toml sees `#[test]` functions only.
 #![allow(clippy::unwrap_used)]
 
+#[cfg(feature = "slippi")]
+mod archives;
 mod beam;
 mod bundle;
 #[cfg(feature = "cli")]
@@ -20,6 +22,8 @@ mod infer;
 #[cfg(feature = "cli")]
 mod infer_beam;
 mod ops;
+#[cfg(feature = "cli")]
+mod play;
 mod policies;
 mod policy;
 #[cfg(feature = "cli")]

@@ -244,6 +244,8 @@ struct Heads {
     trunk: usize,
     width: usize,
     components: Vec<(String, Choice)>,
+    /// What the priors know, if there are some.
+    given: Option<&'static [&'static [usize]]>,
 }
 
 impl Heads {
@@ -253,12 +255,12 @@ impl Heads {
             column += columns;
             (format!("c{g}"), Choice { column: column - columns, columns, classes })
         });
-        Self { trunk, width, components: choices.collect() }
+        Self { trunk, width, components: choices.collect(), given: None }
     }
 
     fn network(&self, params: &Params) -> candle_models::Result<Autoregressive> {
         let components: Vec<(&str, Choice)> = self.components.iter().map(|(name, choice)| (name.as_str(), *choice)).collect();
-        Autoregressive::new(self.trunk, self.width, &components, params)
+        Autoregressive::new(self.trunk, self.width, &components, self.given, params)
     }
 
     fn parameters(&self) -> Vec<ParameterSpec> {
@@ -279,16 +281,19 @@ impl Heads {
         Tensor::from_vec((0..rows * limits.len()).map(class).collect::<Vec<_>>(), (rows, limits.len()), &Device::Cpu).unwrap()
     }
 
-    /// Logits and classes on `[x, parameters]`: f32 runs them as one operation, f64 operation by operation.
-    fn run(&self, [previous, wanted]: [&Tensor; 2], x: &[Tensor]) -> Result<(Tensor, Tensor)> {
+    /// Logits and classes on `[x, parameters]`: f32 runs them as one operation, f64 operation by operation. The classes are those of the frame
+    /// before, those wanted, and with priors those of the frame before the last.
+    fn run(&self, classes: &[&Tensor], x: &[Tensor]) -> Result<(Tensor, Tensor)> {
         let given: BTreeMap<String, Tensor> = self.parameters().into_iter().map(|spec| spec.name).zip(x[1..].iter().cloned()).collect();
         let error = |e: candle_models::Error| candle_core::Error::Msg(e.to_string());
         let heads = self.network(&Params::given(given, &Device::Cpu)).map_err(error)?;
         let inputs = NamedTensors::new();
         let mut executor = TensorExecutor::new(&inputs, &[], Vec::new(), &Device::Cpu);
-        let uniform = Tensor::full(-1f32, wanted.dims(), &Device::Cpu)?;
-        let indices = |t: &Tensor| Ok::<_, candle_core::Error>(Indices::new(t.flatten_all()?.to_vec1()?, t.dim(1)?));
-        let (logits, chosen) = heads.forward(&mut executor, &x[0], [&indices(previous)?, &indices(wanted)?], &uniform).map_err(error)?;
+        let uniform = Tensor::full(-1f32, classes[1].dims(), &Device::Cpu)?;
+        let indices = |t: &&Tensor| Ok::<_, candle_core::Error>(Indices::new(t.flatten_all()?.to_vec1()?, t.dim(1)?));
+        let classes = classes.iter().map(indices).collect::<Result<Vec<_>>>()?;
+        let classes: Vec<&Indices> = classes.iter().collect();
+        let (logits, chosen) = heads.forward(&mut executor, &x[0], &classes, &uniform).map_err(error)?;
         Ok((logits, chosen.to_tensor().map_err(error)?))
     }
 }
@@ -304,20 +309,61 @@ fn autoregressive_heads_as_one_operation() {
         let heads = Heads::new(trunk, width, shapes);
         let classes = [heads.classes(rows, 3), heads.classes(rows, 4)];
         let name = format!("heads of {rows} rows, {shapes:?}");
-        check(&name, &heads.inputs(rows), &|x| Ok(heads.run(classes.each_ref(), x)?.0));
+        check(&name, &heads.inputs(rows), &|x| Ok(heads.run(&classes.each_ref(), x)?.0));
         let x: Vec<Tensor> = heads.inputs(rows).iter().map(|x| x.to_dtype(DType::F32).unwrap()).collect();
-        let (logits, chosen) = heads.run(classes.each_ref(), &x).unwrap();
+        let (logits, chosen) = heads.run(&classes.each_ref(), &x).unwrap();
         assert_eq!(flat(&chosen), flat(&classes[1]), "{name}");
         // What is most likely where one class is left open is found operation by operation; given back, it changes nothing.
         let open =
             (0..rows * classes[1].dims()[1]).map(|i| if i % 5 == 0 { SAMPLE } else { flat(&classes[1])[i] as u32 }).collect::<Vec<_>>();
         let open = Tensor::from_vec(open, classes[1].dims(), &Device::Cpu).unwrap();
-        let (sampled, chosen) = heads.run([&classes[0], &open], &x).unwrap();
-        assert_close(&name, &flat(&heads.run([&classes[0], &chosen], &x).unwrap().0), &flat(&sampled), 1e-5);
+        let (sampled, chosen) = heads.run(&[&classes[0], &open], &x).unwrap();
+        assert_close(&name, &flat(&heads.run(&[&classes[0], &chosen], &x).unwrap().0), &flat(&sampled), 1e-5);
         assert!(logits.dims() == sampled.dims());
         let outside = Tensor::full(17u32, classes[1].dims(), &Device::Cpu).unwrap();
-        assert!(heads.run([&classes[0], &outside], &x).is_err() && heads.run([&outside, &classes[0]], &x).is_err(), "{name}");
+        assert!(heads.run(&[&classes[0], &outside], &x).is_err() && heads.run(&[&outside, &classes[0]], &x).is_err(), "{name}");
     }
+}
+
+/// Two buttons, an axis that knows nothing of them, one that knows the axis before it and the second button.
+const GIVEN: &[&[usize]] = &[&[], &[], &[2, 1]];
+
+#[test]
+fn logits_begin_with_the_row_of_a_prior() {
+    let rows = 40;
+    let heads = Heads { given: Some(GIVEN), ..Heads::new(6, 8, &[(2, 2), (1, 5), (1, 3)]) };
+    let [previous, wanted, before] = [3, 4, 5].map(|seed| heads.classes(rows, seed));
+    let x = heads.inputs(rows);
+    let run = |dtype| {
+        let x: Vec<Tensor> = x.iter().map(|x| x.to_dtype(dtype).unwrap()).collect();
+        let with = heads.run(&[&previous, &wanted, &before], &x).unwrap().0;
+        let zeros = heads.parameters().iter().map(|spec| spec.name.ends_with("prior")).collect::<Vec<_>>();
+        let without = x.iter().enumerate().map(|(i, x)| if i > 0 && zeros[i - 1] { x.zeros_like().unwrap() } else { x.clone() });
+        let without = heads.run(&[&previous, &wanted, &before], &without.collect::<Vec<_>>()).unwrap().0;
+        flat(&(with - without).unwrap())
+    };
+    // What the tables say, by the definition of a context.
+    let class = |t: &Tensor, row: usize, column: usize| flat(t)[row * 4 + column] as usize;
+    let table = |name: &str| {
+        let place = heads.parameters().iter().position(|spec| spec.name == format!("{name}.prior")).unwrap();
+        (flat(&x[1 + place]), x[1 + place].dims()[1])
+    };
+    let mut expected = Vec::new();
+    for r in 0..rows {
+        let [a, b, now] = [&previous, &before, &wanted].map(|t| (0..4).map(|c| class(t, r, c)).collect::<Vec<_>>());
+        let (buttons, width) = table("c0");
+        let rows_of = [a[0] * 2 + b[0], 4 + a[1] * 2 + b[1]];
+        expected.extend((0..width).map(|i| rows_of.iter().map(|row| buttons[row * width + i]).sum::<f64>()));
+        let (axis, width) = table("c1");
+        expected.extend(&axis[(a[2] * 5 + b[2]) * width..][..width]);
+        let (last, width) = table("c2");
+        expected.extend(&last[(((a[3] * 3 + b[3]) * 5 + now[2]) * 2 + now[1]) * width..][..width]);
+    }
+    for dtype in [DType::F32, DType::F64] {
+        assert_close(&format!("priors in {dtype:?}"), &run(dtype), &expected, 1e-5);
+    }
+    let unknown = Autoregressive::new(4, 4, &[("a", Choice { column: 0, columns: 1, classes: 3 })], Some(&[&[0]]), &Params::description());
+    assert!(unknown.unwrap_err().to_string().contains("no component before it holds column 0"));
 }
 
 #[test]
@@ -344,7 +390,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
     let floats = normal("floats", &[n, 70]).to_dtype(DType::F32).unwrap();
     let cases: [(&str, &[Tensor], Op); 9] = [
         ("lookup", &lookup, &|x| ops::lookup_linear(&floats, &x[0], &looked_up, index.clone(), &x[1], Some(&x[2]))),
-        ("heads", &head_inputs, &|x| Ok(heads.run(chosen.each_ref(), x)?.0)),
+        ("heads", &head_inputs, &|x| Ok(heads.run(&chosen.each_ref(), x)?.0)),
         ("linear", &linear, &|x| ops::linear(&x[0], &x[1], Some(&x[2]), Activation::Gelu)),
         ("gru", &gru, &|x| Ok(ops::gru(&x[0], &x[1], &x[2], &state, &resets)?.0)),
         ("norm", &norm, &|x| ops::norm(&x[0], NormKind::Layer, 1e-5, &x[1], Some(&x[2]), Activation::Gelu)),

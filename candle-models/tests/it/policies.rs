@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub const CLASSES: [u32; 13] = [2, 2, 2, 2, 2, 2, 2, 2, 17, 17, 17, 17, 5];
 
-/// The family's examples: every backbone with both heads.
+/// The family's examples: every backbone with both heads, and two over count tables.
 pub fn configs() -> Vec<PolicyConfig> {
     PolicyFamily.examples().unwrap().into_iter().map(|manifest| serde_json::from_value(manifest.model).unwrap()).collect()
 }
@@ -22,7 +22,7 @@ pub fn policy(config: &PolicyConfig) -> (Arc<Policy>, Params) {
     let params = Params::init(Random::new(7), &Device::Cpu);
     let policy = Policy::new(config, &params).unwrap();
     for (name, var) in params.vars() {
-        if name.ends_with("chosen") {
+        if name.ends_with("chosen") || name.ends_with("prior") {
             let mut noise = vec![0.0; var.elem_count()];
             Random::new(8).stream(&name).fill_normal(0, &mut noise);
             var.set(&Tensor::from_vec(noise, var.shape(), &Device::Cpu).unwrap().affine(0.3, 0.0).unwrap()).unwrap();

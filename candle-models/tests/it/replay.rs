@@ -240,7 +240,7 @@ fn folders_are_listed_in_order() {
     let expected = vec![path("notes.txt"), path("a.slp"), path("b/1.SLP"), path("b/deep/2.slp")];
     assert_eq!(replay::collect([path("notes.txt"), folder.path().to_owned()]).unwrap(), expected);
     std::fs::create_dir(path("c")).unwrap();
-    assert!(replay::collect([path("c")]).unwrap_err().to_string().ends_with("the folder holds no .slp file"));
+    assert!(replay::collect([path("c")]).unwrap_err().to_string().contains("the folder holds no .slp file"));
     assert!(matches!(replay::collect([path("none")]), Err(Error::Io { .. })));
 }
 

@@ -1,6 +1,8 @@
 //! Training in memory.
 
 use candle_core::DType;
+use candle_models::policy::actions::Action;
+use candle_models::policy::prior;
 use candle_models::policy::replay;
 use candle_models::policy::simulation::simulate;
 use candle_models::policy::{BackboneConfig, Heads};
@@ -58,6 +60,36 @@ fn a_short_run_beats_guessing_by_frequency() {
     assert!(policy < 0.5 * marginal, "policy {policy}, marginal frequencies {marginal} nats a frame");
     let frames = |i: usize| trained.table[i].1.all().frames;
     assert!((0..trained.table.len()).all(|i| frames(i) == 2 * 999), "all rows of the table are about the same frames");
+}
+
+#[test]
+fn a_prior_is_counted_and_training_leaves_it() {
+    let games = games(2, 1, 1000);
+    let run = |prior| {
+        let mut config = config("gru", 1);
+        (config.model.prior, config.trainer.schedule.peak) = (prior, 1e-3);
+        train(config, &games, Order::Epochs)
+    };
+    let sequences: Vec<Vec<Action>> = (0..2)
+        .flat_map(|seed| {
+            let game = simulate(seed, 1000);
+            [0, 1].map(|player| game.frames.iter().map(|frame| Action::from_controller(&frame.players[player].controller)).collect())
+        })
+        .collect();
+    let [with, without] = [true, false].map(run);
+    for (name, table) in prior::fit(&sequences).unwrap() {
+        let found = &with.ended.parameters[&name];
+        let [found, expected] = [found, &table].map(|t| t.flatten_all().unwrap().to_vec1::<f32>().unwrap());
+        assert!(found == expected, "{name} is not what was counted");
+        assert!(!without.ended.parameters.contains_key(&name));
+    }
+    // So few steps teach a network little: what it begins with decides.
+    let total = |trained: &Trained| trained.table.iter().find(|row| row.0.contains("gru")).unwrap().1.all().total();
+    let [with, without] = [&with, &without].map(total);
+    assert!(with < 0.5 * without, "{with} nats a frame with a prior, {without} without");
+    let mut refused = config("gru", 1);
+    (refused.model.prior, refused.model.heads) = (true, Heads::Independent);
+    assert!(Plan::new(refused, &games, Order::Epochs).unwrap_err().to_string().contains("prior"));
 }
 
 /// The losses of all steps of a run of that dtype on the CPU.

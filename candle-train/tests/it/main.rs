@@ -9,6 +9,8 @@ mod beam;
 mod beam_page;
 mod callbacks;
 mod command;
+#[cfg(unix)]
+mod encode;
 mod families;
 #[path = "../../../candle-models/tests/shared/family_names.rs"]
 mod family_names;

@@ -97,6 +97,7 @@ fn apply(operator: &Operator, operands: &[&Tensor]) -> Result<Tensor> {
             x.broadcast_as(&shape)?.where_cond(&y.broadcast_as(&shape)?, &other.broadcast_as(&shape)?)?
         }
         Operator::CastToInt => x.to_dtype(DType::I64)?,
+        Operator::CastToFloat => x.to_dtype(DType::F32)?,
     })
 }
 

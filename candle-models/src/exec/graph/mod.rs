@@ -145,8 +145,10 @@ pub enum Operator {
     Equal,
     /// The second operand where the first is true, else the third.
     Where,
-    /// True and false as 1 and 0.
+    /// True and false as 1 and 0, floats without what stands behind their point.
     CastToInt,
+    /// Integers as floats.
+    CastToFloat,
 }
 
 /// Where a value comes from.

@@ -95,7 +95,7 @@ impl Layers for AgentLayers {
         let x = e.dropout(&x)?;
         let trunk = self.backbone.forward(e, &x)?;
         let trunk = e.dropout(&trunk)?;
-        let Decision { classes, numbers, distributions } = self.heads.forward(e, &trunk)?;
+        let Decision { classes, numbers, distributions } = self.heads.forward(e, &trunk, None)?;
         let mut outputs = Vec::new();
         if let Some((logits, action)) = &classes {
             outputs.extend([Output::Floats(logits.clone()), Output::Indices(action.clone())]);
@@ -204,7 +204,7 @@ fn heads(config: &AgentConfig, trunk: usize, params: &Params) -> Result<ActionHe
     };
     let heads = config.components().map(head);
     let components: Vec<_> = names.iter().zip(heads).map(|(name, head)| (name.as_str(), INNER, head)).collect();
-    ActionHeads::new(config.heads, [trunk, STREAM], &components, params)
+    ActionHeads::new(config.heads, [trunk, STREAM], &components, None, params)
 }
 
 /// `None` where classes are no numbers.

@@ -37,7 +37,7 @@ use crate::tensors::NamedTensors;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 /// Tables that are fitted.
@@ -163,6 +163,18 @@ impl Baselines {
             (table.keys, table.counts) = entries.into_iter().unzip();
         }
         Self { tables }
+    }
+
+    /// Adds what was counted in other games.
+    pub fn merge(&mut self, other: &Self) {
+        for (table, other) in self.tables.iter_mut().zip(&other.tables) {
+            let mut counts: BTreeMap<u32, u32> = table.keys.iter().copied().zip(table.counts.iter().copied()).collect();
+            for (key, count) in other.keys.iter().zip(&other.counts) {
+                let sum = counts.entry(*key).or_insert(0);
+                *sum = sum.saturating_add(*count);
+            }
+            (table.keys, table.counts) = counts.into_iter().unzip();
+        }
     }
 
     /// What each table says of `action` at frame t. `before` holds the actions of t-1 and t-2.

@@ -1,9 +1,9 @@
 //! What a policy is made of, as plain data.
 
 use super::embedding::NAMES;
-use crate::Result;
 pub use crate::nn::{BackboneConfig, Heads};
 use crate::nn::{MambaConfig, within};
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// A policy.
@@ -31,12 +31,14 @@ pub struct PolicyConfig {
     pub names: Vec<String>,
     /// Width of the learned tables of action states and characters.
     pub embedding: usize,
+    /// Whether the logits begin with what count tables say after the last two actions ([`prior`](super::prior)). Autoregressive heads only.
+    pub prior: bool,
 }
 
 impl Default for PolicyConfig {
     fn default() -> Self {
         let backbone = BackboneConfig::Mamba { layers: 2, block: MambaConfig::default() };
-        Self { hidden: 256, backbone, heads: Heads::default(), delay: 0, names: Vec::new(), embedding: 64 }
+        Self { hidden: 256, backbone, heads: Heads::default(), delay: 0, names: Vec::new(), embedding: 64, prior: false }
     }
 }
 
@@ -48,7 +50,8 @@ impl PolicyConfig {
 
     /// `mamba 2x256 state 16, autoregressive heads`.
     pub fn name(&self) -> String {
-        format!("{}, {} heads", self.backbone.name(self.hidden), self.heads.name())
+        let prior = if self.prior { " over count tables" } else { "" };
+        format!("{}, {} heads{prior}", self.backbone.name(self.hidden), self.heads.name())
     }
 
     /// Names the field that is out of range. The limits keep a hostile file from asking for absurd memory.
@@ -57,6 +60,9 @@ impl PolicyConfig {
         within("embedding", self.embedding, 1..=512)?;
         within("delay", self.delay, 0..=18)?;
         within("names", self.names.len(), 0..=NAMES)?;
+        if self.prior && self.heads == Heads::Independent {
+            return Err(Error::config("prior", "expected false with independent heads, found true"));
+        }
         self.backbone.validate(self.hidden)
     }
 }

@@ -23,7 +23,7 @@ impl Family for PolicyFamily {
         Ok(vec![("policy", Arc::new(Policy::new(&bundle.config()?, params)?))])
     }
 
-    /// Every backbone with both heads, small but with odd sizes where the architecture allows.
+    /// Every backbone with both heads, and two over count tables, small but with odd sizes where the architecture allows.
     fn examples(&self) -> Result<Vec<Manifest>> {
         let block = MambaConfig { state: 5, expand: 2, conv: 4 };
         let backbones = [
@@ -41,7 +41,9 @@ impl Family for PolicyFamily {
             ..PolicyConfig::default()
         };
         let configs = backbones.iter().flat_map(|backbone| [Heads::Independent, Heads::Autoregressive].map(|heads| small(backbone, heads)));
-        configs.map(|config| Manifest::new(FAMILY, &config)).collect()
+        // With and without a memory of its own.
+        let priors = backbones.iter().take(2).map(|backbone| PolicyConfig { prior: true, ..small(backbone, Heads::Autoregressive) });
+        configs.chain(priors).map(|config| Manifest::new(FAMILY, &config)).collect()
     }
 
     fn files(&self) -> &'static [&'static str] {

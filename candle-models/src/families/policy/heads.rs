@@ -1,25 +1,29 @@
 //! The heads of an action: six components in order (buttons, main stick x and y, c-stick x and y, shoulder).
 
+use super::PolicyConfig;
 use super::actions::{BUTTONS, COMPONENTS, GROUPS};
 use crate::Result;
 use crate::exec::Choice;
-use crate::nn::{ActionHeads, Head, Heads, Params};
+use crate::nn::{ActionHeads, Head, Params};
 
 /// Width of the autoregressive stream and of the layer inside each component.
 const STREAM: usize = 128;
 /// Names of the groups in parameter names.
-const KEYS: [&str; GROUPS] = ["buttons", "main_x", "main_y", "c_x", "c_y", "shoulder"];
+pub(super) const KEYS: [&str; GROUPS] = ["buttons", "main_x", "main_y", "c_x", "c_y", "shoulder"];
+/// Columns of the same frame that a component's prior knows beside the component's own last two classes: the x axis of its stick, or both
+/// shoulder buttons.
+pub(super) const GIVEN: [&[usize]; GROUPS] = [&[], &[], &[BUTTONS], &[], &[BUTTONS + 2], &[5, 6]];
 /// Widths of the layers inside independent components.
 const WIDTHS: [usize; GROUPS] = [64, 64, 64, 64, 64, 32];
 
 /// Heads of that kind over a trunk of `trunk` values.
-pub(super) fn new(kind: Heads, trunk: usize, params: &Params) -> Result<ActionHeads> {
+pub(super) fn new(config: &PolicyConfig, params: &Params) -> Result<ActionHeads> {
     let components: [_; GROUPS] = std::array::from_fn(|g| (KEYS[g], WIDTHS[g], Head::Classes(choice(g))));
-    ActionHeads::new(kind, [trunk, STREAM], &components, params)
+    ActionHeads::new(config.heads, [config.trunk(), STREAM], &components, config.prior.then_some(&GIVEN[..]), params)
 }
 
 /// The columns of the action that group `g` holds: the eight buttons together, then one column each.
-fn choice(g: usize) -> Choice {
+pub(super) fn choice(g: usize) -> Choice {
     let (column, columns) = if g == 0 { (0, BUTTONS) } else { (BUTTONS + g - 1, 1) };
     Choice { column, columns, classes: COMPONENTS[column].classes as usize }
 }

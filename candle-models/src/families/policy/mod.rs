@@ -34,6 +34,7 @@ mod heads;
 #[cfg(feature = "cli")]
 mod infer;
 mod model;
+pub mod prior;
 #[cfg(feature = "slippi")]
 pub mod replay;
 pub mod simulation;

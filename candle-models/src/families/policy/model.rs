@@ -45,6 +45,8 @@ pub struct PolicyLayers {
     backbone: Backbone,
     heads: ActionHeads,
     value: [Linear; 2],
+    /// With a prior: the number of the state that keeps the action of the last frame.
+    kept: Option<usize>,
 }
 
 impl Policy {
@@ -56,6 +58,8 @@ impl Policy {
         let ids: Vec<u32> = (0..IDS).map(id_limit).collect();
         let mut state = Vec::new();
         let backbone = Backbone::new(&config.backbone, config.hidden, params, &mut state)?;
+        let kept = config.prior.then_some(state.len());
+        state.extend(kept.map(|_| TensorSpec::f32("kept_action", &[ACTION]).says("classes of the last action, each plus one")));
         let signature = Signature {
             inputs: vec![
                 TensorSpec::f32("features", &[WIDTH]).says("what the game shows, as the embedding lays it out"),
@@ -83,8 +87,9 @@ impl Policy {
             input: Linear::new(WIDTH + IDS * embedding, first, &params.pp("input"))?,
             input_norm: Norm::layer(first, &params.pp("input_norm"))?,
             backbone,
-            heads: heads::new(config.heads, trunk, &params.pp("heads"))?,
+            heads: heads::new(config, &params.pp("heads"))?,
             value: [Linear::new(trunk, VALUE, &params.pp("value.0"))?, Linear::new(VALUE, 1, &params.pp("value.1"))?],
+            kept,
             config: config.clone(),
         };
         Self::of((super::FAMILY, config), signature, params.device(), layers)
@@ -132,7 +137,14 @@ impl Layers for PolicyLayers {
         let critic = e.linear(&critic, &self.value[0], Activation::Relu)?;
         let value = e.linear(&critic, &self.value[1], Activation::None)?;
         let trunk = e.dropout(&trunk)?;
-        let (logits, action) = self.heads.forward(e, &trunk)?.into_classes()?;
+        let before = match self.kept {
+            Some(state) => {
+                let previous = e.indices("previous_action")?;
+                Some(e.before(&previous, state)?)
+            }
+            None => None,
+        };
+        let (logits, action) = self.heads.forward(e, &trunk, before.as_ref())?.into_classes()?;
         Ok(vec![Output::Floats(logits), Output::Floats(value), Output::Indices(action)])
     }
 }

@@ -22,13 +22,22 @@ use peppi::io::slippi::FILE_SIGNATURE;
 use peppi::io::slippi::de::{self, Event, ParseState};
 
 use super::game::{Controller, Fighter, Frame, Game, Player, PlayerFrame, Projectile};
+use crate::files::read_limited;
 use crate::{Error, Result};
 
+mod archive;
+mod arrivals;
 mod write;
+pub use archive::file_of;
+pub(super) use arrivals::Sizes;
+pub use arrivals::{Arrival, Arrivals};
 pub use write::{FORMAT, to_bytes, write};
 
 /// Largest file that is read: about an hour and a half of play, ten times the longest timed game.
 pub const MAX_BYTES: u64 = 128 << 20;
+
+/// Bytes of a replay before its events: the signature and how many bytes of events there are, 0 while it is being recorded.
+pub const HEADER_BYTES: usize = FILE_SIGNATURE.len() + 4;
 
 /// How many frames back a rollback may reach. The game itself rolls back at most 7.
 pub const MAX_ROLLBACK: usize = 128;
@@ -65,22 +74,28 @@ pub fn read_bytes(bytes: &[u8], name: impl AsRef<Path>) -> Result<Game> {
     read_bytes(bytes, name.as_ref())
 }
 
-/// The replays among files and folders: a file as it is named, a folder's `.slp` files (any depth) in sorted order.
+/// The replays among files, folders and archives: a file as it is named, a folder's `.slp` files (any depth) in sorted order, those of an archive
+/// (`.zip`, `.tar`, `.tar.gz`, `.tgz`) in its own order and as paths below it: `games.zip/a.slp`, which [`read`] and its like take too. Archives in
+/// a folder are not looked into.
 ///
 /// # Errors
-/// [`Error::Io`] for a path that does not exist or cannot be listed; [`Error::File`] for a folder without replays.
+/// [`Error::Io`] for a path that does not exist or cannot be listed; [`Error::File`] for a folder or an archive without replays, and for an archive
+/// that is damaged, unpacks to far more than replays would, or has a member that names a place outside of it.
 pub fn collect<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
         let path = path.as_ref();
-        if !path.metadata().map_err(Error::io(path))?.is_dir() {
-            files.push(path.to_owned());
+        if !file_of(path).metadata().map_err(Error::io(path))?.is_dir() {
+            match archive::is_archive(path) {
+                true => files.extend(archive::list(path)?),
+                false => files.push(path.to_owned()),
+            }
             continue;
         }
         let before = files.len();
         collect_folder(path, &mut files)?;
         if files.len() == before {
-            return Err(Error::file(path, "the folder holds no .slp file"));
+            return Err(Error::file(path, "the folder holds no .slp file (archives in it are to be named themselves)"));
         }
         files[before..].sort();
     }
@@ -95,11 +110,27 @@ fn collect_folder(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
         let kind = entry.file_type().map_err(Error::io(&path))?;
         if kind.is_dir() {
             collect_folder(&path, files)?;
-        } else if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("slp")) && path.is_file() {
+        } else if is_replay(&path) && path.is_file() {
             files.push(path);
         }
     }
     Ok(())
+}
+
+/// Whether a path is called as replays are.
+pub fn is_replay(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("slp"))
+}
+
+/// The bytes of a replay, which may lie in an archive.
+///
+/// # Errors
+/// [`Error::Io`] when it cannot be read, [`Error::File`] when it is larger than [`MAX_BYTES`] or the archive is damaged.
+pub fn bytes(path: &Path) -> Result<Vec<u8>> {
+    match file_of(path) {
+        archive if archive != path => archive::read(archive, path),
+        _ => read_limited(path, MAX_BYTES),
+    }
 }
 
 /// Reads a replay frame by frame, in constant memory: an iterator over the frames that [`Game::frames`] would hold.
@@ -115,10 +146,39 @@ pub struct Reader<R> {
     done: bool,
 }
 
-impl Reader<BufReader<File>> {
+/// A replay's file, or its bytes where it lies in an archive.
+pub enum Input {
+    /// A file.
+    File(BufReader<File>),
+    /// Bytes.
+    Bytes(Cursor<Vec<u8>>),
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.read(buffer),
+            Self::Bytes(bytes) => bytes.read(buffer),
+        }
+    }
+}
+
+impl Seek for Input {
+    fn seek(&mut self, position: SeekFrom) -> io::Result<u64> {
+        match self {
+            Self::File(file) => file.seek(position),
+            Self::Bytes(bytes) => bytes.seek(position),
+        }
+    }
+}
+
+impl Reader<Input> {
     /// Opens a replay; the errors are those of [`read`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
+        if file_of(path) != path {
+            return Self::new(Input::Bytes(Cursor::new(bytes(path)?)), path);
+        }
         let file = File::open(path).map_err(Error::io(path))?;
         let data = file.metadata().map_err(Error::io(path))?;
         if data.is_dir() {
@@ -127,7 +187,7 @@ impl Reader<BufReader<File>> {
         if data.len() > MAX_BYTES {
             return Err(Error::file(path, format!("{} bytes are too many for a replay (at most {MAX_BYTES})", data.len())));
         }
-        Self::new(BufReader::with_capacity(64 << 10, file), path)
+        Self::new(Input::File(BufReader::with_capacity(64 << 10, file)), path)
     }
 }
 
@@ -138,20 +198,17 @@ impl<R: Read + Seek> Reader<R> {
     }
 
     fn start(mut input: R) -> Result<Self, String> {
-        let mut head = [0; FILE_SIGNATURE.len()];
+        let mut head = [0; HEADER_BYTES];
         match input.read_exact(&mut head) {
-            Ok(()) if head == FILE_SIGNATURE => {}
-            Ok(()) => return Err("not a Slippi replay: the signature is missing".to_owned()),
+            Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err("too short for a Slippi replay".to_owned()),
             Err(error) => return Err(error.to_string()),
         }
-        let mut declared = [0; 4];
-        input.read_exact(&mut declared).map_err(|_| "too short for a Slippi replay")?;
+        let declared = declared_bytes(&head)?;
         let mut input = Counted { inner: input, count: 0 };
         let mut parser = Parser::start(&mut input)?;
-        let declared = u64::from(u32::from_be_bytes(declared));
         let (players, recorded) = parser.players(|parser| read_metadata(&mut input, declared, parser))?;
-        let game = Game { stage: parser.state.start().stage, version: parser.version(), players, recorded, ..Game::default() };
+        let game = Game { stage: parser.stage(), version: parser.version(), players, recorded, ..Game::default() };
         let window = VecDeque::with_capacity(MAX_ROLLBACK + 1);
         Ok(Self { input, parser, game, window, declared, done: false })
     }
@@ -210,12 +267,9 @@ impl<R: Read + Seek> Reader<R> {
             self.window.push_back(frame);
             return Ok(());
         };
-        let (first, last, id) = (i64::from(first.id), i64::from(last.id), i64::from(frame.id));
-        match usize::try_from(id - first) {
-            Ok(index) if id <= last => self.window[index] = frame,
-            Ok(_) if id == last + 1 => self.window.push_back(frame),
-            Ok(_) => return Err(format!("frame {id} follows frame {last}: frames are missing")),
-            Err(_) => return Err(format!("frame {id} after frame {last} is no rollback: it reaches back more than {MAX_ROLLBACK} frames")),
+        match place(first.id, last.id, frame.id)? {
+            index if index == self.window.len() => self.window.push_back(frame),
+            index => self.window[index] = frame,
         }
         Ok(())
     }
@@ -242,6 +296,23 @@ impl<R: Read + Seek> Iterator for Reader<R> {
     }
 }
 
+/// How many bytes of events a file's header declares.
+pub(super) fn declared_bytes(head: &[u8; HEADER_BYTES]) -> Result<u64, String> {
+    match head.strip_prefix(&FILE_SIGNATURE) {
+        Some(&[a, b, c, d]) => Ok(u64::from(u32::from_be_bytes([a, b, c, d]))),
+        _ => Err("not a Slippi replay: the signature is missing".to_owned()),
+    }
+}
+
+/// Where a frame belongs among the frames `first` to `last`, which a rollback may replace: on one of them, or right behind.
+fn place(first: i32, last: i32, id: i32) -> Result<usize, String> {
+    match usize::try_from(i64::from(id) - i64::from(first)) {
+        Ok(index) if i64::from(id) <= i64::from(last) + 1 => Ok(index),
+        Ok(_) => Err(format!("frame {id} follows frame {last}: frames are missing")),
+        Err(_) => Err(format!("frame {id} after frame {last} is no rollback: it reaches back more than {MAX_ROLLBACK} frames")),
+    }
+}
+
 /// What an event brought.
 #[expect(clippy::large_enum_variant, reason = "one at a time, on the stack: a box would be an allocation per frame")]
 enum Progress {
@@ -257,6 +328,8 @@ struct Parser {
     header: Vec<u8>,
     rows: Rows,
     open: Option<OpenFrame>,
+    /// Up to which frame nothing is rolled back any more, by the end of the last frame; formats before 3.7 do not say.
+    settled: Option<i32>,
 }
 
 /// How many rows were converted, for both players and their followers.
@@ -278,12 +351,16 @@ impl Parser {
     fn start(input: &mut impl Read) -> Result<Self, String> {
         let mut header = Vec::new();
         let state = guarded(|| de::parse_start(Tee { inner: input, copy: &mut header }, None))?;
-        Ok(Self { state, header, rows: Rows::default(), open: None })
+        Ok(Self { state, header, rows: Rows::default(), open: None, settled: None })
     }
 
     fn version(&self) -> (u8, u8, u8) {
         let version = self.state.start().slippi.version;
         (version.0, version.1, version.2)
+    }
+
+    fn stage(&self) -> u16 {
+        self.state.start().stage
     }
 
     fn gte(&self, major: u8, minor: u8) -> bool {
@@ -363,6 +440,8 @@ impl Parser {
         self.rows = count_rows(self.state.frames());
         let open = self.open.take().ok_or("a frame ends that did not start")?;
         let id = open.frame.id;
+        let end = self.state.frames().end.as_ref();
+        self.settled = end.and_then(|end| end.latest_finalized_frame.as_ref()).map(|column| last(column.values()));
         if self.rows.frames >= ROWS {
             self.state = guarded(|| de::parse_start(self.header.as_slice(), None))?;
             self.rows = Rows::default();

@@ -219,6 +219,7 @@ impl<'a> Function<'a> {
             Operator::ReduceMean => (None, method("mean(-1, keepdims=True)".to_owned())),
             Operator::ReduceSum { axis } => (None, method(format!("sum({axis})"))),
             Operator::CastToInt => (None, method("astype(np.int64)".to_owned())),
+            Operator::CastToFloat => (None, method("astype(np.float32)".to_owned())),
             Operator::Concat { axis } => (None, Expression::atom(format!("np.concatenate([{}], {axis})", list()))),
             Operator::Slice { axis, start, len } => (None, places(*axis, format!("{start}:{}", start + len))),
             Operator::Gather => (None, places(0, operand(1).text.clone())),

@@ -201,6 +201,7 @@ impl Writer {
             Operator::Equal => ("Equal", vec![]),
             Operator::Where => ("Where", vec![]),
             Operator::CastToInt => ("Cast", vec![int("to", Element::Int64 as i64)]),
+            Operator::CastToFloat => ("Cast", vec![int("to", Element::Float as i64)]),
         };
         self.node(op_type, operands, name, attributes)
     }

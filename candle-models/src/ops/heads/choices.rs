@@ -79,6 +79,8 @@ struct ChoicesOp {
     column_group: Vec<usize>,
     /// Rows of the stacked tables by row and column: the classes of the frame before, and those chosen.
     rows: [Vec<u32>; 2],
+    /// What the logits begin with, `[rows, logits]`.
+    offsets: Option<Vec<f32>>,
     kept: OnceLock<Kept>,
 }
 
@@ -160,7 +162,12 @@ impl ChoicesOp {
                 }
             }
             activate(Activation::Relu, inner);
-            out.chunks_mut(logits).for_each(|row| row.copy_from_slice(p.out_bias));
+            for (i, row) in out.chunks_mut(logits).enumerate() {
+                row.copy_from_slice(p.out_bias);
+                if let Some(offsets) = &self.offsets {
+                    add_into(row, &offsets[(task * TASK_ROWS + i) * logits..][..logits]);
+                }
+            }
             let inner = Rows { data: inner, rows: inner.len() / all, width: all, stride: all };
             for (g, (start, n)) in self.starts().enumerate() {
                 let weight = Operand::new(&p.out[start * s..][..n * s], n);
@@ -280,16 +287,27 @@ impl CustomOp2 for ChoicesOp {
 }
 
 /// The logits `[rows, all components' logits]` over the trunk `x` `[rows, D]`. `rows`: for every row and column, the row of the
-/// tables (all components' one below the other) of the class of the frame before, and of the class chosen. f32 on the CPU.
-pub(crate) fn choices(x: &Tensor, groups: Vec<ChoiceGroup>, weights: &ChoiceWeights, rows: [Vec<u32>; 2]) -> Result<Tensor> {
+/// tables (all components' one below the other) of the class of the frame before, and of the class chosen. `offsets`: what the logits begin with,
+/// without a gradient. f32 on the CPU.
+pub(crate) fn choices(
+    x: &Tensor,
+    groups: Vec<ChoiceGroup>,
+    weights: &ChoiceWeights,
+    rows: [Vec<u32>; 2],
+    offsets: Option<Vec<f32>>,
+) -> Result<Tensor> {
     let (trunk, width) = weights.stream[0].dims2()?;
     let column_group = groups.iter().enumerate().flat_map(|(g, group)| vec![g; group.columns]).collect();
-    let op = ChoicesOp { groups, trunk, width, column_group, rows, kept: OnceLock::new() };
+    let op = ChoicesOp { groups, trunk, width, column_group, rows, offsets, kept: OnceLock::new() };
     let flat = weights.all().into_iter().map(Tensor::flatten_all).collect::<Result<Vec<_>>>()?;
     let packed = Tensor::cat(&flat, 0)?;
     let classes: usize = op.groups.iter().map(|g| g.columns * g.classes).sum();
     let fits = |indices: &Vec<u32>| indices.len() == x.dims()[0] * op.column_group.len() && indices.iter().all(|i| (*i as usize) < classes);
-    if x.dim(1)? != trunk || packed.elem_count() != op.lengths().iter().sum::<usize>() || !op.rows.iter().all(fits) {
+    if x.dim(1)? != trunk
+        || packed.elem_count() != op.lengths().iter().sum::<usize>()
+        || !op.rows.iter().all(fits)
+        || op.offsets.as_ref().is_some_and(|offsets| offsets.len() != x.dims()[0] * op.logits())
+    {
         bail!("choices: rows {:?} and {} parameters for {:?}", x.dims(), packed.elem_count(), op.groups);
     }
     x.contiguous()?.apply_op2(&packed, op)

@@ -10,6 +10,9 @@ const HEADS: Kernel = Kernel { source: &SOURCE, name: "heads" };
 /// Threads of a row's heads: four share the inputs of each of 128 columns.
 const HEAD_THREADS: usize = 512;
 
+/// Columns of its frame that a prior can know: `GIVEN` in `heads.cu`.
+pub(crate) const GIVEN: usize = 2;
+
 /// A component of [`Heads`], `Group` in `heads.cu`: addresses of its parameters, biases in f32.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadGroup {
@@ -19,17 +22,25 @@ pub(crate) struct HeadGroup {
     pub out: u64,
     pub out_bias: u64,
     pub chosen: u64,
+    /// 0 for none.
+    pub prior: u64,
     pub column: u32,
     pub columns: u32,
     pub classes: u32,
     pub logits: u32,
+    /// Of a column of the prior.
+    pub contexts: u32,
+    pub given_count: u32,
+    /// Column and number of classes.
+    pub given: [[u32; 2]; GIVEN],
 }
 
 impl HeadGroup {
     /// Its words in memory, as the device reads them.
     pub fn words(&self) -> impl Iterator<Item = u32> + use<> {
-        let addresses = [self.hidden, self.hidden_bias, self.previous, self.out, self.out_bias, self.chosen];
-        let numbers = [self.column, self.columns, self.classes, self.logits];
+        let addresses = [self.hidden, self.hidden_bias, self.previous, self.out, self.out_bias, self.chosen, self.prior];
+        let numbers = [self.column, self.columns, self.classes, self.logits, self.contexts, self.given_count];
+        let numbers = numbers.into_iter().chain(self.given.into_iter().flatten());
         addresses.into_iter().flat_map(|a| [a as u32, (a >> 32) as u32]).chain(numbers)
     }
 }
@@ -44,6 +55,8 @@ pub(crate) struct Heads {
     pub out: Matrix,
     pub previous: Matrix,
     pub wanted: Matrix,
+    /// The classes of the frame before that of `previous`; [`Matrix::NONE`] without priors.
+    pub before: Matrix,
     /// f32.
     pub uniform: Matrix,
     pub stream: u64,

@@ -62,6 +62,9 @@ void choose(const Choose<T>& a) {
 }
 KERNELS(choose, Choose)
 
+// Columns of its frame that a prior can know.
+#define GIVEN 2
+
 // A component: `HeadGroup` in heads.rs.
 template <typename T>
 struct Group {
@@ -71,10 +74,14 @@ struct Group {
     const T* out;       // [width, logits]
     const float* out_bias;
     const T* chosen;  // [columns * classes, width]; null behind the last
+    const T* prior;   // [columns * contexts, logits]; null for none
     u32 column;
     u32 columns;
     u32 classes;
     u32 logits;
+    u32 contexts;
+    u32 given_count;
+    u32 given[GIVEN][2];  // columns of this frame and their numbers of classes
 };
 
 template <typename T>
@@ -84,6 +91,7 @@ struct Heads {
     Rows<u32> out;
     Rows<const u32> previous;
     Rows<const u32> wanted;
+    Rows<const u32> before;  // the frame before that of `previous`
     Rows<const float> uniform;
     const T* stream;  // [trunk, width]
     const float* stream_bias;
@@ -114,6 +122,15 @@ inline void block_product(const float* x, u32 inputs, const T* w, const float* b
     }
 }
 
+// The context of a component's column: its classes in the last two frames, and what components before it have chosen in this one.
+template <typename T>
+inline u64 context(const Heads<T>& a, const Group<T>& group, u32 row, u32 c) {
+    u32 column = group.column + c;
+    u64 number = (u64)a.previous.row(row)[column] * group.classes + a.before.row(row)[column];
+    for (u32 k = 0; k < group.given_count; k++) number = number * group.given[k][1] + a.out.row(row)[group.given[k][0]];
+    return number;
+}
+
 template <typename T>
 void heads(const Heads<T>& a) {
     extern __shared__ float shared[];
@@ -138,6 +155,14 @@ void heads(const Heads<T>& a) {
         }
         __syncthreads();
         block_product(hidden, a.width, group.out, group.out_bias, group.logits, logits + done, partial);
+        if (group.prior) {
+            for (u32 i = threadIdx.x; i < group.logits; i += blockDim.x) {
+                float sum = logits[done + i];
+                for (u32 c = 0; c < group.columns; c++) sum += load(group.prior + (c * group.contexts + context(a, group, row, c)) * group.logits + i);
+                logits[done + i] = sum;
+            }
+            __syncthreads();
+        }
         if (threadIdx.x < group.columns) {
             u32 column = group.column + threadIdx.x, per = group.logits / group.columns;
             u32 want = a.wanted.row(row)[column];

@@ -7,12 +7,12 @@ pub(crate) mod cuda;
 
 pub(crate) use choices::{ChoiceGroup, ChoiceWeights, choices};
 
-use super::{Activation, Linear, is_on_host};
+use super::{Activation, Digit, JointIndex, Linear, add_into, is_on_host};
 use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{Graph, Operator, Value};
 use crate::exec::program::{Slot, Wires};
 use crate::exec::tensors::{Indices, TensorPass};
-use crate::exec::{Block, Choice, Executor, Operation, SAMPLE, Size, Target, Values, Widths, Work, operands, pick, same_width};
+use crate::exec::{Block, Choice, Executor, Operation, SAMPLE, Size, Target, Values, Widths, Work, host, operands, pick, same_width};
 use crate::{Error, Result};
 use candle_core::{DType, Tensor};
 
@@ -159,7 +159,8 @@ fn many_classes(graph: &mut Graph, logits: Value, uniform: Value, choice: Choice
 }
 
 /// Logits for several components, each under those before it. Operands: the trunk, a random number for each column, the classes of the
-/// frame before, those wanted; results: the logits of all components side by side, and the classes.
+/// frame before, those wanted, and where components have a prior those of the frame before that one; results: the logits of all components
+/// side by side, and the classes.
 #[derive(Debug, Clone)]
 pub struct Autoregressive {
     /// The trunk into the stream.
@@ -182,12 +183,93 @@ pub(crate) struct HeadComponent {
     pub columns: Vec<(usize, usize)>,
     /// The same inside the component's own classes.
     pub own: Vec<(usize, usize)>,
+    pub prior: Option<Prior>,
+}
+
+/// Where a component's logits begin: a row of a table for each of its columns, by the classes that the column had in the last two frames and
+/// those that columns before it have in this one. Learned elsewhere: it has no gradient.
+#[derive(Debug, Clone)]
+pub(crate) struct Prior {
+    /// `[columns * contexts, logits]`.
+    pub table: Tensor,
+    /// Columns of this frame's action that the context knows, and how many classes each has. They belong to components before.
+    pub given: Vec<(usize, usize)>,
+}
+
+impl Prior {
+    /// Contexts of a column of `choice`, where those columns are given.
+    pub fn contexts(choice: Choice, given: &[(usize, usize)]) -> usize {
+        choice.classes * choice.classes * given.iter().map(|(_, classes)| classes).product::<usize>()
+    }
+
+    /// The digits of each column's context: operand 0 is the action of the last frame, 1 that of the one before, and `chosen` says where a column of
+    /// this frame lies.
+    fn digits(&self, choice: Choice, chosen: impl Fn(usize) -> (usize, usize)) -> Vec<Vec<Digit>> {
+        let given = |&(column, values): &(usize, usize)| {
+            let (operand, column) = chosen(column);
+            Digit { operand, column, values }
+        };
+        let of = |column: usize| {
+            let own = [0, 1].map(|operand| Digit { operand, column, values: choice.classes });
+            own.into_iter().chain(self.given.iter().map(given)).collect()
+        };
+        (choice.column..choice.column + choice.columns).map(of).collect()
+    }
+
+    /// Columns of the contexts' numbers, and the table row that number 0 of each means.
+    fn rows(&self, choice: Choice) -> Vec<(usize, usize)> {
+        (0..choice.columns).map(|i| (i, i * Self::contexts(choice, &self.given))).collect()
+    }
 }
 
 impl Autoregressive {
     /// What is chosen, in its order.
     pub(crate) fn choices(&self) -> impl Iterator<Item = Choice> {
         self.components.iter().map(|c| c.choice)
+    }
+
+    /// Where `compose` has a column of this frame: the operand behind the two frames that is its component's, and the column there.
+    fn place(&self, column: usize) -> (usize, usize) {
+        let holds = |choice: &Choice| (choice.column..choice.column + choice.columns).contains(&column);
+        let component = self.choices().position(|choice| holds(&choice)).unwrap_or(self.components.len());
+        (2 + component, column - self.choices().nth(component).map_or(0, |choice| choice.column))
+    }
+
+    /// Whether the action of the frame before the last is an operand.
+    fn has_prior(&self) -> bool {
+        self.components.iter().any(|c| c.prior.is_some())
+    }
+
+    /// The classes of the frame before, those wanted, and those of the frame before that one, if they are asked for.
+    fn classes<'a, T>(&self, ids: &[&'a T]) -> Result<(&'a T, &'a T, Option<&'a T>)> {
+        if !self.has_prior() {
+            let [previous, wanted] = operands(self.name(), ids)?;
+            return Ok((previous, wanted, None));
+        }
+        let [previous, wanted, before] = operands(self.name(), ids)?;
+        Ok((previous, wanted, Some(before)))
+    }
+
+    /// What the components' priors say where all classes are given, `[rows, logits]`; nothing without priors.
+    fn offsets(&self, (previous, wanted, before): (&Indices, &Indices, Option<&Indices>)) -> Result<Option<Vec<f32>>> {
+        let Some(before) = before else { return Ok(None) };
+        let width: usize = self.choices().map(|c| c.logits()).sum();
+        let mut all = vec![0.0; previous.rows().count() * width];
+        let mut start = 0;
+        for HeadComponent { choice, prior, .. } in &self.components {
+            if let Some(prior) = prior {
+                let operands = [previous, before, wanted];
+                let contexts = JointIndex(prior.digits(*choice, |column| (2, column))).indices(&operands);
+                let (table, rows) = (host(&prior.table)?, prior.rows(*choice));
+                for (contexts, out) in contexts.rows().zip(all.chunks_mut(width)) {
+                    for (number, (_, first)) in contexts.iter().zip(&rows) {
+                        add_into(&mut out[start..start + choice.logits()], &table[(*number as usize + first) * choice.logits()..]);
+                    }
+                }
+            }
+            start += choice.logits();
+        }
+        Ok(Some(all))
     }
 
     /// Shapes and parameters, for all components as one operation.
@@ -211,10 +293,11 @@ impl Operation for Autoregressive {
     }
 
     fn widths(&self, x: &[usize], ids: &[usize]) -> Result<Widths> {
-        let ([trunk, uniform], [previous, wanted]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        let (ids, [trunk, uniform]) = (ids.iter().collect::<Vec<_>>(), operands(self.name(), x)?);
+        let (previous, wanted, before) = self.classes(&ids)?;
         same_width("the trunk of heads", trunk, self.stream.weight.dim(0)?)?;
         let columns = self.choices().map(|c| c.column + c.columns).max().unwrap_or(0);
-        if columns > uniform.min(previous).min(wanted) {
+        if columns > uniform.min(*previous).min(*wanted).min(*before.unwrap_or(previous)) {
             let found = format!("{previous}, {wanted} and {uniform}");
             return Err(Error::Input(format!("autoregressive: {columns} columns of classes and random numbers, found {found}")));
         }
@@ -234,7 +317,8 @@ impl Operation for Autoregressive {
         if !self.is_one_on_tensors(pass, x, ids) {
             return self.reference(pass, x, ids);
         }
-        let ([trunk, _], [previous, wanted]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        let ([trunk, _], classes) = (operands(self.name(), x)?, self.classes(ids)?);
+        let (previous, wanted, _) = classes;
         let (mut parts, mut columns, mut base) = (Vec::new(), Vec::new(), 0);
         for choice in self.choices() {
             previous.classes(choice)?;
@@ -244,21 +328,37 @@ impl Operation for Autoregressive {
         }
         let (groups, weights) = self.weights()?;
         let rows = [previous.shifted(&columns), wanted.shifted(&columns)];
-        let classes = Indices::join(&parts.iter().collect::<Vec<_>>());
-        Ok(Values { floats: vec![choices(trunk, groups, &weights, rows)?], ids: vec![classes] })
+        let logits = choices(trunk, groups, &weights, rows, self.offsets(classes)?)?;
+        Ok(Values { floats: vec![logits], ids: vec![Indices::join(&parts.iter().collect::<Vec<_>>())] })
     }
 
     #[cfg(feature = "cuda")]
     fn launch(&self, wires: &Wires, compiler: &mut crate::exec::cuda::Compiler) -> Result<Option<crate::exec::cuda::Run>> {
         use cuda::{HeadGroup, Heads};
-        let ([trunk, uniform], [previous, wanted]) = (operands(self.name(), &wires.x)?, operands(self.name(), &wires.ids)?);
+        let [trunk, uniform] = operands(self.name(), &wires.x)?;
+        let (previous, wanted, before) = self.classes(&wires.ids.iter().collect::<Vec<_>>())?;
+        let (previous, wanted, before) = (*previous, *wanted, before.copied());
         let (logits, out) = (wires.out[0], wires.out_ids[0]);
         let (width, stream_bias) = (self.stream.weight.dim(1)?, compiler.vector_or_none(self.stream.bias.as_ref())?);
         let stream = compiler.matrix(&self.stream.weight)?;
         let mut groups = Vec::new();
         for component in &self.components {
             let Choice { column, columns, classes } = component.choice;
+            let known = component.prior.as_ref().map_or(&[][..], |prior| &prior.given);
+            let mut given = [[0; 2]; cuda::GIVEN];
+            if known.len() > given.len() {
+                return Err(Error::Input(format!(
+                    "a prior on CUDA knows {} columns of its frame at most, found {}",
+                    given.len(),
+                    known.len()
+                )));
+            }
+            given.iter_mut().zip(known).for_each(|(given, (column, classes))| *given = [*column as u32, *classes as u32]);
             groups.push(HeadGroup {
+                prior: component.prior.as_ref().map_or(Ok(0), |prior| compiler.matrix(&prior.table))?,
+                contexts: component.prior.as_ref().map_or(0, |prior| Prior::contexts(component.choice, &prior.given)) as u32,
+                given_count: known.len() as u32,
+                given,
                 hidden: compiler.matrix(&component.hidden.weight)?,
                 hidden_bias: compiler.vector_or_none(component.hidden.bias.as_ref())?,
                 previous: compiler.matrix(&component.previous)?,
@@ -282,6 +382,7 @@ impl Operation for Autoregressive {
                 out: pass.index(out, 0, out.columns),
                 previous: pass.index(previous, 0, previous.columns),
                 wanted: pass.index(wanted, 0, wanted.columns),
+                before: before.map_or(crate::cuda::Matrix::NONE, |before| pass.index(before, 0, before.columns)),
                 uniform: pass.matrix(uniform),
                 stream,
                 stream_bias,
@@ -314,13 +415,19 @@ impl Block for Autoregressive {
     }
 
     fn compose<E: Executor>(&self, e: &mut E, x: &[&E::V], ids: &[&E::I]) -> Result<Values<E::V, E::I>> {
-        let ([trunk, uniform], [previous, wanted]) = (operands(self.name(), x)?, operands(self.name(), ids)?);
+        let ([trunk, uniform], (previous, wanted, before)) = (operands(self.name(), x)?, self.classes(ids)?);
         let mut stream = e.linear(trunk, &self.stream, Activation::None)?;
-        let (mut logits, mut classes) = (Vec::new(), Vec::new());
+        let (mut logits, mut classes): (Vec<E::V>, Vec<E::I>) = (Vec::new(), Vec::new());
         for part in &self.components {
             let h = e.linear(&stream, &part.hidden, Activation::None)?;
             let h = e.add_rows(&h, &part.previous, previous, &part.columns, Activation::Relu)?;
-            let l = e.linear(&h, &part.out, Activation::None)?;
+            let mut l = e.linear(&h, &part.out, Activation::None)?;
+            if let (Some(prior), Some(before)) = (&part.prior, before) {
+                // Behind the two frames, the components that have been chosen.
+                let known: Vec<&E::I> = [previous, before].into_iter().chain(&classes).collect();
+                let contexts = e.joint(&known, prior.digits(part.choice, |column| self.place(column)))?;
+                l = e.add_rows(&l, &prior.table, &contexts, &prior.rows(part.choice), Activation::None)?;
+            }
             let class = e.choose(&l, wanted, uniform, part.choice)?;
             if let Some(chosen) = &part.chosen {
                 stream = e.add_rows(&stream, chosen, &class, &part.own, Activation::None)?;

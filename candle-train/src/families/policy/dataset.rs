@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Frames of a game that are read at a time where all of them are.
+const READ: usize = 1024;
+
 /// One way through one game: whose view, and whether left and right change places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass {
@@ -117,32 +120,34 @@ impl Dataset {
         views.filter(|(.., counts)| *counts).map(|(game, player, _)| Pass { game, player, mirror: false }).collect()
     }
 
-    /// The action that row `row` of a pass asks for.
-    pub fn action(&self, pass: Pass, row: usize) -> Result<Action> {
-        self.frame_action(pass, row + self.delay + 1)
-    }
-
-    /// The action before the one that the first row of a pass asks for.
-    pub fn action_before(&self, pass: Pass) -> Result<Action> {
-        self.frame_action(pass, self.delay)
+    /// The actions of a pass: the one before its first row's, then the one that each row asks for.
+    pub fn actions(&self, pass: Pass) -> Result<Vec<Action>> {
+        let all = self.delay..self.rows(pass.game) + self.delay + 1;
+        let mut actions = Vec::with_capacity(all.len());
+        for start in all.clone().step_by(READ) {
+            let frames = start..all.end.min(start + READ);
+            let read = self.shards[pass.game].frames(frames.clone())?;
+            actions.extend(frames.map(|frame| mirrored(pass, read.action(pass.player, frame))));
+        }
+        Ok(actions)
     }
 
     /// Writes rows of a pass.
     pub fn read(&self, pass: Pass, rows: Range<usize>, out: Rows) -> Result<()> {
-        let shard = &self.shards[pass.game];
-        shard.observations(pass.player, rows.clone(), out.features, out.ids);
-        shard.returns(pass.player, rows.clone(), out.returns);
+        let frames = self.shards[pass.game].frames(self.frames(&rows))?;
+        frames.observe(pass.player, rows.clone(), out.features, out.ids, out.returns)?;
         if let Some(column) = self.names[pass.game][pass.player] {
             out.features.chunks_exact_mut(WIDTH).for_each(|row| row[column] = 1.0);
         }
         if pass.mirror {
             embedding::mirror(out.features, out.ids);
         }
+        let action = |frame: usize| mirrored(pass, frames.action(pass.player, frame)).to_ids();
         // The action before the first row's is the one of frame `start + delay`: row `start - 1` would ask for it.
-        let mut previous = self.frame_action(pass, rows.start + self.delay)?.to_ids();
+        let mut previous = action(rows.start + self.delay);
         let targets = out.previous.chunks_exact_mut(ACTION).zip(out.action.chunks_exact_mut(ACTION));
         for (row, (before, target)) in rows.zip(targets) {
-            let action = self.action(pass, row)?.to_ids();
+            let action = action(row + self.delay + 1);
             before.copy_from_slice(&previous);
             target.copy_from_slice(&action);
             previous = action;
@@ -152,14 +157,17 @@ impl Dataset {
 
     /// Says that rows of a pass are read soon: the system may fetch them from the disk meanwhile.
     pub fn expect(&self, pass: Pass, rows: Range<usize>) {
-        // Actions are read up to the delay ahead of the state.
-        self.shards[pass.game].expect(pass.player, rows.clone(), rows.start + self.delay..rows.end + self.delay + 1);
+        self.shards[pass.game].expect(self.frames(&rows));
     }
 
-    fn frame_action(&self, pass: Pass, frame: usize) -> Result<Action> {
-        let action = Action::new(self.shards[pass.game].action(pass.player, frame))?;
-        Ok(if pass.mirror { action.mirror() } else { action })
+    /// The frames that rows are made of: actions are read up to the delay ahead of the state.
+    fn frames(&self, rows: &Range<usize>) -> Range<usize> {
+        rows.start..rows.end + self.delay + 1
     }
+}
+
+fn mirrored(pass: Pass, action: Action) -> Action {
+    if pass.mirror { action.mirror() } else { action }
 }
 
 /// The player names in some games, most frequent first (then by alphabet), at most `limit`.
@@ -275,7 +283,7 @@ mod tests {
             Embedding::default().observe(&observation, None, &mut features, &mut ids).unwrap();
             assert_eq!(rows.ids[row * IDS..][..IDS], ids);
             assert!(rows.features[row * WIDTH..].iter().zip(features).all(|(a, b)| (a - b).abs() <= 0.0005 * b.abs()));
-            assert_eq!(data.action(mirrored, row).unwrap(), data.action(plain, row).unwrap().mirror());
+            assert_eq!(data.actions(mirrored).unwrap()[row + 1], data.actions(plain).unwrap()[row + 1].mirror());
         }
     }
 

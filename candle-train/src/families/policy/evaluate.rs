@@ -3,11 +3,13 @@
 use super::dataset::{Buffers, Dataset, Pass};
 use super::loader::inputs;
 use crate::parallel::{Communicator, gather};
+use candle_core::Tensor;
 use candle_models::Result;
-use candle_models::policy::Policy;
 use candle_models::policy::actions::{ACTION, Action, LOGITS, most_likely, nll};
-use candle_models::policy::baselines::{Baselines, Likelihood, TABLE_NAMES};
+use candle_models::policy::baselines::{Baselines, Likelihood, TABLE_NAMES, TABLES};
+use candle_models::policy::{Policy, prior};
 use candle_models::recurrent::Recurrent;
+use rayon::prelude::*;
 
 /// Games side by side, and frames of each in one pass: few enough rows to stay in the cache and to keep memory small.
 const LANES: usize = 8;
@@ -59,34 +61,56 @@ fn evaluate_group(policy: &Policy, data: &Dataset, group: &[Pass]) -> Result<Lik
     Ok(likelihood)
 }
 
-/// The count tables of some games.
-pub fn fit_tables(data: &Dataset) -> Result<Baselines> {
-    Ok(Baselines::fit(sequences(data)?))
+/// Passes whose actions are in memory at a time, on each thread.
+const COUNTED: usize = 16;
+
+/// The count tables of some games. Every rank counts in some of them; all get the sum.
+pub fn fit_tables(data: &Dataset, ranks: &dyn Communicator) -> Result<Baselines> {
+    let sum = |mut all: Baselines, one: Baselines| {
+        all.merge(&one);
+        all
+    };
+    let fit = |passes: &[Pass]| -> Result<Baselines> {
+        let actions: Vec<_> = passes.iter().map(|pass| data.actions(*pass)).collect::<Result<_>>()?;
+        Ok(Baselines::fit(actions))
+    };
+    let none = || Baselines::fit([[]; 0]);
+    let own = own_passes(data, ranks).par_chunks(COUNTED).map(fit).try_reduce(none, |a, b| Ok(sum(a, b)))?;
+    if ranks.size() == 1 {
+        return Ok(own);
+    }
+    let all = ranks.all_gather(&own.to_bytes()?)?;
+    all.iter().try_fold(none(), |all, one| Ok(sum(all, Baselines::from_bytes(one)?)))
 }
 
-/// How likely the count tables find the same frames as [`policy`], by the tables' names.
-pub fn tables(baselines: &Baselines, data: &Dataset) -> Result<Vec<(&'static str, Likelihood)>> {
+/// How likely the count tables find the same frames as [`policy`], by the tables' names; by all ranks together, as there.
+pub fn tables(baselines: &Baselines, data: &Dataset, ranks: &dyn Communicator) -> Result<Vec<(&'static str, Likelihood)>> {
+    let evaluate = |pass: &Pass| Ok(baselines.evaluate(&data.actions(*pass)?));
+    let own: Vec<[Likelihood; TABLES]> = own_passes(data, ranks).par_iter().map(evaluate).collect::<Result<_>>()?;
+    let found = gather(ranks, &own)?;
     let mut all: Vec<_> = TABLE_NAMES.iter().map(|name| (*name, Likelihood::default())).collect();
-    for sequence in sequences(data)? {
-        all.iter_mut().zip(baselines.evaluate(&sequence)).for_each(|(sum, one)| sum.1.merge(&one));
+    for pass in 0..data.passes().len() {
+        let one = &found[pass % ranks.size()][pass / ranks.size()];
+        all.iter_mut().zip(one).for_each(|(sum, one)| sum.1.merge(one));
     }
     Ok(all)
 }
 
-/// A sequence of actions per game and player; all but its first are those that the rows ask for.
-fn sequences(data: &Dataset) -> Result<Vec<Vec<Action>>> {
-    let sequence = |pass: Pass| {
-        let first = data.action_before(pass)?;
-        std::iter::once(Ok(first)).chain((0..data.rows(pass.game)).map(|row| data.action(pass, row))).collect()
-    };
-    data.passes().into_iter().map(sequence).collect()
+/// A prior of some games.
+pub(super) fn fit_prior(data: &Dataset) -> Result<Vec<(String, Tensor)>> {
+    prior::fit(data.passes().into_iter().map(|pass| data.actions(pass)).collect::<Result<Vec<_>>>()?)
+}
+
+/// This rank's share of the passes.
+fn own_passes(data: &Dataset, ranks: &dyn Communicator) -> Vec<Pass> {
+    data.passes().into_iter().skip(ranks.rank()).step_by(ranks.size()).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::families::policy::shards::testing;
-    use crate::parallel::Single;
+    use crate::parallel::{Single, threads};
     use candle_core::Device;
     use candle_models::nn::Params;
     use candle_models::policy::{BackboneConfig, PolicyConfig};
@@ -122,10 +146,32 @@ mod tests {
             assert!((found - expected).abs() < 1e-4 * expected, "expected {expected}, found {found}");
         }
         // The tables are asked about the same frames.
-        let tables = tables(&fit_tables(&data).unwrap(), &data).unwrap();
+        let tables = tables(&fit_tables(&data, &Single).unwrap(), &data, &Single).unwrap();
         for (name, likelihood) in tables {
             assert_eq!(likelihood.all().frames, expected.all().frames, "{name}");
             assert_eq!(likelihood.changed.frames, expected.changed.frames, "{name}");
+        }
+    }
+
+    #[test]
+    fn count_tables_are_the_same_for_any_number_of_ranks() {
+        let data = Dataset::new(&testing::shards(&[40, 70, 33]), &[], 2).unwrap();
+        let fitted = fit_tables(&data, &Single).unwrap();
+        let sequences: Vec<_> = data.passes().into_iter().map(|pass| data.actions(pass).unwrap()).collect();
+        assert_eq!(fitted, Baselines::fit(sequences));
+        let expected = tables(&fitted, &data, &Single).unwrap();
+        // More ranks than passes, too.
+        for size in [2, 4, 7] {
+            std::thread::scope(|scope| {
+                let (data, fitted, expected) = (&data, &fitted, &expected);
+                let check = |rank: threads::ThreadRank| {
+                    assert_eq!(fit_tables(data, &rank).unwrap(), *fitted);
+                    assert_eq!(tables(fitted, data, &rank).unwrap(), *expected);
+                };
+                let ranks = threads::group(size, std::time::Duration::from_secs(120));
+                let threads: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || check(rank))).collect();
+                threads.into_iter().for_each(|thread| thread.join().unwrap());
+            });
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::config::RunConfig;
 use super::dataset::{Dataset, Measured};
 use super::loader::Order;
-use super::replays::ReplayArguments;
+use super::replays::{EncodeArguments, ReplayArguments};
 use super::run::Plan;
 use super::{evaluate, export};
 use crate::command::{Presets, RunArguments, TrainFamily, command_line};
@@ -48,6 +48,15 @@ impl TrainFamily for PolicyFamily {
 
     fn options(&self, command: Command) -> Command {
         PolicyArguments::augment_args(command)
+    }
+
+    fn commands(&self) -> Vec<Command> {
+        let encode = EncodeArguments::augment_args(Command::new("encode"));
+        vec![encode.about("Encodes replays for training, all of them or a part, into a folder that --replays takes in their place")]
+    }
+
+    fn run(&self, _: &str, options: &ArgMatches) -> Result<()> {
+        EncodeArguments::from_arg_matches(options)?.run()
     }
 
     fn train(&self, asked: &RunArguments, options: &ArgMatches) -> Result<()> {
@@ -102,7 +111,7 @@ fn measure(asked: &RunArguments, own: &PolicyArguments) -> Result<()> {
     let start = Instant::now();
     let mut rows = Vec::new();
     match tables {
-        Some(tables) => rows.extend(evaluate::tables(&tables, &data)?.into_iter().map(|(name, l)| (name.to_owned(), l))),
+        Some(tables) => rows.extend(evaluate::tables(&tables, &data, &*ranks)?.into_iter().map(|(name, l)| (name.to_owned(), l))),
         None => eprintln!("warning: {}: no {BASELINES}, so there is nothing to compare with", directory.display()),
     }
     rows.push(("this policy".to_owned(), evaluate::policy(&policy, &data, &*ranks)?));

@@ -2,11 +2,11 @@
 
 use super::dataset::Measured;
 use super::run::Games;
-use super::shards::{self, Info, Shard};
+use super::shards::{self, Info, Part, Prepared, Shard};
 use super::split::{HoldOut, Split, split};
 use crate::command::RunArguments;
 use crate::parallel::Communicator;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use candle_models::policy::{replay, simulation};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ const SIMULATED_FRAMES: usize = 3600;
 
 #[derive(Debug, Args)]
 pub struct ReplayArguments {
-    /// Replays (.slp), or folders of them. Without any, games are simulated.
+    /// Replays (.slp), folders or archives (.zip, .tar, .tar.gz, .tgz) of them, or folders of shards, which `encode` or --cache left and which need
+    /// no replays. Without any, games are simulated.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     replays: Vec<PathBuf>,
     /// Replays to hold out, by name (`t02`), or players by connect code or name, separated by commas. Default: the players of a share of the games,
@@ -30,6 +31,43 @@ pub struct ReplayArguments {
     /// none that stays for a dry run.
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct EncodeArguments {
+    /// Replays (.slp), or folders or archives (.zip, .tar, .tar.gz, .tgz) of them.
+    #[arg(long, value_name = "PATH", num_args = 1.., required = true)]
+    replays: Vec<PathBuf>,
+    /// Folder of the shards. What lies there already is not encoded again.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Encode part I of N, 0/8 to 7/8 say, for jobs of an array, which may run at once and write into the same folder: all parts together
+    /// write the files of one run, byte for byte.
+    #[arg(long, value_name = "I/N", default_value = "0/1", hide_default_value = true)]
+    shard: Part,
+    /// Threads [default: the processors].
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl EncodeArguments {
+    /// Encodes what is not encoded yet.
+    ///
+    /// # Errors
+    /// If the folder cannot be written, or none of all replays can be used.
+    pub fn run(&self) -> Result<()> {
+        let start = Instant::now();
+        let replays = replay::collect(&self.replays)?;
+        let Prepared { shards, encoded, warnings } = shards::encode_part(&replays, &self.out, self.shard)?;
+        warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        let (games, bytes) = (shards.len(), shards.iter().map(Shard::bytes).sum::<usize>());
+        if games == 0 && self.shard == Part::ALL {
+            bail!("none of {} replays can be used", replays.len());
+        }
+        let (out, seconds) = (self.out.display(), start.elapsed().as_secs_f64());
+        println!("{out}: {games} games ({:.0} MB), {encoded} encoded now, {seconds:.1} s", bytes as f64 / 1e6);
+        Ok(())
+    }
 }
 
 impl ReplayArguments {
@@ -55,7 +93,7 @@ impl ReplayArguments {
             (None, None, Some(out)) => out.join("shards"),
             (None, None, None) => std::env::temp_dir().join("candle-train-shards"),
         };
-        let replays = if self.simulated() { simulate(&cache)? } else { replay::collect(&self.replays)? };
+        let replays = if self.simulated() { simulate(&cache)? } else { shards::collect(&self.replays)? };
         let prepared = shards::prepare(&replays, &cache)?;
         if ranks.rank() == 0 {
             ranks.barrier()?;

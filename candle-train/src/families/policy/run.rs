@@ -169,14 +169,18 @@ impl Plan {
     /// If the place already holds a run, or one of another configuration; if gradients stay non-finite; if the disk is full.
     pub fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
         let (device, ranks) = (self.with.device.clone(), self.with.ranks.clone());
-        let baselines = evaluate::fit_tables(&self.train)?;
-        let tables = evaluate::tables(&baselines, &self.held_out)?;
+        let baselines = evaluate::fit_tables(&self.train, &*ranks)?;
+        let tables = evaluate::tables(&baselines, &self.held_out, &*ranks)?;
         let measured = !self.held_out.shards().is_empty();
         let markov = tables[FIRST_ORDER].1.all().total();
         let held_out = (measured && self.order == Order::Epochs).then(|| HeldOut { data: self.held_out.clone(), markov });
 
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
         Policy::new(&self.config.model, &params)?;
+        let prior = if self.config.model.prior { evaluate::fit_prior(&self.train)? } else { Vec::new() };
+        for (name, table) in prior {
+            params.vars()[&name].set(&table.to_device(&device)?)?;
+        }
         for (name, tensor) in self.start.iter().flat_map(|start| &start.parameters) {
             params.vars()[name].set(&tensor.to_device(&device)?)?;
         }

@@ -1,57 +1,56 @@
-//! Replays encoded once: a memory-mapped file per game with both players' views.
+//! Replays encoded once: games as they were recorded, many of them in a file, read frame by frame.
 //!
-//! A shard is a safetensors file in the cache directory, named by the hash of the replay's bytes and of the encoder. For a
-//! game of F frames it holds F - 1 rows per player; row r is what is known when the action of frame r + 1 is chosen.
+//! A shard is a safetensors file. Its metadata has one key, `shard`: `version` and, for each game, an [`Info`]; the bytes of game i are the
+//! tensor `i`, U8: where each of its frames begins and the last one ends, as u32, and then the frames, which `record.rs` describes. Values are
+//! those of the recording in its own types, half of a replay's size or less; features, ids and actions are made of them when rows are read, and
+//! are rounded to half precision (features lie in [-10, 10], where its error is below 0.004, or 0.08 game units in position).
+//! Delay, player names and mirroring are not in the shard either.
 //!
-//! | tensor | dtype | shape |
-//! |---|---|---|
-//! | `features.0`, `features.1` | F16 | `[F - 1, 288]`, without the player's name |
-//! | `ids.0`, `ids.1` | U16 | `[F - 1, 6]` |
-//! | `actions.0`, `actions.1` | U8 | `[F, 13]`, the action of every frame |
-//! | `returns.0`, `returns.1` | F32 | `[F - 1]`, discounted, from the row's frame on |
+//! Which games lie together and what the file is called follows from the replays alone ([`prepare`]): programs that each encode a part of them, on
+//! as many machines as there are, write the files that one of them would.
 //!
-//! Half precision halves the size; features lie in [-10, 10], where its error is below 0.004 (0.08 game units in position).
-//! Delay, player names and mirroring are not in the shard: they are applied when rows are read.
-//!
-//! Nothing of the data stays in memory but the pages that the system keeps, so that it may be larger than that. A shard is checked
-//! when it is written or first seen, against its hash and for numbers that are not finite; `checked.json` beside the shards
-//! remembers which state of each file that was, and a later start reads the headers only. Rows that are read soon are asked of the
-//! disk ahead of time ([`Shard::expect`]).
+//! A start reads the files' headers. Behind them nothing is read but the frames of the rows asked for, and every frame has a checksum:
+//! a file that is damaged, cut, or of other content than its header says ends the run with its name, and gives no wrong row.
+//! Nothing of the data stays in memory but the pages that the system keeps, and no more than 128 files are open. Rows that are read soon
+//! are asked of the disk ahead of time ([`Shard::expect`]).
 
-mod checked;
 mod encode;
+mod file;
+#[cfg(feature = "slippi")]
+mod notes;
 #[cfg(feature = "slippi")]
 mod prepare;
+mod record;
 
 #[cfg(feature = "slippi")]
-pub use prepare::{Prepared, prepare};
+pub use prepare::{Part, Prepared, collect, encode_part, prepare};
 
 use crate::identity::hex;
-use crate::stamp::Stamp;
-use candle_models::policy::actions::{ACTION, COMPONENTS};
-use candle_models::policy::embedding::{ACTION_STATES, CHARACTERS, IDS, SCHEMA, WIDTH};
-use candle_models::policy::game::Game;
+use candle_models::policy::actions::Action;
+use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
+use candle_models::policy::game::{Frame, Game};
 use candle_models::{Error, Result};
-use encode::{check_finite, encode};
+use encode::encode;
+use file::File;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use memmap2::{Advice, Mmap};
-use safetensors::tensor::{Dtype, SafeTensors};
+use record::Record;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::fs::File;
-use std::ops::{Deref, Range};
-use std::path::Path;
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
 
-/// Raised when the encoding of the same schema changes.
-const VERSION: u32 = 2;
+/// Raised when a game is encoded otherwise, or replays are read otherwise: what was encoded before is encoded anew.
+const VERSION: u32 = 3;
 /// Half-life of a reward, in frames: four seconds.
 const HALF_LIFE: f64 = 240.0;
-/// Frames encoded at a time.
-const BLOCK: usize = 1024;
-const INFO: &str = "shard";
+/// Files of shards that are open at a time: the lanes of a batch lie in fewer.
+const OPEN: usize = 128;
+/// Bytes of the place where a frame begins.
+const END: usize = 4;
 
-/// What is known of a game beside its rows.
+/// What is known of a game beside its frames.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Info {
     /// The replay's file name.
@@ -68,153 +67,47 @@ pub struct Info {
     pub recorded: Option<i64>,
     /// Why the recording is incomplete, if it is.
     pub incomplete: Option<String>,
-    /// SHA-256 of the tensors, in hexadecimal.
-    content: String,
+    /// Stage id.
+    stage: u16,
+    frames: usize,
 }
 
 #[cfg(test)]
 impl Info {
     pub(crate) fn named(source: &str, replay: &str) -> Self {
-        let (names, codes, computers, content) = Default::default();
-        Self { source: source.to_owned(), replay: replay.to_owned(), names, codes, computers, recorded: None, incomplete: None, content }
+        let (names, codes, computers) = Default::default();
+        let (recorded, incomplete, stage, frames) = (None, None, 31, 2);
+        Self { source: source.to_owned(), replay: replay.to_owned(), names, codes, computers, recorded, incomplete, stage, frames }
     }
 }
 
 /// One game.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Shard {
-    bytes: Bytes,
     info: Info,
-    rows: usize,
-    views: [View; 2],
+    seed: u32,
+    bytes: Bytes,
 }
 
-/// A shard's file, mapped or in memory.
-#[derive(Debug)]
+/// Where a game's bytes are.
+#[derive(Debug, Clone)]
 enum Bytes {
-    Mapped(Mmap),
-    Owned(Vec<u8>),
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Mapped(map) => map,
-            Self::Owned(bytes) => bytes,
-        }
-    }
-}
-
-/// Where a player's tensors lie in the file.
-#[derive(Debug, Clone, Default)]
-struct View {
-    features: Range<usize>,
-    ids: Range<usize>,
-    actions: Range<usize>,
-    returns: Range<usize>,
-}
-
-/// The cache key: another replay, encoder version or schema is another shard.
-fn key(replay: &str) -> String {
-    let encoder = format!("{VERSION} {HALF_LIFE} {WIDTH} {ACTION_STATES} {CHARACTERS} {SCHEMA:?} {COMPONENTS:?}");
-    hex(Sha256::digest(format!("{replay} {encoder}")))[..32].to_owned()
-}
-
-fn content_of(tensors: &SafeTensors) -> std::result::Result<String, safetensors::SafeTensorError> {
-    let mut names = tensors.names();
-    names.sort_unstable();
-    let data = names.iter().map(|n| tensors.tensor(n).map(|t| t.data())).collect::<std::result::Result<Vec<_>, _>>()?;
-    Ok(content(data.into_iter()))
-}
-
-fn content<'a>(tensors: impl Iterator<Item = &'a [u8]>) -> String {
-    let mut hash = Sha256::new();
-    tensors.for_each(|bytes| hash.update(bytes));
-    hex(hash.finalize())
+    Memory(Arc<[u8]>),
+    File(Arc<File>, Range<u64>),
 }
 
 impl Shard {
-    /// Maps a shard: its header is read. What is behind it is not, see [`Self::check`].
-    fn map(path: &Path) -> Result<(Self, Stamp)> {
-        let file = File::open(path).map_err(Error::io(path))?;
-        let stamp = Stamp::of(&file.metadata().map_err(Error::io(path))?);
-        // SAFETY: the cache's files are replaced by renames and never changed in place; a foreign process that does so anyway
-        // can change values under us, which reading tolerates: every byte pattern is a valid number.
-        let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path))?;
-        Ok((Self::parse(Bytes::Mapped(map), path)?, stamp))
-    }
-
     /// A game in memory, without a file. `source` stands for the replay's name.
     ///
     /// # Errors
-    /// If the game has fewer than two frames.
+    /// If the game has fewer than two frames, or a value that is not finite is rewarded.
     pub fn from_game(game: &Game, source: &str) -> Result<Self> {
-        if game.frames.len() < 2 {
-            return Err(Error::Input(format!("{source}: expected at least 2 frames, found {}", game.frames.len())));
-        }
-        Self::parse(Bytes::Owned(encode(game, source, &hex(Sha256::digest(source)))?), Path::new(source))
+        let (info, bytes) = encode(game, source, &hex(Sha256::digest(source)))?;
+        Ok(Self::new(info, Bytes::Memory(bytes.into())))
     }
 
-    fn parse(bytes: Bytes, path: &Path) -> Result<Self> {
-        let map: &[u8] = &bytes;
-        let damaged = |reason: &dyn std::fmt::Display| Error::file(path, format!("damaged shard: {reason}"));
-        let (_, header) = SafeTensors::read_metadata(map).map_err(|e| damaged(&e))?;
-        let info = header.metadata().as_ref().and_then(|m| m.get(INFO)).ok_or_else(|| damaged(&"no description"))?;
-        let info: Info = serde_json::from_str(info).map_err(|e| damaged(&e))?;
-        let tensors = SafeTensors::deserialize(map).map_err(|e| damaged(&e))?;
-        let place = |name: String, dtype: Dtype, shape: &[usize]| -> Result<Range<usize>> {
-            let view = tensors.tensor(&name).map_err(|e| damaged(&e))?;
-            if view.dtype() != dtype || view.shape() != shape {
-                return Err(damaged(&format!("{name}: expected {dtype:?} {shape:?}, found {:?} {:?}", view.dtype(), view.shape())));
-            }
-            let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
-            Ok(start..start + view.data().len())
-        };
-        let rows = tensors.tensor("returns.0").map_err(|e| damaged(&e))?.shape().first().copied().unwrap_or(0);
-        let view = |p: usize| -> Result<View> {
-            Ok(View {
-                features: place(format!("features.{p}"), Dtype::F16, &[rows, WIDTH])?,
-                ids: place(format!("ids.{p}"), Dtype::U16, &[rows, IDS])?,
-                actions: place(format!("actions.{p}"), Dtype::U8, &[rows + 1, ACTION])?,
-                returns: place(format!("returns.{p}"), Dtype::F32, &[rows])?,
-            })
-        };
-        let views = [view(0)?, view(1)?];
-        Ok(Self { info, rows, views, bytes })
-    }
-
-    /// Reads all of it: whether it is what was written, in finite numbers.
-    fn check(&self, path: &Path) -> Result<()> {
-        self.advise(Advice::Sequential, 0..self.bytes.len());
-        let damaged = |reason: &dyn std::fmt::Display| Error::file(path, format!("damaged shard: {reason}"));
-        let tensors = SafeTensors::deserialize(&self.bytes).map_err(|e| damaged(&e))?;
-        if content_of(&tensors).map_err(|e| damaged(&e))? != self.info.content {
-            return Err(damaged(&"its content does not have the hash that was written"));
-        }
-        for (player, view) in self.views.iter().enumerate() {
-            let [features, returns] = [&view.features, &view.returns].map(|place| &self.bytes[place.clone()]);
-            check_finite(&self.info.source, player, features, returns).map_err(|e| Error::file(path, e))?;
-        }
-        self.advise(Advice::Normal, 0..self.bytes.len());
-        Ok(())
-    }
-
-    /// Advice is no more than that: what the system makes of it is not our concern.
-    fn advise(&self, advice: Advice, place: Range<usize>) {
-        if let Bytes::Mapped(map) = &self.bytes {
-            let _ = map.advise_range(advice, place.start, place.len());
-        }
-    }
-
-    /// Says that rows and actions of a player are read soon: the system may fetch them from the disk meanwhile.
-    pub fn expect(&self, player: usize, rows: Range<usize>, frames: Range<usize>) {
-        let view = &self.views[player];
-        let parts =
-            [(&view.features, WIDTH * 2, &rows), (&view.ids, IDS * 2, &rows), (&view.returns, 4, &rows), (&view.actions, ACTION, &frames)];
-        for (tensor, width, part) in parts {
-            self.advise(Advice::WillNeed, tensor.start + part.start * width..tensor.start + part.end * width);
-        }
+    fn new(info: Info, bytes: Bytes) -> Self {
+        Self { seed: record::seed(&info.replay), info, bytes }
     }
 
     /// What is known of the game.
@@ -222,40 +115,98 @@ impl Shard {
         &self.info
     }
 
-    /// Rows of a view: one fewer than the game has frames.
+    /// Rows of a view: one fewer than the game has frames. Row r is what is known when the action of frame r + 1 is chosen.
     pub fn rows(&self) -> usize {
-        self.rows
+        self.info.frames - 1
     }
 
-    /// Size of the file in bytes.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// The actions of a player, frame by frame: row r's action is the one of frame r + 1.
-    pub fn action(&self, player: usize, frame: usize) -> [u8; ACTION] {
-        let bytes = &self.bytes[self.views[player].actions.clone()][frame * ACTION..(frame + 1) * ACTION];
-        std::array::from_fn(|i| bytes[i])
-    }
-
-    /// Writes the features `[n, 288]` and ids `[n, 6]` of some rows.
-    pub fn observations(&self, player: usize, rows: Range<usize>, features: &mut [f32], ids: &mut [u32]) {
-        let view = &self.views[player];
-        let bytes = &self.bytes[view.features.clone()][rows.start * WIDTH * 2..rows.end * WIDTH * 2];
-        // Bytes of a file have no alignment.
-        let mut block = [f16::ZERO; WIDTH];
-        for (row, bytes) in features.chunks_exact_mut(WIDTH).zip(bytes.chunks_exact(WIDTH * 2)) {
-            bytemuck::cast_slice_mut(&mut block).copy_from_slice(bytes);
-            block.convert_to_f32_slice(row);
+        match &self.bytes {
+            Bytes::Memory(bytes) => bytes.len(),
+            Bytes::File(_, place) => (place.end - place.start) as usize,
         }
-        let bytes = &self.bytes[view.ids.clone()][rows.start * IDS * 2..rows.end * IDS * 2];
-        ids.iter_mut().zip(bytes.chunks_exact(2)).for_each(|(id, b)| *id = u16::from_le_bytes([b[0], b[1]]).into());
     }
 
-    /// Writes the returns of some rows.
-    pub fn returns(&self, player: usize, rows: Range<usize>, out: &mut [f32]) {
-        let bytes = &self.bytes[self.views[player].returns.clone()][rows.start * 4..rows.end * 4];
-        bytemuck::cast_slice_mut(out).copy_from_slice(bytes);
+    /// Consecutive frames, checked.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is damaged.
+    pub fn frames(&self, frames: Range<usize>) -> Result<Frames<'_>> {
+        let head = END * (self.info.frames + 1);
+        let ends = self.read(END * frames.start..END * (frames.end + 1))?;
+        let ends: Vec<usize> = ends.chunks_exact(END).map(|end| u32::from_le_bytes([end[0], end[1], end[2], end[3]]) as usize).collect();
+        let [first, last] = [ends.first(), ends.last()].map(|end| end.copied().unwrap_or_default());
+        if !ends.is_sorted() || last > self.bytes() - head {
+            return Err(self.damaged(frames.start));
+        }
+        let bytes = self.read(head + first..head + last)?;
+        let found = Frames { shard: self, first: frames.start, bytes, ends };
+        let damaged = frames.clone().find(|frame| !record::is_whole(found.bytes_of(*frame), self.seed, *frame));
+        damaged.map_or(Ok(found), |frame| Err(self.damaged(frame)))
+    }
+
+    /// Bytes of the game.
+    fn read(&self, place: Range<usize>) -> Result<Cow<'_, [u8]>> {
+        match &self.bytes {
+            Bytes::Memory(bytes) => Ok(Cow::Borrowed(&bytes[place])),
+            Bytes::File(file, game) => Ok(Cow::Owned(file.read(game.start + place.start as u64, place.len())?)),
+        }
+    }
+
+    fn damaged(&self, frame: usize) -> Error {
+        let reason = format!("{}, frame {frame}: damaged", self.info.source);
+        match &self.bytes {
+            Bytes::Memory(_) => Error::Input(reason),
+            Bytes::File(file, _) => file.damaged(&reason),
+        }
+    }
+
+    /// Says that frames are read soon: the system may fetch them from the disk meanwhile.
+    pub fn expect(&self, frames: Range<usize>) {
+        let Bytes::File(file, game) = &self.bytes else { return };
+        let head = END * (self.info.frames + 1);
+        file.expect(game.start + (END * frames.start) as u64, END * (frames.len() + 1));
+        // Where a frame lies stands in the bytes that are asked for just now; all are of about the same size.
+        let place = |frame: usize| (self.bytes() - head) as u64 * frame as u64 / self.info.frames as u64;
+        let [start, end] = [frames.start, frames.end].map(place);
+        file.expect(game.start + head as u64 + start, (end - start) as usize);
+    }
+}
+
+/// Consecutive frames of a game.
+#[derive(Debug)]
+pub struct Frames<'a> {
+    shard: &'a Shard,
+    first: usize,
+    bytes: Cow<'a, [u8]>,
+    ends: Vec<usize>,
+}
+
+impl Frames<'_> {
+    fn bytes_of(&self, frame: usize) -> &[u8] {
+        let at = frame - self.first;
+        &self.bytes[self.ends[at] - self.ends[0]..self.ends[at + 1] - self.ends[0]]
+    }
+
+    /// A player's action in a frame.
+    pub fn action(&self, player: usize, frame: usize) -> Action {
+        Action::from_controller(&Record(self.bytes_of(frame)).controller(player))
+    }
+
+    /// Writes the features `[n, 288]`, without the player's name, the ids `[n, 6]` and the returns `[n]` of some rows.
+    pub fn observe(&self, player: usize, rows: Range<usize>, features: &mut [f32], ids: &mut [u32], returns: &mut [f32]) -> Result<()> {
+        let mut seen = Game { stage: self.shard.info.stage, frames: vec![Frame::default()], ..Game::default() };
+        let (embedding, mut halves) = (Embedding::default(), [f16::ZERO; WIDTH]);
+        let out = features.chunks_exact_mut(WIDTH).zip(ids.chunks_exact_mut(IDS)).zip(returns);
+        for (row, ((features, ids), value)) in rows.zip(out) {
+            let record = Record(self.bytes_of(row));
+            (seen.frames[0], *value) = (record.frame(), record.value(player));
+            embedding.encode(&seen, 1, player, None, features, ids)?;
+            halves.convert_from_f32_slice(features);
+            halves.convert_to_f32_slice(features);
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 mod agreement;
 mod encode;
 mod page;
+mod play;
 mod replays;
 mod watch;
 
@@ -66,8 +67,8 @@ struct ExportOptions {
 impl InferFamily for PolicyFamily {
     fn help(&self) -> Help {
         Help {
-            run: "a policy on replays (.slp files, or folders of them) too",
-            inputs: "A policy also takes replays (.slp) and folders (their .slp files at any depth).",
+            run: "a policy on replays (.slp files, or folders or archives of them) too",
+            inputs: "A policy also takes replays (.slp), folders (their .slp files at any depth) and archives of them (.zip, .tar, .tar.gz, .tgz).",
         }
     }
 
@@ -105,6 +106,22 @@ impl InferFamily for PolicyFamily {
 
     fn encode(&self, bundle: &Bundle, path: &Path, options: &ArgMatches) -> Result<NamedTensors> {
         encode::encode(bundle, &Watched::from_arg_matches(options)?, path)
+    }
+
+    fn play_options(&self, command: Command) -> Command {
+        play::Options::augment_args(command)
+    }
+
+    fn play(&self, call: &Call) -> Result<()> {
+        play::play(call, &play::Options::from_arg_matches(call.options)?)
+    }
+
+    fn playback_options(&self, command: Command) -> Command {
+        play::StandIn::augment_args(command)
+    }
+
+    fn playback(&self, recordings: &[PathBuf], options: &ArgMatches) -> Result<()> {
+        play::StandIn::from_arg_matches(options)?.run(recordings)
     }
 
     fn columns(&self) -> Vec<Columns> {

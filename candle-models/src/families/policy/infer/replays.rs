@@ -1,14 +1,14 @@
 //! A policy that watches replays.
 
 use super::page::{Pages, Recording};
-use super::watch::{Moment, Seen, Watch};
+use super::watch::{Moment, Seen, Watch, describe};
 use super::{Bundle, Options, Placement};
 use crate::engine::{Histogram, Model, Runner};
 use crate::families::policy::BASELINES;
 use crate::families::policy::actions::{self, ACTION, Action, COMPONENTS, GROUP_NAMES, GROUPS, LOGITS, SAMPLE};
 use crate::families::policy::baselines::{Baselines, Likelihood, TABLE_NAMES, TABLES, table};
 use crate::families::policy::calibration::Calibration;
-use crate::families::policy::game::{self, Game};
+use crate::families::policy::game::Game;
 use crate::families::policy::replay::Reader as ReplayReader;
 use crate::infer::{Column, Output, Reader, Source, line, percentiles};
 use crate::random::Random;
@@ -50,7 +50,7 @@ pub struct Replays {
 const ROWS: usize = 2;
 
 /// Random numbers below zero: take the most likely class.
-const GREEDY: [f32; ACTION] = [-1.0; ACTION];
+pub const GREEDY: [f32; ACTION] = [-1.0; ACTION];
 
 /// What one player did and what the policy says to it.
 pub struct Decision<'a> {
@@ -170,13 +170,7 @@ impl Replays {
     fn start_output(&self, path: &Path, game: &Game, output: &mut Output) -> Result<()> {
         match output {
             Output::Table if self.every.is_some() => {
-                let stage = game::STAGES.iter().find(|(id, ..)| *id == game.stage).map_or("unknown stage", |(_, name, _)| name);
-                let player = |player: &game::Player| {
-                    let fighter = game::internal_character(player.character).and_then(game::character_name).unwrap_or("unknown fighter");
-                    let name = if player.name.is_empty() { String::new() } else { format!(" \"{}\"", player.name) };
-                    format!("port {}{name} {fighter}{}", player.port + 1, if player.computer { " (the computer)" } else { "" })
-                };
-                line(format_args!("{}: {stage}, {}, {}", path.display(), player(&game.players[0]), player(&game.players[1])))?;
+                line(format_args!("{}: {}", path.display(), describe(game)))?;
                 line(format_args!(
                     "{:>7} {:>4}  {:<36} {:<36} {:>7} {:>5}",
                     "frame", "port", "recorded", "chosen (= the same)", "nats", "us"
@@ -347,7 +341,7 @@ impl Decision<'_> {
 }
 
 /// An action for the eye: the buttons pressed and what is not neutral, or `-`.
-fn short(action: &Action) -> String {
+pub fn short(action: &Action) -> String {
     let classes = action.classes();
     let pressed = (0..8).filter(|i| classes[*i] == 1).map(|i| COMPONENTS[i].name.to_owned());
     let controller = action.to_controller();

@@ -67,6 +67,11 @@ impl Watch {
         Ok(ReplayReader::open(path)?.count().saturating_sub(self.delay + 1))
     }
 
+    /// Frames between the last one seen and the one acted on.
+    pub fn delay(&self) -> usize {
+        self.delay
+    }
+
     /// The number of an acted frame among those.
     pub fn step(&self, now: &Moment) -> usize {
         now.frame - self.delay - 1
@@ -99,18 +104,23 @@ impl Watch {
         Ok((count, reader.game().incomplete.clone()))
     }
 
-    /// The players to watch, as places in the game: the human ones, or who plays on the port that was asked for.
+    /// [`players`](Self::players) of a file.
     pub fn watched(&self, path: &Path, game: &Game) -> Result<Vec<usize>> {
-        game::check_stage(game.stage).map_err(|e| Error::file(path, e))?;
+        Ok(self.players(game).map_err(|e| Error::file(path, e))?)
+    }
+
+    /// The players to watch, as places in the game: the human ones, or who plays on the port that was asked for.
+    pub fn players(&self, game: &Game) -> crate::Result<Vec<usize>> {
+        game::check_stage(game.stage)?;
         let Some(port) = self.port else {
             return Ok((0..game.players.len()).filter(|player| !game.players[*player].computer).collect());
         };
         let found = game.players.iter().position(|player| player.port + 1 == port);
         let [a, b] = game.players.each_ref().map(|player| player.port + 1);
-        let player =
-            found.ok_or_else(|| Error::file(path, format!("nobody plays on port {port}: the players are on ports {a} and {b}")))?;
+        let nobody = || Error::Input(format!("nobody plays on port {port}: the players are on ports {a} and {b}"));
+        let player = found.ok_or_else(nobody)?;
         if game.players[player].computer {
-            return Err(Error::file(path, format!("the computer plays on port {port}")).into());
+            return Err(Error::Input(format!("the computer plays on port {port}")));
         }
         Ok(vec![player])
     }
@@ -122,6 +132,17 @@ impl Watch {
         self.embedding.encode(view, 1, player, name, &mut seen.features, &mut seen.ids)?;
         Ok(seen)
     }
+}
+
+/// The stage and who plays, for the eye.
+pub fn describe(game: &Game) -> String {
+    let stage = game::STAGES.iter().find(|(id, ..)| *id == game.stage).map_or("unknown stage", |(_, name, _)| name);
+    let player = |player: &game::Player| {
+        let fighter = game::internal_character(player.character).and_then(game::character_name).unwrap_or("unknown fighter");
+        let name = if player.name.is_empty() { String::new() } else { format!(" \"{}\"", player.name) };
+        format!("port {}{name} {fighter}{}", player.port + 1, if player.computer { " (the computer)" } else { "" })
+    };
+    format!("{stage}, {}, {}", player(&game.players[0]), player(&game.players[1]))
 }
 
 fn unknown_name(bundle: &Bundle, name: &str, known: &[String]) -> anyhow::Error {
