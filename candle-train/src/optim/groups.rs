@@ -22,8 +22,6 @@ impl ParameterGroup {
     pub const DECAYED: Self = Self { learning_rate: 1.0, weight_decay: 1.0 };
     /// Without weight decay.
     pub const PLAIN: Self = Self { learning_rate: 1.0, weight_decay: 0.0 };
-    /// Left as it is.
-    pub const FROZEN: Self = Self { learning_rate: 0.0, weight_decay: 0.0 };
 
     /// Weight decay acts on matrices and tables, not on biases, gains and other vectors.
     pub fn by_rank(rank: usize) -> Self {

@@ -2,6 +2,7 @@
 
 use candle_core::DType;
 use candle_models::policy::actions::Action;
+use candle_models::policy::baselines::Baselines;
 use candle_models::policy::prior;
 use candle_models::policy::replay;
 use candle_models::policy::simulation::simulate;
@@ -77,7 +78,7 @@ fn a_prior_is_counted_and_training_leaves_it() {
         })
         .collect();
     let [with, without] = [true, false].map(run);
-    for (name, table) in prior::fit(&sequences).unwrap() {
+    for (name, table) in prior::of(&Baselines::fit(&sequences)).unwrap() {
         let found = &with.ended.parameters[&name];
         let [found, expected] = [found, &table].map(|t| t.flatten_all().unwrap().to_vec1::<f32>().unwrap());
         assert!(found == expected, "{name} is not what was counted");

@@ -33,6 +33,7 @@
 //! ```
 
 use super::actions::{ACTION, Action, BUTTONS, COMPONENTS, GROUP_NAMES, GROUPS, group};
+use super::heads::GIVEN;
 use crate::tensors::NamedTensors;
 use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
@@ -54,7 +55,8 @@ pub const SECOND_ORDER: usize = 2;
 pub const CONDITIONED: usize = 3;
 
 const STORED_NAMES: [&str; TABLES] = ["marginal", "first_order", "second_order", "conditioned"];
-const SMOOTHING: f32 = 0.1;
+/// Frames of every class that a table counts beside those it has seen.
+pub(super) const SMOOTHING: f32 = 0.1;
 
 /// Sums over some frames.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -193,6 +195,12 @@ impl Baselines {
         likelihoods
     }
 
+    /// What the table [`CONDITIONED`] has counted.
+    pub(super) fn conditioned(&self) -> impl Iterator<Item = Counted<'_>> {
+        let table = &self.tables[CONDITIONED];
+        table.keys.iter().zip(&table.counts).map(|(key, count)| table.counted(*key, *count))
+    }
+
     /// The tables as named tensors.
     pub fn to_tensors(&self) -> Result<NamedTensors> {
         let mut tensors = NamedTensors::new();
@@ -264,17 +272,34 @@ fn context(table: usize, i: usize) -> Vec<(usize, usize)> {
         (_, Some(x)) => vec![(x, 1), (x + 1, 1), (x, 2), (x + 1, 2)],
     };
     if table == CONDITIONED {
-        match x {
-            Some(x) if x < i => context.push((x, 0)),
-            None if i == ACTION - 1 => context.extend([(LEFT_TRIGGER, 0), (RIGHT_TRIGGER, 0)]),
-            _ => {}
-        }
+        context.extend(GIVEN[group(i)].iter().map(|column| (*column, 0)));
     }
     context
 }
 
-const LEFT_TRIGGER: usize = 5;
-const RIGHT_TRIGGER: usize = 6;
+/// How often a component had a class in a context.
+pub(super) struct Counted<'a> {
+    pub component: usize,
+    contexts: &'a [(usize, usize)],
+    context: u32,
+    pub class: usize,
+    pub count: u32,
+}
+
+impl Counted<'_> {
+    /// The class of that column so many frames back, if the context knows it.
+    pub fn known(&self, column: usize, back: usize) -> Option<usize> {
+        let mut context = self.context;
+        for &(known, frames) in self.contexts.iter().rev() {
+            let classes = u32::from(COMPONENTS[known].classes);
+            if (known, frames) == (column, back) {
+                return Some((context % classes) as usize);
+            }
+            context /= classes;
+        }
+        None
+    }
+}
 
 /// Counts by key, sorted.
 #[derive(Debug, Clone, PartialEq)]
@@ -303,6 +328,14 @@ impl Table {
     fn first_key(&self, i: usize, window: [&Action; 3]) -> u32 {
         let digit = |key: u32, (j, back): &(usize, usize)| key * u32::from(COMPONENTS[*j].classes) + u32::from(window[*back].classes()[*j]);
         self.starts[i] + self.contexts[i].iter().fold(0, digit) * u32::from(COMPONENTS[i].classes)
+    }
+
+    /// What a key stands for.
+    fn counted(&self, key: u32, count: u32) -> Counted<'_> {
+        let i = self.starts.partition_point(|start| *start <= key) - 1;
+        let classes = |column: usize| u32::from(COMPONENTS[column].classes);
+        let (context, class) = ((key - self.starts[i]) / classes(i), (key - self.starts[i]) % classes(i));
+        Counted { component: i, contexts: &self.contexts[i], context, class: class as usize, count }
     }
 
     fn score(&self, window: [&Action; 3]) -> Score {
@@ -400,6 +433,7 @@ pub fn table(rows: &[(&str, Likelihood)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::policy::heads::LEFT_TRIGGER;
     use crate::random::numbers;
 
     /// Sticks that go round a circle of 16 points, mostly onwards in the direction of the last step, with a press of L and the

@@ -10,9 +10,12 @@ use crate::nn::{ActionHeads, Head, Params};
 const STREAM: usize = 128;
 /// Names of the groups in parameter names.
 pub(super) const KEYS: [&str; GROUPS] = ["buttons", "main_x", "main_y", "c_x", "c_y", "shoulder"];
-/// Columns of the same frame that a component's prior knows beside the component's own last two classes: the x axis of its stick, or both
-/// shoulder buttons.
-pub(super) const GIVEN: [&[usize]; GROUPS] = [&[], &[], &[BUTTONS], &[], &[BUTTONS + 2], &[5, 6]];
+/// Columns of the shoulder buttons L and R.
+pub(super) const LEFT_TRIGGER: usize = 5;
+const RIGHT_TRIGGER: usize = 6;
+/// Columns of the same frame that count tables of a component know beside what came before: the x axis of its stick, or both shoulder
+/// buttons.
+pub(super) const GIVEN: [&[usize]; GROUPS] = [&[], &[], &[BUTTONS], &[], &[BUTTONS + 2], &[LEFT_TRIGGER, RIGHT_TRIGGER]];
 /// Widths of the layers inside independent components.
 const WIDTHS: [usize; GROUPS] = [64, 64, 64, 64, 64, 32];
 

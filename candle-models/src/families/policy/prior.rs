@@ -10,40 +10,39 @@
 //! frames, for the y axis of a stick also the x axis of this frame, and for the shoulder the shoulder buttons of this frame. At a game's first frame the
 //! action before the last counts as the last.
 //!
+//! These are marginals of the table [`CONDITIONED`](super::baselines::CONDITIONED), which every training run has counted, and are made of it.
+//!
 //! ```
 //! use candle_models::policy::actions::Action;
+//! use candle_models::policy::baselines::Baselines;
 //! use candle_models::policy::prior;
 //!
 //! let game = vec![Action::default(); 100]; // nobody touches anything
-//! let tables = prior::fit([&game])?;
+//! let tables = prior::of(&Baselines::fit([&game]))?;
 //! let (name, table) = &tables[0];
 //! assert_eq!((name.as_str(), table.dims()), ("heads.buttons.prior", &[8 * 4, 8][..]));
 //! # Ok::<(), candle_models::Error>(())
 //! ```
 
-use super::actions::{ACTION, Action, COMPONENTS, GROUPS};
+use super::actions::{ACTION, COMPONENTS, GROUPS, group};
+use super::baselines::{Baselines, SMOOTHING};
 use super::heads::{GIVEN, KEYS, choice};
-use crate::Result;
+use crate::{Error, Result};
 use candle_core::{Device, Tensor};
 
-const SMOOTHING: f32 = 0.1;
-
-/// The tables of games, one sequence of actions per game and player, by the names of the parameters that hold them.
+/// The tables of the games that were counted, by the names of the parameters that hold them.
 ///
 /// # Errors
 /// If there is no memory for a table.
-pub fn fit<S: AsRef<[Action]>>(sequences: impl IntoIterator<Item = S>) -> Result<Vec<(String, Tensor)>> {
-    let mut counts: [Vec<f32>; ACTION] = std::array::from_fn(|i| vec![SMOOTHING; contexts(i) * classes(i)]);
-    for sequence in sequences {
-        let sequence = sequence.as_ref();
-        for t in 1..sequence.len() {
-            let [now, last, before] = [t, t - 1, t.saturating_sub(2)].map(|t| sequence[t].classes());
-            for (i, counts) in counts.iter_mut().enumerate() {
-                let digits = [(i, last[i]), (i, before[i])].into_iter().chain(given(i).iter().map(|&j| (j, now[j])));
-                let context = digits.fold(0, |number, (j, class)| number * classes(j) + usize::from(class));
-                counts[context * classes(i) + usize::from(now[i])] += 1.0;
-            }
-        }
+pub fn of(baselines: &Baselines) -> Result<Vec<(String, Tensor)>> {
+    let mut counts: [Vec<f32>; ACTION] = std::array::from_fn(|i| vec![0.0; contexts(i) * classes(i)]);
+    for counted in baselines.conditioned() {
+        let i = counted.component;
+        let known = [(i, 1), (i, 2)].into_iter().chain(GIVEN[group(i)].iter().map(|column| (*column, 0)));
+        let mut context = known.map(|(column, back)| Some((column, counted.known(column, back)?)));
+        let context = context.try_fold(0, |number, digit| digit.map(|(column, class)| number * classes(column) + class));
+        let context = context.ok_or_else(|| Error::Input(format!("count tables without the context of {}", COMPONENTS[i].name)))?;
+        counts[i][context * classes(i) + counted.class] += counted.count as f32;
     }
     (0..GROUPS).map(|g| Ok((format!("heads.{}.prior", KEYS[g]), table(g, &counts)?))).collect()
 }
@@ -52,17 +51,8 @@ fn classes(i: usize) -> usize {
     usize::from(COMPONENTS[i].classes)
 }
 
-/// The component that column `i` of an action belongs to.
-fn component(i: usize) -> usize {
-    (0..GROUPS).find(|g| (choice(*g).column..choice(*g).column + choice(*g).columns).contains(&i)).unwrap_or(0)
-}
-
-fn given(i: usize) -> &'static [usize] {
-    GIVEN[component(i)]
-}
-
 fn contexts(i: usize) -> usize {
-    classes(i) * classes(i) * given(i).iter().map(|j| classes(*j)).product::<usize>()
+    classes(i) * classes(i) * GIVEN[group(i)].iter().map(|j| classes(*j)).product::<usize>()
 }
 
 /// `[columns * contexts, logits]`: a row of a column leaves the logits of the other columns alone.
@@ -73,10 +63,10 @@ fn table(g: usize, counts: &[Vec<f32>; ACTION]) -> Result<Tensor> {
         for row in counts[of.column + i].chunks(of.classes) {
             let at = values.len();
             values.resize(at + width, 0.0);
-            let all: f32 = row.iter().sum();
+            let all = row.iter().sum::<f32>() + SMOOTHING * of.classes as f32;
             match row {
-                [down, up] => values[at + i] = (up / down).ln(),
-                _ => values[at + i * of.classes..].iter_mut().zip(row).for_each(|(logit, n)| *logit = (n / all).ln()),
+                [down, up] => values[at + i] = ((up + SMOOTHING) / (down + SMOOTHING)).ln(),
+                _ => values[at + i * of.classes..].iter_mut().zip(row).for_each(|(logit, n)| *logit = ((n + SMOOTHING) / all).ln()),
             }
         }
     }
@@ -86,8 +76,8 @@ fn table(g: usize, counts: &[Vec<f32>; ACTION]) -> Result<Tensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::policy::actions::{LOGITS, nll};
-    use crate::families::policy::baselines::{Baselines, CONDITIONED};
+    use crate::families::policy::actions::{Action, LOGITS, nll};
+    use crate::families::policy::baselines::CONDITIONED;
     use crate::families::policy::simulation::simulate;
 
     /// The logits of one frame by the tables alone.
@@ -99,7 +89,7 @@ mod tests {
             for i in 0..choice(g).columns {
                 let column = choice(g).column + i;
                 let own = last[column] * classes(column) + before[column];
-                let context = given(column).iter().fold(own, |number, &j| number * classes(j) + now[j]);
+                let context = GIVEN[group(column)].iter().fold(own, |number, &j| number * classes(j) + now[j]);
                 let row = &rows[i * contexts(column) + context];
                 logits[start..start + row.len()].iter_mut().zip(row).for_each(|(logit, x)| *logit += x);
             }
@@ -112,7 +102,8 @@ mod tests {
     fn tables_say_what_the_counts_say() {
         let game = simulate(3, 900);
         let sequence: Vec<Action> = game.frames.iter().map(|frame| Action::from_controller(&frame.players[0].controller)).collect();
-        let (tables, counted) = (fit([&sequence]).unwrap(), Baselines::fit([&sequence]));
+        let counted = Baselines::fit([&sequence]);
+        let tables = of(&counted).unwrap();
         let mut seen = 0;
         for t in 2..sequence.len() {
             let [now, last, before] = [t, t - 1, t - 2].map(|t| &sequence[t]);

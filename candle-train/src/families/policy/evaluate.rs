@@ -3,11 +3,10 @@
 use super::dataset::{Buffers, Dataset, Pass};
 use super::loader::inputs;
 use crate::parallel::{Communicator, gather};
-use candle_core::Tensor;
 use candle_models::Result;
+use candle_models::policy::Policy;
 use candle_models::policy::actions::{ACTION, Action, LOGITS, most_likely, nll};
 use candle_models::policy::baselines::{Baselines, Likelihood, TABLE_NAMES, TABLES};
-use candle_models::policy::{Policy, prior};
 use candle_models::recurrent::Recurrent;
 use rayon::prelude::*;
 
@@ -94,11 +93,6 @@ pub fn tables(baselines: &Baselines, data: &Dataset, ranks: &dyn Communicator) -
         all.iter_mut().zip(one).for_each(|(sum, one)| sum.1.merge(one));
     }
     Ok(all)
-}
-
-/// A prior of some games.
-pub(super) fn fit_prior(data: &Dataset) -> Result<Vec<(String, Tensor)>> {
-    prior::fit(data.passes().into_iter().map(|pass| data.actions(pass)).collect::<Result<Vec<_>>>()?)
 }
 
 /// This rank's share of the passes.

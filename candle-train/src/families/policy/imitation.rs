@@ -91,7 +91,7 @@ impl Task for Imitation {
     }
 
     fn group(&self, name: &str, shape: &[usize]) -> ParameterGroup {
-        if name.ends_with(".prior") { ParameterGroup::FROZEN } else { ParameterGroup::with_mamba(name, shape.len()) }
+        ParameterGroup::with_mamba(name, shape.len())
     }
 
     fn operations(&self) -> f64 {

@@ -22,7 +22,7 @@ use candle_core::Tensor;
 use candle_models::bundle::Bundle;
 use candle_models::nn::Params;
 use candle_models::policy::baselines::{Baselines, FIRST_ORDER, Likelihood};
-use candle_models::policy::{FAMILY, Policy};
+use candle_models::policy::{FAMILY, Policy, prior};
 use candle_models::random::Random;
 use candle_models::{Error, Result};
 use sha2::{Digest, Sha256};
@@ -177,7 +177,7 @@ impl Plan {
 
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
         Policy::new(&self.config.model, &params)?;
-        let prior = if self.config.model.prior { evaluate::fit_prior(&self.train)? } else { Vec::new() };
+        let prior = if self.config.model.prior { prior::of(&baselines)? } else { Vec::new() };
         for (name, table) in prior {
             params.vars()[&name].set(&table.to_device(&device)?)?;
         }
