@@ -375,6 +375,7 @@ fn a_game_that_cannot_be_played_is_one_line() {
         |arguments: &[&str], part: &str| crate::infer::refused([&["play", text(&place.path("policy"))], arguments].concat(), 2, &[part]);
     usage(&["--pipe", "pipe"], "--port");
     usage(&["--seed", "1"], "--seed without --sample");
+    usage(&["--html", "page.html"], "--html");
     usage(&["--out", "a.txt"], "expected a name in .jsonl");
     usage(&["--follow", "a", "--server", "b:1"], "one of them");
     let beam = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weights/beam-c1");

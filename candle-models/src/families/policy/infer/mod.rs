@@ -17,6 +17,7 @@ use crate::engine::Placement;
 use crate::infer::{
     Call, Columns, Comparison, Demo, Difference, Help, InferFamily, Measure, Opened, RandomSequences, Reader, find_shipped,
 };
+use crate::random::Random;
 use crate::tensors::NamedTensors;
 use agreement::{Agreement, Choices};
 use anyhow::Result;
@@ -31,6 +32,17 @@ const GAME: &str = "examples/data/simulated.slp";
 #[derive(Args, Default)]
 pub struct Options {
     #[command(flatten)]
+    choosing: Choosing,
+    /// Write a page to look at each replay: both fighters, the player's controller beside the policy's, and how likely the policy finds what
+    /// the player does. A name in .html is the page of one replay, any other a folder that gets a page of each, made if it is not there.
+    #[arg(long, value_name = "PLACE")]
+    html: Option<PathBuf>,
+}
+
+/// Options of `run`, `demo` and `play`.
+#[derive(Args, Default)]
+pub struct Choosing {
+    #[command(flatten)]
     watched: Watched,
     /// Draw the actions from the policy's distribution instead of taking the most likely class of each component.
     #[arg(long)]
@@ -38,13 +50,23 @@ pub struct Options {
     /// Seed of the drawn actions, which the same seed draws alike for the same file.
     #[arg(long)]
     seed: Option<u64>,
-    /// Write a page to look at each replay: both fighters, the player's controller beside the policy's, and how likely the policy finds what
-    /// the player does. A name in .html is the page of one replay, any other a folder that gets a page of each, made if it is not there.
-    #[arg(long, value_name = "PLACE")]
-    html: Option<PathBuf>,
 }
 
-/// Options of `encode`, and of `run` and `demo`.
+impl Choosing {
+    fn check(&self) -> Result<()> {
+        if self.seed.is_some() && !self.sample {
+            return Err(Usage::error("--seed without --sample means nothing to a policy"));
+        }
+        Ok(())
+    }
+
+    /// Where drawn actions come from; nothing where the most likely ones are taken.
+    fn sampling(&self) -> Option<Random> {
+        self.sample.then(|| Random::new(self.seed.unwrap_or_default()).stream("action"))
+    }
+}
+
+/// Options of `encode`, and of `run`, `demo` and `play`.
 #[derive(Args, Default)]
 pub struct Watched {
     /// Controller port of the player to watch, 1 to 4; both players if left out.
@@ -84,10 +106,7 @@ impl InferFamily for PolicyFamily {
                 "--html {place} is the page of one replay, found {inputs}: name a folder, it gets a page of each"
             )));
         }
-        if options.seed.is_some() && !options.sample {
-            return Err(Usage::error("--seed without --sample means nothing to a policy"));
-        }
-        Ok(())
+        options.choosing.check()
     }
 
     fn collect(&self, path: &Path) -> Result<Option<Vec<PathBuf>>> {

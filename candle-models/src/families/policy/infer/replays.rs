@@ -1,7 +1,7 @@
 //! A policy that watches replays.
 
 use super::page::{Pages, Recording};
-use super::watch::{Moment, Seen, Watch, describe};
+use super::watch::{GREEDY, Moment, Watch, describe, uniform};
 use super::{Bundle, Options, Placement};
 use crate::engine::{Histogram, Model, Runner};
 use crate::families::policy::BASELINES;
@@ -49,9 +49,6 @@ pub struct Replays {
 /// Rows of one player.
 const ROWS: usize = 2;
 
-/// Random numbers below zero: take the most likely class.
-pub const GREEDY: [f32; ACTION] = [-1.0; ACTION];
-
 /// What one player did and what the policy says to it.
 pub struct Decision<'a> {
     /// Which of the watched players, and how many frames were predicted before.
@@ -85,18 +82,18 @@ struct FrameLine<'a> {
 impl Replays {
     /// A watcher for a bundle whose model has been loaded.
     pub fn new(bundle: &Bundle, model: &Arc<dyn Model>, options: &Options, place: &Placement) -> Result<Self> {
-        let watch = Rc::new(Watch::new(bundle, &options.watched)?);
+        let watch = Rc::new(Watch::new(bundle, &options.choosing.watched)?);
         let baselines = bundle.read_named(BASELINES)?.map(|tensors| Baselines::from_tensors(&tensors));
         let baselines = baselines.transpose().map_err(|e| Error::file(bundle.dir().join(BASELINES), e))?;
         let pages = options.html.as_deref().map(|place| Pages::new(place, bundle, options)).transpose()?;
-        let players = if options.watched.port.is_some() { 1 } else { 2 };
+        let players = if options.choosing.watched.port.is_some() { 1 } else { 2 };
         Ok(Self {
             model: model.clone(),
             place: *place,
             runner: Runner::on(model.clone(), (players * ROWS, 1), place)?,
             players,
             watch,
-            sampling: options.sample.then(|| Random::new(options.seed.unwrap_or_default()).stream("action")),
+            sampling: options.choosing.sampling(),
             baselines,
             pages,
             every: None,
@@ -226,20 +223,11 @@ impl Replays {
 
     /// Fills the rows of one player.
     fn observe(&mut self, path: &Path, view: &Game, (sequence, player): (usize, usize), now: &Moment) -> Result<()> {
-        let Seen { features, ids } = self.watch.see(view, player)?;
-        let [recorded, last, _] = now.actions.each_ref().map(|actions| actions[player].to_ids());
-        let mut uniform = GREEDY;
-        if let Some(random) = self.sampling {
-            let file = path.file_name().unwrap_or_default().to_string_lossy();
-            let stream = random.stream(&file).at(u64::from(view.players[player].port));
-            stream.fill_uniform((now.frame * ACTION) as u64, &mut uniform);
-        }
-        for (row, action, uniform) in [(sequence * ROWS, recorded, GREEDY), (sequence * ROWS + 1, [SAMPLE; ACTION], uniform)] {
-            self.runner.floats_mut("features", row)?.copy_from_slice(&features);
-            self.runner.indices_mut("ids", row)?.copy_from_slice(&ids);
-            self.runner.indices_mut("previous_action", row)?.copy_from_slice(&last);
-            self.runner.indices_mut("action", row)?.copy_from_slice(&action);
-            self.runner.floats_mut("uniform", row)?.copy_from_slice(&uniform);
+        let seen = self.watch.see(view, player)?;
+        let [recorded, last, _] = now.actions.each_ref().map(|actions| actions[player]);
+        let uniform = uniform(self.sampling, path, view.players[player].port, now.frame);
+        for (row, wanted, uniform) in [(sequence * ROWS, recorded.to_ids(), GREEDY), (sequence * ROWS + 1, [SAMPLE; ACTION], uniform)] {
+            seen.fill(&mut self.runner, row, &last, &wanted, &uniform)?;
         }
         Ok(())
     }

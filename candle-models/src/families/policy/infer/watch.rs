@@ -2,11 +2,13 @@
 
 use super::{Bundle, Watched};
 use crate::Error;
+use crate::engine::Runner;
 use crate::families::policy::PolicyConfig;
-use crate::families::policy::actions::Action;
+use crate::families::policy::actions::{ACTION, Action};
 use crate::families::policy::embedding::{Embedding, IDS, WIDTH};
 use crate::families::policy::game::{self, Frame, Game};
 use crate::families::policy::replay::Reader as ReplayReader;
+use crate::random::Random;
 use anyhow::{Result, anyhow};
 use std::collections::VecDeque;
 use std::io::{Read, Seek};
@@ -42,12 +44,37 @@ impl Moment {
     }
 }
 
+/// Random numbers below zero: take the most likely class.
+pub const GREEDY: [f32; ACTION] = [-1.0; ACTION];
+
+/// The random numbers of a player's frame in the replay, or the game, of that name.
+pub fn uniform(sampling: Option<Random>, name: &Path, port: u8, frame: usize) -> [f32; ACTION] {
+    let mut uniform = GREEDY;
+    if let Some(random) = sampling {
+        let file = name.file_name().unwrap_or_default().to_string_lossy();
+        random.stream(&file).at(u64::from(port)).fill_uniform((frame * ACTION) as u64, &mut uniform);
+    }
+    uniform
+}
+
 /// What a player knew.
 pub struct Seen {
     /// The floats of the frame.
     pub features: [f32; WIDTH],
     /// Its ids.
     pub ids: [u32; IDS],
+}
+
+impl Seen {
+    /// Fills a row of a policy's inputs: what was seen, the action before, the one that is given or to be chosen, and its random numbers.
+    pub fn fill(&self, runner: &mut Runner, row: usize, previous: &Action, wanted: &[u32; ACTION], uniform: &[f32; ACTION]) -> Result<()> {
+        runner.floats_mut("features", row)?.copy_from_slice(&self.features);
+        runner.indices_mut("ids", row)?.copy_from_slice(&self.ids);
+        runner.indices_mut("previous_action", row)?.copy_from_slice(&previous.to_ids());
+        runner.indices_mut("action", row)?.copy_from_slice(wanted);
+        runner.floats_mut("uniform", row)?.copy_from_slice(uniform);
+        Ok(())
+    }
 }
 
 /// Where moments go: the frame seen, the watched players, the frame acted on.

@@ -4,9 +4,11 @@ use super::{Known, MAX_ROLLBACK, Parser, Progress, place};
 use crate::families::policy::game::{Frame, Game};
 use crate::{Error, Result};
 
-/// The event that names the sizes of all others, and the one behind it.
-const PAYLOADS: u8 = 0x35;
-const GAME_START: u8 = 0x36;
+/// First bytes of events: the one that names the sizes of all others, the one behind it, the last one of a frame and of a game.
+pub const PAYLOADS: u8 = 0x35;
+pub const GAME_START: u8 = 0x36;
+pub const FRAME_END: u8 = 0x3C;
+pub const GAME_END: u8 = 0x39;
 
 /// How far the game rolls back, where the format does not say which frames are settled.
 const ROLLBACK: i32 = 7;

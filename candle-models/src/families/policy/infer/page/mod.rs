@@ -65,8 +65,8 @@ impl Pages {
         let model = json!({
             "name": full.file_name().map(|name| name.to_string_lossy()),
             "delay": bundle.config::<PolicyConfig>()?.delay,
-            "seed": options.sample.then(|| options.seed.unwrap_or_default()),
-            "plays_like": options.watched.name,
+            "seed": options.choosing.sample.then(|| options.choosing.seed.unwrap_or_default()),
+            "plays_like": options.choosing.watched.name,
         });
         Ok(Self { place: place.to_owned(), written: BTreeSet::new(), bytes: 0, model })
     }

@@ -1,12 +1,12 @@
 //! Decisions frame by frame in one game, as its events arrive. A rollback takes the policy's state back to before the frames that are
 //! played again, so that what is decided in the end is what the finished replay gives.
 
-use super::super::watch::{Seen, Watch, describe};
+use super::super::watch::{GREEDY, Seen, Watch, describe, uniform};
 use crate::engine::{Model, Placement, Runner};
 use crate::families::policy::actions::{ACTION, Action, SAMPLE};
 use crate::families::policy::embedding::{IDS, WIDTH};
 use crate::families::policy::game::{Frame, Game};
-use crate::families::policy::infer::replays::GREEDY;
+use crate::families::policy::infer::Choosing;
 use crate::families::policy::replay::{Arrival, Arrivals};
 use crate::infer::Call;
 use crate::random::Random;
@@ -87,13 +87,12 @@ pub enum Step {
 
 impl Live {
     /// A policy that watches, or one that acts.
-    pub fn new(call: &Call, options: &super::super::Options, acts: bool) -> Result<Self> {
+    pub fn new(call: &Call, options: &Choosing, acts: bool) -> Result<Self> {
         let (model, place) = (call.opened.model().clone(), *call.place);
         let watch = Watch::new(&call.opened.bundle, &options.watched)?;
         let players = if options.watched.port.is_some() { 1 } else { 2 };
-        let sampling = options.sample.then(|| Random::new(options.seed.unwrap_or_default()).stream("action"));
         let runner = warm(&model, players, &place)?;
-        Ok(Self { watch, model, place, runner, players, sampling, acts, game: None })
+        Ok(Self { watch, model, place, runner, players, sampling: options.sampling(), acts, game: None })
     }
 
     /// The next game; what is left of the one before is forgotten.
@@ -220,8 +219,8 @@ impl Live {
                 (false, _) => Action::from_controller(&game.past[newest].frame.players[player].controller),
                 (true, before) => before.map_or(Action::default(), |before| game.past[before].chosen),
             };
-            let uniform = uniform(self.sampling, &game.name, game.view.players[player].port, at);
-            fill(&mut self.runner, row, &self.watch.see(&game.view, player)?, (&previous, &uniform))?;
+            let uniform = uniform(self.sampling, Path::new(&*game.name), game.view.players[player].port, at);
+            self.watch.see(&game.view, player)?.fill(&mut self.runner, row, &previous, &[SAMPLE; ACTION], &uniform)?;
         }
         self.runner.step(&[fresh; 2][..self.players])?;
         let mut decisions = Vec::with_capacity(self.players);
@@ -240,27 +239,8 @@ fn warm(model: &Arc<dyn Model>, players: usize, place: &Placement) -> Result<Run
     let mut runner = Runner::on(model.clone(), (players, 1), place)?;
     let seen = Seen { features: [0.0; WIDTH], ids: [0; IDS] };
     for row in 0..players {
-        fill(&mut runner, row, &seen, (&Action::default(), &GREEDY))?;
+        seen.fill(&mut runner, row, &Action::default(), &[SAMPLE; ACTION], &GREEDY)?;
     }
     runner.step(&[true; 2][..players])?;
     Ok(runner)
-}
-
-fn fill(runner: &mut Runner, row: usize, seen: &Seen, (previous, uniform): (&Action, &[f32; ACTION])) -> Result<()> {
-    runner.floats_mut("features", row)?.copy_from_slice(&seen.features);
-    runner.indices_mut("ids", row)?.copy_from_slice(&seen.ids);
-    runner.indices_mut("previous_action", row)?.copy_from_slice(&previous.to_ids());
-    runner.indices_mut("action", row)?.copy_from_slice(&[SAMPLE; ACTION]);
-    runner.floats_mut("uniform", row)?.copy_from_slice(uniform);
-    Ok(())
-}
-
-/// The random numbers of a frame, those that `run` draws for a file of that name.
-fn uniform(sampling: Option<Random>, game: &str, port: u8, frame: usize) -> [f32; ACTION] {
-    let mut uniform = GREEDY;
-    if let Some(random) = sampling {
-        let file = Path::new(game).file_name().unwrap_or_default().to_string_lossy();
-        random.stream(&file).at(u64::from(port)).fill_uniform((frame * ACTION) as u64, &mut uniform);
-    }
-    uniform
 }

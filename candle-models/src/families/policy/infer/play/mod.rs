@@ -8,7 +8,7 @@ mod stand_in;
 
 pub use stand_in::StandIn;
 
-use super::Placement;
+use super::{Choosing, Placement};
 use crate::Error;
 use crate::cli::{self, Usage};
 use crate::engine::Histogram;
@@ -43,7 +43,7 @@ const SILENCE: Duration = Duration::from_millis(100);
 #[derive(Args)]
 pub struct Options {
     #[command(flatten)]
-    policy: super::Options,
+    choosing: Choosing,
     /// Follow a replay while Slippi writes it, or in a folder the newest one and each that comes after it, instead of connecting to Dolphin.
     #[arg(long, value_name = "FILE|DIR")]
     follow: Option<PathBuf>,
@@ -132,9 +132,7 @@ pub fn play(call: &Call, options: &Options) -> Result<()> {
 
 impl Options {
     fn check(&self) -> Result<()> {
-        if self.policy.seed.is_some() && !self.policy.sample {
-            return Err(Usage::error("--seed without --sample means nothing to a policy"));
-        }
+        self.choosing.check()?;
         if self.follow.is_some() && self.server != SERVER {
             return Err(Usage::error("--follow reads files, --server connects: one of them"));
         }
@@ -281,7 +279,7 @@ struct Player {
 impl Player {
     fn new(call: &Call, options: &Options, reports: Sender<Report>) -> Result<Self> {
         let pad = options.pipe.as_deref().map(Pad::new).transpose()?;
-        let live = Live::new(call, &options.policy, pad.is_some())?;
+        let live = Live::new(call, &options.choosing, pad.is_some())?;
         let (input, totals, newest) = (options.input()?, Totals::default(), Vec::new());
         Ok(Self { live, input, pad, reports, totals, newest, arrived: None, began: Instant::now(), pressed: None })
     }
@@ -381,13 +379,12 @@ impl Player {
             self.press(&chosen);
             self.pressed = Some(Instant::now());
         }
-        let in_time = arrived.filter(|_| press == Press::Newest);
-        let time = match in_time {
+        let in_time = press == Press::Newest;
+        let time = match arrived.filter(|_| in_time) {
             Some(arrived) => record(&self.totals.in_time, arrived),
             None => record(&self.totals.behind, self.began),
         };
         self.began = Instant::now();
-        let in_time = press == Press::Newest;
         decisions.into_iter().for_each(|decision| self.tell(Report::Decision { decision, in_time, time }));
     }
 

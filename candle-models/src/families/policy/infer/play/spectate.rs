@@ -2,6 +2,7 @@
 
 use super::{After, Happening, Input};
 use crate::Error;
+use crate::families::policy::replay::PAYLOADS;
 use anyhow::{Result, bail};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -21,9 +22,6 @@ const BACKOFF: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(2
 
 /// Without an acknowledgement for so many milliseconds, the shortest and the longest time that ENet waits, a server counts as gone.
 const SILENT_MS: [u32; 2] = [1000, 3000];
-
-/// The first byte of a game's first event.
-const PAYLOADS: u8 = 0x35;
 
 /// The largest message: a game's settings take a tenth of it.
 const MAX_MESSAGE: usize = 1 << 20;

@@ -5,7 +5,7 @@ use super::SERVER;
 use super::pad::Commands;
 use crate::Error;
 use crate::families::policy::actions::Action;
-use crate::families::policy::replay::{self, HEADER_BYTES, MAX_BYTES, Sizes};
+use crate::families::policy::replay::{self, FRAME_END, GAME_END, GAME_START, HEADER_BYTES, Sizes};
 use crate::infer::line;
 use anyhow::{Result, anyhow, bail};
 use base64::Engine as _;
@@ -24,8 +24,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Events behind which Dolphin sends a message: parts of long events, the start and end of a game, the end of a frame.
-const SENT: [u8; 4] = [0x10, 0x36, 0x39, FRAME_END];
-const FRAME_END: u8 = 0x3C;
+const SENT: [u8; 4] = [PART, GAME_START, GAME_END, FRAME_END];
+const PART: u8 = 0x10;
 
 /// How many spectators Dolphin serves at once.
 const SPECTATORS: usize = 4;
@@ -120,10 +120,9 @@ impl StandIn {
 
 /// The messages of a recording, as Dolphin would have sent them.
 fn messages(path: &Path) -> Result<Messages> {
-    let mut file = Vec::new();
-    File::open(path).and_then(|file_| file_.take(MAX_BYTES).read_to_end(&mut file)).map_err(Error::io(path))?;
+    let file = replay::bytes(path)?;
     // Everything that can be wrong with it is known to the reader.
-    let version = replay::read(path)?.version;
+    let version = replay::read_bytes(&file, path)?.version;
     if version < (3, 0, 0) {
         let (major, minor, patch) = version;
         bail!("{}: format {major}.{minor}.{patch} does not mark the end of a frame: 3.0 or later is needed", path.display());
@@ -140,7 +139,7 @@ fn messages(path: &Path) -> Result<Messages> {
             messages.push((file[start..at].to_vec(), id.filter(|_| event[0] == FRAME_END)));
             start = at;
         }
-        if event[0] == 0x39 {
+        if event[0] == GAME_END {
             break;
         }
     }
@@ -348,5 +347,23 @@ impl PadReader {
         self.read()?;
         let Self { path, states, neutral, wrong, .. } = self;
         Ok(line(format_args!("{}: {states} states, {neutral} of them neutral, {wrong} lines that are no command", path.display()))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::policy::simulation::simulate;
+
+    #[test]
+    fn a_game_in_an_archive_is_played_back_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let (game, archive) = (directory.path().join("g.slp"), directory.path().join("games.tar"));
+        replay::write(&simulate(1, 60), &game).unwrap();
+        let mut builder = tar::Builder::new(File::create(&archive).unwrap());
+        builder.append_path_with_name(&game, "g.slp").unwrap();
+        builder.finish().unwrap();
+        let [alone, member] = [&game, &archive.join("g.slp")].map(|path| messages(path).unwrap());
+        assert!(alone == member && alone.len() > 60);
     }
 }
