@@ -196,7 +196,7 @@ run() {
         # Every suite, as on a CPU. Its comparison with PyTorch is short: a longer one follows, into a folder of its own.
         part all 170 "$bench" all --quick --device cuda:0 --out "$out" "${peer[@]}"
         if [ ${#peer[@]} -gt 0 ]; then
-            local compare=("$bench" peers --device cuda:0 --bundles weights/policy-mlp --bundles weights/policy-mamba --passes step --threads 1
+            local compare=("$bench" peers --device cuda:0 --backbones mlp,mamba --passes step --threads 1
                 --rounds 4 --limit 2 --warm-up 0.2 --window-length 0.2 "${peer[@]}")
             part peers 80 "${compare[@]}" --libraries pytorch,pytorch-graphs --dtypes bf16,f32 --batches 1,32,256 --out "$out/peers"
             # Compiling takes PyTorch longer than everything else.

@@ -58,11 +58,13 @@ def config_of(bundle):
 
 
 def backbone_of(bundle):
-    """The architecture and the kind of its backbone, one of the two that the peers have."""
+    """The architecture and the kind of its backbone, one of the two that the peers have, without count tables."""
     config = config_of(bundle)["model"]
     kind = config["backbone"]["kind"]
     if kind not in ("mlp", "mamba"):
         raise Unavailable(f"the peers have no backbone {kind}, only mlp and mamba")
+    if config.get("prior"):
+        raise Unavailable("the peers have no policy over count tables (model.prior)")
     return config, kind
 
 

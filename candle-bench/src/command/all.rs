@@ -42,8 +42,8 @@ struct Part {
     quick: String,
 }
 
-/// Suites that take long, and those that train ahead or have a peer, measure the bundles of the first family that ships some. Peers in Rust
-/// are compared with where they have been built.
+/// Suites that take long, and those that train ahead, measure the bundles of the first family that ships some; the one with peers measures the
+/// networks that every peer has, of usual sizes. Peers in Rust are compared with where they have been built.
 fn parts(families: &Families, programs: &Programs, on_gpu: bool) -> Vec<Part> {
     let of = |bundles: &[&str], rest: &str| bundles.iter().map(|b| format!("--bundles {b}")).collect::<Vec<_>>().join(" ") + " " + rest;
     let every: Vec<&str> = families.iter().flat_map(|family| family.shipped()).copied().collect();
@@ -86,8 +86,8 @@ fn parts(families: &Families, programs: &Programs, on_gpu: bool) -> Vec<Part> {
         part("scaling", one, &format!("--backbones mamba --frames 15,30,60 --batches 1,8,64 --sessions 1,16 --load-seconds 0.3 {one}")),
         part(
             PEERS,
-            &of(first, &format!("{both} --libraries {libraries} {threads}")),
-            &of(first, &format!("--libraries {libraries} --batches 1 --passes step {one}")),
+            &format!("--backbones mlp,mamba {both} --libraries {libraries} {threads}"),
+            &format!("--backbones mlp,mamba --libraries {libraries} --batches 1 --passes step {one}"),
         ),
     ]
 }

@@ -485,16 +485,16 @@ fn the_demo_finds_what_is_shipped_and_says_that_it_is_simulated() {
     }
     let demo = |arguments: &[&str]| answer(Command::new(PROGRAM).args(arguments).current_dir(&nested));
     // The program itself lies in a folder below which nothing is shipped, or below the repository: only its own bundle may be found.
-    let shipped = Path::new(PROGRAM).ancestors().any(|folder| folder.join("weights/policy-mamba").exists());
+    let shipped = Path::new(PROGRAM).ancestors().any(|folder| folder.join("weights/policy-simulated").exists());
     if !shipped {
-        check_refusal(&demo(&["demo"]), 1, &["weights/policy-mamba", "name one"]);
+        check_refusal(&demo(&["demo"]), 1, &["weights/policy-simulated", "name one"]);
     }
-    save(&root.path().join("weights/policy-mamba"), &small());
+    save(&root.path().join("weights/policy-simulated"), &small());
     replay::write(&simulate(11, 200), root.path().join("examples/data/simulated.slp")).unwrap();
     for arguments in [&["demo"][..], &["run"], &["demo", "--port", "1"]] {
         let found = demo(arguments);
         assert_eq!((found.code, found.stderr.as_str()), (Some(0), ""));
-        assert!(found.stdout.contains("SIMULATED") && found.stdout.contains("| policy-mamba "), "{}", found.stdout);
+        assert!(found.stdout.contains("SIMULATED") && found.stdout.contains("| policy-simulated "), "{}", found.stdout);
     }
 }
 

@@ -96,7 +96,7 @@ impl RunArguments {
     }
 
     /// Makes the directory of the run; none for a dry one.
-    fn directory(&self) -> Result<Option<&Path>> {
+    pub(crate) fn directory(&self) -> Result<Option<&Path>> {
         let out = match &self.out {
             _ if self.dry_run => return Ok(None),
             Some(out) => out,
@@ -139,12 +139,12 @@ fn conclude(trained: &impl TrainingResult, out: &Path) -> Result<()> {
 }
 
 /// Where a run leaves its model.
-pub(super) fn bundle_of(run: &Path) -> PathBuf {
+pub(crate) fn bundle_of(run: &Path) -> PathBuf {
     run.join("bundle")
 }
 
 /// Where a model is, and what can be done with it.
-pub(super) fn model_in(bundle: &Path) -> String {
+pub(crate) fn model_in(bundle: &Path) -> String {
     let bundle = bundle.display();
     format!("model in {bundle}: candle-infer inspect {bundle} says what it takes, candle-infer run {bundle} INPUT runs it")
 }

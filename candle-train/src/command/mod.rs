@@ -19,7 +19,7 @@ mod launch;
 mod resume;
 
 pub use arguments::{RunArguments, command_line};
-use arguments::{bundle_of, model_in};
+pub(crate) use arguments::{bundle_of, model_in};
 pub use family::{Presets, TrainFamily};
 
 use crate::checkpoint::Which;

@@ -52,6 +52,28 @@ fn a_run_leaves_a_bundle_that_can_be_measured() {
     assert_eq!(row(&stdout, "this policy"), row(&card, "mamba, autoregressive heads"));
     assert_eq!(row(&stdout, "second-order, conditioned"), row(&card, "second-order, conditioned"));
 
+    let percent = |text: &str| text.lines().find(|line| line.starts_with("expected calibration error")).map(str::to_owned);
+    assert!(percent(&stdout).is_some() && percent(&stdout) == percent(&card), "{stdout}");
+
+    // The calibrated policy finds the same games at least as likely, and its card says how it came about.
+    let calibrated = dir.path().join("calibrated");
+    let place = calibrated.to_string_lossy().into_owned();
+    let arguments = ["--calibrate", "--model", &bundle, "--replays", &replays, "--hold-out", "g0", "--cache", &cache, "--out", &place];
+    let (code, stdout, stderr) = train(&arguments);
+    assert_eq!(code, 0, "{stderr}");
+    let total = |text: &str, name: &str| row(text, name).and_then(|row| row.split(' ').nth(6)?.parse::<f64>().ok()).unwrap();
+    assert!(total(&stdout, "calibrated") <= total(&card, "mamba, autoregressive heads"), "{stdout}\n{card}");
+    let bundle_of_it = calibrated.join("bundle").to_string_lossy().into_owned();
+    let arguments = ["--eval-only", "--model", &bundle_of_it, "--replays", &replays, "--hold-out", "g0", "--cache", &cache];
+    assert_eq!(row(&train(&arguments).1, "this policy"), row(&stdout, "calibrated"));
+    let said = std::fs::read_to_string(calibrated.join("bundle/README.md")).unwrap();
+    let expected =
+        ["## Training", "## Calibration", "\nbuttons 0.", "fitted on 1 games", "- g0.slp (400 frames", "candle-train policy --calibrate"];
+    for part in expected {
+        assert!(said.contains(part), "no '{part}' in\n{said}");
+    }
+    assert!(!said.contains(&*dir.path().to_string_lossy()), "a private path in\n{said}");
+
     // A run from that policy begins where it ended.
     let tuned = dir.path().join("tuned").to_string_lossy().into_owned();
     let arguments = ["--start-from", &bundle, "--replays", &replays, "--cache", &cache, "--out", &tuned, "--max-time", "0"];
@@ -113,6 +135,8 @@ fn what_cannot_work_is_one_line_and_a_code() {
         (vec!["--out", &out, "--replays", &empty], 1, "the folder holds no .slp file"),
         (vec!["--out", &out, "--config", "/nowhere.toml"], 1, "/nowhere.toml: No such file"),
         (vec!["--eval-only", "--model", "/nowhere"], 1, "/nowhere: No such file"),
+        (vec!["--calibrate", "--model", "/nowhere"], 1, "/nowhere: No such file"),
+        (vec!["--calibrate", "--model", "../weights/policy-mlp", "--replays", &empty], 1, "the folder holds no .slp file"),
         (vec!["--out", &out, "--device", "cuda:77"], 1, "device cuda:77: "),
         (vec!["--out", &out, "--device", "cpu", "--dtype", "bf16"], 2, "config: dtype: expected f32 on this device, found bf16"),
     ] {

@@ -95,6 +95,8 @@ struct Architecture {
     backbone: serde_json::Value,
     heads: String,
     embedding: usize,
+    #[serde(default)]
+    prior: bool,
 }
 
 /// A Mamba block.
@@ -271,7 +273,10 @@ impl<L: Library> Streaming<L> {
         if family != "policy" {
             return Err(Unavailable(format!("{} has no step of a {family} here", case.library)).into());
         }
-        let Architecture { backbone, heads, embedding } = serde_json::from_value(model)?;
+        let Architecture { backbone, heads, embedding, prior } = serde_json::from_value(model)?;
+        if prior {
+            return Err(Unavailable(format!("{} has no step of a policy over count tables here (model.prior)", case.library)).into());
+        }
         let p = Parameters { library: &library, tensors: layout::read(&case.bundle.join("model.safetensors"))? };
         let (weight, [_, outputs]) = p.matrix("input.weight")?;
         let observation = library.layer(&weight[..FEATURES * outputs], [FEATURES, outputs], Some(p.named("input.bias")?.0))?;

@@ -19,11 +19,9 @@ use anyhow::{Context, Result, bail};
 use candle_core::{DType, Tensor};
 use candle_models::device::{self, Purpose};
 use candle_models::ops::{self, Activation};
-use candle_models::policy::PolicyFamily;
 use candle_models::random::Random;
-use std::path::Path;
 
-/// The figures that the project holds itself to on a GPU, of the shipped policies, beside PyTorch.
+/// The figures that the project holds itself to on a GPU, of policies of usual sizes with random weights, beside PyTorch.
 #[derive(clap::Args)]
 pub struct Gpu {
     #[command(flatten)]
@@ -50,10 +48,10 @@ impl Suite for Gpu {
         let common = &self.common;
         common.validate(&[])?;
         let [dtype] = &common.dtypes[..] else { bail!("--dtypes: one at a time, found {}", common.dtypes.join(",")) };
-        let shipped = |name: &str| Network::of(&PolicyFamily, &Path::new("weights").join(name))?.stored(dtype, bench.scratch());
+        let usual = |kind: &str| super::usual(kind, bench.scratch())?.stored(dtype, bench.scratch());
         let suite = GpuSuite {
-            mlp: shipped("policy-mlp")?,
-            mamba: shipped("policy-mamba")?,
+            mlp: usual("mlp")?,
+            mamba: usual("mamba")?,
             place: self.device.open()?,
             sizes: Sizes::default(),
             settings: common.settings.clone(),

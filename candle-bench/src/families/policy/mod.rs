@@ -11,6 +11,7 @@ mod updates;
 
 use crate::family::{self, BenchFamily, Drawn, Updates};
 use crate::instructions::HotPath;
+use crate::network::Network;
 use crate::readme::{self, Table};
 use crate::run::{Chapter, Entry};
 use crate::suite::Suite;
@@ -19,7 +20,9 @@ use anyhow::{Context, Result};
 use candle_models::bundle::{Bundle, Manifest};
 use candle_models::policy::actions::COMPONENTS;
 use candle_models::policy::{BackboneConfig, FAMILY, Heads, PolicyConfig, PolicyFamily};
+use candle_models::registry::Registry;
 use clap::{ArgMatches, Args, Command};
+use std::path::Path;
 use std::sync::Arc;
 use trainee::Imitated;
 use updates::TrainCalls;
@@ -56,6 +59,7 @@ impl BenchFamily for PolicyFamily {
         Ok(Manifest::new(FAMILY, &PolicyConfig { backbone, heads, ..PolicyConfig::default() })?)
     }
 
+    /// Those that are measured where none is named: the network without and the one with a memory.
     fn shipped(&self) -> &'static [&'static str] {
         &["weights/policy-mlp", "weights/policy-mamba"]
     }
@@ -98,6 +102,12 @@ impl BenchFamily for PolicyFamily {
     fn updates(&self) -> Option<Updates> {
         Some(|network, case, inputs| Ok(Box::new(TrainCalls::new(network, case, inputs)?)))
     }
+}
+
+/// The network of the usual size of that kind, with random weights, written below `scratch`. What the project holds itself to, and what is set
+/// beside other libraries, is measured on these: the trained policies change with what was learnt about learning, and their sizes with them.
+fn usual(kind: &str, scratch: &Path) -> Result<Network> {
+    Network::random(&Registry::new([&PolicyFamily as &dyn BenchFamily]), kind, &ArgMatches::default(), scratch)
 }
 
 /// The configuration of a usual network.

@@ -4,7 +4,6 @@ use super::updates::Windows;
 use crate::calls::Inputs;
 use crate::case::{Case, Pass};
 use crate::instructions::{Calls, HotPath, engine_calls};
-use crate::network::Network;
 use crate::update::Update;
 use anyhow::{Context, Result};
 use candle_core::Device;
@@ -15,28 +14,28 @@ use candle_models::random::Random;
 use candle_models::registry::{Family, Registry};
 use std::path::Path;
 
-const MLP: &str = "weights/policy-mlp";
-const MAMBA: &str = "weights/policy-mamba";
+/// A bundle to read.
+const BUNDLE: &str = "weights/policy-mlp";
 /// Sequences and frames of a training step.
 const TRAINED: (usize, usize) = (2, 8);
 
-/// Frames and windows of the shipped policies, a training step, and the reading of replays and bundles.
+/// Frames and windows of policies of usual sizes, a training step, and the reading of replays and bundles.
 pub(super) fn paths() -> Vec<HotPath> {
     vec![
-        HotPath::steps("mlp-step-f32", |scratch| shipped(MLP, "f32", Pass::Step, scratch)),
-        HotPath::steps("mlp-step-q8", |scratch| shipped(MLP, "q8", Pass::Step, scratch)),
-        HotPath::steps("mamba-step-f32", |scratch| shipped(MAMBA, "f32", Pass::Step, scratch)),
-        HotPath::steps("mamba-step-q8", |scratch| shipped(MAMBA, "q8", Pass::Step, scratch)),
-        HotPath::once("mlp-window-f32", |scratch| shipped(MLP, "f32", Pass::Window, scratch)),
-        HotPath::once("mamba-window-f32", |scratch| shipped(MAMBA, "f32", Pass::Window, scratch)),
+        HotPath::steps("mlp-step-f32", |scratch| usual("mlp", "f32", Pass::Step, scratch)),
+        HotPath::steps("mlp-step-q8", |scratch| usual("mlp", "q8", Pass::Step, scratch)),
+        HotPath::steps("mamba-step-f32", |scratch| usual("mamba", "f32", Pass::Step, scratch)),
+        HotPath::steps("mamba-step-q8", |scratch| usual("mamba", "q8", Pass::Step, scratch)),
+        HotPath::once("mlp-window-f32", |scratch| usual("mlp", "f32", Pass::Window, scratch)),
+        HotPath::once("mamba-window-f32", |scratch| usual("mamba", "f32", Pass::Window, scratch)),
         HotPath::once("training-step", |_| training()),
         HotPath::once("replay", |_| replay()),
         HotPath::once("bundle", |_| bundle()),
     ]
 }
 
-fn shipped(bundle: &str, dtype: &str, pass: Pass, scratch: &Path) -> Result<Calls> {
-    engine_calls(&Network::of(&PolicyFamily, Path::new(bundle))?, dtype, pass, scratch)
+fn usual(kind: &str, dtype: &str, pass: Pass, scratch: &Path) -> Result<Calls> {
+    engine_calls(&super::usual(kind, scratch)?, dtype, pass, scratch)
 }
 
 /// Forward, backward and update of a small Mamba policy. Narrow enough that no product has more than 512 terms, from where on the product's
@@ -63,5 +62,5 @@ fn replay() -> Result<Calls> {
 
 /// A bundle's directory to a model with checked weights.
 fn bundle() -> Result<Calls> {
-    Ok(Box::new(|| Registry::new([&PolicyFamily as &dyn Family]).load(&Bundle::open(MLP)?).map(drop).map_err(Into::into)))
+    Ok(Box::new(|| Registry::new([&PolicyFamily as &dyn Family]).load(&Bundle::open(BUNDLE)?).map(drop).map_err(Into::into)))
 }

@@ -15,11 +15,9 @@ use crate::suite::{Common, Programs, Suite, SuiteRun};
 use crate::target::{Judged, Limit, TargetRow};
 use anyhow::{Context, Result, ensure};
 use candle_models::engine::{Engine, Options, Session};
-use candle_models::policy::PolicyFamily;
-use std::path::Path;
 use std::process::Command;
 
-/// The figures that the project holds itself to, beside their limits; of the shipped policies.
+/// The figures that the project holds itself to, beside their limits; of policies of usual sizes with random weights.
 #[derive(clap::Args)]
 pub struct Targets {
     #[command(flatten)]
@@ -44,14 +42,14 @@ impl Suite for Targets {
         let common = &self.common;
         common.validate(&[])?;
         ensure!(self.load_seconds > 0.0, "load: {} s is not a length", self.load_seconds);
-        let shipped = |name: &str| -> Result<[Network; 2]> {
-            let network = Network::of(&PolicyFamily, &Path::new("weights").join(name))?;
+        let usual = |kind: &str| -> Result<[Network; 2]> {
+            let network = super::usual(kind, bench.scratch())?;
             let narrow = network.stored("q8", bench.scratch())?;
             Ok([network, narrow])
         };
         let suite = TargetSuite {
-            mlp: shipped("policy-mlp")?,
-            mamba: shipped("policy-mamba")?,
+            mlp: usual("mlp")?,
+            mamba: usual("mamba")?,
             threads: common.threads.clone(),
             load_seconds: self.load_seconds,
             settings: common.settings.clone(),

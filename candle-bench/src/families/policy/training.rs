@@ -17,7 +17,7 @@ use crate::update::Update;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Var};
 use candle_models::nn::Params;
-use candle_models::policy::{Policy, PolicyConfig, PolicyFamily};
+use candle_models::policy::{Policy, PolicyConfig};
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use candle_train::checkpoint::{Checkpoint, Retention, Store, Writer, host_copy};
@@ -27,7 +27,7 @@ use candle_train::policy::run::{Games, Plan};
 use candle_train::run::Place;
 use candle_train::stop::Stop;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// What the trainer adds to its work: time above the bare sum, memory beside PyTorch's, time of a checkpoint; Mamba policy.
@@ -58,7 +58,7 @@ impl Suite for Training {
         let common = &self.common;
         common.validate(&[&[self.batch]])?;
         let suite = TrainingSuite {
-            network: Network::of(&PolicyFamily, Path::new("weights/policy-mamba"))?,
+            network: super::usual("mamba", bench.scratch())?,
             batch: self.batch,
             frames: common.window,
             threads: common.threads.clone(),

@@ -13,13 +13,14 @@
 //! ```
 
 use super::actions::{Action, BUTTONS, COMPONENTS, LOGITS};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Bins of equal width between the probabilities 0 and 1.
 pub const BINS: usize = 15;
 
 /// Frames that a policy found about equally likely.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bin {
     /// How many.
     pub frames: u64,
@@ -38,7 +39,7 @@ impl Bin {
 }
 
 /// Bins of every button.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     bins: [[Bin; BINS]; BUTTONS],
 }
@@ -51,6 +52,12 @@ impl Calibration {
             let bin = ((probability * BINS as f64) as usize).min(BINS - 1);
             self.bins[button][bin].merge(&Bin { frames: 1, pressed: u64::from(*class), probability });
         }
+    }
+
+    /// Adds the frames of another.
+    pub fn merge(&mut self, other: &Self) {
+        let bins = |bins: &mut [Bin; BINS], other: &[Bin; BINS]| bins.iter_mut().zip(other).for_each(|(sum, bin)| sum.merge(bin));
+        self.bins.iter_mut().zip(&other.bins).for_each(|(sum, other)| bins(sum, other));
     }
 
     /// Of one button, from the least likely to the most.

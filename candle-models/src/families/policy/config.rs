@@ -1,6 +1,8 @@
 //! What a policy is made of, as plain data.
 
+use super::actions::GROUPS;
 use super::embedding::NAMES;
+use super::heads::KEYS;
 pub use crate::nn::{BackboneConfig, Heads};
 use crate::nn::{MambaConfig, within};
 use crate::{Error, Result};
@@ -52,6 +54,14 @@ impl PolicyConfig {
     pub fn name(&self) -> String {
         let prior = if self.prior { " over count tables" } else { "" };
         format!("{}, {} heads{prior}", self.backbone.name(self.hidden), self.heads.name())
+    }
+
+    /// What the layer of each component is called whose outputs, added to what a prior says, are the component's logits: `heads.buttons.out`.
+    pub fn last_layers(&self) -> [String; GROUPS] {
+        KEYS.map(|key| match self.heads {
+            Heads::Autoregressive => format!("heads.{key}.out"),
+            Heads::Independent => format!("heads.{key}"),
+        })
     }
 
     /// Names the field that is out of range. The limits keep a hostile file from asking for absurd memory.

@@ -184,6 +184,21 @@ pub fn internal_character(external: u8) -> Option<u8> {
     INTERNAL.get(usize::from(external)).copied()
 }
 
+/// Whether a player's name, or the letters of a connect code, are nobody's: none, one letter again and again, or `ANON`, as anonymised
+/// recordings have them.
+///
+/// ```
+/// use candle_models::policy::game::is_placeholder;
+///
+/// assert!(is_placeholder("") && is_placeholder("xxxxxx") && is_placeholder("Anon"));
+/// assert!(!is_placeholder("x") && !is_placeholder("Anna"));
+/// ```
+pub fn is_placeholder(name: &str) -> bool {
+    let letters = name.split('#').next().unwrap_or_default().to_lowercase();
+    let one = letters.chars().all(|letter| letters.starts_with(letter));
+    (one && (letters.chars().count() != 1 || name.contains('#'))) || letters == "anon"
+}
+
 /// Refuses a stage that is not one of [`STAGES`]; [`Error::Input`] names it.
 pub fn check_stage(stage: u16) -> Result<()> {
     if STAGES.iter().any(|(id, ..)| *id == stage) {

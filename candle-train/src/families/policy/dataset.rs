@@ -4,6 +4,7 @@ use super::shards::Shard;
 use candle_models::Result;
 use candle_models::policy::actions::{ACTION, Action};
 use candle_models::policy::embedding::{self, Embedding, IDS, SCHEMA, WIDTH};
+use candle_models::policy::game::is_placeholder;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -109,6 +110,15 @@ impl Dataset {
         &self.shards
     }
 
+    /// A line of each game, as a card has it: its file, its frames and the hash of its content.
+    pub fn describe(&self) -> Vec<String> {
+        let line = |shard: &Arc<Shard>| {
+            let info = shard.info();
+            format!("{} ({} frames, SHA-256 {})", info.source, shard.rows() + 1, &info.replay[..16])
+        };
+        self.shards.iter().map(line).collect()
+    }
+
     /// Rows of one pass through a game.
     pub fn rows(&self, game: usize) -> usize {
         self.shards[game].rows() - self.delay
@@ -170,10 +180,10 @@ fn mirrored(pass: Pass, action: Action) -> Action {
     if pass.mirror { action.mirror() } else { action }
 }
 
-/// The player names in some games, most frequent first (then by alphabet), at most `limit`.
+/// The player names in some games, most frequent first (then by alphabet), at most `limit`. A placeholder is nobody's name.
 pub fn frequent_names(shards: &[Arc<Shard>], limit: usize) -> Vec<String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for name in shards.iter().flat_map(|s| &s.info().names).filter(|n| !n.is_empty()) {
+    for name in shards.iter().flat_map(|s| &s.info().names).filter(|name| !is_placeholder(name)) {
         *counts.entry(name).or_default() += 1;
     }
     let mut names: Vec<_> = counts.into_iter().collect();
@@ -213,6 +223,7 @@ mod tests {
     use super::*;
     use crate::families::policy::shards::testing;
     use candle_models::policy::embedding::Observation;
+    use candle_models::policy::game::Player;
 
     fn read(data: &Dataset, pass: Pass) -> Buffers {
         let n = data.rows(pass.game);
@@ -292,6 +303,10 @@ mod tests {
         let shards = testing::shards(&[20, 20, 20, 20]);
         // Games 0 and 3 are played by P0.
         assert_eq!(frequent_names(&shards, 2), ["P0", "P1"]);
+        let mut anonymous = testing::game(0, 20);
+        anonymous.players = anonymous.players.map(|player| Player { name: "yyyyyy".to_owned(), ..player });
+        let shard = Arc::new(Shard::from_game(&anonymous, "anonymous").unwrap());
+        assert_eq!(frequent_names(&[shard], 2), [] as [&str; 0]);
         let data = Dataset::new(&shards, &["P2".to_owned(), "P0".to_owned()], 0).unwrap();
         let first = SCHEMA.iter().find(|f| f.name == "name").unwrap().offset;
         let names = |game: usize, player: usize| -> Vec<usize> {

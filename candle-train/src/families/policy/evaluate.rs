@@ -1,4 +1,4 @@
-//! Likelihood of recorded games: of a policy that reads them from the first frame to the last, and of the count tables.
+//! What recorded games say of a policy that reads them from the first frame to the last, and of the count tables.
 
 use super::dataset::{Buffers, Dataset, Pass};
 use super::loader::inputs;
@@ -7,32 +7,74 @@ use candle_models::Result;
 use candle_models::policy::Policy;
 use candle_models::policy::actions::{ACTION, Action, LOGITS, most_likely, nll};
 use candle_models::policy::baselines::{Baselines, Likelihood, TABLE_NAMES, TABLES};
+use candle_models::policy::calibration::Calibration;
 use candle_models::recurrent::Recurrent;
 use rayon::prelude::*;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// Games side by side, and frames of each in one pass: few enough rows to stay in the cache and to keep memory small.
 const LANES: usize = 8;
 const FRAMES: usize = 120;
 
-/// How likely the policy finds the recorded actions of all games, both players, with state carried through each game. Every rank
-/// measures some of the games; all get the sum, to the bit what one rank alone would find.
-pub fn policy(policy: &Policy, data: &Dataset, ranks: &dyn Communicator) -> Result<Likelihood> {
+/// What was found of a policy: how likely it finds what was recorded, and whether its probabilities of buttons are right.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Evaluated {
+    /// How likely the recorded actions were.
+    pub likelihood: Likelihood,
+    /// Of the buttons.
+    pub calibration: Calibration,
+}
+
+impl Evaluated {
+    fn add(&mut self, previous: &Action, action: &Action, logits: &[f32; LOGITS]) {
+        self.likelihood.add(previous, action, &nll(logits, action), &most_likely(logits));
+        self.calibration.add(logits, action);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.likelihood.merge(&other.likelihood);
+        self.calibration.merge(&other.calibration);
+    }
+}
+
+/// A policy on the recorded actions of all games, both players, with state carried through each game. Every rank measures some of the games; all
+/// get the sum, to the bit what one rank alone would find.
+pub fn policy(policy: &Policy, data: &Dataset, ranks: &dyn Communicator) -> Result<Evaluated> {
+    let add = |found: &mut Evaluated, previous: &Action, action: &Action, logits: &[[f32; LOGITS]]| {
+        logits.iter().for_each(|logits| found.add(previous, action, logits));
+    };
+    let mut all = Evaluated::default();
+    over_frames(&[policy], data, ranks, add)?.iter().for_each(|one| all.merge(one));
+    Ok(all)
+}
+
+/// What `add` gathers of all frames: it is given the action before, the recorded one and the logits of every policy. There is one sum for some
+/// games each, in the same order on every rank.
+pub(super) fn over_frames<S, F>(policies: &[&Policy], data: &Dataset, ranks: &dyn Communicator, add: F) -> Result<Vec<S>>
+where
+    S: Default + Clone + Serialize + DeserializeOwned,
+    F: Fn(&mut S, &Action, &Action, &[[f32; LOGITS]]),
+{
     let mut passes = data.passes();
     // Games of like length side by side: the shorter ones of a group wait for the longest.
     passes.sort_by_key(|pass| std::cmp::Reverse(data.rows(pass.game)));
     let groups: Vec<&[Pass]> = passes.chunks(LANES).collect();
     let own = groups.iter().skip(ranks.rank()).step_by(ranks.size());
-    let own: Vec<Likelihood> = own.map(|group| evaluate_group(policy, data, group)).collect::<Result<_>>()?;
+    let own: Vec<S> = own.map(|group| over_group(policies, data, group, &add)).collect::<Result<_>>()?;
     let found = gather(ranks, &own)?;
-    let mut all = Likelihood::default();
-    (0..groups.len()).for_each(|group| all.merge(&found[group % ranks.size()][group / ranks.size()]));
-    Ok(all)
+    Ok((0..groups.len()).map(|group| found[group % ranks.size()][group / ranks.size()].clone()).collect())
 }
 
-fn evaluate_group(policy: &Policy, data: &Dataset, group: &[Pass]) -> Result<Likelihood> {
+fn over_group<S: Default>(
+    policies: &[&Policy],
+    data: &Dataset,
+    group: &[Pass],
+    add: &impl Fn(&mut S, &Action, &Action, &[[f32; LOGITS]]),
+) -> Result<S> {
     let longest = group.iter().map(|pass| data.rows(pass.game)).max().unwrap_or(0);
-    let mut state = policy.initial_state(group.len())?;
-    let mut likelihood = Likelihood::default();
+    let mut states = policies.iter().map(|policy| policy.initial_state(group.len())).collect::<Result<Vec<_>>>()?;
+    let mut found = S::default();
     for start in (0..longest).step_by(FRAMES) {
         let frames = FRAMES.min(longest - start);
         let mut rows = Buffers::zeros(group.len() * frames);
@@ -43,21 +85,22 @@ fn evaluate_group(policy: &Policy, data: &Dataset, group: &[Pass]) -> Result<Lik
         }
         let (previous, action) = (rows.previous.clone(), rows.action.clone());
         let resets: Vec<bool> = (0..group.len() * frames).map(|i| start == 0 && i % frames == 0).collect();
-        let (outputs, next) = policy.unroll(&inputs(rows, group.len(), frames)?, &resets, &state)?;
-        state = next.map(|_, t| Ok(t.detach()))?;
-        let logits = outputs.get("logits")?.flatten_all()?.to_vec1::<f32>()?;
+        let inputs = inputs(rows, group.len(), frames)?;
+        let mut logits = Vec::with_capacity(policies.len());
+        for (policy, state) in policies.iter().zip(&mut states) {
+            let (outputs, next) = policy.unroll(&inputs, &resets, state)?;
+            *state = next.map(|_, t| Ok(t.detach()))?;
+            logits.push(outputs.get("logits")?.flatten_all()?.to_vec1::<f32>()?);
+        }
         for (lane, n) in counts.into_iter().enumerate() {
-            for t in 0..n {
-                let row = lane * frames + t;
+            for row in lane * frames..lane * frames + n {
                 let at = |ids: &[u32]| Action::from_ids(&ids[row * ACTION..(row + 1) * ACTION]);
-                let mut frame = [0f32; LOGITS];
-                frame.copy_from_slice(&logits[row * LOGITS..(row + 1) * LOGITS]);
-                let action = at(&action)?;
-                likelihood.add(&at(&previous)?, &action, &nll(&frame, &action), &most_likely(&frame));
+                let of = |logits: &Vec<f32>| std::array::from_fn(|i| logits[row * LOGITS + i]);
+                add(&mut found, &at(&previous)?, &at(&action)?, &logits.iter().map(of).collect::<Vec<_>>());
             }
         }
     }
-    Ok(likelihood)
+    Ok(found)
 }
 
 /// Passes whose actions are in memory at a time, on each thread.
@@ -117,7 +160,7 @@ mod tests {
         let policy_ = Policy::new(&config, &Params::init(Random::new(1), &Device::Cpu)).unwrap();
         let lengths = [FRAMES + 50, 40, 2 * FRAMES + 3, FRAMES + 1, 90];
         let data = Dataset::new(&testing::shards(&lengths), &[], 2).unwrap();
-        let found = policy(&policy_, &data, &Single).unwrap();
+        let found = policy(&policy_, &data, &Single).unwrap().likelihood;
 
         let mut expected = Likelihood::default();
         for pass in data.passes() {

@@ -1,15 +1,18 @@
 //! The result of a run as a model bundle with its card.
 
 use super::config::RunConfig;
+use super::dataset::Dataset;
 use super::run::Trained;
 use crate::export::EQUATIONS;
 use crate::export::Skeleton;
 use crate::plan::TrainingResult;
 use crate::run::Ended;
-use candle_models::bundle::{self, CARD, Manifest};
+use candle_core::Tensor;
+use candle_models::bundle::{self, Bundle, CARD, Manifest};
 use candle_models::policy::baselines::Baselines;
 use candle_models::policy::{BASELINES, FAMILY, TOKENIZER, actions, baselines};
 use candle_models::{Error, Result};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -48,6 +51,54 @@ impl TrainingResult for Trained {
         });
         bundle::save(directory, &manifest, &self.ended.parameters, metadata, &files)?;
         Ok(if self.table.is_empty() { String::new() } else { format!("\n{}\n", table(&self.table)) })
+    }
+}
+
+/// A policy that [`calibrate`](super::calibrate) has gone over.
+#[derive(Debug)]
+pub struct Calibrated<'a> {
+    /// Its parameters, the factors folded in.
+    pub parameters: &'a BTreeMap<String, Tensor>,
+    /// The factors in words.
+    pub factors: &'a str,
+    /// The games that they were fitted on.
+    pub games: &'a Dataset,
+    /// What was measured on them afterwards.
+    pub table: &'a str,
+    /// The command line.
+    pub command: &'a str,
+}
+
+impl Calibrated<'_> {
+    /// Writes it with the files of the bundle that it was made of; its card says more than that one's.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written.
+    pub fn save(&self, of: &Bundle, directory: &Path) -> Result<()> {
+        let mut files = Vec::new();
+        for name in [TOKENIZER, BASELINES] {
+            files.extend(of.read_file(name)?.map(|bytes| (name, bytes)));
+        }
+        let before = of.read_file(CARD)?.unwrap_or_default();
+        files.push((CARD, [before, self.section().into_bytes()].concat()));
+        let metadata = serde_json::json!({ "command": self.command, "trained_with": concat!("candle-train ", env!("CARGO_PKG_VERSION")) });
+        bundle::save(directory, of.manifest(), self.parameters, metadata, &files)
+    }
+
+    /// What the card says of it.
+    fn section(&self) -> String {
+        let mut text = String::from("\n## Calibration\n\n");
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "What the network adds to the logits of each component is multiplied by a factor, which is part of the weights:"
+        );
+        let _ = writeln!(text, "{}. They were fitted on {} games:\n", self.factors, self.games.shards().len());
+        self.games.describe().iter().for_each(|game| {
+            let _ = writeln!(text, "- {game}");
+        });
+        let _ = writeln!(text, "\n```sh\n{}\n```\n\nThe same games with the factors:\n\n{}", self.command, self.table);
+        text
     }
 }
 
@@ -91,6 +142,7 @@ fn card(trained: &Trained) -> Result<String> {
         let _ = writeln!(text, "Nats per frame; the count tables are fitted on the training games. `change` are frames whose action");
         let _ = writeln!(text, "differs from the one before, `hold` the others.\n");
         text.push_str(&table(&trained.table));
+        let _ = writeln!(text, "\n{}", trained.calibration);
     }
     Ok(text)
 }

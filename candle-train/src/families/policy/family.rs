@@ -5,17 +5,19 @@ use super::dataset::{Dataset, Measured};
 use super::loader::Order;
 use super::replays::{EncodeArguments, ReplayArguments};
 use super::run::Plan;
-use super::{evaluate, export};
-use crate::command::{Presets, RunArguments, TrainFamily, command_line};
+use super::{calibrate, evaluate, export};
+use crate::command::{Presets, RunArguments, TrainFamily, bundle_of, command_line, model_in};
 use crate::trainer::Resources;
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 use candle_models::bundle::Bundle;
 use candle_models::device::Purpose;
+use candle_models::nn::Params;
+use candle_models::ops::Format;
 use candle_models::policy::baselines::Baselines;
 use candle_models::policy::{BASELINES, Policy, PolicyFamily};
 use candle_models::registry::Family;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 #[derive(Debug, Args)]
@@ -31,7 +33,11 @@ struct PolicyArguments {
     /// Measures --model on the replays (those of --hold-out, if given) and prints the likelihood table.
     #[arg(long, requires = "model")]
     eval_only: bool,
-    /// Model directory for --eval-only.
+    /// Fits on the replays (those of --hold-out, if given: of people whom the policy has not met) how far each component of --model is to be
+    /// believed, and writes the policy with the factors in its weights to OUT/bundle.
+    #[arg(long, requires = "model", conflicts_with = "eval_only")]
+    calibrate: bool,
+    /// Model directory for --eval-only and --calibrate.
     #[arg(long, value_name = "BUNDLE")]
     model: Option<PathBuf>,
 }
@@ -42,7 +48,7 @@ impl TrainFamily for PolicyFamily {
     }
 
     fn presets(&self) -> Presets {
-        let help = "quick (an MLP, five games, one epoch), standard (an MLP, all games) or mamba";
+        let help = "quick (an MLP, five games, one epoch), standard (an MLP, all games), gru or mamba";
         Presets { names: &RunConfig::PRESETS, default: "quick", help }
     }
 
@@ -61,7 +67,11 @@ impl TrainFamily for PolicyFamily {
 
     fn train(&self, asked: &RunArguments, options: &ArgMatches) -> Result<()> {
         let own = PolicyArguments::from_arg_matches(options)?;
-        if own.eval_only { measure(asked, &own) } else { asked.train(plan(asked, &own)?) }
+        match &own.model {
+            Some(model) if own.eval_only => Measurement::new(model, asked, &own)?.print("this policy"),
+            Some(model) if own.calibrate => calibrate(Measurement::new(model, asked, &own)?, asked),
+            _ => asked.train(plan(asked, &own)?),
+        }
     }
 
     /// Two games of those that are simulated, some ten steps.
@@ -99,25 +109,71 @@ fn plan(asked: &RunArguments, own: &PolicyArguments) -> Result<Plan> {
     })
 }
 
-fn measure(asked: &RunArguments, own: &PolicyArguments) -> Result<()> {
-    let directory = own.model.as_deref().context("--eval-only needs --model")?;
-    let bundle = Bundle::open(directory)?;
-    let Resources { device, ranks, .. } = asked.resources(PolicyFamily.name(), Purpose::Training)?;
-    let policy = Policy::load_on(&bundle, &device)?;
-    let tables = bundle.read_file(BASELINES)?.map(|bytes| Baselines::from_bytes(&bytes)).transpose()?;
-    let shards = own.games.load(asked, &*ranks)?;
-    let games = own.games.named(&shards)?.unwrap_or_else(|| shards.into_iter().map(Measured::from).collect());
-    let data = Dataset::measured(&games, &policy.config().names, policy.config().delay)?;
-    let start = Instant::now();
-    let mut rows = Vec::new();
-    match tables {
-        Some(tables) => rows.extend(evaluate::tables(&tables, &data, &*ranks)?.into_iter().map(|(name, l)| (name.to_owned(), l))),
-        None => eprintln!("warning: {}: no {BASELINES}, so there is nothing to compare with", directory.display()),
+/// A trained policy and the games to measure it on.
+struct Measurement {
+    bundle: Bundle,
+    policy: Policy,
+    data: Dataset,
+    with: Resources,
+}
+
+impl Measurement {
+    fn new(model: &Path, asked: &RunArguments, own: &PolicyArguments) -> Result<Self> {
+        let bundle = Bundle::open(model)?;
+        let with = asked.resources(PolicyFamily.name(), Purpose::Training)?;
+        let policy = Policy::load_on(&bundle, &with.device)?;
+        let shards = own.games.load(asked, &*with.ranks)?;
+        let games = own.games.named(&shards)?.unwrap_or_else(|| shards.into_iter().map(Measured::from).collect());
+        let data = Dataset::measured(&games, &policy.config().names, policy.config().delay)?;
+        Ok(Self { bundle, policy, data, with })
     }
-    rows.push(("this policy".to_owned(), evaluate::policy(&policy, &data, &*ranks)?));
-    if ranks.rank() > 0 {
+
+    /// The likelihood table, the policy's row under that name, and the errors of its probabilities.
+    fn table(&self, name: &str) -> Result<String> {
+        let tables = self.bundle.read_file(BASELINES)?.map(|bytes| Baselines::from_bytes(&bytes)).transpose()?;
+        let mut rows = Vec::new();
+        match tables {
+            Some(tables) => {
+                let found = evaluate::tables(&tables, &self.data, &*self.with.ranks)?;
+                rows.extend(found.into_iter().map(|(name, likelihood)| (name.to_owned(), likelihood)));
+            }
+            None => eprintln!("warning: {}: no {BASELINES}, so there is nothing to compare with", self.bundle.dir().display()),
+        }
+        let found = evaluate::policy(&self.policy, &self.data, &*self.with.ranks)?;
+        rows.push((name.to_owned(), found.likelihood));
+        Ok(format!("{}\n{}\n", export::table(&rows), found.calibration))
+    }
+
+    fn print(&self, name: &str) -> Result<()> {
+        let start = Instant::now();
+        let table = self.table(name)?;
+        if self.with.ranks.rank() == 0 {
+            println!("{} games, {:.1} s\n\n{table}", self.data.shards().len(), start.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+}
+
+/// Fits the factors, writes the calibrated policy and prints its table.
+fn calibrate(before: Measurement, asked: &RunArguments) -> Result<()> {
+    let Some(out) = asked.directory()? else { return Ok(()) };
+    let config = before.policy.config().clone();
+    let stored = before.bundle.read_parameters(&Policy::parameters(&config)?)?;
+    if let Some((name, _)) = stored.iter().find(|(_, parameter)| !matches!(parameter.format, Format::F32)) {
+        bail!("{name} is stored in fewer than 32 bits: calibrate the policy first, then export it so");
+    }
+    let parameters = stored.into_iter().map(|(name, parameter)| (name, parameter.tensor)).collect();
+    let factors = calibrate::fit(&config, &parameters, &before.data, &before.with.device, &*before.with.ranks)?;
+    let parameters = calibrate::scaled(&config, &parameters, &factors)?;
+    let policy = Policy::new(&config, &Params::given(parameters.clone(), &before.with.device))?;
+    let after = Measurement { policy, ..before };
+    let (said, table) = (calibrate::describe(&factors), after.table("calibrated")?);
+    if after.with.ranks.rank() > 0 {
         return Ok(());
     }
-    println!("{} games, {:.1} s\n\n{}", data.shards().len(), start.elapsed().as_secs_f64(), export::table(&rows));
+    let directory = bundle_of(out);
+    let (games, command) = (&after.data, &command_line());
+    export::Calibrated { parameters: &parameters, factors: &said, games, table: &table, command }.save(&after.bundle, &directory)?;
+    println!("factors: {said}\n\n{table}\n{}", model_in(&directory));
     Ok(())
 }

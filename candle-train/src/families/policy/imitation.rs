@@ -2,7 +2,7 @@
 
 use super::config::{LossConfig, NoiseConfig, RunConfig};
 use super::dataset::Dataset;
-use super::evaluate;
+use super::evaluate::{self, Evaluated};
 use super::loader::{Batch, Cursor, Loader};
 use super::loss::imitation;
 use crate::carried::Carried;
@@ -15,6 +15,7 @@ use candle_core::Device;
 use candle_models::exec::tensors::Regularisation;
 use candle_models::nn::Params;
 use candle_models::policy::actions::GROUP_NAMES;
+use candle_models::policy::calibration::expected_error;
 use candle_models::policy::{Policy, PolicyConfig};
 use candle_models::recurrent::Recurrent;
 use candle_models::{Error, Result};
@@ -100,13 +101,14 @@ impl Task for Imitation {
 
     fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<Evaluation> {
         let Some(held_out) = &self.held_out else { return Ok(Evaluation::default()) };
-        let likelihood = evaluate::policy(&Policy::new(&self.config, parameters)?, &held_out.data, ranks)?;
+        let Evaluated { likelihood, calibration } = evaluate::policy(&Policy::new(&self.config, parameters)?, &held_out.data, ranks)?;
         let all = likelihood.all();
         let figures = [
             ("over_markov", all.total() / held_out.markov),
             ("change", likelihood.changed.total()),
             ("hold", likelihood.held.total()),
             ("accuracy", all.accuracy()),
+            ("calibration_error", expected_error(&calibration.all())),
         ];
         let parts = GROUP_NAMES.into_iter().zip(all.per_frame());
         Ok(Evaluation::new(Score::minimise(all.total()), figures.into_iter().chain(parts)))

@@ -1,9 +1,10 @@
 //! Imitation of recorded players: replays to a policy bundle.
 //!
 //! [`shards`] encodes replays, [`split`] holds games out, [`dataset`] reads rows, [`plan`] orders them, [`loader`] makes
-//! batches ahead, [`imitation`] is the task, [`evaluate`] measures beside the count tables, [`run`] puts it together,
-//! [`export`] writes the bundle.
+//! batches ahead, [`imitation`] is the task, [`evaluate`] measures beside the count tables, [`calibrate`] makes a trained
+//! policy as sure of itself as it may be, [`run`] puts it together, [`export`] writes the bundle.
 
+pub mod calibrate;
 pub mod config;
 pub mod dataset;
 pub mod evaluate;

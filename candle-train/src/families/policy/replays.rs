@@ -13,8 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Games and frames of each that are simulated where no replays are given.
+/// Games and frames of each that are simulated where no replays are given, and the seed of the first: the shipped game, which policies are
+/// shown, has a lower one, so that nobody learns from it.
 const SIMULATED_GAMES: u64 = 12;
+const FIRST_SEED: u64 = 100;
 const SIMULATED_FRAMES: usize = 3600;
 
 #[derive(Debug, Args)]
@@ -145,12 +147,12 @@ fn simulate(cache: &Path) -> Result<Vec<PathBuf>> {
     std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     eprintln!("no --replays: training on {SIMULATED_GAMES} simulated games");
     let write = |seed: u64| -> Result<PathBuf> {
-        let path = directory.join(format!("simulated{seed:02}.slp"));
+        let path = directory.join(format!("simulated{seed}.slp"));
         // Always written: an older version's simulation must not be mistaken for this one's. Ranks that share the disk write the same.
         let mine = path.with_extension(std::process::id().to_string());
         replay::write(&simulation::simulate(seed, SIMULATED_FRAMES), &mine)?;
         std::fs::rename(&mine, &path).with_context(|| path.display().to_string())?;
         Ok(path)
     };
-    (0..SIMULATED_GAMES).map(write).collect()
+    (FIRST_SEED..FIRST_SEED + SIMULATED_GAMES).map(write).collect()
 }

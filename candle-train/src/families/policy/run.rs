@@ -22,6 +22,7 @@ use candle_core::Tensor;
 use candle_models::bundle::Bundle;
 use candle_models::nn::Params;
 use candle_models::policy::baselines::{Baselines, FIRST_ORDER, Likelihood};
+use candle_models::policy::calibration::Calibration;
 use candle_models::policy::{FAMILY, Policy, prior};
 use candle_models::random::Random;
 use candle_models::{Error, Result};
@@ -83,6 +84,8 @@ pub struct Trained {
     pub baselines: Baselines,
     /// Held-out games: the count tables, then the policy. Empty without such games, or when the run was stopped.
     pub table: Vec<(String, Likelihood)>,
+    /// Of the policy's buttons in those games.
+    pub calibration: Calibration,
 }
 
 impl Plan {
@@ -155,11 +158,7 @@ impl Plan {
     }
 
     fn provenance(&self) -> Provenance {
-        let line = |shard: &Arc<Shard>| {
-            let info = shard.info();
-            format!("{} ({} frames, SHA-256 {})", info.source, shard.rows() + 1, &info.replay[..16])
-        };
-        let [train, held_out] = [&self.train, &self.held_out].map(|data| data.shards().iter().map(line).collect());
+        let [train, held_out] = [&self.train, &self.held_out].map(|data| data.describe());
         Provenance { command: self.command.clone(), train, held_out, simulated: self.simulated }
     }
 
@@ -202,14 +201,16 @@ impl Plan {
             callbacks: Callbacks::default(),
         };
         let ended = run.train(params.vars(), &mut task, place, stop)?;
-        let mut table = Vec::new();
+        let (mut table, mut calibration) = (Vec::new(), Calibration::default());
         if measured && ended.outcome.done() {
             let policy = Policy::new(&self.config.model, &ended.params())?;
             table = tables.into_iter().map(|(name, likelihood)| (name.to_owned(), likelihood)).collect();
-            table.push((policy_name(&self.config), evaluate::policy(&policy, &self.held_out, &*ranks)?));
+            let found = evaluate::policy(&policy, &self.held_out, &*ranks)?;
+            table.push((policy_name(&self.config), found.likelihood));
+            calibration = found.calibration;
         }
         let provenance = self.provenance();
-        Ok(Trained { ended, config: self.config, provenance, baselines, table })
+        Ok(Trained { ended, config: self.config, provenance, baselines, table, calibration })
     }
 }
 

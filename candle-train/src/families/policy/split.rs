@@ -6,6 +6,7 @@
 
 use super::shards::Info;
 use crate::identity::hex;
+use candle_models::policy::game::is_placeholder;
 use candle_models::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,13 +90,6 @@ fn identities(games: &[&Info]) -> Vec<[String; 2]> {
         found[i].iter_mut().for_each(|identity| _ = identity.get_or_insert_with(|| evening.clone()));
     }
     found.into_iter().map(|players| players.map(Option::unwrap_or_default)).collect()
-}
-
-/// Whether a name or the letters of a connect code are nobody's: none, one letter again and again, or `ANON`.
-fn is_placeholder(text: &str) -> bool {
-    let letters = text.split('#').next().unwrap_or_default().to_lowercase();
-    let one = letters.chars().all(|letter| letters.starts_with(letter));
-    (one && (letters.chars().count() != 1 || text.contains('#'))) || letters == "anon"
 }
 
 fn named(games: &[&Info], names: &[String]) -> Result<Vec<(usize, [bool; 2])>> {

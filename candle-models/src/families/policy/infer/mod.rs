@@ -149,11 +149,11 @@ impl InferFamily for PolicyFamily {
 
     fn demo(&self) -> Option<Demo> {
         Some(Demo {
-            bundle: "weights/policy-mamba",
+            bundle: "weights/policy-simulated",
             input: GAME,
-            model: "the shipped policy",
-            name: "the shipped simulated game",
-            remark: "a SIMULATED game of two scripted fighters (not a recording of Melee, and not the people that it learned from: see docs/src/policy.md)",
+            model: "a policy that learned from simulated games",
+            name: "the shipped simulated game, one that it has not seen",
+            remark: "a SIMULATED game of two scripted fighters (not a recording of Melee); the policy learned from other games of theirs",
         })
     }
 
