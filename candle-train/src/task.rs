@@ -208,17 +208,21 @@ pub struct Evaluation {
     pub score: Option<Score>,
     /// Other figures by name.
     pub figures: BTreeMap<String, f64>,
+    /// A reliability diagram: of predictions that were about equally likely the mean probability and the share that came true. The report draws the
+    /// last one.
+    pub reliability: Vec<[f64; 2]>,
 }
 
 impl Evaluation {
     /// A score and other figures.
     pub fn new<'a>(score: Score, figures: impl IntoIterator<Item = (&'a str, f64)>) -> Self {
-        Self { score: Some(score), figures: figures.into_iter().map(|(name, x)| (name.to_owned(), x)).collect() }
+        let figures = figures.into_iter().map(|(name, x)| (name.to_owned(), x)).collect();
+        Self { score: Some(score), figures, ..Self::default() }
     }
 
     /// Whether nothing was measured.
     pub fn is_empty(&self) -> bool {
-        self.score.is_none() && self.figures.is_empty()
+        self.score.is_none() && self.figures.is_empty() && self.reliability.is_empty()
     }
 
     /// All figures, the score's value as `score`.

@@ -197,6 +197,9 @@ impl Reporter {
             if evaluation.score.is_some_and(|score| score.direction == Direction::Maximise) {
                 line["direction"] = "maximise".into();
             }
+            if !evaluation.reliability.is_empty() {
+                line["reliability"] = json!(evaluation.reliability);
+            }
             self.write(step, &line)?;
         }
         let shown: Vec<String> = results.iter().map(|(n, x)| format!("{n} {x:.4}")).collect();

@@ -83,6 +83,8 @@ pub(super) struct Curves {
     pub(super) last: Value,
     /// The best `evaluation.score` and its step.
     pub(super) best: Option<(u64, f64)>,
+    /// The last reliability diagram: probability and share of every bin.
+    pub(super) reliability: Vec<(f64, f64)>,
     /// Lines that could not be read.
     pub(super) unreadable: u64,
 }
@@ -112,6 +114,10 @@ impl Curves {
         if let Some(score) = line["evaluation"]["score"].as_f64() {
             let maximise = line["direction"] == "maximise";
             self.best = self.best.filter(|best| if maximise { best.1 >= score } else { best.1 <= score }).or(Some((step, score)));
+        }
+        if let Some(bins) = line["reliability"].as_array() {
+            let bin = |bin: &Value| Some((bin[0].as_f64()?, bin[1].as_f64()?));
+            self.reliability = bins.iter().take(PLACES).filter_map(bin).collect();
         }
         if line.get("loss").is_some() {
             self.last = line;

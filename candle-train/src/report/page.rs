@@ -25,6 +25,7 @@ pub(super) fn html(name: &str, about: &About, configuration: &str, curves: &Curv
     head(&mut page, about, configuration, curves);
     wide(&mut page, curves, &unit_per_second(about))?;
     small(&mut page, curves)?;
+    reliability(&mut page, curves)?;
     page.push_str("</body>\n</html>\n");
     Ok(page)
 }
@@ -123,6 +124,23 @@ fn small(page: &mut String, curves: &Curves) -> Result<()> {
     Ok(())
 }
 
+/// Whether what was called so likely came true so often.
+fn reliability(page: &mut String, curves: &Curves) -> Result<()> {
+    let bins: Vec<(f64, f64)> = curves.reliability.iter().map(|(probability, share)| (100.0 * probability, 100.0 * share)).collect();
+    if bins.is_empty() {
+        return Ok(());
+    }
+    let ideal = Line { mark: Mark::Bare, ..line(vec![(0.0, 0.0), (100.0, 100.0)], PALE, 2) };
+    let found = line(bins, WARM, 4);
+    figure(
+        page,
+        Size::Large,
+        Axis::FromZero,
+        "Came true, in per cent, of what was called so many per cent likely",
+        vec![("as it should be", ideal), ("held out", found)],
+    )
+}
+
 fn line(points: Vec<(f64, f64)>, color: RGBColor, width: u32) -> Line {
     Line { points, color, width, mark: Mark::Line, titles: Vec::new() }
 }
@@ -211,6 +229,10 @@ mod tests {
         About { steps: 40, ..About::default() }.save(dir.path()).unwrap();
         let page = report(dir.path());
         assert!(page.contains("<b>10 of 40</b>") && page.contains("<b>3 at 10</b>") && page.contains("1 lines of metrics"));
+        assert!(!page.contains("Came true"));
+        let evaluated = "{\"step\":11,\"evaluation\":{\"score\":3},\"reliability\":[[0.1,0.2],[0.5,null],[0.9,0.8]]}\n";
+        fs::write(dir.path().join(METRICS), evaluated).unwrap();
+        assert!(report(dir.path()).contains("Came true, in per cent"));
         fs::write(dir.path().join(ABOUT), "{").unwrap();
         assert!(write(dir.path()).unwrap_err().to_string().contains(ABOUT));
     }

@@ -29,7 +29,8 @@ fn config(backbone: &str, epochs: u64) -> RunConfig {
     if let BackboneConfig::Mlp { layers } = &mut config.model.backbone {
         *layers = vec![64];
     }
-    (config.model.hidden, config.model.embedding) = (32, 8);
+    // Over count tables a policy has little to learn before it knows much.
+    (config.model.hidden, config.model.embedding, config.model.prior) = (32, 8, false);
     (config.data.batch, config.data.unroll) = (4, 32);
     config
 }

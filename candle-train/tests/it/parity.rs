@@ -3,7 +3,7 @@
 use candle_core::{Device, Tensor};
 use candle_models::nn::Params;
 use candle_models::policy::simulation::simulate;
-use candle_models::policy::{Policy, replay};
+use candle_models::policy::{Policy, PolicyConfig, replay};
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use candle_train::policy::config::RunConfig;
@@ -23,10 +23,10 @@ const STEPS: u64 = 100;
 /// Relative, at every step.
 const TOLERANCE: f64 = 1e-4;
 
-/// The shipped architecture at a quarter of its width, all that the trainer does to a step, and nothing drawn at random in it.
+/// The usual Mamba at a quarter of its width, all that the trainer does to a step, and nothing drawn at random in it.
 fn config() -> RunConfig {
     let mut run = RunConfig::preset("mamba").unwrap();
-    (run.model.hidden, run.model.embedding, run.data.names) = (64, 16, 0);
+    run.model = PolicyConfig { hidden: 64, embedding: 16, ..PolicyConfig::default() };
     (run.data.batch, run.data.unroll, run.data.burn_in, run.epochs) = (8, 30, 10, 1000);
     (run.noise.dropout, run.noise.drop_ids) = (0.0, 0.0);
     (run.trainer.log_every, run.trainer.save_every, run.trainer.schedule.warmup) = (1, 0, 20);

@@ -111,7 +111,9 @@ impl Task for Imitation {
             ("calibration_error", expected_error(&calibration.all())),
         ];
         let parts = GROUP_NAMES.into_iter().zip(all.per_frame());
-        Ok(Evaluation::new(Score::minimise(all.total()), figures.into_iter().chain(parts)))
+        let bins = calibration.all().into_iter().filter(|bin| bin.frames > 0);
+        let reliability = bins.map(|bin| [bin.probability, bin.pressed as f64].map(|sum| sum / bin.frames as f64)).collect();
+        Ok(Evaluation { reliability, ..Evaluation::new(Score::minimise(all.total()), figures.into_iter().chain(parts)) })
     }
 
     fn save(&mut self, _: &mut StateFiles) -> Result<TaskState> {
