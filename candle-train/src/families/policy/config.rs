@@ -73,13 +73,14 @@ impl RunConfig {
     pub const PRESETS: [&'static str; 4] = ["quick", "standard", "gru", "mamba"];
 
     /// `quick`: an MLP, five games, one epoch, to see that everything works. On all games `standard`, an MLP; `gru`, one GRU; `mamba`, two Mamba
-    /// blocks. All have autoregressive heads over count tables and know no names: what they learn is to hold for people whom they never met. The
-    /// sizes are those that twenty games bear; with hundreds, wider networks and more epochs are worth a try.
+    /// blocks. All have autoregressive heads over count tables and know no names: what they learn is to hold for people whom they never met. Sizes
+    /// and epochs are those that fifteen games bear if the policy is calibrated afterwards ([`calibrate`](super::calibrate)); `weights/policy` has
+    /// the comparisons.
     pub fn preset(name: &str) -> Result<Self> {
         let mlp = BackboneConfig::Mlp { layers: vec![512, 512] };
         let mut run = Self {
             seed: 1,
-            epochs: 8,
+            epochs: 14,
             data: DataConfig { files: 0, batch: 32, unroll: 80, burn_in: 0, mirror: 0.5, held_out: 0.15, names: 0 },
             loss: LossConfig { smoothing: 0.0, value: 0.05 },
             noise: NoiseConfig { dropout: 0.3, drop_ids: 0.1 },
@@ -95,7 +96,7 @@ impl RunConfig {
             }
             "standard" => run.model.backbone = mlp,
             "gru" => {
-                (run.model.hidden, run.model.backbone) = (128, BackboneConfig::Gru { layers: 1 });
+                run.model.backbone = BackboneConfig::Gru { layers: 1 };
                 (run.data.burn_in, run.noise) = (20, NoiseConfig { dropout: 0.4, drop_ids: 0.3 });
             }
             "mamba" => {
