@@ -67,21 +67,28 @@ fn a_run_leaves_a_bundle_that_can_be_measured() {
     // The calibrated policy finds the same games at least as likely, and its card says how it came about.
     let calibrated = dir.path().join("calibrated");
     let place = calibrated.to_string_lossy().into_owned();
-    let arguments = ["--calibrate", "--model", &bundle, "--replays", &replays, "--hold-out", "g0", "--cache", &cache, "--out", &place];
-    let (code, stdout, stderr) = train(&arguments);
-    assert_eq!(code, 0, "{stderr}");
+    let games = ["--replays", &replays, "--hold-out", "g0", "--cache", &cache];
+    let calibrate = |own: &[&str]| {
+        let (code, stdout, stderr) = train(&[&["--calibrate", "--model", &bundle, "--out", &place], own, &games].concat());
+        assert_eq!(code, 0, "{stderr}");
+        stdout
+    };
+    let stdout = calibrate(&[]);
     let total = |text: &str, name: &str| row(text, name).and_then(|row| row.split(' ').nth(6)?.parse::<f64>().ok()).unwrap();
     assert!(total(&stdout, "calibrated") <= total(&card, "mamba, autoregressive heads"), "{stdout}\n{card}");
-    let bundle_of_it = calibrated.join("bundle").to_string_lossy().into_owned();
-    let arguments = ["--eval-only", "--model", &bundle_of_it, "--replays", &replays, "--hold-out", "g0", "--cache", &cache];
-    assert_eq!(row(&train(&arguments).1, "this policy"), row(&stdout, "calibrated"));
+    let after = calibrated.join("bundle").to_string_lossy().into_owned();
+    let measured = train(&[&["--eval-only", "--model", &after], &games[..]].concat()).1;
+    assert_eq!(row(&measured, "this policy"), row(&stdout, "calibrated"));
     let said = std::fs::read_to_string(calibrated.join("bundle/README.md")).unwrap();
-    let expected =
-        ["## Training", "## Calibration", "\nbuttons ", "fitted on 1 games", "- g0.slp (400 frames", "candle-train policy --calibrate"];
-    for part in expected {
+    for part in
+        ["## Training", "## Calibration", "\nbuttons ", "fitted on 1 games", "- g0.slp (400 frames", "candle-train policy --calibrate"]
+    {
         assert!(said.contains(part), "no '{part}' in\n{said}");
     }
     assert!(!said.contains(&*dir.path().to_string_lossy()), "a private path in\n{said}");
+    let factors = stdout.lines().find_map(|line| line.strip_prefix("factors: ")).unwrap();
+    let factors: Vec<&str> = factors.split(", ").filter_map(|one| one.rsplit(' ').next()).collect();
+    assert_eq!(row(&calibrate(&["--factors", &factors.join(",")]), "calibrated"), row(&stdout, "calibrated"));
 
     // A run from that policy begins where it ended.
     let tuned = dir.path().join("tuned").to_string_lossy().into_owned();

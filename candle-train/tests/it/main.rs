@@ -28,6 +28,7 @@ mod ranks;
 mod recovery;
 #[cfg(unix)]
 mod resume;
+mod teachers;
 mod tensorboard;
 
 use candle_core::{Device, Tensor};

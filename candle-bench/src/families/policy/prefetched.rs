@@ -52,7 +52,7 @@ impl Prefetched for Loop {
         let batch = &self.kept;
         let (outputs, state) = self.policy.unroll(&batch.inputs, &batch.resets, &self.state)?;
         self.state = state.map(|_, t| Ok(t.detach()))?;
-        self.update.by(&imitation(&outputs, batch, &self.loss)?.0).map(drop)
+        self.update.by(&imitation(&outputs, batch, &self.loss, None)?.0).map(drop)
     }
 
     fn floats(&self) -> usize {

@@ -60,7 +60,7 @@ impl Trainee for Imitated {
     fn work(&self, case: &Case, device: &Device, _products: Products) -> Result<Work> {
         let run = run(&self.0, case)?;
         let loader = loader(&run, Order::Epochs)?.on(device);
-        Ok(Work::new(Imitation::new(&run, device, loader, None)?))
+        Ok(Work::new(Imitation::new(&run, device, loader, None, Vec::new())?))
     }
 
     fn program(&self, case: &Case) -> Result<(&'static str, String)> {

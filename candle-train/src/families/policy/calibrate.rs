@@ -52,6 +52,21 @@ pub fn fit(
     Ok(std::array::from_fn(|g| best(g) as f64 * STEP))
 }
 
+/// Factors that somebody else has fitted.
+///
+/// # Errors
+/// If there is not one for each component, or one is out of the range that is tried.
+pub fn checked(factors: &[f64]) -> Result<[f64; GROUPS]> {
+    let most = (TRIED - 1) as f64 * STEP;
+    match <[f64; GROUPS]>::try_from(factors) {
+        Ok(factors) if factors.iter().all(|factor| (0.0..=most).contains(factor)) => Ok(factors),
+        _ => {
+            let expected = format!("expected {GROUPS} numbers from 0 to {most} ({}), found {factors:?}", GROUP_NAMES.join(", "));
+            Err(Error::config("--factors", expected))
+        }
+    }
+}
+
 /// The parameters with the last layer of each component multiplied by its factor.
 ///
 /// # Errors
@@ -134,5 +149,14 @@ mod tests {
         });
         let none = super::fit(&config, &parameters, &Dataset::new(&[], &[], 0).unwrap(), &Device::Cpu, &Single);
         assert_eq!(none.unwrap_err().to_string(), "no frame to calibrate a policy on");
+    }
+
+    #[test]
+    fn factors_are_one_a_component() {
+        assert_eq!(checked(&[0.0, 0.5, 1.0, 1.5, 2.0, 0.25]).unwrap(), [0.0, 0.5, 1.0, 1.5, 2.0, 0.25]);
+        for wrong in [&[0.5; 5][..], &[0.5; 7], &[0.5, 0.5, 0.5, 0.5, 0.5, 2.1], &[0.5, 0.5, f64::NAN, 0.5, 0.5, 0.5], &[]] {
+            let said = checked(wrong).unwrap_err().to_string();
+            assert!(said.starts_with("config: --factors: expected 6 numbers from 0 to 2 (buttons, main x,"), "{said}");
+        }
     }
 }

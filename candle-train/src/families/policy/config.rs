@@ -36,6 +36,8 @@ pub struct LossConfig {
     pub smoothing: f64,
     /// Weight of the value head's squared error.
     pub value: f64,
+    /// Share of the target that is what teachers expect, where there are any; the rest is what was recorded.
+    pub teachers: f64,
 }
 
 /// What keeps the policy from learning games by heart.
@@ -82,7 +84,7 @@ impl RunConfig {
             seed: 1,
             epochs: 14,
             data: DataConfig { files: 0, batch: 32, unroll: 80, burn_in: 0, mirror: 0.5, held_out: 0.15, names: 0 },
-            loss: LossConfig { smoothing: 0.0, value: 0.05 },
+            loss: LossConfig { smoothing: 0.0, value: 0.05, teachers: 0.5 },
             noise: NoiseConfig { dropout: 0.3, drop_ids: 0.1 },
             model: PolicyConfig { prior: true, ..PolicyConfig::default() },
             trainer: TrainerConfig::default(),
@@ -140,6 +142,7 @@ impl RunConfig {
             ("data.held_out", self.data.held_out, 0.9),
             ("loss.smoothing", self.loss.smoothing, 0.9),
             ("loss.value", self.loss.value, 1e6),
+            ("loss.teachers", self.loss.teachers, 1.0),
             ("noise.dropout", self.noise.dropout, 0.95),
             ("noise.drop_ids", self.noise.drop_ids, 0.95),
         ];

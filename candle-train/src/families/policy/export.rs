@@ -25,6 +25,8 @@ pub struct Provenance {
     pub train: Vec<String>,
     /// One line per held-out replay.
     pub held_out: Vec<String>,
+    /// One line per policy that it learned from.
+    pub teachers: Vec<String>,
     /// Whether the games are simulated ones.
     pub simulated: bool,
 }
@@ -61,7 +63,9 @@ pub struct Calibrated<'a> {
     pub parameters: &'a BTreeMap<String, Tensor>,
     /// The factors in words.
     pub factors: &'a str,
-    /// The games that they were fitted on.
+    /// Whether they were fitted on the games, or come from another policy.
+    pub fitted: bool,
+    /// The games.
     pub games: &'a Dataset,
     /// What was measured on them afterwards.
     pub table: &'a str,
@@ -93,11 +97,12 @@ impl Calibrated<'_> {
             text,
             "What the network adds to the logits of each component is multiplied by a factor, which is part of the weights:"
         );
-        let _ = writeln!(text, "{}. They were fitted on {} games:\n", self.factors, self.games.shards().len());
+        let how = if self.fitted { "They were fitted on" } else { "They are those of a policy that was trained alike. Measured on" };
+        let _ = writeln!(text, "{}. {how} {} games:\n", self.factors, self.games.shards().len());
         self.games.describe().iter().for_each(|game| {
             let _ = writeln!(text, "- {game}");
         });
-        let _ = writeln!(text, "\n```sh\n{}\n```\n\nThe same games with the factors:\n\n{}", self.command, self.table);
+        let _ = writeln!(text, "\n```sh\n{}\n```\n\nWith the factors:\n\n{}", self.command, self.table);
         text
     }
 }
@@ -130,6 +135,14 @@ fn card(trained: &Trained) -> Result<String> {
     let _ = writeln!(text, "```sh\n{}\n```\n", from.command);
     let _ = writeln!(text, "```toml\n{}```\n", config.to_toml()?);
     let _ = writeln!(text, "## Data\n");
+    if !from.teachers.is_empty() {
+        let share = config.loss.teachers;
+        let _ = writeln!(text, "A share of {share} of its target was what these policies expect, the rest what was recorded:\n");
+        from.teachers.iter().for_each(|teacher| {
+            let _ = writeln!(text, "- {teacher}");
+        });
+        text.push('\n');
+    }
     for (title, games) in [("Trained on", &from.train), ("Held out", &from.held_out)] {
         let _ = writeln!(text, "{title} ({}):\n", games.len());
         games.iter().for_each(|game| {

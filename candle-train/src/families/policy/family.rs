@@ -27,6 +27,9 @@ struct PolicyArguments {
     /// Begins with the parameters of this policy, whose architecture the run then has, in place of random ones.
     #[arg(long, value_name = "BUNDLE")]
     start_from: Option<PathBuf>,
+    /// Policies to learn from beside what was recorded: `loss.teachers` is the share of the target that is the mean of their probabilities.
+    #[arg(long, value_name = "BUNDLE", num_args = 1..)]
+    teachers: Vec<PathBuf>,
     /// Trains on the first batch again and again, without regularisation: its loss must fall towards zero.
     #[arg(long)]
     overfit_batch: bool,
@@ -37,6 +40,10 @@ struct PolicyArguments {
     /// believed, and writes the policy with the factors in its weights to OUT/bundle.
     #[arg(long, requires = "model", conflicts_with = "eval_only")]
     calibrate: bool,
+    /// With --calibrate, one factor a component to take in place of fitting them: for a policy that was trained on all games those of one that was
+    /// trained alike without the held-out ones. The replays only measure it then.
+    #[arg(long, requires = "calibrate", value_name = "F,F,F,F,F,F", value_delimiter = ',')]
+    factors: Option<Vec<f64>>,
     /// Model directory for --eval-only and --calibrate.
     #[arg(long, value_name = "BUNDLE")]
     model: Option<PathBuf>,
@@ -69,7 +76,7 @@ impl TrainFamily for PolicyFamily {
         let own = PolicyArguments::from_arg_matches(options)?;
         match &own.model {
             Some(model) if own.eval_only => Measurement::new(model, asked, &own)?.print("this policy"),
-            Some(model) if own.calibrate => calibrate(Measurement::new(model, asked, &own)?, asked),
+            Some(model) if own.calibrate => calibrate(Measurement::new(model, asked, &own)?, asked, own.factors.as_deref()),
             _ => asked.train(plan(asked, &own)?),
         }
     }
@@ -102,6 +109,8 @@ fn plan(asked: &RunArguments, own: &PolicyArguments) -> Result<Plan> {
     let games = own.games.split(&shards, config.data.held_out)?;
     let order = if own.overfit_batch { Order::FirstBatch } else { Order::Epochs };
     let mut plan = Plan::new(config, &games, order)?.on(resources)?;
+    let teachers = own.teachers.iter().map(Bundle::open).collect::<candle_models::Result<Vec<_>>>()?;
+    plan = plan.learn_from(&teachers)?;
     (plan.command, plan.simulated) = (command_line(), own.games.simulated());
     Ok(match &start {
         Some(start) => plan.start_from(start)?,
@@ -154,8 +163,8 @@ impl Measurement {
     }
 }
 
-/// Fits the factors, writes the calibrated policy and prints its table.
-fn calibrate(before: Measurement, asked: &RunArguments) -> Result<()> {
+/// Fits the factors, or takes those given, writes the calibrated policy and prints its table.
+fn calibrate(before: Measurement, asked: &RunArguments, given: Option<&[f64]>) -> Result<()> {
     let Some(out) = asked.directory()? else { return Ok(()) };
     let config = before.policy.config().clone();
     let stored = before.bundle.read_parameters(&Policy::parameters(&config)?)?;
@@ -163,7 +172,10 @@ fn calibrate(before: Measurement, asked: &RunArguments) -> Result<()> {
         bail!("{name} is stored in fewer than 32 bits: calibrate the policy first, then export it so");
     }
     let parameters = stored.into_iter().map(|(name, parameter)| (name, parameter.tensor)).collect();
-    let factors = calibrate::fit(&config, &parameters, &before.data, &before.with.device, &*before.with.ranks)?;
+    let factors = match given {
+        Some(given) => calibrate::checked(given)?,
+        None => calibrate::fit(&config, &parameters, &before.data, &before.with.device, &*before.with.ranks)?,
+    };
     let parameters = calibrate::scaled(&config, &parameters, &factors)?;
     let policy = Policy::new(&config, &Params::given(parameters.clone(), &before.with.device))?;
     let after = Measurement { policy, ..before };
@@ -172,8 +184,9 @@ fn calibrate(before: Measurement, asked: &RunArguments) -> Result<()> {
         return Ok(());
     }
     let directory = bundle_of(out);
-    let (games, command) = (&after.data, &command_line());
-    export::Calibrated { parameters: &parameters, factors: &said, games, table: &table, command }.save(&after.bundle, &directory)?;
+    let (fitted, games, command) = (given.is_none(), &after.data, &command_line());
+    export::Calibrated { parameters: &parameters, factors: &said, fitted, games, table: &table, command }
+        .save(&after.bundle, &directory)?;
     println!("factors: {said}\n\n{table}\n{}", model_in(&directory));
     Ok(())
 }

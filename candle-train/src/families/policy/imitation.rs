@@ -5,6 +5,7 @@ use super::dataset::Dataset;
 use super::evaluate::{self, Evaluated};
 use super::loader::{Batch, Cursor, Loader};
 use super::loss::imitation;
+use super::teachers::Teachers;
 use crate::carried::Carried;
 use crate::checkpoint::{SavedFiles, StateFiles};
 use crate::optim::ParameterGroup;
@@ -49,18 +50,20 @@ pub struct Imitation {
     loss: LossConfig,
     noise: NoiseConfig,
     held_out: Option<HeldOut>,
+    teachers: Teachers,
     /// Floating-point operations of a frame, forward and backward.
     operations: f64,
 }
 
 impl Imitation {
     /// A task at the loader's first batch.
-    pub fn new(run: &RunConfig, device: &Device, loader: Loader, held_out: Option<HeldOut>) -> Result<Self> {
+    pub fn new(run: &RunConfig, device: &Device, loader: Loader, held_out: Option<HeldOut>, teachers: Vec<Policy>) -> Result<Self> {
         let (config, loss, noise) = (run.model.clone(), run.loss.clone(), run.noise.clone());
         // The backward pass has two products for each of the forward pass.
         let operations = 3.0 * Summary::new(&Policy::parameters(&config)?).operations as f64;
         let carried = Carried::new(Policy::new(&config, &Params::description())?.signature(), loader.lanes().len(), device)?;
-        Ok(Self { config, loader, carried, loss, noise, held_out, operations })
+        let teachers = Teachers::new(teachers, loader.lanes().len(), device)?;
+        Ok(Self { config, loader, carried, loss, noise, held_out, teachers, operations })
     }
 }
 
@@ -78,16 +81,19 @@ impl Task for Imitation {
     fn loss(&mut self, parameters: &Params, batch: &Batch, context: &Context) -> Result<Loss> {
         if self.loader.repeats() {
             self.carried.forget()?;
+            self.teachers.forget()?;
         }
         let (dropout, drop_ids) = (self.noise.dropout as f32, self.noise.drop_ids as f32);
         let noise = Regularisation { dropout, drop_ids, random: context.noise, first_row: batch.first_row };
         let outputs = self.carried.unroll(&Policy::new(&self.config, parameters)?, &batch.inputs, &batch.resets, &noise)?;
-        let (value, parts) = imitation(&outputs, batch, &self.loss)?;
+        let surprise = self.teachers.surprise(batch)?;
+        let (value, parts) = imitation(&outputs, batch, &self.loss, surprise.as_ref())?;
         let weight = f64::from(batch.weight) / self.loader.rows() as f64;
         Ok(Loss { weight, metrics: vec![Metric::mean(&PARTS, parts)], ..Loss::new(value, batch.resets.len()) })
     }
 
     fn after_step(&mut self, step: &StepDone) -> Result<()> {
+        self.teachers.after_step(step)?;
         self.carried.after_step(step)
     }
 
@@ -118,12 +124,14 @@ impl Task for Imitation {
 
     fn save(&mut self, _: &mut StateFiles) -> Result<TaskState> {
         let cursor = serde_json::to_value(self.loader.cursor()).map_err(|e| Error::Input(format!("cursor: {e}")))?;
-        Ok(TaskState { rows: self.carried.rows().clone(), cursor, ..TaskState::default() })
+        let mut rows = self.carried.rows().clone();
+        self.teachers.save(&mut rows);
+        Ok(TaskState { rows, cursor, ..TaskState::default() })
     }
 
     fn restore(&mut self, state: &TaskState, _: &SavedFiles) -> Result<()> {
         let cursor: Cursor = state.cursor()?;
-        self.carried.restore(&state.rows)?;
+        self.carried.restore(&self.teachers.restore(&state.rows)?)?;
         self.loader.seek(cursor)
     }
 }

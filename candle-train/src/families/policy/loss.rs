@@ -41,7 +41,11 @@ fn weighted_mean(values: &Tensor, weights: &Tensor, total: f32) -> Result<Tensor
 
 /// The loss of a policy's `outputs` on a batch, a scalar, and its parts without a gradient, `[7]`: the components, then the squared error
 /// of `value` against the returns.
-pub fn imitation(outputs: &NamedTensors, batch: &Batch, config: &LossConfig) -> Result<(Tensor, Tensor)> {
+///
+/// With teachers, whose `surprise` `[n, 81]` [`Teachers::surprise`](super::teachers::Teachers::surprise) gives, a share of the target is what they
+/// expect in place of what was recorded. The logarithm of the sum is the same for every target, so the loss differs from that of the recorded
+/// classes by a sum over the logits. The parts stay those of the recorded classes.
+pub fn imitation(outputs: &NamedTensors, batch: &Batch, config: &LossConfig, surprise: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
     let n = batch.resets.len();
     let logits = outputs.get("logits")?.reshape((n, LOGITS))?;
     let actions = batch.inputs.get("action")?.reshape((n, ACTION))?;
@@ -50,7 +54,12 @@ pub fn imitation(outputs: &NamedTensors, batch: &Batch, config: &LossConfig) -> 
     let returns = batch.returns.to_device(logits.device())?.unsqueeze(D::Minus1)?;
     let error = mean(&(outputs.get("value")?.reshape((n, 1))? - returns)?.sqr()?)?;
     let parts = Tensor::cat(&[groups.detach(), error.detach()], 0)?;
-    Ok(((groups.sum_all()? + (error.sum_all()? * config.value)?)?, parts))
+    let mut loss = (groups.sum_all()? + (error.sum_all()? * config.value)?)?;
+    if let Some(surprise) = surprise {
+        let taught = mean(&(logits.to_dtype(surprise.dtype())? * surprise)?.sum_keepdim(D::Minus1)?)?.sum_all()?;
+        loss = (loss + (taught * config.teachers)?)?;
+    }
+    Ok((loss, parts))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Imitation of recorded players: replays to a policy bundle.
 //!
 //! [`shards`] encodes replays, [`split`] holds games out, [`dataset`] reads rows, [`plan`] orders them, [`loader`] makes
-//! batches ahead, [`imitation`] is the task, [`evaluate`] measures beside the count tables, [`calibrate`] makes a trained
+//! batches ahead, [`imitation`] is the task, [`teachers`] are policies to learn from, [`evaluate`] measures beside the count tables, [`calibrate`] makes a trained
 //! policy as sure of itself as it may be, [`run`] puts it together, [`export`] writes the bundle.
 
 pub mod calibrate;
@@ -22,3 +22,4 @@ pub mod run;
 #[cfg_attr(not(feature = "slippi"), expect(dead_code, reason = "only encoded replays lie on disk"))]
 pub mod shards;
 pub mod split;
+pub mod teachers;

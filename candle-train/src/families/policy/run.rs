@@ -23,7 +23,7 @@ use candle_models::bundle::Bundle;
 use candle_models::nn::Params;
 use candle_models::policy::baselines::{Baselines, FIRST_ORDER, Likelihood};
 use candle_models::policy::calibration::Calibration;
-use candle_models::policy::{FAMILY, Policy, prior};
+use candle_models::policy::{FAMILY, Policy, PolicyConfig, prior};
 use candle_models::random::Random;
 use candle_models::{Error, Result};
 use sha2::{Digest, Sha256};
@@ -61,14 +61,31 @@ pub struct Plan {
     /// Hash of the training games' content, in hexadecimal.
     pub data: String,
     /// Parameters to begin with in place of random ones.
-    start: Option<Start>,
+    start: Option<Known>,
+    /// Policies to learn from.
+    teachers: Vec<Known>,
 }
 
-/// Parameters of a trained policy, and the hash of the file that they came from.
+/// A trained policy.
 #[derive(Debug)]
-struct Start {
+struct Known {
+    model: PolicyConfig,
     parameters: BTreeMap<String, Tensor>,
+    /// Of the parameters.
     hash: String,
+}
+
+impl Known {
+    fn read(bundle: &Bundle, model: PolicyConfig) -> Result<Self> {
+        bundle.require_family(&[FAMILY])?;
+        let parameters = bundle.read_tensors(&Policy::parameters(&model)?)?;
+        let mut hash = Sha256::new();
+        for tensor in parameters.values() {
+            tensor.flatten_all()?.to_vec1::<f32>()?.iter().for_each(|v| hash.update(v.to_le_bytes()));
+        }
+        let hash = hex(&hash.finalize()[..8]);
+        Ok(Self { model, parameters, hash })
+    }
 }
 
 /// What a run gave.
@@ -112,9 +129,10 @@ impl Plan {
         let mut hash = Sha256::new();
         games.train.iter().for_each(|shard| hash.update(&shard.info().replay));
         let data = hex(&hash.finalize()[..8]);
-        let (steps_per_epoch, steps, command, simulated, start) = (0, 0, String::new(), false, None);
+        let (steps_per_epoch, steps, command, simulated, start, teachers) = (0, 0, String::new(), false, None, Vec::new());
         let with = Resources::default();
-        let mut plan = Self { config, train, held_out, order, with, steps_per_epoch, steps, summary, command, simulated, data, start };
+        let mut plan =
+            Self { config, train, held_out, order, with, steps_per_epoch, steps, summary, command, simulated, data, start, teachers };
         let micro = plan.loader()?.steps_per_epoch();
         plan.steps_per_epoch = micro / plan.config.trainer.accumulate as u64;
         plan.steps = (micro * plan.config.epochs / plan.config.trainer.accumulate as u64).max(1);
@@ -138,14 +156,27 @@ impl Plan {
     /// # Errors
     /// If the bundle holds another family or another architecture.
     pub fn start_from(self, bundle: &Bundle) -> Result<Self> {
-        bundle.require_family(&[FAMILY])?;
-        let parameters = bundle.read_tensors(&Policy::parameters(&self.config.model)?)?;
-        let mut hash = Sha256::new();
-        for tensor in parameters.values() {
-            tensor.flatten_all()?.to_vec1::<f32>()?.iter().for_each(|v| hash.update(v.to_le_bytes()));
-        }
-        let hash = hex(&hash.finalize()[..8]);
-        Ok(Self { start: Some(Start { parameters, hash }), ..self })
+        let start = Some(Known::read(bundle, self.config.model.clone())?);
+        Ok(Self { start, ..self })
+    }
+
+    /// The same run with policies that it learns from beside what was recorded ([`teachers`](super::teachers)); `loss.teachers` says how much.
+    ///
+    /// # Errors
+    /// If a bundle holds another family, or a policy that sees something else: with other names or another delay.
+    pub fn learn_from(self, bundles: &[Bundle]) -> Result<Self> {
+        let own = &self.config.model;
+        let known = |bundle: &Bundle| {
+            bundle.require_family(&[FAMILY])?;
+            let model: PolicyConfig = bundle.config()?;
+            if (&model.names, model.delay) != (&own.names, own.delay) {
+                let found = format!("{}: a policy with other names or another delay sees something else", bundle.dir().display());
+                return Err(Error::config("--teachers", found));
+            }
+            Known::read(bundle, model)
+        };
+        let teachers = bundles.iter().map(known).collect::<Result<_>>()?;
+        Ok(Self { teachers, ..self })
     }
 
     fn loader(&self) -> Result<Loader> {
@@ -159,7 +190,9 @@ impl Plan {
 
     fn provenance(&self) -> Provenance {
         let [train, held_out] = [&self.train, &self.held_out].map(|data| data.describe());
-        Provenance { command: self.command.clone(), train, held_out, simulated: self.simulated }
+        let teacher = |known: &Known| format!("{} (parameters {})", known.model.name(), known.hash);
+        let teachers = self.teachers.iter().map(teacher).collect();
+        Provenance { command: self.command.clone(), train, held_out, teachers, simulated: self.simulated }
     }
 
     /// Trains until the last step, or until `stop` says so.
@@ -183,10 +216,14 @@ impl Plan {
         for (name, tensor) in self.start.iter().flat_map(|start| &start.parameters) {
             params.vars()[name].set(&tensor.to_device(&device)?)?;
         }
-        let mut task = Imitation::new(&self.config, &device, self.loader()?.on(&device), held_out)?;
+        let teacher = |known: &Known| Policy::new(&known.model, &Params::given(known.parameters.clone(), &device));
+        let teachers = self.teachers.iter().map(teacher).collect::<Result<_>>()?;
+        let mut task = Imitation::new(&self.config, &device, self.loader()?.on(&device), held_out, teachers)?;
         // A run can be extended: its length is no part of what it is.
         let config = RunConfig { trainer: self.config.trainer.identity(), epochs: 0, ..self.config.clone() };
-        let identity = serde_json::json!({ "config": config, "data": self.data, "start": self.start.as_ref().map(|start| &start.hash) });
+        let start = self.start.as_ref().map(|start| &start.hash);
+        let teachers: Vec<&String> = self.teachers.iter().map(|teacher| &teacher.hash).collect();
+        let identity = serde_json::json!({ "config": config, "data": self.data, "start": start, "teachers": teachers });
         let infos = || self.train.shards().iter().map(|shard| shard.info());
         let run = Run {
             seed: self.config.seed,
