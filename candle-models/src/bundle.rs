@@ -209,7 +209,7 @@ impl Storage {
 /// let bundle = Bundle::open("../weights/policy-mlp")?;
 /// let config: PolicyConfig = bundle.config()?;
 /// let values: usize = bundle.parameters()?.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum();
-/// assert_eq!((bundle.manifest().family.as_str(), config.hidden, values), ("policy", 256, 900_050));
+/// assert_eq!((bundle.manifest().family.as_str(), config.hidden, values), ("policy", 256, 1_077_674));
 /// # Ok(())
 /// # }
 /// ```

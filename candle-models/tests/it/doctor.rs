@@ -31,7 +31,7 @@ fn programs_get_the_same_as_json() {
     assert_eq!(found["features"]["cuda"], cfg!(feature = "cuda"));
     assert_eq!(found["devices"], json!([]));
     assert_eq!(found["bundle"]["recommended"].as_array().unwrap().len(), 7);
-    assert_eq!(found["bundle"]["footprint"]["state_bytes"], 2 * (3 * 512 + 512 * 16) * 4);
+    assert_eq!(found["bundle"]["footprint"]["state_bytes"], (2 * (3 * 256 + 256 * 4) + 13) * 4, "two blocks and the last action");
     let findings = found["findings"].as_array().unwrap();
     assert!(findings.iter().all(|f| !f["remedy"].as_str().unwrap().is_empty()) && findings.len() >= 2, "{findings:?}");
     assert_eq!(report(&["--json"])["bundle"], Value::Null);

@@ -188,7 +188,7 @@ mod tests {
         let Value::Object(record) = serde_json::to_value(Record::new(&figures, around)).unwrap() else { panic!("not an object") };
         let mut written: BTreeSet<String> =
             record.iter().map(|(key, value)| if value.is_object() { format!("{key}.*") } else { key.clone() }).collect();
-        written.extend(["evaluation.*", "direction"].map(str::to_owned)); // Reporter::evaluation.
+        written.extend(["evaluation.*", "direction", "reliability"].map(str::to_owned)); // Reporter::evaluation.
         let page = include_str!("../../METRICS.md");
         let named = |line: &str| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_owned());
         let explained: Vec<String> = page.lines().filter_map(named).collect();

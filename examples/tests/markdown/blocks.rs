@@ -52,7 +52,7 @@ fn toml(path: &Path, text: &str) -> Result<(), String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     let taken = if table.contains_key("observation") {
         candle_train::agent::config::description(text).map(drop)
-    } else if path.starts_with("weights/policy-mlp") || path.starts_with("weights/policy-mamba") {
+    } else if path.to_string_lossy().starts_with("weights/policy-") {
         candle_train::policy::config::RunConfig::resolve("standard", Some(text), &[]).map(drop)
     } else if path.starts_with("weights") {
         candle_train::beam::config::RunConfig::resolve("c3", Some(text), &[]).map(drop)

@@ -84,7 +84,7 @@ impl RunConfig {
             seed: 1,
             epochs: 14,
             data: DataConfig { files: 0, batch: 32, unroll: 80, burn_in: 0, mirror: 0.5, held_out: 0.15, names: 0 },
-            loss: LossConfig { smoothing: 0.0, value: 0.05, teachers: 0.5 },
+            loss: LossConfig { smoothing: 0.0, value: 0.05, teachers: 0.7 },
             noise: NoiseConfig { dropout: 0.3, drop_ids: 0.1 },
             model: PolicyConfig { prior: true, ..PolicyConfig::default() },
             trainer: TrainerConfig::default(),
