@@ -141,7 +141,9 @@ fn faults_in_c_have_the_status_and_the_text_of_the_library() {
     let engine = Engine::start(model.clone(), &Options { sessions: 2, ..Options::default() }).unwrap();
     let mut session = engine.open().unwrap();
     input_faults(&mut faults, &mut session);
-    state_faults(&mut faults, &mut session);
+    let others = Engine::start(registry.load(&Bundle::open(&other).unwrap()).unwrap(), &Options::default()).unwrap();
+    let others = others.open().unwrap().save().unwrap();
+    state_faults(&mut faults, &mut session, &others);
     // A fork beside the session and its first fork.
     let fork = session.fork().unwrap();
     faults.null(&["fork"]);
@@ -175,13 +177,13 @@ fn input_faults(faults: &mut Faults, session: &mut Session) {
     session.step().unwrap();
 }
 
-fn state_faults(faults: &mut Faults, session: &mut Session) {
+fn state_faults(faults: &mut Faults, session: &mut Session, others: &NamedTensors) {
     let state = session.save().unwrap();
     let bytes = safetensors::serialize(state.iter(), None).unwrap();
     faults.null(&["size", "buffer"]);
     faults.of(10, format!("the state has {} bytes, the buffer {}", bytes.len(), bytes.len() - 1));
-    // The other model has no memory, so its state is no tensor.
-    faults.of(3, session.restore(&NamedTensors::new()).unwrap_err());
+    // The state of another model.
+    faults.of(3, session.restore(others).unwrap_err());
     faults.null(&["state"]);
     for bytes in [&[], &bytes[..bytes.len() - 1]] {
         let error = load_buffer(bytes, &Device::Cpu).unwrap_err();

@@ -152,6 +152,7 @@ fn what_cannot_work_is_one_line_and_a_code() {
         (vec!["--out", &out, "--config", "/nowhere.toml"], 1, "/nowhere.toml: No such file"),
         (vec!["--eval-only", "--model", "/nowhere"], 1, "/nowhere: No such file"),
         (vec!["--calibrate", "--model", "/nowhere"], 1, "/nowhere: No such file"),
+        (vec!["--out", &out, "--model", "../weights/policy-mlp"], 2, "config: --model: it is measured with --eval-only"),
         (vec!["--calibrate", "--model", "../weights/policy-mlp", "--replays", &empty], 1, "the folder holds no .slp file"),
         (vec!["--out", &out, "--device", "cuda:77"], 1, "device cuda:77: "),
         (vec!["--out", &out, "--device", "cpu", "--dtype", "bf16"], 2, "config: dtype: expected f32 on this device, found bf16"),

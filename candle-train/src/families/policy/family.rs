@@ -77,7 +77,11 @@ impl TrainFamily for PolicyFamily {
         match &own.model {
             Some(model) if own.eval_only => Measurement::new(model, asked, &own)?.print("this policy"),
             Some(model) if own.calibrate => calibrate(Measurement::new(model, asked, &own)?, asked, own.factors.as_deref()),
-            _ => asked.train(plan(asked, &own)?),
+            Some(_) => {
+                let said = "it is measured with --eval-only or calibrated with --calibrate; --start-from begins a run with a policy";
+                Err(candle_models::Error::config("--model", said).into())
+            }
+            None => asked.train(plan(asked, &own)?),
         }
     }
 
