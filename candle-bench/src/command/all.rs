@@ -1,4 +1,4 @@
-//! Every suite in one run, on the shipped bundles: their reports in one directory, their tables on one page.
+//! Every suite in one run, on the shipped bundles (beside other libraries on networks of usual sizes): their reports in one directory, their tables on one page.
 
 use crate::family::Families;
 use crate::host::Host;

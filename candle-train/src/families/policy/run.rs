@@ -77,7 +77,6 @@ struct Known {
 
 impl Known {
     fn read(bundle: &Bundle, model: PolicyConfig) -> Result<Self> {
-        bundle.require_family(&[FAMILY])?;
         let parameters = bundle.read_tensors(&Policy::parameters(&model)?)?;
         let mut hash = Sha256::new();
         for tensor in parameters.values() {
@@ -156,6 +155,7 @@ impl Plan {
     /// # Errors
     /// If the bundle holds another family or another architecture.
     pub fn start_from(self, bundle: &Bundle) -> Result<Self> {
+        bundle.require_family(&[FAMILY])?;
         let start = Some(Known::read(bundle, self.config.model.clone())?);
         Ok(Self { start, ..self })
     }

@@ -1,7 +1,7 @@
 //! Policies that another one learns from beside what was recorded (knowledge distillation, Hinton et al. 2015).
 //!
 //! Several policies together know more of people whom they never met than each of them, but take the time of all. One that is trained towards the
-//! mean of their probabilities keeps the most of it in the time of one.
+//! mean of their probabilities keeps a part of that in the time of one (`weights/policy` has how much).
 
 use super::loader::Batch;
 use crate::carried::Carried;
