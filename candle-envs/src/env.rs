@@ -1,0 +1,119 @@
+//! The one trait: what an environment shows, takes and does.
+
+use crate::{Pcg64, Result, Scene};
+use candle_models::agent::{Component, Observation};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// What an environment shows and takes, in the words of an agent's description: an agent for it is a network between the two.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spec {
+    /// The name: `cartpole`.
+    pub name: &'static str,
+    /// What is seen in a step. Values of all inputs of floats lie one behind the other, in this order; those of indices likewise.
+    pub observation: Vec<Observation>,
+    /// What is done in a step. Classes of all components lie one behind the other, in this order; numbers likewise.
+    pub action: Vec<Component>,
+    /// Who plays: 1, or 2 who move in turn. The one to move sees the game from its own side, and gets the reward of its own move.
+    pub players: usize,
+    /// Steps after which an episode is truncated.
+    pub max_steps: Option<u32>,
+}
+
+impl Spec {
+    /// Floats of an observation.
+    pub fn floats(&self) -> usize {
+        self.width(false)
+    }
+
+    /// Indices of an observation.
+    pub fn ids(&self) -> usize {
+        self.width(true)
+    }
+
+    fn width(&self, ids: bool) -> usize {
+        let inputs = self.observation.iter().filter(|input| matches!(input, Observation::Ids { .. }) == ids);
+        inputs.map(|input| input.spec().width()).sum()
+    }
+
+    /// Classes of an action: its columns.
+    pub fn columns(&self) -> usize {
+        self.action.iter().map(Component::columns).sum()
+    }
+
+    /// Numbers of an action.
+    pub fn numbers(&self) -> usize {
+        self.action.iter().map(Component::numbers).sum()
+    }
+
+    /// Classes of all columns together: the length of a mask of legal ones.
+    pub fn classes(&self) -> usize {
+        self.action.iter().map(|component| component.columns() * component.classes()).sum()
+    }
+}
+
+/// An action: the class of each column, and the numbers of components that have numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct Action<'a> {
+    /// A class for each column.
+    pub classes: &'a [u32],
+    /// Numbers, within their components' bounds.
+    pub numbers: &'a [f32],
+}
+
+/// Where an observation is written to.
+#[derive(Debug)]
+pub struct View<'a> {
+    /// Values of the inputs of floats, in the order of the [`Spec`].
+    pub floats: &'a mut [f32],
+    /// Indices, likewise.
+    pub ids: &'a mut [u32],
+}
+
+/// What a step gave.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Step {
+    /// The reward of the one who moved.
+    pub reward: f64,
+    /// Whether the game is over: nothing is to be expected of what comes next.
+    pub terminated: bool,
+    /// Whether the episode ends although the game is not over. Those of [`Spec::max_steps`] are added by [`Vector`](crate::Vector).
+    pub truncated: bool,
+}
+
+/// An environment: plain data with rules. What it is to be, it is after a reset; [`Default`] makes one that nobody has reset yet.
+///
+/// Everything random comes from a generator of its own, which a reset seeds. A copy goes on exactly as the original does, and what serde writes of
+/// it is all of it: searches fork environments, checkpoints keep them.
+pub trait Env: Clone + Default + Send + Sync + Serialize + DeserializeOwned + 'static {
+    /// What it shows and takes: the same for every one of its kind.
+    fn spec() -> Spec;
+
+    /// Begins an episode, with random numbers from `random` on.
+    fn reset(&mut self, random: Pcg64);
+
+    /// The generator as it stands: the next episode goes on with it.
+    fn random(&self) -> &Pcg64;
+
+    /// Does something.
+    ///
+    /// # Errors
+    /// [`EnvError::illegal`](crate::EnvError::illegal), and whatever an environment of one's own cannot do. After an error it is as it was before.
+    fn step(&mut self, action: Action) -> Result<Step>;
+
+    /// Writes what is seen now, by the one who is to move.
+    fn observe(&self, to: View);
+
+    /// Writes which classes of each column are legal now, all columns one behind the other.
+    fn legal(&self, mask: &mut [bool]) {
+        mask.fill(true);
+    }
+
+    /// Who is to move.
+    fn player(&self) -> usize {
+        0
+    }
+
+    /// What it looks like now.
+    fn draw(&self) -> Scene;
+}

@@ -1,0 +1,81 @@
+//! The environments by name.
+
+use crate::classic::CartPole;
+use crate::{Autoreset, Env, EnvError, Result, Spec, Vector, VectorEnv};
+
+/// A kind of environment.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// What it shows and takes, its name among it.
+    pub spec: fn() -> Spec,
+    /// In a line what it is about.
+    pub about: &'static str,
+    make: fn(usize, Autoreset) -> Result<Box<dyn VectorEnv>>,
+}
+
+impl Entry {
+    /// The kind `E`.
+    pub fn of<E: Env>(about: &'static str) -> Self {
+        Self { spec: E::spec, about, make: |lanes, autoreset| Ok(Box::new(Vector::<E>::new(lanes, autoreset)?)) }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        (self.spec)().name
+    }
+
+    /// So many side by side, to be [reset](VectorEnv::reset) first.
+    ///
+    /// # Errors
+    /// If `lanes` is 0.
+    pub fn make(&self, lanes: usize, autoreset: Autoreset) -> Result<Box<dyn VectorEnv>> {
+        (self.make)(lanes, autoreset)
+    }
+}
+
+/// Kinds of environments.
+///
+/// ```
+/// use candle_envs::{Autoreset, shipped};
+///
+/// # fn main() -> candle_envs::Result<()> {
+/// let mut poles = shipped().get("cartpole")?.make(8, Autoreset::NextStep)?;
+/// assert_eq!(poles.reset(1)?.floats.len(), 8 * 4);
+/// assert!(shipped().get("chess").is_err());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct Environments(Vec<Entry>);
+
+impl Environments {
+    /// The same with another kind, in place of one of the same name.
+    #[must_use]
+    pub fn with<E: Env>(mut self, about: &'static str) -> Self {
+        let entry = Entry::of::<E>(about);
+        self.0.retain(|other| other.name() != entry.name());
+        self.0.push(entry);
+        self
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.0.iter()
+    }
+
+    /// The one of that name.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn get(&self, name: &str) -> Result<&Entry> {
+        self.0.iter().find(|entry| entry.name() == name).ok_or_else(|| {
+            let known = self.0.iter().map(Entry::name).collect::<Vec<_>>().join(", ");
+            EnvError::Unknown { name: name.to_owned(), known }
+        })
+    }
+}
+
+/// The environments of this crate, a line each.
+pub fn shipped() -> Environments {
+    Environments::default().with::<CartPole>("A pole on a cart is to be kept upright")
+}

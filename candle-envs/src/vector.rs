@@ -1,0 +1,488 @@
+//! Many environments side by side, on all cores.
+
+use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, View};
+use serde::{Deserialize, Serialize};
+
+/// Environments below which one thread steps them all: what another thread costs is some microseconds.
+const SERIAL: usize = 256;
+
+/// When an environment whose episode has ended is reset, as Gymnasium defines it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Autoreset {
+    /// In the step after its end, which ignores the action and gives the first observation and no reward ([`Frame::ignored`]).
+    NextStep,
+    /// In the step that ends it: its last observation lies in [`Frame::final_floats`], the first one of the next episode among the others.
+    SameStep,
+    /// By [`VectorEnv::reset_lanes`] alone: a step of an episode that has ended is an error.
+    Disabled,
+}
+
+/// The actions of all environments in a step.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Actions {
+    /// `[lanes, columns]`.
+    pub classes: Vec<u32>,
+    /// `[lanes, numbers]`.
+    pub numbers: Vec<f32>,
+}
+
+impl Actions {
+    /// Actions of classes alone.
+    pub fn classes(classes: Vec<u32>) -> Self {
+        Self { classes, numbers: Vec::new() }
+    }
+
+    /// Actions of numbers alone.
+    pub fn numbers(numbers: Vec<f32>) -> Self {
+        Self { classes: Vec::new(), numbers }
+    }
+}
+
+/// What all environments show after a reset or a step.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Frame {
+    /// `[lanes, Spec::floats]`.
+    pub floats: Vec<f32>,
+    /// `[lanes, Spec::ids]`.
+    pub ids: Vec<u32>,
+    /// Which classes may be chosen now, `[lanes, Spec::classes]`.
+    pub legal: Vec<bool>,
+    /// Who is to move.
+    pub players: Vec<u8>,
+    /// Rewards of those who moved.
+    pub rewards: Vec<f32>,
+    /// Whether the episode ended because the game is over.
+    pub terminated: Vec<bool>,
+    /// Whether it ended although the game goes on: by its limit of steps.
+    pub truncated: Vec<bool>,
+    /// Whether the observation is the first of an episode.
+    pub first: Vec<bool>,
+    /// Whether the action was ignored, because the step reset the environment: nothing can be learnt from it.
+    pub ignored: Vec<bool>,
+    /// With [`Autoreset::SameStep`] the last floats of the episodes that have just ended, in their lanes; other rows are of earlier ones.
+    pub final_floats: Vec<f32>,
+    /// The last indices, likewise.
+    pub final_ids: Vec<u32>,
+    /// The episodes that have just ended, by lane.
+    pub episodes: Vec<Episode>,
+}
+
+impl Frame {
+    fn new(lanes: usize, spec: &Spec) -> Self {
+        let (floats, ids) = (vec![0.0; lanes * spec.floats()], vec![0; lanes * spec.ids()]);
+        let flags = vec![false; lanes];
+        Self {
+            legal: vec![true; lanes * spec.classes()],
+            players: vec![0; lanes],
+            rewards: vec![0.0; lanes],
+            terminated: flags.clone(),
+            truncated: flags.clone(),
+            first: flags.clone(),
+            ignored: flags,
+            final_floats: floats.clone(),
+            final_ids: ids.clone(),
+            episodes: Vec::new(),
+            floats,
+            ids,
+        }
+    }
+}
+
+/// An episode that has ended.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Episode {
+    /// Where it was.
+    pub lane: usize,
+    /// The sum of its rewards; of a game of two the first player's, who loses what the other wins.
+    pub reward: f64,
+    /// Its steps.
+    pub steps: u32,
+    /// Whether the game was over.
+    pub terminated: bool,
+}
+
+/// Environments of one kind side by side, whichever kind it is.
+pub trait VectorEnv: Send {
+    /// What they show and take.
+    fn spec(&self) -> &Spec;
+
+    /// How many there are.
+    fn lanes(&self) -> usize;
+
+    /// Begins an episode in each, number i with the generator of `seed + i`.
+    ///
+    /// # Errors
+    /// If one shows a number that is not finite, or lets nobody move.
+    fn reset(&mut self, seed: u64) -> Result<&Frame>;
+
+    /// Begins an episode in some, with random numbers from where they are. Of the others nothing changes.
+    ///
+    /// # Errors
+    /// As [`reset`](Self::reset), or if there is not a flag for each.
+    fn reset_lanes(&mut self, which: &[bool]) -> Result<&Frame>;
+
+    /// A step of each.
+    ///
+    /// # Errors
+    /// An illegal action, a number that is not finite, an episode that has ended: with the number of the environment. Others may have been
+    /// stepped.
+    fn step(&mut self, actions: &Actions) -> Result<&Frame>;
+
+    /// What the last reset or step gave.
+    fn frame(&self) -> &Frame;
+
+    /// What one of them looks like now.
+    fn draw(&self, lane: usize) -> Scene;
+
+    /// All that they are, to go on from.
+    ///
+    /// # Errors
+    /// If an environment of one's own cannot be written as JSON.
+    fn save(&self) -> Result<Vec<u8>>;
+
+    /// Goes on from what [`save`](Self::save) gave, also of another number of environments.
+    ///
+    /// # Errors
+    /// If it is nothing of that kind.
+    fn restore(&mut self, saved: &[u8]) -> Result<()>;
+}
+
+/// Environments of one kind side by side. They do not depend on each other, nor on the number of threads.
+#[derive(Debug, Clone)]
+pub struct Vector<E> {
+    lanes: Vec<Lane<E>>,
+    spec: Spec,
+    autoreset: Autoreset,
+    frame: Frame,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Lane<E> {
+    env: E,
+    steps: u32,
+    /// Of the first player.
+    reward: f64,
+    ended: bool,
+}
+
+impl<E: Env> Vector<E> {
+    /// So many, to be [reset](VectorEnv::reset) first.
+    ///
+    /// # Errors
+    /// If `lanes` is 0.
+    pub fn new(lanes: usize, autoreset: Autoreset) -> Result<Self> {
+        if lanes == 0 {
+            return Err(EnvError::Shape { what: "environments", expected: 1, found: 0 });
+        }
+        let spec = E::spec();
+        let lane = Lane { env: E::default(), steps: 0, reward: 0.0, ended: true };
+        Ok(Self { lanes: vec![lane; lanes], frame: Frame::new(lanes, &spec), spec, autoreset })
+    }
+
+    /// One of them.
+    pub fn env(&self, lane: usize) -> &E {
+        &self.lanes[lane].env
+    }
+
+    fn each(&mut self, actions: &Actions, f: impl Fn(&mut Row<E>) -> Result<Option<Episode>> + Sync) -> Result<&Frame> {
+        let Self { lanes, spec, autoreset, frame } = self;
+        let widths =
+            Widths { floats: spec.floats(), ids: spec.ids(), legal: spec.classes(), columns: spec.columns(), numbers: spec.numbers() };
+        frame.episodes.clear();
+        let rows = Rows {
+            first: 0,
+            lanes,
+            floats: &mut frame.floats,
+            ids: &mut frame.ids,
+            legal: &mut frame.legal,
+            players: &mut frame.players,
+            rewards: &mut frame.rewards,
+            terminated: &mut frame.terminated,
+            truncated: &mut frame.truncated,
+            begun: &mut frame.first,
+            ignored: &mut frame.ignored,
+            final_floats: &mut frame.final_floats,
+            final_ids: &mut frame.final_ids,
+            classes: &actions.classes,
+            numbers: &actions.numbers,
+        };
+        let context = Context { spec, widths, autoreset: *autoreset };
+        frame.episodes = each(rows, &context, &f)?;
+        Ok(frame)
+    }
+
+    fn reset_some(&mut self, which: impl Fn(usize) -> Option<Option<Pcg64>> + Sync) -> Result<&Frame> {
+        let (lanes, columns, numbers) = (self.lanes.len(), self.spec.columns(), self.spec.numbers());
+        let nothing = Actions { classes: vec![0; lanes * columns], numbers: vec![0.0; lanes * numbers] };
+        self.each(&nothing, |row| {
+            let Some(random) = which(row.number) else { return Ok(None) };
+            let random = random.unwrap_or_else(|| row.lane.env.random().clone());
+            row.begin(random)?;
+            (*row.reward, *row.terminated, *row.truncated, *row.ignored) = (0.0, false, false, false);
+            Ok(None)
+        })
+    }
+}
+
+impl<E: Env> VectorEnv for Vector<E> {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    fn reset(&mut self, seed: u64) -> Result<&Frame> {
+        self.reset_some(|lane| Some(Some(Pcg64::new(seed.wrapping_add(lane as u64)))))
+    }
+
+    fn reset_lanes(&mut self, which: &[bool]) -> Result<&Frame> {
+        check("flags of environments to reset", self.lanes.len(), which.len())?;
+        self.reset_some(|lane| which[lane].then_some(None))
+    }
+
+    fn step(&mut self, actions: &Actions) -> Result<&Frame> {
+        check("classes of actions", self.lanes.len() * self.spec.columns(), actions.classes.len())?;
+        check("numbers of actions", self.lanes.len() * self.spec.numbers(), actions.numbers.len())?;
+        self.each(actions, |row| row.step())
+    }
+
+    fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    fn draw(&self, lane: usize) -> Scene {
+        self.lanes[lane].env.draw()
+    }
+
+    fn save(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(&self.lanes).map_err(|e| EnvError::Saved { env: self.spec.name.to_owned(), reason: e.to_string() })
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<()> {
+        let lanes: Vec<Lane<E>> =
+            serde_json::from_slice(saved).map_err(|e| EnvError::Saved { env: self.spec.name.to_owned(), reason: e.to_string() })?;
+        if lanes.is_empty() {
+            return Err(EnvError::Saved { env: self.spec.name.to_owned(), reason: "no environment in it".to_owned() });
+        }
+        self.frame = Frame::new(lanes.len(), &self.spec);
+        self.lanes = lanes;
+        let (lanes, columns, numbers) = (self.lanes.len(), self.spec.columns(), self.spec.numbers());
+        let nothing = Actions { classes: vec![0; lanes * columns], numbers: vec![0.0; lanes * numbers] };
+        self.each(&nothing, |row| {
+            *row.begun = row.lane.steps == 0;
+            row.show().map(|()| None)
+        })?;
+        Ok(())
+    }
+}
+
+fn check(what: &'static str, expected: usize, found: usize) -> Result<()> {
+    if expected == found { Ok(()) } else { Err(EnvError::Shape { what, expected, found }) }
+}
+
+#[derive(Clone, Copy)]
+struct Widths {
+    floats: usize,
+    ids: usize,
+    legal: usize,
+    columns: usize,
+    numbers: usize,
+}
+
+struct Context<'a> {
+    spec: &'a Spec,
+    widths: Widths,
+    autoreset: Autoreset,
+}
+
+/// Some of the environments with their parts of a frame.
+struct Rows<'a, E> {
+    /// The number of the first.
+    first: usize,
+    lanes: &'a mut [Lane<E>],
+    floats: &'a mut [f32],
+    ids: &'a mut [u32],
+    legal: &'a mut [bool],
+    players: &'a mut [u8],
+    rewards: &'a mut [f32],
+    terminated: &'a mut [bool],
+    truncated: &'a mut [bool],
+    begun: &'a mut [bool],
+    ignored: &'a mut [bool],
+    final_floats: &'a mut [f32],
+    final_ids: &'a mut [u32],
+    classes: &'a [u32],
+    numbers: &'a [f32],
+}
+
+/// One environment with its part of a frame.
+struct Row<'a, E> {
+    number: usize,
+    context: &'a Context<'a>,
+    lane: &'a mut Lane<E>,
+    floats: &'a mut [f32],
+    ids: &'a mut [u32],
+    legal: &'a mut [bool],
+    player: &'a mut u8,
+    reward: &'a mut f32,
+    terminated: &'a mut bool,
+    truncated: &'a mut bool,
+    begun: &'a mut bool,
+    ignored: &'a mut bool,
+    final_floats: &'a mut [f32],
+    final_ids: &'a mut [u32],
+    action: Action<'a>,
+}
+
+/// The first part of so many rows of a matrix; the rest stays.
+fn take<'a, T>(rest: &mut &'a mut [T], n: usize) -> &'a mut [T] {
+    let (first, others) = std::mem::take(rest).split_at_mut(n);
+    *rest = others;
+    first
+}
+
+impl<'a, E> Rows<'a, E> {
+    /// The first `n` of them; the others stay.
+    fn take(&mut self, n: usize, widths: &Widths) -> Self {
+        let (classes, other_classes) = self.classes.split_at(n * widths.columns);
+        let (numbers, other_numbers) = self.numbers.split_at(n * widths.numbers);
+        (self.classes, self.numbers) = (other_classes, other_numbers);
+        self.first += n;
+        Self {
+            first: self.first - n,
+            lanes: take(&mut self.lanes, n),
+            floats: take(&mut self.floats, n * widths.floats),
+            ids: take(&mut self.ids, n * widths.ids),
+            legal: take(&mut self.legal, n * widths.legal),
+            players: take(&mut self.players, n),
+            rewards: take(&mut self.rewards, n),
+            terminated: take(&mut self.terminated, n),
+            truncated: take(&mut self.truncated, n),
+            begun: take(&mut self.begun, n),
+            ignored: take(&mut self.ignored, n),
+            final_floats: take(&mut self.final_floats, n * widths.floats),
+            final_ids: take(&mut self.final_ids, n * widths.ids),
+            classes,
+            numbers,
+        }
+    }
+
+    fn row<'b>(&'b mut self, i: usize, context: &'b Context<'b>) -> Row<'b, E> {
+        let Widths { floats, ids, legal, columns, numbers } = context.widths;
+        Row {
+            number: self.first + i,
+            context,
+            lane: &mut self.lanes[i],
+            floats: &mut self.floats[i * floats..][..floats],
+            ids: &mut self.ids[i * ids..][..ids],
+            legal: &mut self.legal[i * legal..][..legal],
+            player: &mut self.players[i],
+            reward: &mut self.rewards[i],
+            terminated: &mut self.terminated[i],
+            truncated: &mut self.truncated[i],
+            begun: &mut self.begun[i],
+            ignored: &mut self.ignored[i],
+            final_floats: &mut self.final_floats[i * floats..][..floats],
+            final_ids: &mut self.final_ids[i * ids..][..ids],
+            action: Action { classes: &self.classes[i * columns..][..columns], numbers: &self.numbers[i * numbers..][..numbers] },
+        }
+    }
+}
+
+/// Calls `f` with every environment; gives the episodes that ended by lane, or the error of the first environment with one.
+fn each<E: Env>(
+    mut rows: Rows<E>,
+    context: &Context,
+    f: &(impl Fn(&mut Row<E>) -> Result<Option<Episode>> + Sync),
+) -> Result<Vec<Episode>> {
+    let lanes = rows.lanes.len();
+    if lanes > SERIAL && rayon::current_num_threads() > 1 {
+        let half = rows.take(lanes / 2, &context.widths);
+        let (first, second) = rayon::join(|| each(half, context, f), || each(rows, context, f));
+        let mut episodes = first?;
+        episodes.append(&mut second?);
+        return Ok(episodes);
+    }
+    let mut episodes = Vec::new();
+    for i in 0..lanes {
+        let number = rows.first + i;
+        let mut row = rows.row(i, context);
+        episodes.extend(f(&mut row).map_err(|error| error.of(context.spec.name, number))?);
+    }
+    Ok(episodes)
+}
+
+impl<E: Env> Row<'_, E> {
+    /// Begins an episode and shows it.
+    fn begin(&mut self, random: Pcg64) -> Result<()> {
+        self.lane.env.reset(random);
+        (self.lane.steps, self.lane.reward, self.lane.ended, *self.begun) = (0, 0.0, false, true);
+        self.show()
+    }
+
+    fn show(&mut self) -> Result<()> {
+        let env = &self.lane.env;
+        env.observe(View { floats: self.floats, ids: self.ids });
+        env.legal(self.legal);
+        *self.player = env.player() as u8;
+        // Zero times a number is zero unless the number is not finite.
+        if self.floats.iter().map(|x| x * 0.0).sum::<f32>() != 0.0 {
+            let value = self.floats.iter().copied().find(|x| !x.is_finite()).map_or(f64::NAN, f64::from);
+            return Err(self.not_finite("observation", value));
+        }
+        let mut start = 0;
+        for component in &self.context.spec.action {
+            for _ in 0..component.columns() {
+                let column = &self.legal[start..][..component.classes()];
+                start += column.len();
+                if !self.lane.ended && !column.contains(&true) {
+                    return Err(EnvError::NothingLegal { env: self.context.spec.name.to_owned(), lane: self.number });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn not_finite(&self, what: &'static str, value: f64) -> EnvError {
+        EnvError::NotFinite { env: self.context.spec.name.to_owned(), lane: self.number, what, value }
+    }
+
+    /// A step, with what becomes of an episode that has ended.
+    fn step(&mut self) -> Result<Option<Episode>> {
+        (*self.begun, *self.ignored) = (false, false);
+        if self.lane.ended {
+            if self.context.autoreset == Autoreset::Disabled {
+                return Err(EnvError::Ended { env: self.context.spec.name.to_owned(), lane: self.number });
+            }
+            (*self.reward, *self.terminated, *self.truncated, *self.ignored) = (0.0, false, false, true);
+            let random = self.lane.env.random().clone();
+            return self.begin(random).map(|()| None);
+        }
+        let mover = self.lane.env.player();
+        let Step { reward, terminated, truncated } = self.lane.env.step(self.action)?;
+        if !reward.is_finite() {
+            return Err(self.not_finite("reward", reward));
+        }
+        self.lane.steps += 1;
+        self.lane.reward += if mover == 0 { reward } else { -reward };
+        let truncated = truncated || !terminated && self.context.spec.max_steps.is_some_and(|most| self.lane.steps >= most);
+        (*self.reward, *self.terminated, *self.truncated) = (reward as f32, terminated, truncated);
+        self.lane.ended = terminated || truncated;
+        if !self.lane.ended {
+            return self.show().map(|()| None);
+        }
+        let Lane { reward, steps, .. } = *self.lane;
+        let episode = Episode { lane: self.number, reward, steps, terminated };
+        self.show()?;
+        if self.context.autoreset == Autoreset::SameStep {
+            self.final_floats.copy_from_slice(self.floats);
+            self.final_ids.copy_from_slice(self.ids);
+            let random = self.lane.env.random().clone();
+            self.begin(random)?;
+        }
+        Ok(Some(episode))
+    }
+}

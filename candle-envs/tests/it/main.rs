@@ -1,0 +1,4 @@
+//! Environments, one at a time and side by side.
+
+mod classic;
+mod vector;

@@ -1,0 +1,197 @@
+//! Environments side by side.
+
+use candle_envs::classic::CartPole;
+use candle_envs::{Action, Actions, Autoreset, Env, EnvError, Frame, Pcg64, Scene, Spec, Step, Vector, VectorEnv, View, shipped};
+use candle_models::agent::{Component, Observation};
+use candle_models::random::Random;
+use serde::{Deserialize, Serialize};
+
+/// Random legal actions of one step.
+fn actions(spec: &Spec, frame: &Frame, random: Random) -> Actions {
+    let mut actions = Actions::default();
+    let (mut start, mut draw) = (0, 0..);
+    let mut next = || draw.next().unwrap_or_default();
+    for _ in 0..frame.players.len() {
+        for component in &spec.action {
+            for _ in 0..component.columns() {
+                let legal = &frame.legal[start..][..component.classes()];
+                start += legal.len();
+                let allowed: Vec<u32> = (0..legal.len() as u32).filter(|class| legal[*class as usize]).collect();
+                // In the last frame of an episode nothing may be legal, and what is chosen does not matter.
+                let chosen = allowed.get(random.below(next(), allowed.len() as u32) as usize);
+                actions.classes.push(chosen.copied().unwrap_or(0));
+            }
+            for _ in 0..component.numbers() {
+                let within = component.recorded().unwrap();
+                let candle_models::signature::Values::Floats { within, .. } = within.values() else { panic!("floats") };
+                let (low, high) = (within.start.max(-3.0), within.end.min(3.0));
+                actions.numbers.push(low + (high - low) * random.uniform(next()));
+            }
+        }
+    }
+    actions
+}
+
+/// Every kind: a lane of many is the same environment alone, whatever the threads; a saved one goes on as the original; a seed is a game.
+#[test]
+fn lanes_do_not_depend_on_each_other() {
+    for entry in shipped().iter() {
+        for autoreset in [Autoreset::NextStep, Autoreset::SameStep] {
+            let spec = (entry.spec)();
+            let lanes = 600;
+            let (mut many, mut one, mut again) =
+                (entry.make(lanes, autoreset).unwrap(), entry.make(1, autoreset).unwrap(), entry.make(1, autoreset).unwrap());
+            let watched = 417;
+            many.reset(3).unwrap();
+            one.reset(3 + watched as u64).unwrap();
+            for t in 0..300 {
+                let all = actions(&spec, many.frame(), Random::new(5).at(t));
+                let (columns, numbers) = (spec.columns(), spec.numbers());
+                let mine = Actions {
+                    classes: all.classes[watched * columns..][..columns].to_vec(),
+                    numbers: all.numbers[watched * numbers..][..numbers].to_vec(),
+                };
+                many.step(&all).unwrap();
+                one.step(&mine).unwrap();
+                let (of_many, of_one) = (many.frame(), one.frame());
+                let floats = spec.floats();
+                assert_eq!(of_many.floats[watched * floats..][..floats], of_one.floats, "{} step {t}", spec.name);
+                assert_eq!(of_many.ids[watched * spec.ids()..][..spec.ids()], of_one.ids);
+                assert_eq!(of_many.legal[watched * spec.classes()..][..spec.classes()], of_one.legal);
+                assert_eq!(of_many.rewards[watched], of_one.rewards[0]);
+                assert_eq!(
+                    [of_many.terminated[watched], of_many.truncated[watched], of_many.first[watched], of_many.ignored[watched]],
+                    [of_one.terminated[0], of_one.truncated[0], of_one.first[0], of_one.ignored[0]]
+                );
+                assert_eq!(of_many.players[watched], of_one.players[0]);
+                if t == 100 {
+                    again.restore(&one.save().unwrap()).unwrap();
+                }
+                if t > 100 {
+                    again.step(&mine).unwrap();
+                    let (again, one) = (again.frame(), one.frame());
+                    assert_eq!((&again.floats, &again.legal, &again.rewards), (&one.floats, &one.legal, &one.rewards), "{}", spec.name);
+                }
+            }
+        }
+    }
+}
+
+/// A game of `length` steps in which everything is known before.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Count {
+    steps: u32,
+    random: Pcg64,
+    broken: Option<String>,
+}
+
+const LENGTH: u32 = 3;
+
+impl Env for Count {
+    fn spec() -> Spec {
+        Spec {
+            name: "count",
+            observation: vec![Observation::Floats { name: "steps".to_owned(), shape: vec![1], low: None, high: None }],
+            action: vec![Component::Discrete { name: "what".to_owned(), classes: 5 }],
+            players: 1,
+            max_steps: Some(10),
+        }
+    }
+    fn reset(&mut self, random: Pcg64) {
+        *self = Self { steps: 0, random, broken: None };
+    }
+    fn random(&self) -> &Pcg64 {
+        &self.random
+    }
+    /// 0 ends it after some steps, 1 never; the others break something.
+    fn step(&mut self, action: Action) -> candle_envs::Result<Step> {
+        let reward = match action.classes[0] {
+            3 => f64::NAN,
+            4 => return Err(EnvError::illegal(4, "anything else")),
+            _ => 1.0,
+        };
+        self.steps += 1;
+        Ok(Step { reward, terminated: action.classes[0] == 0 && self.steps >= LENGTH, truncated: false })
+    }
+    fn observe(&self, to: View) {
+        to.floats[0] = self.steps as f32;
+    }
+    fn draw(&self) -> Scene {
+        Scene::new(1.0, 1.0, [0; 3])
+    }
+}
+
+fn counts(autoreset: Autoreset) -> Vector<Count> {
+    let mut counts = Vector::new(2, autoreset).unwrap();
+    counts.reset(0).unwrap();
+    counts
+}
+
+#[test]
+fn the_step_after_the_end_resets() {
+    let mut counts = counts(Autoreset::NextStep);
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        let frame = counts.step(&Actions::classes(vec![0, 1])).unwrap();
+        seen.push((frame.floats[0], frame.rewards[0], frame.terminated[0], frame.first[0], frame.ignored[0]));
+        assert_eq!(frame.episodes.len(), usize::from(frame.terminated[0]));
+        assert!(!frame.terminated[1] && !frame.ignored[1]);
+    }
+    let expected = [
+        (1.0, 1.0, false, false, false),
+        (2.0, 1.0, false, false, false),
+        (3.0, 1.0, true, false, false),
+        (0.0, 0.0, false, true, true),
+        (1.0, 1.0, false, false, false),
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn the_step_that_ends_resets() {
+    let mut counts = counts(Autoreset::SameStep);
+    for t in 1..=20u32 {
+        let frame = counts.step(&Actions::classes(vec![0, 1])).unwrap();
+        let ends = t % LENGTH == 0;
+        assert_eq!((frame.terminated[0], frame.first[0], frame.floats[0]), (ends, ends, (t % LENGTH) as f32), "step {t}");
+        if ends {
+            assert_eq!(frame.final_floats[0], LENGTH as f32);
+            let episode = frame.episodes[0];
+            assert_eq!((episode.lane, episode.reward, episode.steps, episode.terminated), (0, 3.0, 3, true));
+        }
+        // The other one has no end of its own.
+        let truncated = t % 10 == 0;
+        assert_eq!((frame.truncated[1], frame.terminated[1]), (truncated, false), "step {t}");
+        if truncated {
+            assert_eq!((frame.final_floats[1], frame.floats[1]), (10.0, 0.0));
+        }
+    }
+}
+
+#[test]
+fn an_end_that_nobody_resets_is_an_error() {
+    let mut counts = counts(Autoreset::Disabled);
+    for _ in 0..LENGTH {
+        counts.step(&Actions::classes(vec![0, 1])).unwrap();
+    }
+    assert!(counts.frame().terminated[0]);
+    assert_eq!(counts.step(&Actions::classes(vec![0, 1])).unwrap_err(), EnvError::Ended { env: "count".to_owned(), lane: 0 });
+    counts.reset_lanes(&[true, false]).unwrap();
+    let frame = counts.frame();
+    assert_eq!((frame.floats[0], frame.floats[1], frame.first[0]), (0.0, 3.0, true));
+    counts.step(&Actions::classes(vec![0, 1])).unwrap();
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let said = |classes: Vec<u32>| counts(Autoreset::SameStep).step(&Actions::classes(classes)).unwrap_err().to_string();
+    assert_eq!(said(vec![0, 3]), "count, environment 1: its reward is NaN");
+    assert_eq!(said(vec![4, 0]), "count, environment 0: illegal action 4: anything else");
+    assert_eq!(said(vec![0]), "classes of actions: expected 2, found 1");
+    assert_eq!(Vector::<Count>::new(0, Autoreset::NextStep).unwrap_err().to_string(), "environments: expected 1, found 0");
+    let mut poles = Vector::<CartPole>::new(2, Autoreset::NextStep).unwrap();
+    poles.reset(0).unwrap();
+    assert!(poles.step(&Actions::classes(vec![0, 2])).unwrap_err().to_string().contains("environment 1: illegal action [2]"));
+    assert!(poles.restore(b"[]").is_err() && poles.restore(b"{").is_err());
+    assert!(shipped().get("chess").err().unwrap().to_string().starts_with("env: expected one of cartpole"));
+}
