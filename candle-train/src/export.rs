@@ -57,8 +57,11 @@ pub fn export<F: Family + ?Sized>(families: &Registry<F>, run: &Path, which: Whi
     let Checkpoint { step, tensors, score, .. } = checkpoint::read(&run.join("checkpoints"), which)?;
     let average =
         tensors.get(checkpoint::AVERAGE).ok_or_else(|| Error::file(run, format!("the checkpoint of step {step} has no parameters")))?;
-    let parameters: BTreeMap<_, _> = average.iter().map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
-    for spec in family.parameters(&skeleton)? {
+    let specs = family.parameters(&skeleton)?;
+    // What training needs beside the model, as a critic, is left behind.
+    let own = average.iter().filter(|(name, _)| specs.iter().any(|spec| spec.name == *name));
+    let parameters: BTreeMap<_, _> = own.map(|(name, tensor)| (name.to_owned(), tensor.clone())).collect();
+    for spec in specs {
         let found = parameters.get(&spec.name).map(|tensor| tensor.dims());
         if found != Some(&spec.shape[..]) {
             return Err(Error::tensor(&spec.name, format!("{:?} in the checkpoint of step {step}", spec.shape), format!("{found:?}")));

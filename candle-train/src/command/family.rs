@@ -6,9 +6,12 @@ use candle_models::Error;
 use candle_models::registry::Family;
 use clap::{ArgMatches, Command};
 
-/// A family as the command knows it: `candle-train NAME` trains one of its models.
-pub trait TrainFamily: Family {
-    /// What the help says of its command: `Trains ...`.
+/// A way to train models: `candle-train NAME`.
+pub trait Training: Send + Sync {
+    /// The name of its command.
+    fn name(&self) -> &'static str;
+
+    /// What the help says of it: `Trains ...`.
     fn about(&self) -> &'static str;
 
     /// Its configurations by name.
@@ -19,7 +22,7 @@ pub trait TrainFamily: Family {
         command
     }
 
-    /// Runs its command: makes a plan of what was typed and gives it to [`RunArguments::train`].
+    /// Makes a plan of what was typed and gives it to [`RunArguments::train`].
     ///
     /// # Errors
     /// [`Error::Config`] where the configuration is wrong, which ends the program with code 2; whatever else fails.
@@ -29,6 +32,12 @@ pub trait TrainFamily: Family {
     fn example(&self) -> &'static [&'static str] {
         &[]
     }
+}
+
+/// A family as the command knows it.
+pub trait TrainFamily: Family {
+    /// The ways to train its models, a command each.
+    fn trainings(&self) -> &'static [&'static dyn Training];
 
     /// Further commands of its own. An option `threads` of type `usize` sets the number of threads, as it does for a run.
     fn commands(&self) -> Vec<Command> {

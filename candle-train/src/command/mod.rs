@@ -1,7 +1,8 @@
 //! The command `candle-train` as a function of the families that a program knows: [`run`] them, its own and those shipped.
 //!
 //! What every run is asked, where it keeps its files, when it stops, what is printed of it and how its bundle is written is the same for all
-//! ([`RunArguments`]). A family says in [`TrainFamily`] which presets and options it has and makes a [`TrainingPlan`](crate::plan::TrainingPlan) of them.
+//! ([`RunArguments`]). A family says in [`TrainFamily`] how its models can be trained; each [`Training`] says which presets and options it has and makes a
+//! [`TrainingPlan`](crate::plan::TrainingPlan) of them.
 //!
 //! ```no_run
 //! use candle_train::{command, families};
@@ -20,7 +21,7 @@ mod resume;
 
 pub use arguments::{RunArguments, command_line};
 pub(crate) use arguments::{bundle_of, model_in};
-pub use family::{Presets, TrainFamily};
+pub use family::{Presets, TrainFamily, Training};
 
 use crate::checkpoint::Which;
 use crate::export::export;
@@ -115,30 +116,35 @@ pub unsafe fn run<A: Into<OsString>>(registry: &Registry<dyn TrainFamily>, argum
     }
 }
 
-/// The command line: for each family its name and its further commands, then what knows no family.
+/// The command line: for each family its trainings and its further commands, then what knows no family.
 pub fn command(registry: &Registry<dyn TrainFamily>) -> Command {
     let command = Command::new("candle-train").version(env!("CARGO_PKG_VERSION"));
-    let of = |family: &'static dyn TrainFamily| {
-        let Presets { default, help, .. } = family.presets();
+    let of = |training: &&'static dyn Training| {
+        let Presets { default, help, .. } = training.presets();
         // What a resumed run is asked for anew comes behind what it was asked for first.
-        let own = RunArguments::augment_args(family.options(Command::new(family.name()))).args_override_self(true);
-        let own = own.mut_arg("preset", |preset| preset.required(false).default_value(default).help(help)).about(family.about());
-        std::iter::once(own).chain(family.commands())
+        let own = RunArguments::augment_args(training.options(Command::new(training.name()))).args_override_self(true);
+        own.mut_arg("preset", |preset| preset.required(false).default_value(default).help(help)).about(training.about())
     };
+    let of = |family: &'static dyn TrainFamily| family.trainings().iter().map(of).chain(family.commands());
     let command = General::augment_subcommands(command.subcommands(registry.iter().flat_map(of)));
     let command = command.about("Trains the models of candle-models").subcommand_required(true).arg_required_else_help(true);
-    let example = registry.iter().next().map_or("NAME", |family| family.name());
+    let example = trainings(registry).next().map_or("NAME", |training| training.name());
     command.mut_subcommand("launch", |launch| {
         launch.mut_arg("command", |ranks| ranks.help(format!("What every rank runs, as in `{example} --out run`")))
     })
 }
 
+/// Of all families.
+fn trainings(registry: &Registry<dyn TrainFamily>) -> impl Iterator<Item = &'static dyn Training> {
+    registry.iter().flat_map(|family| family.trainings()).copied()
+}
+
 fn answer(registry: &Registry<dyn TrainFamily>, name: &str, options: &ArgMatches, all: &ArgMatches, arguments: &[OsString]) -> Result<()> {
-    if let Some(family) = registry.iter().find(|family| family.name() == name) {
+    if let Some(training) = trainings(registry).find(|training| training.name() == name) {
         let mut asked = RunArguments::from_arg_matches(options)?;
         asked.typed = arguments.get(1..).unwrap_or_default().to_vec();
-        family.presets().check(&asked.preset)?;
-        return family.train(&asked, options);
+        training.presets().check(&asked.preset)?;
+        return training.train(&asked, options);
     }
     if let Some(family) = registry.iter().find(|family| family.commands().iter().any(|command| command.get_name() == name)) {
         return family.run(name, options);

@@ -10,7 +10,7 @@ use candle_models::recurrent::Recurrent;
 use candle_models::registry::Family;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
-use candle_train::command::{Presets, RunArguments, TrainFamily, command_line};
+use candle_train::command::{Presets, RunArguments, TrainFamily, Training, command_line};
 use candle_train::export::Skeleton;
 use candle_train::overlay;
 use candle_train::parallel::share;
@@ -143,6 +143,18 @@ impl TrainingResult for Trained {
 }
 
 impl TrainFamily for PursuerFamily {
+    fn trainings(&self) -> &'static [&'static dyn Training] {
+        &[&PursuerTraining]
+    }
+}
+
+struct PursuerTraining;
+
+impl Training for PursuerTraining {
+    fn name(&self) -> &'static str {
+        PursuerFamily.name()
+    }
+
     fn about(&self) -> &'static str {
         "Trains a pursuer to steer to where its target will be"
     }

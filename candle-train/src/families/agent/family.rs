@@ -1,9 +1,10 @@
 //! What the command knows of agents.
 
 use super::config::{RunConfig, description};
+use super::ppo::PpoTraining;
 use super::run::Plan;
 use super::{episodes, example};
-use crate::command::{Presets, RunArguments, TrainFamily, command_line};
+use crate::command::{Presets, RunArguments, TrainFamily, Training, command_line};
 use anyhow::{Context, Result};
 use candle_models::agent::AgentFamily;
 use candle_models::device::Purpose;
@@ -23,6 +24,19 @@ struct AgentArguments {
 }
 
 impl TrainFamily for AgentFamily {
+    fn trainings(&self) -> &'static [&'static dyn Training] {
+        &[&AgentTraining, &PpoTraining]
+    }
+}
+
+/// Imitation of recorded episodes.
+struct AgentTraining;
+
+impl Training for AgentTraining {
+    fn name(&self) -> &'static str {
+        AgentFamily.name()
+    }
+
     fn about(&self) -> &'static str {
         "Trains an agent for a game of one's own by imitation of recorded episodes"
     }

@@ -12,4 +12,5 @@ pub mod imitation;
 pub mod likelihood;
 pub mod loader;
 mod numbers;
+pub mod ppo;
 pub mod run;

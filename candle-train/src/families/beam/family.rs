@@ -3,7 +3,7 @@
 use super::config::RunConfig;
 use super::page::{self, PageArguments};
 use super::run::Plan;
-use crate::command::{Presets, RunArguments, TrainFamily, command_line};
+use crate::command::{Presets, RunArguments, TrainFamily, Training, command_line};
 use anyhow::Result;
 use candle_models::beam::BeamFamily;
 use candle_models::device::Purpose;
@@ -11,6 +11,28 @@ use candle_models::registry::Family;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 impl TrainFamily for BeamFamily {
+    fn trainings(&self) -> &'static [&'static dyn Training] {
+        &[&BeamTraining]
+    }
+
+    fn commands(&self) -> Vec<Command> {
+        let page = PageArguments::augment_args(Command::new("beam-page"));
+        vec![page.about("Measures beam controllers beside baselines, and writes the tables and figures")]
+    }
+
+    fn run(&self, _: &str, options: &ArgMatches) -> Result<()> {
+        page::write(&PageArguments::from_arg_matches(options)?)
+    }
+}
+
+/// Learning on fresh channels.
+struct BeamTraining;
+
+impl Training for BeamTraining {
+    fn name(&self) -> &'static str {
+        BeamFamily.name()
+    }
+
     fn about(&self) -> &'static str {
         "Trains a beam controller on fresh channels"
     }
@@ -39,14 +61,5 @@ impl TrainFamily for BeamFamily {
             "--set=model.measurements=4",
             "--set=model.decision.width=32",
         ]
-    }
-
-    fn commands(&self) -> Vec<Command> {
-        let page = PageArguments::augment_args(Command::new("beam-page"));
-        vec![page.about("Measures beam controllers beside baselines, and writes the tables and figures")]
-    }
-
-    fn run(&self, _: &str, options: &ArgMatches) -> Result<()> {
-        page::write(&PageArguments::from_arg_matches(options)?)
     }
 }

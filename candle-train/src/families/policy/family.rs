@@ -6,7 +6,7 @@ use super::loader::Order;
 use super::replays::{EncodeArguments, ReplayArguments};
 use super::run::Plan;
 use super::{calibrate, evaluate, export};
-use crate::command::{Presets, RunArguments, TrainFamily, bundle_of, command_line, model_in};
+use crate::command::{Presets, RunArguments, TrainFamily, Training, bundle_of, command_line, model_in};
 use crate::trainer::Resources;
 use anyhow::{Result, bail};
 use candle_models::bundle::Bundle;
@@ -50,6 +50,28 @@ struct PolicyArguments {
 }
 
 impl TrainFamily for PolicyFamily {
+    fn trainings(&self) -> &'static [&'static dyn Training] {
+        &[&PolicyTraining]
+    }
+
+    fn commands(&self) -> Vec<Command> {
+        let encode = EncodeArguments::augment_args(Command::new("encode"));
+        vec![encode.about("Encodes replays for training, all of them or a part, into a folder that --replays takes in their place")]
+    }
+
+    fn run(&self, _: &str, options: &ArgMatches) -> Result<()> {
+        EncodeArguments::from_arg_matches(options)?.run()
+    }
+}
+
+/// Imitation of replays.
+struct PolicyTraining;
+
+impl Training for PolicyTraining {
+    fn name(&self) -> &'static str {
+        PolicyFamily.name()
+    }
+
     fn about(&self) -> &'static str {
         "Trains a game policy by imitation of replays, or measures one"
     }
@@ -61,15 +83,6 @@ impl TrainFamily for PolicyFamily {
 
     fn options(&self, command: Command) -> Command {
         PolicyArguments::augment_args(command)
-    }
-
-    fn commands(&self) -> Vec<Command> {
-        let encode = EncodeArguments::augment_args(Command::new("encode"));
-        vec![encode.about("Encodes replays for training, all of them or a part, into a folder that --replays takes in their place")]
-    }
-
-    fn run(&self, _: &str, options: &ArgMatches) -> Result<()> {
-        EncodeArguments::from_arg_matches(options)?.run()
     }
 
     fn train(&self, asked: &RunArguments, options: &ArgMatches) -> Result<()> {
