@@ -23,6 +23,7 @@
 pub mod classic;
 mod env;
 mod error;
+pub mod minatar;
 mod random;
 mod registry;
 mod scene;

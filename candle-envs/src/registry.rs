@@ -1,6 +1,7 @@
 //! The environments by name.
 
 use crate::classic::CartPole;
+use crate::minatar::{Asterix, Breakout, Freeway, MinAtar, Seaquest, SpaceInvaders};
 use crate::{Autoreset, Env, EnvError, Result, Spec, Vector, VectorEnv};
 
 /// A kind of environment.
@@ -77,5 +78,11 @@ impl Environments {
 
 /// The environments of this crate, a line each.
 pub fn shipped() -> Environments {
-    Environments::default().with::<CartPole>("A pole on a cart is to be kept upright")
+    Environments::default()
+        .with::<CartPole>("A pole on a cart is to be kept upright")
+        .with::<MinAtar<Breakout>>("MinAtar: a ball breaks bricks and is not to be lost")
+        .with::<MinAtar<Freeway>>("MinAtar: a chicken crosses a road with cars")
+        .with::<MinAtar<Asterix>>("MinAtar: gold is to be picked up, enemies are to be avoided")
+        .with::<MinAtar<SpaceInvaders>>("MinAtar: a cannon shoots aliens, which shoot back")
+        .with::<MinAtar<Seaquest>>("MinAtar: a boat shoots enemies and brings divers to the surface")
 }

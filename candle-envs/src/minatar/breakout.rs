@@ -1,0 +1,108 @@
+//! Breakout.
+
+use super::game::{Draws, Game, Grid, Move, Outcome, SIDE};
+use crate::Color;
+use serde::{Deserialize, Serialize};
+
+const ROWS: [u16; 3] = [(1 << SIDE) - 1; 3];
+/// The row of the first bricks.
+const TOP: i8 = 1;
+const BOTTOM: i8 = SIDE - 1;
+
+/// A ball breaks bricks and is not to be lost. Each brick gives 1.
+///
+/// The ball flies diagonally, a cell a step, and starts in row 3 at the left or right edge. Walls and the ceiling throw it back. A brick that it
+/// would enter breaks and throws it back, but of bricks one after the other only the first: it then flies on through them. In the last row is
+/// the paddle, which moves left or right before the ball does. If it stands where the ball came from, across, the ball goes up again; if it
+/// stands where the ball would come to, back to where it came from; or else the game is over. New bricks come as soon as the ball arrives in the
+/// last row and there are none.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Breakout {
+    ball: [i8; 2],
+    /// Where it was.
+    trail: [i8; 2],
+    velocity: [i8; 2],
+    paddle: i8,
+    /// A bit for each brick.
+    bricks: [u16; 3],
+    /// Whether the last step broke a brick, or the ball has been among bricks since.
+    strike: bool,
+}
+
+impl Breakout {
+    /// Where the bits of a row of bricks are.
+    fn bricks_of(&mut self, y: i8) -> Option<&mut u16> {
+        self.bricks.get_mut(usize::try_from(y - TOP).ok()?)
+    }
+
+    /// Whether the ball meets the paddle between `from` and `to`, which turns it.
+    fn returned(&mut self, from: i8, to: i8) -> bool {
+        let [across, down] = &mut self.velocity;
+        if from == self.paddle {
+            *down = -*down;
+        } else if to == self.paddle {
+            (*across, *down) = (-*across, -*down);
+        } else {
+            return false;
+        }
+        true
+    }
+}
+
+impl Game for Breakout {
+    const NAME: &'static str = "breakout";
+    const COLORS: &'static [Color] = &[[80, 160, 255], [255, 255, 255], [110, 110, 110], [200, 80, 60]];
+
+    fn reset(&mut self, draws: &mut impl Draws) {
+        let right = draws.below(2) == 1;
+        let ball = [if right { SIDE - 1 } else { 0 }, 3];
+        let velocity = [if right { -1 } else { 1 }, 1];
+        *self = Self { ball, trail: ball, velocity, paddle: 4, bricks: ROWS, strike: false };
+    }
+
+    fn step(&mut self, action: Move, _: &mut impl Draws) -> Outcome {
+        self.paddle = (self.paddle + action.direction()[0]).clamp(0, SIDE - 1);
+        let [old_x, old_y] = self.ball;
+        self.trail = self.ball;
+        let (mut x, mut y) = (old_x + self.velocity[0], old_y + self.velocity[1]);
+        if !(0..SIDE).contains(&x) {
+            x = x.clamp(0, SIDE - 1);
+            self.velocity[0] = -self.velocity[0];
+        }
+        let mut outcome = Outcome::default();
+        let strike = std::mem::take(&mut self.strike);
+        let brick = 1 << x;
+        if y < 0 {
+            y = 0;
+            self.velocity[1] = -self.velocity[1];
+        } else if let Some(row) = self.bricks_of(y).filter(|row| **row & brick != 0) {
+            if !strike {
+                *row ^= brick;
+                outcome.reward = 1;
+                y = old_y;
+                self.velocity[1] = -self.velocity[1];
+            }
+            self.strike = true;
+        } else if y == BOTTOM {
+            if self.bricks == [0; 3] {
+                self.bricks = ROWS;
+            }
+            if self.returned(old_x, x) {
+                y = old_y;
+            } else {
+                outcome.over = true;
+            }
+        }
+        self.ball = [x, y];
+        outcome
+    }
+
+    fn show(&self, grid: &mut Grid) {
+        grid.set([self.paddle, BOTTOM], 0);
+        grid.set(self.ball, 1);
+        grid.set(self.trail, 2);
+        for (y, row) in (TOP..).zip(self.bricks) {
+            grid.set_row(y, row, 3);
+        }
+    }
+}

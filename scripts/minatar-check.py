@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Plays MinAtar's own games, writes what happened as traces, and lets candle-envs play the same again: every observation, reward and end
+must be equal.
+
+    pip install minatar==1.0.15 numpy        # no other of its dependencies is needed
+    scripts/minatar-check.py                 # 20 000 steps of each game, checked by `cargo test`
+    scripts/minatar-check.py --write         # the short traces that the tests of candle-envs read
+
+A trace is text, a line for each reset or step: the action (a letter of `nlurdf`, or `R` for a reset), the random draws that it took, the
+reward, whether the game was over, and the cells of the observation that changed. Draws are separated by commas; one of [0, 1) is two
+hexadecimal digits, 256ths, and a whole number is a single digit, counted from the lowest one possible. A cell is two digits to base 32:
+(row * 10 + column) * channels + channel. What is empty is `-`."""
+
+import argparse
+import copy
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+logging.disable(logging.WARNING)  # it warns that nothing can be drawn without matplotlib
+from minatar import Environment  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent
+SHORT = ROOT / "candle-envs/tests/minatar"
+GAMES = ["breakout", "freeway", "asterix", "space_invaders", "seaquest"]
+ACTIONS = "nlurdf"
+DIGITS = "0123456789abcdefghijklmnopqrstuv"
+# What a player without a plan does half of the time: nobody crosses a road at random.
+FAVOURITE = {"freeway": 2}
+# A player who looks ahead: so many tries of each action, so many steps deep.
+TRIES, DEPTH = 3, 12
+
+
+class Draws:
+    """In place of the generator of a game: draws that a few digits hold, and a list of them. What it does not know, nobody has drawn so far."""
+
+    def __init__(self, seed):
+        self.generator = np.random.RandomState(seed)
+        self.taken = []
+
+    def __deepcopy__(self, memo):
+        return Draws(self.generator.randint(2**31))
+
+    def rand(self, size=None):
+        draws = self.generator.randint(256, size=size)
+        self.taken += [f"{draw:02x}" for draw in np.ravel(draws)]
+        return draws / 256
+
+    def randint(self, low, high=None, size=None):
+        low, high = (0, low) if high is None else (low, high)
+        assert high - low <= 10, "more than a digit holds"
+        draws = self.generator.randint(low, high, size=size)
+        self.taken += [str(draw - low) for draw in np.ravel(draws)]
+        return draws
+
+
+def lives(environment, action, generator):
+    """Steps that a copy lives through, `action` and random ones after it, and what it earns."""
+    environment = copy.deepcopy(environment)
+    earned = 0
+    for step in range(DEPTH):
+        reward, over = environment.act(action)
+        earned += reward
+        if over:
+            return step, earned
+        action = generator.randint(6)
+    return DEPTH, earned
+
+
+def careful(environment, generator):
+    """The action after which copies live longest; of equals the one that earns most, or else any."""
+    tries = [(*np.mean([lives(environment, action, generator) for _ in range(TRIES)], axis=0), generator.rand(), action) for action in range(6)]
+    return max(tries)[-1]
+
+
+def trace(game, steps, seed):
+    """Lines of a trace, and the return of each game. Games differ in how careful their player is, so that some are long and some short."""
+    environment, generator = Environment(game), np.random.RandomState(seed)
+    draws = environment.random = environment.env.random = Draws(seed)
+    shown, over, returns = None, True, []
+
+    def line(action, reward):
+        nonlocal shown
+        seen = environment.state()
+        changed = np.flatnonzero(seen if shown is None else seen != shown)
+        shown = seen.copy()
+        cells = "".join(DIGITS[cell // 32] + DIGITS[cell % 32] for cell in changed)
+        taken, draws.taken = ",".join(draws.taken), []
+        return f"{action} {taken or '-'} {reward:.0f} {over:d} {cells or '-'}"
+
+    for _ in range(steps):
+        if over:
+            environment.reset()
+            environment.last_action = 0  # which a reset of MinAtar does not change
+            care, over = generator.choice([0.0, 0.9, 1.0], p=[0.2, 0.2, 0.6]), False
+            returns.append(0)
+            yield line("R", 0)
+        action = careful(environment, generator) if generator.rand() < care else generator.randint(6)
+        if generator.rand() < 0.5:
+            action = FAVOURITE.get(game, action)
+        reward, over = environment.act(action)
+        returns[-1] += reward
+        yield line(ACTIONS[action], reward)
+    print(f"{game}: {steps} steps, {len(returns)} games, returns up to {max(returns)}")
+
+
+def write(folder, game, steps, seed):
+    (folder / f"{game.replace('_', '-')}.txt").write_text("\n".join(trace(game, steps, seed)) + "\n")
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--write", action="store_true", help="the short traces of the tests")
+    arguments.add_argument("--steps", type=int, default=20000, help="steps of each game [20000]")
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("games", nargs="*", default=GAMES)
+    given = arguments.parse_args()
+    if given.write:
+        for game in given.games:
+            write(SHORT, game, 900, given.seed)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for game in given.games:
+            write(Path(folder), game, given.steps, given.seed)
+        command = ["cargo", "test", "-p", "candle-envs", "--lib", "--", "--ignored", "--exact", "minatar::tests::traces_of_a_folder"]
+        sys.exit(subprocess.run(command, cwd=ROOT, env=os.environ | {"MINATAR_TRACES": folder}).returncode)
+
+
+if __name__ == "__main__":
+    main()
