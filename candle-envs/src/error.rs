@@ -57,7 +57,7 @@ pub enum EnvError {
         found: usize,
     },
     /// A name that no environment has.
-    #[error("env: expected one of {known}, found {name:?}")]
+    #[error("expected one of {known}, found {name:?}")]
     Unknown {
         /// The name that was asked for.
         name: String,

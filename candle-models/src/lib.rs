@@ -58,7 +58,7 @@ pub mod tensors;
 
 pub use candle_core;
 pub use error::{Error, Result};
-pub use families::{agent, beam, policy};
+pub use families::{agent, beam, muzero, policy};
 
 /// Compiles the program of the README.
 #[cfg(doctest)]

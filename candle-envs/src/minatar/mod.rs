@@ -58,7 +58,7 @@ impl<G: Game> Env for MinAtar<G> {
         Spec {
             name: G::NAME,
             observation: vec![grid],
-            action: vec![Component::Discrete { name: "action".to_owned(), classes: Move::ALL.len() }],
+            action: vec![Component::Discrete { name: "move".to_owned(), classes: Move::ALL.len() }],
             players: 1,
             max_steps: None,
         }

@@ -2,7 +2,7 @@
 
 use candle_envs::classic::CartPole;
 use candle_envs::{Action, Actions, Autoreset, Env, EnvError, Frame, Pcg64, Scene, Spec, Step, Vector, VectorEnv, View, shipped};
-use candle_models::agent::{Component, Observation};
+use candle_models::agent::{AgentConfig, Component, Observation};
 use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,16 @@ fn actions(spec: &Spec, frame: &Frame, random: Random) -> Actions {
         }
     }
     actions
+}
+
+/// What an environment shows and takes is the description of an agent.
+#[test]
+fn an_agent_can_be_described_for_every_kind() {
+    for entry in shipped().iter() {
+        let Spec { name, observation, action, .. } = (entry.spec)();
+        let described = AgentConfig { observation, action, ..AgentConfig::default() }.validate();
+        assert!(described.is_ok(), "{name}: {described:?}");
+    }
 }
 
 /// Every kind: a lane of many is the same environment alone, whatever the threads; a saved one goes on as the original; a seed is a game.
@@ -193,5 +203,5 @@ fn what_is_wrong_is_named() {
     poles.reset(0).unwrap();
     assert!(poles.step(&Actions::classes(vec![0, 2])).unwrap_err().to_string().contains("environment 1: illegal action [2]"));
     assert!(poles.restore(b"[]").is_err() && poles.restore(b"{").is_err());
-    assert!(shipped().get("chess").err().unwrap().to_string().starts_with("env: expected one of cartpole"));
+    assert!(shipped().get("chess").err().unwrap().to_string().starts_with("expected one of cartpole"));
 }

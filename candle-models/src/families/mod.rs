@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod beam;
+pub mod muzero;
 pub mod policy;
 
 #[cfg(feature = "cli")]
@@ -10,7 +11,7 @@ use crate::registry::{Family, Registry};
 
 macro_rules! list {
     () => {
-        Registry::new([&policy::PolicyFamily, &beam::BeamFamily, &agent::AgentFamily])
+        Registry::new([&policy::PolicyFamily, &beam::BeamFamily, &agent::AgentFamily, &muzero::MuZeroFamily])
     };
 }
 

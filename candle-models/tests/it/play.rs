@@ -98,8 +98,11 @@ fn playback_at(recording: &Path, server: &str, more: &[&str]) -> (Running, Strin
     (running, address)
 }
 
+/// What `run` is asked for with `--sample`, and otherwise its default, `play` does by default and is asked for with `--greedy`.
 fn play(bundle: &Path, more: &[&str]) -> Running {
-    Running::new(["play", bundle.to_str().unwrap(), "--every", "1000000"].into_iter().chain(more.iter().copied()))
+    let drawn = more.contains(&"--sample");
+    let more = more.iter().copied().filter(|word| *word != "--sample").chain((!drawn).then_some("--greedy"));
+    Running::new(["play", bundle.to_str().unwrap(), "--every", "1000000"].into_iter().chain(more))
 }
 
 /// The lines of a file of decisions, by frame and port: the last line of each counts.
@@ -374,7 +377,7 @@ fn a_game_that_cannot_be_played_is_one_line() {
     let usage =
         |arguments: &[&str], part: &str| crate::infer::refused([&["play", text(&place.path("policy"))], arguments].concat(), 2, &[part]);
     usage(&["--pipe", "pipe"], "--port");
-    usage(&["--seed", "1"], "--seed without --sample");
+    usage(&["--seed", "1", "--greedy"], "cannot be used with");
     usage(&["--html", "page.html"], "--html");
     usage(&["--out", "a.txt"], "expected a name in .jsonl");
     usage(&["--follow", "a", "--server", "b:1"], "one of them");

@@ -4,6 +4,7 @@
 #[path = "../../../examples/examples/train_actors.rs"]
 mod train_actors;
 
+use crate::last_checkpoint;
 use candle_core::Tensor;
 use candle_models::Result;
 use candle_models::nn::Params;
@@ -12,8 +13,7 @@ use candle_train::parallel::Communicator;
 use candle_train::run::{Ended, Place};
 use candle_train::stop::Stop;
 use candle_train::task::{Context, Evaluation, Loss, StepDone, Task, TaskState};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use train_actors::{Walk, walk};
 
@@ -71,25 +71,6 @@ fn a_configuration_that_is_no_toml_is_refused_before_the_first_step() {
     assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none(), "a refused run writes nothing");
 }
 
-/// All files of the last checkpoint by their path.
-fn last_checkpoint(out: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let checkpoints = out.join("checkpoints");
-    let last = checkpoints.join(std::fs::read_to_string(checkpoints.join("latest")).unwrap());
-    let (mut found, mut folders) = (BTreeMap::new(), vec![last.clone()]);
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                found.insert(path.strip_prefix(&last).unwrap().to_owned(), std::fs::read(&path).unwrap());
-            }
-        }
-    }
-    assert!(["task/rank-0/replay", "replicated.safetensors"].iter().all(|file| found.contains_key(Path::new(file))), "{:?}", found.keys());
-    found
-}
-
 /// Run by the test below in a process of its own.
 #[test]
 #[ignore = "deep: nothing of its own; it is the process that the other test of this module kills"]
@@ -120,7 +101,9 @@ fn killed_and_resumed_it_learns_what_it_would_have() {
         ended.parameters.values().map(|tensor| tensor.flatten_all().unwrap().to_vec1().unwrap()).collect()
     };
     assert_eq!(values(&found), values(&expected));
-    assert!(last_checkpoint(&killed) == last_checkpoint(&whole), "parameters, moments, target, replay buffer and cursor");
+    let files = last_checkpoint(&whole);
+    assert!(["task/rank-0/replay", "replicated.safetensors"].iter().all(|file| files.contains_key(Path::new(file))), "{:?}", files.keys());
+    assert!(last_checkpoint(&killed) == files, "parameters, moments, target, replay buffer and cursor");
     let score = |ended: &Ended| walk(1).unwrap().2.evaluate(&ended.params(), &candle_train::parallel::Single).unwrap().results()["score"];
     assert!(score(&expected) > 0.9, "it walks towards the goal from {} of all places", score(&expected));
 }

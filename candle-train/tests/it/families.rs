@@ -31,7 +31,7 @@ fn trainings() -> Vec<(&'static dyn TrainFamily, &'static dyn Training)> {
 
 #[test]
 fn every_preset_is_planned_and_its_table_fits_a_screen() {
-    for (family, training) in trainings() {
+    for (_, training) in trainings() {
         let (dir, presets) = (tempfile::tempdir().unwrap(), training.presets());
         assert!(presets.names.contains(&presets.default), "{presets:?}");
         for preset in presets.names {

@@ -23,6 +23,7 @@ mod held;
 mod killed;
 mod learning;
 mod parity;
+mod ppo;
 mod ranks;
 #[cfg(unix)]
 mod recovery;
@@ -35,7 +36,7 @@ use candle_core::{Device, Tensor};
 use games::{SETS, replays};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// `candle-train policy` on two threads, on those replays, with a small Mamba and sixty steps.
@@ -57,15 +58,20 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The last checkpoint's files, without the manifest: parameters, moments, average, carried state, cursor.
-fn last_checkpoint(out: &Path) -> BTreeMap<String, Vec<u8>> {
+/// The last checkpoint's files by their paths in it, without the manifest: parameters, moments, average, carried state, cursor, what the task owns.
+fn last_checkpoint(out: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let checkpoints = out.join("checkpoints");
     let latest = checkpoints.join(fs::read_to_string(checkpoints.join("latest")).unwrap());
-    let file = |e: std::io::Result<fs::DirEntry>| {
-        let e = e.unwrap();
-        (e.file_name().to_string_lossy().into_owned(), fs::read(e.path()).unwrap())
-    };
-    fs::read_dir(latest).unwrap().map(file).collect()
+    let (mut folders, mut files) = (vec![latest.clone()], BTreeMap::new());
+    while let Some(folder) = folders.pop() {
+        for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            match path.is_dir() {
+                true => folders.push(path),
+                false => drop(files.insert(path.strip_prefix(&latest).unwrap().to_owned(), fs::read(&path).unwrap())),
+            }
+        }
+    }
+    files
 }
 
 /// That two runs ended with the same parameters, moments, average and state of their tasks, bit for bit.
@@ -73,7 +79,7 @@ fn assert_equal_runs(found: &Path, expected: &Path) {
     let (found, expected) = (last_checkpoint(found), last_checkpoint(expected));
     assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
     for (name, bytes) in &expected {
-        assert!(found[name] == *bytes, "{name} differs from the uninterrupted run's");
+        assert!(found[name] == *bytes, "{} differs from the uninterrupted run's", name.display());
     }
 }
 

@@ -246,7 +246,7 @@ impl Observation {
     }
 
     /// Names the field that is out of range, as a part of `observation.NAME`.
-    pub(super) fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         let place = |field: &str| format!("observation.{}.{field}", self.name());
         match self {
             Self::Floats { shape, low, high, .. } => {

@@ -39,7 +39,7 @@ pub struct Options {
     html: Option<PathBuf>,
 }
 
-/// Options of `run`, `demo` and `play`.
+/// Options of `run` and `demo`.
 #[derive(Args, Default)]
 pub struct Choosing {
     #[command(flatten)]
@@ -62,8 +62,13 @@ impl Choosing {
 
     /// Where drawn actions come from; nothing where the most likely ones are taken.
     fn sampling(&self) -> Option<Random> {
-        self.sample.then(|| Random::new(self.seed.unwrap_or_default()).stream("action"))
+        self.sample.then(|| drawn(self.seed))
     }
+}
+
+/// Where actions that are drawn come from.
+fn drawn(seed: Option<u64>) -> Random {
+    Random::new(seed.unwrap_or_default()).stream("action")
 }
 
 /// Options of `encode`, and of `run`, `demo` and `play`.

@@ -20,7 +20,6 @@ use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::io::Read;
 use std::sync::Arc;
 
 /// The group of the critic's parameters.
@@ -53,6 +52,8 @@ pub struct Ppo {
     first_lane: usize,
     carried: Carried,
     rollout: Rollout,
+    /// The running return of each lane.
+    returns: Vec<f32>,
     course: Course,
     /// Floating-point operations of a step in an update, forward and backward.
     operations: f64,
@@ -75,23 +76,21 @@ struct Course {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Scale {
-    /// The running return of each lane of this rank.
-    running: Vec<f64>,
     count: f64,
     sum: f64,
     squares: f64,
 }
 
 impl Scale {
-    /// Takes in a rollout of every rank and says what to divide its rewards by.
-    fn observe(&mut self, rollout: &Rollout, discount: f64, ranks: &dyn Communicator) -> Result<f32> {
-        self.running.resize(rollout.lanes, 0.0);
+    /// Takes in a rollout of every rank, with the returns of this one's lanes so far, and says what to divide its rewards by.
+    fn observe(&mut self, rollout: &Rollout, (returns, discount): (&mut [f32], f64), ranks: &dyn Communicator) -> Result<f32> {
         let mut sums = [0.0; 3];
-        for (lane, running) in self.running.iter_mut().enumerate() {
+        for (lane, sum) in returns.iter_mut().enumerate() {
             for (reward, ended) in rollout.rewards(lane) {
-                *running = *running * discount + f64::from(reward);
-                sums = [sums[0] + 1.0, sums[1] + *running, sums[2] + *running * *running];
-                *running = if ended { 0.0 } else { *running };
+                *sum = (f64::from(*sum) * discount + f64::from(reward)) as f32;
+                let x = f64::from(*sum);
+                sums = [sums[0] + 1.0, sums[1] + x, sums[2] + x * x];
+                *sum = if ended { 0.0 } else { *sum };
             }
         }
         for of_rank in gather(ranks, &sums)? {
@@ -139,6 +138,7 @@ impl Ppo {
             first_lane: lanes.start,
             carried: Carried::default(),
             rollout: Rollout::default(),
+            returns: vec![0.0; lanes.len()],
             course: Course::default(),
             operations,
         })
@@ -164,7 +164,7 @@ impl Ppo {
         let (rollout, ended) = Rollout::play(&self.game, networks, teacher, (&mut *self.envs, &mut self.carried), (steps, &address))?;
         self.rollout = rollout;
         let (discount, decay) = (self.config.update.discount, self.config.update.decay);
-        let scale = self.course.scale.observe(&self.rollout, discount, ranks)?;
+        let scale = self.course.scale.observe(&self.rollout, (&mut self.returns, discount), ranks)?;
         self.rollout.estimate(scale, discount, decay);
         self.count(ended, ranks)?;
         (self.course.rollouts, self.course.far) = (self.course.rollouts + 1, false);
@@ -336,24 +336,40 @@ impl Task for Ppo {
         let environments = self.envs.save().map_err(failed)?;
         files.write(ENVIRONMENTS, |file| file.write_all(&environments))?;
         let mut rows = if self.course.rollouts > 0 { self.rollout.save()? } else { NamedTensors::new() };
-        self.carried.save(self.rollout.lanes.max(1))?.iter().for_each(|(name, tensor)| {
+        let lanes = self.envs.lanes();
+        rows.insert("returns", Tensor::from_slice(&self.returns, (lanes, 1), &Device::Cpu)?);
+        self.carried.save(lanes)?.iter().for_each(|(name, tensor)| {
             rows.insert(name, tensor.clone());
         });
         Ok(TaskState { rows, cursor, ..TaskState::default() })
     }
 
     fn restore(&mut self, state: &TaskState, files: &SavedFiles) -> Result<()> {
-        let mut environments = Vec::new();
-        files.open(ENVIRONMENTS)?.read_to_end(&mut environments).map_err(Error::io(ENVIRONMENTS))?;
-        self.envs.restore(&environments).map_err(failed)?;
+        let lanes = self.envs.lanes();
+        self.envs.restore(&environments(files, self.first_lane..self.first_lane + lanes)?).map_err(failed)?;
+        if self.envs.lanes() != lanes {
+            return Err(Error::tensor(ENVIRONMENTS, format!("{lanes} environments"), self.envs.lanes()));
+        }
+        self.returns = state.rows.get("returns")?.flatten_all()?.to_vec1()?;
         self.course = state.cursor()?;
         self.carried = Carried::restore(&state.rows)?;
         if self.course.rollouts > 0 {
-            let lanes = self.envs.lanes();
             self.rollout = Rollout::restore(&state.rows, &self.game, (lanes, self.config.rollout.steps))?;
         }
         Ok(())
     }
+}
+
+/// Some of the environments of a checkpoint, whichever ranks had them.
+fn environments(files: &SavedFiles, lanes: std::ops::Range<usize>) -> Result<Vec<u8>> {
+    let damaged = |e: serde_json::Error| Error::file(ENVIRONMENTS, e);
+    let mut all = Vec::new();
+    for rank in 0..files.ranks() {
+        let of_rank: Vec<serde_json::Value> = serde_json::from_reader(files.open_of(rank, ENVIRONMENTS)?).map_err(damaged)?;
+        all.extend(of_rank);
+    }
+    let mine = all.get(lanes.clone()).ok_or_else(|| Error::tensor(ENVIRONMENTS, format!("{} and more", lanes.end), all.len()))?;
+    serde_json::to_vec(mine).map_err(damaged)
 }
 
 impl Ppo {

@@ -6,7 +6,7 @@ use crate::engine::{Model, Placement, Runner};
 use crate::families::policy::actions::{ACTION, Action, SAMPLE};
 use crate::families::policy::embedding::{IDS, WIDTH};
 use crate::families::policy::game::{Frame, Game};
-use crate::families::policy::infer::Choosing;
+use crate::families::policy::infer::Watched;
 use crate::families::policy::replay::{Arrival, Arrivals};
 use crate::infer::Call;
 use crate::random::Random;
@@ -87,12 +87,12 @@ pub enum Step {
 
 impl Live {
     /// A policy that watches, or one that acts.
-    pub fn new(call: &Call, options: &Choosing, acts: bool) -> Result<Self> {
+    pub fn new(call: &Call, (watched, sampling): (&Watched, Option<Random>), acts: bool) -> Result<Self> {
         let (model, place) = (call.opened.model().clone(), *call.place);
-        let watch = Watch::new(&call.opened.bundle, &options.watched)?;
-        let players = if options.watched.port.is_some() { 1 } else { 2 };
+        let watch = Watch::new(&call.opened.bundle, watched)?;
+        let players = if watched.port.is_some() { 1 } else { 2 };
         let runner = warm(&model, players, &place)?;
-        Ok(Self { watch, model, place, runner, players, sampling: options.sampling(), acts, game: None })
+        Ok(Self { watch, model, place, runner, players, sampling, acts, game: None })
     }
 
     /// The next game; what is left of the one before is forgotten.

@@ -8,7 +8,7 @@ mod stand_in;
 
 pub use stand_in::StandIn;
 
-use super::{Choosing, Placement};
+use super::{Placement, Watched, drawn};
 use crate::Error;
 use crate::cli::{self, Usage};
 use crate::engine::Histogram;
@@ -43,7 +43,14 @@ const SILENCE: Duration = Duration::from_millis(100);
 #[derive(Args)]
 pub struct Options {
     #[command(flatten)]
-    choosing: Choosing,
+    watched: Watched,
+    /// Take the most likely class of each component instead of drawing the actions from the policy's distribution. Of people the most likely is
+    /// nearly always to go on as before: a policy that begins with nothing goes on with nothing.
+    #[arg(long)]
+    greedy: bool,
+    /// Seed of the drawn actions.
+    #[arg(long, conflicts_with = "greedy")]
+    seed: Option<u64>,
     /// Follow a replay while Slippi writes it, or in a folder the newest one and each that comes after it, instead of connecting to Dolphin.
     #[arg(long, value_name = "FILE|DIR")]
     follow: Option<PathBuf>,
@@ -132,7 +139,6 @@ pub fn play(call: &Call, options: &Options) -> Result<()> {
 
 impl Options {
     fn check(&self) -> Result<()> {
-        self.choosing.check()?;
         if self.follow.is_some() && self.server != SERVER {
             return Err(Usage::error("--follow reads files, --server connects: one of them"));
         }
@@ -279,7 +285,8 @@ struct Player {
 impl Player {
     fn new(call: &Call, options: &Options, reports: Sender<Report>) -> Result<Self> {
         let pad = options.pipe.as_deref().map(Pad::new).transpose()?;
-        let live = Live::new(call, &options.choosing, pad.is_some())?;
+        let sampling = (!options.greedy).then(|| drawn(options.seed));
+        let live = Live::new(call, (&options.watched, sampling), pad.is_some())?;
         let (input, totals, newest) = (options.input()?, Totals::default(), Vec::new());
         Ok(Self { live, input, pad, reports, totals, newest, arrived: None, began: Instant::now(), pressed: None })
     }
