@@ -1,6 +1,6 @@
 //! The environments by name.
 
-use crate::classic::CartPole;
+use crate::classic::{Acrobot, CartPole, MountainCar, Pendulum};
 use crate::{Autoreset, Env, EnvError, Result, Spec, Vector, VectorEnv};
 
 /// A kind of environment.
@@ -77,5 +77,9 @@ impl Environments {
 
 /// The environments of this crate, a line each.
 pub fn shipped() -> Environments {
-    Environments::default().with::<CartPole>("A pole on a cart is to be kept upright")
+    Environments::default()
+        .with::<CartPole>("A pole on a cart is to be kept upright")
+        .with::<MountainCar>("A car too weak for the hill has to swing up")
+        .with::<Acrobot>("Two links are to be swung up by the joint between them")
+        .with::<Pendulum>("A pendulum is to be swung up and held, by as little torque as it takes")
 }
