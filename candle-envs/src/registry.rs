@@ -1,7 +1,7 @@
 //! The environments by name.
 
-use crate::classic::CartPole;
 use crate::minatar::{Asterix, Breakout, Freeway, MinAtar, Seaquest, SpaceInvaders};
+use crate::classic::{Acrobot, CartPole, MountainCar, Pendulum};
 use crate::{Autoreset, Env, EnvError, Result, Spec, Vector, VectorEnv};
 
 /// A kind of environment.
@@ -85,4 +85,7 @@ pub fn shipped() -> Environments {
         .with::<MinAtar<Asterix>>("MinAtar: gold is to be picked up, enemies are to be avoided")
         .with::<MinAtar<SpaceInvaders>>("MinAtar: a cannon shoots aliens, which shoot back")
         .with::<MinAtar<Seaquest>>("MinAtar: a boat shoots enemies and brings divers to the surface")
+        .with::<MountainCar>("A car too weak for the hill has to swing up")
+        .with::<Acrobot>("Two links are to be swung up by the joint between them")
+        .with::<Pendulum>("A pendulum is to be swung up and held, by as little torque as it takes")
 }

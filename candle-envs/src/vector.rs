@@ -1,6 +1,8 @@
 //! Many environments side by side, on all cores.
 
 use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, View};
+use candle_models::ops::gaussian::Gaussian;
+use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
 
 /// Environments below which one thread steps them all: what another thread costs is some microseconds.
@@ -36,6 +38,31 @@ impl Actions {
     /// Actions of numbers alone.
     pub fn numbers(numbers: Vec<f32>) -> Self {
         Self { classes: Vec::new(), numbers }
+    }
+
+    /// Random ones: each legal class as likely as another, 0 where none is, numbers uniform within their bounds; of those
+    /// without, within 3 of 0.
+    pub fn random(spec: &Spec, frame: &Frame, random: Random) -> Self {
+        let mut actions = Self::default();
+        let (mut legal, mut index) = (&frame.legal[..], 0);
+        for component in std::iter::repeat_n(&spec.action, frame.players.len()).flatten() {
+            for _ in 0..component.columns() {
+                let (column, rest) = legal.split_at(component.classes());
+                let allowed = column.iter().filter(|allowed| **allowed).count() as u32;
+                let chosen = random.below(index, allowed.max(1)) as usize;
+                let class = (0..).zip(column).filter(|(_, allowed)| **allowed).nth(chosen);
+                actions.classes.push(class.map_or(0, |(class, _)| class));
+                (legal, index) = (rest, index + 1);
+            }
+            if let Some(Gaussian { low, high }) = component.gaussian() {
+                let (from, to) = if (high - low).is_finite() { (low, high) } else { (-3.0, 3.0) };
+                for _ in 0..component.numbers() {
+                    actions.numbers.push((from + (to - from) * random.uniform(index)).clamp(low, high));
+                    index += 1;
+                }
+            }
+        }
+        actions
     }
 }
 
@@ -185,7 +212,7 @@ impl<E: Env> Vector<E> {
         &self.lanes[lane].env
     }
 
-    fn each(&mut self, actions: &Actions, f: impl Fn(&mut Row<E>) -> Result<Option<Episode>> + Sync) -> Result<&Frame> {
+    fn each(&mut self, actions: &Actions, f: impl Fn(&mut Rows<E>, &Context) -> Result<Vec<Episode>> + Sync) -> Result<&Frame> {
         let Self { lanes, spec, autoreset, frame } = self;
         let widths =
             Widths { floats: spec.floats(), ids: spec.ids(), legal: spec.classes(), columns: spec.columns(), numbers: spec.numbers() };
@@ -207,7 +234,9 @@ impl<E: Env> Vector<E> {
             classes: &actions.classes,
             numbers: &actions.numbers,
         };
-        let context = Context { spec, widths, autoreset: *autoreset };
+        let columns: Vec<usize> =
+            spec.action.iter().flat_map(|component| std::iter::repeat_n(component.classes(), component.columns())).collect();
+        let context = Context { spec, widths, columns: &columns, autoreset: *autoreset };
         frame.episodes = each(rows, &context, &f)?;
         Ok(frame)
     }
@@ -215,12 +244,15 @@ impl<E: Env> Vector<E> {
     fn reset_some(&mut self, which: impl Fn(usize) -> Option<Option<Pcg64>> + Sync) -> Result<&Frame> {
         let (lanes, columns, numbers) = (self.lanes.len(), self.spec.columns(), self.spec.numbers());
         let nothing = Actions { classes: vec![0; lanes * columns], numbers: vec![0.0; lanes * numbers] };
-        self.each(&nothing, |row| {
-            let Some(random) = which(row.number) else { return Ok(None) };
-            let random = random.unwrap_or_else(|| row.lane.env.random().clone());
-            row.begin(random)?;
-            (*row.reward, *row.terminated, *row.truncated, *row.ignored) = (0.0, false, false, false);
-            Ok(None)
+        self.each(&nothing, |rows, context| {
+            for i in 0..rows.lanes.len() {
+                let mut row = rows.row(i, context);
+                let Some(random) = which(row.number) else { continue };
+                let random = random.unwrap_or_else(|| row.lane.env.random().clone());
+                (*row.reward, *row.terminated, *row.truncated, *row.ignored) = (0.0, false, false, false);
+                row.begin(random)?;
+            }
+            Ok(Vec::new())
         })
     }
 }
@@ -246,7 +278,7 @@ impl<E: Env> VectorEnv for Vector<E> {
     fn step(&mut self, actions: &Actions) -> Result<&Frame> {
         check("classes of actions", self.lanes.len() * self.spec.columns(), actions.classes.len())?;
         check("numbers of actions", self.lanes.len() * self.spec.numbers(), actions.numbers.len())?;
-        self.each(actions, |row| row.step())
+        self.each(actions, |rows, context| rows.step(context))
     }
 
     fn frame(&self) -> &Frame {
@@ -271,9 +303,12 @@ impl<E: Env> VectorEnv for Vector<E> {
         self.lanes = lanes;
         let (lanes, columns, numbers) = (self.lanes.len(), self.spec.columns(), self.spec.numbers());
         let nothing = Actions { classes: vec![0; lanes * columns], numbers: vec![0.0; lanes * numbers] };
-        self.each(&nothing, |row| {
-            *row.begun = row.lane.steps == 0;
-            row.show().map(|()| None)
+        self.each(&nothing, |rows, context| {
+            for i in 0..rows.lanes.len() {
+                rows.begun[i] = rows.lanes[i].steps == 0;
+                rows.row(i, context).show()?;
+            }
+            Ok(Vec::new())
         })?;
         Ok(())
     }
@@ -295,7 +330,15 @@ struct Widths {
 struct Context<'a> {
     spec: &'a Spec,
     widths: Widths,
+    /// Classes of each column.
+    columns: &'a [usize],
     autoreset: Autoreset,
+}
+
+impl Context<'_> {
+    fn not_finite(&self, what: &'static str, lane: usize, value: f64) -> EnvError {
+        EnvError::NotFinite { env: self.spec.name.to_owned(), lane, what, value }
+    }
 }
 
 /// Some of the environments with their parts of a frame.
@@ -334,7 +377,6 @@ struct Row<'a, E> {
     ignored: &'a mut bool,
     final_floats: &'a mut [f32],
     final_ids: &'a mut [u32],
-    action: Action<'a>,
 }
 
 /// The first part of so many rows of a matrix; the rest stays.
@@ -371,7 +413,7 @@ impl<'a, E> Rows<'a, E> {
     }
 
     fn row<'b>(&'b mut self, i: usize, context: &'b Context<'b>) -> Row<'b, E> {
-        let Widths { floats, ids, legal, columns, numbers } = context.widths;
+        let Widths { floats, ids, legal, .. } = context.widths;
         Row {
             number: self.first + i,
             context,
@@ -387,16 +429,16 @@ impl<'a, E> Rows<'a, E> {
             ignored: &mut self.ignored[i],
             final_floats: &mut self.final_floats[i * floats..][..floats],
             final_ids: &mut self.final_ids[i * ids..][..ids],
-            action: Action { classes: &self.classes[i * columns..][..columns], numbers: &self.numbers[i * numbers..][..numbers] },
         }
     }
 }
 
-/// Calls `f` with every environment; gives the episodes that ended by lane, or the error of the first environment with one.
+/// Calls `f` with all environments, on several threads where they are many; gives the episodes that ended by lane, or the error of the first
+/// environment with one.
 fn each<E: Env>(
     mut rows: Rows<E>,
     context: &Context,
-    f: &(impl Fn(&mut Row<E>) -> Result<Option<Episode>> + Sync),
+    f: &(impl Fn(&mut Rows<E>, &Context) -> Result<Vec<Episode>> + Sync),
 ) -> Result<Vec<Episode>> {
     let lanes = rows.lanes.len();
     if lanes > SERIAL && rayon::current_num_threads() > 1 {
@@ -406,13 +448,63 @@ fn each<E: Env>(
         episodes.append(&mut second?);
         return Ok(episodes);
     }
-    let mut episodes = Vec::new();
-    for i in 0..lanes {
-        let number = rows.first + i;
-        let mut row = rows.row(i, context);
-        episodes.extend(f(&mut row).map_err(|error| error.of(context.spec.name, number))?);
+    f(&mut rows, context)
+}
+
+fn finite(values: &[f32]) -> bool {
+    // Zero times a number is zero unless the number is not finite. Without a branch, so that many are checked at once.
+    values.iter().fold(true, |all, x| all & (x * 0.0 == 0.0))
+}
+
+impl<E: Env> Rows<'_, E> {
+    /// A step of each, with what becomes of episodes that have ended.
+    fn step(&mut self, context: &Context) -> Result<Vec<Episode>> {
+        self.begun.fill(false);
+        self.ignored.fill(false);
+        let mut episodes = Vec::new();
+        for i in 0..self.lanes.len() {
+            if self.lanes[i].ended {
+                self.row(i, context).resume()?;
+            } else if self.advance(i, context).map_err(|error| error.of(context.spec.name, self.first + i))? {
+                episodes.push(self.row(i, context).end()?);
+            }
+        }
+        self.check(context)?;
+        Ok(episodes)
     }
-    Ok(episodes)
+
+    /// A step of one whose episode has not ended. Gives whether it has now.
+    #[inline]
+    fn advance(&mut self, i: usize, context: &Context) -> Result<bool> {
+        let Widths { floats, ids, legal, columns, numbers } = context.widths;
+        let lane = &mut self.lanes[i];
+        let action = Action { classes: &self.classes[i * columns..][..columns], numbers: &self.numbers[i * numbers..][..numbers] };
+        let mover = lane.env.player();
+        let Step { reward, terminated, truncated } = lane.env.step(action)?;
+        lane.steps += 1;
+        lane.reward += if mover == 0 { reward } else { -reward };
+        let truncated = truncated || !terminated && context.spec.max_steps.is_some_and(|most| lane.steps >= most);
+        lane.ended = terminated || truncated;
+        (self.rewards[i], self.terminated[i], self.truncated[i]) = (reward as f32, terminated, truncated);
+        lane.env.observe(View { floats: &mut self.floats[i * floats..][..floats], ids: &mut self.ids[i * ids..][..ids] });
+        lane.env.legal(&mut self.legal[i * legal..][..legal]);
+        self.players[i] = lane.env.player() as u8;
+        Ok(lane.ended)
+    }
+
+    /// Whether what all of them show can be gone on from. One look at each kind of value costs less than one at each environment.
+    fn check(&mut self, context: &Context) -> Result<()> {
+        if finite(self.rewards) && finite(self.floats) && self.legal.iter().fold(true, |all, legal| all & legal) {
+            return Ok(());
+        }
+        for i in 0..self.lanes.len() {
+            if !self.rewards[i].is_finite() {
+                return Err(context.not_finite("reward", self.first + i, self.rewards[i].into()));
+            }
+            self.row(i, context).check()?;
+        }
+        Ok(())
+    }
 }
 
 impl<E: Env> Row<'_, E> {
@@ -428,61 +520,48 @@ impl<E: Env> Row<'_, E> {
         env.observe(View { floats: self.floats, ids: self.ids });
         env.legal(self.legal);
         *self.player = env.player() as u8;
-        // Zero times a number is zero unless the number is not finite.
-        if self.floats.iter().map(|x| x * 0.0).sum::<f32>() != 0.0 {
-            let value = self.floats.iter().copied().find(|x| !x.is_finite()).map_or(f64::NAN, f64::from);
-            return Err(self.not_finite("observation", value));
+        self.check()
+    }
+
+    /// Whether what is shown can be gone on from.
+    fn check(&self) -> Result<()> {
+        if let Some(value) = self.floats.iter().find(|x| !x.is_finite()) {
+            return Err(self.context.not_finite("observation", self.number, f64::from(*value)));
         }
-        let mut start = 0;
-        for component in &self.context.spec.action {
-            for _ in 0..component.columns() {
-                let column = &self.legal[start..][..component.classes()];
-                start += column.len();
-                if !self.lane.ended && !column.contains(&true) {
-                    return Err(EnvError::NothingLegal { env: self.context.spec.name.to_owned(), lane: self.number });
-                }
+        let mut rest = &*self.legal;
+        for classes in self.context.columns {
+            let (column, others) = rest.split_at(*classes);
+            rest = others;
+            if !self.lane.ended && !column.contains(&true) {
+                return Err(EnvError::NothingLegal { env: self.context.spec.name.to_owned(), lane: self.number });
             }
         }
         Ok(())
     }
 
-    fn not_finite(&self, what: &'static str, value: f64) -> EnvError {
-        EnvError::NotFinite { env: self.context.spec.name.to_owned(), lane: self.number, what, value }
+    /// The step after the end of an episode.
+    #[cold]
+    fn resume(&mut self) -> Result<()> {
+        if self.context.autoreset == Autoreset::Disabled {
+            return Err(EnvError::Ended { env: self.context.spec.name.to_owned(), lane: self.number });
+        }
+        (*self.reward, *self.terminated, *self.truncated, *self.ignored) = (0.0, false, false, true);
+        let random = self.lane.env.random().clone();
+        self.begin(random)
     }
 
-    /// A step, with what becomes of an episode that has ended.
-    fn step(&mut self) -> Result<Option<Episode>> {
-        (*self.begun, *self.ignored) = (false, false);
-        if self.lane.ended {
-            if self.context.autoreset == Autoreset::Disabled {
-                return Err(EnvError::Ended { env: self.context.spec.name.to_owned(), lane: self.number });
-            }
-            (*self.reward, *self.terminated, *self.truncated, *self.ignored) = (0.0, false, false, true);
-            let random = self.lane.env.random().clone();
-            return self.begin(random).map(|()| None);
-        }
-        let mover = self.lane.env.player();
-        let Step { reward, terminated, truncated } = self.lane.env.step(self.action)?;
-        if !reward.is_finite() {
-            return Err(self.not_finite("reward", reward));
-        }
-        self.lane.steps += 1;
-        self.lane.reward += if mover == 0 { reward } else { -reward };
-        let truncated = truncated || !terminated && self.context.spec.max_steps.is_some_and(|most| self.lane.steps >= most);
-        (*self.reward, *self.terminated, *self.truncated) = (reward as f32, terminated, truncated);
-        self.lane.ended = terminated || truncated;
-        if !self.lane.ended {
-            return self.show().map(|()| None);
-        }
+    /// What becomes of an episode that has just ended.
+    #[cold]
+    fn end(&mut self) -> Result<Episode> {
         let Lane { reward, steps, .. } = *self.lane;
-        let episode = Episode { lane: self.number, reward, steps, terminated };
-        self.show()?;
+        let episode = Episode { lane: self.number, reward, steps, terminated: *self.terminated };
         if self.context.autoreset == Autoreset::SameStep {
+            self.check()?;
             self.final_floats.copy_from_slice(self.floats);
             self.final_ids.copy_from_slice(self.ids);
             let random = self.lane.env.random().clone();
             self.begin(random)?;
         }
-        Ok(Some(episode))
+        Ok(episode)
     }
 }

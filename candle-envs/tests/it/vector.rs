@@ -1,36 +1,10 @@
 //! Environments side by side.
 
 use candle_envs::classic::CartPole;
-use candle_envs::{Action, Actions, Autoreset, Env, EnvError, Frame, Pcg64, Scene, Spec, Step, Vector, VectorEnv, View, shipped};
+use candle_envs::{Action, Actions, Autoreset, Env, EnvError, Pcg64, Scene, Spec, Step, Vector, VectorEnv, View, shipped};
 use candle_models::agent::{AgentConfig, Component, Observation};
 use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
-
-/// Random legal actions of one step.
-fn actions(spec: &Spec, frame: &Frame, random: Random) -> Actions {
-    let mut actions = Actions::default();
-    let (mut start, mut draw) = (0, 0..);
-    let mut next = || draw.next().unwrap_or_default();
-    for _ in 0..frame.players.len() {
-        for component in &spec.action {
-            for _ in 0..component.columns() {
-                let legal = &frame.legal[start..][..component.classes()];
-                start += legal.len();
-                let allowed: Vec<u32> = (0..legal.len() as u32).filter(|class| legal[*class as usize]).collect();
-                // In the last frame of an episode nothing may be legal, and what is chosen does not matter.
-                let chosen = allowed.get(random.below(next(), allowed.len() as u32) as usize);
-                actions.classes.push(chosen.copied().unwrap_or(0));
-            }
-            for _ in 0..component.numbers() {
-                let within = component.recorded().unwrap();
-                let candle_models::signature::Values::Floats { within, .. } = within.values() else { panic!("floats") };
-                let (low, high) = (within.start.max(-3.0), within.end.min(3.0));
-                actions.numbers.push(low + (high - low) * random.uniform(next()));
-            }
-        }
-    }
-    actions
-}
 
 /// What an environment shows and takes is the description of an agent.
 #[test]
@@ -55,7 +29,7 @@ fn lanes_do_not_depend_on_each_other() {
             many.reset(3).unwrap();
             one.reset(3 + watched as u64).unwrap();
             for t in 0..300 {
-                let all = actions(&spec, many.frame(), Random::new(5).at(t));
+                let all = Actions::random(&spec, many.frame(), Random::new(5).at(t));
                 let (columns, numbers) = (spec.columns(), spec.numbers());
                 let mine = Actions {
                     classes: all.classes[watched * columns..][..columns].to_vec(),
@@ -92,7 +66,7 @@ fn lanes_do_not_depend_on_each_other() {
 struct Count {
     steps: u32,
     random: Pcg64,
-    broken: Option<String>,
+    broken: u32,
 }
 
 const LENGTH: u32 = 3;
@@ -102,13 +76,13 @@ impl Env for Count {
         Spec {
             name: "count",
             observation: vec![Observation::Floats { name: "steps".to_owned(), shape: vec![1], low: None, high: None }],
-            action: vec![Component::Discrete { name: "what".to_owned(), classes: 5 }],
+            action: vec![Component::Discrete { name: "what".to_owned(), classes: 6 }],
             players: 1,
             max_steps: Some(10),
         }
     }
     fn reset(&mut self, random: Pcg64) {
-        *self = Self { steps: 0, random, broken: None };
+        *self = Self { steps: 0, random, broken: 0 };
     }
     fn random(&self) -> &Pcg64 {
         &self.random
@@ -120,11 +94,15 @@ impl Env for Count {
             4 => return Err(EnvError::illegal(4, "anything else")),
             _ => 1.0,
         };
+        self.broken = action.classes[0];
         self.steps += 1;
         Ok(Step { reward, terminated: action.classes[0] == 0 && self.steps >= LENGTH, truncated: false })
     }
     fn observe(&self, to: View) {
-        to.floats[0] = self.steps as f32;
+        to.floats[0] = if self.broken == 5 { f32::INFINITY } else { self.steps as f32 };
+    }
+    fn legal(&self, mask: &mut [bool]) {
+        mask.fill(self.broken != 2);
     }
     fn draw(&self) -> Scene {
         Scene::new(1.0, 1.0, [0; 3])
@@ -196,6 +174,8 @@ fn an_end_that_nobody_resets_is_an_error() {
 fn what_is_wrong_is_named() {
     let said = |classes: Vec<u32>| counts(Autoreset::SameStep).step(&Actions::classes(classes)).unwrap_err().to_string();
     assert_eq!(said(vec![0, 3]), "count, environment 1: its reward is NaN");
+    assert_eq!(said(vec![5, 0]), "count, environment 0: its observation is inf");
+    assert_eq!(said(vec![0, 2]), "count, environment 1: no action is legal, and the episode has not ended");
     assert_eq!(said(vec![4, 0]), "count, environment 0: illegal action 4: anything else");
     assert_eq!(said(vec![0]), "classes of actions: expected 2, found 1");
     assert_eq!(Vector::<Count>::new(0, Autoreset::NextStep).unwrap_err().to_string(), "environments: expected 1, found 0");
@@ -204,4 +184,20 @@ fn what_is_wrong_is_named() {
     assert!(poles.step(&Actions::classes(vec![0, 2])).unwrap_err().to_string().contains("environment 1: illegal action [2]"));
     assert!(poles.restore(b"[]").is_err() && poles.restore(b"{").is_err());
     assert!(shipped().get("chess").err().unwrap().to_string().starts_with("expected one of cartpole"));
+}
+
+#[test]
+fn every_kind_can_be_drawn() {
+    for entry in shipped().iter() {
+        let mut envs = entry.make(1, Autoreset::NextStep).unwrap();
+        envs.reset(0).unwrap();
+        let mut scenes = vec![envs.draw(0)];
+        for t in 0..20 {
+            envs.step(&Actions::random(envs.spec(), envs.frame(), Random::new(0).at(t))).unwrap();
+            scenes.push(envs.draw(0));
+        }
+        // JSON has no numbers that are not finite.
+        assert!(scenes.iter().all(|scene| !serde_json::to_string(scene).unwrap().contains("null")), "{}", entry.name());
+        assert!(scenes.iter().any(|scene| *scene != scenes[0]), "{} never changes", entry.name());
+    }
 }
