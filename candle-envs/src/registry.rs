@@ -1,5 +1,6 @@
 //! The environments by name.
 
+use crate::board::{ConnectFour, TicTacToe};
 use crate::classic::CartPole;
 use crate::{Autoreset, Env, EnvError, Result, Spec, Vector, VectorEnv};
 
@@ -77,5 +78,8 @@ impl Environments {
 
 /// The environments of this crate, a line each.
 pub fn shipped() -> Environments {
-    Environments::default().with::<CartPole>("A pole on a cart is to be kept upright")
+    Environments::default()
+        .with::<CartPole>("A pole on a cart is to be kept upright")
+        .with::<TicTacToe>("Three in a line on nine squares win")
+        .with::<ConnectFour>("Four in a line win, stones fall down their column")
 }
