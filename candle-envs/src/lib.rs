@@ -20,6 +20,7 @@
 //! # }
 //! ```
 
+pub mod board;
 pub mod classic;
 mod env;
 mod error;

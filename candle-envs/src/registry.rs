@@ -1,7 +1,8 @@
 //! The environments by name.
 
-use crate::minatar::{Asterix, Breakout, Freeway, MinAtar, Seaquest, SpaceInvaders};
+use crate::board::{ConnectFour, TicTacToe};
 use crate::classic::{Acrobot, CartPole, MountainCar, Pendulum};
+use crate::minatar::{Asterix, Breakout, Freeway, MinAtar, Seaquest, SpaceInvaders};
 use crate::{Autoreset, Env, EnvError, Result, Spec, Vector, VectorEnv};
 
 /// A kind of environment.
@@ -80,12 +81,14 @@ impl Environments {
 pub fn shipped() -> Environments {
     Environments::default()
         .with::<CartPole>("A pole on a cart is to be kept upright")
+        .with::<MountainCar>("A car too weak for the hill has to swing up")
+        .with::<Acrobot>("Two links are to be swung up by the joint between them")
+        .with::<Pendulum>("A pendulum is to be swung up and held, by as little torque as it takes")
+        .with::<TicTacToe>("Three in a line on nine squares win")
+        .with::<ConnectFour>("Four in a line win, stones fall down their column")
         .with::<MinAtar<Breakout>>("MinAtar: a ball breaks bricks and is not to be lost")
         .with::<MinAtar<Freeway>>("MinAtar: a chicken crosses a road with cars")
         .with::<MinAtar<Asterix>>("MinAtar: gold is to be picked up, enemies are to be avoided")
         .with::<MinAtar<SpaceInvaders>>("MinAtar: a cannon shoots aliens, which shoot back")
         .with::<MinAtar<Seaquest>>("MinAtar: a boat shoots enemies and brings divers to the surface")
-        .with::<MountainCar>("A car too weak for the hill has to swing up")
-        .with::<Acrobot>("Two links are to be swung up by the joint between them")
-        .with::<Pendulum>("A pendulum is to be swung up and held, by as little torque as it takes")
 }

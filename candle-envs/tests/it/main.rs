@@ -1,4 +1,7 @@
 //! Environments, one at a time and side by side.
 
+mod board;
 mod classic;
+#[cfg(feature = "solver")]
+mod solver;
 mod vector;
