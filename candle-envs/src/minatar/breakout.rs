@@ -106,3 +106,53 @@ impl Game for Breakout {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::minatar::MinAtar;
+    use crate::{Action, Env, Pcg64};
+    use std::cmp::Ordering;
+
+    /// The columns in which the ball will be when the paddle can return it: before that step and after it, if nothing is in the way.
+    fn landing(game: &Breakout) -> [i8; 2] {
+        let (mut game, mut draws) = (game.clone(), Pcg64::default());
+        while game.ball[1] < BOTTOM - 1 || game.velocity[1] < 0 {
+            game.step(Move::Nothing, &mut draws);
+        }
+        [game.ball[0], (game.ball[0] + game.velocity[0]).clamp(0, SIDE - 1)]
+    }
+
+    /// The mean reward in 1000 steps of a player who moves the paddle to one of these columns.
+    fn tracker(column: usize) -> f64 {
+        let games = 200;
+        let rewards = (0..games).map(|seed| {
+            let mut env = MinAtar::<Breakout>::default();
+            env.reset(Pcg64::new(seed));
+            let mut reward = 0.0;
+            for _ in 0..1000 {
+                let class = match landing(&env.game)[column].cmp(&env.game.paddle) {
+                    Ordering::Less => 1,
+                    Ordering::Equal => 0,
+                    Ordering::Greater => 3,
+                };
+                let step = env.step(Action { classes: &[class], numbers: &[] }).unwrap();
+                reward += step.reward;
+                if step.terminated {
+                    break;
+                }
+            }
+            reward
+        });
+        rewards.sum::<f64>() / games as f64
+    }
+
+    /// Players that hardly ever miss: what they get depends on where they meet the ball, which soon flies in circles. In 300 games of MinAtar
+    /// 1.0.15 they got 79.5 and 20.9, with standard errors of 0.9 and 0.2.
+    #[test]
+    fn where_the_ball_is_met_counts() {
+        let (before, after) = (tracker(0), tracker(1));
+        assert!((before - 79.5).abs() < 5.0, "{before}");
+        assert!((after - 20.9).abs() < 1.2, "{after}");
+    }
+}

@@ -60,7 +60,8 @@ impl<G: Game> Env for MinAtar<G> {
             observation: vec![grid],
             action: vec![Component::Discrete { name: "move".to_owned(), classes: Move::ALL.len() }],
             players: 1,
-            max_steps: None,
+            // Who never loses would play for ever.
+            max_steps: Some(10_000),
         }
     }
 

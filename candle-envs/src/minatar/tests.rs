@@ -20,7 +20,7 @@ impl<'a> Traced<'a> {
 impl Draws for Traced<'_> {
     fn chance(&mut self, probability: f64) -> bool {
         let draw = self.0.next().filter(|draw| draw.len() == 2).expect("a draw of [0, 1)");
-        f64::from(u8::from_str_radix(draw, 16).unwrap()) / 256.0 < probability
+        f64::from(2 * u16::from_str_radix(draw, 16).unwrap() + 1) / 512.0 < probability
     }
 
     fn below(&mut self, n: u32) -> u32 {

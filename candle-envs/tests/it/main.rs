@@ -4,4 +4,5 @@ mod board;
 mod classic;
 #[cfg(feature = "solver")]
 mod solver;
+mod minatar;
 mod vector;
