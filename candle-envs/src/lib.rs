@@ -21,6 +21,7 @@
 //! ```
 
 pub mod classic;
+pub mod duel;
 mod env;
 mod error;
 mod random;

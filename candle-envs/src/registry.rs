@@ -1,7 +1,9 @@
 //! The environments by name.
 
 use crate::classic::CartPole;
+use crate::duel::Duel;
 use crate::{Autoreset, Env, EnvError, Result, Spec, Vector, VectorEnv};
+use candle_models::policy::simulation::{Punish, Script};
 
 /// A kind of environment.
 #[derive(Clone, Copy)]
@@ -77,5 +79,8 @@ impl Environments {
 
 /// The environments of this crate, a line each.
 pub fn shipped() -> Environments {
-    Environments::default().with::<CartPole>("A pole on a cart is to be kept upright")
+    Environments::default()
+        .with::<CartPole>("A pole on a cart is to be kept upright")
+        .with::<Duel<Script>>("A fighter against a scripted one, seen and steered as a game policy does")
+        .with::<Duel<Punish>>("A fighter against one that waits and punishes")
 }
