@@ -22,6 +22,7 @@
 
 pub mod board;
 pub mod classic;
+pub mod duel;
 mod env;
 mod error;
 pub mod minatar;

@@ -2,8 +2,10 @@
 
 use crate::board::{ConnectFour, TicTacToe};
 use crate::classic::{Acrobot, CartPole, MountainCar, Pendulum};
+use crate::duel::Duel;
 use crate::minatar::{Asterix, Breakout, Freeway, MinAtar, Seaquest, SpaceInvaders};
 use crate::{Autoreset, Env, EnvError, Result, Spec, Vector, VectorEnv};
+use candle_models::policy::simulation::{Punish, Script};
 
 /// A kind of environment.
 #[derive(Clone, Copy)]
@@ -91,4 +93,6 @@ pub fn shipped() -> Environments {
         .with::<MinAtar<Asterix>>("MinAtar: gold is to be picked up, enemies are to be avoided")
         .with::<MinAtar<SpaceInvaders>>("MinAtar: a cannon shoots aliens, which shoot back")
         .with::<MinAtar<Seaquest>>("MinAtar: a boat shoots enemies and brings divers to the surface")
+        .with::<Duel<Script>>("A fighter against a scripted one, seen and steered as a game policy does")
+        .with::<Duel<Punish>>("A fighter against one that waits and punishes")
 }

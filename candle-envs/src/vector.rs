@@ -525,8 +525,10 @@ impl<E: Env> Row<'_, E> {
 
     /// Whether what is shown can be gone on from.
     fn check(&self) -> Result<()> {
-        if let Some(value) = self.floats.iter().find(|x| !x.is_finite()) {
-            return Err(self.context.not_finite("observation", self.number, f64::from(*value)));
+        // Without an early end, so that the compiler checks many at once.
+        if !self.floats.iter().fold(true, |finite, x| finite & x.is_finite()) {
+            let value = self.floats.iter().copied().find(|x| !x.is_finite()).map_or(f64::NAN, f64::from);
+            return Err(self.context.not_finite("observation", self.number, value));
         }
         let mut rest = &*self.legal;
         for classes in self.context.columns {

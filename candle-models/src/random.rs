@@ -34,6 +34,8 @@
 //!
 //! The functions of one stream read the same words: give each purpose a stream of its own.
 
+use serde::{Deserialize, Serialize};
+
 /// The root stream of a seed, or a stream below it: a value to copy, without state.
 ///
 /// ```
@@ -45,7 +47,7 @@
 /// order.sort();
 /// assert_eq!(order, [0, 1, 2, 3, 4]);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Random {
     seed: u64,
     stream: u64,

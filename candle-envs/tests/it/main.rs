@@ -5,4 +5,8 @@ mod classic;
 #[cfg(feature = "solver")]
 mod solver;
 mod minatar;
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod classic;
+mod duel;
 mod vector;

@@ -1,7 +1,7 @@
 //! What the policy sees of a frame: 288 floats and six ids.
 //!
 //! [`SCHEMA`] lists the fields once: name, place, scale and limits. Encoding gathers raw values in the order of the schema and
-//! then passes every column through `y = clip(scale * v)`; a value that is not finite counts as 0, so nothing but finite numbers
+//! passes each through `y = clip(scale * v)`; a value that is not finite counts as 0, so nothing but finite numbers
 //! leaves. Ids are separate integers for the model's learned tables.
 //!
 //! An [`Observation`] holds what is known when the action of frame t is chosen: everything up to and including frame t - 1. The
@@ -43,6 +43,8 @@ pub const ID_NAMES: [&str; IDS] = [
 pub const ACTION_STATES: u32 = 399;
 /// Character ids: 0 to 31, and 32 for unknown.
 pub const CHARACTERS: u32 = 33;
+/// How many values each of them can take: the rows of the table that it looks into.
+pub const ID_LIMITS: [u32; IDS] = [ACTION_STATES, ACTION_STATES, ACTION_STATES, ACTION_STATES, CHARACTERS, CHARACTERS];
 /// Player names that a policy can tell apart.
 pub const NAMES: usize = 112;
 /// Categories of a Nana's action state, [`ACTION_CATEGORIES`].
@@ -173,6 +175,7 @@ static COLUMNS: Columns = {
     let mut i = 0;
     while i < FIELDS {
         let field = SCHEMA[i];
+        assert!(field.clip[0] <= 0.0 && field.clip[1] >= 0.0, "nothing must be a zero");
         let mut k = 0;
         while k < field.width {
             let column = field.offset + k;
@@ -425,8 +428,7 @@ impl Embedding {
         if let Some(name) = name.filter(|name| *name >= self.names.len()) {
             return Err(Error::Input(format!("player name {name}: the policy knows {} names", self.names.len())));
         }
-        gather(observation, name, features);
-        scale(features);
+        write(observation, name, features);
         let [own, opponent] = &observation.players;
         let state = |fighter: Option<&Fighter>| fighter.map_or(OTHER_STATE, |f| u32::from(f.action_state).min(OTHER_STATE));
         let character = |fighter: &Fighter| u32::from(fighter.character).min(CHARACTERS - 1);
@@ -446,45 +448,45 @@ fn check_len(name: &str, found: usize, expected: usize) -> Result<()> {
     if found == expected { Ok(()) } else { Err(Error::tensor(name, format!("{expected} values"), found)) }
 }
 
-/// The one place with arithmetic of encoding: raw columns to what the model reads.
-fn scale(row: &mut [f32]) {
+/// Writes raw values to the columns from `column` on as the model reads them: the one place with arithmetic of encoding.
+fn put<const N: usize>(row: &mut [f32], column: usize, raw: [f32; N]) {
+    let columns = column..column + N;
     let Columns { scale, low, high, .. } = &COLUMNS;
-    for ((value, scale), (low, high)) in row.iter_mut().zip(scale).zip(low.iter().zip(high)) {
-        let finite = if value.is_finite() { *value } else { 0.0 };
-        *value = (finite * scale).max(*low).min(*high);
+    let limits = low[columns.clone()].iter().zip(&high[columns.clone()]);
+    for (((to, raw), scale), (low, high)) in row[columns.clone()].iter_mut().zip(raw).zip(&scale[columns]).zip(limits) {
+        let finite = if raw.is_finite() { raw } else { 0.0 };
+        *to = (finite * scale).max(*low).min(*high);
     }
 }
 
-/// Writes raw values to their columns.
-fn gather(observation: &Observation, name: Option<usize>, row: &mut [f32]) {
+/// Writes all columns. Nothing is a zero in every one of them, so only what is there costs arithmetic.
+fn write(observation: &Observation, name: Option<usize>, row: &mut [f32]) {
     const STAGE: usize = offset("stage");
     const PREVIOUS: usize = offset("previous.buttons");
     const NAME: usize = offset("name");
     const DISTANCE: usize = offset("distance");
     const FIRST_PROJECTILE: usize = offset("projectile0.exists");
+    const PROJECTILE_WIDTH: usize = offset("projectile1.exists") - FIRST_PROJECTILE;
     const OPPONENT: usize = offset("opponent.percent");
     row.fill(0.0);
     let stage = STAGES.iter().position(|(id, _)| *id == observation.stage);
     let edge = stage.map_or(OTHER_EDGE, |i| STAGES[i].1);
     let [own, opponent] = &observation.players;
-    gather_player(own, edge, &mut row[..OPPONENT]);
-    gather_player(opponent, edge, &mut row[OPPONENT..STAGE]);
-    row[STAGE + stage.unwrap_or(STAGES.len())] = 1.0;
-    row[PREVIOUS..NAME].copy_from_slice(&controller(&own.controller));
+    put_player(own, edge, row, 0);
+    put_player(opponent, edge, row, OPPONENT);
+    put(row, STAGE + stage.unwrap_or(STAGES.len()), [1.0]);
+    put(row, PREVIOUS, controller(&own.controller));
     if let Some(name) = name {
-        row[NAME + name] = 1.0;
+        put(row, NAME + name, [1.0]);
     }
     let [dx, dy] = [0, 1].map(|axis| opponent.fighter.position[axis] - own.fighter.position[axis]);
-    row[DISTANCE..FIRST_PROJECTILE].copy_from_slice(&[dx.hypot(dy), dx, dy, observation.frame_id as f32]);
-    let slots = row[FIRST_PROJECTILE..].chunks_exact_mut(PROJECTILE_WIDTH);
-    for (slot, projectile) in slots.zip(&observation.projectiles) {
+    put(row, DISTANCE, [dx.hypot(dy), dx, dy, observation.frame_id as f32]);
+    for (slot, projectile) in observation.projectiles.iter().enumerate() {
         if let Some(projectile) = projectile {
-            slot.copy_from_slice(&gather_projectile(projectile));
+            put::<PROJECTILE_WIDTH>(row, FIRST_PROJECTILE + slot * PROJECTILE_WIDTH, gather_projectile(projectile));
         }
     }
 }
-
-const PROJECTILE_WIDTH: usize = offset("projectile1.exists") - offset("projectile0.exists");
 
 fn controller(controller: &Controller) -> [f32; 13] {
     const ORDER: [u16; 8] = [buttons::A, buttons::B, buttons::X, buttons::Y, buttons::Z, buttons::L, buttons::R, buttons::D_UP];
@@ -498,14 +500,15 @@ fn controller(controller: &Controller) -> [f32; 13] {
     out
 }
 
-fn gather_player(player: &PlayerFrame, edge: f32, block: &mut [f32]) {
+/// The columns of one player, from `first` on.
+fn put_player(player: &PlayerFrame, edge: f32, row: &mut [f32], first: usize) {
     const NANA: usize = offset("own.nana.exists");
     const CATEGORY: usize = offset("own.nana.category");
     const ATTACKING: usize = offset("own.nana.attacking");
     let f = &player.fighter;
     let [x, y] = f.position;
     let [air_x, ground_x, self_y, attack_x, attack_y] = f.velocity;
-    block[..NANA].copy_from_slice(&[
+    let main = [
         f.percent,
         f.facing,
         x,
@@ -523,9 +526,10 @@ fn gather_player(player: &PlayerFrame, edge: f32, block: &mut [f32]) {
         f.action_frame,
         f32::from(f.stocks),
         (edge - x.abs()) / edge,
-    ]);
+    ];
+    put::<NANA>(row, first, main);
     let Some(nana) = &player.nana else { return };
-    block[NANA..CATEGORY].copy_from_slice(&[
+    let follower = [
         1.0,
         nana.position[0],
         nana.position[1],
@@ -536,19 +540,21 @@ fn gather_player(player: &PlayerFrame, edge: f32, block: &mut [f32]) {
         nana.hitstun,
         nana.action_frame,
         flag(nana.invulnerable),
-    ]);
+    ];
+    put::<{ CATEGORY - NANA }>(row, first + NANA, follower);
     let state = nana.action_state;
-    block[CATEGORY + category(state)] = 1.0;
-    block[ATTACKING..].copy_from_slice(&[
+    put(row, first + CATEGORY + category(state), [1.0]);
+    let can = [
         flag(matches!(state, 44..=69)),
         flag(matches!(state, 212..=222)),
         flag(matches!(state, 14..=23 | 25..=34 | 39..=42 | 178..=180)),
         flag(state == f.action_state),
-    ]);
+    ];
+    put(row, first + ATTACKING, can);
 }
 
 /// The owner is +1 for the player, -1 for the opponent, 0 for nobody.
-fn gather_projectile(projectile: &Projectile) -> [f32; PROJECTILE_WIDTH] {
+fn gather_projectile(projectile: &Projectile) -> [f32; 7] {
     let owner = match projectile.owner {
         Some(0) => 1.0,
         Some(1) => -1.0,

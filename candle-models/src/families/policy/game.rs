@@ -12,6 +12,7 @@
 //! ```
 
 use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
 
 /// Buttons of the physical controller, as bits of [`Controller::buttons`].
 pub mod buttons {
@@ -31,7 +32,7 @@ pub mod buttons {
 }
 
 /// What a player's controller said in one frame. It acts on this frame.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Controller {
     /// Physical buttons, bits of [`buttons`].
     pub buttons: u16,

@@ -2,7 +2,7 @@
 
 use super::actions::{ACTION, Action, COMPONENTS, LOGITS};
 use super::config::PolicyConfig;
-use super::embedding::{ACTION_STATES, CHARACTERS, IDS, WIDTH};
+use super::embedding::{ACTION_STATES, CHARACTERS, ID_LIMITS, IDS, WIDTH};
 use super::heads;
 use crate::Result;
 use crate::bundle::{Bundle, ParameterSpec};
@@ -55,7 +55,6 @@ impl Policy {
         config.validate()?;
         let (first, trunk, embedding) = (config.backbone.inputs(config.hidden), config.trunk(), config.embedding);
         let classes = COMPONENTS.map(|component| u32::from(component.classes));
-        let ids: Vec<u32> = (0..IDS).map(id_limit).collect();
         let mut state = Vec::new();
         let backbone = Backbone::new(&config.backbone, config.hidden, params, &mut state)?;
         let kept = config.prior.then_some(state.len());
@@ -63,7 +62,7 @@ impl Policy {
         let signature = Signature {
             inputs: vec![
                 TensorSpec::f32("features", &[WIDTH]).says("what the game shows, as the embedding lays it out"),
-                TensorSpec::u32("ids", &[IDS]).below(&ids).says("action states and characters, as the embedding lays them out"),
+                TensorSpec::u32("ids", &[IDS]).below(&ID_LIMITS).says("action states and characters, as the embedding lays them out"),
                 TensorSpec::u32("previous_action", &[ACTION])
                     .below(&classes)
                     .or_u32(&Action::default().to_ids())
@@ -147,9 +146,4 @@ impl Layers for PolicyLayers {
         let (logits, action) = self.heads.forward(e, &trunk, before.as_ref())?.into_classes()?;
         Ok(vec![Output::Floats(logits), Output::Floats(value), Output::Indices(action)])
     }
-}
-
-/// Rows of the table that a column of ids looks into.
-fn id_limit(column: usize) -> u32 {
-    if column < ACTION_STATE_IDS { ACTION_STATES } else { CHARACTERS }
 }

@@ -1,8 +1,8 @@
 //! One simulated fighter: states, physics, attacks. Speeds are game units a frame.
 
-use std::ops::RangeInclusive;
-
 use crate::families::policy::game::{Controller, Fighter, STAGES, buttons};
+use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// Melee's action state ids, as far as the simulation uses them.
 pub mod state {
@@ -34,13 +34,15 @@ pub mod state {
     pub const ENTRY: u16 = 322;
 }
 
-/// Half the width of the stage.
+/// Half the width of the stage, in game units.
 pub const EDGE: f32 = STAGES[5].2;
 
 /// How far below the stage the fall still ends on its wall.
 const WALL_DEPTH: f32 = -40.0;
-const BLAST_X: f32 = 246.0;
-const BLAST_Y: RangeInclusive<f32> = -140.0..=188.0;
+/// How far from the middle a fighter is lost.
+pub const BLAST_X: f32 = 246.0;
+/// Heights between which a fighter is not lost.
+pub const BLAST_Y: RangeInclusive<f32> = -140.0..=188.0;
 
 const FULL_SHIELD: f32 = 60.0;
 const SHIELD_LOSS: f32 = 0.28;
@@ -70,39 +72,54 @@ struct Traits {
     start: [f32; 2],
 }
 
-/// Marth and Fox.
-const TRAITS: [Traits; 2] = [
-    Traits {
-        character: 18,
-        walk: 1.2,
-        dash: 1.5,
-        friction: 0.06,
-        air_acceleration: 0.05,
-        air_speed: 0.9,
-        gravity: 0.085,
-        fall: 2.2,
-        jump: 2.4,
-        double_jump: 2.1,
-        squat: 4,
-        weight: 87.0,
-        start: [-60.0, 10.0],
-    },
-    Traits {
-        character: 1,
-        walk: 1.3,
-        dash: 1.9,
-        friction: 0.08,
-        air_acceleration: 0.08,
-        air_speed: 0.83,
-        gravity: 0.23,
-        fall: 2.8,
-        jump: 3.68,
-        double_jump: 4.4,
-        squat: 3,
-        weight: 75.0,
-        start: [60.0, 10.0],
-    },
-];
+/// Who fights.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Marth,
+    Fox,
+}
+
+const MARTH: Traits = Traits {
+    character: 18,
+    walk: 1.2,
+    dash: 1.5,
+    friction: 0.06,
+    air_acceleration: 0.05,
+    air_speed: 0.9,
+    gravity: 0.085,
+    fall: 2.2,
+    jump: 2.4,
+    double_jump: 2.1,
+    squat: 4,
+    weight: 87.0,
+    start: [-60.0, 10.0],
+};
+
+const FOX: Traits = Traits {
+    character: 1,
+    walk: 1.3,
+    dash: 1.9,
+    friction: 0.08,
+    air_acceleration: 0.08,
+    air_speed: 0.83,
+    gravity: 0.23,
+    fall: 2.8,
+    jump: 3.68,
+    double_jump: 4.4,
+    squat: 3,
+    weight: 75.0,
+    start: [60.0, 10.0],
+};
+
+impl Kind {
+    fn traits(self) -> &'static Traits {
+        match self {
+            Self::Marth => &MARTH,
+            Self::Fox => &FOX,
+        }
+    }
+}
 
 /// An attack: frames from `active.0` to `active.1` hit, all is over after `length`.
 struct Attack {
@@ -186,8 +203,9 @@ pub struct Hit {
 }
 
 /// A fighter in motion.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Body {
-    traits: &'static Traits,
+    kind: Kind,
     state: u16,
     /// Frames in the state, from 1.
     age: u16,
@@ -211,10 +229,10 @@ pub struct Body {
 }
 
 impl Body {
-    pub fn new(index: usize) -> Self {
-        let traits = &TRAITS[index];
+    pub fn new(kind: Kind) -> Self {
+        let traits = kind.traits();
         Self {
-            traits,
+            kind,
             state: state::ENTRY,
             age: 0,
             position: traits.start,
@@ -238,7 +256,7 @@ impl Body {
     pub fn view(&self) -> Fighter {
         let [x, y] = self.speed;
         Fighter {
-            character: self.traits.character,
+            character: self.kind.traits().character,
             action_state: self.state,
             action_frame: f32::from(self.age),
             position: self.position,
@@ -319,12 +337,12 @@ impl Body {
     fn act_on_ground(&mut self, controller: &Controller, pressed: u16, flicked: bool) {
         let stick = controller.main_stick[0];
         match self.state {
-            state::JUMP_SQUAT if self.age > self.traits.squat => {
+            state::JUMP_SQUAT if self.age > self.kind.traits().squat => {
                 self.grounded = false;
                 self.jumps = 1;
                 // Released before the feet leave the ground: a short hop.
                 let full = self.held & (buttons::X | buttons::Y) != 0;
-                self.speed[1] = self.traits.jump * if full { 1.0 } else { 0.6 };
+                self.speed[1] = self.kind.traits().jump * if full { 1.0 } else { 0.6 };
                 self.speed[0] = self.speed[0] * 0.7 + stick * 0.4;
                 self.enter(state::JUMP);
             }
@@ -380,37 +398,38 @@ impl Body {
             self.facing = -self.facing;
             self.brake();
         } else if stick.abs() > 0.8 {
-            self.speed[0] = self.traits.dash * stick;
+            self.speed[0] = self.kind.traits().dash * stick;
             match self.state {
                 state::RUN => {}
                 state::DASH if self.age > 12 => self.enter(state::RUN),
                 _ => self.enter(state::DASH),
             }
         } else {
-            self.speed[0] = self.traits.walk * stick;
+            self.speed[0] = self.kind.traits().walk * stick;
             self.enter(state::WALK);
         }
     }
 
     fn brake(&mut self) {
-        let slower = (self.speed[0].abs() - self.traits.friction).max(0.0);
+        let slower = (self.speed[0].abs() - self.kind.traits().friction).max(0.0);
         self.speed[0] = slower * self.speed[0].signum();
     }
 
     fn act_in_air(&mut self, controller: &Controller, pressed: u16, flicked: bool) {
         let stick = controller.main_stick[0];
-        let wanted = (self.speed[0] + stick * self.traits.air_acceleration).clamp(-self.traits.air_speed, self.traits.air_speed);
+        let wanted = (self.speed[0] + stick * self.kind.traits().air_acceleration)
+            .clamp(-self.kind.traits().air_speed, self.kind.traits().air_speed);
         self.speed[0] = wanted;
         // A fast fall: the stick down on the way down.
         if controller.main_stick[1] < -0.6 && self.speed[1] < 0.0 {
-            self.speed[1] = -self.traits.fall;
+            self.speed[1] = -self.kind.traits().fall;
         }
         if attack(self.state).is_some_and(|attack| self.age <= attack.length) {
             return;
         }
         if pressed & buttons::X != 0 && self.jumps > 0 {
             self.jumps -= 1;
-            self.speed = [stick * self.traits.air_speed, self.traits.double_jump];
+            self.speed = [stick * self.kind.traits().air_speed, self.kind.traits().double_jump];
             self.enter(state::DOUBLE_JUMP);
         } else if flicked || (pressed & buttons::A != 0 && stick * self.facing > 0.0) {
             self.enter(state::AIR_FORWARD);
@@ -424,7 +443,7 @@ impl Body {
     fn travel(&mut self) {
         let before = self.position;
         if !self.grounded {
-            self.speed[1] = (self.speed[1] - self.traits.gravity).max(-self.traits.fall);
+            self.speed[1] = (self.speed[1] - self.kind.traits().gravity).max(-self.kind.traits().fall);
         }
         for axis in 0..2 {
             self.position[axis] += self.speed[axis] + self.knockback[axis];
@@ -515,16 +534,16 @@ impl Body {
         self.has_hit = true;
     }
 
-    /// Takes a hit, on the shield if it is up.
-    pub fn receive(&mut self, hit: &Hit) {
+    /// Takes a hit, on the shield if it is up; tells how much of it was not.
+    pub fn receive(&mut self, hit: &Hit) -> f32 {
         if matches!(self.state, state::GUARD_ON | state::GUARD | state::GUARD_HIT) {
             self.shield = (self.shield - hit.damage * 0.7).max(0.0);
             self.speed[0] = hit.direction[0].signum() * 0.6;
             self.enter(state::GUARD_HIT);
-            return;
+            return 0.0;
         }
         self.percent += hit.damage;
-        let speed = (hit.knockback + hit.growth * self.percent) * (87.0 / self.traits.weight);
+        let speed = (hit.knockback + hit.growth * self.percent) * (87.0 / self.kind.traits().weight);
         self.knockback = [hit.direction[0] * speed, hit.direction[1] * speed];
         self.speed = [0.0; 2];
         self.hitstun = (speed * HITSTUN_PER_KNOCKBACK) as u16;
@@ -533,5 +552,6 @@ impl Body {
         self.state = if speed > TUMBLE { state::DAMAGE_FLY } else { state::DAMAGE };
         self.age = 1;
         self.has_hit = false;
+        hit.damage
     }
 }

@@ -1,11 +1,14 @@
 //! What a simulated player does: a plan of some frames, chosen by what it sees, and the inputs that carry it out.
 
+use super::Bot;
 use super::fighter::{EDGE, state};
 use crate::families::policy::game::{Controller, Fighter, buttons};
 use crate::random::Random;
+use serde::{Deserialize, Serialize};
 
 /// A plan is followed until its time is over or something more urgent happens.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Plan {
     Wait,
     Walk,
@@ -60,7 +63,8 @@ fn pick(options: Options, mut die: u32) -> Plan {
     Plan::Wait
 }
 
-/// One player's mind.
+/// The player of the simulated games: plans of some frames, chosen by what it sees and by chance.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Script {
     plans: Random,
     reactions: Random,
@@ -72,14 +76,13 @@ pub struct Script {
     stick: f32,
 }
 
-impl Script {
-    pub fn new(random: Random) -> Self {
+impl Bot for Script {
+    fn new(random: Random) -> Self {
         let (plans, reactions) = (random.stream("plans"), random.stream("reactions"));
         Self { plans, reactions, plan: Plan::Wait, age: 0, length: 20, plans_made: 0, stick: 0.0 }
     }
 
-    /// The inputs of the coming frame, from both fighters as they are.
-    pub fn decide(&mut self, id: i32, own: &Fighter, other: &Fighter) -> Controller {
+    fn decide(&mut self, id: i32, own: &Fighter, other: &Fighter) -> Controller {
         self.age += 1;
         let offstage = !own.on_ground && own.position[0].abs() > EDGE;
         let threatened = threat(own, other) && self.plan != Plan::Shield && own.on_ground;
@@ -92,7 +95,9 @@ impl Script {
         }
         self.inputs(own, other)
     }
+}
 
+impl Script {
     fn make(&mut self, plan: Plan, length: u32) {
         self.plan = plan;
         self.age = 1;
@@ -157,7 +162,7 @@ impl Script {
     }
 }
 
-fn press(controller: &mut Controller, button: u16, down: bool) {
+pub(super) fn press(controller: &mut Controller, button: u16, down: bool) {
     if down {
         controller.buttons |= button;
     }
@@ -169,7 +174,7 @@ fn travel(from: f32, to: f32) -> f32 {
 }
 
 /// Whether the other's blow is under way and would meet.
-fn threat(own: &Fighter, other: &Fighter) -> bool {
+pub(super) fn threat(own: &Fighter, other: &Fighter) -> bool {
     let attacking = (state::JAB..=state::AIR_FORWARD).contains(&other.action_state) && other.action_frame < 12.0;
     let [x, y] = [other.position[0] - own.position[0], other.position[1] - own.position[1]];
     attacking && x.abs() < CLOSE + 8.0 && y.abs() < CLOSE

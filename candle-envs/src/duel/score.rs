@@ -1,0 +1,192 @@
+//! How good a player is in duels.
+
+use super::{Duel, Opponent};
+use candle_models::Result;
+use candle_models::engine::Runner;
+use candle_models::policy::actions::{ACTION, Action};
+use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
+use candle_models::policy::simulation::{Bot, TIME, chances};
+use candle_models::random::Random;
+use serde::Serialize;
+
+/// Where a game is played, one after the other.
+#[derive(Debug, Clone)]
+pub struct Seat<O> {
+    /// The game as it stands.
+    pub duel: Duel<O>,
+    /// Its number; the player is Marth in games of even numbers and Fox in the others.
+    pub game: u32,
+    /// Whether it has just begun: nothing of the game before is to be remembered.
+    pub first: bool,
+    /// Where chances come from: the same in both games of a pair.
+    pub seed: u64,
+    over: bool,
+}
+
+/// What came of many games.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Score {
+    /// As Marth and as Fox.
+    pub sides: [Side; 2],
+}
+
+/// What came of the games as one of the fighters.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Side {
+    /// How many there were.
+    pub games: u32,
+    /// Games won.
+    pub wins: u32,
+    /// Games that neither won.
+    pub draws: u32,
+    /// Frames of all games.
+    pub frames: u64,
+    /// Stocks that the opponent lost, and the player.
+    pub stocks: [u32; 2],
+    /// Damage that the opponent took, and the player, in percent.
+    pub damage: [f64; 2],
+}
+
+impl Score {
+    /// Games of both sides.
+    pub fn games(&self) -> u32 {
+        self.sides.iter().map(|side| side.games).sum()
+    }
+
+    /// The share of the points: a win is one, a draw half of one.
+    pub fn share(&self) -> f64 {
+        let points: f64 = self.sides.iter().map(Side::points).sum();
+        points / f64::from(self.games().max(1))
+    }
+
+    /// Between which shares the true one lies, with a confidence of 95 %.
+    pub fn interval(&self) -> [f64; 2] {
+        wilson(self.share(), self.games())
+    }
+}
+
+impl Side {
+    /// The share of the points: a win is one, a draw half of one.
+    pub fn share(&self) -> f64 {
+        self.points() / f64::from(self.games.max(1))
+    }
+
+    fn points(&self) -> f64 {
+        f64::from(self.wins) + 0.5 * f64::from(self.draws)
+    }
+}
+
+/// Wilson's interval of a share of `n`, with a confidence of 95 %: `[0, 1]` where there is nothing.
+pub fn wilson(share: f64, n: u32) -> [f64; 2] {
+    const Z: f64 = 1.959_963_984_540_054;
+    if n == 0 {
+        return [0.0, 1.0];
+    }
+    let n = f64::from(n);
+    let (middle, half) = (share + Z * Z / (2.0 * n), Z * (share * (1.0 - share) / n + Z * Z / (4.0 * n * n)).sqrt());
+    [middle - half, middle + half].map(|end| (end / (1.0 + Z * Z / n)).clamp(0.0, 1.0))
+}
+
+/// Plays `games` games, half as Marth and half as Fox, `seats` at a time.
+///
+/// In each frame `player` sees all seats and writes what it does in each; there it finds what it did before. In pairs of games the opponent has
+/// the same chances on either side. A seat without another game stays as it is, and what is done there does not matter.
+///
+/// # Errors
+/// Those of `player`.
+pub fn score<O: Opponent, E>(
+    games: u32,
+    seats: usize,
+    seed: u64,
+    mut player: impl FnMut(&[Seat<O>], &mut [Action]) -> Result<(), E>,
+) -> Result<Score, E> {
+    let mut next = 0..games;
+    let mut seats: Vec<Seat<O>> = next.by_ref().take(seats.max(1)).map(|game| Seat::new(game, seed)).collect();
+    let mut actions = vec![Action::default(); seats.len()];
+    let mut score = Score::default();
+    while seats.iter().any(|seat| !seat.over) {
+        player(&seats, &mut actions)?;
+        for (seat, action) in seats.iter_mut().zip(&mut actions).filter(|(seat, _)| !seat.over) {
+            seat.play(action, &mut score);
+            if seat.over
+                && let Some(game) = next.next()
+            {
+                (*seat, *action) = (Seat::new(game, seed), Action::default());
+            }
+        }
+    }
+    Ok(score)
+}
+
+impl<O: Opponent> Seat<O> {
+    fn new(game: u32, seed: u64) -> Self {
+        let seed = seed.wrapping_add(u64::from(game / 2));
+        Self { duel: Duel::new((game % 2) as usize, seed), game, first: true, seed, over: false }
+    }
+
+    /// A frame, and what it changes in the score.
+    fn play(&mut self, action: &Action, score: &mut Score) {
+        let exchange = self.duel.play(action.to_controller());
+        let side = &mut score.sides[(self.game % 2) as usize];
+        let ([taken, dealt], [own, other]) = (exchange.damage, exchange.lost);
+        for (sum, damage) in side.damage.iter_mut().zip([dealt, taken]) {
+            *sum += f64::from(damage);
+        }
+        for (sum, lost) in side.stocks.iter_mut().zip([other, own]) {
+            *sum += u32::from(lost);
+        }
+        side.frames += 1;
+        let fight = self.duel.fight();
+        (self.first, self.over) = (false, fight.is_over() || fight.frame() + 1 >= TIME as i32);
+        if self.over {
+            side.games += 1;
+            side.wins += u32::from(fight.winner() == Some(self.duel.side()));
+            side.draws += u32::from(fight.winner().is_none());
+        }
+    }
+}
+
+/// A bot as a player of [`score`].
+pub fn bots<B: Bot, O: Opponent>() -> impl FnMut(&[Seat<O>], &mut [Action]) -> Result<()> {
+    let mut bots: Vec<B> = Vec::new();
+    move |seats, actions| {
+        for (i, (seat, action)) in seats.iter().zip(actions).enumerate() {
+            if seat.first {
+                let bot = B::new(chances(seat.seed, seat.duel.side()));
+                if i < bots.len() { bots[i] = bot } else { bots.push(bot) }
+            }
+            let [own, other] = seat.duel.fighters();
+            *action = Action::from_controller(&bots[i].decide(seat.duel.fight().frame() + 1, &own, &other));
+        }
+        Ok(())
+    }
+}
+
+/// A network as a player of [`score`]: a game policy without delay, or an agent with the inputs and components of a [`Duel`]. It draws its actions
+/// with the numbers of `random`.
+///
+/// # Errors
+/// In the first frame if the network has other inputs, or the runner another number of rows than there are seats.
+pub fn policy<O: Opponent>(mut runner: Runner, random: Random) -> impl FnMut(&[Seat<O>], &mut [Action]) -> Result<()> {
+    let embedding = Embedding::default();
+    let remembers = runner.signature().inputs.iter().any(|input| input.name == "previous_action");
+    move |seats, actions| {
+        let (mut features, mut ids) = ([0.0; WIDTH], [0; IDS]);
+        for (row, (seat, previous)) in seats.iter().zip(&*actions).enumerate() {
+            embedding.observe(&seat.duel.seen(), None, &mut features, &mut ids)?;
+            runner.floats_mut("features", row)?.copy_from_slice(&features);
+            runner.indices_mut("ids", row)?.copy_from_slice(&ids);
+            if remembers {
+                runner.indices_mut("previous_action", row)?.copy_from_slice(&previous.to_ids());
+            }
+            let frame = (seat.duel.fight().frame() + 1) as u64;
+            random.at(u64::from(seat.game)).fill_uniform(frame * ACTION as u64, runner.floats_mut("uniform", row)?);
+        }
+        let resets: Vec<bool> = seats.iter().map(|seat| seat.first).collect();
+        runner.step(&resets)?;
+        for (row, action) in actions.iter_mut().enumerate() {
+            *action = Action::from_ids(runner.indices("action", row)?)?;
+        }
+        Ok(())
+    }
+}
