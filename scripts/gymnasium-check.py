@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-NAMES = {"cartpole": "CartPole-v1", "mountain_car": "MountainCar-v0", "acrobot": "Acrobot-v1", "pendulum": "Pendulum-v1"}
+NAMES = {"cartpole": "CartPole-v1", "mountain-car": "MountainCar-v0", "acrobot": "Acrobot-v1", "pendulum": "Pendulum-v1"}
 TRACE = "cargo run --quiet --release -p candle-envs --example trace --".split()
 STEPS, LANES, SEED = 100_000, 20, 1000
 # Of f64 states; observations and rewards are f32, of which Gymnasium rounds some before they are computed.

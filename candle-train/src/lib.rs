@@ -37,6 +37,7 @@ pub mod checkpoint;
 pub mod command;
 pub mod dataset;
 pub mod early_stop;
+pub mod episodes;
 pub mod export;
 pub mod families;
 #[cfg(feature = "cuda")]
@@ -64,4 +65,4 @@ pub mod summary;
 pub mod task;
 pub mod trainer;
 
-pub use families::{agent, beam, policy};
+pub use families::{agent, beam, muzero, policy};

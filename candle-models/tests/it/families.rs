@@ -393,7 +393,7 @@ const ELSEWHERE: [(&str, &str); 4] = [
         r#"         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\"#,
     ),
     // The public paths from before there were families.
-    ("lib.rs", "pub use families::{agent, beam, policy};"),
+    ("lib.rs", "pub use families::{agent, beam, muzero, policy};"),
     // The kernels of a closed loop lie with the other kernels, whose launches and tests are internal to `ops::cuda`.
     ("ops/cuda/episode.rs", ""),
     ("ops/cuda/episode.cu", ""),

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod beam;
+pub mod muzero;
 pub mod policy;
 
 #[cfg(feature = "cli")]
@@ -9,10 +10,10 @@ use crate::command::TrainFamily;
 #[cfg(feature = "cli")]
 use candle_models::registry::Registry;
 #[cfg(feature = "cli")]
-use candle_models::{agent::AgentFamily, beam::BeamFamily, policy::PolicyFamily};
+use candle_models::{agent::AgentFamily, beam::BeamFamily, muzero::MuZeroFamily, policy::PolicyFamily};
 
 /// All of them, as the command `candle-train` knows them.
 #[cfg(feature = "cli")]
 pub fn shipped() -> Registry<dyn TrainFamily> {
-    Registry::new([&PolicyFamily, &BeamFamily, &AgentFamily])
+    Registry::new([&PolicyFamily, &BeamFamily, &AgentFamily, &MuZeroFamily])
 }

@@ -129,7 +129,7 @@ fn commands_have_names_of_their_own_and_what_is_trained_can_be_loaded() {
 /// Where the names of families may stand outside their folders, and why.
 const ELSEWHERE: [(&str, &str); 1] = [
     // The public paths from before there were families.
-    ("lib.rs", "pub use families::{agent, beam, policy};"),
+    ("lib.rs", "pub use families::{agent, beam, muzero, policy};"),
 ];
 
 #[test]

@@ -22,6 +22,7 @@ mod held;
 #[cfg(target_os = "linux")]
 mod killed;
 mod learning;
+mod muzero;
 mod parity;
 mod ppo;
 mod ranks;

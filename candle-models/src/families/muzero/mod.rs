@@ -10,17 +10,19 @@
 //! use candle_models::muzero::{MuZero, MuZeroConfig};
 //! use candle_models::nn::Params;
 //! use candle_models::random::Random;
-//! use candle_models::search::{Noise, Planner, PlannerOptions};
+//! use candle_models::engine::Placement;
+//! use candle_models::search::{Gumbel, Noise, Planner, PlannerOptions, Policy, Settings};
 //! use std::sync::Arc;
 //!
 //! # fn main() -> candle_models::Result<()> {
 //! let config = MuZeroConfig::default(); // four numbers, two actions
 //! let MuZero { initial, recurrent } = MuZero::new(&config, &Params::init(Random::new(1), &candle_models::candle_core::Device::Cpu))?;
-//! let options = PlannerOptions { discount: config.discount(), ..PlannerOptions::default() };
+//! let search = Settings { policy: Policy::Gumbel(Gumbel::default()), simulations: 8, max_depth: None };
+//! let options = PlannerOptions { batch: 1, search, discount: config.discount(), place: Placement::cpu(1) };
 //! let mut planner = Planner::new(Arc::new(initial), Arc::new(recurrent), &options)?;
 //! planner.floats_mut("state", 0)?.copy_from_slice(&[0.0, 0.1, -0.1, 0.0]);
 //! let plan = planner.plan(Noise::None)?;
-//! assert_eq!(plan.visits(0).iter().sum::<u32>() as usize, options.search.simulations);
+//! assert_eq!(plan.visits(0).iter().sum::<u32>() , 8);
 //! # Ok(())
 //! # }
 //! ```

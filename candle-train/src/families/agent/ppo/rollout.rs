@@ -1,6 +1,7 @@
 //! Playing: environments, the engine's runners of actor and critic, and what they went through.
 
 use super::advantage::{self, advantages};
+use crate::episodes::failed;
 use candle_core::{Device, Tensor};
 use candle_envs::{Actions, Frame, Spec, VectorEnv};
 use candle_models::agent::{Component, Observation};
@@ -11,11 +12,6 @@ use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// The error of an environment as one of training.
-pub(super) fn failed(error: candle_envs::EnvError) -> Error {
-    Error::Input(error.to_string())
-}
 
 /// An input that environments show: its name, and where it lies in their rows of floats or of indices.
 #[derive(Debug, Clone)]

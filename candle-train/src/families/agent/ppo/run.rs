@@ -1,11 +1,12 @@
 //! A run from an environment to a model bundle.
 
 use super::config::RunConfig;
-use super::evaluate::{self, mean_and_error};
+use super::evaluate;
 use super::rollout::Game;
 use super::task::{Build, CRITIC, Ppo, critic};
 use crate::budget::Budget;
 use crate::callback::Callbacks;
+use crate::episodes::mean_and_error;
 use crate::export::{EQUATIONS, Skeleton};
 use crate::plan::{TrainingPlan, TrainingResult};
 use crate::report::About;

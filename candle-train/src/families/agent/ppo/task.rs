@@ -4,12 +4,13 @@
 
 use super::config::{RunConfig, VALUE};
 use super::distribution::Distribution;
-use super::evaluate::{self, mean_and_error};
-use super::rollout::{Carried, Ended, Game, Minibatch, Rollout, failed};
+use super::evaluate;
+use super::rollout::{Carried, Game, Minibatch, Rollout};
 use crate::checkpoint::{SavedFiles, StateFiles};
+use crate::episodes::{self, Recent, failed};
 use crate::optim::ParameterGroup;
 use crate::parallel::{Communicator, gather, share};
-use crate::task::{Context, Evaluation, Loss, Metric, Reduction, Score, StepDone, Task, TaskState};
+use crate::task::{Context, Evaluation, Loss, Metric, StepDone, Task, TaskState};
 use candle_core::{D, Device, Tensor};
 use candle_envs::{Autoreset, Entry, VectorEnv};
 use candle_models::agent::{Agent, AgentConfig, Component};
@@ -19,13 +20,10 @@ use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The group of the critic's parameters.
 pub const CRITIC: &str = "critic";
-/// Episodes whose rewards the metrics average.
-const RECENT: usize = 100;
 /// Where checkpoints keep the environments.
 const ENVIRONMENTS: &str = "environments.json";
 
@@ -67,8 +65,7 @@ struct Course {
     rollouts: u64,
     /// Whether the actor is left alone until the next one: it has moved far enough.
     far: bool,
-    /// Rewards and lengths of the last episodes.
-    recent: VecDeque<(f64, u32)>,
+    recent: Recent,
     scale: Scale,
 }
 
@@ -166,16 +163,8 @@ impl Ppo {
         let (discount, decay) = (self.config.update.discount, self.config.update.decay);
         let scale = self.course.scale.observe(&self.rollout, (&mut self.returns, discount), ranks)?;
         self.rollout.estimate(scale, discount, decay);
-        self.count(ended, ranks)?;
+        self.course.recent.add(&ended, ranks)?;
         (self.course.rollouts, self.course.far) = (self.course.rollouts + 1, false);
-        Ok(())
-    }
-
-    fn count(&mut self, ended: Ended, ranks: &dyn Communicator) -> Result<()> {
-        let mine: Vec<(f64, u32)> = ended.iter().map(|episode| (episode.reward, episode.steps)).collect();
-        self.course.recent.extend(gather(ranks, &mine)?.concat());
-        let old = self.course.recent.len().saturating_sub(RECENT);
-        self.course.recent.drain(..old);
         Ok(())
     }
 
@@ -303,7 +292,7 @@ impl Task for Ppo {
             metrics.push(of_policy);
         }
         let [mine, all] = prepared.samples;
-        metrics.extend(self.episodes()?);
+        metrics.extend(self.course.recent.metric(&self.device)?);
         Ok(Loss { weight: mine / all.max(1.0), metrics, ..Loss::new(loss, batch.counts.len()) })
     }
 
@@ -317,9 +306,7 @@ impl Task for Ppo {
     /// Mean reward of an episode that begins from a seed of its own.
     fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<Evaluation> {
         let episodes = evaluate::play((self.build)(parameters)?, &self.entry, &self.config.evaluation, ranks)?;
-        let (mean, error) = mean_and_error(&episodes);
-        let steps = episodes.iter().map(|episode| f64::from(episode.steps)).sum::<f64>() / episodes.len().max(1) as f64;
-        Ok(Evaluation::new(Score::maximise(mean), [("reward", mean), ("reward_error", error), ("episode_steps", steps)]))
+        Ok(episodes::evaluation(&episodes))
     }
 
     fn group(&self, name: &str, shape: &[usize]) -> ParameterGroup {
@@ -418,18 +405,5 @@ impl Ppo {
         let loss = ((gain.neg()? - (&entropy * update.entropy)?)? + ((&moved * update.stay)? + (&apart * update.teacher)?)?)?;
         let figures = [&gain, &entropy, &moved, &apart, &clipped].map(Tensor::detach);
         Ok((loss, Metric::mean(&["gain", "entropy", "moved", "from_teacher", "clipped"], Tensor::stack(&figures, 0)?)))
-    }
-
-    /// Mean reward and length of the last episodes, once there are any. Every rank knows all of them.
-    fn episodes(&self) -> Result<Option<Metric>> {
-        let recent = &self.course.recent;
-        if recent.is_empty() {
-            return Ok(None);
-        }
-        let n = recent.len() as f64;
-        let reward = recent.iter().map(|(reward, _)| reward).sum::<f64>() / n;
-        let steps = recent.iter().map(|(_, steps)| f64::from(*steps)).sum::<f64>() / n;
-        let values = Tensor::new(&[reward as f32, steps as f32], &self.device)?;
-        Ok(Some(Metric { names: &["reward", "episode_steps"], values, reduction: Reduction::Max }))
     }
 }

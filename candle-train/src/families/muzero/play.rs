@@ -1,0 +1,252 @@
+//! Playing with a search, many environments side by side: to learn from it, and to measure.
+
+use super::config::{EvaluationConfig, Search};
+use super::replay::{End, Horizon, Position, Replay, Rest};
+use crate::episodes::{SEEDS, failed, of_all};
+use crate::parallel::{Communicator, share};
+use candle_envs::board::{Board, Player};
+use candle_envs::{Actions, Autoreset, Entry, EnvError, Episode, Frame, Spec, VectorEnv, View};
+use candle_models::Result;
+use candle_models::engine::Placement;
+use candle_models::muzero::{MuZero, MuZeroConfig};
+use candle_models::nn::Params;
+use candle_models::random::Random;
+use candle_models::search::{Noise, Planner, PlannerOptions};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A search with the networks of some parameters, over so many games at once.
+///
+/// # Errors
+/// If a parameter is missing, or the networks cannot be run.
+pub fn planner(config: &MuZeroConfig, parameters: &Params, games: usize, (search, simulations): (Search, usize)) -> Result<Planner> {
+    let MuZero { initial, recurrent } = MuZero::new(config, parameters)?;
+    let place = Placement::cpu(rayon::current_num_threads());
+    let options = PlannerOptions { batch: games, search: search.settings(simulations), discount: config.discount(), place };
+    Planner::new(Arc::new(initial), Arc::new(recurrent), &options)
+}
+
+/// Where the inputs of a network lie in the rows of floats that environments show.
+#[derive(Debug, Clone)]
+pub struct Inputs(Vec<(String, Range<usize>)>);
+
+impl Inputs {
+    /// Of what an environment shows.
+    pub fn new(spec: &Spec) -> Self {
+        let mut end = 0;
+        let place = |input: &candle_models::agent::Observation| {
+            end += input.spec().width();
+            (input.name().to_owned(), end - input.spec().width()..end)
+        };
+        Self(spec.observation.iter().map(place).collect())
+    }
+
+    /// Their names and places.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
+        self.0.iter().map(|(name, place)| (name.as_str(), place.clone()))
+    }
+
+    /// Shows a game what is seen and what can be done; where nothing can be done the game is over and everything may be searched.
+    fn show(&self, planner: &mut Planner, game: usize, (floats, legal): (&[f32], &[bool])) -> Result<()> {
+        for (name, place) in self.iter() {
+            planner.floats_mut(name, game)?.copy_from_slice(&floats[place]);
+        }
+        let nothing = !legal.contains(&true);
+        planner.legal_mut(game)?.iter_mut().zip(legal).for_each(|(to, legal)| *to = *legal || nothing);
+        Ok(())
+    }
+}
+
+/// Environments that are played, and the last of what they showed.
+pub struct Playing {
+    /// The environments.
+    pub envs: Box<dyn VectorEnv>,
+    inputs: Inputs,
+}
+
+impl Playing {
+    /// Of that kind, from `seed` on.
+    ///
+    /// # Errors
+    /// If there are none, or one of them fails.
+    pub fn new(entry: &Entry, lanes: usize, seed: u64) -> Result<Self> {
+        let mut envs = entry.make(lanes, Autoreset::NextStep).map_err(failed)?;
+        envs.reset(seed).map_err(failed)?;
+        Ok(Self { inputs: Inputs::new(envs.spec()), envs })
+    }
+
+    /// One step of each, with the actions that a search chooses unless `other` knows one; what it found goes to `found`.
+    fn step(
+        &mut self,
+        planner: &mut Planner,
+        noise: Noise,
+        other: impl Fn(&Frame, usize) -> Option<u32>,
+        mut found: impl FnMut(&Frame, usize, Seen),
+    ) -> Result<&Frame> {
+        let (lanes, floats, classes) = (self.envs.lanes(), self.envs.spec().floats(), self.envs.spec().classes());
+        let frame = self.envs.frame().clone();
+        for lane in 0..lanes {
+            let seen = (&frame.floats[lane * floats..][..floats], &frame.legal[lane * classes..][..classes]);
+            self.inputs.show(planner, lane, seen)?;
+        }
+        let plan = planner.plan(noise)?;
+        let actions = Actions::classes((0..lanes).map(|lane| other(&frame, lane).unwrap_or_else(|| plan.action(lane))).collect());
+        self.envs.step(&actions).map_err(failed)?;
+        let after = self.envs.frame();
+        for lane in 0..lanes {
+            let end = match (after.ignored[lane], after.terminated[lane], after.truncated[lane]) {
+                (true, ..) => End::After,
+                (_, true, _) => End::Terminated,
+                (_, _, true) => End::Truncated,
+                _ => End::None,
+            };
+            let rest = Rest {
+                value: plan.value(lane),
+                action: actions.classes[lane],
+                reward: after.rewards[lane],
+                player: frame.players[lane],
+                end,
+            };
+            found(&frame, lane, Seen { rest, policy: plan.weights(lane) });
+        }
+        Ok(self.envs.frame())
+    }
+
+    /// Plays a round into a buffer, and gives the episodes that ended. `random` is the round's address, that of a lane the same whoever plays it.
+    ///
+    /// # Errors
+    /// If an environment or a network fails.
+    pub fn round(
+        &mut self,
+        planner: &mut Planner,
+        (replay, horizon): (&mut Replay, &Horizon),
+        (steps, first_lane, random): (usize, usize, Random),
+    ) -> Result<Vec<Episode>> {
+        let (lanes, floats, classes) = (self.envs.lanes(), self.envs.spec().floats(), self.envs.spec().classes());
+        let mut ended = Vec::new();
+        for t in 0..steps {
+            let rows: Vec<Random> = (0..lanes).map(|lane| random.at(t as u64).at((first_lane + lane) as u64)).collect();
+            let frame = self.step(
+                planner,
+                Noise::Rows(&rows),
+                |_, _| None,
+                |frame, lane, Seen { rest, policy }| {
+                    let (floats, legal) = (&frame.floats[lane * floats..][..floats], &frame.legal[lane * classes..][..classes]);
+                    replay.push(lane, Position { floats, legal, policy, rest }, horizon);
+                },
+            )?;
+            ended.extend_from_slice(&frame.episodes);
+        }
+        Ok(ended)
+    }
+
+    /// Searches remembered positions again, and puts what is found in place of what was.
+    ///
+    /// # Errors
+    /// If a network fails.
+    pub fn reanalyse(&self, planner: &mut Planner, replay: &mut Replay, slots: &[usize], random: Random) -> Result<()> {
+        let lanes = self.envs.lanes();
+        for (part, slots) in slots.chunks(lanes).enumerate() {
+            for game in 0..lanes {
+                // A last part that is not full repeats its first.
+                let slot = slots.get(game).copied().unwrap_or(slots[0]);
+                self.inputs.show(planner, game, replay.seen(slot))?;
+            }
+            let rows: Vec<Random> = (0..lanes).map(|game| random.at((part * lanes + game) as u64)).collect();
+            let plan = planner.plan(Noise::Rows(&rows))?;
+            slots.iter().enumerate().for_each(|(game, slot)| replay.renew(*slot, plan.weights(game), plan.value(game)));
+        }
+        Ok(())
+    }
+}
+
+/// What a search said of a lane, and what came of it.
+struct Seen<'a> {
+    rest: Rest,
+    policy: &'a [f32],
+}
+
+/// Plays one episode in each of several environments, as the search finds best; every rank plays some, and all get all of them, in the order of the
+/// seeds. In a game of two it plays against random moves, first and second in turn, and the reward is its own.
+///
+/// # Errors
+/// If an environment or a network fails.
+pub fn evaluate(
+    (config, parameters): (&MuZeroConfig, &Params),
+    entry: &Entry,
+    (search, evaluation): (Search, &EvaluationConfig),
+    ranks: &dyn Communicator,
+) -> Result<Vec<Episode>> {
+    let mine = share(evaluation.episodes, ranks.rank(), ranks.size());
+    let mut ended = Vec::new();
+    if !mine.is_empty() {
+        let lanes = mine.len();
+        let mut planner = planner(config, parameters, lanes, (search, evaluation.simulations))?;
+        let mut playing = Playing::new(entry, lanes, SEEDS + mine.start as u64)?;
+        let (mut open, mut t) = (vec![true; lanes], 0);
+        let second = |lane: usize| (mine.start + lane) % 2;
+        while open.contains(&true) {
+            let random = Random::new(SEEDS).stream("random moves").at(t);
+            let other = |frame: &Frame, lane: usize| {
+                let moves = config.players == 2 && usize::from(frame.players[lane]) != second(lane);
+                let legal = &frame.legal[lane * config.actions..][..config.actions];
+                moves.then(|| any_legal(legal, random.at((mine.start + lane) as u64)))
+            };
+            for episode in &playing.step(&mut planner, Noise::None, other, |_, _, _| ())?.episodes {
+                if std::mem::take(&mut open[episode.lane]) {
+                    let sign = if config.players == 2 && second(episode.lane) == 1 { -1.0 } else { 1.0 };
+                    ended.push(Episode { lane: mine.start + episode.lane, reward: sign * episode.reward, ..*episode });
+                }
+            }
+            t += 1;
+        }
+    }
+    of_all(&ended, ranks)
+}
+
+/// A player of board games that plans every move, without noise, many games at once.
+pub struct Planned {
+    planner: Planner,
+    inputs: Inputs,
+    games: usize,
+}
+
+impl Planned {
+    /// With networks of these parameters, over so many games at once.
+    ///
+    /// # Errors
+    /// As [`planner`].
+    pub fn new<B: Board>(config: &MuZeroConfig, parameters: &Params, games: usize, of_play: (Search, usize)) -> Result<Self> {
+        Ok(Self { planner: planner(config, parameters, games, of_play)?, inputs: Inputs::new(&B::spec()), games })
+    }
+
+    fn plan<B: Board>(&mut self, boards: &[B]) -> Result<Vec<u32>> {
+        let spec = B::spec();
+        let (mut floats, mut legal) = (vec![0.0; spec.floats()], vec![false; spec.classes()]);
+        for game in 0..self.games {
+            // A last part that is not full repeats its first.
+            let board = boards.get(game).unwrap_or(&boards[0]);
+            board.observe(View { floats: &mut floats, ids: &mut [] });
+            board.legal(&mut legal);
+            self.inputs.show(&mut self.planner, game, (&floats, &legal))?;
+        }
+        let plan = self.planner.plan(Noise::None)?;
+        Ok((0..boards.len()).map(|game| plan.action(game)).collect())
+    }
+}
+
+impl<B: Board> Player<B> for Planned {
+    fn choose(&mut self, boards: &[B]) -> candle_envs::Result<Vec<u32>> {
+        let mut chosen = Vec::with_capacity(boards.len());
+        for part in boards.chunks(self.games) {
+            chosen.extend(self.plan(part).map_err(|error| EnvError::Other(error.to_string()))?);
+        }
+        Ok(chosen)
+    }
+}
+
+/// One of the legal actions, drawn; where there is none the first.
+fn any_legal(legal: &[bool], random: Random) -> u32 {
+    let allowed: Vec<u32> = (0..legal.len() as u32).filter(|action| legal[*action as usize]).collect();
+    allowed.get(random.below(0, allowed.len() as u32) as usize).copied().unwrap_or_default()
+}

@@ -1,0 +1,503 @@
+//! What was played, lane by lane, and what a network is to say of it.
+//!
+//! Every lane has a ring of positions. A position is what was seen, what was done and what came of it; behind the last move of an episode stands one more,
+//! in which nothing was done, with what was seen at the end. Positions are drawn with a probability that a tree of sums keeps (Schaul et al. 2016).
+
+use candle_models::random::Random;
+use candle_models::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::io::{self, Read, Write};
+
+/// A position that is put into the buffer.
+#[derive(Debug, Clone, Copy)]
+pub struct Position<'a> {
+    /// What was seen.
+    pub floats: &'a [f32],
+    /// Which actions could be taken.
+    pub legal: &'a [bool],
+    /// What the search found: the policy to learn.
+    pub policy: &'a [f32],
+    /// What the rest is.
+    pub rest: Rest,
+}
+
+/// The numbers of a position.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Rest {
+    /// What the search said that it was worth, for who was to move.
+    pub value: f32,
+    /// What was done.
+    pub action: u32,
+    /// What it earned.
+    pub reward: f32,
+    /// Who was to move.
+    pub player: u8,
+    /// What became of the episode.
+    pub end: End,
+}
+
+/// What became of the episode with a move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum End {
+    /// It went on.
+    #[default]
+    None,
+    /// The game was over.
+    Terminated,
+    /// It was cut short.
+    Truncated,
+    /// Nothing was done: this is the position behind the last move.
+    After,
+}
+
+/// Sizes of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// Lanes.
+    pub lanes: usize,
+    /// Positions of each.
+    pub positions: usize,
+    /// Floats of an observation.
+    pub floats: usize,
+    /// Actions.
+    pub actions: usize,
+}
+
+impl Sizes {
+    /// Bytes of a buffer of that size.
+    pub fn bytes(self) -> u64 {
+        let position = 4 * (self.floats + self.actions) + self.actions + size_of::<Rest>() + 16;
+        (self.lanes * self.positions) as u64 * position as u64
+    }
+}
+
+/// How targets are made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Horizon {
+    /// Steps that the model is unrolled over.
+    pub unroll: usize,
+    /// Rewards that a value sums up.
+    pub rewards: usize,
+    /// What a reward is worth a step later.
+    pub discount: f64,
+}
+
+/// The positions.
+#[derive(Debug, Clone)]
+pub struct Replay {
+    sizes: Sizes,
+    floats: Vec<f32>,
+    legal: Vec<bool>,
+    policies: Vec<f32>,
+    rests: Vec<Rest>,
+    /// Positions that each lane has ever had.
+    played: Vec<u64>,
+    /// The first position of each lane that cannot be drawn yet.
+    waiting: Vec<u64>,
+    priorities: Sums,
+}
+
+/// What a network is to say over an unroll that begins at a position.
+#[derive(Debug, Clone, Default)]
+pub struct Targets {
+    /// What is seen at the first position.
+    pub floats: Vec<f32>,
+    /// Actions of the unroll.
+    pub actions: Vec<u32>,
+    /// What each action earns.
+    pub rewards: Vec<f32>,
+    /// Whether that is known.
+    pub reward_counts: Vec<f32>,
+    /// Values, one more than actions.
+    pub values: Vec<f32>,
+    /// Whether they are known.
+    pub value_counts: Vec<f32>,
+    /// Policies likewise, one behind the other.
+    pub policies: Vec<f32>,
+    /// Whether they are known.
+    pub policy_counts: Vec<f32>,
+}
+
+impl Replay {
+    /// An empty one.
+    pub fn new(sizes: Sizes) -> Self {
+        let n = sizes.lanes * sizes.positions;
+        Self {
+            sizes,
+            floats: vec![0.0; n * sizes.floats],
+            legal: vec![false; n * sizes.actions],
+            policies: vec![0.0; n * sizes.actions],
+            rests: vec![Rest::default(); n],
+            played: vec![0; sizes.lanes],
+            waiting: vec![0; sizes.lanes],
+            priorities: Sums::new(n),
+        }
+    }
+
+    /// Its sizes.
+    pub fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    /// Positions in it.
+    pub fn len(&self) -> usize {
+        self.played.iter().map(|n| (*n).min(self.sizes.positions as u64) as usize).sum()
+    }
+
+    /// Whether nothing was played.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn slot(&self, lane: usize, number: u64) -> usize {
+        lane * self.sizes.positions + (number % self.sizes.positions as u64) as usize
+    }
+
+    /// Adds the next position of a lane, in place of its oldest. A position can be drawn once all that its targets go by has been played: so many
+    /// positions behind it, or the end of its episode.
+    pub fn push(&mut self, lane: usize, position: Position, horizon: &Horizon) {
+        let number = self.played[lane];
+        let slot = self.slot(lane, number);
+        let Sizes { floats, actions, .. } = self.sizes;
+        self.floats[slot * floats..][..floats].copy_from_slice(position.floats);
+        self.legal[slot * actions..][..actions].copy_from_slice(position.legal);
+        self.policies[slot * actions..][..actions].copy_from_slice(position.policy);
+        self.rests[slot] = position.rest;
+        self.priorities.set(slot, 0.0);
+        self.played[lane] += 1;
+        let needed = (horizon.unroll + horizon.rewards) as u64;
+        let (known, next) = match position.rest.end {
+            End::After => (number, number + 1),
+            _ => ((number + 1).saturating_sub(needed), (number + 1).saturating_sub(needed)),
+        };
+        let oldest = self.played[lane].saturating_sub(self.sizes.positions as u64);
+        for known in self.waiting[lane].max(oldest)..known {
+            let slot = self.slot(lane, known);
+            self.priorities.set(slot, self.priorities.largest);
+        }
+        self.waiting[lane] = self.waiting[lane].max(next);
+    }
+
+    /// Draws positions: their slots, and how likely each was as a multiple of what all alike would be.
+    ///
+    /// # Errors
+    /// If there is nothing to draw yet.
+    pub fn draw(&self, n: usize, random: Random) -> Result<Vec<(usize, f32)>> {
+        let total = self.priorities.total();
+        if total <= 0.0 {
+            return Err(Error::Input("nothing has been played that can be learnt from".to_owned()));
+        }
+        let known = self.priorities.known;
+        // One in each of n equal parts.
+        let one = |i: usize| {
+            let slot = self.priorities.find((i as f64 + f64::from(random.uniform(i as u64))) / n as f64 * total);
+            (slot, (self.priorities.get(slot) / total * known as f64) as f32)
+        };
+        Ok((0..n).map(one).collect())
+    }
+
+    /// Says how wrong the values at slots were: their priority from now on. Slots that are no longer what they were have none.
+    pub fn set_priorities(&mut self, slots: &[usize], errors: &[f32], exponent: f64) {
+        for (slot, error) in slots.iter().zip(errors) {
+            if self.priorities.get(*slot) > 0.0 && error.is_finite() {
+                self.priorities.set(*slot, (f64::from(*error) + 1e-6).powf(exponent).max(1e-9));
+            }
+        }
+    }
+
+    /// Slots that can be searched again, `n` of them drawn alike.
+    pub fn any(&self, n: usize, random: Random) -> Vec<usize> {
+        let draw = |i: u64| {
+            let lane = random.below(2 * i, self.sizes.lanes as u32) as usize;
+            let there = self.played[lane].min(self.sizes.positions as u64);
+            (there > 0).then(|| lane * self.sizes.positions + random.below(2 * i + 1, there as u32) as usize)
+        };
+        (0..n as u64).filter_map(draw).collect()
+    }
+
+    /// What was seen at a slot, and which actions could be taken.
+    pub fn seen(&self, slot: usize) -> (&[f32], &[bool]) {
+        let Sizes { floats, actions, .. } = self.sizes;
+        (&self.floats[slot * floats..][..floats], &self.legal[slot * actions..][..actions])
+    }
+
+    /// Puts what a new search found in place of what an old one did.
+    pub fn renew(&mut self, slot: usize, policy: &[f32], value: f32) {
+        let actions = self.sizes.actions;
+        self.policies[slot * actions..][..actions].copy_from_slice(policy);
+        self.rests[slot].value = value;
+    }
+
+    /// The number of the position that a slot of a lane holds.
+    fn number(&self, slot: usize) -> (usize, u64) {
+        let (lane, place) = (slot / self.sizes.positions, (slot % self.sizes.positions) as u64);
+        let positions = self.sizes.positions as u64;
+        let newest = self.played[lane] - 1;
+        let back = (newest % positions + positions - place) % positions;
+        (lane, newest - back)
+    }
+
+    /// Appends what the network is to say from a slot on. Actions behind an end are drawn.
+    pub fn targets(&self, slot: usize, horizon: &Horizon, random: Random, to: &mut Targets) {
+        let (lane, first) = self.number(slot);
+        let Sizes { actions, .. } = self.sizes;
+        to.floats.extend_from_slice(self.seen(slot).0);
+        // Where the episode ends, and how.
+        let mut end = End::None;
+        for k in 0..=horizon.unroll as u64 {
+            let at = self.slot(lane, first + k);
+            let known = end == End::None;
+            let over = end == End::Terminated;
+            let rest = self.rests[at];
+            let flag = |counts: bool| if counts { 1.0 } else { 0.0 };
+            to.values.push(if known { self.value(lane, first + k, horizon) } else { 0.0 });
+            to.value_counts.push(flag(known || over));
+            match known {
+                true => to.policies.extend_from_slice(&self.policies[at * actions..][..actions]),
+                false => to.policies.extend(std::iter::repeat_n(0.0, actions)),
+            }
+            to.policy_counts.push(flag(known));
+            if k < horizon.unroll as u64 {
+                to.actions.push(if known { rest.action } else { random.below(k, actions as u32) });
+                to.rewards.push(if known { rest.reward } else { 0.0 });
+                to.reward_counts.push(flag(known || over));
+            }
+            if known {
+                end = rest.end;
+            }
+        }
+    }
+
+    /// Rewards from a position on and what the search said behind them, for who was to move there.
+    fn value(&self, lane: usize, first: u64, horizon: &Horizon) -> f32 {
+        let player = self.rests[self.slot(lane, first)].player;
+        let sign = |rest: &Rest| if rest.player == player { 1.0 } else { -1.0 };
+        let (mut sum, mut factor, mut number) = (0.0f64, 1.0f64, first);
+        for _ in 0..horizon.rewards {
+            let rest = &self.rests[self.slot(lane, number)];
+            sum += factor * sign(rest) * f64::from(rest.reward);
+            (factor, number) = (factor * horizon.discount, number + 1);
+            match rest.end {
+                End::Terminated => return sum as f32,
+                End::Truncated => break,
+                End::None | End::After => {}
+            }
+        }
+        let behind = &self.rests[self.slot(lane, number)];
+        (sum + factor * sign(behind) * f64::from(behind.value)) as f32
+    }
+
+    /// Writes all of it.
+    ///
+    /// # Errors
+    /// If the disk is full.
+    pub fn write(&self, to: &mut dyn Write) -> io::Result<()> {
+        to.write_all(bytemuck::cast_slice(&self.played))?;
+        to.write_all(bytemuck::cast_slice(&self.waiting))?;
+        to.write_all(&self.priorities.largest.to_le_bytes())?;
+        to.write_all(bytemuck::cast_slice(&self.floats))?;
+        to.write_all(bytemuck::cast_slice(&self.policies))?;
+        to.write_all(&self.legal.iter().map(|legal| u8::from(*legal)).collect::<Vec<_>>())?;
+        for rest in &self.rests {
+            to.write_all(&rest.value.to_le_bytes())?;
+            to.write_all(&rest.reward.to_le_bytes())?;
+            to.write_all(&rest.action.to_le_bytes())?;
+            to.write_all(&[rest.player, rest.end as u8])?;
+        }
+        to.write_all(bytemuck::cast_slice(self.priorities.leaves()))
+    }
+
+    /// Reads what [`write`](Self::write) wrote.
+    ///
+    /// # Errors
+    /// If it breaks off or holds something else.
+    pub fn read(sizes: Sizes, from: &mut dyn Read) -> io::Result<Self> {
+        let mut replay = Self::new(sizes);
+        from.read_exact(bytemuck::cast_slice_mut(&mut replay.played))?;
+        from.read_exact(bytemuck::cast_slice_mut(&mut replay.waiting))?;
+        let mut largest = [0; 8];
+        from.read_exact(&mut largest)?;
+        from.read_exact(bytemuck::cast_slice_mut(&mut replay.floats))?;
+        from.read_exact(bytemuck::cast_slice_mut(&mut replay.policies))?;
+        let mut legal = vec![0u8; replay.legal.len()];
+        from.read_exact(&mut legal)?;
+        replay.legal.iter_mut().zip(legal).for_each(|(to, byte)| *to = byte != 0);
+        let mut bytes = [0u8; 14];
+        for rest in &mut replay.rests {
+            from.read_exact(&mut bytes)?;
+            let word = |i: usize| [bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]];
+            let end = [End::None, End::Terminated, End::Truncated, End::After].get(bytes[13] as usize).copied();
+            *rest = Rest {
+                value: f32::from_le_bytes(word(0)),
+                reward: f32::from_le_bytes(word(4)),
+                action: u32::from_le_bytes(word(8)),
+                player: bytes[12],
+                end: end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("an end of kind {}", bytes[13])))?,
+            };
+        }
+        let mut leaves = vec![0.0f64; sizes.lanes * sizes.positions];
+        from.read_exact(bytemuck::cast_slice_mut(&mut leaves))?;
+        leaves.iter().enumerate().for_each(|(slot, priority)| replay.priorities.set(slot, *priority));
+        replay.priorities.largest = f64::from_le_bytes(largest);
+        Ok(replay)
+    }
+}
+
+/// Numbers whose sum is known for every range: a complete binary tree, the leaves last.
+#[derive(Debug, Clone)]
+struct Sums {
+    /// Node 1 is the root, node i has 2 i and 2 i + 1 below it.
+    nodes: Vec<f64>,
+    leaves: usize,
+    first: usize,
+    /// Leaves above zero.
+    known: usize,
+    /// The largest that there ever was, 1 to begin with.
+    largest: f64,
+}
+
+impl Sums {
+    fn new(leaves: usize) -> Self {
+        let first = leaves.next_power_of_two().max(1);
+        Self { nodes: vec![0.0; 2 * first], leaves, first, known: 0, largest: 1.0 }
+    }
+
+    fn leaves(&self) -> &[f64] {
+        &self.nodes[self.first..][..self.leaves]
+    }
+
+    fn get(&self, leaf: usize) -> f64 {
+        self.nodes[self.first + leaf]
+    }
+
+    fn set(&mut self, leaf: usize, x: f64) {
+        let mut node = self.first + leaf;
+        if self.nodes[node] == x {
+            return;
+        }
+        self.known = self.known + usize::from(x > 0.0) - usize::from(self.nodes[node] > 0.0);
+        self.largest = self.largest.max(x);
+        self.nodes[node] = x;
+        while node > 1 {
+            node /= 2;
+            self.nodes[node] = self.nodes[2 * node] + self.nodes[2 * node + 1];
+        }
+    }
+
+    fn total(&self) -> f64 {
+        self.nodes[1]
+    }
+
+    /// The leaf in whose share of the total a number lies.
+    fn find(&self, mut x: f64) -> usize {
+        let mut node = 1;
+        while node < self.first {
+            let left = self.nodes[2 * node];
+            // Rounding must not lead to a leaf that has nothing.
+            let right = self.nodes[2 * node + 1];
+            if (x < left && left > 0.0) || right <= 0.0 {
+                node *= 2;
+            } else {
+                (x, node) = (x - left, 2 * node + 1);
+            }
+        }
+        (node - self.first).min(self.leaves.saturating_sub(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HORIZON: Horizon = Horizon { unroll: 2, rewards: 2, discount: 0.5 };
+
+    fn replay(positions: usize) -> Replay {
+        Replay::new(Sizes { lanes: 1, positions, floats: 1, actions: 2 })
+    }
+
+    /// Position i of the lane: seen i, rewarded i, worth 10 i.
+    fn push(replay: &mut Replay, i: u32, player: u8, end: End) {
+        let rest = Rest { value: 10.0 * i as f32, action: i % 2, reward: if end == End::After { 0.0 } else { i as f32 }, player, end };
+        let policy = [0.25, 0.75];
+        replay.push(0, Position { floats: &[i as f32], legal: &[true, true], policy: &policy, rest }, &HORIZON);
+    }
+
+    fn drawable(replay: &Replay) -> Vec<usize> {
+        (0..replay.priorities.leaves).filter(|slot| replay.priorities.get(*slot) > 0.0).collect()
+    }
+
+    #[test]
+    fn a_position_can_be_drawn_when_its_targets_are_known() {
+        let mut replay = replay(8);
+        for i in 0..5 {
+            push(&mut replay, i, 0, End::None);
+            assert_eq!(drawable(&replay), (0..(i as usize + 1).saturating_sub(4)).collect::<Vec<_>>(), "after {i}");
+        }
+        push(&mut replay, 5, 0, End::Terminated);
+        push(&mut replay, 6, 0, End::After);
+        assert_eq!(drawable(&replay), [0, 1, 2, 3, 4, 5]);
+        // The ring forgets its oldest.
+        push(&mut replay, 7, 0, End::None);
+        push(&mut replay, 8, 0, End::None);
+        assert_eq!((drawable(&replay), replay.len()), (vec![1, 2, 3, 4, 5], 8));
+        for _ in 0..3 {
+            let drawn = replay.draw(64, Random::new(3)).unwrap();
+            assert!(drawn.iter().all(|(slot, share)| (1..=5).contains(slot) && (*share - 1.0).abs() < 1e-6), "{drawn:?}");
+        }
+    }
+
+    #[test]
+    fn targets_follow_the_episode_to_its_end_and_not_beyond() {
+        let mut replay = replay(16);
+        for (i, end) in [End::None, End::None, End::Terminated, End::After, End::None, End::Truncated, End::After].into_iter().enumerate() {
+            push(&mut replay, i as u32, 0, end);
+        }
+        let of = |slot| {
+            let mut targets = Targets::default();
+            replay.targets(slot, &HORIZON, Random::new(1), &mut targets);
+            targets
+        };
+        let first = of(0);
+        assert_eq!(first.floats, [0.0]);
+        assert_eq!(first.rewards, [0.0, 1.0]);
+        // 0 + .5 + .25 * 20; 1 + .5 * 2, behind which nothing comes; 2.
+        assert_eq!(first.values, [5.5, 2.0, 2.0]);
+        assert_eq!((first.policy_counts, first.value_counts), (vec![1.0; 3], vec![1.0; 3]));
+        // Behind the end of a game all is zero and known; of policies nothing is.
+        let last = of(2);
+        assert_eq!((last.rewards, last.reward_counts), (vec![2.0, 0.0], vec![1.0, 1.0]));
+        assert_eq!((last.values, last.value_counts), (vec![2.0, 0.0, 0.0], vec![1.0; 3]));
+        assert_eq!(last.policy_counts, [1.0, 0.0, 0.0]);
+        // Behind one that was cut short nothing is known, and its last value counts.
+        let cut = of(4);
+        assert_eq!(cut.values[..2], [4.0 + 0.5 * 5.0 + 0.25 * 60.0, 5.0 + 0.5 * 60.0]);
+        assert_eq!((cut.value_counts, cut.reward_counts), (vec![1.0, 1.0, 0.0], vec![1.0, 1.0]));
+    }
+
+    #[test]
+    fn between_two_players_what_one_wins_the_other_loses() {
+        let mut replay = replay(16);
+        for (i, end) in [End::None, End::None, End::Terminated, End::After].into_iter().enumerate() {
+            push(&mut replay, i as u32, i as u8 % 2, end);
+        }
+        let mut targets = Targets::default();
+        replay.targets(0, &Horizon { rewards: 9, discount: 1.0, ..HORIZON }, Random::new(1), &mut targets);
+        assert_eq!(targets.values, [0.0 - 1.0 + 2.0, 1.0 - 2.0, 2.0]);
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_goes_on_alike() {
+        let mut replay = replay(6);
+        (0..9).for_each(|i| push(&mut replay, i, 0, End::None));
+        replay.set_priorities(&[1], &[3.0], 0.5);
+        let mut bytes = Vec::new();
+        replay.write(&mut bytes).unwrap();
+        let mut again = Replay::read(replay.sizes(), &mut &bytes[..]).unwrap();
+        for i in 9..12 {
+            assert_eq!(again.draw(16, Random::new(i)).unwrap(), replay.draw(16, Random::new(i)).unwrap());
+            push(&mut replay, i as u32, 0, End::None);
+            push(&mut again, i as u32, 0, End::None);
+        }
+        assert!(Replay::read(replay.sizes(), &mut &bytes[..bytes.len() - 1]).is_err());
+    }
+}

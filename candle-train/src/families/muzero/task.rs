@@ -1,0 +1,384 @@
+//! MuZero's loss as a [`Task`]: rounds of play and batches of unrolls in turn.
+//!
+//! With K steps of an unroll: `sum over k of w_k (CE of the reward + v CE of the value + CE of the policy)`, `w_0 = 1` and `w_k = 1 / K` otherwise. The
+//! gradient of an embedding is halved where the dynamics read it, so that the encoder is not led by the last of them alone.
+
+use super::config::RunConfig;
+use super::play::{Playing, evaluate, planner};
+use super::replay::{Horizon, Replay, Sizes, Targets};
+use crate::checkpoint::{SavedFiles, StateFiles};
+use crate::episodes::{self, Recent, failed};
+use crate::optim::ParameterGroup;
+use crate::parallel::{Communicator, share};
+use crate::summary::Summary;
+use crate::task::{Context, Evaluation, Loss, Metric, StepDone, Task, TaskState};
+use candle_core::{D, Device, Tensor};
+use candle_envs::Entry;
+use candle_models::muzero::{MuZero, MuZeroConfig, values::two_hot};
+use candle_models::nn::Params;
+use candle_models::random::Random;
+use candle_models::recurrent::Recurrent;
+use candle_models::tensors::NamedTensors;
+use candle_models::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::io::Read;
+
+/// The share of an embedding's gradient that the dynamics pass on.
+const KEPT: f64 = 0.5;
+/// What a checkpoint keeps in files.
+const ENVIRONMENTS: &str = "environments.json";
+const REPLAY: &str = "replay";
+
+/// A network learning to plan from what its own plans led to.
+pub struct MuZeroTask {
+    config: RunConfig,
+    model: MuZeroConfig,
+    entry: Entry,
+    playing: Playing,
+    replay: Replay,
+    horizon: Horizon,
+    atoms: Vec<f32>,
+    device: Device,
+    /// This rank's first lane.
+    first_lane: usize,
+    course: Course,
+    /// Slots of the batch that is being learnt from.
+    slots: Vec<usize>,
+    operations: f64,
+}
+
+/// How far a run is.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Course {
+    /// Rounds that have been played.
+    rounds: u64,
+    recent: Recent,
+}
+
+/// A batch: how likely its positions were, and what is to be said of them.
+#[derive(Debug)]
+pub struct Batch {
+    shares: Vec<f32>,
+    targets: Targets,
+}
+
+impl MuZeroTask {
+    /// A task at its first round. Lanes and positions of the buffer are shared out among the ranks.
+    ///
+    /// # Errors
+    /// If the environment cannot be learnt in this way, or the buffer is larger than the configuration allows.
+    pub fn new(config: &RunConfig, entry: &Entry, device: &Device, ranks: &dyn Communicator) -> Result<Self> {
+        let spec = (entry.spec)();
+        let model = config.model(&spec)?;
+        let lanes = share(config.play.lanes, ranks.rank(), ranks.size());
+        let sizes =
+            Sizes { lanes: lanes.len(), positions: config.learn.buffer / config.play.lanes, floats: spec.floats(), actions: model.actions };
+        let (bytes, limit) = (sizes.bytes(), config.learn.memory_mb * 1_000_000);
+        if bytes > limit {
+            let reason =
+                format!("{} positions take {} MB, more than learn.memory_mb {}", config.learn.buffer, bytes / 1_000_000, limit / 1_000_000);
+            return Err(Error::config("learn.buffer", reason));
+        }
+        let description = Params::description();
+        MuZero::new(&model, &description)?;
+        let unroll = config.learn.unroll;
+        Ok(Self {
+            playing: Playing::new(entry, lanes.len(), config.seed.wrapping_add(lanes.start as u64))?,
+            replay: Replay::new(sizes),
+            horizon: Horizon { unroll, rewards: config.learn.horizon, discount: config.learn.discount },
+            atoms: model.support.atoms(),
+            device: device.clone(),
+            first_lane: lanes.start,
+            course: Course::default(),
+            slots: Vec::new(),
+            // Most parameters are those of the dynamics.
+            operations: 3.0 * (unroll + 1) as f64 * Summary::new(&description.specs()).operations as f64,
+            config: config.clone(),
+            entry: *entry,
+            model,
+        })
+    }
+
+    /// Plays the next round with the present parameters, and searches some of what is remembered again.
+    fn play(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<()> {
+        let (play, lanes) = (&self.config.play, self.playing.envs.lanes());
+        let random = Random::new(self.config.seed).stream("round").at(self.course.rounds);
+        let mut planner = planner(&self.model, parameters, lanes, (play.search, play.simulations))?;
+        let again = (self.config.learn.reanalyse * (lanes * play.steps) as f64).round() as usize;
+        if again > 0 && self.course.rounds > play.warm_up {
+            let slots = self.replay.any(again, random.stream("again").at(self.first_lane as u64));
+            if !slots.is_empty() {
+                self.playing.reanalyse(&mut planner, &mut self.replay, &slots, random.stream("search again").at(self.first_lane as u64))?;
+            }
+        }
+        let of_play = (play.steps, self.first_lane, random.stream("search"));
+        let ended = self.playing.round(&mut planner, (&mut self.replay, &self.horizon), of_play)?;
+        self.course.recent.add(&ended, ranks)?;
+        self.course.rounds += 1;
+        Ok(())
+    }
+
+    /// Positions to learn from: this rank's share of a batch.
+    fn draw(&mut self, context: &Context) -> Result<Batch> {
+        let mine = share(self.config.learn.batch, context.ranks.rank(), context.ranks.size());
+        let random = context.noise.stream("positions").at(mine.start as u64);
+        let drawn = self.replay.draw(mine.len(), random)?;
+        let mut targets = Targets::default();
+        for (i, (slot, _)) in drawn.iter().enumerate() {
+            self.replay.targets(*slot, &self.horizon, random.at(i as u64), &mut targets);
+        }
+        self.slots = drawn.iter().map(|(slot, _)| *slot).collect();
+        Ok(Batch { shares: drawn.into_iter().map(|(_, share)| share).collect(), targets })
+    }
+
+    /// The share of the run that is over, from 0 to 1.
+    fn progress(&self, context: &Context) -> f64 {
+        (context.step as f64 / self.config.updates().max(1) as f64).min(1.0)
+    }
+
+    /// Weights of the positions `[n]`: those that are drawn too often count less, in the end as if all were drawn alike (Schaul et al. 2016).
+    fn weights(&self, shares: &[f32], progress: f64) -> Result<Tensor> {
+        let exponent = -(0.4 + 0.6 * progress) as f32;
+        let weights: Vec<f32> = shares.iter().map(|share| share.max(1e-9).powf(exponent)).collect();
+        let most = weights.iter().copied().fold(f32::MIN_POSITIVE, f32::max);
+        Ok(Tensor::from_iter(weights.iter().map(|weight| weight / most), &self.device)?)
+    }
+
+    /// Distributions over the atoms, `[n, atoms]`, of column `k` of n rows.
+    fn mixtures(&self, values: &[f32], (k, columns): (usize, usize)) -> Result<Tensor> {
+        let (n, atoms) = (values.len() / columns, self.atoms.len());
+        let mut mixtures = vec![0.0; n * atoms];
+        for (row, mixture) in mixtures.chunks_exact_mut(atoms).enumerate() {
+            two_hot(&self.atoms, values[row * columns + k], mixture);
+        }
+        Ok(Tensor::from_vec(mixtures, (n, atoms), &self.device)?)
+    }
+
+    fn column(&self, values: &[f32], (k, columns): (usize, usize)) -> Result<Tensor> {
+        Ok(Tensor::from_iter(values.iter().skip(k).step_by(columns).copied(), &self.device)?)
+    }
+
+    /// The losses of an unroll from every position, weighted by `weights` `[n]`; the dynamics pass on a share of an embedding's gradient.
+    fn unroll(&self, parameters: &Params, (targets, weights): (&Targets, &Tensor), kept: f64) -> Result<Unrolled> {
+        let (n, unroll, actions) = (weights.dim(0)?, self.config.learn.unroll, self.model.actions);
+        let MuZero { initial, recurrent } = MuZero::new(&self.model, parameters)?;
+        let (resets, none) = (vec![false; n], NamedTensors::new());
+        let mut outputs = initial.unroll(&self.observation(&targets.floats)?, &resets, &none)?.0;
+        let first_value = rows(&outputs, "value")?.detach().flatten_all()?;
+        let mut sums: [Vec<Tensor>; 3] = Default::default();
+        for k in 0..=unroll {
+            let (scale, place) = (if k == 0 { 1.0 } else { 1.0 / unroll as f64 }, (k, unroll + 1));
+            let mut add = |part: usize, (output, target): (&str, Tensor), counts: Tensor| -> Result<()> {
+                let nats = cross_entropy(&rows(&outputs, output)?, &target)?;
+                sums[part].push(((nats * counts)? * weights)?.mean_all()?.affine(scale, 0.0)?);
+                Ok(())
+            };
+            add(0, ("value_logits", self.mixtures(&targets.values, place)?), self.column(&targets.value_counts, place)?)?;
+            let policy = |row: usize| &targets.policies[(row * (unroll + 1) + k) * actions..][..actions];
+            let policy: Vec<f32> = (0..n).flat_map(policy).copied().collect();
+            let policy = Tensor::from_vec(policy, (n, actions), &self.device)?;
+            add(1, ("logits", policy), self.column(&targets.policy_counts, place)?)?;
+            if k > 0 {
+                let place = (k - 1, unroll);
+                add(2, ("reward_logits", self.mixtures(&targets.rewards, place)?), self.column(&targets.reward_counts, place)?)?;
+            }
+            if k < unroll {
+                let actions: Vec<u32> = targets.actions.iter().skip(k).step_by(unroll).copied().collect();
+                let inputs = NamedTensors::from_iter([
+                    ("embedding".to_owned(), with_gradient(outputs.get("embedding")?, kept)?),
+                    ("action".to_owned(), Tensor::from_vec(actions, (n, 1, 1), &Device::Cpu)?),
+                ]);
+                outputs = recurrent.unroll(&inputs, &resets, &none)?.0;
+            }
+        }
+        let sum = |parts: &Vec<Tensor>| Ok::<_, Error>(Tensor::stack(parts, 0)?.sum_all()?);
+        let [value, policy, reward] = [sum(&sums[0])?, sum(&sums[1])?, sum(&sums[2])?];
+        Ok(Unrolled { value, policy, reward, first_value })
+    }
+
+    /// What the network sees at the first positions, `[n, 1, ...]`.
+    fn observation(&self, floats: &[f32]) -> Result<NamedTensors> {
+        let width = self.replay.sizes().floats;
+        let n = floats.len() / width.max(1);
+        let (mut inputs, mut start) = (NamedTensors::new(), 0);
+        for input in &self.model.observation {
+            let spec = input.spec();
+            let values: Vec<f32> = floats.chunks_exact(width).flat_map(|row| &row[start..start + spec.width()]).copied().collect();
+            start += spec.width();
+            let shape: Vec<usize> = [n, 1].into_iter().chain(spec.shape.iter().copied()).collect();
+            inputs.insert(spec.name.clone(), Tensor::from_vec(values, shape, &self.device)?);
+        }
+        Ok(inputs)
+    }
+}
+
+/// `- sum of target log softmax(logits)`, `[n]`.
+fn cross_entropy(logits: &Tensor, target: &Tensor) -> Result<Tensor> {
+    let most = logits.max_keepdim(D::Minus1)?.detach();
+    let shifted = logits.broadcast_sub(&most)?;
+    let log = shifted.broadcast_sub(&shifted.exp()?.sum_keepdim(D::Minus1)?.log()?)?;
+    Ok((log * target)?.sum(D::Minus1)?.neg()?)
+}
+
+/// The same with a share of its gradient.
+fn with_gradient(x: &Tensor, share: f64) -> Result<Tensor> {
+    Ok((x.affine(share, 0.0)? + x.detach().affine(1.0 - share, 0.0)?)?)
+}
+
+/// The parts of a loss, and what the network said of the first positions `[n]`.
+struct Unrolled {
+    value: Tensor,
+    policy: Tensor,
+    reward: Tensor,
+    first_value: Tensor,
+}
+
+/// A frame's rows `[n, width]` of an output `[n, 1, width]`.
+fn rows(outputs: &NamedTensors, name: &str) -> Result<Tensor> {
+    Ok(outputs.get(name)?.flatten(0, 1)?)
+}
+
+impl Task for MuZeroTask {
+    type Batch = ();
+
+    fn unit(&self) -> &'static str {
+        "positions"
+    }
+
+    fn next_batch(&mut self, _: &Context) -> Result<()> {
+        Ok(())
+    }
+
+    fn loss(&mut self, parameters: &Params, (): &(), context: &Context) -> Result<Loss> {
+        let due = self.config.play.warm_up + 1 + context.batch / self.config.learn.updates;
+        while self.course.rounds < due {
+            self.play(parameters, context.ranks)?;
+        }
+        let Batch { shares, targets } = self.draw(context)?;
+        let n = shares.len();
+        let weights = self.weights(&shares, self.progress(context))?;
+        let Unrolled { value, policy, reward, first_value } = self.unroll(parameters, (&targets, &weights), KEPT)?;
+        let loss = ((&value * self.config.learn.value)? + (&policy + &reward)?)?;
+        let figures = Tensor::stack(&[&value, &policy, &reward].map(|x| x.detach()), 0)?;
+        let mut metrics = vec![Metric::mean(&["value", "policy", "reward_nats"], figures)];
+        metrics.extend(self.course.recent.metric(&self.device)?);
+        let error = (first_value - self.column(&targets.values, (0, self.config.learn.unroll + 1))?)?.abs()?;
+        let outputs = NamedTensors::from_iter([("error".to_owned(), error)]);
+        Ok(Loss { weight: n as f64 / self.config.learn.batch as f64, metrics, outputs, ..Loss::new(loss, n) })
+    }
+
+    /// Positions whose values were wrong are drawn more often.
+    fn after_step(&mut self, step: &StepDone) -> Result<()> {
+        for outputs in step.outputs {
+            let errors = outputs.get("error")?.to_vec1::<f32>()?;
+            self.replay.set_priorities(&self.slots, &errors, self.config.learn.priority);
+        }
+        Ok(())
+    }
+
+    /// Mean reward of an episode that begins from a seed of its own.
+    fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<Evaluation> {
+        let of_play = (self.config.play.search, &self.config.evaluation);
+        let episodes = evaluate((&self.model, parameters), &self.entry, of_play, ranks)?;
+        Ok(episodes::evaluation(&episodes))
+    }
+
+    fn group(&self, _: &str, shape: &[usize]) -> ParameterGroup {
+        ParameterGroup::by_rank(shape.len())
+    }
+
+    fn operations(&self) -> f64 {
+        self.operations
+    }
+
+    fn save(&mut self, files: &mut StateFiles) -> Result<TaskState> {
+        let cursor = serde_json::to_value(&self.course).map_err(|e| Error::Input(format!("the course of a run: {e}")))?;
+        let environments = self.playing.envs.save().map_err(failed)?;
+        files.write(ENVIRONMENTS, |file| file.write_all(&environments))?;
+        files.write(REPLAY, |file| self.replay.write(file))?;
+        Ok(TaskState { cursor, ..TaskState::default() })
+    }
+
+    fn restore(&mut self, state: &TaskState, files: &SavedFiles) -> Result<()> {
+        let mut environments = Vec::new();
+        files.open(ENVIRONMENTS)?.read_to_end(&mut environments).map_err(Error::io(ENVIRONMENTS))?;
+        let lanes = self.playing.envs.lanes();
+        self.playing.envs.restore(&environments).map_err(failed)?;
+        if self.playing.envs.lanes() != lanes {
+            return Err(Error::tensor(ENVIRONMENTS, format!("{lanes} environments"), self.playing.envs.lanes()));
+        }
+        self.replay = Replay::read(self.replay.sizes(), &mut files.open(REPLAY)?).map_err(Error::io(REPLAY))?;
+        self.course = state.cursor()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parallel::Single;
+    use candle_core::Var;
+    use std::collections::BTreeMap;
+
+    /// Finite differences of the whole unrolled loss, along a random direction over all parameters at once, with all of an embedding's gradient kept.
+    #[test]
+    fn gradients_are_those_of_the_unrolled_loss() {
+        let mut config = RunConfig::preset("classic").unwrap();
+        (config.play.lanes, config.play.steps, config.play.simulations) = (4, 40, 4);
+        (config.learn.unroll, config.learn.horizon) = (3, 3);
+        config.network = candle_models::muzero::NetworkConfig::Mlp { width: 16, layers: 2 };
+        let shipped = candle_envs::shipped();
+        let entry = shipped.get("cartpole").unwrap();
+        let mut task = MuZeroTask::new(&config, entry, &Device::Cpu, &Single).unwrap();
+        let params = Params::init(Random::new(3), &Device::Cpu);
+        MuZero::new(&task.model, &params).unwrap();
+        // Heads start as zeros, behind which no gradient passes.
+        let noise = |name: &str, n: usize, scale: f32| {
+            let mut noise = vec![0.0; n];
+            Random::new(4).stream(name).fill_normal(0, &mut noise);
+            noise.iter().map(|x| scale * x).collect::<Vec<f32>>()
+        };
+        let vars: BTreeMap<String, Var> = params.vars();
+        for (name, var) in &vars {
+            let moved = (var.as_detached_tensor()
+                + Tensor::from_vec(noise(name, var.elem_count(), 0.1), var.shape(), &Device::Cpu).unwrap())
+            .unwrap();
+            var.set(&moved).unwrap();
+        }
+        let tensors = || vars.iter().map(|(name, var)| (name.clone(), var.as_tensor().clone())).collect();
+        task.play(&Params::given(tensors(), &Device::Cpu), &Single).unwrap();
+        let drawn = task.replay.draw(8, Random::new(5)).unwrap();
+        let mut targets = Targets::default();
+        drawn.iter().for_each(|(slot, _)| task.replay.targets(*slot, &task.horizon, Random::new(6), &mut targets));
+        let weights = Tensor::ones(8, candle_core::DType::F32, &Device::Cpu).unwrap();
+        let loss = |parameters: &Params| {
+            let Unrolled { value, policy, reward, .. } = task.unroll(parameters, (&targets, &weights), 1.0).unwrap();
+            ((value + policy).unwrap() + reward).unwrap()
+        };
+        let gradients = loss(&Params::given(tensors(), &Device::Cpu)).backward().unwrap();
+        let directions: BTreeMap<&String, Tensor> = vars
+            .iter()
+            .map(|(name, var)| {
+                (name, Tensor::from_vec(noise(&format!("{name} d"), var.elem_count(), 1.0), var.shape(), &Device::Cpu).unwrap())
+            })
+            .collect();
+        let along: f32 = vars
+            .iter()
+            .map(|(name, var)| {
+                let gradient = gradients.get(var).unwrap_or_else(|| panic!("{name} has no gradient"));
+                (gradient * &directions[name]).unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap()
+            })
+            .sum();
+        let at = |step: f64| {
+            let moved = vars.iter().map(|(name, var)| {
+                let moved = (var.as_detached_tensor() + (&directions[name] * step).unwrap()).unwrap();
+                (name.clone(), moved)
+            });
+            f64::from(loss(&Params::given(moved.collect(), &Device::Cpu)).to_scalar::<f32>().unwrap())
+        };
+        let step = 2e-3;
+        let difference = (at(step) - at(-step)) / (2.0 * step);
+        assert!((difference - f64::from(along)).abs() < 0.02 * difference.abs().max(1.0), "differences {difference}, gradients {along}");
+    }
+}
