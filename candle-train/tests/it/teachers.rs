@@ -91,4 +91,7 @@ fn a_taught_run_goes_on_where_it_was_stopped() {
     let refused = run(small(&replays, &dir.path().join("new")).args(["--set", "model.delay=3", "--teachers"]).arg(&teacher));
     let said = text(&refused.stderr);
     assert!(refused.status.code() == Some(2) && said.contains("--teachers: ") && said.contains("another delay"), "{said}");
+    let refused = run(small(&replays, &dir.path().join("new")).args(["--set", "loss.teachers=0", "--teachers"]).arg(&teacher));
+    let said = text(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && said.contains("loss.teachers: expected a share above 0"), "{said}");
 }

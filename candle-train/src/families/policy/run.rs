@@ -163,8 +163,11 @@ impl Plan {
     /// The same run with policies that it learns from beside what was recorded ([`teachers`](super::teachers)); `loss.teachers` says how much.
     ///
     /// # Errors
-    /// If a bundle holds another family, or a policy that sees something else: with other names or another delay.
+    /// If a bundle holds another family, or a policy that sees something else: with other names or another delay; if their share is 0.
     pub fn learn_from(self, bundles: &[Bundle]) -> Result<Self> {
+        if !bundles.is_empty() && self.config.loss.teachers == 0.0 {
+            return Err(Error::config("loss.teachers", "expected a share above 0, found 0: the teachers would teach nothing"));
+        }
         let own = &self.config.model;
         let known = |bundle: &Bundle| {
             bundle.require_family(&[FAMILY])?;

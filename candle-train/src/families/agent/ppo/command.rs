@@ -33,7 +33,7 @@ impl Training for PpoTraining {
     }
 
     fn presets(&self) -> Presets {
-        let help = "quick (10 000 steps), classic (two layers of 64, classic control), recurrent (a GRU) or minatar (two layers of 256)";
+        let help = "quick (10 000 steps), classic (two layers of 64, classic control), recurrent (a GRU), minatar (two layers of 256) or duel (from a game policy)";
         Presets { names: &RunConfig::PRESETS, default: "classic", help }
     }
 

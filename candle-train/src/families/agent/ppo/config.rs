@@ -109,10 +109,11 @@ pub const VALUE: &str = "value";
 
 impl RunConfig {
     /// The presets by name.
-    pub const PRESETS: [&'static str; 4] = ["quick", "classic", "recurrent", "minatar"];
+    pub const PRESETS: [&'static str; 5] = ["quick", "classic", "recurrent", "minatar", "duel"];
 
     /// `classic`: two layers of 64 over 8 environments, for classic control. `quick`: the same over a tenth of the steps, to see that everything works.
     /// `recurrent`: a gated recurrent unit. `minatar`: two layers of 256 over 128 environments and ten million steps.
+    /// `duel`: small steps from a game policy that has learnt by imitation, which is its teacher (`--start-from`).
     ///
     /// # Errors
     /// If there is no such preset.
@@ -160,6 +161,16 @@ impl RunConfig {
                     Self { env: "breakout".to_owned(), frames: 10_000_000, actor: mlp(&[256, 256]), critic: mlp(&[256, 256]), ..run };
                 run.rollout = RolloutConfig { lanes: 128, steps: 128 };
                 run.update.minibatches = 8;
+                Ok(run)
+            }
+            "duel" => {
+                let mut run = Self { env: "duel".to_owned(), frames: 5_000_000, actor: mlp(&[128, 128]), critic: mlp(&[128, 128]), ..run };
+                run.rollout = RolloutConfig { lanes: 64, steps: 80 };
+                // A reward is worth half of it eight seconds later.
+                run.update = UpdateConfig { epochs: 2, discount: 0.5f64.powf(1.0 / 480.0), entropy: 0.0, critic_alone: 8, ..run.update };
+                (run.update.stay, run.update.teacher) = (0.3, 0.01);
+                run.trainer.schedule.peak = 1e-4;
+                run.evaluation = EvaluationConfig { episodes: 64, choice: Choice::Sample };
                 Ok(run)
             }
             _ => Err(Error::config("preset", format!("expected one of {}, found '{name}'", Self::PRESETS.join(", ")))),
