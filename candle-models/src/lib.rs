@@ -52,6 +52,7 @@ pub mod processors;
 pub mod random;
 pub mod recurrent;
 pub mod registry;
+pub mod search;
 pub mod signature;
 mod stored;
 pub mod tensors;

@@ -133,6 +133,29 @@ impl Runner {
         })
     }
 
+    /// The place of an input among all of its kind in a sequence.
+    pub(crate) fn input_place(&self, name: &str, dtype: DType) -> Result<Range<usize>> {
+        self.layout.input(name, dtype)
+    }
+
+    /// The place of an output, likewise.
+    pub(crate) fn output_place(&self, name: &str, dtype: DType) -> Result<Range<usize>> {
+        self.layout.output(name, dtype)
+    }
+
+    /// All inputs of one sequence: floats and indices, by their places.
+    pub(crate) fn inputs_mut(&mut self, sequence: usize) -> (&mut [f32], &mut [u32]) {
+        let row = self.slab.row(sequence as u32);
+        // SAFETY: the runner owns the slab, and is borrowed for as long as the slices, which lie apart.
+        unsafe { (&mut *row.floats, &mut *row.indices) }
+    }
+
+    /// All outputs of floats of one sequence after a pass, by their places.
+    pub(crate) fn outputs(&self, sequence: usize) -> &[f32] {
+        // SAFETY: no pass runs while the runner is borrowed.
+        unsafe { &*self.slab.row(sequence as u32).out_floats }
+    }
+
     /// Where an input of one sequence lies, for an array of another language: 32-bit floats or indices. The memory stays in its place until
     /// the runner is dropped, and the sequences lie at equal distances. Who reads or writes it sees to it that no other method of the
     /// runner runs meanwhile.

@@ -1,0 +1,561 @@
+//! A session that plans: two networks, run by the engine, and a search between them.
+
+use super::{Branch, Dynamics, Expansion, Noise, Roots, Search, Settings, Sizes};
+use crate::device::DeviceChoice;
+use crate::engine::{Model, Placement, Runner};
+use crate::signature::{Signature, TensorSpec};
+use crate::{Error, Result};
+use candle_core::DType;
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Rows for which another thread is worth its start.
+const ROWS_OF_A_THREAD: usize = 8;
+
+/// How a planner is set up. Everything is allocated at the start.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PlannerOptions {
+    /// Games side by side, B: all of them are planned for in every call.
+    pub batch: usize,
+    /// How every plan is searched for.
+    pub search: Settings,
+    /// What the value behind an action counts: -1 between two players who move in turn, some 0.997 otherwise.
+    pub discount: f32,
+    /// Where the networks run. Threads of the CPU take games of their own, with trees and network, so that they meet once
+    /// a plan. A plan is the same on any number of them but for the rounding of the networks' products.
+    pub place: Placement,
+}
+
+/// Plans with two networks.
+///
+/// - `initial` reads an observation and gives `embedding` `[E]`, `logits` `[A]` and `value` `[1]`. It may carry a state from move to move.
+/// - `recurrent` reads `embedding` `[E]` and the indices `action` `[1]`, and gives `embedding` `[E]`, `reward` `[1]`, `logits` `[A]` and
+///   `value` `[1]`: rewards and values as numbers, whatever they were learnt as.
+///
+/// ```
+/// use candle_models::candle_core::Device;
+/// use candle_models::exec::{Executor, program::Output};
+/// use candle_models::network::{Layers, Network};
+/// use candle_models::nn::{Linear, Params};
+/// use candle_models::ops::Activation;
+/// use candle_models::prelude::*;
+/// use candle_models::random::Random;
+/// use candle_models::search::{Gumbel, Noise, Planner, PlannerOptions, Policy, Settings};
+/// use std::sync::Arc;
+///
+/// /// Four values of a board to eight of an embedding; three actions.
+/// struct Initial([Linear; 3]);
+///
+/// impl Layers for Initial {
+///     fn pass<E: Executor>(&self, e: &mut E) -> candle_models::Result<Vec<Output<E::V, E::I>>> {
+///         let board = e.input("board")?;
+///         let embedding = e.linear(&board, &self.0[0], Activation::Relu)?;
+///         let logits = e.linear(&embedding, &self.0[1], Activation::None)?;
+///         let value = e.linear(&embedding, &self.0[2], Activation::None)?;
+///         Ok([embedding, logits, value].map(Output::Floats).into())
+///     }
+/// }
+///
+/// struct Recurrent(Tensor, [Linear; 4]);
+///
+/// impl Layers for Recurrent {
+///     fn pass<E: Executor>(&self, e: &mut E) -> candle_models::Result<Vec<Output<E::V, E::I>>> {
+///         let (embedding, action) = (e.input("embedding")?, e.indices("action")?);
+///         let embedding = e.lookup_linear(&embedding, &action, &[&self.0], &self.1[0])?; // an action is a column of its own
+///         let reward = e.linear(&embedding, &self.1[1], Activation::None)?;
+///         let logits = e.linear(&embedding, &self.1[2], Activation::None)?;
+///         let value = e.linear(&embedding, &self.1[3], Activation::None)?;
+///         Ok([embedding, reward, logits, value].map(Output::Floats).into())
+///     }
+/// }
+///
+/// # fn main() -> candle_models::Result<()> {
+/// let params = Params::init(Random::new(1), &Device::Cpu);
+/// let linear = |name, inputs, outputs| Linear::new(inputs, outputs, &params.pp(name));
+/// let floats = |name: &str, width| TensorSpec::f32(name, &[width]);
+/// let [embedding, logits, reward, value] = [("embedding", 8), ("logits", 3), ("reward", 1), ("value", 1)].map(|(n, w)| floats(n, w));
+///
+/// let inputs = vec![floats("board", 4)];
+/// let signature = Signature { inputs, outputs: vec![embedding.clone(), logits.clone(), value.clone()], state: vec![] };
+/// let layers = Initial([linear("encoder", 4, 8)?, linear("logits", 8, 3)?, linear("value", 8, 1)?]);
+/// let initial = Arc::new(Network::of(("initial", &()), signature, &Device::Cpu, layers)?);
+///
+/// let inputs = vec![embedding.clone(), TensorSpec::u32("action", &[1]).below(&[3])];
+/// let signature = Signature { inputs, outputs: vec![embedding, reward, logits, value], state: vec![] };
+/// let one_hot = Tensor::eye(3, DType::F32, &Device::Cpu)?;
+/// let heads = [linear("dynamics", 11, 8)?, linear("reward", 8, 1)?, linear("next.logits", 8, 3)?, linear("next.value", 8, 1)?];
+/// let recurrent = Arc::new(Network::of(("recurrent", &()), signature, &Device::Cpu, Recurrent(one_hot, heads))?);
+///
+/// let search = Settings { policy: Policy::Gumbel(Gumbel::default()), simulations: 20, max_depth: None };
+/// let options = PlannerOptions { batch: 2, search, discount: -1.0, place: Placement::cpu(1) };
+/// let mut planner = Planner::new(initial, recurrent, &options)?;
+/// planner.floats_mut("board", 0)?.copy_from_slice(&[1.0, 0.0, 0.0, 0.0]);
+/// planner.floats_mut("board", 1)?.copy_from_slice(&[0.0, 0.0, 0.5, 0.0]);
+/// planner.legal_mut(1)?[2] = false;
+/// let games = Random::new(7);
+/// let plan = planner.plan(Noise::Rows(&[games.at(0), games.at(1)]))?;
+/// assert_eq!(plan.visits(0).iter().sum::<u32>(), 20);
+/// assert_eq!(plan.visits(1)[2], 0);
+/// let drawing = plan.tree(0).svg();
+/// # assert!(drawing.starts_with("<svg"));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Planner {
+    lanes: Vec<Lane>,
+    /// Rows of every lane but the last.
+    rows_each: usize,
+    search: Settings,
+}
+
+/// Games of one thread.
+struct Lane {
+    initial: Runner,
+    outputs: Outputs,
+    recurrent: Recurrent,
+    search: Search,
+    /// Games that begin anew with the next plan.
+    resets: Vec<bool>,
+    legal: Vec<bool>,
+    logits: Vec<f32>,
+    values: Vec<f32>,
+    embeddings: Vec<f32>,
+}
+
+/// The network of the dynamics, at its place.
+struct Recurrent {
+    runner: Runner,
+    /// Among a row's inputs of floats, and of indices.
+    embedding: Range<usize>,
+    action: usize,
+    outputs: Outputs,
+    reward: usize,
+    discount: f32,
+    resets: Vec<bool>,
+}
+
+/// Where outputs lie among all of a row.
+struct Outputs {
+    embedding: Range<usize>,
+    logits: Range<usize>,
+    value: usize,
+}
+
+impl Outputs {
+    fn of(runner: &Runner) -> Result<Self> {
+        let place = |name| runner.output_place(name, DType::F32);
+        Ok(Self { embedding: place("embedding")?, logits: place("logits")?, value: place("value")?.start })
+    }
+}
+
+impl Planner {
+    /// Prepares both networks for all games.
+    ///
+    /// # Errors
+    /// If an option is out of range, or the networks do not fit the description or each other; what it takes to make a
+    /// [`Runner`] of each.
+    pub fn new(initial: Arc<dyn Model>, recurrent: Arc<dyn Model>, options: &PlannerOptions) -> Result<Self> {
+        let PlannerOptions { batch, search, discount, place } = *options;
+        search.validate()?;
+        if batch == 0 {
+            return Err(Error::config("batch", "expected at least 1, found 0"));
+        }
+        if !discount.is_finite() {
+            return Err(Error::config("discount", format!("expected a finite number, found {discount}")));
+        }
+        let (actions, embedding) = check(initial.signature(), recurrent.signature())?;
+        let most = if place.device == DeviceChoice::Cpu { place.threads } else { 1 };
+        let rows_each = batch.div_ceil(most.min(batch.div_ceil(ROWS_OF_A_THREAD)).max(1));
+        let place = if rows_each < batch { Placement { threads: 1, ..place } } else { place };
+        let lane = |first: usize| {
+            let rows = rows_each.min(batch - first);
+            let runner = Runner::on(recurrent.clone(), (rows, 1), &place)?;
+            let recurrent = Recurrent {
+                embedding: runner.input_place("embedding", DType::F32)?,
+                action: runner.input_place("action", DType::U32)?.start,
+                outputs: Outputs::of(&runner)?,
+                reward: runner.output_place("reward", DType::F32)?.start,
+                discount,
+                resets: vec![false; rows],
+                runner,
+            };
+            let initial = Runner::on(initial.clone(), (rows, 1), &place)?;
+            Ok(Lane {
+                outputs: Outputs::of(&initial)?,
+                initial,
+                recurrent,
+                search: Search::new(Sizes { batch: rows, simulations: search.simulations, actions, embedding })?.counting_from(first),
+                resets: vec![true; rows],
+                legal: vec![true; rows * actions],
+                logits: vec![0.0; rows * actions],
+                values: vec![0.0; rows],
+                embeddings: vec![0.0; rows * embedding],
+            })
+        };
+        let lanes = (0..batch).step_by(rows_each).map(lane).collect::<Result<_>>()?;
+        Ok(Self { lanes, rows_each, search })
+    }
+
+    /// An input of floats of the observation of a game, to be filled before a plan. It keeps its values.
+    ///
+    /// # Errors
+    /// If there is no such input or game.
+    pub fn floats_mut(&mut self, name: &str, row: usize) -> Result<&mut [f32]> {
+        let (lane, row) = self.lane_mut(row)?;
+        lane.initial.floats_mut(name, row)
+    }
+
+    /// An input of indices, likewise.
+    ///
+    /// # Errors
+    /// If there is no such input or game.
+    pub fn indices_mut(&mut self, name: &str, row: usize) -> Result<&mut [u32]> {
+        let (lane, row) = self.lane_mut(row)?;
+        lane.initial.indices_mut(name, row)
+    }
+
+    /// Which actions of a game may be taken now, `[A]`: all of them until it is set. It keeps its values.
+    ///
+    /// # Errors
+    /// If there is no such game.
+    pub fn legal_mut(&mut self, row: usize) -> Result<&mut [bool]> {
+        let (lane, row) = self.lane_mut(row)?;
+        let actions = lane.search.sizes().actions;
+        Ok(&mut lane.legal[row * actions..(row + 1) * actions])
+    }
+
+    /// Begins a game anew: the next plan's observation is its first. It matters to a network with memory.
+    ///
+    /// # Errors
+    /// If there is no such game.
+    pub fn reset(&mut self, row: usize) -> Result<()> {
+        let (lane, row) = self.lane_mut(row)?;
+        lane.resets[row] = true;
+        Ok(())
+    }
+
+    /// Plans for all games, one move on: with an address for each, or as in evaluation.
+    ///
+    /// # Errors
+    /// If an input was not set or is out of range, and as [`Search::run`].
+    pub fn plan(&mut self, noise: Noise) -> Result<Plan<'_>> {
+        let Self { lanes, rows_each, search } = self;
+        let batch = lanes.iter().map(|lane| lane.resets.len()).sum();
+        noise.check(batch, lanes[0].search.sizes().actions)?;
+        let each = |(number, lane): (usize, &mut Lane)| {
+            let first = number * *rows_each;
+            let noise = noise.part(first..first + lane.resets.len(), batch);
+            lane.plan(search, noise)
+        };
+        match &mut lanes[..] {
+            [lane] => each((0, lane))?,
+            lanes => lanes.par_iter_mut().enumerate().try_for_each(each)?,
+        }
+        Ok(Plan { planner: self })
+    }
+
+    fn lane_mut(&mut self, row: usize) -> Result<(&mut Lane, usize)> {
+        let rows_each = self.rows_each;
+        let lane = self.lanes.get_mut(row / rows_each).filter(|lane| row % rows_each < lane.resets.len());
+        lane.map(|lane| (lane, row % rows_each)).ok_or_else(|| Error::Input(format!("there is no game {row}")))
+    }
+}
+
+impl Lane {
+    fn plan(&mut self, settings: &Settings, noise: Noise) -> Result<()> {
+        self.initial.step(&self.resets)?;
+        self.resets.fill(false);
+        let (actions, width) = (self.outputs.logits.len(), self.outputs.embedding.len());
+        for row in 0..self.resets.len() {
+            let found = self.initial.outputs(row);
+            self.logits[row * actions..][..actions].copy_from_slice(&found[self.outputs.logits.clone()]);
+            self.embeddings[row * width..][..width].copy_from_slice(&found[self.outputs.embedding.clone()]);
+            self.values[row] = found[self.outputs.value];
+        }
+        let Self { logits, values, embeddings, legal, .. } = self;
+        let roots = Roots { logits, values, embeddings, legal };
+        self.search.run(&roots, settings, noise, &mut self.recurrent).map(|_| ())
+    }
+}
+
+impl Dynamics for Recurrent {
+    fn expand(&mut self, e: &mut Expansion) -> Result<()> {
+        for row in 0..e.rows() {
+            let (floats, indices) = self.runner.inputs_mut(row);
+            floats[self.embedding.clone()].copy_from_slice(e.embeddings(row).0);
+            indices[self.action] = e.actions()[row];
+        }
+        self.runner.step(&self.resets)?;
+        e.discounts.fill(self.discount);
+        let actions = self.outputs.logits.len();
+        for row in 0..e.rows() {
+            let found = self.runner.outputs(row);
+            e.embeddings(row).1.copy_from_slice(&found[self.outputs.embedding.clone()]);
+            e.logits[row * actions..][..actions].copy_from_slice(&found[self.outputs.logits.clone()]);
+            (e.rewards[row], e.values[row]) = (found[self.reward], found[self.outputs.value]);
+        }
+        Ok(())
+    }
+}
+
+/// Actions and the embedding's values of two networks that plan together.
+fn check(initial: &Signature, recurrent: &Signature) -> Result<(usize, usize)> {
+    let width = |specs: &[TensorSpec], dtype, name: &str, of: &str| {
+        let found = specs.iter().find(|spec| spec.name == name && spec.dtype() == dtype);
+        found.map(TensorSpec::width).ok_or_else(|| Error::tensor(name, format!("{dtype:?} {of}"), "none of that name"))
+    };
+    let fits = |name, expected: usize, found: usize, of: &str| {
+        if found == expected { Ok(()) } else { Err(Error::tensor(name, format!("{expected} values {of}"), found)) }
+    };
+    let of = "among the outputs of the initial network";
+    let embedding = width(&initial.outputs, DType::F32, "embedding", of)?;
+    let actions = width(&initial.outputs, DType::F32, "logits", of)?;
+    fits("value", 1, width(&initial.outputs, DType::F32, "value", of)?, of)?;
+    let of = "among the inputs of the recurrent network";
+    fits("embedding", embedding, width(&recurrent.inputs, DType::F32, "embedding", of)?, of)?;
+    fits("action", 1, width(&recurrent.inputs, DType::U32, "action", of)?, of)?;
+    let of = "among the outputs of the recurrent network";
+    for (name, expected) in [("embedding", embedding), ("logits", actions), ("reward", 1), ("value", 1)] {
+        fits(name, expected, width(&recurrent.outputs, DType::F32, name, of)?, of)?;
+    }
+    match recurrent.state.first() {
+        Some(state) => Err(Error::tensor(&state.name, "no state in the recurrent network: its embedding is all that it knows", "one")),
+        None => Ok((actions, embedding)),
+    }
+}
+
+/// What was planned. Rows are the games.
+pub struct Plan<'a> {
+    planner: &'a Planner,
+}
+
+impl<'a> Plan<'a> {
+    fn search(&self, row: usize) -> (&'a Search, usize) {
+        (&self.planner.lanes[row / self.planner.rows_each].search, row % self.planner.rows_each)
+    }
+
+    /// The action to take in a game.
+    ///
+    /// # Panics
+    /// If there is no such game, here and below.
+    pub fn action(&self, row: usize) -> u32 {
+        let (search, row) = self.search(row);
+        search.found().actions()[row]
+    }
+
+    /// The value of where the game stands.
+    pub fn value(&self, row: usize) -> f32 {
+        let (search, row) = self.search(row);
+        search.found().values()[row]
+    }
+
+    /// How often each action was taken, `[A]`.
+    pub fn visits(&self, row: usize) -> &'a [u32] {
+        let (search, row) = self.search(row);
+        search.found().visits(row)
+    }
+
+    /// The policy that a network is to learn, `[A]`.
+    pub fn weights(&self, row: usize) -> &'a [f32] {
+        let (search, row) = self.search(row);
+        search.found().weights(row)
+    }
+
+    /// What each action is worth, `[A]`; 0 where it was not taken.
+    pub fn q(&self, row: usize) -> &'a [f32] {
+        let (search, row) = self.search(row);
+        search.found().q(row)
+    }
+
+    /// The tree, to be looked at.
+    pub fn tree(&self, row: usize) -> Branch {
+        let (search, row) = self.search(row);
+        search.found().tree(row)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Gumbel, Policy, Puct};
+    use super::*;
+    use crate::exec::Executor;
+    use crate::exec::program::Output;
+    use crate::network::{Layers, Network};
+    use crate::nn::{Gru, Linear, Params};
+    use crate::ops::Activation;
+    use crate::random::Random;
+    use crate::tensors::NamedTensors;
+    use candle_core::{Device, Tensor};
+
+    const ACTIONS: usize = 3;
+    const WIDTH: usize = 8;
+
+    /// A board of 4 values, and a memory.
+    struct Initial(Linear, Gru, [Linear; 3]);
+
+    impl Layers for Initial {
+        fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
+            let board = e.input("board")?;
+            let x = e.linear(&board, &self.0, Activation::Relu)?;
+            let x = self.1.forward(e, &x)?;
+            // Not in the recurrent network's order, and with something between that planning does not need.
+            let [logits, value, embedding] = [0, 1, 2].map(|i| e.linear(&x, &self.2[i], Activation::None));
+            Ok([value?, x, logits?, embedding?].map(Output::Floats).into())
+        }
+    }
+
+    struct Dynamics(Tensor, [Linear; 4]);
+
+    impl Layers for Dynamics {
+        fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
+            let (x, action) = (e.input("embedding")?, e.indices("action")?);
+            let x = e.lookup_linear(&x, &action, &[&self.0], &self.1[0])?;
+            let heads = [1, 2, 3].map(|i| e.linear(&x, &self.1[i], Activation::None).map(Output::Floats));
+            heads.into_iter().chain([Ok(Output::Floats(x.clone()))]).collect()
+        }
+    }
+
+    fn floats(name: &str, width: usize) -> TensorSpec {
+        TensorSpec::f32(name, &[width])
+    }
+
+    fn networks() -> (Arc<dyn Model>, Arc<dyn Model>) {
+        let params = Params::init(Random::new(11), &Device::Cpu);
+        let linear = |name: &str, inputs, outputs| Linear::new(inputs, outputs, &params.pp(name)).unwrap();
+        let mut state = Vec::new();
+        let memory = Gru::new(WIDTH, WIDTH, &params.pp("memory"), &mut state).unwrap();
+        let heads = [linear("logits", WIDTH, ACTIONS), linear("value", WIDTH, 1), linear("embedding", WIDTH, WIDTH)];
+        let outputs = vec![floats("value", 1), floats("memory", WIDTH), floats("logits", ACTIONS), floats("embedding", WIDTH)];
+        let signature = Signature { inputs: vec![floats("board", 4)], outputs, state };
+        let layers = Initial(linear("board", 4, WIDTH), memory, heads);
+        let initial = Network::of(("initial", &()), signature, &Device::Cpu, layers).unwrap();
+
+        let inputs = vec![TensorSpec::u32("action", &[1]).below(&[ACTIONS as u32]), floats("embedding", WIDTH)];
+        let outputs = vec![floats("reward", 1), floats("logits", ACTIONS), floats("value", 1), floats("embedding", WIDTH)];
+        let signature = Signature { inputs, outputs, state: Vec::new() };
+        let one_hot = Tensor::eye(ACTIONS, DType::F32, &Device::Cpu).unwrap();
+        let next = linear("next", WIDTH + ACTIONS, WIDTH);
+        let heads = [next, linear("next.reward", WIDTH, 1), linear("next.logits", WIDTH, ACTIONS), linear("next.value", WIDTH, 1)];
+        let recurrent = Network::of(("dynamics", &()), signature, &Device::Cpu, Dynamics(one_hot, heads)).unwrap();
+        (Arc::new(initial), Arc::new(recurrent))
+    }
+
+    fn options(batch: usize, policy: Policy, threads: usize) -> PlannerOptions {
+        let search = Settings { policy, simulations: 15, max_depth: None };
+        PlannerOptions { batch, search, discount: -1.0, place: Placement::cpu(threads) }
+    }
+
+    fn board(game: usize) -> [f32; 4] {
+        std::array::from_fn(|i| Random::new(12).at(game as u64).normal(i as u64))
+    }
+
+    fn addresses(games: usize) -> Vec<Random> {
+        (0..games as u64).map(|game| Random::new(13).at(game)).collect()
+    }
+
+    fn planner(batch: usize, policy: Policy, threads: usize) -> Planner {
+        let (initial, recurrent) = networks();
+        let mut planner = Planner::new(initial, recurrent, &options(batch, policy, threads)).unwrap();
+        for game in 0..batch {
+            planner.floats_mut("board", game).unwrap().copy_from_slice(&board(game));
+            planner.legal_mut(game).unwrap()[game % ACTIONS] = !game.is_multiple_of(4);
+        }
+        planner
+    }
+
+    /// What the search finds with the networks run on tensors, row by row.
+    fn on_tensors(game: usize, policy: Policy, noise: Random) -> (u32, Vec<u32>, f32) {
+        let (initial, recurrent) = networks();
+        let tensor = |values: &[f32]| Tensor::from_slice(values, (1, values.len()), &Device::Cpu).unwrap();
+        let vector = |tensors: &NamedTensors, name: &str| tensors.get(name).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let inputs = NamedTensors::from_iter([("board".to_owned(), tensor(&board(game)))]);
+        let (root, _) = initial.step(&inputs, &[true], &initial.initial_state(1).unwrap()).unwrap();
+        let mut model = |e: &mut Expansion| {
+            let action = Tensor::from_slice(e.actions(), (1, 1), &Device::Cpu)?;
+            let inputs = NamedTensors::from_iter([("action".to_owned(), action), ("embedding".to_owned(), tensor(e.embeddings(0).0))]);
+            let (outputs, _) = recurrent.step(&inputs, &[true], &NamedTensors::new())?;
+            e.embeddings(0).1.copy_from_slice(&vector(&outputs, "embedding"));
+            e.logits.copy_from_slice(&vector(&outputs, "logits"));
+            (e.rewards[0], e.values[0], e.discounts[0]) = (vector(&outputs, "reward")[0], vector(&outputs, "value")[0], -1.0);
+            Ok(())
+        };
+        let mut legal = [true; ACTIONS];
+        legal[game % ACTIONS] = !game.is_multiple_of(4);
+        let (logits, values, embeddings) = (vector(&root, "logits"), vector(&root, "value"), vector(&root, "embedding"));
+        let roots = Roots { logits: &logits, values: &values, embeddings: &embeddings, legal: &legal };
+        let settings = options(1, policy, 1).search;
+        let mut search = Search::new(Sizes { batch: 1, simulations: 15, actions: ACTIONS, embedding: WIDTH }).unwrap();
+        let found = search.run(&roots, &settings, Noise::Rows(&[noise]), &mut model).unwrap();
+        (found.actions()[0], found.visits(0).to_vec(), found.values()[0])
+    }
+
+    #[test]
+    fn plans_are_those_of_the_search_on_any_number_of_threads() {
+        const GAMES: usize = 21;
+        for policy in [Policy::Gumbel(Gumbel::default()), Policy::Puct(Puct::default())] {
+            let noise = addresses(GAMES);
+            let mut one = planner(GAMES, policy, 1);
+            let mut three = planner(GAMES, policy, 3);
+            assert_eq!((one.lanes.len(), three.lanes.len()), (1, 3));
+            let (one, three) = (one.plan(Noise::Rows(&noise)).unwrap(), three.plan(Noise::Rows(&noise)).unwrap());
+            for (game, address) in noise.iter().enumerate() {
+                let (action, visits, value) = on_tensors(game, policy, *address);
+                for plan in [&one, &three] {
+                    assert_eq!((plan.action(game), plan.visits(game)), (action, &visits[..]), "game {game}");
+                    assert!((plan.value(game) - value).abs() < 1e-5, "game {game}");
+                }
+                // The engine's products round a row by how many are computed together.
+                let pairs = [(one.weights(game), three.weights(game)), (one.q(game), three.q(game))];
+                assert!(pairs.iter().all(|(x, y)| x.iter().zip(*y).all(|(x, y)| (x - y).abs() < 1e-5)), "game {game}: {pairs:?}");
+                assert_eq!(one.tree(game).children.len(), three.tree(game).children.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_networks_memory_lasts_from_plan_to_plan_until_a_reset() {
+        let mut planner = planner(2, Policy::Puct(Puct::default()), 1);
+        let values = |planner: &mut Planner| {
+            let plan = planner.plan(Noise::None).unwrap();
+            [plan.value(0), plan.value(1)]
+        };
+        let first = values(&mut planner);
+        let second = values(&mut planner);
+        planner.reset(1).unwrap();
+        let third = values(&mut planner);
+        assert!(first[0] != second[0] && second[0] != third[0]);
+        assert!(first[1] != second[1] && third[1] == first[1]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let policy = Policy::Gumbel(Gumbel::default());
+        let (initial, recurrent) = networks();
+        let message = |initial: &Arc<dyn Model>, recurrent: &Arc<dyn Model>, options: &PlannerOptions| {
+            Planner::new(initial.clone(), recurrent.clone(), options).err().unwrap().to_string()
+        };
+        let right = options(2, policy, 1);
+        let other = message(&initial, &initial, &right);
+        assert_eq!(other, "tensor embedding: expected F32 among the inputs of the recurrent network, found none of that name");
+        assert_eq!(message(&initial, &recurrent, &options(0, policy, 1)), "config: batch: expected at least 1, found 0");
+        let infinite = PlannerOptions { discount: f32::NAN, ..right };
+        assert_eq!(message(&initial, &recurrent, &infinite), "config: discount: expected a finite number, found NaN");
+
+        let mut planner = Planner::new(initial, recurrent, &right).unwrap();
+        assert_eq!(planner.floats_mut("board", 2).unwrap_err().to_string(), "there is no game 2");
+        assert!(planner.floats_mut("bord", 1).unwrap_err().to_string().starts_with("tensor bord: expected an input of the model"));
+        planner.floats_mut("board", 0).unwrap().fill(1.0);
+        let unset = planner.plan(Noise::None).err().unwrap().to_string();
+        assert_eq!(unset, "tensor board: expected to be set before the first pass: it has no default, found nothing");
+        planner.floats_mut("board", 1).unwrap().fill(1.0);
+        let few = planner.plan(Noise::Rows(&[Random::new(1)])).err().unwrap().to_string();
+        assert_eq!(few, "tensor random addresses: expected 2 of 2 roots, found 1");
+        planner.legal_mut(1).unwrap().fill(false);
+        assert_eq!(planner.plan(Noise::None).err().unwrap().to_string(), "root 1: no action is legal");
+
+        let mut two = self::planner(20, policy, 2);
+        two.legal_mut(15).unwrap().fill(false);
+        assert_eq!(two.plan(Noise::None).err().unwrap().to_string(), "root 15: no action is legal");
+    }
+}
