@@ -14,7 +14,7 @@ use candle_models::network::{Layers, Network};
 use candle_models::nn::{Init, Linear, Params};
 use candle_models::ops::Activation;
 use candle_models::random::Random;
-use candle_models::search::{Expansion, Gumbel, Noise, Planner, PlannerOptions, Policy, Puct, Roots, Search, Settings, Sizes};
+use candle_models::search::{Expansion, Gumbel, Method, Noise, Planner, PlannerOptions, Puct, Roots, Search, Settings, Sizes};
 use candle_models::signature::{Signature, TensorSpec};
 use std::sync::Arc;
 use std::time::Instant;
@@ -129,10 +129,10 @@ fn main() -> Result<()> {
     let mut next = |default| arguments.next().unwrap_or(Ok(default)).map_err(|e| candle_models::Error::Input(format!("{e}")));
     let (threads, embedding) = (next(2)?, next(32)?);
     println!("{ACTIONS} actions, embedding of {embedding}, {:?}; millions of simulations a second", DType::F32);
-    println!("{:>7} {:>4} {:>3}  {:>22}  tree and network, {threads} threads", "policy", "B", "S", "tree alone, one thread");
-    for (name, policy) in [("gumbel", Policy::Gumbel(Gumbel::default())), ("puct", Policy::Puct(Puct::default()))] {
+    println!("{:>7} {:>4} {:>3}  {:>22}  tree and network, {threads} threads", "method", "B", "S", "tree alone, one thread");
+    for (name, method) in [("gumbel", Method::Gumbel(Gumbel::default())), ("puct", Method::Puct(Puct::default()))] {
         for (batch, simulations) in [(1, 25), (1, 50), (32, 25), (32, 50), (256, 25), (256, 50)] {
-            let settings = Settings { policy, simulations, max_depth: None };
+            let settings = Settings { method, simulations, max_depth: None };
             let speed = |(median, best): (f64, f64)| {
                 let millions = |seconds| (batch * simulations) as f64 / seconds / 1e6;
                 format!("{:.2} ({:.2})", millions(median), millions(best))

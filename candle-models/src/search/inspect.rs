@@ -13,7 +13,7 @@ pub struct Branch {
     /// The action that leads here; none to a root.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<u32>,
-    /// How likely the policy above takes that action; noise at the root is in it. 1 for a root.
+    /// How likely the prior above takes that action; noise at the root is in it. 1 for a root.
     pub prior: f32,
     /// Evaluations of this node and of all below it.
     pub visits: u32,

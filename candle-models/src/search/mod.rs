@@ -5,7 +5,7 @@
 //! its own random address alone.
 //!
 //! ```
-//! use candle_models::search::{Expansion, Gumbel, Noise, Policy, Roots, Search, Settings, Sizes};
+//! use candle_models::search::{Expansion, Gumbel, Noise, Method, Roots, Search, Settings, Sizes};
 //!
 //! # fn main() -> candle_models::Result<()> {
 //! // A walk along 0, 1, 2, ... : the second of two actions goes on and earns 1, the first goes back.
@@ -22,7 +22,7 @@
 //!     Ok(())
 //! };
 //! let mut search = Search::new(Sizes { batch: 1, simulations: 16, actions: 2, embedding: 1 })?;
-//! let settings = Settings { policy: Policy::Gumbel(Gumbel::default()), simulations: 16, max_depth: None };
+//! let settings = Settings { method: Method::Gumbel(Gumbel::default()), simulations: 16, max_depth: None };
 //! let roots = Roots { logits: &[0.0, 0.0], values: &[0.0], embeddings: &[5.0], legal: &[true, true] };
 //! let found = search.run(&roots, &settings, Noise::None, &mut walk)?;
 //! assert_eq!(found.actions(), [1]);
@@ -32,21 +32,21 @@
 //! ```
 
 mod inspect;
+mod method;
 mod noise;
 mod planner;
-mod policy;
 #[cfg(test)]
 mod tests;
 mod tile;
 mod tree;
 
 pub use inspect::Branch;
+pub use method::{Gumbel, Method, Puct, Settings};
 pub use noise::Noise;
 pub use planner::{Plan, Planner, PlannerOptions};
-pub use policy::{Gumbel, Policy, Puct, Settings};
 
 use crate::{Error, Result};
-use policy::sequential_halving;
+use method::sequential_halving;
 use std::ops::Range;
 use tile::{Known, Tile, spread};
 use tree::{Edge, Evaluation, Node, Trees};
@@ -67,7 +67,7 @@ pub struct Sizes {
 /// Where searches begin: n roots, at most as many as the search was made for.
 #[derive(Debug, Clone, Copy)]
 pub struct Roots<'a> {
-    /// The prior policy, `[n, A]`.
+    /// The prior, `[n, A]`.
     pub logits: &'a [f32],
     /// `[n]`.
     pub values: &'a [f32],
@@ -100,7 +100,7 @@ pub struct Expansion<'a> {
     pub discounts: &'a mut [f32],
     /// To be written: the value of the state behind it, `[n]`, for the one who moves there.
     pub values: &'a mut [f32],
-    /// To be written: the prior policy there, `[n, A]`. Of an action that cannot be taken it is `f32::MIN`, not an infinity.
+    /// To be written: the prior there, `[n, A]`. Of an action that cannot be taken it is `f32::MIN`, not an infinity.
     pub logits: &'a mut [f32],
     actions: &'a [u32],
     edges: &'a [Edge],
@@ -295,9 +295,9 @@ impl Search {
             let all = row * actions..(row + 1) * actions;
             let (legal, logits, extra) = (&roots.legal[all.clone()], &mut self.logits[all.clone()], &mut self.extra[all.clone()]);
             logits.copy_from_slice(&roots.logits[all]);
-            noise.draw(&settings.policy, row, extra);
+            noise.draw(&settings.method, row, extra);
             self.ties[row] = 0;
-            if let Policy::Puct(puct) = &settings.policy {
+            if let Method::Puct(puct) = &settings.method {
                 stir(logits, extra, noise.fraction(puct));
                 extra.fill(0.0);
                 self.ties[row] = noise.ties(row);
@@ -318,12 +318,12 @@ impl Search {
     fn prepare(&mut self, settings: &Settings) {
         self.halving.clear();
         self.factors.clear();
-        match &settings.policy {
-            Policy::Gumbel(gumbel) => {
+        match &settings.method {
+            Method::Gumbel(gumbel) => {
                 let most = gumbel.max_considered.min(self.sizes.actions);
                 (0..=most).for_each(|considered| sequential_halving(considered, settings.simulations, &mut self.halving));
             }
-            Policy::Puct(puct) => self.factors.extend((0..settings.simulations + 2).map(|visits| puct.factor(visits))),
+            Method::Puct(puct) => self.factors.extend((0..settings.simulations + 2).map(|visits| puct.factor(visits))),
         }
     }
 
@@ -331,17 +331,17 @@ impl Search {
     fn choose_at_roots(&mut self, rows: usize, settings: &Settings, done: usize) {
         let mut first = 0;
         while first < rows {
-            let considered = |search: &Self, row: usize| match &settings.policy {
-                Policy::Gumbel(gumbel) => {
+            let considered = |search: &Self, row: usize| match &settings.method {
+                Method::Gumbel(gumbel) => {
                     let considered = search.considered[row].min(gumbel.max_considered);
                     search.halving[considered * settings.simulations + done]
                 }
-                Policy::Puct(_) => 0,
+                Method::Puct(_) => 0,
             };
             first = self.take_roots(first..rows, considered);
-            match &settings.policy {
-                Policy::Puct(_) => self.roots.choose_by_puct(),
-                Policy::Gumbel(gumbel) => self.roots.choose_at_root(gumbel),
+            match &settings.method {
+                Method::Puct(_) => self.roots.choose_by_puct(),
+                Method::Gumbel(gumbel) => self.roots.choose_at_root(gumbel),
             }
             self.roots.choices().for_each(|(place, action)| self.trees.set_next(place as usize, action));
         }
@@ -404,9 +404,9 @@ impl Search {
             };
             let (root, mut found) = (self.trees.place(row, 0), evaluation.value);
             let mut place = self.trees.evaluate(row, self.edges[row], &evaluation);
-            // With no visits below it, Gumbel's policy takes the most likely action of the new node, as the tree has noted; PUCT draws among
+            // With no visits below it, Gumbel's method takes the most likely action of the new node, as the tree has noted; PUCT draws among
             // equal ones.
-            if matches!(settings.policy, Policy::Puct(_)) {
+            if matches!(settings.method, Method::Puct(_)) {
                 self.renew(settings, row, place);
             }
             loop {
@@ -431,15 +431,15 @@ impl Search {
     }
 
     fn choose_inside(&mut self, settings: &Settings) {
-        match &settings.policy {
-            Policy::Puct(_) => self.inside.choose_by_puct(),
-            Policy::Gumbel(gumbel) => self.inside.choose_inside(gumbel),
+        match &settings.method {
+            Method::Puct(_) => self.inside.choose_by_puct(),
+            Method::Gumbel(gumbel) => self.inside.choose_inside(gumbel),
         }
         self.inside.choices().for_each(|(place, action)| self.trees.set_next(place as usize, action));
         self.inside.clear();
     }
 
-    /// Writes what was found: visits, values, the policy to learn and the action to take.
+    /// Writes what was found: visits, values, what the prior is to become and the action to take.
     fn conclude(&mut self, rows: usize, settings: &Settings, noise: Noise) {
         let actions = self.sizes.actions;
         for row in 0..rows {
@@ -450,17 +450,17 @@ impl Search {
             self.q[all.clone()].copy_from_slice(&q[..actions]);
             let to = &mut self.visits[all.clone()];
             to.iter_mut().zip(visits).for_each(|(to, n)| *to = *n as u32);
-            if let Policy::Puct(puct) = &settings.policy {
+            if let Method::Puct(puct) = &settings.method {
                 self.actions[row] = noise.act(puct, row, to) as u32;
                 self.weights[all].iter_mut().zip(visits).for_each(|(to, n)| *to = n / settings.simulations as f32);
             }
         }
-        if let Policy::Gumbel(gumbel) = &settings.policy {
+        if let Method::Gumbel(gumbel) = &settings.method {
             self.conclude_gumbel(rows, gumbel);
         }
     }
 
-    /// The best of the most visited actions, and the improved policy.
+    /// The best of the most visited actions, and the improved prior.
     fn conclude_gumbel(&mut self, rows: usize, gumbel: &Gumbel) {
         let actions = self.sizes.actions;
         let mut first = 0;
@@ -491,7 +491,7 @@ fn known(node: &Node, place: usize, factors: &[f32], ties: u32) -> Known {
     Known { place: place as u32, raw: node.raw, value: node.value, factor, considered: 0.0, ties }
 }
 
-/// Mixes noise into a policy that is given by its logits.
+/// Mixes noise into a prior that is given by its logits.
 fn stir(logits: &mut [f32], noise: &[f32], fraction: f32) {
     if fraction == 0.0 {
         return;
@@ -535,7 +535,7 @@ impl<'a> Found<'a> {
         &self.search.visits[self.range(row)]
     }
 
-    /// The policy that a network is to learn, `[A]`: PUCT's shares of visits, or Gumbel's improved policy.
+    /// What a network is to learn as its prior, `[A]`: PUCT's shares of visits, or Gumbel's improved prior.
     pub fn weights(&self, row: usize) -> &'a [f32] {
         &self.search.weights[self.range(row)]
     }

@@ -1,6 +1,6 @@
 //! What is random at the roots: addressed, so that no root's numbers depend on the others of a batch.
 
-use super::policy::{Policy, Puct};
+use super::method::{Method, Puct};
 use crate::random::{Random, categorical};
 use crate::{Error, Result};
 use std::ops::Range;
@@ -44,15 +44,15 @@ impl Noise<'_> {
     }
 
     /// Writes the numbers of a root, one for each action.
-    pub(super) fn draw(&self, policy: &Policy, row: usize, to: &mut [f32]) {
-        match (self, policy) {
+    pub(super) fn draw(&self, method: &Method, row: usize, to: &mut [f32]) {
+        match (self, method) {
             (Self::None, _) => to.fill(0.0),
             (Self::Given(values), _) => to.copy_from_slice(&values[row * to.len()..(row + 1) * to.len()]),
-            (Self::Rows(addresses), Policy::Gumbel(_)) => {
+            (Self::Rows(addresses), Method::Gumbel(_)) => {
                 addresses[row].stream("gumbel").fill_uniform(0, to);
                 to.iter_mut().for_each(|u| *u = gumbel(*u));
             }
-            (Self::Rows(addresses), Policy::Puct(puct)) => dirichlet(addresses[row].stream("dirichlet"), puct.dirichlet_alpha.into(), to),
+            (Self::Rows(addresses), Method::Puct(puct)) => dirichlet(addresses[row].stream("dirichlet"), puct.dirichlet_alpha.into(), to),
         }
     }
 
@@ -142,7 +142,7 @@ mod tests {
     fn gumbel_numbers_have_their_mean_and_variance_and_are_finite() {
         let mut values = vec![0.0; 40_000];
         let rows = [Random::new(1)];
-        Noise::Rows(&rows).draw(&Policy::Gumbel(Default::default()), 0, &mut values);
+        Noise::Rows(&rows).draw(&Method::Gumbel(Default::default()), 0, &mut values);
         let (mean, variance) = moments(&values.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
         assert!((mean - 0.577_216).abs() < 0.03 && (variance - std::f64::consts::PI.powi(2) / 6.0).abs() < 0.06, "{mean} {variance}");
         assert!(gumbel(0.0).is_finite() && gumbel(1.0 - 1.0 / 16_777_216.0).is_finite());

@@ -41,7 +41,7 @@ pub struct PlannerOptions {
 /// use candle_models::ops::Activation;
 /// use candle_models::prelude::*;
 /// use candle_models::random::Random;
-/// use candle_models::search::{Gumbel, Noise, Planner, PlannerOptions, Policy, Settings};
+/// use candle_models::search::{Gumbel, Noise, Planner, PlannerOptions, Method, Settings};
 /// use std::sync::Arc;
 ///
 /// /// Four values of a board to eight of an embedding; three actions.
@@ -87,7 +87,7 @@ pub struct PlannerOptions {
 /// let heads = [linear("dynamics", 11, 8)?, linear("reward", 8, 1)?, linear("next.logits", 8, 3)?, linear("next.value", 8, 1)?];
 /// let recurrent = Arc::new(Network::of(("recurrent", &()), signature, &Device::Cpu, Recurrent(one_hot, heads))?);
 ///
-/// let search = Settings { policy: Policy::Gumbel(Gumbel::default()), simulations: 20, max_depth: None };
+/// let search = Settings { method: Method::Gumbel(Gumbel::default()), simulations: 20, max_depth: None };
 /// let options = PlannerOptions { batch: 2, search, discount: -1.0, place: Placement::cpu(1) };
 /// let mut planner = Planner::new(initial, recurrent, &options)?;
 /// planner.floats_mut("board", 0)?.copy_from_slice(&[1.0, 0.0, 0.0, 0.0]);
@@ -356,7 +356,7 @@ impl<'a> Plan<'a> {
         search.found().visits(row)
     }
 
-    /// The policy that a network is to learn, `[A]`.
+    /// What a network is to learn as its prior, `[A]`.
     pub fn weights(&self, row: usize) -> &'a [f32] {
         let (search, row) = self.search(row);
         search.found().weights(row)
@@ -377,7 +377,7 @@ impl<'a> Plan<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Gumbel, Policy, Puct};
+    use super::super::{Gumbel, Method, Puct};
     use super::*;
     use crate::exec::Executor;
     use crate::exec::program::Output;
@@ -441,8 +441,8 @@ mod tests {
         (Arc::new(initial), Arc::new(recurrent))
     }
 
-    fn options(batch: usize, policy: Policy, threads: usize) -> PlannerOptions {
-        let search = Settings { policy, simulations: 15, max_depth: None };
+    fn options(batch: usize, method: Method, threads: usize) -> PlannerOptions {
+        let search = Settings { method, simulations: 15, max_depth: None };
         PlannerOptions { batch, search, discount: -1.0, place: Placement::cpu(threads) }
     }
 
@@ -454,9 +454,9 @@ mod tests {
         (0..games as u64).map(|game| Random::new(13).at(game)).collect()
     }
 
-    fn planner(batch: usize, policy: Policy, threads: usize) -> Planner {
+    fn planner(batch: usize, method: Method, threads: usize) -> Planner {
         let (initial, recurrent) = networks();
-        let mut planner = Planner::new(initial, recurrent, &options(batch, policy, threads)).unwrap();
+        let mut planner = Planner::new(initial, recurrent, &options(batch, method, threads)).unwrap();
         for game in 0..batch {
             planner.floats_mut("board", game).unwrap().copy_from_slice(&board(game));
             planner.legal_mut(game).unwrap()[game % ACTIONS] = !game.is_multiple_of(4);
@@ -465,7 +465,7 @@ mod tests {
     }
 
     /// What the search finds with the networks run on tensors, row by row.
-    fn on_tensors(game: usize, policy: Policy, noise: Random) -> (u32, Vec<u32>, f32) {
+    fn on_tensors(game: usize, method: Method, noise: Random) -> (u32, Vec<u32>, f32) {
         let (initial, recurrent) = networks();
         let tensor = |values: &[f32]| Tensor::from_slice(values, (1, values.len()), &Device::Cpu).unwrap();
         let vector = |tensors: &NamedTensors, name: &str| tensors.get(name).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
@@ -484,7 +484,7 @@ mod tests {
         legal[game % ACTIONS] = !game.is_multiple_of(4);
         let (logits, values, embeddings) = (vector(&root, "logits"), vector(&root, "value"), vector(&root, "embedding"));
         let roots = Roots { logits: &logits, values: &values, embeddings: &embeddings, legal: &legal };
-        let settings = options(1, policy, 1).search;
+        let settings = options(1, method, 1).search;
         let mut search = Search::new(Sizes { batch: 1, simulations: 15, actions: ACTIONS, embedding: WIDTH }).unwrap();
         let found = search.run(&roots, &settings, Noise::Rows(&[noise]), &mut model).unwrap();
         (found.actions()[0], found.visits(0).to_vec(), found.values()[0])
@@ -493,14 +493,14 @@ mod tests {
     #[test]
     fn plans_are_those_of_the_search_on_any_number_of_threads() {
         const GAMES: usize = 21;
-        for policy in [Policy::Gumbel(Gumbel::default()), Policy::Puct(Puct::default())] {
+        for method in [Method::Gumbel(Gumbel::default()), Method::Puct(Puct::default())] {
             let noise = addresses(GAMES);
-            let mut one = planner(GAMES, policy, 1);
-            let mut three = planner(GAMES, policy, 3);
+            let mut one = planner(GAMES, method, 1);
+            let mut three = planner(GAMES, method, 3);
             assert_eq!((one.lanes.len(), three.lanes.len()), (1, 3));
             let (one, three) = (one.plan(Noise::Rows(&noise)).unwrap(), three.plan(Noise::Rows(&noise)).unwrap());
             for (game, address) in noise.iter().enumerate() {
-                let (action, visits, value) = on_tensors(game, policy, *address);
+                let (action, visits, value) = on_tensors(game, method, *address);
                 for plan in [&one, &three] {
                     assert_eq!((plan.action(game), plan.visits(game)), (action, &visits[..]), "game {game}");
                     assert!((plan.value(game) - value).abs() < 1e-5, "game {game}");
@@ -515,7 +515,7 @@ mod tests {
 
     #[test]
     fn a_networks_memory_lasts_from_plan_to_plan_until_a_reset() {
-        let mut planner = planner(2, Policy::Puct(Puct::default()), 1);
+        let mut planner = planner(2, Method::Puct(Puct::default()), 1);
         let values = |planner: &mut Planner| {
             let plan = planner.plan(Noise::None).unwrap();
             [plan.value(0), plan.value(1)]
@@ -530,15 +530,15 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_named() {
-        let policy = Policy::Gumbel(Gumbel::default());
+        let method = Method::Gumbel(Gumbel::default());
         let (initial, recurrent) = networks();
         let message = |initial: &Arc<dyn Model>, recurrent: &Arc<dyn Model>, options: &PlannerOptions| {
             Planner::new(initial.clone(), recurrent.clone(), options).err().unwrap().to_string()
         };
-        let right = options(2, policy, 1);
+        let right = options(2, method, 1);
         let other = message(&initial, &initial, &right);
         assert_eq!(other, "tensor embedding: expected F32 among the inputs of the recurrent network, found none of that name");
-        assert_eq!(message(&initial, &recurrent, &options(0, policy, 1)), "config: batch: expected at least 1, found 0");
+        assert_eq!(message(&initial, &recurrent, &options(0, method, 1)), "config: batch: expected at least 1, found 0");
         let infinite = PlannerOptions { discount: f32::NAN, ..right };
         assert_eq!(message(&initial, &recurrent, &infinite), "config: discount: expected a finite number, found NaN");
 
@@ -554,7 +554,7 @@ mod tests {
         planner.legal_mut(1).unwrap().fill(false);
         assert_eq!(planner.plan(Noise::None).err().unwrap().to_string(), "root 1: no action is legal");
 
-        let mut two = self::planner(20, policy, 2);
+        let mut two = self::planner(20, method, 2);
         two.legal_mut(15).unwrap().fill(false);
         assert_eq!(two.plan(Noise::None).err().unwrap().to_string(), "root 15: no action is legal");
     }

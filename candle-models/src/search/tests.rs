@@ -102,8 +102,8 @@ fn all(found: &Found, row: usize) -> (u32, u32, Vec<u32>, Vec<u32>, Vec<u32>, Br
     (found.actions()[row], found.values()[row].to_bits(), found.visits(row).to_vec(), weights, q, found.tree(row))
 }
 
-fn both_policies() -> [Policy; 2] {
-    [Policy::Gumbel(Gumbel::default()), Policy::Puct(Puct::default())]
+fn both_methods() -> [Method; 2] {
+    [Method::Gumbel(Gumbel::default()), Method::Puct(Puct::default())]
 }
 
 #[derive(Deserialize)]
@@ -117,7 +117,7 @@ struct Case {
     game: Game,
     simulations: usize,
     max_depth: Option<usize>,
-    policy: Policy,
+    method: Method,
     noise: Vec<Vec<f32>>,
     expected: Expected,
 }
@@ -143,10 +143,10 @@ fn searches_are_those_of_mctx_node_by_node() {
     };
     assert_eq!(golden.cases.len(), 11);
     for (number, case) in golden.cases.iter().enumerate() {
-        let Case { game, simulations, max_depth, policy, noise, expected } = case;
+        let Case { game, simulations, max_depth, method, noise, expected } = case;
         let states: Vec<u32> = (0..noise.len() as u32).collect();
         let mut search = Search::new(game.sizes(states.len(), *simulations)).unwrap();
-        let settings = Settings { policy: *policy, simulations: *simulations, max_depth: *max_depth };
+        let settings = Settings { method: *method, simulations: *simulations, max_depth: *max_depth };
         let found = search.run(&game.roots(&states).roots(), &settings, Noise::Given(&noise.concat()), &mut &*game).unwrap();
         close("values", found.values(), &expected.values);
         if let Some(actions) = &expected.actions {
@@ -186,7 +186,7 @@ fn a_bandit_is_searched_as_published() {
     };
     let mut search = Search::new(Sizes { batch: 1, simulations: 17, actions: 4, embedding: 0 }).unwrap();
     let gumbel = Gumbel { value_scale: 0.05, maxvisit_init: 60.0, ..Gumbel::default() };
-    let settings = Settings { policy: Policy::Gumbel(gumbel), simulations: 17, max_depth: Some(3) };
+    let settings = Settings { method: Method::Gumbel(gumbel), simulations: 17, max_depth: Some(3) };
     let roots = Roots { logits: &[0.0, -1.0, 2.0, 3.0], values: &[-5.0], embeddings: &[], legal: &[false, true, true, false] };
     let found = search.run(&roots, &settings, Noise::None, &mut bandit).unwrap();
     assert_eq!((found.visits(0), found.actions()), (&[0, 9, 8, 0][..], &[1][..]));
@@ -250,7 +250,7 @@ impl Naive {
         best(actions.filter(|a| legal.is_none_or(|legal| legal[*a])), score)
     }
 
-    /// The logits of the improved policy.
+    /// The logits of the improved prior.
     fn improved(&self, gumbel: &Gumbel) -> Vec<f64> {
         let actions = 0..self.logits.len();
         let prior = self.prior();
@@ -267,8 +267,8 @@ impl Naive {
     }
 
     fn gumbel_inside(&self, gumbel: &Gumbel) -> usize {
-        let policy = softmax(&self.improved(gumbel));
-        best(0..policy.len(), |a| policy[a] - self.n(a) / (1.0 + self.found.len() as f64))
+        let method = softmax(&self.improved(gumbel));
+        best(0..method.len(), |a| method[a] - self.n(a) / (1.0 + self.found.len() as f64))
     }
 
     /// The best of the legal actions with so many visits.
@@ -278,14 +278,14 @@ impl Naive {
     }
 
     /// A simulation below it, by that action: what it found.
-    fn simulate(&mut self, game: &Game, policy: &Policy, action: usize) -> f64 {
+    fn simulate(&mut self, game: &Game, method: &Method, action: usize) -> f64 {
         let behind = match &mut self.children[action] {
             Some(child) => {
-                let action = match policy {
-                    Policy::Puct(puct) => child.puct(puct, None),
-                    Policy::Gumbel(gumbel) => child.gumbel_inside(gumbel),
+                let action = match method {
+                    Method::Puct(puct) => child.puct(puct, None),
+                    Method::Gumbel(gumbel) => child.gumbel_inside(gumbel),
                 };
-                let found = child.simulate(game, policy, action);
+                let found = child.simulate(game, method, action);
                 child.reward + child.discount * found
             }
             none => {
@@ -317,9 +317,9 @@ fn searches_agree_with_a_naive_reference() {
     for seed in 0..40 {
         let (simulations, actions) = (10 + seed as usize, 2 + seed as usize % 5);
         let game = Game { seed, states: 40, actions, players: 1 + seed % 2, masks: seed % 3 == 0 };
-        for policy in both_policies() {
+        for method in both_methods() {
             let mut search = Search::new(game.sizes(3, simulations)).unwrap();
-            let settings = Settings { policy, simulations, max_depth: None };
+            let settings = Settings { method, simulations, max_depth: None };
             let found = search.run(&game.roots(&[0, 1, 2]).roots(), &settings, Noise::None, &mut &game).unwrap();
             for state in 0..3 {
                 let legal = game.legal(state);
@@ -329,17 +329,17 @@ fn searches_agree_with_a_naive_reference() {
                 let mut halving = Vec::new();
                 sequential_halving(legal.iter().filter(|l| **l).count().min(16), simulations, &mut halving);
                 for considered in halving {
-                    let action = match &policy {
-                        Policy::Puct(puct) => naive.puct(puct, Some(&legal)),
-                        Policy::Gumbel(gumbel) => naive.gumbel_at_root(gumbel, &legal, considered.into()),
+                    let action = match &method {
+                        Method::Puct(puct) => naive.puct(puct, Some(&legal)),
+                        Method::Gumbel(gumbel) => naive.gumbel_at_root(gumbel, &legal, considered.into()),
                     };
-                    naive.simulate(&game, &policy, action);
+                    naive.simulate(&game, &method, action);
                 }
                 let visits: Vec<u32> = (0..actions).map(|a| naive.n(a) as u32).collect();
                 let row = state as usize;
                 assert_eq!(found.visits(row), visits, "seed {seed}, root {state}");
                 assert!((f64::from(found.values()[row]) - naive.value()).abs() < 1e-5, "seed {seed}, root {state}");
-                if let Policy::Gumbel(gumbel) = &policy {
+                if let Method::Gumbel(gumbel) = &method {
                     let most = visits.iter().copied().max().unwrap();
                     assert_eq!(found.actions()[row] as usize, naive.gumbel_at_root(gumbel, &legal, most.into()));
                 }
@@ -350,14 +350,14 @@ fn searches_agree_with_a_naive_reference() {
 
 #[test]
 fn a_row_of_a_batch_is_the_row_alone_and_arrays_are_used_again() {
-    for (policy, masks) in both_policies().into_iter().flat_map(|policy| [(policy, false), (policy, true)]) {
+    for (method, masks) in both_methods().into_iter().flat_map(|method| [(method, false), (method, true)]) {
         let game = Game { seed: 9, states: 60, actions: 5, players: 2, masks };
         let states: Vec<u32> = (0..37).collect();
         let addresses: Vec<Random> = states.iter().map(|state| Random::new(4).at(u64::from(*state))).collect();
-        let settings = Settings { policy, simulations: 21, max_depth: None };
+        let settings = Settings { method, simulations: 21, max_depth: None };
         // With room for more of everything, and used before.
         let mut large = Search::new(game.sizes(150, 64)).unwrap();
-        let other = Settings { policy: both_policies()[usize::from(masks)], simulations: 64, max_depth: Some(4) };
+        let other = Settings { method: both_methods()[usize::from(masks)], simulations: 64, max_depth: Some(4) };
         let more: Vec<u32> = (0..150).map(|i| i % 60).collect();
         large.run(&game.roots(&more).roots(), &other, Noise::None, &mut &game).unwrap();
         let found = large.run(&game.roots(&states).roots(), &settings, Noise::Rows(&addresses), &mut &game).unwrap();
@@ -371,7 +371,7 @@ fn a_row_of_a_batch_is_the_row_alone_and_arrays_are_used_again() {
 
 #[test]
 fn visits_add_up_and_only_legal_actions_are_taken() {
-    for policy in both_policies() {
+    for method in both_methods() {
         for seed in 0..20 {
             let game = Game { seed, states: 30, actions: 1 + seed as usize % 20, players: 2, masks: true };
             let states: Vec<u32> = (0..30).collect();
@@ -379,7 +379,7 @@ fn visits_add_up_and_only_legal_actions_are_taken() {
             let simulations = 1 + seed as usize * 3;
             let max_depth = (seed % 4 > 0).then_some(seed as usize % 4);
             let mut search = Search::new(game.sizes(30, simulations)).unwrap();
-            let settings = Settings { policy, simulations, max_depth };
+            let settings = Settings { method, simulations, max_depth };
             let found = search.run(&game.roots(&states).roots(), &settings, Noise::Rows(&addresses), &mut &game).unwrap();
             for (row, state) in states.iter().enumerate() {
                 let (legal, visits, weights) = (game.legal(*state), found.visits(row), found.weights(row));
@@ -413,8 +413,8 @@ fn deep_games_of_equal_actions_are_searched_evenly() {
     let rows: Vec<Random> = (0..300).map(|i| Random::new(6).at(i)).collect();
     let mut search = Search::new(Sizes { batch: 300, simulations: 1, actions: 3, embedding: 0 }).unwrap();
     let roots = Roots { logits: &[0.0; 900], values: &[0.0; 300], embeddings: &[], legal: &[true; 900] };
-    for policy in [Policy::Puct(Puct { dirichlet_fraction: 0.0, ..Puct::default() }), Policy::Gumbel(Gumbel::default())] {
-        let settings = Settings { policy, simulations: 1, max_depth: None };
+    for method in [Method::Puct(Puct { dirichlet_fraction: 0.0, ..Puct::default() }), Method::Gumbel(Gumbel::default())] {
+        let settings = Settings { method, simulations: 1, max_depth: None };
         let found = search.run(&roots, &settings, Noise::Rows(&rows), &mut nothing).unwrap();
         let mut counts = [0; 3];
         found.actions().iter().for_each(|action| counts[*action as usize] += 1);
@@ -425,7 +425,7 @@ fn deep_games_of_equal_actions_are_searched_evenly() {
 #[test]
 fn what_is_wrong_is_named() {
     let game = Game { seed: 1, states: 10, actions: 2, players: 1, masks: false };
-    let settings = Settings { policy: both_policies()[0], simulations: 4, max_depth: None };
+    let settings = Settings { method: both_methods()[0], simulations: 4, max_depth: None };
     let roots = game.roots(&[0, 1]);
     let roots = roots.roots();
     let mut search = Search::new(game.sizes(2, 4)).unwrap();
@@ -471,7 +471,7 @@ fn what_is_wrong_is_named() {
 #[test]
 fn the_tree_is_shown_with_all_its_nodes() {
     let game = Game { seed: 3, states: 30, actions: 3, players: 2, masks: false };
-    let settings = Settings { policy: both_policies()[0], simulations: 20, max_depth: None };
+    let settings = Settings { method: both_methods()[0], simulations: 20, max_depth: None };
     let mut search = Search::new(game.sizes(1, 20)).unwrap();
     let found = search.run(&game.roots(&[7]).roots(), &settings, Noise::None, &mut &game).unwrap();
     let tree = found.tree(0);

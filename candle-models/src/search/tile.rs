@@ -3,7 +3,7 @@
 //! A search has many nodes whose next action is to be found and few actions at each: the values of an edge lie side by side for all nodes of
 //! a tile, so every sum over actions is a loop without dependencies over nodes, and a node's result depends on its own values alone.
 
-use super::policy::Gumbel;
+use super::method::Gumbel;
 use crate::ops::simd::{self, kernel};
 use pulp::Simd;
 
@@ -25,7 +25,7 @@ pub(super) struct Known {
     pub value: f32,
     /// What stands before the prior in PUCT.
     pub factor: f32,
-    /// Of a root of Gumbel's policy: the visits that an action must have to be considered.
+    /// Of a root of Gumbel's method: the visits that an action must have to be considered.
     pub considered: f32,
     /// What breaks ties: 0 where the lower action wins.
     pub ties: u32,
@@ -38,7 +38,7 @@ pub(super) struct Tile {
     edges: Vec<Lane>,
     /// `[A]`: at roots Gumbel's numbers, or negative infinity where an action is not legal; zeros elsewhere.
     extra: Vec<Lane>,
-    /// `[A]`: the logits of the improved policy, or the prior before it is divided by its sum.
+    /// `[A]`: the logits of the improved prior, or the prior before it is divided by its sum.
     work: Vec<Lane>,
     known: [Lane; 4],
     ties: [u32; LANES],
@@ -91,7 +91,7 @@ impl Tile {
         self.places.iter().copied().zip(self.chosen).take(self.len)
     }
 
-    /// The improved policy's logits at a node, after a choice by Gumbel's policy.
+    /// The improved prior's logits at a node, after a choice by Gumbel's method.
     pub fn improved(&self, lane: usize) -> impl Iterator<Item = f32> + Clone {
         self.work.iter().map(move |work| work[lane])
     }
@@ -101,7 +101,7 @@ impl Tile {
         puct(self);
     }
 
-    /// The action whose visits lag farthest behind the improved policy.
+    /// The action whose visits lag farthest behind the improved prior.
     pub fn choose_inside(&mut self, gumbel: &Gumbel) {
         gumbel_inside(self, gumbel);
     }
@@ -111,7 +111,7 @@ impl Tile {
         gumbel_root(self, gumbel);
     }
 
-    /// Writes the logits of the improved policy, prior and transformed values, to `work`; returns the visits of all edges.
+    /// Writes the logits of the improved prior, prior and transformed values, to `work`; returns the visits of all edges.
     #[inline(always)]
     fn improve<S: Simd>(&mut self, gumbel: &Gumbel) -> Lane {
         let (actions, len) = (self.actions, self.lanes());
@@ -345,16 +345,16 @@ mod tests {
     }
 
     #[test]
-    fn completed_values_and_the_improved_policy_are_the_published_ones() {
+    fn completed_values_and_the_improved_prior_are_the_published_ones() {
         let gumbel = Gumbel::default();
         let mut tile = tile(&[2.0, 1.0, 0.0], &[1.0, 0.0, 0.0], &[0.0; 3], Known { raw: 0.5, ..Known::default() });
         tile.choose_inside(&gumbel);
-        // The scores, from what is left of them: the improved policy before it is divided by its sum.
+        // The scores, from what is left of them: the improved prior before it is divided by its sum.
         let weights: Vec<f32> = tile.improved(0).collect();
         let sum: f32 = weights.iter().sum();
-        let policy: Vec<f32> = weights.iter().map(|w| w / sum).collect();
-        for (found, expected) in policy.iter().zip([0.926_106, 0.005_109, 0.068_785]) {
-            assert!((found - expected).abs() < 1e-6, "{policy:?}");
+        let method: Vec<f32> = weights.iter().map(|w| w / sum).collect();
+        for (found, expected) in method.iter().zip([0.926_106, 0.005_109, 0.068_785]) {
+            assert!((found - expected).abs() < 1e-6, "{method:?}");
         }
         assert_eq!(chosen(&tile), 0, "scores .426106, -.244891, .068785");
         tile.choose_at_root(&gumbel);

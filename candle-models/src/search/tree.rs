@@ -134,7 +134,7 @@ impl Trees {
         }
         let (past, prior) = self.edges[place * 3 * self.actions..][..3 * self.actions].split_at_mut(2 * self.actions);
         past.fill(0.0);
-        // A shift of all logits changes no policy, and their exponentials must not overflow.
+        // A shift of all logits changes no prior, and their exponentials must not overflow.
         prior.iter_mut().zip(logits).for_each(|(to, logit)| *to = (*logit - most).max(f32::MIN));
         self.children[place * self.actions..][..self.actions].fill(0);
         best

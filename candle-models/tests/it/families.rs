@@ -373,7 +373,7 @@ fn a_family_that_is_not_registered_is_answered_with_those_that_are() {
     let manifest = Manifest::new("poker", &serde_json::json!({ "hidden": 3 })).unwrap();
     fs::write(root.path().join(CONFIG), serde_json::to_vec(&manifest).unwrap()).unwrap();
     let bundle = Bundle::open(root.path()).unwrap();
-    let expected = format!("{}: family: expected one of [policy, beam, agent], found poker", root.path().join(CONFIG).display());
+    let expected = format!("{}: family: expected one of [policy, beam, agent, muzero], found poker", root.path().join(CONFIG).display());
     let registry = families::shipped();
     assert_eq!(registry.load(&bundle).err().unwrap().to_string(), expected);
     assert_eq!(registry.parameters(&bundle).unwrap_err().to_string(), expected);

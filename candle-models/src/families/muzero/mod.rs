@@ -11,13 +11,13 @@
 //! use candle_models::nn::Params;
 //! use candle_models::random::Random;
 //! use candle_models::engine::Placement;
-//! use candle_models::search::{Gumbel, Noise, Planner, PlannerOptions, Policy, Settings};
+//! use candle_models::search::{Gumbel, Noise, Planner, PlannerOptions, Method, Settings};
 //! use std::sync::Arc;
 //!
 //! # fn main() -> candle_models::Result<()> {
 //! let config = MuZeroConfig::default(); // four numbers, two actions
 //! let MuZero { initial, recurrent } = MuZero::new(&config, &Params::init(Random::new(1), &candle_models::candle_core::Device::Cpu))?;
-//! let search = Settings { policy: Policy::Gumbel(Gumbel::default()), simulations: 8, max_depth: None };
+//! let search = Settings { method: Method::Gumbel(Gumbel::default()), simulations: 8, max_depth: None };
 //! let options = PlannerOptions { batch: 1, search, discount: config.discount(), place: Placement::cpu(1) };
 //! let mut planner = Planner::new(Arc::new(initial), Arc::new(recurrent), &options)?;
 //! planner.floats_mut("state", 0)?.copy_from_slice(&[0.0, 0.1, -0.1, 0.0]);

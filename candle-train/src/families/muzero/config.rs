@@ -6,7 +6,7 @@ use crate::trainer::TrainerConfig;
 use candle_envs::Spec;
 use candle_models::agent::Component;
 use candle_models::muzero::{MuZeroConfig, NetworkConfig, Support};
-use candle_models::search::{Gumbel, Policy, Puct, Settings};
+use candle_models::search::{Gumbel, Method, Puct, Settings};
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -47,11 +47,11 @@ pub enum Search {
 impl Search {
     /// Its settings with the usual constants.
     pub fn settings(self, simulations: usize) -> Settings {
-        let policy = match self {
-            Self::Gumbel => Policy::Gumbel(Gumbel::default()),
-            Self::Puct => Policy::Puct(Puct::default()),
+        let method = match self {
+            Self::Gumbel => Method::Gumbel(Gumbel::default()),
+            Self::Puct => Method::Puct(Puct::default()),
         };
-        Settings { policy, simulations, max_depth: None }
+        Settings { method, simulations, max_depth: None }
     }
 }
 

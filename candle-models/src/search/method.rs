@@ -1,4 +1,4 @@
-//! How a search chooses: the constants of both policies, and what a run is told.
+//! How a search chooses: the constants of both methods, and what a run is told.
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -6,22 +6,22 @@ use serde::{Deserialize, Serialize};
 /// How actions are chosen inside the tree and at its root.
 ///
 /// ```
-/// use candle_models::search::{Gumbel, Policy};
+/// use candle_models::search::{Gumbel, Method};
 ///
-/// let policy: Policy = serde_json::from_str(r#"{"kind": "gumbel", "max_considered": 4}"#)?;
-/// assert_eq!(policy, Policy::Gumbel(Gumbel { max_considered: 4, ..Gumbel::default() }));
+/// let method: Method = serde_json::from_str(r#"{"kind": "gumbel", "max_considered": 4}"#)?;
+/// assert_eq!(method, Method::Gumbel(Gumbel { max_considered: 4, ..Gumbel::default() }));
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Policy {
+pub enum Method {
     /// MuZero's (Schrittwieser et al. 2020, appendix B).
     Puct(Puct),
-    /// Gumbel MuZero's (Danihelka et al., "Policy improvement by planning with Gumbel", 2022): better with few simulations.
+    /// Gumbel MuZero's (Danihelka et al. 2022): better with few simulations.
     Gumbel(Gumbel),
 }
 
-/// Upper confidence bounds with the prior policy, noise from a Dirichlet distribution at the root, actions in proportion to visits.
+/// Upper confidence bounds with the prior, noise from a Dirichlet distribution at the root, actions in proportion to visits.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Puct {
@@ -51,7 +51,7 @@ impl Puct {
     }
 }
 
-/// Actions drawn without replacement and sorted out by sequential halving at the root; below it, visits that follow the improved policy.
+/// Actions drawn without replacement and sorted out by sequential halving at the root; below it, visits that follow the improved prior.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gumbel {
@@ -76,7 +76,7 @@ impl Default for Gumbel {
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// How actions are chosen.
-    pub policy: Policy,
+    pub method: Method,
     /// Simulations from every root: calls of the model.
     pub simulations: usize,
     /// Edges from the root to the deepest node; by default as many as there are simulations. A simulation that reaches the bottom evaluates
@@ -94,15 +94,15 @@ impl Settings {
         let check = |field: &str, right: bool, reason: &str| if right { Ok(()) } else { Err(Error::config(field, reason)) };
         check("simulations", self.simulations > 0, "expected at least 1, found 0")?;
         check("max_depth", self.max_depth != Some(0), "expected at least 1, found 0")?;
-        match &self.policy {
-            Policy::Puct(p) => {
+        match &self.method {
+            Method::Puct(p) => {
                 check("dirichlet_fraction", (0.0..=1.0).contains(&p.dirichlet_fraction), "expected a number from 0 to 1")?;
                 check("dirichlet_alpha", p.dirichlet_alpha > 0.0 && p.dirichlet_alpha.is_finite(), "expected a number above 0")?;
                 check("pb_c_init", p.pb_c_init >= 0.0 && p.pb_c_init.is_finite(), "expected a number from 0 on")?;
                 check("pb_c_base", p.pb_c_base > 0.0 && p.pb_c_base.is_finite(), "expected a number above 0")?;
                 check("temperature", p.temperature >= 0.0 && p.temperature.is_finite(), "expected a number from 0 on")
             }
-            Policy::Gumbel(g) => {
+            Method::Gumbel(g) => {
                 check("max_considered", g.max_considered > 0, "expected at least 1, found 0")?;
                 check("value_scale", g.value_scale >= 0.0 && g.value_scale.is_finite(), "expected a number from 0 on")?;
                 check("maxvisit_init", g.maxvisit_init >= 0.0 && g.maxvisit_init.is_finite(), "expected a number from 0 on")
@@ -153,14 +153,14 @@ mod tests {
 
     #[test]
     fn settings_out_of_range_name_the_field() {
-        let message = |policy, simulations, max_depth| Settings { policy, simulations, max_depth }.validate().unwrap_err().to_string();
-        let [puct, gumbel] = [Policy::Puct(Puct::default()), Policy::Gumbel(Gumbel::default())];
-        assert!(Settings { policy: puct, simulations: 1, max_depth: Some(1) }.validate().is_ok());
+        let message = |method, simulations, max_depth| Settings { method, simulations, max_depth }.validate().unwrap_err().to_string();
+        let [puct, gumbel] = [Method::Puct(Puct::default()), Method::Gumbel(Gumbel::default())];
+        assert!(Settings { method: puct, simulations: 1, max_depth: Some(1) }.validate().is_ok());
         assert_eq!(message(puct, 0, None), "config: simulations: expected at least 1, found 0");
         assert_eq!(message(gumbel, 1, Some(0)), "config: max_depth: expected at least 1, found 0");
-        let cold = Policy::Puct(Puct { temperature: f32::NAN, ..Puct::default() });
+        let cold = Method::Puct(Puct { temperature: f32::NAN, ..Puct::default() });
         assert_eq!(message(cold, 1, None), "config: temperature: expected a number from 0 on");
-        let none = Policy::Gumbel(Gumbel { max_considered: 0, ..Gumbel::default() });
+        let none = Method::Gumbel(Gumbel { max_considered: 0, ..Gumbel::default() });
         assert_eq!(message(none, 1, None), "config: max_considered: expected at least 1, found 0");
     }
 
