@@ -68,7 +68,7 @@ pub fn play_games<B: Board>(player: &mut impl Player<B>, opponent: &mut impl Pla
     let mut open: Vec<Game<B>> = (0..games).map(|i| Game { board: start(), first: i % 2 }).collect();
     let (mut wins, mut draws) = ([0; 2], 0);
     while !open.is_empty() {
-        for who in 0..2 {
+        for (who, won) in wins.iter_mut().enumerate() {
             let classes = {
                 let boards: Vec<B> = open.iter().filter(|game| game.mover() == who).map(|game| game.board.clone()).collect();
                 if who == 0 { chosen(player, &boards)? } else { chosen(opponent, &boards)? }
@@ -77,7 +77,7 @@ pub fn play_games<B: Board>(player: &mut impl Player<B>, opponent: &mut impl Pla
             open.retain_mut(|game| {
                 let Some(class) = (game.mover() == who).then(|| classes.next()).flatten() else { return true };
                 let step = game.board.play(class);
-                wins[who] += usize::from(step.reward > 0.0);
+                *won += usize::from(step.reward > 0.0);
                 draws += usize::from(step.terminated && step.reward == 0.0);
                 !step.terminated
             });
