@@ -88,7 +88,7 @@ def run(case):
     common = dict(params=(), rng_key=key, root=root, recurrent_fn=recurrent, num_simulations=case["simulations"],
                   invalid_actions=illegal[at].astype(jnp.int32), max_depth=case["max_depth"])
     shape = (ROOTS, case["actions"])
-    policy = dict(case["policy"])
+    policy = dict(case["method"])
     if policy.pop("kind") == "gumbel":
         noise = jax.random.gumbel(jax.random.split(key)[1], shape, jnp.float32)
         transform = functools.partial(mctx.qtransform_completed_by_mix_value, value_scale=policy["value_scale"],
@@ -109,7 +109,7 @@ def run(case):
         "node_visits": integers(tree.node_visits),
         "node_values": shortest(tree.node_values),
     }
-    if case["policy"]["kind"] == "gumbel":
+    if case["method"]["kind"] == "gumbel":
         expected["actions"] = integers(output.action)
     return case | {"noise": shortest(noise), "expected": expected}
 
