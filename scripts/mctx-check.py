@@ -119,17 +119,17 @@ def main():
     puct = dict(kind="puct", dirichlet_fraction=0.25, dirichlet_alpha=0.3, pb_c_init=1.25, pb_c_base=19652.0, temperature=1.0)
     plain = dict(states=50, actions=4, players=1, masks=False, simulations=24, max_depth=None)
     cases = [
-        plain | dict(policy=gumbel),
-        plain | dict(policy=gumbel, actions=18, masks=True, simulations=40),
-        plain | dict(policy=gumbel | dict(max_considered=5), actions=9, players=2, masks=True, simulations=50),
-        plain | dict(policy=gumbel, max_depth=3, actions=3, simulations=40),
-        plain | dict(policy=gumbel | dict(rescale=False, value_scale=1.0), actions=6, players=2),
-        plain | dict(policy=gumbel, actions=2, simulations=7),
-        plain | dict(policy=puct),
-        plain | dict(policy=puct, actions=18, masks=True, simulations=40),
-        plain | dict(policy=puct, actions=9, players=2, masks=True, simulations=50),
-        plain | dict(policy=puct, max_depth=2, actions=3, simulations=40),
-        plain | dict(policy=puct | dict(dirichlet_fraction=0.0, pb_c_init=2.5, pb_c_base=50.0), actions=7, simulations=60),
+        plain | dict(method=gumbel),
+        plain | dict(method=gumbel, actions=18, masks=True, simulations=40),
+        plain | dict(method=gumbel | dict(max_considered=5), actions=9, players=2, masks=True, simulations=50),
+        plain | dict(method=gumbel, max_depth=3, actions=3, simulations=40),
+        plain | dict(method=gumbel | dict(rescale=False, value_scale=1.0), actions=6, players=2),
+        plain | dict(method=gumbel, actions=2, simulations=7),
+        plain | dict(method=puct),
+        plain | dict(method=puct, actions=18, masks=True, simulations=40),
+        plain | dict(method=puct, actions=9, players=2, masks=True, simulations=50),
+        plain | dict(method=puct, max_depth=2, actions=3, simulations=40),
+        plain | dict(method=puct | dict(dirichlet_fraction=0.0, pb_c_init=2.5, pb_c_base=50.0), actions=7, simulations=60),
     ]
     results = [run(case | {"seed": 100 + i}) for i, case in enumerate(cases)]
     json.dump({"mctx": mctx.__version__, "jax": jax.__version__, "cases": results}, sys.stdout, separators=(",", ":"))
