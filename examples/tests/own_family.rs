@@ -192,5 +192,5 @@ fn a_family_from_outside_is_trained_run_inspected_exported_measured_and_refused_
     std::fs::write(&config, renamed).unwrap();
     refused(&["inspect", &bundle], 1, &["expected one of [policy, beam, agent, muzero, pursuer], found hunter"]);
     let error = families::shipped().load(&Bundle::open(&small).unwrap()).err().unwrap().to_string();
-    assert!(error.ends_with("expected one of [policy, beam, agent], found pursuer"), "{error}");
+    assert!(error.ends_with("expected one of [policy, beam, agent, muzero], found pursuer"), "{error}");
 }
