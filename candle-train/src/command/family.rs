@@ -47,7 +47,7 @@ pub trait TrainFamily: Family {
     /// Runs one of them.
     ///
     /// # Errors
-    /// As [`train`](Self::train).
+    /// As [`Training::train`].
     fn run(&self, command: &str, _options: &ArgMatches) -> Result<()> {
         bail!("{command}: not a command of a {}", self.name())
     }
