@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 commands='clap|peppi|arrow2|zstd|nvml-wrapper|libloading|mimalloc|tokio'
-for crate in candle-models candle-train candle-models-c candle-models-python; do
+for crate in candle-models candle-envs candle-train candle-models-c candle-models-python; do
     tree=$(cargo tree --locked --edges normal --package "$crate" --no-default-features --prefix none | sed 's/ .*//' | sort -u)
     echo "$crate: $(wc -l <<<"$tree") crates"
     if found=$(grep -xE "$commands" <<<"$tree"); then

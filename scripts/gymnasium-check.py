@@ -2,8 +2,8 @@
 states, observations, rewards, flags and the ends of episodes, with each way of resetting automatically. Then prints the golden values of
 `candle-envs/tests/it/classic.rs`.
 
-    pip install --target /tmp/gymnasium gymnasium==1.4.0
-    PYTHONPATH=/tmp/gymnasium python3 scripts/gymnasium-check.py [ENVIRONMENT ...]
+    pip install --target DIR gymnasium==1.4.0
+    PYTHONPATH=DIR python3 scripts/gymnasium-check.py [ENVIRONMENT ...]
 """
 
 import json

@@ -4,7 +4,8 @@
 //!
 //! A second argument takes so many positions of each set, a third one another number of simulations.
 
-use candle_envs::board::{ConnectFour, Player, RandomPlayer, Solver, TestSet, Uct, wilson};
+use candle_envs::board::{ConnectFour, Player, RandomPlayer, Solver, TestSet, Uct};
+use candle_envs::wilson;
 use std::error::Error;
 use std::path::Path;
 use std::time::Instant;

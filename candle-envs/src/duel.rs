@@ -17,7 +17,7 @@
 
 mod score;
 
-pub use score::{Score, Seat, bots, policy, score, wilson};
+pub use score::{Score, Seat, bots, policy, score};
 
 use crate::{Action, Color, Env, EnvError, Pcg64, Result, Scene, Spec, Step, View};
 use candle_models::agent::{Component, Observation};

@@ -2,8 +2,10 @@
 
 use crate::{Pcg64, Result, Scene};
 use candle_models::agent::{Component, Observation};
+use candle_models::signature::TensorSpec;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::ops::Range;
 
 /// What an environment shows and takes, in the words of an agent's description: an agent for it is a network between the two.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,8 +34,19 @@ impl Spec {
     }
 
     fn width(&self, ids: bool) -> usize {
-        let inputs = self.observation.iter().filter(|input| matches!(input, Observation::Ids { .. }) == ids);
-        inputs.map(|input| input.spec().width()).sum()
+        self.inputs().into_iter().filter(|input| input.ids == ids).map(|input| input.columns.len()).sum()
+    }
+
+    /// The inputs with their places in an observation.
+    pub fn inputs(&self) -> Vec<Input> {
+        let mut ends = [0, 0];
+        let place = |input: &Observation| {
+            let (ids, spec) = (matches!(input, Observation::Ids { .. }), input.spec());
+            let end = &mut ends[usize::from(ids)];
+            *end += spec.width();
+            Input { columns: *end - spec.width()..*end, ids, spec }
+        };
+        self.observation.iter().map(place).collect()
     }
 
     /// Classes of an action: its columns.
@@ -50,6 +63,17 @@ impl Spec {
     pub fn classes(&self) -> usize {
         self.action.iter().map(|component| component.columns() * component.classes()).sum()
     }
+}
+
+/// An input of an observation, and where it lies.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Input {
+    /// Its name, and its shape in a step.
+    pub spec: TensorSpec,
+    /// Whether it lies among the indices.
+    pub ids: bool,
+    /// Its place among the floats, or among the indices.
+    pub columns: Range<usize>,
 }
 
 /// An action: the class of each column, and the numbers of components that have numbers.

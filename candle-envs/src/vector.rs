@@ -1,6 +1,7 @@
 //! Many environments side by side, on all cores.
 
 use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, View};
+use candle_models::agent::Component;
 use candle_models::ops::gaussian::Gaussian;
 use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
@@ -48,10 +49,7 @@ impl Actions {
         for component in std::iter::repeat_n(&spec.action, frame.players.len()).flatten() {
             for _ in 0..component.columns() {
                 let (column, rest) = legal.split_at(component.classes());
-                let allowed = column.iter().filter(|allowed| **allowed).count() as u32;
-                let chosen = random.below(index, allowed.max(1)) as usize;
-                let class = (0..).zip(column).filter(|(_, allowed)| **allowed).nth(chosen);
-                actions.classes.push(class.map_or(0, |(class, _)| class));
+                actions.classes.push(any_legal(column, random, index));
                 (legal, index) = (rest, index + 1);
             }
             if let Some(Gaussian { low, high }) = component.gaussian() {
@@ -64,6 +62,13 @@ impl Actions {
         }
         actions
     }
+}
+
+/// One of the legal classes of a column, each as likely as another, by the random number of that index; 0 where none is legal.
+pub fn any_legal(column: &[bool], random: Random, index: u64) -> u32 {
+    let legal = || (0..).zip(column).filter(|(_, legal)| **legal);
+    let chosen = random.below(index, legal().count().max(1) as u32) as usize;
+    legal().nth(chosen).map_or(0, |(class, _)| class)
 }
 
 /// What all environments show after a reset or a step.
@@ -180,6 +185,9 @@ pub trait VectorEnv: Send {
 pub struct Vector<E> {
     lanes: Vec<Lane<E>>,
     spec: Spec,
+    widths: Widths,
+    /// Classes of each column.
+    columns: Vec<usize>,
     autoreset: Autoreset,
     frame: Frame,
 }
@@ -204,7 +212,9 @@ impl<E: Env> Vector<E> {
         }
         let spec = E::spec();
         let lane = Lane { env: E::default(), steps: 0, reward: 0.0, ended: true };
-        Ok(Self { lanes: vec![lane; lanes], frame: Frame::new(lanes, &spec), spec, autoreset })
+        let classes = |component: &Component| std::iter::repeat_n(component.classes(), component.columns());
+        let columns = spec.action.iter().flat_map(classes).collect();
+        Ok(Self { lanes: vec![lane; lanes], frame: Frame::new(lanes, &spec), widths: Widths::new(&spec), columns, spec, autoreset })
     }
 
     /// One of them.
@@ -213,9 +223,7 @@ impl<E: Env> Vector<E> {
     }
 
     fn each(&mut self, actions: &Actions, f: impl Fn(&mut Rows<E>, &Context) -> Result<Vec<Episode>> + Sync) -> Result<&Frame> {
-        let Self { lanes, spec, autoreset, frame } = self;
-        let widths =
-            Widths { floats: spec.floats(), ids: spec.ids(), legal: spec.classes(), columns: spec.columns(), numbers: spec.numbers() };
+        let Self { lanes, spec, widths, columns, autoreset, frame } = self;
         frame.episodes.clear();
         let rows = Rows {
             first: 0,
@@ -234,16 +242,19 @@ impl<E: Env> Vector<E> {
             classes: &actions.classes,
             numbers: &actions.numbers,
         };
-        let columns: Vec<usize> =
-            spec.action.iter().flat_map(|component| std::iter::repeat_n(component.classes(), component.columns())).collect();
-        let context = Context { spec, widths, columns: &columns, autoreset: *autoreset };
+        let context = Context { spec, widths: *widths, columns, autoreset: *autoreset };
         frame.episodes = each(rows, &context, &f)?;
         Ok(frame)
     }
 
+    /// Actions that nobody looks at.
+    fn nothing(&self) -> Actions {
+        let (lanes, Widths { columns, numbers, .. }) = (self.lanes.len(), self.widths);
+        Actions { classes: vec![0; lanes * columns], numbers: vec![0.0; lanes * numbers] }
+    }
+
     fn reset_some(&mut self, which: impl Fn(usize) -> Option<Option<Pcg64>> + Sync) -> Result<&Frame> {
-        let (lanes, columns, numbers) = (self.lanes.len(), self.spec.columns(), self.spec.numbers());
-        let nothing = Actions { classes: vec![0; lanes * columns], numbers: vec![0.0; lanes * numbers] };
+        let nothing = self.nothing();
         self.each(&nothing, |rows, context| {
             for i in 0..rows.lanes.len() {
                 let mut row = rows.row(i, context);
@@ -276,8 +287,8 @@ impl<E: Env> VectorEnv for Vector<E> {
     }
 
     fn step(&mut self, actions: &Actions) -> Result<&Frame> {
-        check("classes of actions", self.lanes.len() * self.spec.columns(), actions.classes.len())?;
-        check("numbers of actions", self.lanes.len() * self.spec.numbers(), actions.numbers.len())?;
+        check("classes of actions", self.lanes.len() * self.widths.columns, actions.classes.len())?;
+        check("numbers of actions", self.lanes.len() * self.widths.numbers, actions.numbers.len())?;
         self.each(actions, |rows, context| rows.step(context))
     }
 
@@ -301,8 +312,7 @@ impl<E: Env> VectorEnv for Vector<E> {
         }
         self.frame = Frame::new(lanes.len(), &self.spec);
         self.lanes = lanes;
-        let (lanes, columns, numbers) = (self.lanes.len(), self.spec.columns(), self.spec.numbers());
-        let nothing = Actions { classes: vec![0; lanes * columns], numbers: vec![0.0; lanes * numbers] };
+        let nothing = self.nothing();
         self.each(&nothing, |rows, context| {
             for i in 0..rows.lanes.len() {
                 rows.begun[i] = rows.lanes[i].steps == 0;
@@ -318,13 +328,20 @@ fn check(what: &'static str, expected: usize, found: usize) -> Result<()> {
     if expected == found { Ok(()) } else { Err(EnvError::Shape { what, expected, found }) }
 }
 
-#[derive(Clone, Copy)]
+/// Values of an environment in each array.
+#[derive(Debug, Clone, Copy)]
 struct Widths {
     floats: usize,
     ids: usize,
     legal: usize,
     columns: usize,
     numbers: usize,
+}
+
+impl Widths {
+    fn new(spec: &Spec) -> Self {
+        Self { floats: spec.floats(), ids: spec.ids(), legal: spec.classes(), columns: spec.columns(), numbers: spec.numbers() }
+    }
 }
 
 struct Context<'a> {
@@ -525,8 +542,7 @@ impl<E: Env> Row<'_, E> {
 
     /// Whether what is shown can be gone on from.
     fn check(&self) -> Result<()> {
-        // Without an early end, so that the compiler checks many at once.
-        if !self.floats.iter().fold(true, |finite, x| finite & x.is_finite()) {
+        if !finite(self.floats) {
             let value = self.floats.iter().copied().find(|x| !x.is_finite()).map_or(f64::NAN, f64::from);
             return Err(self.context.not_finite("observation", self.number, value));
         }

@@ -5,7 +5,8 @@
 //! UCT alone.
 
 use anyhow::{Context, Result, bail};
-use candle_envs::board::{ConnectFour, Replies, Solver, TestSet, TicTacToe, Uct, play_games, reply_tree, wilson};
+use candle_envs::board::{ConnectFour, Replies, Solver, TestSet, TicTacToe, Uct, play_games, reply_tree};
+use candle_envs::wilson;
 use candle_models::bundle::Bundle;
 use candle_models::candle_core::Device;
 use candle_models::muzero::{MuZeroConfig, MuZeroFamily};

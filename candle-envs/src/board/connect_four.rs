@@ -3,9 +3,8 @@
 //! Both players' stones are bits of a word, seven for each column from the left and from the bottom upwards. The seventh of a column is
 //! never set, so that no line runs over the edge of the board into the next column.
 
-use super::{Board, bits};
+use super::{Board, bits, mask_of, spec};
 use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, View};
-use candle_models::agent::{Component, Observation};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -104,15 +103,7 @@ impl Board for ConnectFour {
 
 impl Env for ConnectFour {
     fn spec() -> Spec {
-        let board =
-            Observation::Grid { name: "board".to_owned(), height: HEIGHT as usize, width: WIDTH as usize, channels: 2, layers: Vec::new() };
-        Spec {
-            name: "connect-four",
-            observation: vec![board],
-            action: vec![Component::Discrete { name: "move".to_owned(), classes: WIDTH as usize }],
-            players: 2,
-            max_steps: None,
-        }
+        spec("connect-four", [HEIGHT as usize, WIDTH as usize], WIDTH as usize)
     }
 
     fn reset(&mut self, random: Pcg64) {
@@ -141,8 +132,7 @@ impl Env for ConnectFour {
     }
 
     fn legal(&self, mask: &mut [bool]) {
-        let moves = self.moves();
-        mask.iter_mut().enumerate().for_each(|(class, legal)| *legal = moves >> class & 1 == 1);
+        mask_of(self.moves(), mask);
     }
 
     fn player(&self) -> usize {

@@ -21,14 +21,15 @@ mod uct;
 
 pub use connect_four::ConnectFour;
 pub use exhaustive::{Perfect, Replies, move_value, reply_tree, value};
-pub use games::{Score, play_games, wilson};
+pub use games::{Score, play_games};
 pub use player::{Player, RandomPlayer};
 #[cfg(feature = "solver")]
 pub use solver::{Solver, TestSet};
 pub use tictactoe::TicTacToe;
 pub use uct::Uct;
 
-use crate::{Env, Pcg64, Step};
+use crate::{Env, Pcg64, Spec, Step};
+use candle_models::agent::{Component, Observation};
 
 /// A game of two in turn without chance and with at most 64 moves: what a search on its rules needs beyond [`Env`].
 ///
@@ -45,6 +46,22 @@ pub trait Board: Env {
     /// Makes one of the legal [`moves`](Self::moves). [`Env::step`] checks that it is one, this does not: after another the position is
     /// none of the game's.
     fn play(&mut self, class: u32) -> Step;
+}
+
+/// A board with a plane for the stones of the one to move and one for the other's, and that many moves.
+fn spec(name: &'static str, [height, width]: [usize; 2], moves: usize) -> Spec {
+    Spec {
+        name,
+        observation: vec![Observation::Grid { name: "board".to_owned(), height, width, channels: 2, layers: Vec::new() }],
+        action: vec![Component::Discrete { name: "move".to_owned(), classes: moves }],
+        players: 2,
+        max_steps: None,
+    }
+}
+
+/// Writes which classes the moves are.
+fn mask_of(moves: u64, mask: &mut [bool]) {
+    mask.iter_mut().enumerate().for_each(|(class, legal)| *legal = moves >> class & 1 == 1);
 }
 
 /// The places of the bits that are set, lowest first.

@@ -1,8 +1,7 @@
 //! Tic-tac-toe: three stones in a line win. With the best play of both it is a draw.
 
-use super::{Board, bits};
+use super::{Board, bits, mask_of, spec};
 use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, View};
-use candle_models::agent::{Component, Observation};
 use serde::{Deserialize, Serialize};
 
 /// All nine squares.
@@ -55,13 +54,7 @@ impl Board for TicTacToe {
 
 impl Env for TicTacToe {
     fn spec() -> Spec {
-        Spec {
-            name: "tictactoe",
-            observation: vec![Observation::Grid { name: "board".to_owned(), height: 3, width: 3, channels: 2, layers: Vec::new() }],
-            action: vec![Component::Discrete { name: "move".to_owned(), classes: 9 }],
-            players: 2,
-            max_steps: None,
-        }
+        spec("tictactoe", [3, 3], 9)
     }
 
     fn reset(&mut self, random: Pcg64) {
@@ -95,8 +88,7 @@ impl Env for TicTacToe {
     }
 
     fn legal(&self, mask: &mut [bool]) {
-        let moves = self.moves();
-        mask.iter_mut().enumerate().for_each(|(class, legal)| *legal = moves >> class & 1 == 1);
+        mask_of(self.moves(), mask);
     }
 
     fn player(&self) -> usize {

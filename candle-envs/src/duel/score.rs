@@ -1,6 +1,7 @@
 //! How good a player is in duels.
 
 use super::{Duel, Opponent};
+use crate::wilson;
 use candle_models::Result;
 use candle_models::engine::Runner;
 use candle_models::policy::actions::{ACTION, Action};
@@ -55,13 +56,16 @@ impl Score {
 
     /// The share of the points: a win is one, a draw half of one.
     pub fn share(&self) -> f64 {
-        let points: f64 = self.sides.iter().map(Side::points).sum();
-        points / f64::from(self.games().max(1))
+        self.points() / f64::from(self.games().max(1))
     }
 
     /// Between which shares the true one lies, with a confidence of 95 %.
     pub fn interval(&self) -> [f64; 2] {
-        wilson(self.share(), self.games())
+        wilson(self.points(), self.games() as usize)
+    }
+
+    fn points(&self) -> f64 {
+        self.sides.iter().map(Side::points).sum()
     }
 }
 
@@ -74,17 +78,6 @@ impl Side {
     fn points(&self) -> f64 {
         f64::from(self.wins) + 0.5 * f64::from(self.draws)
     }
-}
-
-/// Wilson's interval of a share of `n`, with a confidence of 95 %: `[0, 1]` where there is nothing.
-pub fn wilson(share: f64, n: u32) -> [f64; 2] {
-    const Z: f64 = 1.959_963_984_540_054;
-    if n == 0 {
-        return [0.0, 1.0];
-    }
-    let n = f64::from(n);
-    let (middle, half) = (share + Z * Z / (2.0 * n), Z * (share * (1.0 - share) / n + Z * Z / (4.0 * n * n)).sqrt());
-    [middle - half, middle + half].map(|end| (end / (1.0 + Z * Z / n)).clamp(0.0, 1.0))
 }
 
 /// Plays `games` games, half as Marth and half as Fox, `seats` at a time.

@@ -1,7 +1,7 @@
 //! Board games, who plays them, and how that is measured.
 
 use candle_envs::board::{
-    Board, ConnectFour, Perfect, Player, RandomPlayer, Score, TicTacToe, Uct, move_value, play_games, reply_tree, value, wilson,
+    Board, ConnectFour, Perfect, Player, RandomPlayer, Score, TicTacToe, Uct, move_value, play_games, reply_tree, value,
 };
 use candle_envs::{Action, Env, EnvError, Pcg64, Shape, View};
 use std::collections::HashSet;
@@ -266,14 +266,4 @@ fn sides_are_swapped_and_games_counted() {
     assert!(said.contains("illegal action 4"), "{said}");
     let mut few = |_: &[TicTacToe]| Ok(Vec::new());
     assert!(play_games(&mut few, &mut Perfect, 2).is_err());
-}
-
-/// `statsmodels.stats.proportion.proportion_confint(k, n, method="wilson")`.
-#[test]
-fn intervals_are_wilsons() {
-    for (k, n, expected) in [(8.0, 10, [0.490_162_47, 0.943_317_85]), (0.0, 100, [0.0, 0.036_993_498])] {
-        let found = wilson(k, n);
-        assert!(found.iter().zip(expected).all(|(x, y)| (x - y).abs() < 1e-6), "{found:?}, expected {expected:?}");
-    }
-    assert_eq!(wilson(0.0, 0), [0.0, 1.0]);
 }

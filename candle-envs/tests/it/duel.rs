@@ -1,6 +1,6 @@
 //! The duel beside the fight that it is made of.
 
-use candle_envs::duel::{Duel, bots, policy, score, wilson};
+use candle_envs::duel::{Duel, bots, policy, score};
 use candle_envs::{Action, Env, EnvError, Pcg64, View};
 use candle_models::policy::actions;
 use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
@@ -123,19 +123,6 @@ fn a_bot_that_punishes_beats_the_script_and_the_script_beats_any_keys() {
     assert!(share(score::<Script, _>(12, 5, 0, bots::<Keys, _>()).unwrap()) < 0.2);
     let (few, many) = (score::<Script, _>(12, 5, 0, bots::<Script, _>()), score::<Script, _>(12, 12, 0, bots::<Script, _>()));
     assert_eq!(few.unwrap(), many.unwrap(), "games do not depend on how many are played at a time");
-}
-
-/// The ends are the shares from which what was found is 1.96 deviations away.
-#[test]
-fn intervals_are_wilsons() {
-    for (share, n) in [(0.5, 10), (0.9, 100), (0.0125, 40)] {
-        for end in wilson(share, n) {
-            let deviation = (end * (1.0 - end) / f64::from(n)).sqrt();
-            assert!(((share - end).abs() / deviation - 1.959963985).abs() < 1e-6, "{share} of {n}: {end}");
-        }
-    }
-    assert!(wilson(1.0, 50)[1] > 1.0 - 1e-12 && wilson(0.0, 50)[0] < 1e-12);
-    assert_eq!(wilson(0.0, 0), [0.0, 1.0]);
 }
 
 fn policy_of_recordings(rows: usize) -> Runner {

@@ -5,6 +5,7 @@
 mod board;
 mod classic;
 mod duel;
+mod interval;
 mod minatar;
 #[cfg(feature = "solver")]
 mod solver;
