@@ -61,6 +61,17 @@ pub fn resolve<T: Serialize + DeserializeOwned>(preset: &T, file: Option<&str>, 
     })
 }
 
+/// Refuses counts that are not from 1 to the most that each field may have, by the name of the field.
+///
+/// # Errors
+/// If there is one.
+pub fn check_counts(counts: &[(&str, u64, u64)]) -> Result<()> {
+    match counts.iter().find(|(_, n, most)| !(1..=*most).contains(n)) {
+        Some((field, n, most)) => Err(Error::config(*field, format!("expected 1 to {most}, found {n}"))),
+        None => Ok(()),
+    }
+}
+
 /// A configuration as it is printed and saved.
 ///
 /// # Errors

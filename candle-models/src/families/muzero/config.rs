@@ -48,13 +48,8 @@ impl Support {
     }
 
     /// How many there are.
-    pub fn len(self) -> usize {
+    pub fn count(self) -> usize {
         2 * self.size() + 1
-    }
-
-    /// Never: there are three at least.
-    pub fn is_empty(self) -> bool {
-        false
     }
 
     /// The numbers, ascending.

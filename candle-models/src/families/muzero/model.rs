@@ -65,13 +65,13 @@ fn signatures(config: &MuZeroConfig) -> [Signature; 2] {
         [
             floats("logits", config.actions, "the prior policy"),
             floats("value", 1, "what is to be expected from here, by who is to move"),
-            floats("value_logits", config.support.len(), "the distribution that the value is the mean of"),
+            floats("value_logits", config.support.count(), "the distribution that the value is the mean of"),
         ]
     };
     let action = TensorSpec::u32("action", &[1]).below(&[config.actions as u32]).says("what is done");
     let reward = [
         floats("reward", 1, "what the action earns, for who takes it"),
-        floats("reward_logits", config.support.len(), "the distribution that the reward is the mean of"),
+        floats("reward_logits", config.support.count(), "the distribution that the reward is the mean of"),
     ];
     let inputs = config.observation.iter().map(crate::families::agent::Observation::spec).collect();
     let initial = Signature { inputs, outputs: [embedding()].into_iter().chain(ends()).collect(), state: Vec::new() };
@@ -361,7 +361,7 @@ impl ValueHead {
             NetworkConfig::Board { .. } => Some(Linear::new(width, INNER, &params.pp("inner"))?),
             NetworkConfig::Mlp { .. } => None,
         };
-        let out = silent(if inner.is_some() { INNER } else { width }, config.support.len(), &params.pp("out"))?;
+        let out = silent(if inner.is_some() { INNER } else { width }, config.support.count(), &params.pp("out"))?;
         Ok(Self { reading, inner, out, atoms: mean(&config.support.atoms(), params.device())? })
     }
 

@@ -28,6 +28,26 @@ const OPERATIONS: f64 = 4.0;
 /// Microseconds of a value on one thread, roughly.
 const MICROS: f32 = 1e-3;
 
+/// The logarithm of the softmax over the last axis, of any shape, in plain operations with gradients: what losses are made of.
+///
+/// ```
+/// use candle_models::candle_core::{Device, Tensor};
+/// use candle_models::ops::softmax::log_softmax;
+/// # fn main() -> candle_models::Result<()> {
+/// let logs = log_softmax(&Tensor::new(&[[1000f32, 1000.0]], &Device::Cpu)?)?.to_vec2::<f32>()?;
+/// assert!(logs[0].iter().all(|log| (log + 2f32.ln()).abs() < 1e-6));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// If the device fails.
+pub fn log_softmax(x: &Tensor) -> Result<Tensor> {
+    let shifted = x.broadcast_sub(&x.detach().max_keepdim(D::Minus1)?)?;
+    let total = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
+    Ok(shifted.broadcast_sub(&total)?)
+}
+
 /// The operation: one operand.
 #[derive(Debug, Clone, Copy)]
 pub struct Softmax {

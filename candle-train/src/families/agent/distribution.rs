@@ -4,18 +4,43 @@
 use candle_core::{D, Tensor};
 use candle_models::agent::Component;
 use candle_models::ops::gaussian::gaussian_nats;
+use candle_models::ops::softmax::log_softmax;
 use candle_models::ops::{LossGroup, cross_entropy};
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 
+/// A component of an action as a part of the outputs.
+#[derive(Debug, Clone, Copy)]
+pub enum Part {
+    /// Its logits and its columns of classes.
+    Classes(LossGroup),
+    /// The first of its numbers, and how many. In the output they lie component by component, means and behind them logarithms of deviations.
+    Numbers(usize, usize),
+}
+
+/// The components of an action as parts of the outputs, in their order.
+pub fn parts(components: &[Component]) -> Vec<Part> {
+    let (mut logit, mut column, mut number) = (0, 0, 0);
+    let part = |component: &Component| {
+        let (choice, numbers) = (component.choice(column), component.numbers());
+        let part = match numbers {
+            0 => Part::Classes(LossGroup { logit, column, columns: choice.columns, classes: choice.classes }),
+            _ => Part::Numbers(number, numbers),
+        };
+        (logit, column, number) = (logit + choice.logits(), column + choice.columns, number + numbers);
+        part
+    };
+    components.iter().map(part).collect()
+}
+
 /// Distributions over actions, a row for each step.
 #[derive(Debug, Clone)]
 pub struct Distribution {
-    groups: Vec<LossGroup>,
-    /// The first number and how many, of each component of numbers.
-    spans: Vec<[usize; 2]>,
-    logits: Option<Tensor>,
-    gaussian: Option<Tensor>,
+    parts: Vec<Part>,
+    /// `[rows, logits]`, where there are components of classes.
+    pub logits: Option<Tensor>,
+    /// `[rows, 2 numbers]`, where there are components of numbers.
+    pub gaussian: Option<Tensor>,
 }
 
 impl Distribution {
@@ -24,23 +49,22 @@ impl Distribution {
     /// # Errors
     /// If an output is missing.
     pub fn new(components: &[Component], outputs: &NamedTensors) -> Result<Self> {
-        let (mut groups, mut spans) = (Vec::new(), Vec::new());
-        let (mut logit, mut column, mut number) = (0, 0, 0);
-        for component in components {
-            let (choice, numbers) = (component.choice(column), component.numbers());
-            match numbers {
-                0 => groups.push(LossGroup { logit, column, columns: choice.columns, classes: choice.classes }),
-                _ => spans.push([number, numbers]),
+        let parts = parts(components);
+        let rows = |name: &str, wanted: bool| -> Result<Option<Tensor>> {
+            if !wanted {
+                return Ok(None);
             }
-            (logit, column, number) = (logit + choice.logits(), column + choice.columns, number + numbers);
-        }
-        let rows = |name: &str| -> Result<Tensor> {
             let tensor = outputs.get(name)?;
-            Ok(tensor.reshape(((), tensor.dim(D::Minus1)?))?)
+            Ok(Some(tensor.reshape(((), tensor.dim(D::Minus1)?))?))
         };
-        let logits = if groups.is_empty() { None } else { Some(rows("logits")?) };
-        let gaussian = if spans.is_empty() { None } else { Some(rows("gaussian")?) };
-        Ok(Self { groups, spans, logits, gaussian })
+        let classes = parts.iter().any(|part| matches!(part, Part::Classes(_)));
+        let numbers = parts.iter().any(|part| matches!(part, Part::Numbers(..)));
+        Ok(Self { logits: rows("logits", classes)?, gaussian: rows("gaussian", numbers)?, parts })
+    }
+
+    /// The components as parts of the outputs.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
     }
 
     /// The same where classes cannot be chosen: `mask` `[rows, logits]` is added to the logits, a large negative number at each of those.
@@ -54,11 +78,6 @@ impl Distribution {
         Ok(self)
     }
 
-    /// The tensors behind it: logits, then means and logarithms of deviations.
-    fn parts(&self) -> impl Iterator<Item = &Tensor> {
-        self.logits.iter().chain(&self.gaussian)
-    }
-
     /// Without gradients.
     #[must_use]
     pub fn detach(mut self) -> Self {
@@ -67,39 +86,43 @@ impl Distribution {
         self
     }
 
-    /// Whether all of it is finite.
+    /// Negative log-likelihood of each component of actions in nats, `[rows, components]`: classes `[rows, columns]` on the host, where there are
+    /// components of classes, and numbers `[rows, numbers]` where there are such.
     ///
     /// # Errors
-    /// If the device fails.
-    pub fn is_finite(&self) -> Result<bool> {
-        for part in self.parts() {
-            if !part.detach().abs()?.max_all()?.to_scalar::<f32>()?.is_finite() {
-                return Ok(false);
+    /// If they are missing or have other shapes.
+    pub fn nats(&self, classes: Option<&Tensor>, numbers: Option<&Tensor>) -> Result<Tensor> {
+        let missing = |name: &str| Error::tensor(name, "to be present", "nothing");
+        let group = |part: &Part| if let Part::Classes(group) = part { Some(*group) } else { None };
+        let groups: Vec<LossGroup> = self.parts.iter().filter_map(group).collect();
+        let of_classes = match &self.logits {
+            Some(logits) => Some(cross_entropy(logits, classes.ok_or_else(|| missing("action"))?, &groups, 0.0)?),
+            None => None,
+        };
+        let Some(gaussian) = &self.gaussian else {
+            return of_classes.ok_or_else(|| Error::config("action", "expected at least one component"));
+        };
+        let numbers = numbers.ok_or_else(|| missing("numbers"))?;
+        let (mut nats, mut next) = (Vec::new(), 0);
+        for part in &self.parts {
+            match (part, &of_classes) {
+                (Part::Numbers(start, n), _) => nats.push(gaussian_nats(&span(gaussian, *start, *n)?, &numbers.narrow(1, *start, *n)?)?),
+                (Part::Classes(_), Some(classes)) => {
+                    nats.push(classes.narrow(1, next, 1)?);
+                    next += 1;
+                }
+                (Part::Classes(_), None) => return Err(missing("logits")),
             }
         }
-        Ok(true)
+        Ok(Tensor::cat(&nats, 1)?)
     }
 
-    /// The logarithm of the probability of actions, `[rows]`: classes `[rows, columns]` on the host, numbers `[rows, numbers]`.
+    /// The logarithm of the probability of actions, `[rows]`, as [`nats`](Self::nats) takes them.
     ///
     /// # Errors
-    /// If they have other shapes.
+    /// Those of [`nats`](Self::nats).
     pub fn log_probability(&self, classes: &Tensor, numbers: &Tensor) -> Result<Tensor> {
-        let mut nats = Vec::new();
-        if let Some(logits) = &self.logits {
-            nats.push(cross_entropy(logits, classes, &self.groups, 0.0)?.sum(1)?);
-        }
-        if let Some(gaussian) = &self.gaussian {
-            for &[start, n] in &self.spans {
-                nats.push(gaussian_nats(&self.span(gaussian, start, n)?, &numbers.narrow(1, start, n)?)?.sum(1)?);
-            }
-        }
-        sum(nats)?.neg().map_err(Error::from)
-    }
-
-    /// Means and logarithms of deviations of a component `[rows, 2 n]`. In the output they lie component by component.
-    fn span(&self, gaussian: &Tensor, start: usize, n: usize) -> Result<Tensor> {
-        Ok(gaussian.narrow(1, 2 * start, 2 * n)?)
+        Ok(self.nats(Some(classes), Some(numbers))?.sum(1)?.neg()?)
     }
 
     /// Its entropy in nats, `[rows]`. That of numbers is the density's, bounds left aside.
@@ -107,18 +130,16 @@ impl Distribution {
     /// # Errors
     /// If the device fails.
     pub fn entropy(&self) -> Result<Tensor> {
-        let mut nats = Vec::new();
-        for group in &self.groups {
-            let log = self.log_shares(group)?;
-            nats.push((log.exp()? * &log)?.sum(D::Minus1)?.sum(1)?.neg()?);
-        }
-        if let Some(gaussian) = &self.gaussian {
-            for &[start, n] in &self.spans {
-                let log = self.span(gaussian, start, n)?.narrow(1, n, n)?;
-                nats.push((log.sum(1)? + 0.5 * n as f64 * (1.0 + (2.0 * std::f64::consts::PI).ln()))?);
+        self.sum(|part| match part {
+            Part::Classes(group) => {
+                let log = self.log_shares(group)?;
+                Ok((log.exp()? * &log)?.sum(D::Minus1)?.sum(1)?.neg()?)
             }
-        }
-        sum(nats)
+            Part::Numbers(start, n) => {
+                let [_, log] = self.normal(*start, *n)?;
+                Ok((log.sum(1)? + 0.5 * *n as f64 * (1.0 + (2.0 * std::f64::consts::PI).ln()))?)
+            }
+        })
     }
 
     /// The divergence of Kullback and Leibler of another distribution over the same components from it, `KL(self || other)` `[rows]`.
@@ -126,39 +147,45 @@ impl Distribution {
     /// # Errors
     /// If the other one has other components.
     pub fn divergence(&self, other: &Self) -> Result<Tensor> {
-        let mut nats = Vec::new();
-        for group in &self.groups {
-            let (log, of_other) = (self.log_shares(group)?, other.log_shares(group)?);
-            nats.push((log.exp()? * (&log - of_other)?)?.sum(D::Minus1)?.sum(1)?);
-        }
-        if let (Some(mine), Some(others)) = (&self.gaussian, &other.gaussian) {
-            for &[start, n] in &self.spans {
-                let (p, q) = (self.span(mine, start, n)?, other.span(others, start, n)?);
-                let (p_mean, p_log, q_mean, q_log) = (p.narrow(1, 0, n)?, p.narrow(1, n, n)?, q.narrow(1, 0, n)?, q.narrow(1, n, n)?);
-                let spread = ((p_log.affine(2.0, 0.0)?.exp()? + (p_mean - q_mean)?.sqr()?)? * q_log.affine(-2.0, 0.0)?.exp()?)?;
-                nats.push((spread.affine(0.5, -0.5)? + (q_log - p_log)?)?.sum(1)?);
+        self.sum(|part| match part {
+            Part::Classes(group) => {
+                let (log, of_other) = (self.log_shares(group)?, other.log_shares(group)?);
+                Ok((log.exp()? * (&log - of_other)?)?.sum(D::Minus1)?.sum(1)?)
             }
-        }
-        sum(nats)
+            Part::Numbers(start, n) => {
+                let ([p_mean, p_log], [q_mean, q_log]) = (self.normal(*start, *n)?, other.normal(*start, *n)?);
+                let spread = ((p_log.affine(2.0, 0.0)?.exp()? + (p_mean - q_mean)?.sqr()?)? * q_log.affine(-2.0, 0.0)?.exp()?)?;
+                Ok((spread.affine(0.5, -0.5)? + (q_log - p_log)?)?.sum(1)?)
+            }
+        })
+    }
+
+    /// The sum over the components of what `f` says of each, `[rows]`.
+    fn sum(&self, f: impl Fn(&Part) -> Result<Tensor>) -> Result<Tensor> {
+        let mut parts = self.parts.iter().map(f);
+        let first = parts.next().ok_or_else(|| Error::config("action", "expected at least one component"))?;
+        parts.try_fold(first?, |sum, part| Ok((sum + part?)?))
     }
 
     /// Logarithms of the probabilities of a component's classes, `[rows, columns, classes]`; of two classes that of class 1 has the logit.
     fn log_shares(&self, group: &LossGroup) -> Result<Tensor> {
-        let Some(logits) = &self.logits else { return Err(Error::tensor("logits", "to be present", "nothing")) };
+        let logits = self.logits.as_ref().ok_or_else(|| Error::tensor("logits", "to be present", "nothing"))?;
         let (rows, width) = (logits.dim(0)?, if group.classes == 2 { 1 } else { group.classes });
         let logits = logits.narrow(1, group.logit, group.columns * width)?.reshape((rows, group.columns, width))?;
-        let logits = if width == 1 { Tensor::cat(&[&logits.zeros_like()?, &logits], 2)? } else { logits };
-        let most = logits.max_keepdim(2)?.detach();
-        let shifted = logits.broadcast_sub(&most)?;
-        let total = shifted.exp()?.sum_keepdim(2)?.log()?;
-        Ok(shifted.broadcast_sub(&total)?)
+        log_softmax(&if width == 1 { Tensor::cat(&[&logits.zeros_like()?, &logits], 2)? } else { logits })
+    }
+
+    /// Means and logarithms of deviations of a component's numbers, `[rows, n]` each.
+    fn normal(&self, start: usize, n: usize) -> Result<[Tensor; 2]> {
+        let gaussian = self.gaussian.as_ref().ok_or_else(|| Error::tensor("gaussian", "to be present", "nothing"))?;
+        let of = span(gaussian, start, n)?;
+        Ok([of.narrow(1, 0, n)?, of.narrow(1, n, n)?])
     }
 }
 
-fn sum(parts: Vec<Tensor>) -> Result<Tensor> {
-    let mut parts = parts.into_iter();
-    let first = parts.next().ok_or_else(|| Error::config("action", "expected at least one component"))?;
-    parts.try_fold(first, |sum, part| Ok((sum + part)?))
+/// Means and logarithms of deviations of a component, `[rows, 2 n]`.
+fn span(gaussian: &Tensor, start: usize, n: usize) -> Result<Tensor> {
+    Ok(gaussian.narrow(1, 2 * start, 2 * n)?)
 }
 
 #[cfg(test)]
@@ -215,8 +242,9 @@ mod tests {
     fn masked_classes_are_never_taken() {
         let p = distribution([0.3, -1.0, 2.0, 0.7], [0.0; 4]);
         let masked = p.masked(&Tensor::new(&[[0f32, 0.0, -1e9, 0.0]], &Device::Cpu).unwrap()).unwrap();
-        let log = masked.log_shares(&masked.groups[0]).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let Part::Classes(group) = masked.parts()[0] else { panic!("the first component has classes") };
+        let log = masked.log_shares(&group).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
         assert!((log[0].exp() + log[1].exp() - 1.0).abs() < 1e-6 && log[2] < -1e8, "{log:?}");
-        assert!(masked.is_finite().unwrap() && masked.entropy().unwrap().to_vec1::<f32>().unwrap()[0].is_finite());
+        assert!(masked.entropy().unwrap().to_vec1::<f32>().unwrap()[0].is_finite());
     }
 }

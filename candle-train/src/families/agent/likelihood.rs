@@ -1,14 +1,13 @@
 //! How likely recorded actions are: to an agent that sees each episode from its first frame to its last, and by frequencies counted on the
 //! training episodes.
 
+use super::distribution::{Distribution, Part};
 use super::episodes::Episodes;
 use super::loader::{Specs, side_by_side};
 use super::numbers::{Normal, Series};
 use crate::parallel::{Communicator, gather};
 use candle_core::{Device, Tensor};
 use candle_models::agent::{Agent, AgentConfig, Component};
-use candle_models::ops::gaussian::gaussian_nats;
-use candle_models::ops::{self, LossGroup};
 use candle_models::recurrent::Recurrent;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
@@ -62,73 +61,25 @@ impl Likelihood {
     }
 }
 
-/// A component of an action as a part of a loss.
-enum Part {
-    Classes(LossGroup),
-    /// The first of its numbers, and how many.
-    Numbers(usize, usize),
-}
-
-fn parts(config: &AgentConfig) -> Vec<Part> {
-    let (mut logit, mut number) = (0, 0);
-    let part = |(column, component): (usize, &Component)| {
-        let (choice, numbers) = (component.choice(column), component.numbers());
-        (logit, number) = (logit + choice.logits(), number + numbers);
-        match numbers {
-            0 => {
-                let logit = logit - choice.logits();
-                Part::Classes(LossGroup { logit, column, columns: choice.columns, classes: choice.classes })
-            }
-            _ => Part::Numbers(number - numbers, numbers),
-        }
-    };
-    config.components().map(part).collect()
-}
-
 /// Outputs and actions of a pass as matrices with a row for each frame.
 struct Frames {
-    /// Logits and classes, where there are components of classes.
-    classes: Option<[Tensor; 2]>,
-    /// Means with deviations, and the recorded numbers, where there are Gaussian components.
-    numbers: Option<[Tensor; 2]>,
+    distribution: Distribution,
+    /// The recorded classes, where there are components of classes.
+    classes: Option<Tensor>,
+    /// The recorded numbers, where there are Gaussian components.
+    numbers: Option<Tensor>,
 }
 
 impl Frames {
     fn new(config: &AgentConfig, outputs: &NamedTensors, (inputs, numbers): (&NamedTensors, Option<&Tensor>)) -> Result<Self> {
         let rows = |tensor: &Tensor| tensor.flatten(0, 1);
-        let classes = match config.columns() {
-            0 => None,
-            _ => Some([rows(outputs.get("logits")?)?, rows(inputs.get("action")?)?]),
-        };
-        let numbers = match numbers {
-            Some(numbers) => Some([rows(outputs.get("gaussian")?)?, rows(numbers)?]),
-            None => None,
-        };
-        Ok(Self { classes, numbers })
+        let classes = if config.columns() == 0 { None } else { Some(rows(inputs.get("action")?)?) };
+        let distribution = Distribution::new(&config.action, outputs)?;
+        Ok(Self { distribution, classes, numbers: numbers.map(rows).transpose()? })
     }
 
-    /// Negative log-likelihood of each component in nats, `[rows, components]`.
-    fn nats(&self, parts: &[Part]) -> Result<Tensor> {
-        let group = |part: &Part| if let Part::Classes(group) = part { Some(*group) } else { None };
-        let groups: Vec<LossGroup> = parts.iter().filter_map(group).collect();
-        let classes = self.classes.as_ref().map(|[logits, action]| ops::cross_entropy(logits, action, &groups, 0.0)).transpose()?;
-        let Some([distributions, numbers]) = &self.numbers else {
-            return classes.ok_or_else(|| Error::config("action", "expected at least one component"));
-        };
-        let (mut nats, mut next) = (Vec::new(), 0);
-        for part in parts {
-            match (part, &classes) {
-                (Part::Numbers(start, n), _) => {
-                    nats.push(gaussian_nats(&distributions.narrow(1, 2 * start, 2 * n)?, &numbers.narrow(1, *start, *n)?)?);
-                }
-                (Part::Classes(_), Some(classes)) => {
-                    nats.push(classes.narrow(1, next, 1)?);
-                    next += 1;
-                }
-                (Part::Classes(_), None) => return Err(Error::tensor("logits", "to be present", "nothing")),
-            }
-        }
-        Ok(Tensor::cat(&nats, 1)?)
+    fn nats(&self) -> Result<Tensor> {
+        self.distribution.nats(self.classes.as_ref(), self.numbers.as_ref())
     }
 }
 
@@ -138,7 +89,7 @@ impl Frames {
 /// # Errors
 /// If a tensor is missing or has another shape.
 pub fn nats(config: &AgentConfig, outputs: &NamedTensors, taken: (&NamedTensors, Option<&Tensor>)) -> Result<Tensor> {
-    Frames::new(config, outputs, taken)?.nats(&parts(config))
+    Frames::new(config, outputs, taken)?.nats()
 }
 
 /// How likely the agent finds the recorded actions, with state carried through each episode. Every rank measures some of the episodes; all get
@@ -161,10 +112,10 @@ pub fn agent(agent: &Agent, config: &AgentConfig, episodes: &Episodes, ranks: &d
 }
 
 fn of_group(agent: &Agent, config: &AgentConfig, (episodes, group, lengths): (&Episodes, &[usize], &[usize])) -> Result<Likelihood> {
-    let (specs, parts) = (Specs::new(config), parts(config));
+    let specs = Specs::new(config);
     let longest = group.iter().map(|episode| lengths[*episode]).max().unwrap_or(0);
     let mut state = agent.initial_state(group.len())?;
-    let mut sum = Likelihood::none(parts.len());
+    let mut sum = Likelihood::none(config.action.len());
     for start in (0..longest).step_by(FRAMES) {
         let frames = FRAMES.min(longest - start);
         let rows = |episode: &usize| (*episode, start.min(lengths[*episode])..(start + frames).min(lengths[*episode]));
@@ -174,25 +125,22 @@ fn of_group(agent: &Agent, config: &AgentConfig, (episodes, group, lengths): (&E
         state = next.map(|_, tensor| Ok(tensor.detach()))?;
         let outputs = outputs.map(|_, tensor| Ok(tensor.to_device(&Device::Cpu)?.detach()))?;
         let counted = lanes.iter().enumerate().flat_map(|(lane, (_, rows))| lane * frames..lane * frames + rows.len());
-        sum.add(&Frames::new(config, &outputs, (&inputs, numbers.as_ref()))?, &parts, counted)?;
+        sum.add(&Frames::new(config, &outputs, (&inputs, numbers.as_ref()))?, counted)?;
     }
     Ok(sum)
 }
 
 impl Likelihood {
     /// Counts some rows of a pass.
-    fn add(&mut self, frames: &Frames, parts: &[Part], rows: impl Iterator<Item = usize>) -> Result<()> {
-        let nats = frames.nats(parts)?.to_vec2::<f32>()?;
-        let (mut logits, mut action, mut means, mut numbers) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        if let Some([of_logits, of_action]) = &frames.classes {
-            (logits, action) = (of_logits.to_vec2::<f32>()?, of_action.to_vec2::<u32>()?);
-        }
-        if let Some([of_means, of_numbers]) = &frames.numbers {
-            (means, numbers) = (of_means.to_vec2::<f32>()?, of_numbers.to_vec2::<f32>()?);
-        }
+    fn add(&mut self, frames: &Frames, rows: impl Iterator<Item = usize>) -> Result<()> {
+        let nats = frames.nats()?.to_vec2::<f32>()?;
+        let floats = |tensor: &Option<Tensor>| tensor.as_ref().map_or(Ok(Vec::new()), Tensor::to_vec2::<f32>);
+        let (logits, means, numbers) =
+            (floats(&frames.distribution.logits)?, floats(&frames.distribution.gaussian)?, floats(&frames.numbers)?);
+        let action = frames.classes.as_ref().map_or(Ok(Vec::new()), Tensor::to_vec2::<u32>)?;
         for row in rows {
             self.frames += 1;
-            for (g, part) in parts.iter().enumerate() {
+            for (g, part) in frames.distribution.parts().iter().enumerate() {
                 self.nats[g] += f64::from(nats[row][g]);
                 self.hits[g] += match part {
                     Part::Classes(group) => {

@@ -1,9 +1,11 @@
 //! Imitation in a game of one's own: a description in TOML and recorded episodes to a bundle.
 //!
-//! [`episodes`] reads recordings, [`loader`] makes batches of them ahead, [`imitation`] is the task, [`likelihood`] measures beside frequencies of
-//! the recorded actions, [`run`] puts it together, [`example`] is a made-up game to try all of it on.
+//! [`episodes`] reads recordings, [`loader`] makes batches of them ahead, [`imitation`] is the task, [`distribution`] says how likely actions are,
+//! [`likelihood`] measures beside frequencies of the recorded ones, [`run`] puts it together, [`example`] is a made-up game to try all of it on. [`ppo`]
+//! learns in environments in place of recordings.
 
 pub mod config;
+pub mod distribution;
 pub mod episodes;
 pub mod example;
 #[cfg(feature = "cli")]

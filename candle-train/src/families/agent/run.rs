@@ -5,8 +5,6 @@ use super::episodes::{self, Episodes, Recording};
 use super::imitation::{HeldOut, Imitation};
 use super::likelihood::{self, Frequencies, Likelihood};
 use super::loader::Loader;
-use crate::budget::Budget;
-use crate::callback::Callbacks;
 use crate::export::{EQUATIONS, Skeleton};
 use crate::lanes::StepShape;
 use crate::parallel::share;
@@ -154,16 +152,12 @@ impl TrainingPlan for Plan {
         let lists = serde_json::json!({ "train": self.train.list(), "held_out": self.held_out.list() });
         let noted = serde_json::to_vec_pretty(&lists).map_err(|e| Error::file(EPISODES, e))?;
         let run = Run {
-            seed: self.config.seed,
-            trainer: self.config.trainer.clone(),
-            budget: Budget::Steps(self.steps),
             identity: serde_json::json!({ "config": config, "data": lists }),
             resources: self.with,
             about,
             skeleton: Some(skeleton),
             notes: vec![(EPISODES, noted)],
-            hint: None,
-            callbacks: Callbacks::default(),
+            ..Run::new(self.config.trainer.clone(), self.steps, self.config.seed)?
         };
         let ended = run.train(params.vars(), &mut task, place, stop)?;
         let measured = if measured && ended.outcome.done() {

@@ -8,6 +8,7 @@ use candle_core::{D, Tensor};
 use candle_models::beam::{Beam, BeamConfig, Channels, Decided, Episodes, Evaluation, Gains, Products, Scheme, Sensing, Tapes, alignment};
 use candle_models::bundle::Role;
 use candle_models::nn::Params;
+use candle_models::ops::softmax::log_softmax;
 use candle_models::random::Random;
 use candle_models::{Error, Result};
 use std::ops::Range;
@@ -98,11 +99,9 @@ impl Alignment {
     }
 }
 
-/// The mean of `log(sum of exp) - score of the target`.
+/// The mean of the negative logarithms of the targets' shares.
 fn cross_entropy(scores: &Tensor, target: &Tensor) -> Result<Tensor> {
-    let shifted = scores.broadcast_sub(&scores.detach().max_keepdim(D::Minus1)?)?;
-    let total = shifted.exp()?.sum_keepdim(D::Minus1)?.log()?;
-    Ok((total - shifted.gather(&target.unsqueeze(1)?, 1)?)?.mean_all()?)
+    Ok(log_softmax(scores)?.gather(&target.unsqueeze(1)?, 1)?.neg()?.mean_all()?)
 }
 
 impl Task for Alignment {

@@ -2,8 +2,6 @@
 
 use super::alignment::Alignment;
 use super::config::RunConfig;
-use crate::budget::Budget;
-use crate::callback::Callbacks;
 use crate::export::Skeleton;
 use crate::plan::TrainingPlan;
 use crate::report::About;
@@ -81,16 +79,11 @@ impl Plan {
         let identity = RunConfig { trainer: self.config.trainer.identity(), episodes: 0, ..self.config.clone() };
         let about = self.about()?;
         let run = Run {
-            seed: self.config.seed,
-            trainer: self.config.trainer.clone(),
-            budget: Budget::Steps(self.steps),
             identity: serde_json::json!({ "config": identity }),
             resources: Resources { dtype, ..self.with },
             about,
             skeleton: Some(Skeleton { manifest: Manifest::new(FAMILY, &self.config.model)?, files: Vec::new() }),
-            notes: Vec::new(),
-            hint: None,
-            callbacks: Callbacks::default(),
+            ..Run::new(self.config.trainer.clone(), self.steps, self.config.seed)?
         };
         let ended = run.train(params.vars(), &mut task, place, stop)?;
         let figures = if ended.outcome.done() { task.evaluate(&ended.params(), &*ranks)?.results() } else { BTreeMap::new() };

@@ -223,7 +223,7 @@ impl RunConfig {
     /// If there is one.
     pub fn validate(&self) -> Result<()> {
         let (play, learn) = (&self.play, &self.learn);
-        for (field, n, most) in [
+        overlay::check_counts(&[
             ("play.lanes", play.lanes as u64, 1 << 16),
             ("play.steps", play.steps as u64, 1 << 20),
             ("play.simulations", play.simulations as u64, 1 << 16),
@@ -237,11 +237,7 @@ impl RunConfig {
             ("evaluation.episodes", self.evaluation.episodes as u64, 1 << 16),
             ("evaluation.simulations", self.evaluation.simulations as u64, 1 << 16),
             ("frames", self.frames, 1 << 50),
-        ] {
-            if !(1..=most).contains(&n) {
-                return Err(Error::config(field, format!("expected 1 to {most}, found {n}")));
-            }
-        }
+        ])?;
         if learn.buffer / play.lanes < play.steps.max(learn.unroll + learn.horizon.min(64) + 2) {
             let reason = format!("{} positions are too few for {} environments of {} steps", learn.buffer, play.lanes, play.steps);
             return Err(Error::config("learn.buffer", reason));

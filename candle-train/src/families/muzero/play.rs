@@ -2,10 +2,10 @@
 
 use super::config::{EvaluationConfig, Search};
 use super::replay::{End, Horizon, Position, Replay, Rest};
-use crate::episodes::{SEEDS, failed, of_all};
-use crate::parallel::{Communicator, share};
+use crate::episodes::{SEEDS, environments, failed, one_each};
+use crate::parallel::Communicator;
 use candle_envs::board::{Board, Player};
-use candle_envs::{Actions, Autoreset, Entry, EnvError, Episode, Frame, Spec, VectorEnv, View};
+use candle_envs::{Actions, Entry, EnvError, Episode, Frame, Input, VectorEnv, View, any_legal};
 use candle_models::Result;
 use candle_models::engine::Placement;
 use candle_models::muzero::{MuZero, MuZeroConfig};
@@ -26,30 +26,14 @@ pub fn planner(config: &MuZeroConfig, parameters: &Params, games: usize, (search
     Planner::new(Arc::new(initial), Arc::new(recurrent), &options)
 }
 
-/// Where the inputs of a network lie in the rows of floats that environments show.
-#[derive(Debug, Clone)]
-pub struct Inputs(Vec<(String, Range<usize>)>);
+/// What environments show, floats alone.
+struct Inputs(Vec<Input>);
 
 impl Inputs {
-    /// Of what an environment shows.
-    pub fn new(spec: &Spec) -> Self {
-        let mut end = 0;
-        let place = |input: &candle_models::agent::Observation| {
-            end += input.spec().width();
-            (input.name().to_owned(), end - input.spec().width()..end)
-        };
-        Self(spec.observation.iter().map(place).collect())
-    }
-
-    /// Their names and places.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, Range<usize>)> {
-        self.0.iter().map(|(name, place)| (name.as_str(), place.clone()))
-    }
-
     /// Shows a game what is seen and what can be done; where nothing can be done the game is over and everything may be searched.
     fn show(&self, planner: &mut Planner, game: usize, (floats, legal): (&[f32], &[bool])) -> Result<()> {
-        for (name, place) in self.iter() {
-            planner.floats_mut(name, game)?.copy_from_slice(&floats[place]);
+        for Input { spec, columns, .. } in &self.0 {
+            planner.floats_mut(&spec.name, game)?.copy_from_slice(&floats[columns.clone()]);
         }
         let nothing = !legal.contains(&true);
         planner.legal_mut(game)?.iter_mut().zip(legal).for_each(|(to, legal)| *to = *legal || nothing);
@@ -65,14 +49,18 @@ pub struct Playing {
 }
 
 impl Playing {
-    /// Of that kind, from `seed` on.
+    /// Those of that kind with these numbers, as [`environments`] seeds them.
     ///
     /// # Errors
     /// If there are none, or one of them fails.
-    pub fn new(entry: &Entry, lanes: usize, seed: u64) -> Result<Self> {
-        let mut envs = entry.make(lanes, Autoreset::NextStep).map_err(failed)?;
-        envs.reset(seed).map_err(failed)?;
-        Ok(Self { inputs: Inputs::new(envs.spec()), envs })
+    pub fn new(entry: &Entry, lanes: &Range<usize>, seed: u64) -> Result<Self> {
+        let envs = environments(entry, lanes, seed)?;
+        Ok(Self { inputs: Inputs(envs.spec().inputs()), envs })
+    }
+
+    /// What they show, with its places.
+    pub fn inputs(&self) -> impl Iterator<Item = &Input> {
+        self.inputs.0.iter()
     }
 
     /// One step of each, with the actions that a search chooses unless `other` knows one; what it found goes to `found`.
@@ -166,8 +154,7 @@ struct Seen<'a> {
     policy: &'a [f32],
 }
 
-/// Plays one episode in each of several environments, as the search finds best; every rank plays some, and all get all of them, in the order of the
-/// seeds. In a game of two it plays against random moves, first and second in turn, and the reward is its own.
+/// Plays one episode in each of several environments, as the search finds best; every rank gets all of them. In a game of two it plays against random moves, first and second in turn, and the reward is its own.
 ///
 /// # Errors
 /// If an environment or a network fails.
@@ -177,31 +164,26 @@ pub fn evaluate(
     (search, evaluation): (Search, &EvaluationConfig),
     ranks: &dyn Communicator,
 ) -> Result<Vec<Episode>> {
-    let mine = share(evaluation.episodes, ranks.rank(), ranks.size());
-    let mut ended = Vec::new();
-    if !mine.is_empty() {
-        let lanes = mine.len();
-        let mut planner = planner(config, parameters, lanes, (search, evaluation.simulations))?;
-        let mut playing = Playing::new(entry, lanes, SEEDS + mine.start as u64)?;
-        let (mut open, mut t) = (vec![true; lanes], 0);
-        let second = |lane: usize| (mine.start + lane) % 2;
-        while open.contains(&true) {
+    one_each(evaluation.episodes, ranks, |mine| {
+        let mut planner = planner(config, parameters, mine.len(), (search, evaluation.simulations))?;
+        let mut playing = Playing::new(entry, &mine, SEEDS)?;
+        let first = mine.start;
+        let second = move |lane: usize| (first + lane) % 2;
+        Ok(move |t| {
             let random = Random::new(SEEDS).stream("random moves").at(t);
             let other = |frame: &Frame, lane: usize| {
                 let moves = config.players == 2 && usize::from(frame.players[lane]) != second(lane);
                 let legal = &frame.legal[lane * config.actions..][..config.actions];
-                moves.then(|| any_legal(legal, random.at((mine.start + lane) as u64)))
+                moves.then(|| any_legal(legal, random.at((first + lane) as u64), 0))
             };
-            for episode in &playing.step(&mut planner, Noise::None, other, |_, _, _| ())?.episodes {
-                if std::mem::take(&mut open[episode.lane]) {
-                    let sign = if config.players == 2 && second(episode.lane) == 1 { -1.0 } else { 1.0 };
-                    ended.push(Episode { lane: mine.start + episode.lane, reward: sign * episode.reward, ..*episode });
-                }
-            }
-            t += 1;
-        }
-    }
-    of_all(&ended, ranks)
+            let frame = playing.step(&mut planner, Noise::None, other, |_, _, _| ())?;
+            let own = |episode: &Episode| {
+                let sign = if config.players == 2 && second(episode.lane) == 1 { -1.0 } else { 1.0 };
+                Episode { reward: sign * episode.reward, ..*episode }
+            };
+            Ok(frame.episodes.iter().map(own).collect())
+        })
+    })
 }
 
 /// A player of board games that plans every move, without noise, many games at once.
@@ -217,7 +199,7 @@ impl Planned {
     /// # Errors
     /// As [`planner`].
     pub fn new<B: Board>(config: &MuZeroConfig, parameters: &Params, games: usize, of_play: (Search, usize)) -> Result<Self> {
-        Ok(Self { planner: planner(config, parameters, games, of_play)?, inputs: Inputs::new(&B::spec()), games })
+        Ok(Self { planner: planner(config, parameters, games, of_play)?, inputs: Inputs(B::spec().inputs()), games })
     }
 
     fn plan<B: Board>(&mut self, boards: &[B]) -> Result<Vec<u32>> {
@@ -243,10 +225,4 @@ impl<B: Board> Player<B> for Planned {
         }
         Ok(chosen)
     }
-}
-
-/// One of the legal actions, drawn; where there is none the first.
-fn any_legal(legal: &[bool], random: Random) -> u32 {
-    let allowed: Vec<u32> = (0..legal.len() as u32).filter(|action| legal[*action as usize]).collect();
-    allowed.get(random.below(0, allowed.len() as u32) as usize).copied().unwrap_or_default()
 }

@@ -5,7 +5,6 @@
 
 use candle_models::random::Random;
 use candle_models::{Error, Result};
-use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 
 /// A position that is put into the buffer.
@@ -22,7 +21,7 @@ pub struct Position<'a> {
 }
 
 /// The numbers of a position.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rest {
     /// What the search said that it was worth, for who was to move.
     pub value: f32,
@@ -37,7 +36,7 @@ pub struct Rest {
 }
 
 /// What became of the episode with a move.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum End {
     /// It went on.
     #[default]

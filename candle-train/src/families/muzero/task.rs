@@ -7,26 +7,26 @@ use super::config::RunConfig;
 use super::play::{Playing, evaluate, planner};
 use super::replay::{Horizon, Replay, Sizes, Targets};
 use crate::checkpoint::{SavedFiles, StateFiles};
-use crate::episodes::{self, Recent, failed};
+use crate::episodes::{self, Recent};
 use crate::optim::ParameterGroup;
 use crate::parallel::{Communicator, share};
 use crate::summary::Summary;
 use crate::task::{Context, Evaluation, Loss, Metric, StepDone, Task, TaskState};
 use candle_core::{D, Device, Tensor};
-use candle_envs::Entry;
+use candle_envs::{Entry, Input};
 use candle_models::muzero::{MuZero, MuZeroConfig, values::two_hot};
 use candle_models::nn::Params;
+use candle_models::ops::softmax::log_softmax;
 use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
-use std::io::Read;
+use std::ops::Range;
 
 /// The share of an embedding's gradient that the dynamics pass on.
 const KEPT: f64 = 0.5;
-/// What a checkpoint keeps in files.
-const ENVIRONMENTS: &str = "environments.json";
+/// Where checkpoints keep what was played.
 const REPLAY: &str = "replay";
 
 /// A network learning to plan from what its own plans led to.
@@ -56,9 +56,8 @@ struct Course {
     recent: Recent,
 }
 
-/// A batch: how likely its positions were, and what is to be said of them.
-#[derive(Debug)]
-pub struct Batch {
+/// Positions to learn from: how likely they were to be drawn, and what is to be said of them.
+struct Drawn {
     shares: Vec<f32>,
     targets: Targets,
 }
@@ -69,23 +68,14 @@ impl MuZeroTask {
     /// # Errors
     /// If the environment cannot be learnt in this way, or the buffer is larger than the configuration allows.
     pub fn new(config: &RunConfig, entry: &Entry, device: &Device, ranks: &dyn Communicator) -> Result<Self> {
-        let spec = (entry.spec)();
+        let (spec, lanes) = ((entry.spec)(), share(config.play.lanes, ranks.rank(), ranks.size()));
         let model = config.model(&spec)?;
-        let lanes = share(config.play.lanes, ranks.rank(), ranks.size());
-        let sizes =
-            Sizes { lanes: lanes.len(), positions: config.learn.buffer / config.play.lanes, floats: spec.floats(), actions: model.actions };
-        let (bytes, limit) = (sizes.bytes(), config.learn.memory_mb * 1_000_000);
-        if bytes > limit {
-            let reason =
-                format!("{} positions take {} MB, more than learn.memory_mb {}", config.learn.buffer, bytes / 1_000_000, limit / 1_000_000);
-            return Err(Error::config("learn.buffer", reason));
-        }
         let description = Params::description();
         MuZero::new(&model, &description)?;
         let unroll = config.learn.unroll;
         Ok(Self {
-            playing: Playing::new(entry, lanes.len(), config.seed.wrapping_add(lanes.start as u64))?,
-            replay: Replay::new(sizes),
+            playing: Playing::new(entry, &lanes, config.seed)?,
+            replay: Replay::new(Self::sizes(config, entry, &lanes)?),
             horizon: Horizon { unroll, rewards: config.learn.horizon, discount: config.learn.discount },
             atoms: model.support.atoms(),
             device: device.clone(),
@@ -98,6 +88,22 @@ impl MuZeroTask {
             entry: *entry,
             model,
         })
+    }
+
+    /// The buffer of a rank's lanes.
+    ///
+    /// # Errors
+    /// If it is larger than the configuration allows.
+    pub fn sizes(config: &RunConfig, entry: &Entry, lanes: &Range<usize>) -> Result<Sizes> {
+        let spec = (entry.spec)();
+        let (positions, floats, actions) = (config.learn.buffer / config.play.lanes, spec.floats(), config.model(&spec)?.actions);
+        let sizes = Sizes { lanes: lanes.len(), positions, floats, actions };
+        let [bytes, limit] = [sizes.bytes() / 1_000_000, config.learn.memory_mb];
+        if sizes.bytes() > limit * 1_000_000 {
+            let reason = format!("{} positions take {bytes} MB, more than learn.memory_mb {limit}", config.learn.buffer);
+            return Err(Error::config("learn.buffer", reason));
+        }
+        Ok(sizes)
     }
 
     /// Plays the next round with the present parameters, and searches some of what is remembered again.
@@ -120,7 +126,7 @@ impl MuZeroTask {
     }
 
     /// Positions to learn from: this rank's share of a batch.
-    fn draw(&mut self, context: &Context) -> Result<Batch> {
+    fn draw(&mut self, context: &Context) -> Result<Drawn> {
         let mine = share(self.config.learn.batch, context.ranks.rank(), context.ranks.size());
         let random = context.noise.stream("positions").at(mine.start as u64);
         let drawn = self.replay.draw(mine.len(), random)?;
@@ -129,7 +135,7 @@ impl MuZeroTask {
             self.replay.targets(*slot, &self.horizon, random.at(i as u64), &mut targets);
         }
         self.slots = drawn.iter().map(|(slot, _)| *slot).collect();
-        Ok(Batch { shares: drawn.into_iter().map(|(_, share)| share).collect(), targets })
+        Ok(Drawn { shares: drawn.into_iter().map(|(_, share)| share).collect(), targets })
     }
 
     /// The share of the run that is over, from 0 to 1.
@@ -201,24 +207,18 @@ impl MuZeroTask {
     fn observation(&self, floats: &[f32]) -> Result<NamedTensors> {
         let width = self.replay.sizes().floats;
         let n = floats.len() / width.max(1);
-        let (mut inputs, mut start) = (NamedTensors::new(), 0);
-        for input in &self.model.observation {
-            let spec = input.spec();
-            let values: Vec<f32> = floats.chunks_exact(width).flat_map(|row| &row[start..start + spec.width()]).copied().collect();
-            start += spec.width();
+        let input = |Input { spec, columns, .. }: &Input| {
+            let values: Vec<f32> = floats.chunks_exact(width).flat_map(|row| &row[columns.clone()]).copied().collect();
             let shape: Vec<usize> = [n, 1].into_iter().chain(spec.shape.iter().copied()).collect();
-            inputs.insert(spec.name.clone(), Tensor::from_vec(values, shape, &self.device)?);
-        }
-        Ok(inputs)
+            Ok((spec.name.clone(), Tensor::from_vec(values, shape, &self.device)?))
+        };
+        self.playing.inputs().map(input).collect()
     }
 }
 
 /// `- sum of target log softmax(logits)`, `[n]`.
 fn cross_entropy(logits: &Tensor, target: &Tensor) -> Result<Tensor> {
-    let most = logits.max_keepdim(D::Minus1)?.detach();
-    let shifted = logits.broadcast_sub(&most)?;
-    let log = shifted.broadcast_sub(&shifted.exp()?.sum_keepdim(D::Minus1)?.log()?)?;
-    Ok((log * target)?.sum(D::Minus1)?.neg()?)
+    Ok((log_softmax(logits)? * target)?.sum(D::Minus1)?.neg()?)
 }
 
 /// The same with a share of its gradient.
@@ -255,7 +255,7 @@ impl Task for MuZeroTask {
         while self.course.rounds < due {
             self.play(parameters, context.ranks)?;
         }
-        let Batch { shares, targets } = self.draw(context)?;
+        let Drawn { shares, targets } = self.draw(context)?;
         let n = shares.len();
         let weights = self.weights(&shares, self.progress(context))?;
         let Unrolled { value, policy, reward, first_value } = self.unroll(parameters, (&targets, &weights), KEPT)?;
@@ -294,20 +294,13 @@ impl Task for MuZeroTask {
 
     fn save(&mut self, files: &mut StateFiles) -> Result<TaskState> {
         let cursor = serde_json::to_value(&self.course).map_err(|e| Error::Input(format!("the course of a run: {e}")))?;
-        let environments = self.playing.envs.save().map_err(failed)?;
-        files.write(ENVIRONMENTS, |file| file.write_all(&environments))?;
+        episodes::save(&*self.playing.envs, files)?;
         files.write(REPLAY, |file| self.replay.write(file))?;
         Ok(TaskState { cursor, ..TaskState::default() })
     }
 
     fn restore(&mut self, state: &TaskState, files: &SavedFiles) -> Result<()> {
-        let mut environments = Vec::new();
-        files.open(ENVIRONMENTS)?.read_to_end(&mut environments).map_err(Error::io(ENVIRONMENTS))?;
-        let lanes = self.playing.envs.lanes();
-        self.playing.envs.restore(&environments).map_err(failed)?;
-        if self.playing.envs.lanes() != lanes {
-            return Err(Error::tensor(ENVIRONMENTS, format!("{lanes} environments"), self.playing.envs.lanes()));
-        }
+        episodes::restore(&mut *self.playing.envs, self.first_lane, files)?;
         self.replay = Replay::read(self.replay.sizes(), &mut files.open(REPLAY)?).map_err(Error::io(REPLAY))?;
         self.course = state.cursor()?;
         Ok(())

@@ -1,6 +1,6 @@
 //! What a run is, as plain data: a preset, overlaid by a TOML file, overlaid by `--set a.b=c`.
 
-use super::rollout::Choice;
+use super::acting::Choice;
 use crate::overlay;
 use crate::schedule::{Schedule, Shape};
 use crate::trainer::TrainerConfig;
@@ -95,7 +95,7 @@ impl NetworkConfig {
 }
 
 /// How a run is measured: on episodes that begin from other seeds than those in training.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EvaluationConfig {
     /// Episodes.
@@ -204,18 +204,14 @@ impl RunConfig {
     pub fn validate(&self) -> Result<()> {
         let RolloutConfig { lanes, steps } = self.rollout;
         let u = &self.update;
-        for (field, n, most) in [
+        overlay::check_counts(&[
             ("rollout.lanes", lanes as u64, 1 << 16),
             ("rollout.steps", steps as u64, (1 << 24) / lanes.max(1) as u64),
             ("update.epochs", u.epochs as u64, 100),
             ("update.minibatches", u.minibatches as u64, lanes as u64 * steps as u64),
             ("evaluation.episodes", self.evaluation.episodes as u64, 1 << 16),
             ("frames", self.frames, 1 << 50),
-        ] {
-            if !(1..=most).contains(&n) {
-                return Err(Error::config(field, format!("expected 1 to {most}, found {n}")));
-            }
-        }
+        ])?;
         for (field, x, range) in [("discount", u.discount, 0.0..=1.0), ("decay", u.decay, 0.0..=1.0), ("clip", u.clip, 1e-6..=10.0)] {
             if !range.contains(&x) {
                 return Err(Error::config(format!("update.{field}"), format!("expected {} to {}, found {x}", range.start(), range.end())));

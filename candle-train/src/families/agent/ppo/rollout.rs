@@ -1,223 +1,16 @@
-//! Playing: environments, the engine's runners of actor and critic, and what they went through.
+//! What an actor went through in environments while a critic watched.
 
+use super::acting::{Acting, Choice, Chosen, Game, Player};
 use super::advantage::{self, advantages};
 use crate::episodes::failed;
 use candle_core::{Device, Tensor};
-use candle_envs::{Actions, Frame, Spec, VectorEnv};
-use candle_models::agent::{Component, Observation};
-use candle_models::engine::{Model, Runner};
-use candle_models::random::{Random, categorical};
-use candle_models::signature::TensorSpec;
+use candle_envs::{Episode, Frame, Input, Spec, VectorEnv};
+use candle_models::engine::Model;
+use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// An input that environments show: its name, and where it lies in their rows of floats or of indices.
-#[derive(Debug, Clone)]
-struct Shown {
-    spec: TensorSpec,
-    columns: Range<usize>,
-    ids: bool,
-}
-
-/// What is known of the environments of a run.
-#[derive(Debug, Clone)]
-pub struct Game {
-    /// What they show and take.
-    pub spec: Spec,
-    shown: Vec<Shown>,
-    /// The class that stands for the action before the first step, in every column.
-    neutral: Vec<u32>,
-    /// Bounds of each number.
-    bounds: Vec<[f32; 2]>,
-}
-
-impl Game {
-    /// Of environments of that kind.
-    pub fn new(spec: Spec) -> Self {
-        let mut ends = [0, 0];
-        let shown = spec.observation.iter().map(|input| {
-            let (ids, spec) = (matches!(input, Observation::Ids { .. }), input.spec());
-            let end = &mut ends[usize::from(ids)];
-            *end += spec.width();
-            Shown { columns: *end - spec.width()..*end, spec, ids }
-        });
-        let shown = shown.collect();
-        let neutral = spec.action.iter().flat_map(|component| vec![component.neutral(); component.columns()]).collect();
-        let bounds = spec.action.iter().flat_map(|component| {
-            let bounds = component.gaussian().map(|gaussian| [gaussian.low, gaussian.high]);
-            vec![bounds.unwrap_or([f32::NEG_INFINITY, f32::INFINITY]); component.numbers()]
-        });
-        let bounds = bounds.collect();
-        Self { spec, shown, neutral, bounds }
-    }
-}
-
-/// One network that plays along, all lanes in step.
-pub struct Player {
-    runner: Runner,
-    /// Whether it wants to know the last action.
-    knows_last: bool,
-}
-
-impl Player {
-    /// A network with that state, over so many lanes.
-    ///
-    /// # Errors
-    /// If the network cannot be run, or wants an input that environments do not show.
-    pub fn new(model: Arc<dyn Model>, game: &Game, lanes: usize, state: Option<&NamedTensors>) -> Result<Self> {
-        let knows_last = model.signature().inputs.iter().any(|spec| spec.name == "previous_action");
-        for spec in model.signature().inputs.iter().filter(|spec| spec.is_required()) {
-            if !game.shown.iter().any(|shown| shown.spec.name == spec.name) {
-                let shown = game.shown.iter().map(|shown| shown.spec.name.as_str()).collect::<Vec<_>>().join(", ");
-                return Err(Error::tensor(&spec.name, format!("one of what {} shows: {shown}", game.spec.name), "a network that reads it"));
-            }
-        }
-        let mut runner = Runner::new(model, lanes, rayon::current_num_threads())?;
-        if let Some(state) = state {
-            runner.restore(state)?;
-        }
-        Ok(Self { runner, knows_last })
-    }
-
-    /// Shows it what the environments show, and the last actions.
-    fn see(&mut self, game: &Game, frame: &Frame, last: &[u32]) -> Result<()> {
-        let (lanes, floats, ids) = (frame.players.len(), game.spec.floats(), game.spec.ids());
-        for lane in 0..lanes {
-            for shown in &game.shown {
-                let (name, columns) = (&shown.spec.name, shown.columns.clone());
-                match shown.ids {
-                    true => self.runner.indices_mut(name, lane)?.copy_from_slice(&frame.ids[lane * ids..][columns]),
-                    false => self.runner.floats_mut(name, lane)?.copy_from_slice(&frame.floats[lane * floats..][columns]),
-                }
-            }
-            if self.knows_last {
-                let columns = game.neutral.len();
-                self.runner.indices_mut("previous_action", lane)?.copy_from_slice(&last[lane * columns..][..columns]);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// How actions are chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Choice {
-    /// The most likely class, the mean number.
-    Greedy,
-    /// Drawn.
-    Sample,
-}
-
-/// An actor in its environments: sees, chooses, remembers its last actions.
-pub struct Acting<'a> {
-    game: &'a Game,
-    player: Player,
-    /// Classes of the last actions `[lanes, columns]`.
-    last: Vec<u32>,
-    drawn: Vec<f32>,
-}
-
-/// What was chosen in a step.
-#[derive(Debug, Default)]
-pub struct Chosen {
-    /// What the environments get: numbers within bounds.
-    pub actions: Actions,
-    /// The numbers as they were drawn.
-    pub raw: Vec<f32>,
-    /// The distributions that they were drawn from: logits of classes, means and logarithms of deviations of numbers, lane by lane.
-    pub distributions: [Vec<f32>; 2],
-}
-
-impl<'a> Acting<'a> {
-    /// An actor that has just seen the actions `last`, `[lanes, columns]`; without them it begins.
-    pub fn new(game: &'a Game, player: Player, lanes: usize, last: Option<Vec<u32>>) -> Self {
-        let last = last.unwrap_or_else(|| game.neutral.repeat(lanes));
-        Self { game, player, last, drawn: Vec::new() }
-    }
-
-    /// The state of its network.
-    ///
-    /// # Errors
-    /// If there is no memory for it.
-    pub fn state(&mut self) -> Result<NamedTensors> {
-        self.player.runner.save()
-    }
-
-    /// The classes of the last actions, those of a lane that begins anew neutral.
-    pub fn last(&mut self, frame: &Frame) -> &[u32] {
-        let columns = self.game.neutral.len();
-        for (lane, _) in frame.first.iter().enumerate().filter(|(_, first)| **first) {
-            self.last[lane * columns..][..columns].copy_from_slice(&self.game.neutral);
-        }
-        &self.last
-    }
-
-    /// Chooses actions for what the environments show; `random` is this step's address, the same for a lane however many there are beside it.
-    ///
-    /// # Errors
-    /// If a class cannot be chosen and the network's heads do not know, or it cannot be run.
-    pub fn choose(&mut self, frame: &Frame, choice: Choice, random: impl Fn(usize) -> Random) -> Result<Chosen> {
-        self.last(frame);
-        let (game, lanes) = (self.game, frame.players.len());
-        self.player.see(game, frame, &self.last)?;
-        let (columns, numbers, classes) = (game.neutral.len(), game.bounds.len(), game.spec.classes());
-        self.drawn.resize(columns + numbers, -1.0);
-        for lane in 0..lanes {
-            if choice == Choice::Sample {
-                random(lane).fill_uniform(0, &mut self.drawn);
-            }
-            self.player.runner.floats_mut("uniform", lane)?.copy_from_slice(&self.drawn);
-        }
-        self.player.runner.step(&frame.first)?;
-        let mut chosen = Chosen::default();
-        for lane in 0..lanes {
-            let legal = &frame.legal[lane * classes..][..classes];
-            if columns > 0 {
-                let own = self.player.runner.indices("action", lane)?;
-                match legal.contains(&false) && !frame.terminated[lane] {
-                    true => {
-                        let uniform = if choice == Choice::Sample { random(lane).uniform(0) } else { -1.0 };
-                        chosen.actions.classes.push(legal_class(&game.spec, self.player.runner.floats("logits", lane)?, legal, uniform)?);
-                    }
-                    false => chosen.actions.classes.extend_from_slice(own),
-                }
-            }
-            for (output, there, to) in [("logits", columns, 0), ("gaussian", numbers, 1)] {
-                if there > 0 {
-                    chosen.distributions[to].extend_from_slice(self.player.runner.floats(output, lane)?);
-                }
-            }
-            for component in game.spec.action.iter().filter(|component| component.numbers() > 0) {
-                chosen.raw.extend_from_slice(self.player.runner.floats(component.name(), lane)?);
-            }
-        }
-        let within = |(i, x): (usize, &f32)| x.clamp(game.bounds[i % numbers][0], game.bounds[i % numbers][1]);
-        chosen.actions.numbers = chosen.raw.iter().enumerate().map(within).collect();
-        self.last.copy_from_slice(&chosen.actions.classes);
-        Ok(chosen)
-    }
-}
-
-/// A class that can be chosen, where a network did not know which those are.
-fn legal_class(spec: &Spec, logits: &[f32], legal: &[bool], uniform: f32) -> Result<u32> {
-    let [Component::Discrete { .. }] = &spec.action[..] else {
-        let reason = format!("{}: some classes cannot be chosen, which an action of several components does not know", spec.name);
-        return Err(Error::config("env", reason));
-    };
-    // Two classes have one logit, that of class 1 against class 0.
-    let logits = if let [one] = logits { &[0.0, *one][..] } else { logits };
-    let allowed = |class: &usize| legal[*class];
-    let best = (0..logits.len()).filter(allowed).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
-    let Some(best) = best else { return Ok(0) };
-    if uniform < 0.0 {
-        return Ok(best as u32);
-    }
-    let share = |class: usize| if legal[class] { (logits[class] - logits[best]).exp() } else { 0.0 };
-    Ok(categorical(uniform, (0..logits.len()).map(share)) as u32)
-}
 
 /// What `lanes` environments went through in `steps` steps, lane by lane.
 #[derive(Debug, Clone, Default)]
@@ -248,9 +41,6 @@ pub struct Rollout {
     states: Vec<NamedTensors>,
 }
 
-/// Episodes that ended in a rollout: their rewards and steps.
-pub type Ended = Vec<candle_envs::Episode>;
-
 /// Added to the logit of a class that cannot be chosen.
 const NEVER: f32 = -1e9;
 
@@ -266,7 +56,7 @@ impl Rollout {
         teacher: Option<Arc<dyn Model>>,
         (envs, carried): (&mut dyn VectorEnv, &mut Carried),
         (steps, random): (usize, &dyn Fn(usize, usize) -> Random),
-    ) -> Result<(Self, Ended)> {
+    ) -> Result<(Self, Vec<Episode>)> {
         let lanes = envs.lanes();
         let mut rollout = Self { lanes, steps, states: carried.states.clone(), ..Self::default() };
         rollout.allocate(game);
@@ -279,8 +69,7 @@ impl Rollout {
         for t in 0..steps {
             rollout.value(&mut critic, game, (envs.frame(), acting.last(envs.frame())), t)?;
             if let Some(teacher) = &mut teacher {
-                teacher.see(game, envs.frame(), acting.last(envs.frame()))?;
-                teacher.runner.step(&envs.frame().first)?;
+                teacher.watch(game, envs.frame(), acting.last(envs.frame()))?;
             }
             rollout.see(game, envs.frame(), acting.last(envs.frame()), t);
             let chosen = acting.choose(envs.frame(), Choice::Sample, |lane| random(t, lane))?;
@@ -288,8 +77,8 @@ impl Rollout {
             rollout.done(game, frame, &chosen, t);
             ended.extend_from_slice(&frame.episodes);
         }
-        let teacher = teacher.as_mut().map_or_else(|| Ok(NamedTensors::new()), |teacher| teacher.runner.save())?;
-        carried.states = vec![acting.state()?, critic.runner.save()?, teacher];
+        let teacher = teacher.as_mut().map_or_else(|| Ok(NamedTensors::new()), Player::state)?;
+        carried.states = vec![acting.state()?, critic.state()?, teacher];
         let last = acting.last(envs.frame()).to_vec();
         rollout.value(&mut critic, game, (envs.frame(), &last), steps)?;
         carried.last = Some(last);
@@ -297,12 +86,11 @@ impl Rollout {
     }
 
     fn allocate(&mut self, game: &Game) {
-        let (n, spec) = (self.lanes * self.steps, &game.spec);
-        self.floats = vec![0.0; n * spec.floats()];
-        self.ids = vec![0; n * spec.ids()];
-        (self.last, self.classes) = (vec![0; n * spec.columns()], vec![0; n * spec.columns()]);
-        (self.numbers, self.gaussian) = (vec![0.0; n * spec.numbers()], vec![0.0; n * 2 * spec.numbers()]);
-        self.logits = vec![0.0; n * spec.action.iter().map(|component| component.choice(0).logits()).sum::<usize>()];
+        let (n, [floats, ids, _], [columns, numbers]) = (self.lanes * self.steps, game.widths, game.action());
+        (self.floats, self.ids) = (vec![0.0; n * floats], vec![0; n * ids]);
+        (self.last, self.classes) = (vec![0; n * columns], vec![0; n * columns]);
+        (self.numbers, self.gaussian) = (vec![0.0; n * numbers], vec![0.0; n * 2 * numbers]);
+        self.logits = vec![0.0; n * game.spec.action.iter().map(|component| component.choice(0).logits()).sum::<usize>()];
         (self.rewards, self.advantages) = (vec![0.0; n], vec![0.0; n]);
         self.values = vec![0.0; n + self.lanes];
         for flags in [&mut self.terminated, &mut self.truncated, &mut self.first, &mut self.ignored] {
@@ -312,25 +100,24 @@ impl Rollout {
 
     /// What the critic says of what the environments show.
     fn value(&mut self, critic: &mut Player, game: &Game, (frame, last): (&Frame, &[u32]), t: usize) -> Result<()> {
-        critic.see(game, frame, last)?;
-        critic.runner.step(&frame.first)?;
+        let said = critic.watch(game, frame, last)?;
         for lane in 0..self.lanes {
-            self.values[lane * (self.steps + 1) + t] = critic.runner.floats("gaussian", lane)?[0];
+            self.values[lane * (self.steps + 1) + t] = said.floats("gaussian", lane)?[0];
         }
         Ok(())
     }
 
     fn see(&mut self, game: &Game, frame: &Frame, last: &[u32], t: usize) {
-        let (steps, spec) = (self.steps, &game.spec);
+        let (steps, [floats, ids, _], [columns, _]) = (self.steps, game.widths, game.action());
         for lane in 0..self.lanes {
             let row = lane * steps + t;
-            copy(&mut self.floats, row, &frame.floats, lane, spec.floats());
-            copy(&mut self.ids, row, &frame.ids, lane, spec.ids());
-            copy(&mut self.last, row, last, lane, spec.columns());
+            copy(&mut self.floats, row, &frame.floats, lane, floats);
+            copy(&mut self.ids, row, &frame.ids, lane, ids);
+            copy(&mut self.last, row, last, lane, columns);
             self.first[row] = frame.first[lane];
         }
         if frame.legal.contains(&false) {
-            let logits = mask_of(spec, &frame.legal);
+            let logits = mask_of(&game.spec, &frame.legal);
             let width = logits.len() / self.lanes;
             self.mask.resize(self.lanes * steps * width, 0.0);
             (0..self.lanes).for_each(|lane| copy(&mut self.mask, lane * steps + t, &logits, lane, width));
@@ -338,10 +125,11 @@ impl Rollout {
     }
 
     fn done(&mut self, game: &Game, frame: &Frame, chosen: &Chosen, t: usize) {
+        let [columns, numbers] = game.action();
         for lane in 0..self.lanes {
             let row = lane * self.steps + t;
-            copy(&mut self.classes, row, &chosen.actions.classes, lane, game.spec.columns());
-            copy(&mut self.numbers, row, &chosen.raw, lane, game.spec.numbers());
+            copy(&mut self.classes, row, &chosen.actions.classes, lane, columns);
+            copy(&mut self.numbers, row, &chosen.raw, lane, numbers);
             for (to, from) in [&mut self.logits, &mut self.gaussian].into_iter().zip(&chosen.distributions) {
                 copy(to, row, from, lane, from.len() / self.lanes);
             }
@@ -374,11 +162,6 @@ impl Rollout {
         rows.map(|row| (self.rewards[row], self.terminated[row] || self.truncated[row]))
     }
 
-    /// Steps in which something was done.
-    pub fn samples(&self) -> usize {
-        self.ignored.iter().filter(|ignored| !**ignored).count()
-    }
-
     /// Some of its sequences as a batch: whole lanes, or with `length` 1 single steps.
     ///
     /// # Errors
@@ -387,20 +170,19 @@ impl Rollout {
         let rows: Vec<usize> = sequences.iter().flat_map(|s| *s as usize * length..(*s as usize + 1) * length).collect();
         let (n, shape) = (rows.len(), (sequences.len(), length));
         let mut inputs = NamedTensors::new();
-        for shown in &game.shown {
-            let (columns, width) = (shown.columns.clone(), shown.columns.len());
-            let tensor = match shown.ids {
-                true => sequence(gather(&self.ids, &rows, game.spec.ids(), columns), (shape, width))?,
-                false => sequence(gather(&self.floats, &rows, game.spec.floats(), columns), (shape, width))?,
+        let ([floats, ids, _], [columns, numbers]) = (game.widths, game.action());
+        for Input { spec, ids: is_ids, columns } in &game.inputs {
+            let (columns, width) = (columns.clone(), columns.len());
+            let tensor = match is_ids {
+                true => sequence(gather(&self.ids, &rows, ids, columns), (shape, width))?,
+                false => sequence(gather(&self.floats, &rows, floats, columns), (shape, width))?,
             };
             // A shape of its own behind lanes and steps.
-            let whole: Vec<usize> = [shape.0, shape.1].into_iter().chain(shown.spec.shape.iter().copied()).collect();
-            inputs.insert(shown.spec.name.clone(), tensor.reshape(whole)?);
+            let whole: Vec<usize> = [shape.0, shape.1].into_iter().chain(spec.shape.iter().copied()).collect();
+            inputs.insert(spec.name.clone(), tensor.reshape(whole)?);
         }
-        let columns = game.spec.columns();
         let all = |values: &[u32]| gather(values, &rows, columns, 0..columns);
         let (last, classes) = (sequence(all(&self.last), (shape, columns))?, sequence(all(&self.classes), (shape, columns))?);
-        let numbers = game.spec.numbers();
         let numbers = Tensor::from_vec(gather(&self.numbers, &rows, numbers, 0..numbers), (n, numbers), &Device::Cpu)?;
         let mask = match self.mask.len() / (self.lanes * self.steps).max(1) {
             0 => None,
@@ -414,47 +196,54 @@ impl Rollout {
         let resets = rows.iter().map(|row| self.first[*row]).collect();
         let counts = rows.iter().map(|row| !self.ignored[*row]).collect();
         let values = rows.iter().map(|row| self.values[row + row / self.steps]).collect();
-        let whole = |state: &NamedTensors| if length == 1 { Ok(NamedTensors::new()) } else { state.gather_rows(sequences) };
-        let states = self.states.iter().map(whole).collect::<Result<_>>()?;
+        // Of networks that remember nothing they are empty.
+        let states = self.states.iter().map(|state| state.gather_rows(sequences)).collect::<Result<_>>()?;
         let advantages = rows.iter().map(|row| self.advantages[*row]).collect();
         Ok(Minibatch { inputs, last, classes, numbers, played, mask, resets, counts, values, advantages, states })
+    }
+
+    /// Its arrays by the names that checkpoints have for them.
+    fn arrays(&mut self) -> Arrays<'_> {
+        Arrays {
+            floats: [
+                ("floats", &mut self.floats),
+                ("numbers", &mut self.numbers),
+                ("logits", &mut self.logits),
+                ("gaussian", &mut self.gaussian),
+                ("mask", &mut self.mask),
+                ("rewards", &mut self.rewards),
+                ("values", &mut self.values),
+                ("advantages", &mut self.advantages),
+            ],
+            flags: [
+                ("terminated", &mut self.terminated),
+                ("truncated", &mut self.truncated),
+                ("first", &mut self.first),
+                ("ignored", &mut self.ignored),
+            ],
+            indices: [("ids", &mut self.ids), ("last", &mut self.last), ("classes", &mut self.classes)],
+        }
     }
 
     /// As a checkpoint keeps it: tensors with the lanes as their first axis.
     ///
     /// # Errors
     /// If there is no memory for it.
-    pub fn save(&self) -> Result<NamedTensors> {
-        let mut saved = NamedTensors::new();
-        let mut floats = |name: &str, values: &[f32]| -> Result<()> {
-            saved.insert(name, Tensor::from_slice(values, (self.lanes, values.len() / self.lanes), &Device::Cpu)?);
-            Ok(())
-        };
-        let flags = |flags: &[bool]| flags.iter().map(|flag| f32::from(u8::from(*flag))).collect::<Vec<_>>();
-        for (name, values) in [
-            ("floats", &self.floats),
-            ("numbers", &self.numbers),
-            ("logits", &self.logits),
-            ("gaussian", &self.gaussian),
-            ("mask", &self.mask),
-            ("rewards", &self.rewards),
-            ("values", &self.values),
-            ("advantages", &self.advantages),
-        ] {
-            floats(name, values)?;
-        }
-        for (name, values) in
-            [("terminated", &self.terminated), ("truncated", &self.truncated), ("first", &self.first), ("ignored", &self.ignored)]
-        {
-            floats(name, &flags(values))?;
-        }
-        for (name, values) in [("ids", &self.ids), ("last", &self.last), ("classes", &self.classes)] {
-            saved.insert(name, Tensor::from_slice(values, (self.lanes, values.len() / self.lanes), &Device::Cpu)?);
-        }
+    pub fn save(&mut self) -> Result<NamedTensors> {
+        let (lanes, mut saved) = (self.lanes, NamedTensors::new());
         for (state, whose) in self.states.iter().zip(WHOSE) {
-            state.iter().for_each(|(name, tensor)| {
-                saved.insert(format!("{whose}{name}"), tensor.clone());
-            });
+            state.iter().for_each(|(name, tensor)| drop(saved.insert(format!("{whose}{name}"), tensor.clone())));
+        }
+        let Arrays { floats, flags, indices } = self.arrays();
+        for (name, values) in floats {
+            saved.insert(name, Tensor::from_slice(values, (lanes, values.len() / lanes), &Device::Cpu)?);
+        }
+        for (name, flags) in flags {
+            let flags: Vec<u8> = flags.iter().map(|flag| u8::from(*flag)).collect();
+            saved.insert(name, Tensor::from_slice(&flags, (lanes, flags.len() / lanes), &Device::Cpu)?);
+        }
+        for (name, values) in indices {
+            saved.insert(name, Tensor::from_slice(values, (lanes, values.len() / lanes), &Device::Cpu)?);
         }
         Ok(saved)
     }
@@ -464,45 +253,35 @@ impl Rollout {
     /// # Errors
     /// If it is nothing of that kind.
     pub fn restore(saved: &NamedTensors, game: &Game, (lanes, steps): (usize, usize)) -> Result<Self> {
-        let mut rollout = Self { lanes, steps, ..Self::default() };
+        let mut rollout = Self { lanes, steps, states: WHOSE.map(|whose| part(saved, whose)).to_vec(), ..Self::default() };
         rollout.allocate(game);
-        let floats = |name: &str, length: Option<usize>| -> Result<Vec<f32>> {
-            let values = saved.get(name)?.flatten_all()?.to_vec1::<f32>()?;
-            match length.filter(|length| *length != values.len()) {
-                Some(length) => Err(Error::tensor(name, format!("{length} values"), values.len())),
-                None => Ok(values),
-            }
-        };
-        for (name, values) in [
-            ("floats", &mut rollout.floats),
-            ("numbers", &mut rollout.numbers),
-            ("logits", &mut rollout.logits),
-            ("gaussian", &mut rollout.gaussian),
-            ("rewards", &mut rollout.rewards),
-            ("values", &mut rollout.values),
-            ("advantages", &mut rollout.advantages),
-        ] {
-            *values = floats(name, Some(values.len()))?;
+        let Arrays { floats, flags, indices } = rollout.arrays();
+        for (name, values) in floats {
+            // A mask is there only where not everything could be chosen.
+            let sized = if name == "mask" { saved.get(name)?.elem_count() } else { values.len() };
+            *values = taken(saved, name, sized)?;
         }
-        rollout.mask = floats("mask", None)?;
-        for (name, flags) in [
-            ("terminated", &mut rollout.terminated),
-            ("truncated", &mut rollout.truncated),
-            ("first", &mut rollout.first),
-            ("ignored", &mut rollout.ignored),
-        ] {
-            *flags = floats(name, Some(flags.len()))?.into_iter().map(|flag| flag > 0.5).collect();
+        for (name, flags) in flags {
+            *flags = taken::<u8>(saved, name, flags.len())?.into_iter().map(|flag| flag != 0).collect();
         }
-        for (name, values) in [("ids", &mut rollout.ids), ("last", &mut rollout.last), ("classes", &mut rollout.classes)] {
-            let found = saved.get(name)?.flatten_all()?.to_vec1::<u32>()?;
-            if found.len() != values.len() {
-                return Err(Error::tensor(name, format!("{} values", values.len()), found.len()));
-            }
-            *values = found;
+        for (name, values) in indices {
+            *values = taken(saved, name, values.len())?;
         }
-        rollout.states = WHOSE.map(|whose| part(saved, whose)).to_vec();
         Ok(rollout)
     }
+}
+
+/// The arrays of a rollout by name.
+struct Arrays<'a> {
+    floats: [(&'static str, &'a mut Vec<f32>); 8],
+    flags: [(&'static str, &'a mut Vec<bool>); 4],
+    indices: [(&'static str, &'a mut Vec<u32>); 3],
+}
+
+/// So many values of a checkpoint.
+fn taken<T: candle_core::WithDType>(saved: &NamedTensors, name: &str, n: usize) -> Result<Vec<T>> {
+    let found = saved.get(name)?.flatten_all()?.to_vec1::<T>()?;
+    if found.len() == n { Ok(found) } else { Err(Error::tensor(name, format!("{n} values"), found.len())) }
 }
 
 /// How the states of actor, critic and teacher are called in checkpoints.

@@ -1,31 +1,28 @@
 //! A run from an environment to a model bundle.
 
-use super::config::RunConfig;
+use super::acting::Game;
+use super::config::{EvaluationConfig, RunConfig};
 use super::evaluate;
-use super::rollout::Game;
 use super::task::{Build, CRITIC, Ppo, critic};
-use crate::budget::Budget;
-use crate::callback::Callbacks;
-use crate::episodes::mean_and_error;
-use crate::export::{EQUATIONS, Skeleton};
-use crate::plan::{TrainingPlan, TrainingResult};
+pub use crate::episodes::Trained;
+use crate::episodes::{Card, mean_and_error};
+use crate::export::Skeleton;
+use crate::plan::TrainingPlan;
 use crate::report::About;
-use crate::run::{Ended, Place, Run};
+use crate::run::{Place, Run};
 use crate::stop::Stop;
 use crate::summary::Summary;
 use crate::trainer::Resources;
 use candle_core::{Device, Tensor};
 use candle_envs::{Entry, Environments};
 use candle_models::agent::{self, Agent, AgentConfig, Component};
-use candle_models::bundle::{self, Bundle, CARD, Manifest};
+use candle_models::bundle::{Bundle, Manifest};
 use candle_models::engine::Model;
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::registry::{Family, Registry};
 use candle_models::{Error, Result};
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::path::Path;
 use std::sync::Arc;
 
 /// The actor that a run trains: what it is, and where it begins.
@@ -103,19 +100,6 @@ pub struct Plan {
     command: String,
 }
 
-/// What a run gave.
-pub struct Trained {
-    /// How it ended, and the parameters.
-    pub ended: Ended,
-    /// The configuration.
-    pub config: RunConfig,
-    /// Mean reward of the evaluation's episodes, and its standard error; `None` where the run was stopped.
-    pub reward: Option<(f64, f64)>,
-    actor: Actor,
-    summary: Summary,
-    command: String,
-}
-
 impl Plan {
     /// Checks a configuration against its environment. Without `actor` a new agent is trained, as the configuration describes it; one that begins
     /// from a bundle is its own teacher. `command` is what asked for the run, for its report and its card.
@@ -138,10 +122,10 @@ impl Plan {
             None => Actor::new(&config.actor.agent(&spec, spec.action.clone()))?,
         };
         let description = Params::description();
-        (actor.build)(&description)?;
-        let summary = Summary::new(&description.specs());
         // What is wrong with the networks is said now.
-        Ppo::new(&config, &entry, (actor.build.clone(), None), &with.device, &*with.ranks)?;
+        Game::new(spec.clone()).check(&*(actor.build)(&description)?)?;
+        Agent::parameters(&critic(&config, &spec))?;
+        let summary = Summary::new(&description.specs());
         Ok(Self { config, entry, actor, summary, with, command })
     }
 
@@ -170,13 +154,12 @@ impl TrainingPlan for Plan {
 
     fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
         let about = self.about()?;
-        let Self { config, entry, actor, summary, with, command } = self;
+        let Self { config, entry, actor, with, command, .. } = self;
         let (device, ranks) = (with.device.clone(), with.ranks.clone());
         let random = Random::new(config.seed).stream("parameters");
         let params = Params::init(random, &device);
         (actor.build)(&params)?;
-        let spec = Game::new((entry.spec)());
-        Agent::new(&critic(&config, &spec), &params.pp(CRITIC))?;
+        Agent::new(&critic(&config, &(entry.spec)()), &params.pp(CRITIC))?;
         let vars = params.vars();
         for (name, tensor) in actor.start.iter().flatten() {
             let var = vars.get(name).ok_or_else(|| Error::tensor(name, "a parameter of the actor", "none"))?;
@@ -186,73 +169,33 @@ impl TrainingPlan for Plan {
         let mut task = Ppo::new(&config, &entry, (actor.build.clone(), teacher), &device, &*ranks)?;
         // A run can be extended: its length is no part of what it is.
         let identity = RunConfig { trainer: config.trainer.identity(), frames: 0, ..config.clone() };
+        let skeleton = Skeleton { manifest: actor.manifest.clone(), files: actor.files.clone() };
         let run = Run {
-            seed: config.seed,
-            trainer: config.trainer.clone(),
-            budget: Budget::Steps(config.rollouts() * config.updates()),
             identity: serde_json::json!({ "config": identity, "model": actor.manifest }),
             resources: with,
             about,
-            skeleton: Some(Skeleton { manifest: actor.manifest.clone(), files: actor.files.clone() }),
-            notes: Vec::new(),
-            hint: None,
-            callbacks: Callbacks::default(),
+            skeleton: Some(skeleton.clone()),
+            ..Run::new(config.trainer.clone(), config.rollouts() * config.updates(), config.seed)?
         };
-        let ended = run.train(vars, &mut task, place, stop)?;
+        let mut ended = run.train(vars, &mut task, place, stop)?;
+        let EvaluationConfig { episodes, choice } = config.evaluation;
         let reward = if ended.outcome.done() {
             let model = (actor.build)(&ended.params())?;
             Some(mean_and_error(&evaluate::play(model, &entry, &config.evaluation, &*ranks)?))
         } else {
             None
         };
-        Ok(Trained { ended, config, reward, actor, summary, command })
-    }
-}
-
-impl Trained {
-    /// The mean reward in words.
-    fn measured(&self) -> Option<String> {
-        let (mean, error) = self.reward?;
-        let episodes = self.config.evaluation.episodes;
-        Some(format!("reward {mean:.2} with a standard error of {error:.2}, over {episodes} episodes from seeds of their own"))
-    }
-
-    fn card(&self) -> Result<String> {
-        let Self { ended, config, .. } = self;
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "# {}: trained by proximal policy optimisation\n", config.env);
-        let _ = writeln!(text, "{} parameters.\n\n{EQUATIONS}\n## Training\n", self.summary.values);
-        let minutes = ended.time.as_secs_f64() / 60.0;
-        let (step, frames, seed) = (ended.step, config.frames, config.seed);
-        let _ =
-            writeln!(text, "{frames} steps of the environment, {step} updates, seed {seed}; {minutes:.1} minutes since the last start.\n");
-        text.push_str(&ended.remark());
-        let _ = writeln!(text, "```sh\n{}\n```\n\n```toml\n{}```\n", self.command, crate::overlay::to_toml(config)?);
-        if let Some(measured) = self.measured() {
-            let choice = serde_json::to_string(&config.evaluation.choice).unwrap_or_default();
-            let _ = writeln!(text, "## Measured\n\n{measured}; actions: {}.", choice.trim_matches('"'));
-        }
-        Ok(text)
-    }
-}
-
-impl TrainingResult for Trained {
-    fn ended(&self) -> &Ended {
-        &self.ended
-    }
-
-    /// The actor's averaged parameters and the card.
-    fn save(&self, directory: &Path) -> Result<String> {
-        let metadata = serde_json::json!({
-            "steps": self.ended.shipped, "frames": self.config.frames, "seed": self.config.seed, "command": self.command,
-            "trained_with": concat!("candle-train ", env!("CARGO_PKG_VERSION")),
-        });
-        let own = |name: &str| !name.starts_with(CRITIC);
-        let parameters = self.ended.parameters.iter().filter(|(name, _)| own(name)).map(|(name, x)| (name.clone(), x.clone())).collect();
-        let mut files = vec![(CARD, self.card()?.into_bytes())];
-        files.extend(self.actor.files.clone());
-        bundle::save(directory, &self.actor.manifest, &parameters, metadata, &files)?;
-        Ok(self.measured().map_or_else(String::new, |measured| format!("{measured}\n")))
+        // The critic is not part of the model.
+        ended.parameters.retain(|name, _| !name.starts_with(CRITIC));
+        let card = Card {
+            title: format!("{}: trained by proximal policy optimisation", config.env),
+            model: String::new(),
+            frames: config.frames,
+            seed: config.seed,
+            command,
+            configuration: crate::overlay::to_toml(&config)?,
+            measured_on: format!("{episodes} episodes from seeds of their own; actions: {}", choice.name()),
+        };
+        Ok(Trained { ended, reward, skeleton, card })
     }
 }

@@ -2,17 +2,19 @@
 //!
 //! A batch is a number: the rollout that it belongs to is played when its first batch is asked for its loss, with that step's parameters.
 
+use super::acting::Game;
 use super::config::{RunConfig, VALUE};
-use super::distribution::Distribution;
 use super::evaluate;
-use super::rollout::{Carried, Game, Minibatch, Rollout};
+use super::rollout::{Carried, Minibatch, Rollout};
+use crate::agent::distribution::Distribution;
 use crate::checkpoint::{SavedFiles, StateFiles};
-use crate::episodes::{self, Recent, failed};
+use crate::episodes::{self, Recent};
 use crate::optim::ParameterGroup;
 use crate::parallel::{Communicator, gather, share};
+use crate::summary::Summary;
 use crate::task::{Context, Evaluation, Loss, Metric, StepDone, Task, TaskState};
 use candle_core::{D, Device, Tensor};
-use candle_envs::{Autoreset, Entry, VectorEnv};
+use candle_envs::{Entry, Spec, VectorEnv};
 use candle_models::agent::{Agent, AgentConfig, Component};
 use candle_models::engine::Model;
 use candle_models::nn::Params;
@@ -24,16 +26,14 @@ use std::sync::Arc;
 
 /// The group of the critic's parameters.
 pub const CRITIC: &str = "critic";
-/// Where checkpoints keep the environments.
-const ENVIRONMENTS: &str = "environments.json";
 
 /// Makes the actor's network of its parameters.
 pub type Build = Arc<dyn Fn(&Params) -> Result<Arc<dyn Model>> + Send + Sync>;
 
 /// The critic: an agent whose one number is the value.
-pub fn critic(config: &RunConfig, game: &Game) -> AgentConfig {
+pub fn critic(config: &RunConfig, spec: &Spec) -> AgentConfig {
     let value = Component::Gaussian { name: VALUE.to_owned(), columns: 1, low: None, high: None };
-    config.critic.agent(&game.spec, vec![value])
+    config.critic.agent(spec, vec![value])
 }
 
 /// An actor learning from what it does.
@@ -115,19 +115,16 @@ impl Ppo {
     ) -> Result<Self> {
         let game = Game::new((entry.spec)());
         let lanes = share(config.rollout.lanes, ranks.rank(), ranks.size());
-        let autoreset = Autoreset::NextStep;
-        let mut envs = entry.make(lanes.len(), autoreset).map_err(failed)?;
-        envs.reset(config.seed.wrapping_add(lanes.start as u64)).map_err(failed)?;
-        let critic = critic(config, &game);
+        let critic = critic(config, &game.spec);
         let description = Params::description();
         build(&description)?;
         Agent::new(&critic, &description.pp(CRITIC))?;
-        let operations = 3.0 * crate::summary::Summary::new(&description.specs()).operations as f64;
+        let operations = 3.0 * Summary::new(&description.specs()).operations as f64;
         Ok(Self {
             config: config.clone(),
             entry: *entry,
             game,
-            envs,
+            envs: episodes::environments(entry, &lanes, config.seed)?,
             build,
             critic,
             teacher,
@@ -280,7 +277,7 @@ impl Task for Ppo {
         let length = if self.is_memoryless([&**actor, &**critic]) { 1 } else { self.config.rollout.steps };
         let batch = self.minibatch(*number, length)?;
         let prepared = Prepared::new(&batch, &self.device, context.ranks)?;
-        let of = |network: &dyn Model, i: usize| outputs(network, &batch, batch.states.get(i).filter(|_| length > 1));
+        let of = |network: &dyn Model, i: usize| outputs(network, &batch, batch.states.get(i));
         let found = of(&**critic, 1)?.get("gaussian")?.narrow(D::Minus1, 0, 1)?.flatten_all()?;
         let value = self.value_loss(&found, &prepared)?;
         let (mut loss, mut metrics) = ((&value * self.config.update.value)?, vec![Metric::mean(&["value"], value.detach().reshape(1)?)]);
@@ -320,23 +317,17 @@ impl Task for Ppo {
     /// The rollout that is being learnt from, the environments behind it, and what goes on between rollouts.
     fn save(&mut self, files: &mut StateFiles) -> Result<TaskState> {
         let cursor = serde_json::to_value(&self.course).map_err(|e| Error::Input(format!("the course of a run: {e}")))?;
-        let environments = self.envs.save().map_err(failed)?;
-        files.write(ENVIRONMENTS, |file| file.write_all(&environments))?;
+        episodes::save(&*self.envs, files)?;
         let mut rows = if self.course.rollouts > 0 { self.rollout.save()? } else { NamedTensors::new() };
         let lanes = self.envs.lanes();
         rows.insert("returns", Tensor::from_slice(&self.returns, (lanes, 1), &Device::Cpu)?);
-        self.carried.save(lanes)?.iter().for_each(|(name, tensor)| {
-            rows.insert(name, tensor.clone());
-        });
+        self.carried.save(lanes)?.iter().for_each(|(name, tensor)| drop(rows.insert(name, tensor.clone())));
         Ok(TaskState { rows, cursor, ..TaskState::default() })
     }
 
     fn restore(&mut self, state: &TaskState, files: &SavedFiles) -> Result<()> {
         let lanes = self.envs.lanes();
-        self.envs.restore(&environments(files, self.first_lane..self.first_lane + lanes)?).map_err(failed)?;
-        if self.envs.lanes() != lanes {
-            return Err(Error::tensor(ENVIRONMENTS, format!("{lanes} environments"), self.envs.lanes()));
-        }
+        episodes::restore(&mut *self.envs, self.first_lane, files)?;
         self.returns = state.rows.get("returns")?.flatten_all()?.to_vec1()?;
         self.course = state.cursor()?;
         self.carried = Carried::restore(&state.rows)?;
@@ -345,18 +336,6 @@ impl Task for Ppo {
         }
         Ok(())
     }
-}
-
-/// Some of the environments of a checkpoint, whichever ranks had them.
-fn environments(files: &SavedFiles, lanes: std::ops::Range<usize>) -> Result<Vec<u8>> {
-    let damaged = |e: serde_json::Error| Error::file(ENVIRONMENTS, e);
-    let mut all = Vec::new();
-    for rank in 0..files.ranks() {
-        let of_rank: Vec<serde_json::Value> = serde_json::from_reader(files.open_of(rank, ENVIRONMENTS)?).map_err(damaged)?;
-        all.extend(of_rank);
-    }
-    let mine = all.get(lanes.clone()).ok_or_else(|| Error::tensor(ENVIRONMENTS, format!("{} and more", lanes.end), all.len()))?;
-    serde_json::to_vec(mine).map_err(damaged)
 }
 
 impl Ppo {
