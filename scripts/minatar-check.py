@@ -8,8 +8,8 @@ must be equal.
 
 A trace is text, a line for each reset or step: the action (a letter of `nlurdf`, or `R` for a reset), the random draws that it took, the
 reward, whether the game was over, and the cells of the observation that changed. Draws are separated by commas; one of [0, 1) is two
-hexadecimal digits, n for (2 n + 1) / 512, and a whole number is a single digit, counted from the lowest one possible. A cell is two digits to base 32:
-(row * 10 + column) * channels + channel. What is empty is `-`."""
+hexadecimal digits, n for (2 n + 1) / 512, and a whole number is a single digit, counted from the lowest one possible. A cell is two digits
+to base 32: (row * 10 + column) * channels + channel. What is empty is `-`."""
 
 import argparse
 import copy
@@ -57,14 +57,25 @@ class Draws:
         return draws
 
 
+def landing(game):
+    """The column from which the ball of Breakout comes to the last row; directions 2 and 3 are downwards."""
+    game = copy.deepcopy(game)
+    while game.ball_y < 8 or game.ball_dir < 2:
+        game.act(0)
+    return game.ball_x
+
+
 def wealth(environment, plan):
-    """What a player may be after beside the reward: to cross the road, divers on board (plan 0) or coming up with them (1)."""
+    """What a player may be after beside the reward: to cross the road, to be far from the edges, where others come in,
+    divers on board (plan 0) or coming up with them (1)."""
     game = environment.env
     match environment.game_name():
         case "freeway":
             return -game.pos
+        case "asterix":
+            return -abs(game.player_x - 4.5)
         case "seaquest":
-            return game.diver_count + 20 * plan * game.ramp_index
+            return game.diver_count + 20 * plan * game.ramp_index - abs(game.sub_x - 4.5) / 10
     return 0
 
 
@@ -81,7 +92,9 @@ def lives(environment, action, plan, generator):
 
 
 def careful(environment, plan, generator):
-    """The action after which copies live longest; of equals the one that brings most, or else any."""
+    """The action after which copies live longest; of equals the one that brings most, or else any. Breakout takes a longer view than that."""
+    if environment.game_name() == "breakout":
+        return [0, 3, 1][np.sign(landing(environment.env) - environment.env.pos)]
     tries = []
     for action in range(6):
         lived = [lives(environment, action, plan, generator) for _ in range(TRIES)]
@@ -108,7 +121,10 @@ def trace(game, steps, seed):
         if over:
             environment.reset()
             environment.last_action = 0  # which a reset of MinAtar does not change
-            care, plan, over = generator.choice([0.0, 0.9, 1.0], p=[0.1, 0.2, 0.7]), generator.randint(2), False
+            # The first player is careless, so that a short trace has an end; a game of Freeway is as long as it is.
+            careless = not returns and game != "freeway"
+            care = 0.0 if careless else generator.choice([0.0, 0.9, 1.0], p=[0.1, 0.2, 0.7])
+            plan, over = generator.randint(2), False
             returns.append(0)
             yield line("R", 0)
         action = careful(environment, plan, generator) if generator.rand() < care else generator.randint(6)
@@ -127,8 +143,10 @@ def main():
     arguments.add_argument("--write", action="store_true", help="the short traces of the tests")
     arguments.add_argument("--steps", type=int, default=10000, help="steps of each game [10000]")
     arguments.add_argument("--seed", type=int, default=3)
-    arguments.add_argument("games", nargs="*", default=GAMES)
+    arguments.add_argument("games", nargs="*", default=GAMES, help="some of them, to write")
     given = arguments.parse_args()
+    if given.games != GAMES and not given.write:
+        arguments.error("all games are checked together")
     if given.write:
         for game in given.games:
             write(SHORT, game, 900, given.seed)

@@ -112,8 +112,10 @@ impl<'a> Grid<'a> {
 
     /// Sets the cells of row `y` whose bits are set, column 0 the lowest.
     pub fn set_row(&mut self, y: i8, mut bits: u16, channel: usize) {
+        let width = SIDE as usize * self.channels;
+        let row = &mut self.cells[y as usize * width..][..width];
         while bits != 0 {
-            self.set([bits.trailing_zeros() as i8, y], channel);
+            row[bits.trailing_zeros() as usize * self.channels + channel] = 1.0;
             bits &= bits - 1;
         }
     }

@@ -24,29 +24,29 @@ const SHORTEST_WAIT: u8 = 2;
 
 /// A boat shoots enemies below the sea, 1 each, and brings divers to the surface before its air is used up.
 ///
-/// The rules, in the order of a step:
-/// - **Entering.** Every 20 steps, as long as nothing is harder yet, an enemy comes, at the left edge or the right one with equal chances, in any of
-///   rows 1 to 8: one of three is a submarine, the others are fish. If an enemy of the opposite direction is in that row, it does not come after
-///   all. Every 30 steps a diver comes likewise, whoever is in its row.
-/// - **Action.** The boat is two cells, of which only the front counts; the back is shown where it came from, across. It moves a cell, in rows 0 to 8,
-///   and looks to where it last went, left to begin with. It shoots every fifth step at most; the shot starts in the front.
-/// - **Shots of the boat**, from the latest on, fly a cell to where the boat looked. In a cell with an enemy, fish before submarines and the one
-///   that came first before others, both are gone.
-/// - **Divers**, from the latest on, move by a cell each sixth step. Before or after that, in the boat's front, one is taken on board as long as
-///   there are fewer than six.
-/// - **Submarines**, then **fish**, move by a cell with the enemies' time between moves, 5 steps to begin with. To be in the boat's front, before the
-///   move or after, ends the game; a shot in the new cell, the oldest, and the enemy are gone. Every eleventh step a submarine shoots, also
-///   in the step that destroys it by its own move.
-/// - **Shots of submarines** fly a cell, also in the step in which they start. Before or after that, in the boat's front, they end the game.
+/// The rules, in the order of a step; they were found by watching MinAtar's game in situations made for it:
+/// - **Entering.** Every 20 steps to begin with an enemy comes, at the left or right edge with equal chances, in any of rows 1 to 8: one of three is
+///   a submarine, the others are fish. If an enemy of the opposite direction is in that row, it does not come after all. Every 30 steps a
+///   diver comes likewise, whoever is in its row.
+/// - **Action.** The boat is two cells, of which only the front counts; the back is behind it, across. It moves a cell, in rows 0 to 8, and looks
+///   where it last went across, left to begin with. It shoots every fifth step at most, from its front.
+/// - **Shots of the boat**, from the latest on, fly a cell to where the boat looked. If an enemy is there, fish before submarines and the one that
+///   came first before others, both are gone.
+/// - **Divers**, from the latest on, move by a cell every sixth step. One who is in the boat's front before or after that is taken on board, as long
+///   as there are fewer than six.
+/// - **Submarines**, then **fish**, stand 5 steps to begin with between two moves by a cell. One that is in the boat's front before or after that
+///   ends the game. One that moves to a shot of the boat, the oldest there, is gone with it. Every eleventh step a submarine shoots, also in the
+///   step in which it is gone.
+/// - **Shots of submarines** fly a cell, also in the step in which they start. In the boat's front, before or after that, they end the game.
 /// - What has left the grid is gone.
-/// - **Air.** Below the surface it becomes less by 1 of 200 a step; the game is over when none is left before that. To come up with no diver ends the game as
-///   well. Otherwise, coming up fills the air and lets a diver go; who has six first gets a reward for each full tenth of the air that was left, and
-///   all six go before the one, so that one is owed, and a diver taken on board pays for it. Being owed is not being empty: the boat may come up
-///   again without one. Each time it comes up it becomes harder: the time between two enemies is a step shorter, down to 1, and every other time the
-///   one between their moves, down to 2.
+/// - **Air.** The game is over if there is none left. Below the surface a step uses 1 of 200. To come up with nobody on board ends the game as well.
+///   Otherwise coming up fills the air and lets a diver go. With six on board it first gives 1 for each full tenth of the air that was left,
+///   and lets all six go before the one: so one is owed, and the next taken on board pays for it. Owing is not being empty: the boat may come up
+///   again and owe another. Each time it comes up it becomes harder: the time between two enemies is a step shorter, down to 1, and every other
+///   time the one between two of their moves, down to 2.
 ///
-/// The last row shows the air in full tenths from the left, and the divers on board from its second last cell leftwards. Fish, submarines and divers
-/// show where they came from. The rules were found by watching MinAtar's game in situations made for it.
+/// The last row shows the air in full tenths from the left, and those on board from its second last cell leftwards. Fish, submarines and divers have
+/// a trail behind them.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Seaquest {
     boat: [i8; 2],
