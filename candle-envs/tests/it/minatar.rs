@@ -23,7 +23,8 @@ fn mean(episodes: &[Episode]) -> f64 {
     episodes.iter().map(|episode| episode.reward).sum::<f64>() / episodes.len() as f64
 }
 
-/// What random play is worth in MinAtar 1.0.15, the mean of 2000 games of it (Freeway: of 300), within four standard errors of ours and its.
+/// What random play is worth: in MinAtar 1.0.15 the mean of 8000 games of Breakout, 1000 of Freeway, 2000 of Asterix and of Space Invaders and 4000 of
+/// Seaquest. The bounds are more than four standard errors of the difference.
 #[test]
 fn random_play_is_worth_what_it_is_in_minatar() {
     let mut random = Pcg64::new(1);
@@ -31,7 +32,7 @@ fn random_play_is_worth_what_it_is_in_minatar() {
     let near = |name: &str, found: f64, expected: f64, within: f64| {
         assert!((found - expected).abs() < within, "{name}: {found}, expected {expected}");
     };
-    near("breakout", mean(&episodes::<MinAtar<Breakout>>(&mut anything)), 0.51, 0.12);
+    near("breakout", mean(&episodes::<MinAtar<Breakout>>(&mut anything)), 0.52, 0.12);
     let freeway = episodes::<MinAtar<Freeway>>(&mut anything);
     near("freeway", mean(&freeway), 0.14, 0.10);
     assert!(freeway.iter().all(|episode| episode.steps == 2501 && episode.terminated));
