@@ -11,6 +11,7 @@ use candle_models::families;
 use candle_models::nn::{MambaConfig, Params};
 use candle_models::policy::{BackboneConfig, Heads, Policy, PolicyConfig};
 use candle_models::random::Random;
+use candle_models::search::{self, Expansion, Gumbel, Noise, Puct, Roots, Search, Settings, Sizes};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -92,9 +93,10 @@ fn many_steps_leave_memory_as_it_was(count: u64) {
 /// ignored, or those too.
 fn main() {
     // The name, whether it is one of those that take long, and the test.
-    let tests: [(&str, bool, fn()); 3] = [
+    let tests: [(&str, bool, fn()); 4] = [
         ("fifty_thousand_steps_leave_memory_as_it_was", false, || many_steps_leave_memory_as_it_was(50_000)),
         ("steps_of_shipped_policies_allocate_nothing", false, steps_of_shipped_policies_allocate_nothing),
+        ("searches_allocate_nothing", false, searches_allocate_nothing),
         ("deep_a_million_steps_leave_memory_as_it_was", true, || many_steps_leave_memory_as_it_was(1_000_000)),
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -122,6 +124,24 @@ fn main() {
         } else {
             test();
             println!("test {name} ... ok");
+        }
+    }
+}
+
+fn searches_allocate_nothing() {
+    let mut model = |e: &mut Expansion| {
+        (0..e.rows()).for_each(|row| e.embeddings(row).1.fill(1.0));
+        [&mut *e.rewards, e.discounts, e.values, e.logits].into_iter().for_each(|x| x.fill(0.5));
+        Ok(())
+    };
+    let rows: Vec<Random> = (0..100).map(|row| Random::new(1).at(row)).collect();
+    let roots = Roots { logits: &[0.0; 300], values: &[0.0; 100], embeddings: &[0.0; 200], legal: &[true; 300] };
+    let mut search = Search::new(Sizes { batch: 100, simulations: 30, actions: 3, embedding: 2 }).unwrap();
+    for policy in [search::Policy::Gumbel(Gumbel::default()), search::Policy::Puct(Puct::default())] {
+        for simulations in [30, 7] {
+            let settings = Settings { policy, simulations, max_depth: None };
+            let run = || assert_eq!(search.run(&roots, &settings, Noise::Rows(&rows), &mut model).unwrap().rows(), 100);
+            assert_eq!(allocations(run), 0, "{policy:?}");
         }
     }
 }
