@@ -66,7 +66,7 @@ def measure(policy, batch, simulations, embedding):
 
 
 def main():
-    embedding = int(sys.argv[1]) if len(sys.argv) > 1 else 32
+    embedding = int(sys.argv[1]) if len(sys.argv) > 1 else 128
     print(f"{ACTIONS} actions, embedding of {embedding}; millions of simulations a second")
     for name, policy in (("gumbel", mctx.gumbel_muzero_policy), ("puct", mctx.muzero_policy)):
         for batch in (1, 32, 256):

@@ -1,26 +1,29 @@
 //! How many simulations a second the tree search makes: the tree alone, below a model that answers at once, and with a perceptron of two
 //! layers of 128 that the engine runs.
 //!
-//!     cargo run --release -p candle-models --example search_speed -- [THREADS] [EMBEDDING]
+//!     cargo run --release -p candle-models --example search_speed -- [THREADS] [EMBEDDING] [q8]
 //!
 //! `scripts/mctx-speed.py` prints the same for mctx. Times are the median of runs and, in brackets, the best.
 
-use candle_models::Result;
-use candle_models::candle_core::{DType, Device};
+use candle_models::candle_core::Device;
 use candle_models::engine::{Model, Placement};
 use candle_models::exec::Executor;
 use candle_models::exec::program::Output;
 use candle_models::network::{Layers, Network};
 use candle_models::nn::{Init, Linear, Params};
-use candle_models::ops::Activation;
+use candle_models::ops::{Activation, Format};
 use candle_models::random::Random;
 use candle_models::search::{Expansion, Gumbel, Method, Noise, Planner, PlannerOptions, Puct, Roots, Search, Settings, Sizes};
 use candle_models::signature::{Signature, TensorSpec};
+use candle_models::{Error, Result};
 use std::sync::Arc;
 use std::time::Instant;
 
 const ACTIONS: usize = 4;
 const HIDDEN: usize = 128;
+
+/// How a weight of so many outputs is stored.
+type Stored = fn(&[f32], usize) -> Format;
 
 /// Embedding, logits, value and reward of an input and, in the dynamics, an action.
 struct Perceptron {
@@ -34,17 +37,22 @@ struct Perceptron {
 }
 
 impl Perceptron {
-    fn network(input: &'static str, embedding: usize) -> Result<Arc<dyn Model>> {
+    fn network(input: &'static str, embedding: usize, format: Stored) -> Result<Arc<dyn Model>> {
         let params = Params::init(Random::new(1).stream(input), &Device::Cpu);
         let dynamics = input == "embedding";
         let actions = params.get("actions", &[ACTIONS, HIDDEN], Init::Uniform(0.3))?;
+        let linear = |name, inputs, outputs| {
+            let layer = Linear::new(inputs, outputs, &params.pp(name))?;
+            let format = format(&layer.weight.flatten_all()?.to_vec1()?, outputs);
+            Ok::<_, Error>(Linear { format, ..layer })
+        };
         let layers = Self {
             embedding,
             input,
-            first: Linear::new(embedding, HIDDEN, &params.pp("first"))?,
+            first: linear("first", embedding, HIDDEN)?,
             actions: dynamics.then_some(actions),
-            second: Linear::new(HIDDEN, HIDDEN, &params.pp("second"))?,
-            heads: Linear::new(HIDDEN, embedding + ACTIONS + 2, &params.pp("heads"))?,
+            second: linear("second", HIDDEN, HIDDEN)?,
+            heads: linear("heads", HIDDEN, embedding + ACTIONS + 2)?,
         };
         let floats = |(name, width): (&str, usize)| TensorSpec::f32(name, &[width]);
         let mut inputs = vec![floats((input, embedding))];
@@ -114,9 +122,10 @@ fn tree_alone(batch: usize, settings: &Settings) -> Result<(f64, f64)> {
     time(|| search.run(&roots, settings, Noise::Rows(&addresses), &mut model).map(|_| ()))
 }
 
-fn with_network(batch: usize, search: Settings, (threads, embedding): (usize, usize)) -> Result<(f64, f64)> {
+fn with_network(batch: usize, search: Settings, (threads, embedding, format): (usize, usize, Stored)) -> Result<(f64, f64)> {
     let options = PlannerOptions { batch, search, discount: 0.99, place: Placement::cpu(threads) };
-    let mut planner = Planner::new(Perceptron::network("board", embedding)?, Perceptron::network("embedding", embedding)?, &options)?;
+    let mut planner =
+        Planner::new(Perceptron::network("board", embedding, format)?, Perceptron::network("embedding", embedding, format)?, &options)?;
     for row in 0..batch {
         Random::new(4).at(row as u64).fill_normal(0, planner.floats_mut("board", row)?);
     }
@@ -125,10 +134,17 @@ fn with_network(batch: usize, search: Settings, (threads, embedding): (usize, us
 }
 
 fn main() -> Result<()> {
-    let mut arguments = std::env::args().skip(1).map(|text| text.parse());
-    let mut next = |default| arguments.next().unwrap_or(Ok(default)).map_err(|e| candle_models::Error::Input(format!("{e}")));
-    let (threads, embedding) = (next(2)?, next(32)?);
-    println!("{ACTIONS} actions, embedding of {embedding}, {:?}; millions of simulations a second", DType::F32);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |place: usize, default: usize| {
+        let typed = arguments.get(place).map(|text| text.parse());
+        typed.unwrap_or(Ok(default)).map_err(|_| Error::Input("expected [THREADS] [EMBEDDING] [q8]".to_owned()))
+    };
+    let (threads, embedding) = (number(0, 2)?, number(1, 128)?);
+    let (name, format): (_, Stored) = match arguments.get(2) {
+        Some(name) if name == "q8" => ("8 bits", Format::q8),
+        _ => ("f32", |_, _| Format::F32),
+    };
+    println!("{ACTIONS} actions, embedding of {embedding}, weights of {name}; millions of simulations a second");
     println!("{:>7} {:>4} {:>3}  {:>22}  tree and network, {threads} threads", "method", "B", "S", "tree alone, one thread");
     for (name, method) in [("gumbel", Method::Gumbel(Gumbel::default())), ("puct", Method::Puct(Puct::default()))] {
         for (batch, simulations) in [(1, 25), (1, 50), (32, 25), (32, 50), (256, 25), (256, 50)] {
@@ -137,7 +153,7 @@ fn main() -> Result<()> {
                 let millions = |seconds| (batch * simulations) as f64 / seconds / 1e6;
                 format!("{:.2} ({:.2})", millions(median), millions(best))
             };
-            let (tree, all) = (tree_alone(batch, &settings)?, with_network(batch, settings, (threads, embedding))?);
+            let (tree, all) = (tree_alone(batch, &settings)?, with_network(batch, settings, (threads, embedding, format))?);
             println!("{name:>7} {batch:>4} {simulations:>3}  {:>22}  {}", speed(tree), speed(all));
         }
     }
