@@ -1,7 +1,6 @@
 //! A tree to look at: nested as JSON, drawn as SVG.
 
 use super::tree::Trees;
-use crate::html;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -55,13 +54,13 @@ impl Branch {
         let [width, height] = [leaves as f32 * COLUMN + 2.0 * MARGIN, depth as f32 * LAYER + 2.0 * MARGIN];
         let mut range = (f32::INFINITY, f32::NEG_INFINITY);
         self.values(&mut range);
-        let mut svg = format!(
+        let mut drawing = Drawing { edges: String::new(), nodes: String::new(), most: self.visits, range };
+        self.draw([MARGIN, MARGIN], &mut drawing);
+        format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" width=\"{width:.0}\" height=\"{height:.0}\" \
-             font-family=\"sans-serif\" font-size=\"10\" text-anchor=\"middle\">\n"
-        );
-        self.draw([MARGIN, MARGIN], (self.visits, range), &mut svg);
-        svg.push_str("</svg>\n");
-        svg
+             font-family=\"sans-serif\" font-size=\"10\" text-anchor=\"middle\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{}{}</svg>\n",
+            drawing.edges, drawing.nodes
+        )
     }
 
     /// Leaves below it, and edges down to the deepest.
@@ -77,37 +76,18 @@ impl Branch {
     }
 
     /// Draws it into a place whose left upper corner that is; returns where it stands, and how wide the place is.
-    fn draw(&self, [left, top]: [f32; 2], scale: (u32, (f32, f32)), svg: &mut String) -> ([f32; 2], f32) {
-        let (most, (low, high)) = scale;
+    fn draw(&self, [left, top]: [f32; 2], drawing: &mut Drawing) -> ([f32; 2], f32) {
         let mut width = 0.0;
         let mut ends = Vec::new();
         for child in &self.children {
-            let (end, wide) = child.draw([left + width, top + LAYER], scale, svg);
+            let (end, wide) = child.draw([left + width, top + LAYER], drawing);
             ends.push((end, child));
             width += wide;
         }
         let width = width.max(COLUMN);
         let [x, y] = [left + width / 2.0, top];
-        // Writing to a text cannot fail.
-        for ([to_x, to_y], child) in ends {
-            let thick = 0.5 + 7.5 * child.visits as f32 / most.max(1) as f32;
-            let action = child.action.map(|action| html::escape(&action.to_string())).unwrap_or_default();
-            let _ = writeln!(
-                svg,
-                "<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{to_x:.1}\" y2=\"{to_y:.1}\" stroke=\"#9aa\" stroke-width=\"{thick:.1}\"/>"
-            );
-            let [at_x, at_y] = [(x + to_x) / 2.0, (y + to_y) / 2.0];
-            let _ = writeln!(svg, "<text x=\"{at_x:.1}\" y=\"{at_y:.1}\" fill=\"#557\">{action}</text>");
-        }
-        let good = if high > low { (self.value - low) / (high - low) } else { 0.5 };
-        let hue = 120.0 * good;
-        let Self { prior, visits, value, reward, .. } = self;
-        let _ = writeln!(
-            svg,
-            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"9\" fill=\"hsl({hue:.0} 60% 70%)\" stroke=\"#445\"><title>visits {visits}, value {value:.3}, \
-             reward {reward:.3}, prior {prior:.3}</title></circle><text x=\"{x:.1}\" y=\"{:.1}\">{visits}</text>",
-            y + 3.5
-        );
+        ends.into_iter().for_each(|(end, child)| drawing.edge([x, y], end, child));
+        drawing.node([x, y], self);
         ([x, y], width)
     }
 }
@@ -115,3 +95,39 @@ impl Branch {
 /// Width of a leaf's place, and height of a layer.
 const COLUMN: f32 = 26.0;
 const LAYER: f32 = 52.0;
+
+/// Edges, and nodes that lie on top of them. Writing to a text cannot fail.
+struct Drawing {
+    edges: String,
+    nodes: String,
+    /// Visits of the root.
+    most: u32,
+    /// The least and the greatest value.
+    range: (f32, f32),
+}
+
+impl Drawing {
+    fn edge(&mut self, [x, y]: [f32; 2], [to_x, to_y]: [f32; 2], child: &Branch) {
+        let thick = 0.5 + 7.5 * child.visits as f32 / self.most.max(1) as f32;
+        let _ = writeln!(
+            self.edges,
+            "<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{to_x:.1}\" y2=\"{to_y:.1}\" stroke=\"#9aa\" stroke-width=\"{thick:.1}\"/>"
+        );
+        let [at_x, at_y] = [(x + 2.0 * to_x) / 3.0, (y + 2.0 * to_y) / 3.0];
+        let action = child.action.unwrap_or_default();
+        let _ = writeln!(self.nodes, "<text x=\"{at_x:.1}\" y=\"{at_y:.1}\" fill=\"#33a\">{action}</text>");
+    }
+
+    fn node(&mut self, [x, y]: [f32; 2], branch: &Branch) {
+        let (low, high) = self.range;
+        let good = if high > low { (branch.value - low) / (high - low) } else { 0.5 };
+        let hue = 120.0 * good;
+        let Branch { prior, visits, value, reward, .. } = branch;
+        let _ = writeln!(
+            self.nodes,
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"9\" fill=\"hsl({hue:.0},60%,70%)\" stroke=\"#445\"><title>visits {visits}, value {value:.3}, \
+             reward {reward:.3}, prior {prior:.3}</title></circle><text x=\"{x:.1}\" y=\"{:.1}\">{visits}</text>",
+            y + 3.5
+        );
+    }
+}
