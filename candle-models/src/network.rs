@@ -41,7 +41,8 @@ use crate::Result;
 use crate::engine::Model;
 use crate::exec::Executor;
 use crate::exec::program::{Output, Recorder};
-use crate::exec::tape::{self, Tapes};
+use crate::exec::tape;
+pub use crate::exec::tape::Tapes;
 use crate::exec::tensors::{self, Regularisation, TensorExecutor};
 use crate::recurrent::Recurrent;
 use crate::signature::Signature;
@@ -113,20 +114,28 @@ impl<L: Layers> Network<L> {
         })
     }
 
-    /// A network without memory over all its inputs side by side `[rows, ...]`: its outputs side by side in the dtype of its inputs, with
-    /// gradients.
+    /// A network without memory over all its inputs side by side `[rows, ...]`, those of floats before those of indices, which are numbers here:
+    /// its outputs side by side in the dtype of its inputs, with gradients.
     ///
     /// # Errors
-    /// If the inputs have another width.
+    /// If the inputs have another width, or an index is out of range.
     pub fn feed(&self, inputs: &Tensor, tapes: &Tapes) -> Result<Tensor> {
-        if inputs.device().is_cpu() && inputs.dtype() == DType::F32 {
-            return tape::feed(&self.signature, |recorder| self.record(recorder), inputs, tapes);
-        }
+        let of = |dtype: DType| self.signature.inputs.iter().filter(move |spec| dtype == spec.dtype());
         let mut start = 0;
         let mut named = NamedTensors::new();
-        for spec in &self.signature.inputs {
-            named.insert(spec.name.clone(), inputs.narrow(1, start, spec.width())?.unsqueeze(1)?);
+        for spec in of(DType::F32).chain(of(DType::U32)) {
+            let columns = inputs.narrow(1, start, spec.width())?;
+            if spec.dtype() == DType::U32 {
+                let indices = columns.to_dtype(DType::U32)?.to_device(&Device::Cpu)?;
+                spec.check_u32_from(0, &indices.flatten_all()?.to_vec1()?)?;
+                named.insert(spec.name.clone(), indices.unsqueeze(1)?);
+            } else {
+                named.insert(spec.name.clone(), columns.unsqueeze(1)?);
+            }
             start += spec.width();
+        }
+        if inputs.device().is_cpu() && inputs.dtype() == DType::F32 {
+            return tape::feed(&self.signature, |recorder| self.record(recorder), inputs, tapes);
         }
         let resets = vec![false; inputs.dim(0)?];
         let found = self.layers.pass(&mut TensorExecutor::new(&named, &resets, Vec::new(), &self.device))?;

@@ -11,7 +11,8 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Shape, Tensor};
 use rayon::prelude::*;
 use std::sync::{Mutex, PoisonError};
 
-/// All outputs side by side `[rows, ...]` for all inputs side by side `[rows, ...]`, f32 on the host, with gradients.
+/// All outputs side by side `[rows, ...]` for all inputs of floats and then those of indices side by side `[rows, ...]`, f32 on the host, with
+/// gradients (of indices, zeros). Indices are in their tables: who calls has checked them.
 pub(crate) fn feed(
     signature: &Signature,
     record: impl FnOnce(&mut Recorder) -> Result<Vec<Output>>,
@@ -45,6 +46,13 @@ impl Feed {
             let rows = tape.input_mut(&self.net, i, 0).chunks_exact_mut(slot.width);
             rows.zip(inputs.chunks_exact(width)).for_each(|(to, from)| to.copy_from_slice(&from[start..start + slot.width]));
             start += slot.width;
+        }
+        for (i, slot) in self.net.indices.iter().enumerate() {
+            for (r, from) in inputs.chunks_exact(width).enumerate() {
+                let from = &from[start..start + slot.columns];
+                tape.indices_mut(&self.net, i, (0, r)).iter_mut().zip(from).for_each(|(to, from)| *to = *from as u32);
+            }
+            start += slot.columns;
         }
         tape.forward(&self.net, 0);
         let mut start = 0;

@@ -19,7 +19,7 @@ mod rows;
 mod tests;
 mod weight;
 
-use super::program::{Output, Program, Slot};
+use super::program::{IndexSlot, Output, Program, Slot};
 use crate::ops::{self, OutPointer, Products, Rows};
 use crate::{Error, Result};
 pub(crate) use build::Product;
@@ -75,7 +75,12 @@ pub(crate) struct Differentiable {
     /// Values a row that the operations work in.
     scratch: usize,
     matrices: Vec<Matrix>,
+    /// Of floats.
     inputs: Vec<Slot>,
+    /// Of indices.
+    indices: Vec<IndexSlot>,
+    /// Indices a row.
+    columns: usize,
     outputs: Vec<Slot>,
     parameters: Parameters,
 }
@@ -130,16 +135,19 @@ impl Differentiable {
     /// Packs the weights of a program for products of that precision.
     ///
     /// # Errors
-    /// If an operation has no derivative here (choices and indices), or a weight is not on the host.
+    /// If an operation has no derivative here (one that chooses), or a weight is not on the host.
     pub fn new(program: &Program, products: Products) -> Result<Self> {
         let floats = |output: &Output| match output {
-            Output::Floats(slot) => Ok(*slot),
-            Output::Indices(_) => Err(Error::Input("a differentiable program has inputs and outputs of floats only".to_owned())),
+            Output::Floats(slot) => Some(*slot),
+            Output::Indices(_) => None,
         };
-        let (inputs, outputs) = (
-            program.inputs.iter().map(floats).collect::<Result<Vec<_>>>()?,
-            program.outputs.iter().map(floats).collect::<Result<Vec<_>>>()?,
-        );
+        let indices = |input: &Output| match input {
+            Output::Floats(_) => None,
+            Output::Indices(slot) => Some(*slot),
+        };
+        let inputs = program.inputs.iter().filter_map(floats).collect();
+        let only_floats = || Error::Input("a differentiable program has outputs of floats only".to_owned());
+        let outputs = program.outputs.iter().map(|output| floats(output).ok_or_else(only_floats)).collect::<Result<Vec<_>>>()?;
         let mut matrices: Vec<Matrix> = program.buffers.iter().map(|b| Matrix::new(b.width, false)).collect();
         let mut readers = vec![0; matrices.len()];
         for slot in program.nodes.iter().flat_map(|node| &node.wires.x) {
@@ -154,7 +162,8 @@ impl Differentiable {
         let nodes = program.nodes.iter().map(|node| builder.node(node)).collect::<Result<_>>()?;
         outputs.iter().for_each(|slot| builder.keep_values(*slot));
         let TapeBuilder { matrices, parameters, uses, scratch, .. } = builder;
-        Ok(Self { nodes, uses, scratch, matrices, inputs, outputs, parameters })
+        let (indices, columns) = (program.inputs.iter().filter_map(indices).collect(), program.columns);
+        Ok(Self { nodes, uses, scratch, matrices, inputs, indices, columns, outputs, parameters })
     }
 
     /// The parameters.
@@ -213,6 +222,7 @@ impl Differentiable {
         tape.values.len() == self.matrices.len()
             && pairs().all(|((values, grads), m)| fits(values, m, m.keeps_values) && fits(grads, m, m.keeps_grads))
             && tape.sums.len() == self.parameters.summed.len()
+            && tape.indices.len() == tape.steps * tape.rows * self.columns
     }
 }
 
@@ -298,6 +308,8 @@ pub(crate) struct Tape {
     /// By matrix.
     values: Vec<Steps>,
     grads: Vec<Steps>,
+    /// `[steps, rows, columns]`.
+    indices: Vec<u32>,
     /// The gradient of the state behind a step, for every operation with one.
     carries: Vec<Vec<f32>>,
     /// Gradients of the parameters that are summed on the way.
@@ -310,8 +322,8 @@ impl Tape {
         let values = net.matrices.iter().map(|m| Steps::new(rows, m.width, steps, m.keeps_values)).collect();
         let grads = net.matrices.iter().map(|m| Steps::new(rows, m.width, steps, m.keeps_grads)).collect();
         let carries = net.nodes.iter().map(|node| vec![0.0; rows * node.carried]).collect();
-        let scratch = vec![0.0; rows * net.scratch];
-        Self { rows, steps, values, grads, carries, sums: vec![0.0; net.parameters.summed.len()], scratch }
+        let (scratch, indices) = (vec![0.0; rows * net.scratch], vec![0; steps * rows * net.columns]);
+        Self { rows, steps, values, grads, indices, carries, sums: vec![0.0; net.parameters.summed.len()], scratch }
     }
 
     /// Rows of a step.
@@ -319,9 +331,20 @@ impl Tape {
         self.rows
     }
 
-    /// Input `i` of step `t`, `[rows, width]`, to be written before the step runs.
+    /// Input `i` of those of floats in step `t`, `[rows, width]`, to be written before the step runs.
     pub fn input_mut(&mut self, net: &Differentiable, i: usize, t: usize) -> &mut [f32] {
         self.values[net.inputs[i].buffer].at_mut(t)
+    }
+
+    /// Row `r` of input `i` of those of indices in step `t`.
+    pub fn indices_mut(&mut self, net: &Differentiable, i: usize, (t, r): (usize, usize)) -> &mut [u32] {
+        let place = self.index_place(net, net.indices[i], (t, r));
+        &mut self.indices[place]
+    }
+
+    fn index_place(&self, net: &Differentiable, slot: IndexSlot, (t, r): (usize, usize)) -> Range<usize> {
+        let start = (t * self.rows + r) * net.columns + slot.at;
+        start..start + slot.columns
     }
 
     /// Output `i` of step `t`.
@@ -413,6 +436,11 @@ impl TapeStep<'_> {
     /// A matrix that the operation reads.
     pub(crate) fn value(&self, slot: Slot) -> Rows<'_> {
         self.tape.value(slot, self.t)
+    }
+
+    /// Row `r` of indices that the operation reads.
+    pub(crate) fn ids(&self, slot: IndexSlot, r: usize) -> &[u32] {
+        &self.tape.indices[self.tape.index_place(self.net, slot, (self.t, r))]
     }
 
     /// All of a matrix, rows one behind the other.

@@ -4,7 +4,7 @@ use super::*;
 use crate::exec::program::Recorder;
 use crate::exec::tensors::TensorExecutor;
 use crate::exec::{Executor, Target};
-use crate::nn::{Gru, Linear, Norm, Params};
+use crate::nn::{Gru, Init, Linear, Norm, Params};
 use crate::ops::Activation;
 use crate::random::Random;
 use crate::signature::{Signature, TensorSpec};
@@ -16,12 +16,15 @@ const WIDTH: usize = 24;
 const OUTPUTS: usize = 4;
 const ROWS: usize = 6;
 const STEPS: usize = 5;
+/// Rows of a table: two of which one is added, and one that is added always.
+const KINDS: usize = 3;
 
 /// Every operation that a tape knows.
 struct Net {
     signature: Signature,
     first: Linear,
     norm: Norm,
+    table: Tensor,
     grus: [Gru; 2],
     heads: [Linear; 2],
     groups: Norm,
@@ -35,11 +38,12 @@ impl Net {
         Ok(Self {
             first: Linear::new(INPUTS, WIDTH, &params.pp("first"))?,
             norm: Norm::layer(WIDTH, &params.pp("norm"))?,
+            table: params.get("table", &[KINDS, WIDTH], Init::Uniform(1.0))?,
             grus,
             heads: [Linear::new(WIDTH, OUTPUTS, &params.pp("head.0"))?, Linear::new(2 * WIDTH, OUTPUTS, &params.pp("head.1"))?],
             groups: Norm::rms(2, &params.pp("groups"))?,
             signature: Signature {
-                inputs: vec![TensorSpec::f32("x", &[INPUTS])],
+                inputs: vec![TensorSpec::f32("x", &[INPUTS]), TensorSpec::u32("kind", &[2]).below(&[2, 1])],
                 outputs: vec![TensorSpec::f32("y", &[OUTPUTS]), TensorSpec::f32("z", &[OUTPUTS])],
                 state,
             },
@@ -50,6 +54,8 @@ impl Net {
         let x = e.input("x")?;
         let h = e.linear(&x, &self.first, Activation::Silu)?;
         let h = e.norm(&h, &self.norm, Activation::Gelu)?;
+        let kind = e.indices("kind")?;
+        let h = e.add_rows(&h, &self.table, &kind, &[(0, 0), (1, 2)], Activation::Silu)?;
         let both = e.join(&[x, h.clone()])?;
         let a = self.grus[0].forward(e, &both)?;
         let b = self.grus[1].forward(e, &a)?;
@@ -80,6 +86,11 @@ fn noise(t: usize) -> Vec<f32> {
     values
 }
 
+/// The indices of a row in step t.
+fn kind(t: usize, r: usize) -> [u32; 2] {
+    [((t + r / 2) % 2) as u32, 0]
+}
+
 /// The loss is the sum of the products of all outputs with fixed numbers.
 fn weights(t: usize, output: usize) -> Vec<f32> {
     let mut values = vec![0.0; ROWS * OUTPUTS];
@@ -98,7 +109,8 @@ fn with_tensors(params: &Params, net: &Net) -> (f32, Vec<(String, Vec<f32>)>) {
     for t in 0..STEPS {
         let x = Tensor::from_vec(noise(t), (ROWS, INPUTS), &device).unwrap();
         let x = (x + fed.pad_with_zeros(1, 0, INPUTS - OUTPUTS).unwrap()).unwrap();
-        let inputs = NamedTensors::from_iter([("x".to_owned(), x.unsqueeze(1).unwrap())]);
+        let kinds = Tensor::from_vec((0..ROWS).flat_map(|r| kind(t, r)).collect(), (ROWS, 1, 2), &device).unwrap();
+        let inputs = NamedTensors::from_iter([("x".to_owned(), x.unsqueeze(1).unwrap()), ("kind".to_owned(), kinds)]);
         let mut executor = TensorExecutor::new(&inputs, &resets, states, &device).through_time();
         let outputs = net.pass(&mut executor).unwrap();
         states = executor.into_states();
@@ -125,6 +137,7 @@ fn with_tape(params: &Params, net: &Net, tapes: &Tapes) -> (f32, Vec<(String, Ve
     let mut loss = 0.0;
     for t in 0..STEPS {
         tape.input_mut(&net, 0, t).copy_from_slice(&noise(t));
+        (0..ROWS).for_each(|r| tape.indices_mut(&net, 0, (t, r)).copy_from_slice(&kind(t, r)));
         if t > 0 {
             let fed: Vec<f32> = (0..ROWS).flat_map(|r| tape.output(&net, 1, t - 1).row(r).to_vec()).collect();
             for (to, from) in tape.input_mut(&net, 0, t).chunks_mut(INPUTS).zip(fed.chunks(OUTPUTS)) {
@@ -204,4 +217,40 @@ fn gradients_of_wide_weights_are_products_over_all_rows() {
     // Sums of 70 products of size one, the worst of 200 000: one after the other in f32 they are off by up to 1.6e-5, in
     // three planes of bf16 by less.
     assert!(worst < 4e-5, "{worst}");
+}
+
+#[test]
+fn indices_are_fed_as_numbers_and_have_no_gradient() {
+    let signature = Signature {
+        inputs: vec![TensorSpec::u32("kind", &[1]).below(&[3]), TensorSpec::f32("x", &[2])],
+        outputs: vec![TensorSpec::f32("y", &[2])],
+        state: Vec::new(),
+    };
+    struct Shifted(Tensor);
+    impl crate::network::Layers for Shifted {
+        fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
+            let (x, kind) = (e.input("x")?, e.indices("kind")?);
+            Ok(vec![Output::Floats(e.add_rows(&x, &self.0, &kind, &[(0, 0)], Activation::None)?)])
+        }
+    }
+    let network = |table: &candle_core::Var| {
+        let layers = Shifted(table.as_tensor().clone());
+        crate::network::Network::of(("shifted", &()), signature.clone(), &Device::Cpu, layers).unwrap()
+    };
+    let rows = [[0.5, -1.0], [3.0, 3.0], [0.25, 8.0]];
+    let of = |dtype: DType| candle_core::Var::from_tensor(&Tensor::new(&rows, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()).unwrap();
+    // In f64 it goes through the layers on tensors.
+    for dtype in [DType::F32, DType::F64] {
+        let x = Tensor::new(&[[1.0f32, 2.0, 2.0], [3.0, 4.0, 0.0]], &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
+        let (table, x) = (of(dtype), candle_core::Var::from_tensor(&x).unwrap());
+        let y = network(&table).feed(&x, &Tapes::default()).unwrap();
+        let numbers = |x: &Tensor| x.to_dtype(DType::F64).unwrap().to_vec2::<f64>().unwrap();
+        assert_eq!(numbers(&y), [[1.25, 10.0], [3.5, 3.0]], "{dtype:?}");
+        let gradients = y.sum_all().unwrap().backward().unwrap();
+        assert_eq!(numbers(gradients.get(&x).unwrap()), [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]], "{dtype:?}");
+        assert_eq!(numbers(gradients.get(&table).unwrap()), [[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]], "{dtype:?}");
+    }
+    let outside = Tensor::new(&[[1.0f32, 2.0, 3.0]], &Device::Cpu).unwrap();
+    let error = network(&of(DType::F32)).feed(&outside, &Tapes::default()).unwrap_err().to_string();
+    assert!(error.contains("kind") && error.contains("index up to 2"), "{error}");
 }

@@ -49,7 +49,7 @@ mod tests;
 mod user;
 mod weighting;
 
-pub use crate::exec::tape::Tapes;
+pub use crate::network::Tapes;
 pub use crate::ops::Products;
 pub use alignment::alignment;
 pub use array::Array;

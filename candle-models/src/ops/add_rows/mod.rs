@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod tape;
 mod tensors;
 
 pub(crate) use tensors::check_indices;
@@ -12,7 +13,7 @@ use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass, emulated};
-use crate::exec::{Operation, Size, Values, Widths, Work, operands, same_width};
+use crate::exec::{Derivative, Operation, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
 use crate::{Error, Result};
 use candle_core::Tensor;
 
@@ -95,6 +96,10 @@ impl Operation for AddRows {
             // SAFETY: the plan gives every matrix of a pass its rows; who runs a pass promises ids inside the table.
             Ok(unsafe { finish(pass.gpu, pass.dtype, pass.operand(x), pass.operand(out), pass.rows(), &behind) }?)
         })))
+    }
+
+    fn differentiate(&self, wires: &Wires, tape: &mut TapeBuilder) -> Result<Option<Box<dyn Derivative>>> {
+        Ok(Some(Box::new(tape::OnTape::new(self, wires, tape)?)))
     }
 
     fn work(&self, wires: &Wires, size: &Size) -> Result<Work> {

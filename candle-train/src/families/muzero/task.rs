@@ -15,10 +15,12 @@ use crate::task::{Context, Evaluation, Loss, Metric, StepDone, Task, TaskState};
 use candle_core::{D, Device, Tensor};
 use candle_envs::{Entry, Input};
 use candle_models::muzero::{MuZero, MuZeroConfig, values::two_hot};
+use candle_models::network::{Layers, Network, Tapes};
 use candle_models::nn::Params;
 use candle_models::ops::softmax::log_softmax;
 use candle_models::random::Random;
 use candle_models::recurrent::Recurrent;
+use candle_models::signature::TensorSpec;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -39,6 +41,7 @@ pub struct MuZeroTask {
     horizon: Horizon,
     atoms: Vec<f32>,
     device: Device,
+    tapes: Tapes,
     /// This rank's first lane.
     first_lane: usize,
     course: Course,
@@ -79,6 +82,7 @@ impl MuZeroTask {
             horizon: Horizon { unroll, rewards: config.learn.horizon, discount: config.learn.discount },
             atoms: model.support.atoms(),
             device: device.clone(),
+            tapes: Tapes::default(),
             first_lane: lanes.start,
             course: Course::default(),
             slots: Vec::new(),
@@ -169,14 +173,13 @@ impl MuZeroTask {
     fn unroll(&self, parameters: &Params, (targets, weights): (&Targets, &Tensor), kept: f64) -> Result<Unrolled> {
         let (n, unroll, actions) = (weights.dim(0)?, self.config.learn.unroll, self.model.actions);
         let MuZero { initial, recurrent } = MuZero::new(&self.model, parameters)?;
-        let (resets, none) = (vec![false; n], NamedTensors::new());
-        let mut outputs = initial.unroll(&self.observation(&targets.floats)?, &resets, &none)?.0;
-        let first_value = rows(&outputs, "value")?.detach().flatten_all()?;
+        let mut outputs = self.through(&initial, &self.observation(&targets.floats)?)?;
+        let first_value = outputs.get("value")?.detach().flatten_all()?;
         let mut sums: [Vec<Tensor>; 3] = Default::default();
         for k in 0..=unroll {
             let (scale, place) = (if k == 0 { 1.0 } else { 1.0 / unroll as f64 }, (k, unroll + 1));
             let mut add = |part: usize, (output, target): (&str, Tensor), counts: Tensor| -> Result<()> {
-                let nats = cross_entropy(&rows(&outputs, output)?, &target)?;
+                let nats = cross_entropy(outputs.get(output)?, &target)?;
                 sums[part].push(((nats * counts)? * weights)?.mean_all()?.affine(scale, 0.0)?);
                 Ok(())
             };
@@ -190,12 +193,9 @@ impl MuZeroTask {
                 add(2, ("reward_logits", self.mixtures(&targets.rewards, place)?), self.column(&targets.reward_counts, place)?)?;
             }
             if k < unroll {
-                let actions: Vec<u32> = targets.actions.iter().skip(k).step_by(unroll).copied().collect();
-                let inputs = NamedTensors::from_iter([
-                    ("embedding".to_owned(), with_gradient(outputs.get("embedding")?, kept)?),
-                    ("action".to_owned(), Tensor::from_vec(actions, (n, 1, 1), &Device::Cpu)?),
-                ]);
-                outputs = recurrent.unroll(&inputs, &resets, &none)?.0;
+                let actions = targets.actions.iter().skip(k).step_by(unroll).map(|action| *action as f32);
+                let actions = Tensor::from_iter(actions, &self.device)?.unsqueeze(1)?;
+                outputs = self.through(&recurrent, &[with_gradient(outputs.get("embedding")?, kept)?, actions])?;
             }
         }
         let sum = |parts: &Vec<Tensor>| Ok::<_, Error>(Tensor::stack(parts, 0)?.sum_all()?);
@@ -203,14 +203,25 @@ impl MuZeroTask {
         Ok(Unrolled { value, policy, reward, first_value })
     }
 
-    /// What the network sees at the first positions, `[n, 1, ...]`.
-    fn observation(&self, floats: &[f32]) -> Result<NamedTensors> {
+    /// What a network says of `[n, ...]` of all its inputs, `[n, width]` by name.
+    fn through(&self, network: &Network<impl Layers>, inputs: &[Tensor]) -> Result<NamedTensors> {
+        let together = if let [one] = inputs { one.clone() } else { Tensor::cat(inputs, 1)? };
+        let found = network.feed(&together, &self.tapes)?;
+        let mut start = 0;
+        let mut output = |spec: &TensorSpec| {
+            start += spec.width();
+            Ok((spec.name.clone(), found.narrow(1, start - spec.width(), spec.width())?))
+        };
+        network.signature().outputs.iter().map(&mut output).collect()
+    }
+
+    /// What the network sees at the first positions, `[n, width]` of every input.
+    fn observation(&self, floats: &[f32]) -> Result<Vec<Tensor>> {
         let width = self.replay.sizes().floats;
         let n = floats.len() / width.max(1);
         let input = |Input { spec, columns, .. }: &Input| {
             let values: Vec<f32> = floats.chunks_exact(width).flat_map(|row| &row[columns.clone()]).copied().collect();
-            let shape: Vec<usize> = [n, 1].into_iter().chain(spec.shape.iter().copied()).collect();
-            Ok((spec.name.clone(), Tensor::from_vec(values, shape, &self.device)?))
+            Ok(Tensor::from_vec(values, (n, spec.width()), &self.device)?)
         };
         self.playing.inputs().map(input).collect()
     }
@@ -232,11 +243,6 @@ struct Unrolled {
     policy: Tensor,
     reward: Tensor,
     first_value: Tensor,
-}
-
-/// A frame's rows `[n, width]` of an output `[n, 1, width]`.
-fn rows(outputs: &NamedTensors, name: &str) -> Result<Tensor> {
-    Ok(outputs.get(name)?.flatten(0, 1)?)
 }
 
 impl Task for MuZeroTask {
