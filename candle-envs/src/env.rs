@@ -76,6 +76,16 @@ pub struct Input {
     pub columns: Range<usize>,
 }
 
+/// Another way to look at a game that changes nothing of it, as a mirror: value i of what is seen in the other game is value `floats[i]` of this one, class
+/// i of all columns together is class `classes[i]` of this one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Symmetry {
+    /// Places of the floats.
+    pub floats: Vec<usize>,
+    /// Places of the classes.
+    pub classes: Vec<usize>,
+}
+
 /// An action: the class of each column, and the numbers of components that have numbers.
 #[derive(Debug, Clone, Copy)]
 pub struct Action<'a> {
@@ -136,6 +146,11 @@ pub trait Env: Clone + Default + Send + Sync + Serialize + DeserializeOwned + 's
     /// Who is to move.
     fn player(&self) -> usize {
         0
+    }
+
+    /// Ways to look at it that change nothing but the order of floats and classes: what is learnt of a game holds for all of them.
+    fn symmetries() -> Vec<Symmetry> {
+        Vec::new()
     }
 
     /// What it looks like now.

@@ -32,7 +32,7 @@ mod registry;
 mod scene;
 mod vector;
 
-pub use env::{Action, Env, Input, Spec, Step, View};
+pub use env::{Action, Env, Input, Spec, Step, Symmetry, View};
 pub use error::{EnvError, Result};
 pub use interval::wilson;
 pub use random::Pcg64;

@@ -1,6 +1,6 @@
 //! Many environments side by side, on all cores.
 
-use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, View};
+use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, Symmetry, View};
 use candle_models::agent::Component;
 use candle_models::ops::gaussian::Gaussian;
 use candle_models::random::Random;
@@ -139,6 +139,11 @@ pub trait VectorEnv: Send {
     /// What they show and take.
     fn spec(&self) -> &Spec;
 
+    /// [`Env::symmetries`] of their kind.
+    fn symmetries(&self) -> Vec<Symmetry> {
+        Vec::new()
+    }
+
     /// How many there are.
     fn lanes(&self) -> usize;
 
@@ -271,6 +276,10 @@ impl<E: Env> Vector<E> {
 impl<E: Env> VectorEnv for Vector<E> {
     fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    fn symmetries(&self) -> Vec<Symmetry> {
+        E::symmetries()
     }
 
     fn lanes(&self) -> usize {

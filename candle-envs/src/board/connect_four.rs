@@ -3,8 +3,8 @@
 //! Both players' stones are bits of a word, seven for each column from the left and from the bottom upwards. The seventh of a column is
 //! never set, so that no line runs over the edge of the board into the next column.
 
-use super::{Board, bits, mask_of, spec};
-use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, View};
+use super::{Board, bits, mask_of, spec, symmetry};
+use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, Symmetry, View};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
@@ -137,6 +137,15 @@ impl Env for ConnectFour {
 
     fn player(&self) -> usize {
         (self.mover | self.other).count_ones() as usize % 2
+    }
+
+    /// Itself and its mirror image.
+    fn symmetries() -> Vec<Symmetry> {
+        let (height, width) = (HEIGHT as usize, WIDTH as usize);
+        [false, true]
+            .into_iter()
+            .map(|mirrored| symmetry([height, width], |[y, x]| [y, if mirrored { width - 1 - x } else { x }], |[_, x]| x))
+            .collect()
     }
 
     fn draw(&self) -> Scene {

@@ -28,7 +28,7 @@ pub use solver::{Solver, TestSet};
 pub use tictactoe::TicTacToe;
 pub use uct::Uct;
 
-use crate::{Env, Pcg64, Spec, Step};
+use crate::{Env, Pcg64, Spec, Step, Symmetry};
 use candle_models::agent::{Component, Observation};
 
 /// A game of two in turn without chance and with at most 64 moves: what a search on its rules needs beyond [`Env`].
@@ -57,6 +57,15 @@ fn spec(name: &'static str, [height, width]: [usize; 2], moves: usize) -> Spec {
         players: 2,
         max_steps: None,
     }
+}
+
+/// What a map of squares `[row, column]` makes of a board of [`spec`] whose classes are what `class` says of a square.
+fn symmetry([height, width]: [usize; 2], map: impl Fn([usize; 2]) -> [usize; 2], class: impl Fn([usize; 2]) -> usize) -> Symmetry {
+    let squares = || (0..height * width).map(|square| [square / width, square % width]);
+    let floats = squares().map(&map).flat_map(|[row, column]| [0, 1].map(|plane| (row * width + column) * 2 + plane)).collect();
+    let mut classes = vec![0; squares().map(&class).max().map_or(0, |last| last + 1)];
+    squares().for_each(|square| classes[class(square)] = class(map(square)));
+    Symmetry { floats, classes }
 }
 
 /// Writes which classes the moves are.

@@ -1,7 +1,7 @@
 //! Tic-tac-toe: three stones in a line win. With the best play of both it is a draw.
 
-use super::{Board, bits, mask_of, spec};
-use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, View};
+use super::{Board, bits, mask_of, spec, symmetry};
+use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, Symmetry, View};
 use serde::{Deserialize, Serialize};
 
 /// All nine squares.
@@ -93,6 +93,21 @@ impl Env for TicTacToe {
 
     fn player(&self) -> usize {
         (self.mover | self.other).count_ones() as usize % 2
+    }
+
+    /// The four turns of the board, and of its mirror image.
+    fn symmetries() -> Vec<Symmetry> {
+        let maps: [fn([usize; 2]) -> [usize; 2]; 8] = [
+            |[y, x]| [y, x],
+            |[y, x]| [x, 2 - y],
+            |[y, x]| [2 - y, 2 - x],
+            |[y, x]| [2 - x, y],
+            |[y, x]| [y, 2 - x],
+            |[y, x]| [x, y],
+            |[y, x]| [2 - y, x],
+            |[y, x]| [2 - x, 2 - y],
+        ];
+        maps.into_iter().map(|map| symmetry([3, 3], map, |[y, x]| 3 * y + x)).collect()
     }
 
     /// The first player's crosses and the second one's rings.

@@ -1,7 +1,7 @@
 //! Environments side by side.
 
 use candle_envs::classic::CartPole;
-use candle_envs::{Action, Actions, Autoreset, Env, EnvError, Pcg64, Scene, Spec, Step, Vector, VectorEnv, View, shipped};
+use candle_envs::{Action, Actions, Autoreset, Env, EnvError, Pcg64, Scene, Spec, Step, Symmetry, Vector, VectorEnv, View, shipped};
 use candle_models::agent::{AgentConfig, Component, Observation};
 use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,38 @@ fn lanes_do_not_depend_on_each_other() {
             }
         }
     }
+}
+
+/// What is done in another view of a game shows the other view of what comes of it, to the end of many games.
+#[test]
+fn symmetries_change_nothing_of_a_game() {
+    let mut kinds = 0;
+    for entry in shipped().iter() {
+        let [mut envs, mut others] = [0; 2].map(|_| entry.make(1, Autoreset::NextStep).unwrap());
+        let (spec, symmetries) = (envs.spec().clone(), envs.symmetries());
+        kinds += usize::from(!symmetries.is_empty());
+        for (i, Symmetry { floats, classes }) in symmetries.iter().enumerate() {
+            let identity = floats.iter().copied().eq(0..spec.floats());
+            assert_eq!(identity, i == 0, "{}: symmetry {i}", spec.name);
+            envs.reset(i as u64).unwrap();
+            others.reset(i as u64).unwrap();
+            let mut ended = 0;
+            for t in 0..400 {
+                let (frame, other) = (envs.frame(), others.frame());
+                let seen: Vec<f32> = floats.iter().map(|place| frame.floats[*place]).collect();
+                let legal: Vec<bool> = classes.iter().map(|place| frame.legal[*place]).collect();
+                assert_eq!((&seen, &legal), (&other.floats, &other.legal), "{}: symmetry {i}, step {t}", spec.name);
+                assert_eq!((&frame.rewards, &frame.terminated), (&other.rewards, &other.terminated));
+                ended += frame.episodes.len();
+                let actions = Actions::random(&spec, frame, Random::new(7).at(t));
+                let class = classes.iter().position(|class| *class == actions.classes[0] as usize).unwrap() as u32;
+                envs.step(&actions).unwrap();
+                others.step(&Actions::classes(vec![class])).unwrap();
+            }
+            assert!(ended > 9, "{}: {ended}", spec.name);
+        }
+    }
+    assert_eq!(kinds, 2);
 }
 
 /// A game of `length` steps in which everything is known before.

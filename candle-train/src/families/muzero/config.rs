@@ -67,6 +67,9 @@ pub struct PlayConfig {
     pub search: Search,
     /// Simulations for each step.
     pub simulations: usize,
+    /// Share of the steps in which an action is drawn among the legal ones, so that play gets to positions to which the search would not lead. What
+    /// positions are worth is learnt from what the search said there, not from what came of it.
+    pub random: f64,
     /// Rounds before the first update.
     pub warm_up: u64,
 }
@@ -124,7 +127,7 @@ impl RunConfig {
             seed: 1,
             env: "cartpole".to_owned(),
             frames: 100_000,
-            play: PlayConfig { lanes: 16, steps: 50, search: Search::Gumbel, simulations: 16, warm_up: 2 },
+            play: PlayConfig { lanes: 16, steps: 50, search: Search::Gumbel, simulations: 16, random: 0.0, warm_up: 2 },
             learn: LearnConfig {
                 updates: 50,
                 batch: 256,
@@ -156,13 +159,13 @@ impl RunConfig {
                 let mut run = board();
                 (run.env, run.frames) = ("tictactoe".to_owned(), 200_000);
                 run.network = NetworkConfig::Board { channels: 16, blocks: 1 };
-                run.play = PlayConfig { lanes: 64, steps: 16, simulations: 32, ..run.play };
+                run.play = PlayConfig { lanes: 64, steps: 16, simulations: 32, random: 0.25, ..run.play };
                 Ok(run)
             }
             "connect-four" => {
                 let mut run = board();
                 (run.env, run.frames) = ("connect-four".to_owned(), 3_000_000);
-                run.play = PlayConfig { lanes: 256, steps: 16, simulations: 50, ..run.play };
+                run.play = PlayConfig { lanes: 256, steps: 16, simulations: 32, random: 0.1, ..run.play };
                 (run.learn.buffer, run.evaluation.simulations) = (500_000, 100);
                 Ok(run)
             }
@@ -241,6 +244,9 @@ impl RunConfig {
         if learn.buffer / play.lanes < play.steps.max(learn.unroll + learn.horizon.min(64) + 2) {
             let reason = format!("{} positions are too few for {} environments of {} steps", learn.buffer, play.lanes, play.steps);
             return Err(Error::config("learn.buffer", reason));
+        }
+        if !(0.0..=1.0).contains(&play.random) {
+            return Err(Error::config("play.random", format!("expected 0 to 1, found {}", play.random)));
         }
         for (field, x, most) in [("value", learn.value, 1e6), ("priority", learn.priority, 2.0), ("reanalyse", learn.reanalyse, 100.0)] {
             if !(0.0..=most).contains(&x) {

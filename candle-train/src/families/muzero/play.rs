@@ -78,7 +78,9 @@ impl Playing {
             self.inputs.show(planner, lane, seen)?;
         }
         let plan = planner.plan(noise)?;
-        let actions = Actions::classes((0..lanes).map(|lane| other(&frame, lane).unwrap_or_else(|| plan.action(lane))).collect());
+        let others: Vec<Option<u32>> = (0..lanes).map(|lane| other(&frame, lane)).collect();
+        let actions = others.iter().enumerate().map(|(lane, other)| other.unwrap_or_else(|| plan.action(lane)));
+        let actions = Actions::classes(actions.collect());
         self.envs.step(&actions).map_err(failed)?;
         let after = self.envs.frame();
         for lane in 0..lanes {
@@ -91,6 +93,7 @@ impl Playing {
             let rest = Rest {
                 value: plan.value(lane),
                 action: actions.classes[lane],
+                drawn: others[lane].is_some(),
                 reward: after.rewards[lane],
                 player: frame.players[lane],
                 end,
@@ -100,7 +103,8 @@ impl Playing {
         Ok(self.envs.frame())
     }
 
-    /// Plays a round into a buffer, and gives the episodes that ended. `random` is the round's address, that of a lane the same whoever plays it.
+    /// Plays a round into a buffer, a share of the moves drawn among the legal ones, and gives the episodes that ended. `random` is the round's address,
+    /// that of a lane the same whoever plays it.
     ///
     /// # Errors
     /// If an environment or a network fails.
@@ -108,7 +112,7 @@ impl Playing {
         &mut self,
         planner: &mut Planner,
         (replay, horizon): (&mut Replay, &Horizon),
-        (steps, first_lane, random): (usize, usize, Random),
+        (steps, first_lane, share, random): (usize, usize, f64, Random),
     ) -> Result<Vec<Episode>> {
         let (lanes, floats, classes) = (self.envs.lanes(), self.envs.spec().floats(), self.envs.spec().classes());
         let mut ended = Vec::new();
@@ -117,7 +121,10 @@ impl Playing {
             let frame = self.step(
                 planner,
                 Noise::Rows(&rows),
-                |_, _| None,
+                |frame, lane| {
+                    let (legal, random) = (&frame.legal[lane * classes..][..classes], rows[lane].stream("moves"));
+                    (f64::from(random.uniform(0)) < share).then(|| any_legal(legal, random, 1))
+                },
                 |frame, lane, Seen { rest, policy }| {
                     let (floats, legal) = (&frame.floats[lane * floats..][..floats], &frame.legal[lane * classes..][..classes]);
                     replay.push(lane, Position { floats, legal, policy, rest }, horizon);

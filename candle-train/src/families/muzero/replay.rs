@@ -3,6 +3,7 @@
 //! Every lane has a ring of positions. A position is what was seen, what was done and what came of it; behind the last move of an episode stands one more,
 //! in which nothing was done, with what was seen at the end. Positions are drawn with a probability that a tree of sums keeps (Schaul et al. 2016).
 
+use candle_envs::Symmetry;
 use candle_models::random::Random;
 use candle_models::{Error, Result};
 use std::io::{self, Read, Write};
@@ -31,6 +32,8 @@ pub struct Rest {
     pub reward: f32,
     /// Who was to move.
     pub player: u8,
+    /// Whether it was done although the search had found something else: what came of it says nothing of what the positions before it are worth.
+    pub drawn: bool,
     /// What became of the episode.
     pub end: End,
 }
@@ -236,11 +239,17 @@ impl Replay {
         (lane, newest - back)
     }
 
-    /// Appends what the network is to say from a slot on. Actions behind an end are drawn.
-    pub fn targets(&self, slot: usize, horizon: &Horizon, random: Random, to: &mut Targets) {
+    /// Appends what the network is to say from a slot on, of the game as it is or of one that a symmetry makes of it. Actions behind an end are drawn.
+    pub fn targets(&self, slot: usize, horizon: &Horizon, (random, symmetry): (Random, Option<&Symmetry>), to: &mut Targets) {
         let (lane, first) = self.number(slot);
         let Sizes { actions, .. } = self.sizes;
-        to.floats.extend_from_slice(self.seen(slot).0);
+        let turned = |all: &mut Vec<f32>, values: &[f32], places: Option<&Vec<usize>>| match places {
+            Some(places) => all.extend(places.iter().map(|place| values[*place])),
+            None => all.extend_from_slice(values),
+        };
+        let class =
+            |action: u32| symmetry.and_then(|s| s.classes.iter().position(|class| *class == action as usize)).map_or(action, |i| i as u32);
+        turned(&mut to.floats, self.seen(slot).0, symmetry.map(|s| &s.floats));
         // Where the episode ends, and how.
         let mut end = End::None;
         for k in 0..=horizon.unroll as u64 {
@@ -252,12 +261,12 @@ impl Replay {
             to.values.push(if known { self.value(lane, first + k, horizon) } else { 0.0 });
             to.value_counts.push(flag(known || over));
             match known {
-                true => to.policies.extend_from_slice(&self.policies[at * actions..][..actions]),
+                true => turned(&mut to.policies, &self.policies[at * actions..][..actions], symmetry.map(|s| &s.classes)),
                 false => to.policies.extend(std::iter::repeat_n(0.0, actions)),
             }
             to.policy_counts.push(flag(known));
             if k < horizon.unroll as u64 {
-                to.actions.push(if known { rest.action } else { random.below(k, actions as u32) });
+                to.actions.push(if known { class(rest.action) } else { random.below(k, actions as u32) });
                 to.rewards.push(if known { rest.reward } else { 0.0 });
                 to.reward_counts.push(flag(known || over));
             }
@@ -267,13 +276,16 @@ impl Replay {
         }
     }
 
-    /// Rewards from a position on and what the search said behind them, for who was to move there.
+    /// Rewards from a position on and what the search said behind them, for who was to move there: those up to a move that was drawn.
     fn value(&self, lane: usize, first: u64, horizon: &Horizon) -> f32 {
         let player = self.rests[self.slot(lane, first)].player;
         let sign = |rest: &Rest| if rest.player == player { 1.0 } else { -1.0 };
         let (mut sum, mut factor, mut number) = (0.0f64, 1.0f64, first);
         for _ in 0..horizon.rewards {
             let rest = &self.rests[self.slot(lane, number)];
+            if rest.drawn {
+                break;
+            }
             sum += factor * sign(rest) * f64::from(rest.reward);
             (factor, number) = (factor * horizon.discount, number + 1);
             match rest.end {
@@ -301,7 +313,7 @@ impl Replay {
             to.write_all(&rest.value.to_le_bytes())?;
             to.write_all(&rest.reward.to_le_bytes())?;
             to.write_all(&rest.action.to_le_bytes())?;
-            to.write_all(&[rest.player, rest.end as u8])?;
+            to.write_all(&[rest.player, rest.end as u8, rest.drawn.into()])?;
         }
         to.write_all(bytemuck::cast_slice(self.priorities.leaves()))
     }
@@ -321,7 +333,7 @@ impl Replay {
         let mut legal = vec![0u8; replay.legal.len()];
         from.read_exact(&mut legal)?;
         replay.legal.iter_mut().zip(legal).for_each(|(to, byte)| *to = byte != 0);
-        let mut bytes = [0u8; 14];
+        let mut bytes = [0u8; 15];
         for rest in &mut replay.rests {
             from.read_exact(&mut bytes)?;
             let word = |i: usize| [bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]];
@@ -331,6 +343,7 @@ impl Replay {
                 reward: f32::from_le_bytes(word(4)),
                 action: u32::from_le_bytes(word(8)),
                 player: bytes[12],
+                drawn: bytes[14] != 0,
                 end: end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("an end of kind {}", bytes[13])))?,
             };
         }
@@ -416,9 +429,26 @@ mod tests {
 
     /// Position i of the lane: seen i, rewarded i, worth 10 i.
     fn push(replay: &mut Replay, i: u32, player: u8, end: End) {
-        let rest = Rest { value: 10.0 * i as f32, action: i % 2, reward: if end == End::After { 0.0 } else { i as f32 }, player, end };
+        push_drawn(replay, (i, false), player, end);
+    }
+
+    fn push_drawn(replay: &mut Replay, (i, drawn): (u32, bool), player: u8, end: End) {
+        let rest = Rest {
+            value: 10.0 * i as f32,
+            action: i % 2,
+            reward: if end == End::After { 0.0 } else { i as f32 },
+            player,
+            drawn,
+            end,
+        };
         let policy = [0.25, 0.75];
         replay.push(0, Position { floats: &[i as f32], legal: &[true, true], policy: &policy, rest }, &HORIZON);
+    }
+
+    fn written(replay: &Replay) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        replay.write(&mut bytes).unwrap();
+        bytes
     }
 
     fn drawable(replay: &Replay) -> Vec<usize> {
@@ -453,7 +483,7 @@ mod tests {
         }
         let of = |slot| {
             let mut targets = Targets::default();
-            replay.targets(slot, &HORIZON, Random::new(1), &mut targets);
+            replay.targets(slot, &HORIZON, (Random::new(1), None), &mut targets);
             targets
         };
         let first = of(0);
@@ -480,8 +510,41 @@ mod tests {
             push(&mut replay, i as u32, i as u8 % 2, end);
         }
         let mut targets = Targets::default();
-        replay.targets(0, &Horizon { rewards: 9, discount: 1.0, ..HORIZON }, Random::new(1), &mut targets);
+        replay.targets(0, &Horizon { rewards: 9, discount: 1.0, ..HORIZON }, (Random::new(1), None), &mut targets);
         assert_eq!(targets.values, [0.0 - 1.0 + 2.0, 1.0 - 2.0, 2.0]);
+    }
+
+    /// What comes of a drawn move counts neither for who made it nor before.
+    #[test]
+    fn values_go_by_the_search_from_a_drawn_move_on() {
+        let mut replay = replay(16);
+        for (i, end) in [End::None, End::None, End::None, End::Terminated, End::After].into_iter().enumerate() {
+            push_drawn(&mut replay, (i as u32, i == 1), i as u8 % 2, end);
+        }
+        let mut targets = Targets::default();
+        replay.targets(0, &Horizon { unroll: 3, rewards: 9, discount: 1.0 }, (Random::new(1), None), &mut targets);
+        // 0 and what the search said to the other at position 1; that itself; the rewards 2 and 3 of either; 3.
+        assert_eq!(targets.values, [0.0 - 10.0, 10.0, 2.0 - 3.0, 3.0]);
+        assert_eq!(targets.value_counts, [1.0; 4]);
+        let again = Replay::read(replay.sizes(), &mut &written(&replay)[..]).unwrap();
+        assert_eq!(again.rests, replay.rests);
+    }
+
+    #[test]
+    fn a_symmetry_turns_what_is_seen_and_what_is_done() {
+        let mut replay = Replay::new(Sizes { lanes: 1, positions: 8, floats: 3, actions: 3 });
+        for (i, end) in [End::None, End::Terminated, End::After].into_iter().enumerate() {
+            let rest = Rest { action: i as u32, end, ..Rest::default() };
+            let position = Position { floats: &[1.0, 2.0, 3.0], legal: &[true; 3], policy: &[0.5, 0.3, 0.2], rest };
+            replay.push(0, position, &HORIZON);
+        }
+        let turn = Symmetry { floats: vec![1, 2, 0], classes: vec![2, 0, 1] };
+        let mut targets = Targets::default();
+        replay.targets(0, &HORIZON, (Random::new(1), Some(&turn)), &mut targets);
+        assert_eq!(targets.floats, [2.0, 3.0, 1.0]);
+        assert_eq!(targets.policies, [0.2, 0.5, 0.3, 0.2, 0.5, 0.3, 0.0, 0.0, 0.0]);
+        // Action 0 is class 1 there, action 1 class 2.
+        assert_eq!(targets.actions, [1, 2]);
     }
 
     #[test]
@@ -489,8 +552,7 @@ mod tests {
         let mut replay = replay(6);
         (0..9).for_each(|i| push(&mut replay, i, 0, End::None));
         replay.set_priorities(&[1], &[3.0], 0.5);
-        let mut bytes = Vec::new();
-        replay.write(&mut bytes).unwrap();
+        let bytes = written(&replay);
         let mut again = Replay::read(replay.sizes(), &mut &bytes[..]).unwrap();
         for i in 9..12 {
             assert_eq!(again.draw(16, Random::new(i)).unwrap(), replay.draw(16, Random::new(i)).unwrap());

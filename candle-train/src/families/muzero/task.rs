@@ -13,7 +13,7 @@ use crate::parallel::{Communicator, share};
 use crate::summary::Summary;
 use crate::task::{Context, Evaluation, Loss, Metric, StepDone, Task, TaskState};
 use candle_core::{D, Device, Tensor};
-use candle_envs::{Entry, Input};
+use candle_envs::{Entry, Input, Symmetry};
 use candle_models::muzero::{MuZero, MuZeroConfig, values::two_hot};
 use candle_models::network::{Layers, Network, Tapes};
 use candle_models::nn::Params;
@@ -38,6 +38,7 @@ pub struct MuZeroTask {
     entry: Entry,
     playing: Playing,
     replay: Replay,
+    symmetries: Vec<Symmetry>,
     horizon: Horizon,
     atoms: Vec<f32>,
     device: Device,
@@ -76,8 +77,10 @@ impl MuZeroTask {
         let description = Params::description();
         MuZero::new(&model, &description)?;
         let unroll = config.learn.unroll;
+        let playing = Playing::new(entry, &lanes, config.seed)?;
         Ok(Self {
-            playing: Playing::new(entry, &lanes, config.seed)?,
+            symmetries: playing.envs.symmetries(),
+            playing,
             replay: Replay::new(Self::sizes(config, entry, &lanes)?),
             horizon: Horizon { unroll, rewards: config.learn.horizon, discount: config.learn.discount },
             atoms: model.support.atoms(),
@@ -122,7 +125,7 @@ impl MuZeroTask {
                 self.playing.reanalyse(&mut planner, &mut self.replay, &slots, random.stream("search again").at(self.first_lane as u64))?;
             }
         }
-        let of_play = (play.steps, self.first_lane, random.stream("search"));
+        let of_play = (play.steps, self.first_lane, play.random, random.stream("search"));
         let ended = self.playing.round(&mut planner, (&mut self.replay, &self.horizon), of_play)?;
         self.course.recent.add(&ended, ranks)?;
         self.course.rounds += 1;
@@ -136,7 +139,8 @@ impl MuZeroTask {
         let drawn = self.replay.draw(mine.len(), random)?;
         let mut targets = Targets::default();
         for (i, (slot, _)) in drawn.iter().enumerate() {
-            self.replay.targets(*slot, &self.horizon, random.at(i as u64), &mut targets);
+            let symmetry = self.symmetries.get(random.stream("symmetry").below(i as u64, self.symmetries.len().max(1) as u32) as usize);
+            self.replay.targets(*slot, &self.horizon, (random.at(i as u64), symmetry), &mut targets);
         }
         self.slots = drawn.iter().map(|(slot, _)| *slot).collect();
         Ok(Drawn { shares: drawn.into_iter().map(|(_, share)| share).collect(), targets })
@@ -349,7 +353,7 @@ mod tests {
         task.play(&Params::given(tensors(), &Device::Cpu), &Single).unwrap();
         let drawn = task.replay.draw(8, Random::new(5)).unwrap();
         let mut targets = Targets::default();
-        drawn.iter().for_each(|(slot, _)| task.replay.targets(*slot, &task.horizon, Random::new(6), &mut targets));
+        drawn.iter().for_each(|(slot, _)| task.replay.targets(*slot, &task.horizon, (Random::new(6), None), &mut targets));
         let weights = Tensor::ones(8, candle_core::DType::F32, &Device::Cpu).unwrap();
         let loss = |parameters: &Params| {
             let Unrolled { value, policy, reward, .. } = task.unroll(parameters, (&targets, &weights), 1.0).unwrap();
