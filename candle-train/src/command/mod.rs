@@ -41,6 +41,8 @@ enum General {
     Launch(launch::Arguments),
     /// Makes report.html of a run again, from its metrics.
     Report(ReportArguments),
+    /// Makes one page of several runs' learning curves: those that differ in their seed alone are one curve, mean and spread.
+    Compare(CompareArguments),
     /// Continues a run as it was asked for; options behind it come over those of then, as `--set epochs=8` for a longer run.
     Resume(ResumeArguments),
     /// Makes a model bundle of a checkpoint of a run, whether it goes on, was stopped or was killed.
@@ -75,6 +77,16 @@ struct ReportArguments {
     /// Directory of the run.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct CompareArguments {
+    /// Directories of the runs.
+    #[arg(value_name = "DIR", required = true)]
+    directories: Vec<PathBuf>,
+    /// Where to write the page.
+    #[arg(long, value_name = "FILE", default_value = "comparison.html")]
+    out: PathBuf,
 }
 
 /// Runs the command with these families; the first argument is the program's own name. The exit code is 0 for done, or stopped on request
@@ -157,6 +169,11 @@ fn answer(registry: &Registry<dyn TrainFamily>, name: &str, options: &ArgMatches
             let out = out.unwrap_or_else(|| bundle_of(&directory));
             let step = export(registry, &directory, step, &out)?;
             println!("step {step}: {}", model_in(&out));
+            Ok(())
+        }
+        General::Compare(CompareArguments { directories, out }) => {
+            report::compare(&directories, &out)?;
+            println!("{}", out.display());
             Ok(())
         }
         General::Report(ReportArguments { directory }) => {

@@ -4,12 +4,14 @@
 //! comes from a file is escaped.
 
 pub mod chart;
+mod comparison;
 mod curves;
 mod page;
 
 use crate::summary::Summary;
 use candle_models::files::write_atomic;
 use candle_models::{Error, Result};
+pub use comparison::compare;
 use curves::Curves;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -76,11 +78,15 @@ impl About {
 pub fn write(directory: &Path) -> Result<PathBuf> {
     let curves = Curves::read(directory)?;
     let (about, configuration) = (About::read(directory)?, read(&directory.join(CONFIGURATION))?.unwrap_or_default());
-    let full = fs::canonicalize(directory).map_err(Error::io(directory))?;
-    let name = full.file_name().map_or("run".into(), |name| name.to_string_lossy().into_owned());
     let path = directory.join(REPORT);
-    write_atomic(&path, page::html(&name, &about, &configuration, &curves)?.as_bytes())?;
+    write_atomic(&path, page::html(&name(directory)?, &about, &configuration, &curves)?.as_bytes())?;
     Ok(path)
+}
+
+/// What a run is called: its directory.
+fn name(directory: &Path) -> Result<String> {
+    let full = fs::canonicalize(directory).map_err(Error::io(directory))?;
+    Ok(full.file_name().map_or("run".into(), |name| name.to_string_lossy().into_owned()))
 }
 
 fn read(path: &Path) -> Result<Option<String>> {

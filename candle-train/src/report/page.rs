@@ -141,17 +141,17 @@ fn reliability(page: &mut String, curves: &Curves) -> Result<()> {
     )
 }
 
-fn line(points: Vec<(f64, f64)>, color: RGBColor, width: u32) -> Line {
+pub(super) fn line(points: Vec<(f64, f64)>, color: RGBColor, width: u32) -> Line {
     Line { points, color, width, mark: Mark::Line, titles: Vec::new() }
 }
 
 /// A chart under its title, the names of its lines beside it if there are several. The title is HTML.
-fn figure(page: &mut String, size: Size, axis: Axis, title: &str, lines: Vec<(&str, Line)>) -> Result<()> {
+pub(super) fn figure(page: &mut String, size: Size, axis: Axis, title: &str, lines: Vec<(&str, Line)>) -> Result<()> {
     let (names, lines): (Vec<&str>, Vec<Line>) = lines.into_iter().unzip();
     let Some(svg) = (Chart { size, across: Across::Count, axis, lines: &lines, notes: &[] }).svg()? else { return Ok(()) };
     let level = if size == Size::Wide { "h2" } else { "h3" };
     let _ = write!(page, "<figure>\n<{level}>{title}");
-    for (name, Line { color: RGBColor(r, g, b), .. }) in names.iter().zip(&lines).filter(|_| lines.len() > 1) {
+    for (name, Line { color: RGBColor(r, g, b), .. }) in names.iter().zip(&lines).filter(|(name, _)| lines.len() > 1 && !name.is_empty()) {
         let _ = write!(page, "<span class=\"key\" style=\"--line:rgb({r},{g},{b})\">{name}</span>");
     }
     let _ = writeln!(page, "</{level}>\n{svg}</figure>");

@@ -433,14 +433,8 @@ mod tests {
     }
 
     fn push_drawn(replay: &mut Replay, (i, drawn): (u32, bool), player: u8, end: End) {
-        let rest = Rest {
-            value: 10.0 * i as f32,
-            action: i % 2,
-            reward: if end == End::After { 0.0 } else { i as f32 },
-            player,
-            drawn,
-            end,
-        };
+        let rest =
+            Rest { value: 10.0 * i as f32, action: i % 2, reward: if end == End::After { 0.0 } else { i as f32 }, player, drawn, end };
         let policy = [0.25, 0.75];
         replay.push(0, Position { floats: &[i as f32], legal: &[true, true], policy: &policy, rest }, &HORIZON);
     }
