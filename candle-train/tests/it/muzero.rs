@@ -81,11 +81,12 @@ fn train(config: RunConfig) -> Trained {
 #[test]
 fn the_longer_way_is_learnt_by_either_search() {
     // The published search needs more simulations to try what its prior does not favour.
-    for (search, simulations) in [(Search::Gumbel, 8), (Search::Puct, 24)] {
+    for (search, simulations, consistency) in [(Search::Gumbel, 8, 0.0), (Search::Puct, 24, 0.0), (Search::Gumbel, 8, 2.0)] {
         let mut config = small();
+        config.learn.consistency = consistency;
         (config.play.search, config.play.simulations, config.evaluation.simulations) = (search, simulations, simulations);
         let reward = train(config).reward.unwrap().0;
-        assert_eq!(reward, 1.0, "{search:?}");
+        assert_eq!(reward, 1.0, "{search:?}, consistency {consistency}");
     }
 }
 

@@ -90,6 +90,8 @@ pub struct LearnConfig {
     pub horizon: usize,
     /// Weight of the value beside policy and reward.
     pub value: f64,
+    /// Weight of the self-consistency of EfficientZero, that what the dynamics expect look like what was then seen: 0 leaves it out, 2 is the published one.
+    pub consistency: f64,
     /// Positions that are remembered.
     pub buffer: usize,
     /// Megabytes that they may take.
@@ -135,6 +137,7 @@ impl RunConfig {
                 discount: 0.997,
                 horizon: 10,
                 value: 0.25,
+                consistency: 0.0,
                 buffer: 100_000,
                 memory_mb: 4096,
                 priority: 0.6,
@@ -248,7 +251,12 @@ impl RunConfig {
         if !(0.0..=1.0).contains(&play.random) {
             return Err(Error::config("play.random", format!("expected 0 to 1, found {}", play.random)));
         }
-        for (field, x, most) in [("value", learn.value, 1e6), ("priority", learn.priority, 2.0), ("reanalyse", learn.reanalyse, 100.0)] {
+        for (field, x, most) in [
+            ("value", learn.value, 1e6),
+            ("consistency", learn.consistency, 1e6),
+            ("priority", learn.priority, 2.0),
+            ("reanalyse", learn.reanalyse, 100.0),
+        ] {
             if !(0.0..=most).contains(&x) {
                 return Err(Error::config(format!("learn.{field}"), format!("expected 0 to {most}, found {x}")));
             }

@@ -4,6 +4,7 @@
 //! of it, [`task`] is the loss of an unrolled model, [`run`] puts it together.
 
 pub mod config;
+mod consistency;
 #[cfg(feature = "cli")]
 mod family;
 pub mod play;

@@ -243,13 +243,9 @@ impl Replay {
     pub fn targets(&self, slot: usize, horizon: &Horizon, (random, symmetry): (Random, Option<&Symmetry>), to: &mut Targets) {
         let (lane, first) = self.number(slot);
         let Sizes { actions, .. } = self.sizes;
-        let turned = |all: &mut Vec<f32>, values: &[f32], places: Option<&Vec<usize>>| match places {
-            Some(places) => all.extend(places.iter().map(|place| values[*place])),
-            None => all.extend_from_slice(values),
-        };
         let class =
             |action: u32| symmetry.and_then(|s| s.classes.iter().position(|class| *class == action as usize)).map_or(action, |i| i as u32);
-        turned(&mut to.floats, self.seen(slot).0, symmetry.map(|s| &s.floats));
+        turned(&mut to.floats, self.seen(slot).0, symmetry.map(|s| &s.floats[..]));
         // Where the episode ends, and how.
         let mut end = End::None;
         for k in 0..=horizon.unroll as u64 {
@@ -261,7 +257,7 @@ impl Replay {
             to.values.push(if known { self.value(lane, first + k, horizon) } else { 0.0 });
             to.value_counts.push(flag(known || over));
             match known {
-                true => turned(&mut to.policies, &self.policies[at * actions..][..actions], symmetry.map(|s| &s.classes)),
+                true => turned(&mut to.policies, &self.policies[at * actions..][..actions], symmetry.map(|s| &s.classes[..])),
                 false => to.policies.extend(std::iter::repeat_n(0.0, actions)),
             }
             to.policy_counts.push(flag(known));
@@ -273,6 +269,27 @@ impl Replay {
             if known {
                 end = rest.end;
             }
+        }
+    }
+
+    /// Appends what was seen in so many positions behind a slot, and whether anything was: nothing is behind the end of an episode.
+    pub fn seen_behind(
+        &self,
+        slot: usize,
+        positions: usize,
+        symmetry: Option<&Symmetry>,
+        (floats, counts): (&mut Vec<f32>, &mut Vec<f32>),
+    ) {
+        let (lane, first) = self.number(slot);
+        let mut over = false;
+        for k in 0..positions as u64 {
+            over |= self.rests[self.slot(lane, first + k)].end == End::After;
+            let seen = self.seen(self.slot(lane, first + k + 1)).0;
+            match (over, symmetry) {
+                (true, _) => floats.extend(std::iter::repeat_n(0.0, seen.len())),
+                (false, symmetry) => turned(floats, seen, symmetry.map(|s| &s.floats[..])),
+            }
+            counts.push(if over { 0.0 } else { 1.0 });
         }
     }
 
@@ -352,6 +369,14 @@ impl Replay {
         leaves.iter().enumerate().for_each(|(slot, priority)| replay.priorities.set(slot, *priority));
         replay.priorities.largest = f64::from_le_bytes(largest);
         Ok(replay)
+    }
+}
+
+/// Appends the values of these places, or all of them.
+fn turned(to: &mut Vec<f32>, values: &[f32], places: Option<&[usize]>) {
+    match places {
+        Some(places) => to.extend(places.iter().map(|place| values[*place])),
+        None => to.extend_from_slice(values),
     }
 }
 
@@ -539,6 +564,10 @@ mod tests {
         assert_eq!(targets.policies, [0.2, 0.5, 0.3, 0.2, 0.5, 0.3, 0.0, 0.0, 0.0]);
         // Action 0 is class 1 there, action 1 class 2.
         assert_eq!(targets.actions, [1, 2]);
+        // The position behind the last move was seen, and nothing behind it.
+        let (mut floats, mut counts) = (Vec::new(), Vec::new());
+        replay.seen_behind(0, 3, Some(&turn), (&mut floats, &mut counts));
+        assert_eq!((floats, counts), (vec![2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 0.0, 0.0, 0.0], vec![1.0, 1.0, 0.0]));
     }
 
     #[test]

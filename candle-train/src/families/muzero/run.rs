@@ -2,7 +2,7 @@
 
 use super::config::{EvaluationConfig, RunConfig};
 use super::play::evaluate;
-use super::task::MuZeroTask;
+use super::task::{MuZeroTask, networks};
 pub use crate::episodes::Trained;
 use crate::episodes::{Card, mean_and_error};
 use crate::export::Skeleton;
@@ -15,7 +15,7 @@ use crate::summary::Summary;
 use crate::trainer::Resources;
 use candle_envs::{Entry, Environments};
 use candle_models::bundle::Manifest;
-use candle_models::muzero::{FAMILY, MuZero, MuZeroConfig};
+use candle_models::muzero::{FAMILY, MuZeroConfig};
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::{Error, Result};
@@ -46,7 +46,7 @@ impl Plan {
             return Err(Error::config("play.lanes", format!("{lanes} environments cannot be shared by {ranks} ranks")));
         }
         let description = Params::description();
-        MuZero::new(&model, &description)?;
+        networks(&config, &model, &description)?;
         let summary = Summary::new(&description.specs());
         MuZeroTask::sizes(&config, &entry, &share(lanes, with.ranks.rank(), ranks))?;
         Ok(Self { config, model, entry, summary, with, command })
@@ -79,7 +79,7 @@ impl TrainingPlan for Plan {
         let Self { config, model, entry, with, command, .. } = self;
         let (device, ranks) = (with.device.clone(), with.ranks.clone());
         let params = Params::init(Random::new(config.seed).stream("parameters"), &device);
-        MuZero::new(&model, &params)?;
+        networks(&config, &model, &params)?;
         let mut task = MuZeroTask::new(&config, &entry, &device, &*ranks)?;
         // A run can be extended: its length is no part of what it is.
         let identity = RunConfig { trainer: config.trainer.identity(), frames: 0, ..config.clone() };

@@ -1,9 +1,11 @@
 //! MuZero's loss as a [`Task`]: rounds of play and batches of unrolls in turn.
 //!
 //! With K steps of an unroll: `sum over k of w_k (CE of the reward + v CE of the value + CE of the policy)`, `w_0 = 1` and `w_k = 1 / K` otherwise. The
-//! gradient of an embedding is halved where the dynamics read it, so that the encoder is not led by the last of them alone.
+//! gradient of an embedding is halved where the dynamics read it, so that the encoder is not led by the last of them alone. Where it is asked for,
+//! `sum over k > 0 of w_k c (1 - cosine)` comes on top ([`Consistency`]).
 
 use super::config::RunConfig;
+use super::consistency::Consistency;
 use super::play::{Playing, evaluate, planner};
 use super::replay::{Horizon, Replay, Sizes, Targets};
 use crate::checkpoint::{SavedFiles, StateFiles};
@@ -14,7 +16,7 @@ use crate::summary::Summary;
 use crate::task::{Context, Evaluation, Loss, Metric, StepDone, Task, TaskState};
 use candle_core::{D, Device, Tensor};
 use candle_envs::{Entry, Input, Symmetry};
-use candle_models::muzero::{MuZero, MuZeroConfig, values::two_hot};
+use candle_models::muzero::{Initial, MuZero, MuZeroConfig, values::two_hot};
 use candle_models::network::{Layers, Network, Tapes};
 use candle_models::nn::Params;
 use candle_models::ops::softmax::log_softmax;
@@ -60,10 +62,22 @@ struct Course {
     recent: Recent,
 }
 
-/// Positions to learn from: how likely they were to be drawn, and what is to be said of them.
+/// The networks of the training: those of the model and, where it is asked for, those of its self-consistency, which are no part of a bundle.
+///
+/// # Errors
+/// If the configuration is out of range, or a parameter is missing or has another shape.
+pub fn networks(config: &RunConfig, model: &MuZeroConfig, parameters: &Params) -> Result<(MuZero, Option<Consistency>)> {
+    let asked = config.learn.consistency > 0.0;
+    let consistency = asked.then(|| Consistency::new(model.embedding(), &parameters.pp("consistency"))).transpose()?;
+    Ok((MuZero::new(model, parameters)?, consistency))
+}
+
+/// Positions to learn from: how likely they were to be drawn, what is to be said of them and, for the self-consistency alone, what was seen in the
+/// positions behind each, with 1 where anything was.
 struct Drawn {
     shares: Vec<f32>,
     targets: Targets,
+    behind: (Vec<f32>, Vec<f32>),
 }
 
 impl MuZeroTask {
@@ -75,7 +89,7 @@ impl MuZeroTask {
         let (spec, lanes) = ((entry.spec)(), share(config.play.lanes, ranks.rank(), ranks.size()));
         let model = config.model(&spec)?;
         let description = Params::description();
-        MuZero::new(&model, &description)?;
+        networks(config, &model, &description)?;
         let unroll = config.learn.unroll;
         let playing = Playing::new(entry, &lanes, config.seed)?;
         Ok(Self {
@@ -137,13 +151,16 @@ impl MuZeroTask {
         let mine = share(self.config.learn.batch, context.ranks.rank(), context.ranks.size());
         let random = context.noise.stream("positions").at(mine.start as u64);
         let drawn = self.replay.draw(mine.len(), random)?;
-        let mut targets = Targets::default();
+        let (mut targets, mut behind) = (Targets::default(), (Vec::new(), Vec::new()));
         for (i, (slot, _)) in drawn.iter().enumerate() {
             let symmetry = self.symmetries.get(random.stream("symmetry").below(i as u64, self.symmetries.len().max(1) as u32) as usize);
             self.replay.targets(*slot, &self.horizon, (random.at(i as u64), symmetry), &mut targets);
+            if self.config.learn.consistency > 0.0 {
+                self.replay.seen_behind(*slot, self.horizon.unroll, symmetry, (&mut behind.0, &mut behind.1));
+            }
         }
         self.slots = drawn.iter().map(|(slot, _)| *slot).collect();
-        Ok(Drawn { shares: drawn.into_iter().map(|(_, share)| share).collect(), targets })
+        Ok(Drawn { shares: drawn.into_iter().map(|(_, share)| share).collect(), targets, behind })
     }
 
     /// The share of the run that is over, from 0 to 1.
@@ -174,12 +191,11 @@ impl MuZeroTask {
     }
 
     /// The losses of an unroll from every position, weighted by `weights` `[n]`; the dynamics pass on a share of an embedding's gradient.
-    fn unroll(&self, parameters: &Params, (targets, weights): (&Targets, &Tensor), kept: f64) -> Result<Unrolled> {
+    fn unroll(&self, MuZero { initial, recurrent }: &MuZero, (targets, weights): (&Targets, &Tensor), kept: f64) -> Result<Unrolled> {
         let (n, unroll, actions) = (weights.dim(0)?, self.config.learn.unroll, self.model.actions);
-        let MuZero { initial, recurrent } = MuZero::new(&self.model, parameters)?;
-        let mut outputs = self.through(&initial, &self.observation(&targets.floats)?)?;
+        let mut outputs = self.through(initial, &self.observation(&targets.floats)?)?;
         let first_value = outputs.get("value")?.detach().flatten_all()?;
-        let mut sums: [Vec<Tensor>; 3] = Default::default();
+        let (mut sums, mut expected): ([Vec<Tensor>; 3], _) = (Default::default(), Vec::new());
         for k in 0..=unroll {
             let (scale, place) = (if k == 0 { 1.0 } else { 1.0 / unroll as f64 }, (k, unroll + 1));
             let mut add = |part: usize, (output, target): (&str, Tensor), counts: Tensor| -> Result<()> {
@@ -199,12 +215,28 @@ impl MuZeroTask {
             if k < unroll {
                 let actions = targets.actions.iter().skip(k).step_by(unroll).map(|action| *action as f32);
                 let actions = Tensor::from_iter(actions, &self.device)?.unsqueeze(1)?;
-                outputs = self.through(&recurrent, &[with_gradient(outputs.get("embedding")?, kept)?, actions])?;
+                outputs = self.through(recurrent, &[with_gradient(outputs.get("embedding")?, kept)?, actions])?;
+                expected.push(outputs.get("embedding")?.clone());
             }
         }
         let sum = |parts: &Vec<Tensor>| Ok::<_, Error>(Tensor::stack(parts, 0)?.sum_all()?);
         let [value, policy, reward] = [sum(&sums[0])?, sum(&sums[1])?, sum(&sums[2])?];
-        Ok(Unrolled { value, policy, reward, first_value })
+        Ok(Unrolled { value, policy, reward, first_value, expected: Tensor::stack(&expected, 1)? })
+    }
+
+    /// The loss of what the dynamics expected, `[n, unroll, embedding]`, beside what was seen.
+    fn consistency(
+        &self,
+        (initial, consistency): (&Network<Initial>, &Consistency),
+        (expected, weights): (&Tensor, &Tensor),
+        (floats, counts): &(Vec<f32>, Vec<f32>),
+    ) -> Result<Tensor> {
+        let (n, unroll, _) = expected.dims3()?;
+        let seen = self.through(initial, &self.observation(floats)?)?;
+        let target = consistency.target(seen.get("embedding")?, &self.tapes)?;
+        let losses = consistency.loss(&expected.flatten(0, 1)?, &target, &self.tapes)?;
+        let counts = Tensor::from_slice(counts, (n, unroll), &self.device)?;
+        Ok(((losses.reshape((n, unroll))? * counts)?.sum(1)? * weights)?.mean_all()?.affine(1.0 / unroll as f64, 0.0)?)
     }
 
     /// What a network says of `[n, ...]` of all its inputs, `[n, width]` by name.
@@ -241,12 +273,13 @@ fn with_gradient(x: &Tensor, share: f64) -> Result<Tensor> {
     Ok((x.affine(share, 0.0)? + x.detach().affine(1.0 - share, 0.0)?)?)
 }
 
-/// The parts of a loss, and what the network said of the first positions `[n]`.
+/// The parts of a loss, what the network said of the first positions `[n]`, and the embeddings behind them `[n, unroll, embedding]`.
 struct Unrolled {
     value: Tensor,
     policy: Tensor,
     reward: Tensor,
     first_value: Tensor,
+    expected: Tensor,
 }
 
 impl Task for MuZeroTask {
@@ -265,13 +298,19 @@ impl Task for MuZeroTask {
         while self.course.rounds < due {
             self.play(parameters, context.ranks)?;
         }
-        let Drawn { shares, targets } = self.draw(context)?;
+        let Drawn { shares, targets, behind } = self.draw(context)?;
         let n = shares.len();
         let weights = self.weights(&shares, self.progress(context))?;
-        let Unrolled { value, policy, reward, first_value } = self.unroll(parameters, (&targets, &weights), KEPT)?;
-        let loss = ((&value * self.config.learn.value)? + (&policy + &reward)?)?;
+        let (networks, consistency) = networks(&self.config, &self.model, parameters)?;
+        let Unrolled { value, policy, reward, first_value, expected } = self.unroll(&networks, (&targets, &weights), KEPT)?;
+        let mut loss = ((&value * self.config.learn.value)? + (&policy + &reward)?)?;
         let figures = Tensor::stack(&[&value, &policy, &reward].map(|x| x.detach()), 0)?;
         let mut metrics = vec![Metric::mean(&["value", "policy", "reward_nats"], figures)];
+        if let Some(consistency) = &consistency {
+            let alike = self.consistency((&networks.initial, consistency), (&expected, &weights), &behind)?;
+            metrics.push(Metric::mean(&["consistency"], alike.detach().unsqueeze(0)?));
+            loss = (loss + (alike * self.config.learn.consistency)?)?;
+        }
         metrics.extend(self.course.recent.metric(&self.device)?);
         let error = (first_value - self.column(&targets.values, (0, self.config.learn.unroll + 1))?)?.abs()?;
         let outputs = NamedTensors::from_iter([("error".to_owned(), error)]);
@@ -356,7 +395,8 @@ mod tests {
         drawn.iter().for_each(|(slot, _)| task.replay.targets(*slot, &task.horizon, (Random::new(6), None), &mut targets));
         let weights = Tensor::ones(8, candle_core::DType::F32, &Device::Cpu).unwrap();
         let loss = |parameters: &Params| {
-            let Unrolled { value, policy, reward, .. } = task.unroll(parameters, (&targets, &weights), 1.0).unwrap();
+            let Unrolled { value, policy, reward, .. } =
+                task.unroll(&MuZero::new(&task.model, parameters).unwrap(), (&targets, &weights), 1.0).unwrap();
             ((value + policy).unwrap() + reward).unwrap()
         };
         let gradients = loss(&Params::given(tensors(), &Device::Cpu)).backward().unwrap();
