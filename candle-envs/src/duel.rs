@@ -119,7 +119,7 @@ impl<O: Opponent> Env for Duel<O> {
             classes => Component::Discrete { name: component.name.to_owned(), classes },
         });
         let action = std::iter::once(buttons).chain(others).collect();
-        Spec { name: O::NAME, observation: vec![features, ids], action, players: 1, max_steps: Some(TIME) }
+        Spec { name: O::NAME.into(), observation: vec![features, ids], action, players: 1, max_steps: Some(TIME) }
     }
 
     fn reset(&mut self, mut random: Pcg64) {

@@ -5,13 +5,14 @@ use candle_models::agent::{Component, Observation};
 use candle_models::signature::TensorSpec;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// What an environment shows and takes, in the words of an agent's description: an agent for it is a network between the two.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     /// The name: `cartpole`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// What is seen in a step. Values of all inputs of floats lie one behind the other, in this order; those of indices likewise.
     pub observation: Vec<Observation>,
     /// What is done in a step. Classes of all components lie one behind the other, in this order; numbers likewise.

@@ -1,5 +1,7 @@
 //! What can be wrong with an environment or with what it is asked.
 
+use std::ops::Range;
+
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, EnvError>;
 
@@ -72,9 +74,29 @@ pub enum EnvError {
         /// What is wrong with it.
         reason: String,
     },
+    /// Environments of Gymnasium, or the process that they are in.
+    #[cfg(unix)]
+    #[error("{env}, {}: {error}", numbers(lanes))]
+    Gym {
+        /// The environment's name.
+        env: String,
+        /// Which of those side by side.
+        lanes: Range<usize>,
+        /// What is wrong.
+        error: crate::gym::GymError,
+    },
     /// Something else: what an environment of one's own says.
     #[error("{0}")]
     Other(String),
+}
+
+/// Some environments in words.
+#[cfg(unix)]
+fn numbers(lanes: &Range<usize>) -> String {
+    match lanes.len() {
+        1 => format!("environment {}", lanes.start),
+        _ => format!("environments {} to {}", lanes.start, lanes.end.saturating_sub(1)),
+    }
 }
 
 impl EnvError {

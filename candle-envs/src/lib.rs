@@ -25,6 +25,8 @@ pub mod classic;
 pub mod duel;
 mod env;
 mod error;
+#[cfg(unix)]
+pub mod gym;
 mod interval;
 pub mod minatar;
 mod random;
@@ -38,4 +40,4 @@ pub use interval::wilson;
 pub use random::Pcg64;
 pub use registry::{Entry, Environments, shipped};
 pub use scene::{Color, Scene, Shape};
-pub use vector::{Actions, Autoreset, Episode, Frame, Vector, VectorEnv, any_legal};
+pub use vector::{Actions, Autoreset, Episode, Frame, Resumable, Vector, VectorEnv, any_legal};

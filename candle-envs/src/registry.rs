@@ -6,32 +6,56 @@ use crate::duel::Duel;
 use crate::minatar::{Asterix, Breakout, Freeway, MinAtar, Seaquest, SpaceInvaders};
 use crate::{Autoreset, Env, EnvError, Result, Spec, Vector, VectorEnv};
 use candle_models::policy::simulation::{Punish, Script};
+use std::fmt;
+use std::sync::Arc;
+
+/// Makes so many environments side by side.
+type Make = Arc<dyn Fn(usize, Autoreset) -> Result<Box<dyn VectorEnv>> + Send + Sync>;
 
 /// A kind of environment.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub struct Entry {
-    /// What it shows and takes, its name among it.
-    pub spec: fn() -> Spec,
+    spec: Spec,
     /// In a line what it is about.
     pub about: &'static str,
-    make: fn(usize, Autoreset) -> Result<Box<dyn VectorEnv>>,
+    make: Make,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.debug_struct("Entry").field("spec", &self.spec).field("about", &self.about).finish_non_exhaustive()
+    }
 }
 
 impl Entry {
     /// The kind `E`.
     pub fn of<E: Env>(about: &'static str) -> Self {
-        Self { spec: E::spec, about, make: |lanes, autoreset| Ok(Box::new(Vector::<E>::new(lanes, autoreset)?)) }
+        Self::new(E::spec(), about, |lanes, autoreset| Ok(Box::new(Vector::<E>::new(lanes, autoreset)?)))
+    }
+
+    /// A kind that `make` makes so many of side by side.
+    pub fn new(
+        spec: Spec,
+        about: &'static str,
+        make: impl Fn(usize, Autoreset) -> Result<Box<dyn VectorEnv>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { spec, about, make: Arc::new(make) }
+    }
+
+    /// What it shows and takes, its name among it.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
     }
 
     /// Its name.
-    pub fn name(&self) -> &'static str {
-        (self.spec)().name
+    pub fn name(&self) -> &str {
+        &self.spec.name
     }
 
     /// So many side by side, to be [reset](VectorEnv::reset) first.
     ///
     /// # Errors
-    /// If `lanes` is 0.
+    /// If `lanes` is 0, or one of them cannot be made.
     pub fn make(&self, lanes: usize, autoreset: Autoreset) -> Result<Box<dyn VectorEnv>> {
         (self.make)(lanes, autoreset)
     }
@@ -50,38 +74,65 @@ impl Entry {
 /// # }
 /// ```
 #[derive(Clone, Default)]
-pub struct Environments(Vec<Entry>);
+pub struct Environments {
+    entries: Vec<Entry>,
+    sources: Vec<Source>,
+}
+
+/// Where kinds come from that are too many to be listed: the rest of a name behind a prefix says which one.
+#[derive(Clone, Copy)]
+struct Source {
+    prefix: &'static str,
+    find: fn(&str) -> Result<Entry>,
+}
 
 impl Environments {
     /// The same with another kind, in place of one of the same name.
     #[must_use]
     pub fn with<E: Env>(mut self, about: &'static str) -> Self {
         let entry = Entry::of::<E>(about);
-        self.0.retain(|other| other.name() != entry.name());
-        self.0.push(entry);
+        self.entries.retain(|other| other.name() != entry.name());
+        self.entries.push(entry);
         self
     }
 
-    /// All of them.
+    /// The same with kinds that `find` finds by what stands behind the prefix `PREFIX:` of a name.
+    #[must_use]
+    pub fn with_source(mut self, prefix: &'static str, find: fn(&str) -> Result<Entry>) -> Self {
+        self.sources.push(Source { prefix, find });
+        self
+    }
+
+    /// Those that are listed.
     pub fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.0.iter()
+        self.entries.iter()
+    }
+
+    /// The names of those that are listed, and what the others' begin with.
+    pub fn names(&self) -> String {
+        let listed = self.entries.iter().map(|entry| entry.name().to_owned());
+        listed.chain(self.sources.iter().map(|source| format!("{}:ID", source.prefix))).collect::<Vec<_>>().join(", ")
     }
 
     /// The one of that name.
     ///
     /// # Errors
-    /// If there is none.
-    pub fn get(&self, name: &str) -> Result<&Entry> {
-        self.0.iter().find(|entry| entry.name() == name).ok_or_else(|| {
-            let known = self.0.iter().map(Entry::name).collect::<Vec<_>>().join(", ");
-            EnvError::Unknown { name: name.to_owned(), known }
-        })
+    /// If there is none, or one behind a prefix cannot be had.
+    pub fn get(&self, name: &str) -> Result<Entry> {
+        if let Some(entry) = self.entries.iter().find(|entry| entry.name() == name) {
+            return Ok(entry.clone());
+        }
+        let found = self.sources.iter().find_map(|source| Some((source, name.strip_prefix(source.prefix)?.strip_prefix(':')?)));
+        match found {
+            Some((source, rest)) => (source.find)(rest),
+            None => Err(EnvError::Unknown { name: name.to_owned(), known: self.names() }),
+        }
     }
 }
 
-/// The environments of this crate, a line each.
+/// The environments of this crate, a line each; and those of Python's Gymnasium, which [`gym`](crate::gym) finds by their ids.
 pub fn shipped() -> Environments {
-    Environments::default()
+    let environments = Environments::default()
         .with::<CartPole>("A pole on a cart is to be kept upright")
         .with::<MountainCar>("A car too weak for the hill has to swing up")
         .with::<Acrobot>("Two links are to be swung up by the joint between them")
@@ -94,5 +145,8 @@ pub fn shipped() -> Environments {
         .with::<MinAtar<SpaceInvaders>>("MinAtar: a cannon shoots aliens, which shoot back")
         .with::<MinAtar<Seaquest>>("MinAtar: a boat shoots enemies and brings divers to the surface")
         .with::<Duel<Script>>("A fighter against a scripted one, seen and steered as a game policy does")
-        .with::<Duel<Punish>>("A fighter against one that waits and punishes")
+        .with::<Duel<Punish>>("A fighter against one that waits and punishes");
+    #[cfg(unix)]
+    let environments = environments.with_source(crate::gym::PREFIX, crate::gym::entry);
+    environments
 }

@@ -101,7 +101,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    fn new(lanes: usize, spec: &Spec) -> Self {
+    pub(crate) fn new(lanes: usize, spec: &Spec) -> Self {
         let (floats, ids) = (vec![0.0; lanes * spec.floats()], vec![0; lanes * spec.ids()]);
         let flags = vec![false; lanes];
         Self {
@@ -169,9 +169,15 @@ pub trait VectorEnv: Send {
     /// What the last reset or step gave.
     fn frame(&self) -> &Frame;
 
-    /// What one of them looks like now.
-    fn draw(&self, lane: usize) -> Scene;
+    /// What one of them looks like now; `None` where nobody here can draw it.
+    fn draw(&self, lane: usize) -> Option<Scene>;
 
+    /// The same as what can be written down and gone on from; `None` where what they are lies in another process.
+    fn resumable(&mut self) -> Option<&mut dyn Resumable>;
+}
+
+/// Environments that go on to the bit from what is written of them.
+pub trait Resumable {
     /// All that they are, to go on from.
     ///
     /// # Errors
@@ -305,19 +311,25 @@ impl<E: Env> VectorEnv for Vector<E> {
         &self.frame
     }
 
-    fn draw(&self, lane: usize) -> Scene {
-        self.lanes[lane].env.draw()
+    fn draw(&self, lane: usize) -> Option<Scene> {
+        Some(self.lanes[lane].env.draw())
     }
 
+    fn resumable(&mut self) -> Option<&mut dyn Resumable> {
+        Some(self)
+    }
+}
+
+impl<E: Env> Resumable for Vector<E> {
     fn save(&self) -> Result<Vec<u8>> {
-        serde_json::to_vec(&self.lanes).map_err(|e| EnvError::Saved { env: self.spec.name.to_owned(), reason: e.to_string() })
+        serde_json::to_vec(&self.lanes).map_err(|e| EnvError::Saved { env: self.spec.name.to_string(), reason: e.to_string() })
     }
 
     fn restore(&mut self, saved: &[u8]) -> Result<()> {
         let lanes: Vec<Lane<E>> =
-            serde_json::from_slice(saved).map_err(|e| EnvError::Saved { env: self.spec.name.to_owned(), reason: e.to_string() })?;
+            serde_json::from_slice(saved).map_err(|e| EnvError::Saved { env: self.spec.name.to_string(), reason: e.to_string() })?;
         if lanes.is_empty() {
-            return Err(EnvError::Saved { env: self.spec.name.to_owned(), reason: "no environment in it".to_owned() });
+            return Err(EnvError::Saved { env: self.spec.name.to_string(), reason: "no environment in it".to_owned() });
         }
         self.frame = Frame::new(lanes.len(), &self.spec);
         self.lanes = lanes;
@@ -333,7 +345,7 @@ impl<E: Env> VectorEnv for Vector<E> {
     }
 }
 
-fn check(what: &'static str, expected: usize, found: usize) -> Result<()> {
+pub(crate) fn check(what: &'static str, expected: usize, found: usize) -> Result<()> {
     if expected == found { Ok(()) } else { Err(EnvError::Shape { what, expected, found }) }
 }
 
@@ -363,7 +375,7 @@ struct Context<'a> {
 
 impl Context<'_> {
     fn not_finite(&self, what: &'static str, lane: usize, value: f64) -> EnvError {
-        EnvError::NotFinite { env: self.spec.name.to_owned(), lane, what, value }
+        EnvError::NotFinite { env: self.spec.name.to_string(), lane, what, value }
     }
 }
 
@@ -477,7 +489,7 @@ fn each<E: Env>(
     f(&mut rows, context)
 }
 
-fn finite(values: &[f32]) -> bool {
+pub(crate) fn finite(values: &[f32]) -> bool {
     // Zero times a number is zero unless the number is not finite. Without a branch, so that many are checked at once.
     values.iter().fold(true, |all, x| all & (x * 0.0 == 0.0))
 }
@@ -491,7 +503,7 @@ impl<E: Env> Rows<'_, E> {
         for i in 0..self.lanes.len() {
             if self.lanes[i].ended {
                 self.row(i, context).resume()?;
-            } else if self.advance(i, context).map_err(|error| error.of(context.spec.name, self.first + i))? {
+            } else if self.advance(i, context).map_err(|error| error.of(&context.spec.name, self.first + i))? {
                 episodes.push(self.row(i, context).end()?);
             }
         }
@@ -560,7 +572,7 @@ impl<E: Env> Row<'_, E> {
             let (column, others) = rest.split_at(*classes);
             rest = others;
             if !self.lane.ended && !column.contains(&true) {
-                return Err(EnvError::NothingLegal { env: self.context.spec.name.to_owned(), lane: self.number });
+                return Err(EnvError::NothingLegal { env: self.context.spec.name.to_string(), lane: self.number });
             }
         }
         Ok(())
@@ -570,7 +582,7 @@ impl<E: Env> Row<'_, E> {
     #[cold]
     fn resume(&mut self) -> Result<()> {
         if self.context.autoreset == Autoreset::Disabled {
-            return Err(EnvError::Ended { env: self.context.spec.name.to_owned(), lane: self.number });
+            return Err(EnvError::Ended { env: self.context.spec.name.to_string(), lane: self.number });
         }
         (*self.reward, *self.terminated, *self.truncated, *self.ignored) = (0.0, false, false, true);
         let random = self.lane.env.random().clone();

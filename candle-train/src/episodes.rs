@@ -17,6 +17,7 @@ use crate::task::{Evaluation, Metric, Reduction, Score};
 use candle_core::{Device, Tensor};
 use candle_envs::{Autoreset, Entry, EnvError, Episode, VectorEnv};
 use candle_models::bundle::{self, CARD};
+use candle_models::random::Random;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -121,29 +122,51 @@ pub fn environments(entry: &Entry, lanes: &Range<usize>, seed: u64) -> Result<Bo
     Ok(envs)
 }
 
-/// Writes the environments of a rank to a checkpoint.
+/// Writes the environments of a rank to a checkpoint, where they can be written down.
 ///
 /// # Errors
 /// If they cannot be saved, or the disk is full.
-pub fn save(envs: &dyn VectorEnv, files: &mut StateFiles) -> Result<()> {
+pub fn save(envs: &mut dyn VectorEnv, files: &mut StateFiles) -> Result<()> {
+    let Some(envs) = envs.resumable() else { return Ok(()) };
     let saved = envs.save().map_err(failed)?;
     files.write(ENVIRONMENTS, |file| file.write_all(&saved))
 }
 
-/// Goes on with the environments of a checkpoint, whichever ranks had them; this rank's begin with number `first`.
+/// What became of the environments of a checkpoint.
+#[must_use]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resumed {
+    /// They go on to the bit.
+    Exactly,
+    /// They cannot be written down: other episodes have begun in them, and those that a run was stopped in have no end.
+    Anew,
+}
+
+/// Goes on with the environments of a checkpoint, whichever ranks had them; this rank's begin with number `first`. Where they cannot be written down, new
+/// episodes begin, seeded by `random` and their number, and a warning says so.
 ///
 /// # Errors
-/// If they are damaged, of another kind, or fewer.
-pub fn restore(envs: &mut dyn VectorEnv, first: usize, files: &SavedFiles) -> Result<()> {
+/// If they are damaged, of another kind, or fewer, or one of them fails.
+pub fn restore(envs: &mut dyn VectorEnv, first: usize, files: &SavedFiles, random: Random) -> Result<Resumed> {
+    let lanes = envs.lanes();
+    let Some(saved) = envs.resumable() else {
+        // Of 32 bits, which is what older environments take.
+        envs.reset((u64::from(random.bits(0)) + first as u64) & u64::from(u32::MAX)).map_err(failed)?;
+        if first == 0 {
+            eprintln!("warning: {} cannot be written down: its episodes begin anew", envs.spec().name);
+        }
+        return Ok(Resumed::Anew);
+    };
     let damaged = |e: serde_json::Error| Error::file(ENVIRONMENTS, e);
     let mut all: Vec<serde_json::Value> = Vec::new();
     for rank in 0..files.ranks() {
         let of_rank: Vec<serde_json::Value> = serde_json::from_reader(files.open_of(rank, ENVIRONMENTS)?).map_err(damaged)?;
         all.extend(of_rank);
     }
-    let end = first + envs.lanes();
+    let end = first + lanes;
     let mine = all.get(first..end).ok_or_else(|| Error::tensor(ENVIRONMENTS, format!("{end} environments and more"), all.len()))?;
-    envs.restore(&serde_json::to_vec(mine).map_err(damaged)?).map_err(failed)
+    saved.restore(&serde_json::to_vec(mine).map_err(damaged)?).map_err(failed)?;
+    Ok(Resumed::Exactly)
 }
 
 /// What a run in an environment gave.

@@ -26,7 +26,7 @@ struct Catch {
 impl Env for Catch {
     fn spec() -> Spec {
         Spec {
-            name: "catch",
+            name: "catch".into(),
             observation: vec![Observation::Floats { name: "field".to_owned(), shape: vec![4], low: None, high: None }],
             action: vec![Component::Discrete { name: "move".to_owned(), classes: 3 }],
             players: 1,

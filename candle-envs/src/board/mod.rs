@@ -51,7 +51,7 @@ pub trait Board: Env {
 /// A board with a plane for the stones of the one to move and one for the other's, and that many moves.
 fn spec(name: &'static str, [height, width]: [usize; 2], moves: usize) -> Spec {
     Spec {
-        name,
+        name: name.into(),
         observation: vec![Observation::Grid { name: "board".to_owned(), height, width, channels: 2, layers: Vec::new() }],
         action: vec![Component::Discrete { name: "move".to_owned(), classes: moves }],
         players: 2,

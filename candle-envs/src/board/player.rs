@@ -40,7 +40,7 @@ pub(super) fn chosen<B: Board>(player: &mut impl Player<B>, boards: &[B]) -> Res
     }
     let illegal = |(board, class): &(&B, &u32)| board.moves().checked_shr(**class).unwrap_or(0) & 1 == 0;
     match boards.iter().zip(&classes).enumerate().find(|(_, chosen)| illegal(chosen)) {
-        Some((number, (_, class))) => Err(EnvError::illegal(class, "a player chose it").of(B::spec().name, number)),
+        Some((number, (_, class))) => Err(EnvError::illegal(class, "a player chose it").of(&B::spec().name, number)),
         None => Ok(classes),
     }
 }

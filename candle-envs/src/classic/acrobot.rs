@@ -23,7 +23,7 @@ pub struct Acrobot {
 impl Env for Acrobot {
     fn spec() -> Spec {
         Spec {
-            name: "acrobot",
+            name: "acrobot".into(),
             observation: vec![Observation::Floats { name: "state".to_owned(), shape: vec![6], low: None, high: None }],
             action: vec![Component::Discrete { name: "torque".to_owned(), classes: 3 }],
             players: 1,

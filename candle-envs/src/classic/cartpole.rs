@@ -29,7 +29,7 @@ pub struct CartPole {
 impl Env for CartPole {
     fn spec() -> Spec {
         Spec {
-            name: "cartpole",
+            name: "cartpole".into(),
             observation: vec![Observation::Floats { name: "state".to_owned(), shape: vec![4], low: None, high: None }],
             action: vec![Component::Discrete { name: "push".to_owned(), classes: 2 }],
             players: 1,

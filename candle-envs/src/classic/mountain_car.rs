@@ -22,7 +22,7 @@ pub struct MountainCar {
 impl Env for MountainCar {
     fn spec() -> Spec {
         Spec {
-            name: "mountain-car",
+            name: "mountain-car".into(),
             observation: vec![Observation::Floats { name: "state".to_owned(), shape: vec![2], low: None, high: None }],
             action: vec![Component::Discrete { name: "push".to_owned(), classes: 3 }],
             players: 1,

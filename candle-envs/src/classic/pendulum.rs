@@ -26,7 +26,7 @@ impl Env for Pendulum {
     fn spec() -> Spec {
         let torque = f64::from(STRONGEST);
         Spec {
-            name: "pendulum",
+            name: "pendulum".into(),
             observation: vec![Observation::Floats { name: "state".to_owned(), shape: vec![3], low: None, high: None }],
             action: vec![Component::Gaussian { name: "torque".to_owned(), columns: 1, low: Some(-torque), high: Some(torque) }],
             players: 1,

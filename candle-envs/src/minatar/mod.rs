@@ -56,7 +56,7 @@ impl<G: Game> Env for MinAtar<G> {
         let side = SIDE as usize;
         let grid = Observation::Grid { name: "grid".to_owned(), height: side, width: side, channels: G::COLORS.len(), layers: Vec::new() };
         Spec {
-            name: G::NAME,
+            name: G::NAME.into(),
             observation: vec![grid],
             action: vec![Component::Discrete { name: "move".to_owned(), classes: Move::ALL.len() }],
             players: 1,

@@ -5,6 +5,8 @@
 mod board;
 mod classic;
 mod duel;
+#[cfg(unix)]
+mod gym;
 mod interval;
 mod minatar;
 #[cfg(feature = "solver")]

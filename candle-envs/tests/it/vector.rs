@@ -1,7 +1,9 @@
 //! Environments side by side.
 
 use candle_envs::classic::CartPole;
-use candle_envs::{Action, Actions, Autoreset, Env, EnvError, Pcg64, Scene, Spec, Step, Symmetry, Vector, VectorEnv, View, shipped};
+use candle_envs::{
+    Action, Actions, Autoreset, Env, EnvError, Pcg64, Resumable, Scene, Spec, Step, Symmetry, Vector, VectorEnv, View, shipped,
+};
 use candle_models::agent::{AgentConfig, Component, Observation};
 use candle_models::random::Random;
 use serde::{Deserialize, Serialize};
@@ -10,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[test]
 fn an_agent_can_be_described_for_every_kind() {
     for entry in shipped().iter() {
-        let Spec { name, observation, action, .. } = (entry.spec)();
+        let Spec { name, observation, action, .. } = entry.spec().clone();
         let described = AgentConfig { observation, action, ..AgentConfig::default() }.validate();
         assert!(described.is_ok(), "{name}: {described:?}");
     }
@@ -21,7 +23,7 @@ fn an_agent_can_be_described_for_every_kind() {
 fn lanes_do_not_depend_on_each_other() {
     for entry in shipped().iter() {
         for autoreset in [Autoreset::NextStep, Autoreset::SameStep] {
-            let spec = (entry.spec)();
+            let spec = entry.spec().clone();
             let lanes = 600;
             let (mut many, mut one, mut again) =
                 (entry.make(lanes, autoreset).unwrap(), entry.make(1, autoreset).unwrap(), entry.make(1, autoreset).unwrap());
@@ -49,7 +51,8 @@ fn lanes_do_not_depend_on_each_other() {
                 );
                 assert_eq!(of_many.players[watched], of_one.players[0]);
                 if t == 100 {
-                    again.restore(&one.save().unwrap()).unwrap();
+                    let saved = one.resumable().unwrap().save().unwrap();
+                    again.resumable().unwrap().restore(&saved).unwrap();
                 }
                 if t > 100 {
                     again.step(&mine).unwrap();
@@ -106,7 +109,7 @@ const LENGTH: u32 = 3;
 impl Env for Count {
     fn spec() -> Spec {
         Spec {
-            name: "count",
+            name: "count".into(),
             observation: vec![Observation::Floats { name: "steps".to_owned(), shape: vec![1], low: None, high: None }],
             action: vec![Component::Discrete { name: "what".to_owned(), classes: 6 }],
             players: 1,
@@ -223,10 +226,10 @@ fn every_kind_can_be_drawn() {
     for entry in shipped().iter() {
         let mut envs = entry.make(1, Autoreset::NextStep).unwrap();
         envs.reset(0).unwrap();
-        let mut scenes = vec![envs.draw(0)];
+        let mut scenes = vec![envs.draw(0).unwrap()];
         for t in 0..20 {
             envs.step(&Actions::random(envs.spec(), envs.frame(), Random::new(0).at(t))).unwrap();
-            scenes.push(envs.draw(0));
+            scenes.push(envs.draw(0).unwrap());
         }
         // JSON has no numbers that are not finite.
         assert!(scenes.iter().all(|scene| !serde_json::to_string(scene).unwrap().contains("null")), "{}", entry.name());

@@ -20,7 +20,7 @@ struct Corridor {
 impl Env for Corridor {
     fn spec() -> Spec {
         Spec {
-            name: "corridor",
+            name: "corridor".into(),
             observation: vec![Observation::Floats { name: "place".to_owned(), shape: vec![7], low: None, high: None }],
             action: vec![Component::Discrete { name: "step".to_owned(), classes: 2 }],
             players: 1,

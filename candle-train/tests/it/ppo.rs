@@ -25,7 +25,7 @@ struct Recall {
 impl Env for Recall {
     fn spec() -> Spec {
         Spec {
-            name: "recall",
+            name: "recall".into(),
             observation: vec![Observation::Floats { name: "shown".to_owned(), shape: vec![1], low: None, high: None }],
             action: vec![
                 Component::Discrete { name: "said".to_owned(), classes: 2 },
@@ -79,7 +79,7 @@ impl Legal {
 impl Env for Legal {
     fn spec() -> Spec {
         Spec {
-            name: "legal",
+            name: "legal".into(),
             observation: vec![Observation::Floats { name: "legal".to_owned(), shape: vec![4], low: None, high: None }],
             action: vec![Component::Discrete { name: "taken".to_owned(), classes: 4 }],
             players: 1,

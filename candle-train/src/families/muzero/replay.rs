@@ -172,12 +172,37 @@ impl Replay {
             End::After => (number, number + 1),
             _ => ((number + 1).saturating_sub(needed), (number + 1).saturating_sub(needed)),
         };
+        self.offer(lane, known, next);
+    }
+
+    /// Lets positions of a lane be drawn, those below `known` that wait; `next` is the first that waits from now on.
+    fn offer(&mut self, lane: usize, known: u64, next: u64) {
         let oldest = self.played[lane].saturating_sub(self.sizes.positions as u64);
         for known in self.waiting[lane].max(oldest)..known {
             let slot = self.slot(lane, known);
             self.priorities.set(slot, self.priorities.largest);
         }
         self.waiting[lane] = self.waiting[lane].max(next);
+    }
+
+    /// Cuts the episode of every lane short where it is: what is played next belongs to another one. The last position becomes the one behind the last
+    /// move, as nobody knows what its own move led to.
+    pub fn cut(&mut self) {
+        for lane in 0..self.sizes.lanes {
+            let Some(last) = self.played[lane].checked_sub(1) else { continue };
+            let slot = self.slot(lane, last);
+            if self.rests[slot].end == End::After {
+                continue;
+            }
+            self.rests[slot].end = End::After;
+            self.priorities.set(slot, 0.0);
+            if let Some(before) = last.checked_sub(1).map(|before| self.slot(lane, before))
+                && self.rests[before].end == End::None
+            {
+                self.rests[before].end = End::Truncated;
+            }
+            self.offer(lane, last, last + 1);
+        }
     }
 
     /// Draws positions: their slots, and how likely each was as a multiple of what all alike would be.
@@ -520,6 +545,33 @@ mod tests {
         let cut = of(4);
         assert_eq!(cut.values[..2], [4.0 + 0.5 * 5.0 + 0.25 * 60.0, 5.0 + 0.5 * 60.0]);
         assert_eq!((cut.value_counts, cut.reward_counts), (vec![1.0, 1.0, 0.0], vec![1.0, 1.0]));
+    }
+
+    #[test]
+    fn an_episode_that_nobody_goes_on_with_is_cut_short() {
+        for end in [End::None, End::Terminated, End::Truncated] {
+            let mut replay = replay(16);
+            (0..3).for_each(|i| push(&mut replay, i, 0, End::None));
+            push(&mut replay, 3, 0, end);
+            replay.cut();
+            assert_eq!(drawable(&replay), [0, 1, 2]);
+            let mut targets = Targets::default();
+            replay.targets(1, &HORIZON, (Random::new(1), None), &mut targets);
+            // Up to what the search said of position 3; of what was done there nothing is known.
+            assert_eq!(targets.values[..2], [1.0 + 0.5 * 2.0 + 0.25 * 30.0, 2.0 + 0.5 * 30.0]);
+            assert_eq!((targets.value_counts, targets.reward_counts), (vec![1.0, 1.0, 0.0], vec![1.0, 1.0]));
+            // The next episode is another one, which cannot be drawn before its own targets are known; nothing is cut twice.
+            replay.cut();
+            (4..8).for_each(|i| push(&mut replay, i, 0, End::None));
+            assert_eq!(drawable(&replay), [0, 1, 2]);
+            push(&mut replay, 8, 0, End::None);
+            assert_eq!(drawable(&replay), [0, 1, 2, 4]);
+        }
+        // Cut behind its first position it has no move.
+        let mut replay = replay(16);
+        [End::Terminated, End::After, End::None].into_iter().enumerate().for_each(|(i, end)| push(&mut replay, i as u32, 0, end));
+        replay.cut();
+        assert_eq!((drawable(&replay), replay.rests[1].end), (vec![0], End::After));
     }
 
     #[test]

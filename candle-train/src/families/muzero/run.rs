@@ -39,8 +39,8 @@ impl Plan {
     /// If there is no such environment, its action is not one of several classes, a field is out of range, or a rank is left without a lane.
     pub fn new(config: RunConfig, environments: &Environments, with: Resources, command: String) -> Result<Self> {
         config.validate()?;
-        let entry = *environments.get(&config.env).map_err(|error| Error::config("env", error))?;
-        let model = config.model(&(entry.spec)())?;
+        let entry = environments.get(&config.env).map_err(|error| Error::config("env", error))?;
+        let model = config.model(entry.spec())?;
         let (lanes, ranks) = (config.play.lanes, with.ranks.size());
         if lanes < ranks {
             return Err(Error::config("play.lanes", format!("{lanes} environments cannot be shared by {ranks} ranks")));

@@ -9,7 +9,7 @@ use super::consistency::Consistency;
 use super::play::{Playing, evaluate, planner};
 use super::replay::{Horizon, Replay, Sizes, Targets};
 use crate::checkpoint::{SavedFiles, StateFiles};
-use crate::episodes::{self, Recent};
+use crate::episodes::{self, Recent, Resumed};
 use crate::optim::ParameterGroup;
 use crate::parallel::{Communicator, share};
 use crate::summary::Summary;
@@ -86,8 +86,8 @@ impl MuZeroTask {
     /// # Errors
     /// If the environment cannot be learnt in this way, or the buffer is larger than the configuration allows.
     pub fn new(config: &RunConfig, entry: &Entry, device: &Device, ranks: &dyn Communicator) -> Result<Self> {
-        let (spec, lanes) = ((entry.spec)(), share(config.play.lanes, ranks.rank(), ranks.size()));
-        let model = config.model(&spec)?;
+        let (spec, lanes) = (entry.spec(), share(config.play.lanes, ranks.rank(), ranks.size()));
+        let model = config.model(spec)?;
         let description = Params::description();
         networks(config, &model, &description)?;
         let unroll = config.learn.unroll;
@@ -106,7 +106,7 @@ impl MuZeroTask {
             // Most parameters are those of the dynamics.
             operations: 3.0 * (unroll + 1) as f64 * Summary::new(&description.specs()).operations as f64,
             config: config.clone(),
-            entry: *entry,
+            entry: entry.clone(),
             model,
         })
     }
@@ -116,8 +116,8 @@ impl MuZeroTask {
     /// # Errors
     /// If it is larger than the configuration allows.
     pub fn sizes(config: &RunConfig, entry: &Entry, lanes: &Range<usize>) -> Result<Sizes> {
-        let spec = (entry.spec)();
-        let (positions, floats, actions) = (config.learn.buffer / config.play.lanes, spec.floats(), config.model(&spec)?.actions);
+        let spec = entry.spec();
+        let (positions, floats, actions) = (config.learn.buffer / config.play.lanes, spec.floats(), config.model(spec)?.actions);
         let sizes = Sizes { lanes: lanes.len(), positions, floats, actions };
         let [bytes, limit] = [sizes.bytes() / 1_000_000, config.learn.memory_mb];
         if sizes.bytes() > limit * 1_000_000 {
@@ -343,15 +343,18 @@ impl Task for MuZeroTask {
 
     fn save(&mut self, files: &mut StateFiles) -> Result<TaskState> {
         let cursor = serde_json::to_value(&self.course).map_err(|e| Error::Input(format!("the course of a run: {e}")))?;
-        episodes::save(&*self.playing.envs, files)?;
+        episodes::save(&mut *self.playing.envs, files)?;
         files.write(REPLAY, |file| self.replay.write(file))?;
         Ok(TaskState { cursor, ..TaskState::default() })
     }
 
     fn restore(&mut self, state: &TaskState, files: &SavedFiles) -> Result<()> {
-        episodes::restore(&mut *self.playing.envs, self.first_lane, files)?;
-        self.replay = Replay::read(self.replay.sizes(), &mut files.open(REPLAY)?).map_err(Error::io(REPLAY))?;
         self.course = state.cursor()?;
+        self.replay = Replay::read(self.replay.sizes(), &mut files.open(REPLAY)?).map_err(Error::io(REPLAY))?;
+        let random = Random::new(self.config.seed).stream("resumed").at(self.course.rounds);
+        if episodes::restore(&mut *self.playing.envs, self.first_lane, files, random)? == Resumed::Anew {
+            self.replay.cut();
+        }
         Ok(())
     }
 }
@@ -370,9 +373,8 @@ mod tests {
         (config.play.lanes, config.play.steps, config.play.simulations) = (4, 40, 4);
         (config.learn.unroll, config.learn.horizon) = (3, 3);
         config.network = candle_models::muzero::NetworkConfig::Mlp { width: 16, layers: 2 };
-        let shipped = candle_envs::shipped();
-        let entry = shipped.get("cartpole").unwrap();
-        let mut task = MuZeroTask::new(&config, entry, &Device::Cpu, &Single).unwrap();
+        let entry = candle_envs::shipped().get("cartpole").unwrap();
+        let mut task = MuZeroTask::new(&config, &entry, &Device::Cpu, &Single).unwrap();
         let params = Params::init(Random::new(3), &Device::Cpu);
         MuZero::new(&task.model, &params).unwrap();
         // Heads start as zeros, behind which no gradient passes.

@@ -38,8 +38,7 @@ impl Training for PpoTraining {
     }
 
     fn options(&self, command: Command) -> Command {
-        let names: Vec<&str> = candle_envs::shipped().iter().map(candle_envs::Entry::name).collect();
-        let help = format!("The environment, in place of that of the preset: {}", names.join(", "));
+        let help = format!("The environment, in place of that of the preset: {}", candle_envs::shipped().names());
         Arguments::augment_args(command).mut_arg("env", |env| env.help(help))
     }
 

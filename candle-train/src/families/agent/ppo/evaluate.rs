@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// # Errors
 /// If an environment or the network fails.
 pub fn play(model: Arc<dyn Model>, entry: &Entry, config: &EvaluationConfig, ranks: &dyn Communicator) -> Result<Vec<Episode>> {
-    let game = Game::new((entry.spec)());
+    let game = Game::new(entry.spec().clone());
     one_each(config.episodes, ranks, |mine| {
         let lanes = mine.len();
         let mut envs = episodes::environments(entry, &mine, SEEDS)?;

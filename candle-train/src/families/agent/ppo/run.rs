@@ -108,8 +108,8 @@ impl Plan {
     /// If there is no such environment, two play in it, a field is out of range, or a rank is left without a lane.
     pub fn new(config: RunConfig, environments: &Environments, actor: Option<Actor>, with: Resources, command: String) -> Result<Self> {
         config.validate()?;
-        let entry = *environments.get(&config.env).map_err(|error| Error::config("env", error))?;
-        let spec = (entry.spec)();
+        let entry = environments.get(&config.env).map_err(|error| Error::config("env", error))?;
+        let spec = entry.spec().clone();
         if spec.players != 1 {
             return Err(Error::config("env", format!("{}: expected one who plays, found {}", spec.name, spec.players)));
         }
@@ -159,7 +159,7 @@ impl TrainingPlan for Plan {
         let random = Random::new(config.seed).stream("parameters");
         let params = Params::init(random, &device);
         (actor.build)(&params)?;
-        Agent::new(&critic(&config, &(entry.spec)()), &params.pp(CRITIC))?;
+        Agent::new(&critic(&config, entry.spec()), &params.pp(CRITIC))?;
         let vars = params.vars();
         for (name, tensor) in actor.start.iter().flatten() {
             let var = vars.get(name).ok_or_else(|| Error::tensor(name, "a parameter of the actor", "none"))?;

@@ -8,7 +8,7 @@ use super::evaluate;
 use super::rollout::{Carried, Minibatch, Rollout};
 use crate::agent::distribution::Distribution;
 use crate::checkpoint::{SavedFiles, StateFiles};
-use crate::episodes::{self, Recent};
+use crate::episodes::{self, Recent, Resumed};
 use crate::optim::ParameterGroup;
 use crate::parallel::{Communicator, gather, share};
 use crate::summary::Summary;
@@ -113,7 +113,7 @@ impl Ppo {
         device: &Device,
         ranks: &dyn Communicator,
     ) -> Result<Self> {
-        let game = Game::new((entry.spec)());
+        let game = Game::new(entry.spec().clone());
         let lanes = share(config.rollout.lanes, ranks.rank(), ranks.size());
         let critic = critic(config, &game.spec);
         let description = Params::description();
@@ -122,7 +122,7 @@ impl Ppo {
         let operations = 3.0 * Summary::new(&description.specs()).operations as f64;
         Ok(Self {
             config: config.clone(),
-            entry: *entry,
+            entry: entry.clone(),
             game,
             envs: episodes::environments(entry, &lanes, config.seed)?,
             build,
@@ -317,7 +317,7 @@ impl Task for Ppo {
     /// The rollout that is being learnt from, the environments behind it, and what goes on between rollouts.
     fn save(&mut self, files: &mut StateFiles) -> Result<TaskState> {
         let cursor = serde_json::to_value(&self.course).map_err(|e| Error::Input(format!("the course of a run: {e}")))?;
-        episodes::save(&*self.envs, files)?;
+        episodes::save(&mut *self.envs, files)?;
         let mut rows = if self.course.rollouts > 0 { self.rollout.save()? } else { NamedTensors::new() };
         let lanes = self.envs.lanes();
         rows.insert("returns", Tensor::from_slice(&self.returns, (lanes, 1), &Device::Cpu)?);
@@ -327,9 +327,12 @@ impl Task for Ppo {
 
     fn restore(&mut self, state: &TaskState, files: &SavedFiles) -> Result<()> {
         let lanes = self.envs.lanes();
-        episodes::restore(&mut *self.envs, self.first_lane, files)?;
-        self.returns = state.rows.get("returns")?.flatten_all()?.to_vec1()?;
         self.course = state.cursor()?;
+        let random = Random::new(self.config.seed).stream("resumed").at(self.course.rollouts);
+        self.returns = match episodes::restore(&mut *self.envs, self.first_lane, files, random)? {
+            Resumed::Exactly => state.rows.get("returns")?.flatten_all()?.to_vec1()?,
+            Resumed::Anew => vec![0.0; lanes],
+        };
         self.carried = Carried::restore(&state.rows)?;
         if self.course.rollouts > 0 {
             self.rollout = Rollout::restore(&state.rows, &self.game, (lanes, self.config.rollout.steps))?;
