@@ -4,11 +4,18 @@ states, observations, rewards, flags and the ends of episodes, with each way of 
 
     pip install --target DIR gymnasium==1.4.0
     PYTHONPATH=DIR python3 scripts/gymnasium-check.py [ENVIRONMENT ...]
+
+With `--speed LANES` it measures instead: steps per second of Gymnasium's CartPole, so many side by side, in this process by Gymnasium's `SyncVectorEnv`
+and in processes of their own by the crate, in turn. Choosing the actions is not measured.
+
+    PYTHONPATH=DIR python3 scripts/gymnasium-check.py --speed 64
 """
 
 import json
+import statistics
 import subprocess
 import sys
+import time
 from importlib.metadata import version
 
 import gymnasium
@@ -128,7 +135,31 @@ def golden(name):
     print(f"  after {actions}: {[float(x) for x in env.state]}\n  seen {[float(x) for x in observation]}, reward {float(reward)}")
 
 
+def speed(lanes, rounds=7, seconds=1.0):
+    """Medians of the rounds, in each of which everything has its turn."""
+    env, found = "CartPole-v1", {}
+    example = f"cargo run --quiet --release -p candle-envs --example steps -- {lanes} gym:{env}".split()
+    envs = SyncVectorEnv([lambda: gymnasium.make(env, disable_env_checker=True)] * lanes)
+    envs.reset(seed=0)
+    random = np.random.default_rng(0)
+    for _ in range(rounds):
+        spent = steps = 0
+        while spent < seconds:
+            actions = random.integers(0, 2, lanes)
+            begin = time.perf_counter()
+            envs.step(actions)
+            spent, steps = spent + time.perf_counter() - begin, steps + lanes
+        found.setdefault("SyncVectorEnv", []).append(steps / spent)
+        one, all_threads = subprocess.run(example, check=True, stdout=subprocess.PIPE, text=True).stdout.split()[-2:]
+        found.setdefault("gym:, 1 process", []).append(float(one) * 1e6)
+        found.setdefault("gym:, a process for each core", []).append(float(all_threads) * 1e6)
+    for name, rates in found.items():
+        print(f"{name:30} {statistics.median(rates) / 1e3:7.0f} thousand steps/s ({min(rates) / 1e3:.0f} to {max(rates) / 1e3:.0f})")
+
+
 def main():
+    if sys.argv[1:2] == ["--speed"]:
+        return speed(int(sys.argv[2]))
     names = sys.argv[1:] or list(NAMES)
     print(f"Gymnasium {version('gymnasium')}, NumPy {version('numpy')}")
     for name in names:

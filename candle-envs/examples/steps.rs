@@ -1,5 +1,5 @@
 //! Steps per second of the environments, on one thread and on all, with observations, flags and automatic resets. Actions are random legal ones;
-//! choosing them is not measured. Each figure is the median of windows.
+//! choosing them is not measured. Each figure is the median of windows. Environments of Gymnasium have a process for each thread.
 //!
 //!     cargo run --release -p candle-envs --example steps -- 1024 cartpole
 
@@ -18,12 +18,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let names: Vec<String> = arguments.collect();
     let threads = std::thread::available_parallelism()?.get();
     println!("{:<16} {lanes} side by side: million steps/s on 1 thread, on {threads}", "");
-    for entry in shipped().iter().filter(|entry| names.is_empty() || names.iter().any(|name| name == entry.name())) {
+    let shipped = shipped();
+    let entries = match names.is_empty() {
+        true => shipped.iter().cloned().collect(),
+        false => names.iter().map(|name| shipped.get(name)).collect::<Result<Vec<_>, _>>()?,
+    };
+    for entry in &entries {
         let on = |threads: usize| -> Result<f64, Box<dyn Error + Send + Sync>> {
             rayon::ThreadPoolBuilder::new().num_threads(threads).build()?.install(|| measure(entry, lanes))
         };
         let (one, all) = (on(1).map_err(|e| e.to_string())?, on(threads).map_err(|e| e.to_string())?);
-        println!("{:<16} {:8.2} {:8.2}", entry.name(), one / 1e6, all / 1e6);
+        println!("{:<16} {:8.3} {:8.3}", entry.name(), one / 1e6, all / 1e6);
     }
     Ok(())
 }

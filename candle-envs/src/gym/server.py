@@ -35,8 +35,9 @@ def make(gymnasium, name, lane):
     except gymnasium.error.Error as error:
         raise Refused("make", f"{type(error).__name__}: {error}") from None
     except ModuleNotFoundError as error:
-        # Before the colon of an id stands the module that registers it.
-        if ":" in name and error.name == name.split(":")[0]:
+        # Before the colon of an id stands the module that registers it; of what that one imports, a traceback says more.
+        missing = getattr(error.__cause__, "name", None) or error.name
+        if ":" in name and missing == name.split(":")[0]:
             raise Refused("make", f"{type(error).__name__}: {error}") from None
         raise
 
@@ -74,7 +75,7 @@ def observed(space):
     pixels = pixels and bool((space.low == 0).all() and (space.high == 255).all())
 
     def write(observation, row):
-        values = np.asarray(observation)
+        values = observation if type(observation) is np.ndarray else np.asarray(observation)
         if values.size != row.size:
             raise ValueError(f"an observation has the shape {values.shape}, the observation space {space.shape}")
         if pixels:
@@ -89,23 +90,24 @@ def observed(space):
 
 
 def acted(space):
-    """How an agent's description says what is done, what makes an action of its classes and numbers, and what a row of an `action_mask`."""
+    """How an agent's description says what is done, what makes the actions of all environments of their classes and numbers, and
+    what makes a row of an `action_mask`, if there are any."""
     import numpy as np
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
-        return [{"kind": "discrete", "name": "choice", "classes": int(space.n)}], lambda classes, _: classes[0] + start, np.asarray
+        return [{"kind": "discrete", "name": "choice", "classes": int(space.n)}], lambda classes, _: classes[:, 0] + start, np.asarray
     if isinstance(space, spaces.MultiDiscrete):
         sizes, start, shape = [int(n) for n in space.nvec.reshape(-1)], np.asarray(space.start), space.shape
         if len(set(sizes)) == 1:
             components = [{"kind": "multi_discrete", "name": "choice", "classes": sizes[0], "columns": len(sizes)}]
         else:
             components = [{"kind": "discrete", "name": f"choice_{i}", "classes": n} for i, n in enumerate(sizes)]
-        return components, lambda classes, _: (classes.reshape(shape) + start).astype(space.dtype), np.concatenate
+        return components, lambda classes, _: (classes.reshape(-1, *shape) + start).astype(space.dtype), np.concatenate
     if isinstance(space, spaces.MultiBinary):
         components = [{"kind": "binary", "name": "switches", "count": int(np.prod(space.shape))}]
-        return components, lambda classes, _: classes.reshape(space.shape).astype(space.dtype), None
+        return components, lambda classes, _: classes.reshape(-1, *space.shape).astype(space.dtype), None
     if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
         raise Refused("space", f"the action space {space} is neither classes nor numbers: wrap the environment in one whose is")
     bound = lambda x: float(x) if np.isfinite(x) else None
@@ -120,12 +122,12 @@ def acted(space):
     if len(components) == 1:
         components[0]["name"] = "control"
 
-    def action(_, numbers):
-        numbers = numbers.reshape(space.shape).astype(space.dtype)
+    def actions(_, numbers):
+        numbers = numbers.reshape(-1, *space.shape).astype(space.dtype)
         # A bound of 64 bits may lie between two numbers of 32.
         return numbers if space.dtype == np.float32 else np.clip(numbers, space.low, space.high)
 
-    return components, action, None
+    return components, actions, None
 
 
 class Lanes:
@@ -144,7 +146,7 @@ class Lanes:
             self.envs.append(make(gymnasium, name, self.lane))
         env = self.envs[0]
         observation, self.write = observed(env.observation_space)
-        components, self.action, self.mask = acted(env.action_space)
+        components, self.actions, self.mask = acted(env.action_space)
         sizes = [c.get("columns", c.get("count", 1)) for c in components]
         columns = sum(size for c, size in zip(components, sizes) if c["kind"] != "gaussian")
         numbers = sum(size for c, size in zip(components, sizes) if c["kind"] == "gaussian")
@@ -164,12 +166,13 @@ class Lanes:
             setattr(self, array, np.ndarray((count, *shape), kind, shared, offset))
             offset += getattr(self, array).nbytes
         self.legal[:] = 1
+        self.rows = list(self.floats)
         self.masked = [False] * count
         limit = env.spec.max_episode_steps if env.spec else None
         self.spec = {"observation": [observation], "action": components, "max_steps": limit}
 
     def show(self, lane, observation, info):
-        self.write(observation, self.floats[lane])
+        self.write(observation, self.rows[lane])
         mask = info.get("action_mask") if self.mask else None
         if mask is not None:
             self.legal[lane] = self.mask(mask) != 0
@@ -181,13 +184,12 @@ class Lanes:
     def round(self):
         """Has every environment do what is to be done; the others have done it where one of them fails."""
         failed = None
-        for lane, todo in enumerate(self.todo.tobytes()):
+        for lane, (todo, action) in enumerate(zip(self.todo.tobytes(), self.actions(self.classes, self.numbers))):
             if todo == NOTHING:
                 continue
             self.lane, self.during = lane, "step" if todo == STEP else "reset"
             try:
                 if todo == STEP:
-                    action = self.action(self.classes[lane], self.numbers[lane])
                     observation, reward, terminated, truncated, info = self.envs[lane].step(action)
                     self.rewards[lane], self.terminated[lane], self.truncated[lane] = reward, bool(terminated), bool(truncated)
                 else:

@@ -18,6 +18,8 @@ mod family_names;
 mod games;
 mod golden;
 #[cfg(unix)]
+mod gym;
+#[cfg(unix)]
 mod held;
 #[cfg(target_os = "linux")]
 mod killed;
