@@ -1,7 +1,8 @@
 //! Environments for planning and reinforcement learning: classic control, board games, MinAtar's games and a duel of two fighters.
 //!
 //! An [`Env`] is one of them, plain data with rules; a [`Vector`] steps thousands side by side on all cores, with the automatic resets that
-//! Gymnasium defines. [`shipped`] lists those of this crate by name, which a program extends with its own.
+//! Gymnasium defines. [`shipped`] lists those of this crate by name, which a program extends with its own; [`gym`] has
+//! those of Python's Gymnasium.
 //!
 //! ```
 //! use candle_envs::classic::CartPole;

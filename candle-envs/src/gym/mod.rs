@@ -21,7 +21,7 @@ use crate::vector::{check, finite};
 use crate::{Actions, Autoreset, Entry, EnvError, Episode, Frame, Result, Resumable, Scene, Spec, VectorEnv};
 use candle_models::agent::Component;
 use candle_models::ops::gaussian::Gaussian;
-use process::{Process, Todo};
+use process::{Process, Starting, Todo};
 use std::ffi::OsString;
 use std::ops::Range;
 use std::process::ExitStatus;
@@ -100,8 +100,8 @@ pub fn entry(id: &str) -> Result<Entry> {
 
 /// Environments of Gymnasium side by side.
 ///
-/// They cannot be written down: what they are lies in another process, and Python has no way to write down any object that would not also run whatever
-/// program a changed checkpoint holds. After an error of one of them a reset of all goes on, unless its process has ended.
+/// They cannot be written down: what they are lies in another process, and Python's way of writing objects down would run whatever program somebody has
+/// put into a checkpoint. After an error of one of them a reset of all goes on, unless its process has ended.
 ///
 /// ```no_run
 /// use candle_envs::gym::{Gym, Options};
@@ -163,15 +163,14 @@ impl Gym {
         if lanes == 0 {
             return Err(EnvError::Shape { what: "environments", expected: 1, found: 0 });
         }
-        let name = format!("{PREFIX}:{id}");
         let n = options.processes.clamp(1, lanes);
         // All start before the first is waited for: each takes some time to import what it needs.
-        let starting = (0..n).map(|i| Process::start(options, (&name, id), i * lanes / n..(i + 1) * lanes / n)).collect::<Result<Vec<_>>>()?;
-        let mut processes = starting.into_iter().map(|starting| starting.ready(&name)).collect::<Result<Vec<_>>>()?;
+        let starting = (0..n).map(|i| Process::start(options, id, i * lanes / n..(i + 1) * lanes / n)).collect::<Result<Vec<_>>>()?;
+        let processes = starting.into_iter().map(Starting::ready).collect::<Result<Vec<_>>>()?;
         let spec = processes[0].1.clone();
         if let Some((process, _)) = processes.iter().find(|(_, other)| *other != spec) {
             let reason = "the same id has other spaces than in another process".to_owned();
-            return Err(EnvError::Gym { env: name, lanes: process.lanes(), error: GymError::Space(reason) });
+            return Err(EnvError::Gym { env: spec.name.into_owned(), lanes: process.lanes(), error: GymError::Space(reason) });
         }
         let columns = spec.action.iter().flat_map(|component| std::iter::repeat_n(component.classes(), component.columns())).collect();
         let bounds = |component: &Component| {
@@ -183,7 +182,7 @@ impl Gym {
             columns,
             bounds: spec.action.iter().flat_map(bounds).collect(),
             autoreset,
-            processes: processes.drain(..).map(|(process, _)| process).collect(),
+            processes: processes.into_iter().map(|(process, _)| process).collect(),
             lanes: vec![Lane { ended: true, ..Lane::default() }; lanes],
             seeded: false,
             frame: Frame::new(lanes, &spec),
@@ -198,14 +197,14 @@ impl Gym {
 
     /// Has every environment do what `todo` says of it, and takes over what those show that did something.
     fn round(&mut self, todo: impl Fn(usize) -> Todo) -> Result<()> {
-        let Self { spec, widths: Widths { floats, legal, .. }, processes, frame, .. } = self;
+        let Self { widths: Widths { floats, legal, .. }, processes, frame, .. } = self;
         for process in &mut *processes {
             let lanes = process.lanes();
             process.todo().iter_mut().zip(lanes).for_each(|(to, lane)| *to = todo(lane) as u8);
         }
-        let sent: Vec<Result<bool>> = processes.iter_mut().map(|process| process.send(&spec.name)).collect();
+        let sent: Vec<Result<bool>> = processes.iter_mut().map(|process| process.send()).collect();
         // All answers are read before an error is told, so that the next ones belong to the next questions.
-        let answers = processes.iter_mut().zip(sent).map(|(process, sent)| if sent? { process.answer(&spec.name) } else { Ok(()) });
+        let answers = processes.iter_mut().zip(sent).map(|(process, sent)| if sent? { process.answer() } else { Ok(()) });
         answers.fold(Ok(()), Result::and)?;
         for process in &*processes {
             for (row, lane) in process.lanes().enumerate().filter(|(_, lane)| todo(*lane) != Todo::Nothing) {
@@ -328,8 +327,8 @@ impl VectorEnv for Gym {
         self.unseeded()?;
         // Those whose episode has ended are reset in place of a step.
         let resumed: Vec<bool> = self.lanes.iter().map(|lane| lane.ended).collect();
-        for lane in 0..n {
-            match resumed[lane] {
+        for (lane, resumed) in resumed.iter().enumerate() {
+            match resumed {
                 true if self.autoreset == Autoreset::Disabled => return Err(EnvError::Ended { env: self.spec.name.to_string(), lane }),
                 true => {}
                 false => self.check_action(lane, actions)?,
@@ -337,7 +336,8 @@ impl VectorEnv for Gym {
         }
         for process in &mut self.processes {
             let lanes = process.lanes();
-            let (classes, chosen) = (&actions.classes[lanes.start * columns..lanes.end * columns], lanes.start * numbers..lanes.end * numbers);
+            let (classes, chosen) =
+                (&actions.classes[lanes.start * columns..lanes.end * columns], lanes.start * numbers..lanes.end * numbers);
             process.classes().iter_mut().zip(classes).for_each(|(to, class)| *to = i64::from(*class));
             process.numbers().copy_from_slice(&actions.numbers[chosen]);
         }

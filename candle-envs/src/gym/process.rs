@@ -58,6 +58,8 @@ enum Kind {
 /// A process that has been started, and may still be importing and making environments. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Starting {
+    /// The name of its environments.
+    env: String,
     python: String,
     lanes: Range<usize>,
     child: Child,
@@ -83,67 +85,67 @@ fn nameless() -> io::Result<File> {
 
 impl Starting {
     /// One answer: what it says, if it is to say something.
-    fn answer<T: DeserializeOwned>(&mut self, env: &str, says: bool) -> Result<Option<T>> {
+    fn answer<T: DeserializeOwned>(&mut self, says: bool) -> Result<Option<T>> {
         let mut first = [0];
         if self.answers.read_exact(&mut first).is_err() {
-            return Err(self.ended(env));
+            return Err(self.ended());
         }
         let mut line = String::new();
         if (says || first != *b".") && self.answers.read_line(&mut line).is_err() {
-            return Err(self.ended(env));
+            return Err(self.ended());
         }
-        let garbled = |_| self.error(env, GymError::Process(format!("expected an answer, found {:?}", format!("{}{line}", first[0] as char))));
+        let garbled = |_| self.error(GymError::Process(format!("expected an answer, found {:?}", format!("{}{line}", first[0] as char))));
         match (&first, says) {
             (b".", true) => serde_json::from_str(&line).map(Some).map_err(garbled),
             (b".", false) => Ok(None),
             _ => {
                 let failed: Failed = serde_json::from_str(&line).map_err(garbled)?;
-                Err(self.failed(env, failed))
+                Err(self.failed(failed))
             }
         }
     }
 
-    fn error(&self, env: &str, error: GymError) -> EnvError {
-        EnvError::Gym { env: env.to_owned(), lanes: self.lanes.clone(), error }
+    fn error(&self, error: GymError) -> EnvError {
+        EnvError::Gym { env: self.env.clone(), lanes: self.lanes.clone(), error }
     }
 
     /// The error that it has ended, with the reason.
-    fn ended(&mut self, env: &str) -> EnvError {
+    fn ended(&mut self) -> EnvError {
         let error = match self.child.wait() {
             Ok(status) => GymError::Ended(status),
             Err(error) => GymError::Process(error.to_string()),
         };
-        self.error(env, error)
+        self.error(error)
     }
 
-    fn failed(&self, env: &str, Failed { kind, text, lane, during }: Failed) -> EnvError {
+    fn failed(&self, Failed { kind, text, lane, during }: Failed) -> EnvError {
         let number = self.lanes.start + lane;
         let error = match kind {
-            Kind::Import => return self.error(env, GymError::NoGymnasium { python: self.python.clone(), reason: text }),
+            Kind::Import => return self.error(GymError::NoGymnasium { python: self.python.clone(), reason: text }),
             Kind::Make => GymError::Make(text),
             Kind::Space => GymError::Space(text),
             Kind::Raised => GymError::Raised { during, traceback: text },
         };
-        EnvError::Gym { env: env.to_owned(), lanes: number..number + 1, error }
+        EnvError::Gym { env: self.env.clone(), lanes: number..number + 1, error }
     }
 
     /// Waits until its environments are there.
-    pub fn ready(mut self, env: &str) -> Result<(Process, Spec)> {
-        let Described { observation, action, max_steps } = match self.answer(env, true)? {
+    pub fn ready(mut self) -> Result<(Process, Spec)> {
+        let Described { observation, action, max_steps } = match self.answer(true)? {
             Some(described) => described,
-            None => return Err(self.ended(env)),
+            None => return Err(self.ended()),
         };
-        let spec = Spec { name: env.to_owned().into(), observation, action, players: 1, max_steps };
+        let spec = Spec { name: self.env.clone().into(), observation, action, players: 1, max_steps };
         let layout = Layout::new(self.lanes.len(), &Widths::new(&spec));
         let length = self.file.metadata().map(|metadata| metadata.len());
         if !length.is_ok_and(|length| length == layout.bytes() as u64) {
             let reason = format!("expected {} bytes of shared memory, found others", layout.bytes());
-            return Err(self.error(env, GymError::Process(reason)));
+            return Err(self.error(GymError::Process(reason)));
         }
         // SAFETY: the file has no name, so that only this process and that one have it. That one writes between a question and its answer alone,
         // when nothing here is borrowed from the memory, and never changes its length.
         let shared = unsafe { MmapMut::map_mut(&self.file) };
-        let shared = shared.map_err(|error| self.error(env, GymError::Process(error.to_string())))?;
+        let shared = shared.map_err(|error| self.error(GymError::Process(error.to_string())))?;
         Ok((Process { running: self, shared, layout }, spec))
     }
 }
@@ -179,11 +181,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts one for environments of that numbers.
-    pub fn start(options: &Options, (env, id): (&str, &str), lanes: Range<usize>) -> Result<Starting> {
-        debug_assert!(env.starts_with(PREFIX));
-        let python = options.python.to_string_lossy().into_owned();
-        let failed = |error: GymError| EnvError::Gym { env: env.to_owned(), lanes: lanes.clone(), error };
+    /// Starts one for environments of those numbers.
+    pub fn start(options: &Options, id: &str, lanes: Range<usize>) -> Result<Starting> {
+        let (env, python) = (format!("{PREFIX}:{id}"), options.python.to_string_lossy().into_owned());
+        let failed = |error: GymError| EnvError::Gym { env: env.clone(), lanes: lanes.clone(), error };
         let file = nameless().map_err(|error| failed(GymError::Process(format!("memory to share: {error}"))))?;
         let descriptor = file.as_raw_fd();
         let mut command = Command::new(&options.python);
@@ -199,11 +200,12 @@ impl Process {
         };
         // SAFETY: one system call between fork and exec, on a file that is open until then.
         unsafe { command.pre_exec(inherit) };
-        let mut child = command.spawn().map_err(|error| failed(GymError::NoPython { python: python.clone(), reason: error.to_string() }))?;
+        let mut child =
+            command.spawn().map_err(|error| failed(GymError::NoPython { python: python.clone(), reason: error.to_string() }))?;
         let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed(GymError::Process("no pipes".to_owned())));
         };
-        Ok(Starting { python, lanes, child, requests: Some(requests), answers: BufReader::new(answers), file })
+        Ok(Starting { env, python, lanes, child, requests: Some(requests), answers: BufReader::new(answers), file })
     }
 
     /// Its number in the system.
@@ -217,19 +219,19 @@ impl Process {
     }
 
     /// Tells it to do what is to be done. Whether there is anything.
-    pub fn send(&mut self, env: &str) -> Result<bool> {
+    pub fn send(&mut self) -> Result<bool> {
         if self.shared[self.layout.of(5)].iter().all(|todo| *todo == Todo::Nothing as u8) {
             return Ok(false);
         }
         match self.running.requests.as_mut().map(|requests| requests.write_all(b"r")) {
             Some(Ok(())) => Ok(true),
-            _ => Err(self.running.ended(env)),
+            _ => Err(self.running.ended()),
         }
     }
 
     /// Waits until it has done it.
-    pub fn answer(&mut self, env: &str) -> Result<()> {
-        self.running.answer::<()>(env, false).map(drop)
+    pub fn answer(&mut self) -> Result<()> {
+        self.running.answer::<()>(false).map(drop)
     }
 
     /// The seed of each for [`Todo::Seed`].

@@ -17,18 +17,41 @@ import traceback
 
 NOTHING, STEP, RESET, SEED = range(4)
 
+# What environments read is empty, and what they print goes where errors go: the other process has the pipes alone, before anything is imported.
+requests, answers = pipes = [os.dup(0), os.dup(1)]
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.dup2(2, 1)
+sys.stdout.reconfigure(line_buffering=True)
+# What an environment forks would keep the pipes open when this process is gone.
+os.register_at_fork(after_in_child=lambda: [os.close(pipes.pop()) for _ in list(pipes)])
 
-def say(answers, ok, what=None):
+
+def say(ok, what=None):
     text = (b"." if ok else b"!") + (b"" if what is None else json.dumps(what).encode() + b"\n")
     while text:
         text = text[os.write(answers, text):]
+
+
+def failure(kind, text, lane=0, during="make"):
+    return {"kind": kind, "text": text, "lane": lane, "during": during}
+
+
+try:
+    import mmap
+
+    import gymnasium
+    import numpy as np
+    from gymnasium import spaces
+except ImportError as error:
+    say(False, failure("import", f"{type(error).__name__}: {error}"))
+    sys.exit()
 
 
 class Refused(Exception):
     """Something that no environment can help: what kind of thing, and a sentence about it."""
 
 
-def make(gymnasium, name, lane):
+def made(name, lane):
     try:
         # Gymnasium watches one of them for mistakes; to watch all would take longer and say everything several times.
         return gymnasium.make(name, disable_env_checker=None if lane == 0 else True)
@@ -43,8 +66,6 @@ def make(gymnasium, name, lane):
 
 
 def one_hot(sizes, starts):
-    import numpy as np
-
     sizes, starts = np.asarray(sizes).reshape(-1), np.asarray(starts).reshape(-1)
     places = np.concatenate(([0], np.cumsum(sizes)[:-1]))
 
@@ -60,9 +81,6 @@ def one_hot(sizes, starts):
 
 def observed(space):
     """How an agent's description says what is seen, and what writes it into a row of numbers."""
-    import numpy as np
-    from gymnasium import spaces
-
     if isinstance(space, spaces.Discrete):
         width, write = one_hot([space.n], [space.start])
         return {"kind": "floats", "name": "observation", "shape": [width]}, write
@@ -92,9 +110,6 @@ def observed(space):
 def acted(space):
     """How an agent's description says what is done, what makes the actions of all environments of their classes and numbers, and
     what makes a row of an `action_mask`, if there are any."""
-    import numpy as np
-    from gymnasium import spaces
-
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         return [{"kind": "discrete", "name": "choice", "classes": int(space.n)}], lambda classes, _: classes[:, 0] + start, np.asarray
@@ -133,17 +148,14 @@ def acted(space):
 class Lanes:
     """The environments and the memory that they share with the other process."""
 
-    def __init__(self, name, count, descriptor):
+    def __init__(self):
+        # What is being done to which of them.
         self.lane, self.during = 0, "make"
-        try:
-            import gymnasium
-            import mmap
-            import numpy as np
-        except ImportError as error:
-            raise Refused("import", f"{type(error).__name__}: {error}") from None
+
+    def make(self, name, count, descriptor):
         self.envs = []
         for self.lane in range(count):
-            self.envs.append(make(gymnasium, name, self.lane))
+            self.envs.append(made(name, self.lane))
         env = self.envs[0]
         observation, self.write = observed(env.observation_space)
         components, self.actions, self.mask = acted(env.action_space)
@@ -169,7 +181,7 @@ class Lanes:
         self.rows = list(self.floats)
         self.masked = [False] * count
         limit = env.spec.max_episode_steps if env.spec else None
-        self.spec = {"observation": [observation], "action": components, "max_steps": limit}
+        self.spec = {"observation": [observation], "action": components, "max_steps": limit and int(limit)}
 
     def show(self, lane, observation, info):
         self.write(observation, self.rows[lane])
@@ -201,25 +213,19 @@ class Lanes:
 
     def error(self, error):
         kind, text = error.args if isinstance(error, Refused) else ("raised", traceback.format_exc().rstrip())
-        return {"kind": kind, "text": text, "lane": self.lane, "during": self.during}
+        return failure(kind, text, self.lane, self.during)
 
 
 def main():
-    requests, answers = os.dup(0), os.dup(1)
-    # What environments read is empty, and what they print goes where errors go: the other process reads the pipes alone.
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    sys.stdout.reconfigure(line_buffering=True)
-    lanes = Lanes.__new__(Lanes)
+    lanes = Lanes()
     try:
-        lanes.__init__(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+        lanes.make(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
     except BaseException as error:
-        say(answers, False, lanes.error(error))
-        return
-    say(answers, True, lanes.spec)
+        return say(False, lanes.error(error))
+    say(True, lanes.spec)
     while os.read(requests, 1):
         failed = lanes.round()
-        say(answers, not failed, failed)
+        say(not failed, failed)
     for env in lanes.envs:
         env.close()
 

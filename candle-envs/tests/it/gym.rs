@@ -43,7 +43,10 @@ fn cases(processes: usize) -> Option<Cases> {
     let Options { python: found, .. } = gymnasium()?;
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
     let (here, found) = (here.display(), found.display());
-    Some(python(&format!("PYTHONPATH='{here}':$PYTHONPATH PYTHONDONTWRITEBYTECODE=1 exec '{found}' \"$@\" 2>>\"$(dirname \"$0\")/errors\""), processes))
+    Some(python(
+        &format!("PYTHONPATH='{here}':$PYTHONPATH PYTHONDONTWRITEBYTECODE=1 exec '{found}' \"$@\" 2>>\"$(dirname \"$0\")/errors\""),
+        processes,
+    ))
 }
 
 impl Cases {
@@ -64,7 +67,10 @@ impl Cases {
 /// The same frame to the bit.
 #[track_caller]
 fn same(found: &Frame, expected: &Frame, t: u64) {
-    assert_eq!(found.floats.iter().map(|x| x.to_bits()).collect::<Vec<_>>(), expected.floats.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
+    assert_eq!(
+        found.floats.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+        expected.floats.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+    );
     assert_eq!(found, expected, "step {t}");
 }
 
@@ -82,7 +88,8 @@ fn gymnasiums_cartpole_is_ours() {
             let ended: Vec<bool> = ours.frame().terminated.clone();
             if autoreset == Autoreset::Disabled && ended.contains(&true) {
                 // Ours have been stepped up to the one that ended.
-                let refused = [theirs.step(&actions), ours.clone().step(&actions).map(|_| ours.frame())].map(|step| step.unwrap_err().to_string());
+                let refused =
+                    [theirs.step(&actions), ours.clone().step(&actions).map(|_| ours.frame())].map(|step| step.unwrap_err().to_string());
                 assert_eq!(refused[0], refused[1].replace("cartpole", "gym:CartPole-v1"));
                 same(theirs.reset_lanes(&ended).unwrap(), ours.reset_lanes(&ended).unwrap(), t);
             }
@@ -186,7 +193,10 @@ fn what_was_seen_last_is_told() {
     let frame = envs.step(&Actions::classes(vec![1, 1])).unwrap();
     assert_eq!((&frame.floats[..], &frame.final_floats[..]), (&[1.0, 0.0, 1.0, 0.0][..], &[0.0, 1.0, 0.0, 1.0][..]));
     assert_eq!((&frame.truncated[..], &frame.first[..], &frame.ignored[..]), (&[true; 2][..], &[true; 2][..], &[false; 2][..]));
-    assert_eq!(frame.episodes.iter().map(|episode| (episode.lane, episode.reward, episode.steps)).collect::<Vec<_>>(), [(0, 1.0, 3), (1, 3.0, 3)]);
+    assert_eq!(
+        frame.episodes.iter().map(|episode| (episode.lane, episode.reward, episode.steps)).collect::<Vec<_>>(),
+        [(0, 1.0, 3), (1, 3.0, 3)]
+    );
 }
 
 /// What goes wrong in one of them is told with its number; what it prints and reads disturbs nobody.
@@ -292,7 +302,9 @@ fn what_cannot_be_made_is_told() {
     let Some(options) = gymnasium() else { return };
     let bare = python(&format!("PYTHONPATH= exec '{}' -S \"$@\"", options.python.display()), 2);
     assert!(matches!(error("CartPole-v1", &bare.options), GymError::NoGymnasium { reason, .. } if reason.contains("No module named")));
-    assert!(matches!(error("CartPoll-v1", &options), GymError::Make(said) if said.contains("`CartPoll` doesn't exist. Did you mean: `CartPole`")));
+    assert!(
+        matches!(error("CartPoll-v1", &options), GymError::Make(said) if said.contains("`CartPoll` doesn't exist. Did you mean: `CartPole`"))
+    );
     assert!(matches!(error("nowhere:CartPole-v1", &options), GymError::Make(said) if said.contains("No module named 'nowhere'")));
     assert!(Gym::new("CartPole-v1", 0, Autoreset::NextStep, &options).is_err());
 }

@@ -11,7 +11,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 #[derive(Debug, Args)]
 struct Arguments {
-    /// The environment, in place of that of the preset: any whose action is one of several classes.
+    /// The environment, in place of that of the preset: any whose action is one of several classes, `gym:ID` of Gymnasium too.
     #[arg(long, value_name = "NAME")]
     env: Option<String>,
 }
