@@ -1,6 +1,6 @@
 //! The one trait: what an environment shows, takes and does.
 
-use crate::{Pcg64, Result, Scene};
+use crate::{Pcg64, Result, Scene, VectorEnv};
 use candle_models::agent::{Component, Observation};
 use candle_models::signature::TensorSpec;
 use serde::Serialize;
@@ -155,4 +155,14 @@ pub trait Env: Clone + Default + Send + Sync + Serialize + DeserializeOwned + 's
 
     /// What it looks like now.
     fn draw(&self) -> Scene;
+
+    /// Steps in a second (Hz) where people watch or play.
+    fn rate() -> f32 {
+        15.0
+    }
+
+    /// The same for two at once, each a lane of it: where a person plays against a network. `None` where that is no question.
+    fn for_two() -> Option<Box<dyn VectorEnv>> {
+        None
+    }
 }

@@ -14,13 +14,18 @@ pub struct Entry {
     pub spec: fn() -> Spec,
     /// In a line what it is about.
     pub about: &'static str,
+    /// [`Env::rate`]: steps in a second (Hz) where people watch or play.
+    pub rate: fn() -> f32,
+    /// [`Env::for_two`]: the same for two at once, each a lane of it.
+    pub for_two: fn() -> Option<Box<dyn VectorEnv>>,
     make: fn(usize, Autoreset) -> Result<Box<dyn VectorEnv>>,
 }
 
 impl Entry {
     /// The kind `E`.
     pub fn of<E: Env>(about: &'static str) -> Self {
-        Self { spec: E::spec, about, make: |lanes, autoreset| Ok(Box::new(Vector::<E>::new(lanes, autoreset)?)) }
+        let make = |lanes, autoreset| -> Result<Box<dyn VectorEnv>> { Ok(Box::new(Vector::<E>::new(lanes, autoreset)?)) };
+        Self { spec: E::spec, about, rate: E::rate, for_two: E::for_two, make }
     }
 
     /// Its name.

@@ -101,7 +101,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    fn new(lanes: usize, spec: &Spec) -> Self {
+    pub(crate) fn new(lanes: usize, spec: &Spec) -> Self {
         let (floats, ids) = (vec![0.0; lanes * spec.floats()], vec![0; lanes * spec.ids()]);
         let flags = vec![false; lanes];
         Self {
