@@ -48,7 +48,7 @@ enum General {
     Resume(ResumeArguments),
     /// Makes a model bundle of a checkpoint of a run, whether it goes on, was stopped or was killed.
     Export(ExportArguments),
-    /// Shows an environment in the terminal, with a model that acts in it or without; plays board games with you; writes a GIF or an SVG.
+    /// Shows an environment in the terminal, with a model that acts in it or without; plays board games with you; writes a GIF or an SVG; serves a page.
     Watch(watch::Arguments),
 }
 

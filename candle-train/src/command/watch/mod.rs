@@ -5,6 +5,7 @@ mod picture;
 mod raster;
 mod show;
 mod terminal;
+mod web;
 
 use crate::agent::ppo::acting::Choice;
 use anyhow::Result;
@@ -15,6 +16,7 @@ use clap::Args;
 use person::Hand;
 use show::{Options, Show};
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Frames of a picture that is not told how many.
@@ -44,7 +46,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 50, requires = "bundle")]
     simulations: usize,
     /// Plays a board game with you: you type the number of a move, and begin every other game.
-    #[arg(long, conflicts_with_all = ["gif", "svg"])]
+    #[arg(long, conflicts_with_all = ["gif", "svg", "web"])]
     play: bool,
     /// Writes a GIF that moves.
     #[arg(long, value_name = "FILE")]
@@ -52,6 +54,17 @@ pub struct Arguments {
     /// Writes an SVG that moves.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Serves a page on which people watch and one plays, on a free port of this machine alone, or at an address: `--web=0.0.0.0:8000` lets
+    /// everybody in who can reach it.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "127.0.0.1:0",
+        conflicts_with_all = ["gif", "svg", "episodes", "frames"]
+    )]
+    web: Option<SocketAddr>,
     /// Processors to compute with. Default: CANDLE_THREADS, or all that this process may use.
     #[arg(long)]
     #[allow(dead_code)] // Read by the command itself, before there are other threads.
@@ -81,6 +94,9 @@ impl Arguments {
         let choice = if self.greedy { Choice::Greedy } else { Choice::Sample };
         let options = Options { seed: self.seed, choice, simulations: self.simulations };
         let mut show = Show::new(entry, bundle.as_ref(), families, options)?;
+        if let Some(address) = self.web {
+            return web::serve(&mut show, entry.about, address);
+        }
         let pictures = self.gif.is_some() || self.svg.is_some();
         let seen = !pictures && std::io::stdout().is_terminal();
         let limits = Limits {

@@ -6,7 +6,7 @@ use crate::episodes::failed;
 use crate::muzero::config::Search;
 use crate::muzero::play::Planned;
 use candle_core::Device;
-use candle_envs::{Actions, Autoreset, Entry, Frame, Scene, Shape, Spec, VectorEnv};
+use candle_envs::{Actions, Autoreset, Entry, Scene, Shape, Spec, VectorEnv};
 use candle_models::bundle::Bundle;
 use candle_models::engine::Model;
 use candle_models::muzero::{MuZeroConfig, MuZeroFamily};
@@ -112,6 +112,7 @@ impl Show {
             *acting = self::acting(model, &self.spec, lanes)?;
         }
         self.person = person;
+        self.episode += usize::from(self.steps > 0);
         self.envs.reset(self.seed.wrapping_add(self.begun)).map_err(failed)?;
         self.begun += 1;
         (self.steps, self.total) = (0, 0.0);
@@ -245,7 +246,7 @@ impl Show {
         let Some(found) = &self.found else { return Vec::new() };
         for (class, (visits, value)) in found.visits.iter().zip(&found.values).enumerate().filter(|(_, (visits, _))| **visits > 0) {
             let Some([x, y]) = person::place(&self.spec, class) else { continue };
-            for (text, down) in [(visits.to_string(), -0.04), (format!("{value:+.2}"), 0.2)] {
+            for (text, down) in [(visits.to_string(), -0.04), (worth(*value), 0.2)] {
                 let size = 0.16;
                 // A letter of a font of equal widths is about 0.84 as wide as a capital is high.
                 over.text([x - 0.42 * size * text.len() as f32, y + down], size, text, INK);
@@ -274,9 +275,9 @@ impl Show {
     /// What a search found, in a line.
     pub fn search(&self) -> Option<String> {
         let Found { visits, values, value } = self.found.as_ref()?;
-        let mut line = format!("search: worth {value:+.2};");
+        let mut line = format!("search: worth {};", worth(*value));
         for (class, (visits, value)) in visits.iter().zip(values).enumerate().filter(|(_, (visits, _))| **visits > 0) {
-            let _ = write!(line, " {}: {visits} x {value:+.2}", class + 1);
+            let _ = write!(line, " {}: {visits} x {}", class + 1, worth(*value));
         }
         Some(line)
     }
@@ -288,11 +289,11 @@ impl Show {
     pub fn hand(&self, keys: &[String], last: Option<&Hand>) -> std::result::Result<Hand, String> {
         person::held(&self.spec, keys, last)
     }
+}
 
-    /// What the environments showed last.
-    pub fn frame(&self) -> &Frame {
-        self.envs.frame()
-    }
+/// A value in words; what is rounded to nothing has no sign of its own.
+fn worth(value: f32) -> String {
+    format!("{:+.2}", (100.0 * value).round() / 100.0 + 0.0)
 }
 
 fn acting(model: &Arc<dyn Model>, spec: &Spec, lanes: usize) -> Result<Acting<Arc<Game>>> {
