@@ -76,8 +76,8 @@ impl Raster {
     /// A line of text by the left end of its baseline, in pixels; `size` is the height of a capital letter.
     fn text(&mut self, [x, y]: [f32; 2], size: f32, text: &str, color: Color) {
         // Where the capital letters of the font's bitmaps begin and end.
-        const TOP: f32 = 5.0;
-        const BASE: f32 = 25.0;
+        const TOP: f32 = 7.0;
+        const BASE: f32 = 23.0;
         let shrink = (BASE - TOP) / size.max(f32::MIN_POSITIVE);
         let mut left = x;
         for letter in text.chars() {

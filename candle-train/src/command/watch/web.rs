@@ -247,7 +247,7 @@ impl Table<'_> {
             due = Instant::now().max(due + self.pace());
             let mut heard = 0;
             let begun = loop {
-                let idle = self.pages.is_empty() || (self.show.waits() && self.chosen.is_none());
+                let idle = self.pages.is_empty() || self.waits();
                 let wait = if idle { Duration::MAX } else { due.saturating_duration_since(Instant::now()) };
                 // Whoever talks without an end does not hold up a game that is late.
                 if wait.is_zero() && heard == HEARD {
@@ -280,6 +280,12 @@ impl Table<'_> {
             };
             self.show.step(hand.as_ref())?;
         }
+    }
+
+    /// Whether nothing goes on before the person has made a move, or at the end of a game of two asks for another one.
+    fn waits(&self) -> bool {
+        let over = self.show.ended() && self.show.person().is_some() && self.show.spec().players == 2;
+        over || (self.show.waits() && self.chosen.is_none())
     }
 
     /// How long a frame is to be seen.
