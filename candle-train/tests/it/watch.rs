@@ -303,10 +303,13 @@ fn a_game_is_played_on_the_page_while_others_watch() {
 #[test]
 fn a_duel_with_a_policy_goes_on_while_keys_are_held_and_whatever_else_is_said() {
     let served = Served::new(&["duel", "--bundle", POLICY]);
+    // One that never reads holds up nobody.
+    let _asleep = served.open();
     let mut page = served.open();
     assert_eq!(page.hello["seats"], json!(["Marth", "Fox"]));
     page.tell(&json!({ "type": "play", "seat": 1 }));
-    let first = page.until(|message| message["player"] == 1 && message["seat"] == 1);
+    let you = page.hello["you"].clone();
+    let first = page.until(|message| message["player"] == you && message["seat"] == 1);
     page.tell(&json!({ "type": "keys", "down": ["arrowleft"] }));
     // The fighter of the one who plays has a colour of its own.
     let at = |frame: &Value| {

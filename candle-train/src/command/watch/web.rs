@@ -65,15 +65,15 @@ struct Told {
 }
 
 /// What a page is told first.
-#[derive(Serialize)]
-struct Hello<'a> {
+#[derive(Clone, Copy, Serialize)]
+struct Hello {
     r#type: &'static str,
-    /// The number of the page.
+    /// The number of the page, from 1.
     you: u64,
-    env: &'a str,
-    about: &'a str,
+    env: &'static str,
+    about: &'static str,
     /// The names of the seats.
-    seats: &'a [&'static str],
+    seats: &'static [&'static str],
     /// Whether moves are clicked.
     clicks: bool,
     /// Which keys play, in words.
@@ -113,18 +113,12 @@ pub fn serve(show: &mut Show, about: &'static str, address: SocketAddr) -> Resul
     let listener = TcpListener::bind(address).with_context(|| address.to_string())?;
     listener.set_nonblocking(true)?;
     let (told, tell) = (mpsc::channel(), watch::channel(Utf8Bytes::default()));
-    let door = Door {
-        tell: told.0,
-        frames: tell.1,
-        pages: Arc::new(AtomicU64::new(1)),
-        env: show.spec().name,
-        about,
-        seats: show.seats(),
-        clicks: person::is_clicked(show.spec()),
-        keys: person::keys(show.spec()),
-    };
+    let spec = show.spec();
+    let (clicks, keys) = (person::is_clicked(spec), person::keys(spec));
+    let hello = Hello { r#type: "hello", you: 0, env: spec.name, about, seats: show.seats(), clicks, keys };
+    let door = Door { tell: told.0, frames: tell.1, pages: Arc::new(AtomicU64::new(1)), hello };
     let mut out = std::io::stdout().lock();
-    writeln!(out, "http://{} shows {}; Ctrl-C ends", listener.local_addr()?, door.env)?;
+    writeln!(out, "http://{} shows {}; Ctrl-C ends", listener.local_addr()?, hello.env)?;
     out.flush()?;
     drop(out);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -138,12 +132,9 @@ pub fn serve(show: &mut Show, about: &'static str, address: SocketAddr) -> Resul
 struct Door {
     tell: mpsc::Sender<Told>,
     frames: watch::Receiver<Utf8Bytes>,
+    /// The number of the next page.
     pages: Arc<AtomicU64>,
-    env: &'static str,
-    about: &'static str,
-    seats: &'static [&'static str],
-    clicks: bool,
-    keys: Option<&'static str>,
+    hello: Hello,
 }
 
 impl Door {
@@ -162,8 +153,7 @@ impl Door {
 
     async fn attend(self, mut socket: WebSocket) {
         let page = self.pages.fetch_add(1, Ordering::Relaxed);
-        let Self { env, about, seats, clicks, keys, .. } = self;
-        let hello = Hello { r#type: "hello", you: page, env, about, seats, clicks, keys };
+        let hello = Hello { you: page, ..self.hello };
         let mut frames = self.frames.clone();
         if send(&mut socket, json(&hello)).await && self.told(page, What::Came).await.is_ok() {
             loop {
