@@ -22,7 +22,7 @@ enum Mind {
     /// Anyone: every legal action is as likely as the others.
     Random,
     /// A network that is stepped frame by frame.
-    Network { model: Arc<dyn Model>, acting: Acting<Arc<Game>>, choice: Choice },
+    Network { model: Arc<dyn Model>, acting: Box<Acting<Arc<Game>>>, choice: Choice },
     /// Networks to plan with.
     Search(Planned),
 }
@@ -296,9 +296,9 @@ fn worth(value: f32) -> String {
     format!("{:+.2}", (100.0 * value).round() / 100.0 + 0.0)
 }
 
-fn acting(model: &Arc<dyn Model>, spec: &Spec, lanes: usize) -> Result<Acting<Arc<Game>>> {
+fn acting(model: &Arc<dyn Model>, spec: &Spec, lanes: usize) -> Result<Box<Acting<Arc<Game>>>> {
     let game = Arc::new(Game::new(spec.clone()));
     game.check_actor(&**model)?;
     let player = Player::new(model.clone(), &game, lanes, None)?;
-    Ok(Acting::new(game, player, lanes, None))
+    Ok(Box::new(Acting::new(game, player, lanes, None)))
 }
