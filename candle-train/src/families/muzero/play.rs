@@ -100,7 +100,7 @@ impl Playing {
         let actions = Actions::classes(actions.collect());
         self.envs.step(&actions).map_err(failed)?;
         let after = self.envs.frame();
-        for lane in 0..lanes {
+        for (lane, other) in others.into_iter().enumerate() {
             let end = match (after.ignored[lane], after.terminated[lane], after.truncated[lane]) {
                 (true, ..) => End::After,
                 (_, true, _) => End::Terminated,
@@ -110,7 +110,7 @@ impl Playing {
             let rest = Rest {
                 value: plan.value(lane),
                 action: actions.classes[lane],
-                drawn: others[lane].is_some(),
+                drawn: other.is_some(),
                 reward: after.rewards[lane],
                 player: frame.players[lane],
                 end,
