@@ -15,9 +15,11 @@
 //! # }
 //! ```
 
+mod keys;
 mod score;
 mod versus;
 
+pub use keys::{KEYS, held};
 pub use score::{Score, Seat, bots, policy, score};
 pub use versus::Versus;
 

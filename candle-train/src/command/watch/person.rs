@@ -1,9 +1,8 @@
 //! What a person does, as an action: a move that is typed or clicked, keys that are held.
 
-use candle_envs::{Actions, Spec};
+use candle_envs::duel::{self, Duel};
+use candle_envs::{Actions, Env, Spec};
 use candle_models::agent::{Component, Observation};
-use candle_models::policy::actions::{ACTION, Action};
-use candle_models::policy::game::{Controller, buttons};
 
 /// The action of one environment.
 pub type Hand = Actions;
@@ -69,14 +68,9 @@ pub fn keys(spec: &Spec) -> Option<&'static str> {
         _ if spec.players != 1 => None,
         [Component::Discrete { classes: 2 | 3, .. }] | [Component::Gaussian { columns: 1, .. }] => Some("left and right arrow"),
         [Component::Discrete { classes: 6, .. }] => Some("arrows to move, space to fire"),
-        _ if is_pad(spec) => Some("arrows to move, X or up to jump, Z to strike, A and D to smash left and right, S to shield"),
+        action if *action == <Duel>::spec().action => Some(duel::KEYS),
         _ => None,
     }
-}
-
-/// Whether an action is what a game policy does with a controller.
-fn is_pad(spec: &Spec) -> bool {
-    spec.columns() == ACTION && spec.action.iter().any(|component| component.name() == "main_x")
 }
 
 /// What is done while keys are held, the one that was pressed last at the end. `last` is what was done before: a cart that has to go one way
@@ -104,22 +98,8 @@ pub fn held(spec: &Spec, keys: &[String], last: Option<&Hand>) -> Result<Hand, S
                 component.gaussian().map_or([-1.0, 1.0], |gaussian| [gaussian.low, gaussian.high].map(|x| x.clamp(-3.0, 3.0)));
             Ok(Actions::numbers(vec![side.map_or(0.0, |side| [low, high][side])]))
         }
-        _ => Ok(Actions::classes(pad(keys).to_ids().to_vec())),
+        _ => Ok(Actions::classes(duel::held(|name| keys.iter().any(|key| key == name)).to_vec())),
     }
-}
-
-/// The controller that keys stand for.
-fn pad(keys: &[String]) -> Action {
-    let held = |name: &str| keys.iter().any(|key| key == name);
-    let between = |less: &str, more: &str| f32::from(i8::from(held(more)) - i8::from(held(less)));
-    let pressed = [("z", buttons::A), ("x", buttons::X), ("arrowup", buttons::X), ("s", buttons::R)];
-    let pressed = pressed.into_iter().filter(|(name, _)| held(name)).fold(0, |all, (_, bits)| all | bits);
-    Action::from_controller(&Controller {
-        buttons: pressed,
-        main_stick: [between("arrowleft", "arrowright"), between("arrowdown", "arrowup")],
-        c_stick: [between("a", "d"), 0.0],
-        shoulder: 0.0,
-    })
 }
 
 #[cfg(test)]
@@ -175,7 +155,6 @@ mod tests {
         assert_eq!(classes("acrobot", &["arrowright"], None), [2]);
         assert_eq!(classes("seaquest", &["arrowup", " ", "q"], None), [5]);
         assert_eq!(held(&spec("pendulum"), &down(&["arrowleft"]), None).unwrap().numbers, [-2.0]);
-        let fought = Action::from_ids(&classes("duel", &["arrowleft", "z", "d"], None)).unwrap().to_controller();
-        assert_eq!((fought.buttons, fought.main_stick, fought.c_stick), (buttons::A, [-1.0, 0.0], [1.0, 0.0]));
+        assert_eq!(classes("duel", &["s", "z"], None), duel::held(|key| key == "s" || key == "z"));
     }
 }
