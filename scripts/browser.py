@@ -49,7 +49,7 @@ class Browser:
         self.process = subprocess.Popen(["sh", "-c", redirected], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.requests = open(names[0], "wb", buffering=0)
         self.replies = open(names[1], "rb", buffering=0)
-        self.received, self.number, self.session, self.events = b"", 0, None, []
+        self.received, self.number, self.session, self.events, self.own = b"", 0, None, [], ()
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -98,11 +98,14 @@ class Browser:
         return result["result"].get("value")
 
     def open(self, page, window, scheme):
+        """Opens a file, or an address, from which it may ask for more."""
+        address = page if isinstance(page, str) else page.resolve().as_uri()
+        self.own = ("file:", "data:", *([address] if isinstance(page, str) else []))
         width, height = WINDOWS[window]
         self.events.clear()
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=window == "phone")
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.ask("Page.navigate", url=page.resolve().as_uri())
+        self.ask("Page.navigate", url=address)
         self.wait("Page.loadEventFired")
 
     def key(self, name, code):
@@ -131,7 +134,7 @@ class Browser:
                     yield f"console: {params['type']}: {params['args']}"
                 case "Log.entryAdded" if params["entry"]["level"] in ("error", "warning"):
                     yield f"log: {params['entry']['text']}"
-                case "Network.requestWillBeSent" if not params["request"]["url"].startswith(("file:", "data:")):
+                case "Network.requestWillBeSent" if not params["request"]["url"].startswith(self.own):
                     yield f"asks for {params['request']['url']}"
 
 

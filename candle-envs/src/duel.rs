@@ -15,11 +15,15 @@
 //! # }
 //! ```
 
+mod keys;
 mod score;
+mod versus;
 
+pub use keys::{KEYS, held};
 pub use score::{Score, Seat, bots, policy, score};
+pub use versus::Versus;
 
-use crate::{Action, Color, Env, EnvError, Pcg64, Result, Scene, Spec, Step, View};
+use crate::{Action, Color, Env, EnvError, Pcg64, Result, Scene, Spec, Step, VectorEnv, View};
 use candle_models::agent::{Component, Observation};
 use candle_models::policy::actions::{self, BUTTONS, COMPONENTS};
 use candle_models::policy::embedding::{self, Embedding, ID_LIMITS, WIDTH};
@@ -132,32 +136,59 @@ impl<O: Opponent> Env for Duel<O> {
     }
 
     fn step(&mut self, action: Action) -> Result<Step> {
-        let refuse = |reason| EnvError::illegal(format!("{:?}", action.classes), reason);
-        let chosen = actions::Action::from_ids(action.classes).map_err(refuse)?;
-        let Exchange { damage: [taken, dealt], lost: [own, other] } = self.play(chosen.to_controller());
-        let stocks = f64::from(u8::from(other)) - f64::from(u8::from(own));
-        let reward = STOCK * stocks + DAMAGE * f64::from(dealt - taken);
+        let reward = reward(self.play(controller(action.classes)?));
         Ok(Step { reward, terminated: self.fight.is_over(), truncated: false })
     }
 
     fn observe(&self, to: View) {
-        let written = Embedding::default().observe(&self.seen(), None, to.floats, to.ids);
-        debug_assert!(written.is_ok(), "a view is as long as the description says");
+        observe(&self.fight, self.player, to);
     }
 
     fn draw(&self) -> Scene {
-        let (low, high) = (*BLAST_Y.start(), *BLAST_Y.end());
-        let mut scene = Scene::new(2.0 * BLAST_X, high - low, SKY);
-        scene.rectangle([BLAST_X - EDGE, high], [2.0 * EDGE, 20.0], STAGE);
-        let colors = own_first(self.player, [OWN, OTHER]);
-        for (player, (fighter, color)) in self.fight.fighters().iter().zip(colors).enumerate() {
-            draw_fighter(&mut scene, [BLAST_X + fighter.position[0], high - fighter.position[1]], fighter, color);
-            let whose = if player == self.player { "you" } else { O::NAME };
-            let text = format!("{} {:.0}% {} {whose}", NAMES[player], fighter.percent, "o".repeat(fighter.stocks.into()));
-            scene.text([20.0 + 240.0 * player as f32, high - low - 16.0], 14.0, text, color);
-        }
-        scene
+        draw(&self.fight, self.player, O::NAME)
     }
+
+    /// That of the game it stands for.
+    fn rate() -> f32 {
+        60.0
+    }
+
+    fn for_two() -> Option<Box<dyn VectorEnv>> {
+        Some(Box::new(Versus::default()))
+    }
+}
+
+/// A fight as player 0 (Marth) or 1 (Fox) sees it, against someone called `other`.
+fn draw(fight: &Fight, own: usize, other: &str) -> Scene {
+    let (low, high) = (*BLAST_Y.start(), *BLAST_Y.end());
+    let mut scene = Scene::new(2.0 * BLAST_X, high - low, SKY);
+    scene.rectangle([BLAST_X - EDGE, high], [2.0 * EDGE, 20.0], STAGE);
+    let colors = own_first(own, [OWN, OTHER]);
+    for (player, (fighter, color)) in fight.fighters().iter().zip(colors).enumerate() {
+        draw_fighter(&mut scene, [BLAST_X + fighter.position[0], high - fighter.position[1]], fighter, color);
+        let whose = if player == own { "you" } else { other };
+        let text = format!("{} {:.0}% {} {whose}", NAMES[player], fighter.percent, "o".repeat(fighter.stocks.into()));
+        scene.text([20.0 + 240.0 * player as f32, high - low - 16.0], 14.0, text, color);
+    }
+    scene
+}
+
+/// Floats and indices of what player 0 or 1 sees.
+fn observe(fight: &Fight, player: usize, to: View) {
+    let written = Embedding::default().observe(&fight.seen(player), None, to.floats, to.ids);
+    debug_assert!(written.is_ok(), "a view is as long as the description says");
+}
+
+/// What the loss of stocks and damage is worth to the one whose part comes first.
+fn reward(Exchange { damage: [taken, dealt], lost: [own, other] }: Exchange) -> f64 {
+    let stocks = f64::from(u8::from(other)) - f64::from(u8::from(own));
+    STOCK * stocks + DAMAGE * f64::from(dealt - taken)
+}
+
+/// The controller of an action's classes.
+fn controller(classes: &[u32]) -> Result<Controller> {
+    let chosen = actions::Action::from_ids(classes).map_err(|reason| EnvError::illegal(format!("{classes:?}"), reason))?;
+    Ok(chosen.to_controller())
 }
 
 const NAMES: [&str; 2] = ["Marth", "Fox"];

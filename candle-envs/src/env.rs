@@ -1,12 +1,15 @@
 //! The one trait: what an environment shows, takes and does.
 
-use crate::{Pcg64, Result, Scene};
+use crate::{Pcg64, Result, Scene, VectorEnv};
 use candle_models::agent::{Component, Observation};
 use candle_models::signature::TensorSpec;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
 use std::ops::Range;
+
+/// Steps in a second (Hz) at which people watch what says nothing else.
+pub(crate) const RATE: f32 = 15.0;
 
 /// What an environment shows and takes, in the words of an agent's description: an agent for it is a network between the two.
 #[derive(Debug, Clone, PartialEq)]
@@ -156,4 +159,14 @@ pub trait Env: Clone + Default + Send + Sync + Serialize + DeserializeOwned + 's
 
     /// What it looks like now.
     fn draw(&self) -> Scene;
+
+    /// Steps in a second (Hz) where people watch or play.
+    fn rate() -> f32 {
+        RATE
+    }
+
+    /// The same for two at once, each a lane of it: where a person plays against a network. `None` where that is no question.
+    fn for_two() -> Option<Box<dyn VectorEnv>> {
+        None
+    }
 }

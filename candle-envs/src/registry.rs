@@ -3,6 +3,7 @@
 use crate::board::{ConnectFour, TicTacToe};
 use crate::classic::{Acrobot, CartPole, MountainCar, Pendulum};
 use crate::duel::Duel;
+use crate::env::RATE;
 use crate::minatar::{Asterix, Breakout, Freeway, MinAtar, Seaquest, SpaceInvaders};
 use crate::{Autoreset, Env, EnvError, Result, Spec, Vector, VectorEnv};
 use candle_models::policy::simulation::{Punish, Script};
@@ -18,6 +19,10 @@ pub struct Entry {
     spec: Spec,
     /// In a line what it is about.
     pub about: &'static str,
+    /// [`Env::rate`]: steps in a second (Hz) where people watch or play.
+    pub rate: f32,
+    /// [`Env::for_two`]: the same for two at once, each a lane of it.
+    pub for_two: fn() -> Option<Box<dyn VectorEnv>>,
     make: Make,
 }
 
@@ -30,7 +35,8 @@ impl fmt::Debug for Entry {
 impl Entry {
     /// The kind `E`.
     pub fn of<E: Env>(about: &'static str) -> Self {
-        Self::new(E::spec(), about, |lanes, autoreset| Ok(Box::new(Vector::<E>::new(lanes, autoreset)?)))
+        let make = |lanes, autoreset| -> Result<Box<dyn VectorEnv>> { Ok(Box::new(Vector::<E>::new(lanes, autoreset)?)) };
+        Self { rate: E::rate(), for_two: E::for_two, ..Self::new(E::spec(), about, make) }
     }
 
     /// A kind that `make` makes so many of side by side.
@@ -39,10 +45,10 @@ impl Entry {
         about: &'static str,
         make: impl Fn(usize, Autoreset) -> Result<Box<dyn VectorEnv>> + Send + Sync + 'static,
     ) -> Self {
-        Self { spec, about, make: Arc::new(make) }
+        Self { spec, about, rate: RATE, for_two: || None, make: Arc::new(make) }
     }
 
-    /// What it shows and takes, its name among it.
+    /// What it shows and takes.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }

@@ -11,7 +11,7 @@ use candle_models::families;
 use candle_models::nn::{MambaConfig, Params};
 use candle_models::policy::{BackboneConfig, Heads, Policy, PolicyConfig};
 use candle_models::random::Random;
-use candle_models::search::{self, Expansion, Gumbel, Noise, Puct, Roots, Search, Settings, Sizes};
+use candle_models::search::{Expansion, Gumbel, Method, Noise, Puct, Roots, Search, Settings, Sizes};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -137,11 +137,11 @@ fn searches_allocate_nothing() {
     let rows: Vec<Random> = (0..100).map(|row| Random::new(1).at(row)).collect();
     let roots = Roots { logits: &[0.0; 300], values: &[0.0; 100], embeddings: &[0.0; 200], legal: &[true; 300] };
     let mut search = Search::new(Sizes { batch: 100, simulations: 30, actions: 3, embedding: 2 }).unwrap();
-    for policy in [search::Policy::Gumbel(Gumbel::default()), search::Policy::Puct(Puct::default())] {
+    for method in [Method::Gumbel(Gumbel::default()), Method::Puct(Puct::default())] {
         for simulations in [30, 7] {
-            let settings = Settings { policy, simulations, max_depth: None };
+            let settings = Settings { method, simulations, max_depth: None };
             let run = || assert_eq!(search.run(&roots, &settings, Noise::Rows(&rows), &mut model).unwrap().rows(), 100);
-            assert_eq!(allocations(run), 0, "{policy:?}");
+            assert_eq!(allocations(run), 0, "{method:?}");
         }
     }
 }

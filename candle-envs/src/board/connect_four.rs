@@ -148,6 +148,11 @@ impl Env for ConnectFour {
             .collect()
     }
 
+    /// A move.
+    fn rate() -> f32 {
+        1.0
+    }
+
     fn draw(&self) -> Scene {
         let centre = |square: u32| place(square).map(|x| x as f32 + 0.5);
         let mut scene = Scene::new(WIDTH as f32, HEIGHT as f32, [30, 70, 160]);

@@ -110,6 +110,11 @@ impl Env for TicTacToe {
         maps.into_iter().map(|map| symmetry([3, 3], map, |[y, x]| 3 * y + x)).collect()
     }
 
+    /// A move.
+    fn rate() -> f32 {
+        1.0
+    }
+
     /// The first player's crosses and the second one's rings.
     fn draw(&self) -> Scene {
         const PAPER: [u8; 3] = [250, 248, 240];

@@ -68,6 +68,11 @@ impl Env for CartPole {
         to.floats.iter_mut().zip(self.state).for_each(|(to, x)| *to = x as f32);
     }
 
+    /// As fast as it is: a step is 0.02 s.
+    fn rate() -> f32 {
+        50.0
+    }
+
     fn draw(&self) -> Scene {
         let mut scene = Scene::new(4.8, 2.0, [255, 255, 255]);
         let [x, _, angle, _] = self.state.map(|x| x as f32);

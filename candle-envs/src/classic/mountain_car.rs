@@ -55,6 +55,11 @@ impl Env for MountainCar {
         to.floats.iter_mut().zip(self.state).for_each(|(to, x)| *to = x as f32);
     }
 
+    /// That of Gymnasium's picture.
+    fn rate() -> f32 {
+        30.0
+    }
+
     fn draw(&self) -> Scene {
         let mut scene = Scene::new(1.8, 1.2, [255, 255, 255]);
         let place = |x: f32| [x + 1.2, 1.1 - (0.45 * (3.0 * x).sin() + 0.55)];

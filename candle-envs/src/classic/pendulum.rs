@@ -64,6 +64,11 @@ impl Env for Pendulum {
         to.floats.iter_mut().zip([cos, sin, speed]).for_each(|(to, x)| *to = x as f32);
     }
 
+    /// As fast as it is: a step is 0.05 s.
+    fn rate() -> f32 {
+        20.0
+    }
+
     fn draw(&self) -> Scene {
         let mut scene = Scene::new(4.4, 4.4, [255, 255, 255]);
         let angle = self.state[0] as f32;

@@ -83,6 +83,11 @@ impl<G: Game> Env for MinAtar<G> {
         self.game.show(&mut Grid::empty(to.floats, G::COLORS.len()));
     }
 
+    /// Slow enough for people to play.
+    fn rate() -> f32 {
+        10.0
+    }
+
     fn draw(&self) -> Scene {
         let channels = G::COLORS.len();
         let mut cells = vec![0.0; SIDE as usize * SIDE as usize * channels];

@@ -1,7 +1,7 @@
 //! The duel beside the fight that it is made of.
 
-use candle_envs::duel::{Duel, bots, policy, score};
-use candle_envs::{Action, Env, EnvError, Pcg64, View};
+use candle_envs::duel::{Duel, Versus, bots, policy, score};
+use candle_envs::{Action, Actions, Env, EnvError, Pcg64, VectorEnv, View};
 use candle_models::policy::actions;
 use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
 use candle_models::policy::simulation::{Bot, Fight, Keys, Punish, Script, chances, simulate};
@@ -34,6 +34,45 @@ fn two_scripts_play_the_recorded_game() {
             assert_eq!(duel.fight().players(), game.frames[t].players, "frame {t}");
         }
     }
+}
+
+/// The same game with both scripts outside: each lane shows what its player sees, and gets what the other one loses.
+#[test]
+fn two_who_are_told_what_to_do_fight_the_same_fight() {
+    let (mut fight, mut scripts) = (Versus::default(), [0, 1].map(|player| Script::new(chances(9, player))));
+    let mut duels = [0, 1].map(|player| Duel::<Script>::new(player, 9));
+    fight.reset(0).unwrap();
+    let mut totals = [0.0; 2];
+    while !fight.frame().terminated[0] {
+        let mut classes = Vec::new();
+        for (player, (duel, script)) in duels.iter_mut().zip(&mut scripts).enumerate() {
+            let (floats, ids) = seen(duel);
+            assert_eq!(fight.frame().floats[player * WIDTH..][..WIDTH], floats, "player {player}");
+            assert_eq!(fight.frame().ids[player * IDS..][..IDS], ids, "player {player}");
+            let [own, other] = duel.fighters();
+            let chosen = actions::Action::from_controller(&script.decide(duel.fight().frame() + 1, &own, &other));
+            duel.play(chosen.to_controller());
+            classes.extend(chosen.to_ids());
+        }
+        let frame = fight.step(&Actions::classes(classes)).unwrap();
+        let [one, two] = [0, 1].map(|player| f64::from(frame.rewards[player]));
+        assert!((one + two).abs() < 1e-6 && !frame.ignored[0] && !frame.first[1]);
+        totals = [totals[0] + one, totals[1] + two];
+    }
+    let episodes = fight.frame().episodes.clone();
+    assert!(episodes.len() == 2 && episodes[0].terminated && (episodes[1].reward - totals[1]).abs() < 1e-3, "{episodes:?}");
+
+    // What was kept goes on as the original does: both begin anew.
+    let mut other = Versus::default();
+    other.restore(&fight.save().unwrap()).unwrap();
+    let still = Actions::classes(actions::Action::default().to_ids().repeat(2));
+    for _ in 0..2 {
+        let (found, expected) = (other.step(&still).unwrap(), fight.step(&still).unwrap());
+        assert_eq!((found, expected.first[0]), (expected, expected.ignored[0]));
+    }
+    assert_eq!(fight.step(&Actions::classes(vec![9; 26])).unwrap_err().to_string().split(':').next(), Some("duel, environment 0"));
+    assert!(matches!(fight.step(&Actions::classes(vec![0; 13])), Err(EnvError::Shape { expected: 26, found: 13, .. })));
+    assert!(matches!(fight.restore(b"[]"), Err(EnvError::Saved { .. })));
 }
 
 /// Random actions: whoever looks at the fighters alone counts the same reward.

@@ -18,6 +18,7 @@ mod arguments;
 mod family;
 mod launch;
 mod resume;
+mod watch;
 
 pub use arguments::{RunArguments, command_line};
 pub(crate) use arguments::{bundle_of, model_in};
@@ -47,6 +48,8 @@ enum General {
     Resume(ResumeArguments),
     /// Makes a model bundle of a checkpoint of a run, whether it goes on, was stopped or was killed.
     Export(ExportArguments),
+    /// Shows an environment in the terminal, with a model that acts in it or without; plays board games with you; writes a GIF or an SVG; serves a page.
+    Watch(watch::Arguments),
 }
 
 #[derive(Debug, Args)]
@@ -141,6 +144,8 @@ pub fn command(registry: &Registry<dyn TrainFamily>) -> Command {
     let command = General::augment_subcommands(command.subcommands(registry.iter().flat_map(of)));
     let command = command.about("Trains the models of candle-models").subcommand_required(true).arg_required_else_help(true);
     let example = trainings(registry).next().map_or("NAME", |training| training.name());
+    let environments = candle_envs::shipped().iter().map(candle_envs::Entry::name).collect::<Vec<_>>().join(", ");
+    let command = command.mut_subcommand("watch", |watch| watch.mut_arg("env", |env| env.help(format!("The environment: {environments}"))));
     command.mut_subcommand("launch", |launch| {
         launch.mut_arg("command", |ranks| ranks.help(format!("What every rank runs, as in `{example} --out run`")))
     })
@@ -176,6 +181,7 @@ fn answer(registry: &Registry<dyn TrainFamily>, name: &str, options: &ArgMatches
             println!("{}", out.display());
             Ok(())
         }
+        General::Watch(asked) => asked.run(registry),
         General::Report(ReportArguments { directory }) => {
             println!("{}", report::write(&directory)?.display());
             Ok(())

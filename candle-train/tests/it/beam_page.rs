@@ -58,7 +58,7 @@ fn row(page: &str, heading: &str, name: &str) -> Vec<String> {
 }
 
 /// Every element is closed in its turn, every attribute quoted; gives the number of elements.
-fn well_formed(svg: &str) -> usize {
+pub fn well_formed(svg: &str) -> usize {
     let (mut open, mut found, mut rest) = (Vec::new(), 0, svg);
     while let Some(start) = rest.find('<') {
         assert!(!rest[..start].contains('>'), "a stray bracket in {}", &rest[..start]);

@@ -119,15 +119,20 @@ fn commands_have_names_of_their_own_and_what_is_trained_can_be_loaded() {
             let own = family.commands().into_iter().map(|command| command.get_name().to_owned());
             own.chain(family.trainings().iter().map(|training| training.name().to_owned())).collect::<Vec<_>>()
         })
-        .chain(["launch", "report", "resume", "export", "help"].map(str::to_owned))
+        .chain(["launch", "report", "resume", "export", "watch", "help"].map(str::to_owned))
         .collect();
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len(), "{names:?}");
     let loaded: Vec<&str> = candle_models::families::shipped().iter().map(|family| family.name()).collect();
     assert!(registry.iter().all(|family| loaded.contains(&family.name())), "{loaded:?}");
 }
 
+const PAGE_RULES: &str = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
+                          script-src 'unsafe-inline'; connect-src 'self'; img-src data:\">";
+
 /// Where the names of families may stand outside their folders, and why.
-const ELSEWHERE: [(&str, &str); 1] = [
+const ELSEWHERE: [(&str, &str); 2] = [
+    // What the web calls its rules for a page.
+    ("command/watch/web.html", PAGE_RULES),
     // The public paths from before there were families.
     ("lib.rs", "pub use families::{agent, beam, muzero, policy};"),
 ];

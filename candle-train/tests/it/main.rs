@@ -34,6 +34,7 @@ mod recovery;
 mod resume;
 mod teachers;
 mod tensorboard;
+mod watch;
 
 use candle_core::{Device, Tensor};
 use games::{SETS, replays};

@@ -5,13 +5,15 @@ use super::replay::{End, Horizon, Position, Replay, Rest};
 use crate::episodes::{SEEDS, environments, failed, one_each};
 use crate::parallel::Communicator;
 use candle_envs::board::{Board, Player};
-use candle_envs::{Actions, Entry, EnvError, Episode, Frame, Input, VectorEnv, View, any_legal};
-use candle_models::Result;
+use candle_envs::{Actions, Entry, EnvError, Episode, Frame, Input, Spec, VectorEnv, View, any_legal};
+use candle_models::agent::Observation;
 use candle_models::engine::Placement;
 use candle_models::muzero::{MuZero, MuZeroConfig};
 use candle_models::nn::Params;
 use candle_models::random::Random;
-use candle_models::search::{Noise, Planner, PlannerOptions};
+use candle_models::search::{Noise, Plan, Planner, PlannerOptions};
+use candle_models::signature::TensorSpec;
+use candle_models::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,12 +29,31 @@ pub fn planner(config: &MuZeroConfig, parameters: &Params, games: usize, (search
 }
 
 /// What environments show, floats alone.
-struct Inputs(Vec<Input>);
+struct Inputs {
+    inputs: Vec<Input>,
+    /// Floats of an observation, and classes of an action.
+    widths: [usize; 2],
+}
 
 impl Inputs {
+    fn new(spec: &Spec) -> Self {
+        Self { inputs: spec.inputs(), widths: [spec.floats(), spec.classes()] }
+    }
+
+    /// What a frame says of a lane: what is seen, and what can be done.
+    fn of<'a>(&self, frame: &'a Frame, lane: usize) -> (&'a [f32], &'a [bool]) {
+        let [floats, classes] = self.widths;
+        (&frame.floats[lane * floats..][..floats], &frame.legal[lane * classes..][..classes])
+    }
+
+    /// Shows each game its lane of a frame.
+    fn show_all(&self, planner: &mut Planner, frame: &Frame) -> Result<()> {
+        (0..frame.players.len()).try_for_each(|lane| self.show(planner, lane, self.of(frame, lane)))
+    }
+
     /// Shows a game what is seen and what can be done; where nothing can be done the game is over and everything may be searched.
     fn show(&self, planner: &mut Planner, game: usize, (floats, legal): (&[f32], &[bool])) -> Result<()> {
-        for Input { spec, columns, .. } in &self.0 {
+        for Input { spec, columns, .. } in &self.inputs {
             planner.floats_mut(&spec.name, game)?.copy_from_slice(&floats[columns.clone()]);
         }
         let nothing = !legal.contains(&true);
@@ -55,12 +76,12 @@ impl Playing {
     /// If there are none, or one of them fails.
     pub fn new(entry: &Entry, lanes: &Range<usize>, seed: u64) -> Result<Self> {
         let envs = environments(entry, lanes, seed)?;
-        Ok(Self { inputs: Inputs(envs.spec().inputs()), envs })
+        Ok(Self { inputs: Inputs::new(envs.spec()), envs })
     }
 
     /// What they show, with its places.
     pub fn inputs(&self) -> impl Iterator<Item = &Input> {
-        self.inputs.0.iter()
+        self.inputs.inputs.iter()
     }
 
     /// One step of each, with the actions that a search chooses unless `other` knows one; what it found goes to `found`.
@@ -71,19 +92,15 @@ impl Playing {
         other: impl Fn(&Frame, usize) -> Option<u32>,
         mut found: impl FnMut(&Frame, usize, Seen),
     ) -> Result<&Frame> {
-        let (lanes, floats, classes) = (self.envs.lanes(), self.envs.spec().floats(), self.envs.spec().classes());
-        let frame = self.envs.frame().clone();
-        for lane in 0..lanes {
-            let seen = (&frame.floats[lane * floats..][..floats], &frame.legal[lane * classes..][..classes]);
-            self.inputs.show(planner, lane, seen)?;
-        }
+        let (lanes, frame) = (self.envs.lanes(), self.envs.frame().clone());
+        self.inputs.show_all(planner, &frame)?;
         let plan = planner.plan(noise)?;
         let others: Vec<Option<u32>> = (0..lanes).map(|lane| other(&frame, lane)).collect();
         let actions = others.iter().enumerate().map(|(lane, other)| other.unwrap_or_else(|| plan.action(lane)));
         let actions = Actions::classes(actions.collect());
         self.envs.step(&actions).map_err(failed)?;
         let after = self.envs.frame();
-        for lane in 0..lanes {
+        for (lane, other) in others.into_iter().enumerate() {
             let end = match (after.ignored[lane], after.terminated[lane], after.truncated[lane]) {
                 (true, ..) => End::After,
                 (_, true, _) => End::Terminated,
@@ -93,7 +110,7 @@ impl Playing {
             let rest = Rest {
                 value: plan.value(lane),
                 action: actions.classes[lane],
-                drawn: others[lane].is_some(),
+                drawn: other.is_some(),
                 reward: after.rewards[lane],
                 player: frame.players[lane],
                 end,
@@ -114,7 +131,7 @@ impl Playing {
         (replay, horizon): (&mut Replay, &Horizon),
         (steps, first_lane, share, random): (usize, usize, f64, Random),
     ) -> Result<Vec<Episode>> {
-        let (lanes, floats, classes) = (self.envs.lanes(), self.envs.spec().floats(), self.envs.spec().classes());
+        let (lanes, [floats, classes]) = (self.envs.lanes(), self.inputs.widths);
         let mut ended = Vec::new();
         for t in 0..steps {
             let rows: Vec<Random> = (0..lanes).map(|lane| random.at(t as u64).at((first_lane + lane) as u64)).collect();
@@ -193,7 +210,7 @@ pub fn evaluate(
     })
 }
 
-/// A player of board games that plans every move, without noise, many games at once.
+/// A player that plans every move, without noise, many games at once: of board games, or of whatever environment.
 pub struct Planned {
     planner: Planner,
     inputs: Inputs,
@@ -206,7 +223,36 @@ impl Planned {
     /// # Errors
     /// As [`planner`].
     pub fn new<B: Board>(config: &MuZeroConfig, parameters: &Params, games: usize, of_play: (Search, usize)) -> Result<Self> {
-        Ok(Self { planner: planner(config, parameters, games, of_play)?, inputs: Inputs(B::spec().inputs()), games })
+        Self::of(&B::spec(), config, parameters, games, of_play)
+    }
+
+    /// The same in environments of that description.
+    ///
+    /// # Errors
+    /// As [`planner`], or if the networks see or do something else.
+    pub fn of(spec: &Spec, config: &MuZeroConfig, parameters: &Params, games: usize, of_play: (Search, usize)) -> Result<Self> {
+        let (inputs, seen) = (Inputs::new(spec), config.observation.iter().map(Observation::spec));
+        let shape = |spec: TensorSpec| (spec.name.clone(), spec.width());
+        let (seen, shown): (Vec<_>, Vec<_>) =
+            (seen.map(shape).collect(), inputs.inputs.iter().map(|input| shape(input.spec.clone())).collect());
+        let of_env = |what| format!("{what}, as {} has", spec.name);
+        if seen != shown {
+            return Err(Error::config("observation", format!("expected {}, found {seen:?}", of_env(format!("{shown:?}")))));
+        }
+        if (spec.columns(), spec.classes(), spec.players) != (1, config.actions, config.players) {
+            let expected = of_env(format!("{} actions and {} to play", spec.classes(), spec.players));
+            return Err(Error::config("actions", format!("expected {expected}, found {} and {}", config.actions, config.players)));
+        }
+        Ok(Self { planner: planner(config, parameters, games, of_play)?, inputs, games })
+    }
+
+    /// What it plans in each lane of a frame, of as many as it plans at once.
+    ///
+    /// # Errors
+    /// If there are more lanes, or a network fails.
+    pub fn look(&mut self, frame: &Frame) -> Result<Plan<'_>> {
+        self.inputs.show_all(&mut self.planner, frame)?;
+        self.planner.plan(Noise::None)
     }
 
     fn plan<B: Board>(&mut self, boards: &[B]) -> Result<Vec<u32>> {

@@ -7,6 +7,7 @@ use candle_models::random::{Random, categorical};
 use candle_models::signature::TensorSpec;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 /// What is known of the environments of a run.
@@ -37,18 +38,44 @@ impl Game {
         Self { spec, inputs, widths, neutral, bounds }
     }
 
-    /// Refuses a network that wants an input that the environments do not show.
+    /// Refuses a network that wants an input that the environments do not show, or more or less of one.
     ///
     /// # Errors
     /// If it does.
     pub fn check(&self, model: &dyn Model) -> Result<()> {
-        let shown = |spec: &TensorSpec| self.inputs.iter().any(|input| input.spec.name == spec.name);
-        match model.signature().inputs.iter().find(|spec| spec.is_required() && !shown(spec)) {
-            Some(spec) => {
+        for spec in &model.signature().inputs {
+            let shown = self.inputs.iter().find(|input| input.spec.name == spec.name);
+            if spec.is_required() && shown.is_none() {
                 let names = self.inputs.iter().map(|input| input.spec.name.as_str()).collect::<Vec<_>>().join(", ");
-                Err(Error::tensor(&spec.name, format!("one of what {} shows: {names}", self.spec.name), "a network that reads it"))
+                return Err(Error::tensor(&spec.name, format!("one of what {} shows: {names}", self.spec.name), "a network that reads it"));
             }
-            None => Ok(()),
+            self.fits(spec, shown.map(|input| input.columns.len()))?;
+        }
+        Ok(())
+    }
+
+    /// Also refuses a network whose action is not that of the environments.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), or if it is not.
+    pub fn check_actor(&self, model: &dyn Model) -> Result<()> {
+        self.check(model)?;
+        let [columns, numbers] = self.action();
+        let signature = model.signature();
+        let drawn = signature.inputs.iter().find(|spec| spec.name == "uniform");
+        let action = signature.outputs.iter().find(|spec| spec.name == "action");
+        drawn.map_or(Ok(()), |spec| self.fits(spec, Some(columns + numbers)))?;
+        action.map_or(Ok(()), |spec| self.fits(spec, Some(columns)))
+    }
+
+    fn fits(&self, spec: &TensorSpec, width: Option<usize>) -> Result<()> {
+        match width {
+            Some(width) if width != spec.width() => Err(Error::tensor(
+                &spec.name,
+                format!("{width} values as {} has", self.spec.name),
+                format!("a network of {}", spec.width()),
+            )),
+            _ => Ok(()),
         }
     }
 
@@ -139,8 +166,8 @@ impl Choice {
 }
 
 /// An actor in its environments: sees, chooses, remembers its last actions.
-pub struct Acting<'a> {
-    game: &'a Game,
+pub struct Acting<G> {
+    game: G,
     player: Player,
     /// Classes of the last actions `[lanes, columns]`.
     last: Vec<u32>,
@@ -158,10 +185,10 @@ pub struct Chosen {
     pub distributions: [Vec<f32>; 2],
 }
 
-impl<'a> Acting<'a> {
+impl<G: Borrow<Game>> Acting<G> {
     /// An actor that has just seen the actions `last`, `[lanes, columns]`; without them it begins.
-    pub fn new(game: &'a Game, player: Player, lanes: usize, last: Option<Vec<u32>>) -> Self {
-        let last = last.unwrap_or_else(|| game.neutral.repeat(lanes));
+    pub fn new(game: G, player: Player, lanes: usize, last: Option<Vec<u32>>) -> Self {
+        let last = last.unwrap_or_else(|| game.borrow().neutral.repeat(lanes));
         Self { game, player, last, drawn: Vec::new() }
     }
 
@@ -175,9 +202,10 @@ impl<'a> Acting<'a> {
 
     /// The classes of the last actions, those of a lane that begins anew neutral.
     pub fn last(&mut self, frame: &Frame) -> &[u32] {
-        let columns = self.game.neutral.len();
+        let neutral = &self.game.borrow().neutral;
+        let columns = neutral.len();
         for (lane, _) in frame.first.iter().enumerate().filter(|(_, first)| **first) {
-            self.last[lane * columns..][..columns].copy_from_slice(&self.game.neutral);
+            self.last[lane * columns..][..columns].copy_from_slice(neutral);
         }
         &self.last
     }
@@ -188,7 +216,7 @@ impl<'a> Acting<'a> {
     /// If a class cannot be chosen and the network's heads do not know, or it cannot be run.
     pub fn choose(&mut self, frame: &Frame, choice: Choice, random: impl Fn(usize) -> Random) -> Result<Chosen> {
         self.last(frame);
-        let (game, lanes) = (self.game, frame.players.len());
+        let (game, lanes) = (self.game.borrow(), frame.players.len());
         self.player.see(game, frame, &self.last)?;
         let ([columns, numbers], [_, _, classes]) = (game.action(), game.widths);
         self.drawn.resize(columns + numbers, -1.0);

@@ -123,7 +123,7 @@ impl Plan {
         };
         let description = Params::description();
         // What is wrong with the networks is said now.
-        Game::new(spec.clone()).check(&*(actor.build)(&description)?)?;
+        Game::new(spec.clone()).check_actor(&*(actor.build)(&description)?)?;
         Agent::parameters(&critic(&config, &spec))?;
         let summary = Summary::new(&description.specs());
         Ok(Self { config, entry, actor, summary, with, command })
