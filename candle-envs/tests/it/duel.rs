@@ -1,7 +1,7 @@
 //! The duel beside the fight that it is made of.
 
 use candle_envs::duel::{Duel, Versus, bots, policy, score};
-use candle_envs::{Action, Actions, Env, EnvError, Pcg64, VectorEnv, View};
+use candle_envs::{Action, Actions, Env, EnvError, Pcg64, Resumable, VectorEnv, View};
 use candle_models::policy::actions;
 use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
 use candle_models::policy::simulation::{Bot, Fight, Keys, Punish, Script, chances, simulate};

@@ -73,7 +73,7 @@ fn every_environment_is_drawn_in_the_terminal() {
         let scene = {
             let mut envs = entry.make(1, Autoreset::NextStep).unwrap();
             envs.reset(1).unwrap();
-            envs.draw(0)
+            envs.draw(0).unwrap()
         };
         let widths: Vec<usize> = lines[..height].iter().map(|line| line.chars().count()).collect();
         assert!(widths.iter().all(|width| *width == widths[0] && *width <= 80) && height <= 21, "{name}: {widths:?}");
