@@ -2,11 +2,13 @@
 
 use crate::{Pcg64, Result, Scene, VectorEnv};
 use candle_models::agent::{Component, Observation};
+use candle_models::search::Rules;
 use candle_models::signature::TensorSpec;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Steps in a second (Hz) at which people watch what says nothing else.
 pub(crate) const RATE: f32 = 15.0;
@@ -155,6 +157,11 @@ pub trait Env: Clone + Default + Send + Sync + Serialize + DeserializeOwned + 's
     /// Ways to look at it that change nothing but the order of floats and classes: what is learnt of a game holds for all of them.
     fn symmetries() -> Vec<Symmetry> {
         Vec::new()
+    }
+
+    /// The rules, where a search can go by them: of a game without chance whose one input of floats says where it stands.
+    fn rules() -> Option<Arc<dyn Rules>> {
+        None
     }
 
     /// What it looks like now.

@@ -4,7 +4,9 @@ use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, Symmetry, V
 use candle_models::agent::Component;
 use candle_models::ops::gaussian::Gaussian;
 use candle_models::random::Random;
+use candle_models::search::Rules;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Environments below which one thread steps them all: what another thread costs is some microseconds.
 const SERIAL: usize = 256;
@@ -142,6 +144,11 @@ pub trait VectorEnv: Send {
     /// [`Env::symmetries`] of their kind.
     fn symmetries(&self) -> Vec<Symmetry> {
         Vec::new()
+    }
+
+    /// [`Env::rules`] of their kind.
+    fn rules(&self) -> Option<Arc<dyn Rules>> {
+        None
     }
 
     /// How many there are.
@@ -286,6 +293,10 @@ impl<E: Env> VectorEnv for Vector<E> {
 
     fn symmetries(&self) -> Vec<Symmetry> {
         E::symmetries()
+    }
+
+    fn rules(&self) -> Option<Arc<dyn Rules>> {
+        E::rules()
     }
 
     fn lanes(&self) -> usize {

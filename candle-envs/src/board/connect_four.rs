@@ -3,10 +3,12 @@
 //! Both players' stones are bits of a word, seven for each column from the left and from the bottom upwards. The seventh of a column is
 //! never set, so that no line runs over the edge of the board into the next column.
 
-use super::{Board, bits, mask_of, spec, symmetry};
+use super::{Board, RulesOf, bits, mask_of, spec, symmetry};
 use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, Symmetry, View};
+use candle_models::search::Rules;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
+use std::sync::Arc;
 
 const HEIGHT: u32 = 6;
 const WIDTH: u32 = 7;
@@ -99,6 +101,15 @@ impl Board for ConnectFour {
         let won = won(self.other);
         Step { reward: f64::from(won), terminated: won || self.mover | self.other == SQUARES, truncated: false }
     }
+
+    fn showing(floats: &[f32]) -> Self {
+        let shows = |square: &u32, plane: usize| {
+            let [row, column] = place(*square);
+            floats[(row * WIDTH + column) as usize * 2 + plane] > 0.0
+        };
+        let stones = |plane: usize| bits(SQUARES).filter(|square| shows(square, plane)).fold(0, |all, square| all | 1 << square);
+        Self { mover: stones(0), other: stones(1), ..Self::default() }
+    }
 }
 
 impl Env for ConnectFour {
@@ -120,6 +131,10 @@ impl Env for ConnectFour {
         };
         self.allows(class).map_err(|reason| EnvError::illegal(class, reason))?;
         Ok(self.play(class))
+    }
+
+    fn rules() -> Option<Arc<dyn Rules>> {
+        Some(Arc::new(RulesOf::<Self>::default()))
     }
 
     fn observe(&self, to: View) {

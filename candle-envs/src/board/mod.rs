@@ -14,6 +14,7 @@ mod connect_four;
 mod exhaustive;
 mod games;
 mod player;
+mod rules;
 #[cfg(feature = "solver")]
 mod solver;
 mod tictactoe;
@@ -23,6 +24,7 @@ pub use connect_four::ConnectFour;
 pub use exhaustive::{Perfect, Replies, move_value, reply_tree, value};
 pub use games::{Score, play_games};
 pub use player::{Player, RandomPlayer};
+pub use rules::RulesOf;
 #[cfg(feature = "solver")]
 pub use solver::{Solver, TestSet};
 pub use tictactoe::TicTacToe;
@@ -46,6 +48,9 @@ pub trait Board: Env {
     /// Makes one of the legal [`moves`](Self::moves). [`Env::step`] checks that it is one, this does not: after another the position is
     /// none of the game's.
     fn play(&mut self, class: u32) -> Step;
+
+    /// The position that shows this: what [`Env::observe`] writes.
+    fn showing(floats: &[f32]) -> Self;
 }
 
 /// A board with a plane for the stones of the one to move and one for the other's, and that many moves.

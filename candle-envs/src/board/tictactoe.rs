@@ -1,8 +1,10 @@
 //! Tic-tac-toe: three stones in a line win. With the best play of both it is a draw.
 
-use super::{Board, bits, mask_of, spec, symmetry};
+use super::{Board, RulesOf, bits, mask_of, spec, symmetry};
 use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, Symmetry, View};
+use candle_models::search::Rules;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// All nine squares.
 const SQUARES: u16 = 0b111_111_111;
@@ -50,6 +52,11 @@ impl Board for TicTacToe {
         let won = won(self.other);
         Step { reward: f64::from(won), terminated: won || self.mover | self.other == SQUARES, truncated: false }
     }
+
+    fn showing(floats: &[f32]) -> Self {
+        let stones = |plane: usize| (0..9).filter(|square| floats[square * 2 + plane] > 0.0).fold(0, |all, square| all | 1 << square);
+        Self { mover: stones(0), other: stones(1), ..Self::default() }
+    }
 }
 
 impl Env for TicTacToe {
@@ -76,6 +83,10 @@ impl Env for TicTacToe {
             _ => return Ok(self.play(class)),
         };
         Err(EnvError::illegal(class, reason))
+    }
+
+    fn rules() -> Option<Arc<dyn Rules>> {
+        Some(Arc::new(RulesOf::<Self>::default()))
     }
 
     fn observe(&self, to: View) {

@@ -96,6 +96,39 @@ fn symmetries_change_nothing_of_a_game() {
     assert_eq!(kinds, 2);
 }
 
+/// What rules say of a move is what a step shows, to the end of many games; what cannot be done ends the search there.
+#[test]
+fn rules_are_those_of_the_steps() {
+    let mut kinds = 0;
+    for entry in shipped().iter() {
+        let mut envs = entry.make(1, Autoreset::NextStep).unwrap();
+        let Some(rules) = envs.rules() else { continue };
+        kinds += 1;
+        let spec = envs.spec().clone();
+        let (mut next, mut legal) = (vec![0.0; spec.floats()], vec![false; spec.classes()]);
+        envs.reset(1).unwrap();
+        for t in 0..2000 {
+            let before = envs.frame().clone();
+            let actions = Actions::random(&spec, &before, Random::new(9).at(t));
+            let over = before.terminated[0];
+            if let Some(class) = before.legal.iter().position(|legal| !legal || over) {
+                let outcome = rules.play(&before.floats, class as u32, &mut next, &mut legal);
+                assert_eq!((&next, outcome.reward, outcome.over), (&before.floats, 0.0, true), "{}", spec.name);
+                assert!(!legal.contains(&true));
+            }
+            envs.step(&actions).unwrap();
+            let after = envs.frame();
+            if over {
+                continue;
+            }
+            let outcome = rules.play(&before.floats, actions.classes[0], &mut next, &mut legal);
+            assert_eq!((&next, &legal), (&after.floats, &after.legal), "{} step {t}", spec.name);
+            assert_eq!((outcome.reward, outcome.over), (after.rewards[0], after.terminated[0]), "{} step {t}", spec.name);
+        }
+    }
+    assert_eq!(kinds, 2);
+}
+
 /// A game of `length` steps in which everything is known before.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Count {

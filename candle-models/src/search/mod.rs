@@ -35,6 +35,7 @@ mod inspect;
 mod method;
 mod noise;
 mod planner;
+mod rules;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -44,6 +45,7 @@ pub use inspect::Branch;
 pub use method::{Gumbel, Method, Puct, Settings};
 pub use noise::Noise;
 pub use planner::{Plan, Planner, PlannerOptions};
+pub use rules::{Outcome, Rules};
 
 use crate::{Error, Result};
 use method::sequential_halving;

@@ -1,5 +1,6 @@
-//! A session that plans: two networks, run by the engine, and a search between them.
+//! A session that plans: two networks, or one and the rules, run by the engine, and a search between them.
 
+use super::rules::{ByRules, Rules};
 use super::{Branch, Dynamics, Expansion, Noise, Roots, Search, Settings, Sizes};
 use crate::device::DeviceChoice;
 use crate::engine::{Model, Placement, Runner};
@@ -30,7 +31,7 @@ pub struct PlannerOptions {
 /// Plans with two networks.
 ///
 /// - `initial` reads an observation and gives `embedding` `[E]`, `logits` `[A]` and `value` `[1]`. It may carry a state from move to move.
-/// - `recurrent` reads `embedding` `[E]` and the indices `action` `[1]`, and gives `embedding` `[E]`, `reward` `[1]`, `logits` `[A]` and
+/// - `recurrent`, for [`new`](Self::new), reads `embedding` `[E]` and the indices `action` `[1]`, and gives `embedding` `[E]`, `reward` `[1]`, `logits` `[A]` and
 ///   `value` `[1]`: rewards and values as numbers, whatever they were learnt as.
 ///
 /// ```
@@ -113,7 +114,7 @@ pub struct Planner {
 struct Lane {
     initial: Runner,
     outputs: Outputs,
-    recurrent: Recurrent,
+    ahead: Ahead,
     search: Search,
     /// Games that begin anew with the next plan.
     resets: Vec<bool>,
@@ -121,6 +122,21 @@ struct Lane {
     logits: Vec<f32>,
     values: Vec<f32>,
     embeddings: Vec<f32>,
+}
+
+/// What says what comes of an action.
+enum Ahead {
+    Learnt(Recurrent),
+    Known(ByRules),
+}
+
+impl Dynamics for Ahead {
+    fn expand(&mut self, expansion: &mut Expansion) -> Result<()> {
+        match self {
+            Self::Learnt(recurrent) => recurrent.expand(expansion),
+            Self::Known(rules) => rules.expand(expansion),
+        }
+    }
 }
 
 /// The network of the dynamics, at its place.
@@ -136,14 +152,14 @@ struct Recurrent {
 }
 
 /// Where outputs lie among all of a row.
-struct Outputs {
+pub(super) struct Outputs {
     embedding: Range<usize>,
-    logits: Range<usize>,
-    value: usize,
+    pub(super) logits: Range<usize>,
+    pub(super) value: usize,
 }
 
 impl Outputs {
-    fn of(runner: &Runner) -> Result<Self> {
+    pub(super) fn of(runner: &Runner) -> Result<Self> {
         let place = |name| runner.output_place(name, DType::F32);
         Ok(Self { embedding: place("embedding")?, logits: place("logits")?, value: place("value")?.start })
     }
@@ -156,6 +172,39 @@ impl Planner {
     /// If an option is out of range, or the networks do not fit the description or each other; what it takes to make a
     /// [`Runner`] of each.
     pub fn new(initial: Arc<dyn Model>, recurrent: Arc<dyn Model>, options: &PlannerOptions) -> Result<Self> {
+        let discount = options.discount;
+        let sizes = check(initial.signature(), recurrent.signature())?;
+        Self::with(&initial, sizes, options, |rows, place| {
+            let runner = Runner::on(recurrent.clone(), (rows, 1), place)?;
+            Ok(Ahead::Learnt(Recurrent {
+                embedding: runner.input_place("embedding", DType::F32)?,
+                action: runner.input_place("action", DType::U32)?.start,
+                outputs: Outputs::of(&runner)?,
+                reward: runner.output_place("reward", DType::F32)?.start,
+                discount,
+                resets: vec![false; rows],
+                runner,
+            }))
+        })
+    }
+
+    /// Prepares one network for all games, which reads what a game of those rules shows as its only input, and remembers nothing.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), or if the network reads something else.
+    pub fn by_rules(initial: Arc<dyn Model>, rules: &Arc<dyn Rules>, options: &PlannerOptions) -> Result<Self> {
+        let sizes = (actions(initial.signature())?, sole(initial.signature())?.width());
+        Self::with(&initial, sizes, options, |rows, place| {
+            Ok(Ahead::Known(ByRules::new(&initial, rules, (rows, place), options.discount)?))
+        })
+    }
+
+    fn with(
+        initial: &Arc<dyn Model>,
+        (actions, embedding): (usize, usize),
+        options: &PlannerOptions,
+        ahead: impl Fn(usize, &Placement) -> Result<Ahead>,
+    ) -> Result<Self> {
         let PlannerOptions { batch, search, discount, place } = *options;
         search.validate()?;
         if batch == 0 {
@@ -164,27 +213,16 @@ impl Planner {
         if !discount.is_finite() {
             return Err(Error::config("discount", format!("expected a finite number, found {discount}")));
         }
-        let (actions, embedding) = check(initial.signature(), recurrent.signature())?;
         let most = if place.device == DeviceChoice::Cpu { place.threads } else { 1 };
         let rows_each = batch.div_ceil(most.min(batch.div_ceil(ROWS_OF_A_THREAD)).max(1));
         let place = if rows_each < batch { Placement { threads: 1, ..place } } else { place };
         let lane = |first: usize| {
             let rows = rows_each.min(batch - first);
-            let runner = Runner::on(recurrent.clone(), (rows, 1), &place)?;
-            let recurrent = Recurrent {
-                embedding: runner.input_place("embedding", DType::F32)?,
-                action: runner.input_place("action", DType::U32)?.start,
-                outputs: Outputs::of(&runner)?,
-                reward: runner.output_place("reward", DType::F32)?.start,
-                discount,
-                resets: vec![false; rows],
-                runner,
-            };
             let initial = Runner::on(initial.clone(), (rows, 1), &place)?;
             Ok(Lane {
                 outputs: Outputs::of(&initial)?,
                 initial,
-                recurrent,
+                ahead: ahead(rows, &place)?,
                 search: Search::new(Sizes { batch: rows, simulations: search.simulations, actions, embedding })?.counting_from(first),
                 resets: vec![true; rows],
                 legal: vec![true; rows * actions],
@@ -266,16 +304,20 @@ impl Lane {
     fn plan(&mut self, settings: &Settings, noise: Noise) -> Result<()> {
         self.initial.step(&self.resets)?;
         self.resets.fill(false);
-        let (actions, width) = (self.outputs.logits.len(), self.outputs.embedding.len());
+        let (actions, width) = (self.outputs.logits.len(), self.search.sizes().embedding);
         for row in 0..self.resets.len() {
             let found = self.initial.outputs(row);
             self.logits[row * actions..][..actions].copy_from_slice(&found[self.outputs.logits.clone()]);
-            self.embeddings[row * width..][..width].copy_from_slice(&found[self.outputs.embedding.clone()]);
             self.values[row] = found[self.outputs.value];
+            let embedding = match &self.ahead {
+                Ahead::Learnt(_) => &found[self.outputs.embedding.clone()],
+                Ahead::Known(rules) => &self.initial.inputs_mut(row).0[rules.seen.clone()],
+            };
+            self.embeddings[row * width..][..width].copy_from_slice(embedding);
         }
         let Self { logits, values, embeddings, legal, .. } = self;
         let roots = Roots { logits, values, embeddings, legal };
-        self.search.run(&roots, settings, noise, &mut self.recurrent).map(|_| ())
+        self.search.run(&roots, settings, noise, &mut self.ahead).map(|_| ())
     }
 }
 
@@ -296,6 +338,30 @@ impl Dynamics for Recurrent {
             (e.rewards[row], e.values[row]) = (found[self.reward], found[self.outputs.value]);
         }
         Ok(())
+    }
+}
+
+/// The actions of an initial network.
+fn actions(initial: &Signature) -> Result<usize> {
+    let width = |name: &str| {
+        let found = initial.outputs.iter().find(|spec| spec.name == name && spec.dtype() == DType::F32);
+        found.map(TensorSpec::width).ok_or_else(|| Error::tensor(name, "floats among the outputs of the network", "none of that name"))
+    };
+    match width("value")? {
+        1 => width("logits"),
+        found => Err(Error::tensor("value", "1 value", found)),
+    }
+}
+
+/// The only input of a network without memory, of floats.
+pub(super) fn sole(initial: &Signature) -> Result<&TensorSpec> {
+    match (&initial.inputs[..], initial.state.first()) {
+        ([seen], None) if seen.dtype() == DType::F32 => Ok(seen),
+        (_, Some(state)) => Err(Error::tensor(&state.name, "no state where the rules are known: what is seen says all", "one")),
+        (inputs, None) => {
+            let names: Vec<&str> = inputs.iter().map(|spec| spec.name.as_str()).collect();
+            Err(Error::Input(format!("where the rules are known, expected one input of floats, found {names:?}")))
+        }
     }
 }
 
@@ -377,7 +443,7 @@ impl<'a> Plan<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Gumbel, Method, Puct};
+    use super::super::{Gumbel, Method, Outcome, Puct};
     use super::*;
     use crate::exec::Executor;
     use crate::exec::program::Output;
@@ -511,6 +577,61 @@ mod tests {
                 assert_eq!(one.tree(game).children.len(), three.tree(game).children.len());
             }
         }
+    }
+
+    /// Stones of which one or two are taken in turn; who takes the last wins.
+    struct Stones;
+
+    impl Rules for Stones {
+        fn play(&self, seen: &[f32], action: u32, next: &mut [f32], legal: &mut [bool]) -> Outcome {
+            let left = seen[0] - 1.0 - action as f32;
+            next[0] = if left < 0.0 { seen[0] } else { left };
+            (legal[0], legal[1]) = (left >= 1.0, left >= 2.0);
+            Outcome { reward: if left == 0.0 { 1.0 } else { 0.0 }, over: left <= 0.0 }
+        }
+    }
+
+    struct Guess([Linear; 3]);
+
+    impl Layers for Guess {
+        fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
+            let seen = e.input("stones")?;
+            self.0.iter().map(|head| Ok(Output::Floats(e.linear(&seen, head, Activation::None)?))).collect()
+        }
+    }
+
+    #[test]
+    fn by_the_rules_the_best_move_is_found_whatever_the_network_says() {
+        let params = Params::init(Random::new(4), &Device::Cpu);
+        let head = |name: &str, outputs| Linear::new(1, outputs, &params.pp(name)).unwrap();
+        let outputs = vec![floats("embedding", 1), floats("logits", 2), floats("value", 1)];
+        let signature = Signature { inputs: vec![floats("stones", 1)], outputs, state: Vec::new() };
+        let layers = Guess([head("embedding", 1), head("logits", 2), head("value", 1)]);
+        let network: Arc<dyn Model> = Arc::new(Network::of(("guess", &()), signature, &Device::Cpu, layers).unwrap());
+        let rules: Arc<dyn Rules> = Arc::new(Stones);
+        let games: Vec<usize> = (2..=9).collect();
+        for (method, threads) in
+            [(Method::Gumbel(Gumbel::default()), 1), (Method::Puct(Puct::default()), 1), (Method::Puct(Puct::default()), 2)]
+        {
+            let search = Settings { method, simulations: 2000, max_depth: None };
+            let options = PlannerOptions { search, ..options(games.len(), method, threads) };
+            let mut planner = Planner::by_rules(network.clone(), &rules, &options).unwrap();
+            for (game, stones) in games.iter().enumerate() {
+                planner.floats_mut("stones", game).unwrap()[0] = *stones as f32;
+            }
+            let plan = planner.plan(Noise::None).unwrap();
+            for (game, stones) in games.iter().enumerate() {
+                // Who leaves three, six or nine wins; who has them loses.
+                let (wins, value) = (stones % 3 > 0, plan.q(game)[plan.action(game) as usize]);
+                if wins {
+                    assert_eq!(plan.action(game) as usize, stones % 3 - 1, "{method:?}: {stones} stones");
+                }
+                assert!(if wins { value > 0.1 } else { value < -0.1 }, "{method:?}: {stones} stones are worth {value}");
+            }
+        }
+        let (remembers, _) = networks();
+        let error = Planner::by_rules(remembers, &rules, &options(1, Method::Puct(Puct::default()), 1)).err().unwrap().to_string();
+        assert!(error.contains("no state where the rules are known"), "{error}");
     }
 
     #[test]

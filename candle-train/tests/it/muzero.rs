@@ -2,7 +2,7 @@
 
 use candle_envs::{Action, Env, Environments, Pcg64, Scene, Spec, Step, View, shipped};
 use candle_models::agent::{Component, Observation};
-use candle_models::muzero::NetworkConfig;
+use candle_models::muzero::{Dynamics, NetworkConfig};
 use candle_train::muzero::config::{RunConfig, Search};
 use candle_train::muzero::run::{Plan, Trained};
 use candle_train::plan::TrainingPlan;
@@ -90,6 +90,22 @@ fn the_longer_way_is_learnt_by_either_search() {
     }
 }
 
+/// Nothing is learnt of what comes of an action, nothing of it is in the bundle, and some play suffices to beat random moves.
+#[test]
+fn a_board_is_learnt_by_its_rules() {
+    let mut config = RunConfig::preset("connect-four").unwrap();
+    (config.env, config.frames) = ("tictactoe".to_owned(), 4_000);
+    config.network = NetworkConfig::Board { channels: 8, blocks: 1 };
+    (config.play.lanes, config.play.steps, config.play.simulations) = (16, 16, 16);
+    (config.learn.updates, config.learn.batch, config.learn.buffer) = (4, 64, 4_000);
+    (config.evaluation.episodes, config.evaluation.simulations) = (16, 32);
+    let trained = train(config);
+    let reward = trained.reward.unwrap().0;
+    assert!(reward > 0.7, "{reward}");
+    let names: Vec<&String> = trained.ended.parameters.keys().collect();
+    assert!(names.iter().all(|name| name.starts_with("encoder.") || name.starts_with("prediction.")), "{names:?}");
+}
+
 #[test]
 fn what_cannot_be_trained_is_refused() {
     let refused = |change: &dyn Fn(&mut RunConfig)| {
@@ -102,6 +118,10 @@ fn what_cannot_be_trained_is_refused() {
     let small = refused(&|c| (c.learn.buffer, c.learn.memory_mb) = (100_000_000, 10));
     assert!(small.contains("more than learn.memory_mb 10"), "{small}");
     assert!(refused(&|c| c.learn.buffer = 30).contains("too few for 8 environments"));
+    assert!(refused(&|c| c.learn.unroll = 0).contains("learn.unroll: expected 1 to 64"));
+    assert!(refused(&|c| c.dynamics = Dynamics::Rules).contains("learn.unroll: expected 0 to 0"));
+    let without = refused(&|c| (c.dynamics, c.learn.unroll) = (Dynamics::Rules, 0));
+    assert!(without.contains("corridor has no rules"), "{without}");
     assert!(refused(&|c| c.learn.discount = 0.0).contains("discount"));
     assert!(refused(&|c| c.network = NetworkConfig::Board { channels: 8, blocks: 1 }).contains("expected one grid"));
 }

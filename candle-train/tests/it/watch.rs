@@ -50,6 +50,7 @@ fn planner(dir: &Path) -> PathBuf {
         discount: 1.0,
         support: Support::Plain { size: 1 },
         network: NetworkConfig::Board { channels: 4, blocks: 1 },
+        ..MuZeroConfig::default()
     };
     let params = Params::init(Random::new(1), &Device::Cpu);
     MuZero::new(&config, &params).unwrap();

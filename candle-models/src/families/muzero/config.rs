@@ -22,6 +22,20 @@ pub struct MuZeroConfig {
     pub support: Support,
     /// The layers.
     pub network: NetworkConfig,
+    /// What says what comes of an action.
+    #[serde(default)]
+    pub dynamics: Dynamics,
+}
+
+/// What says what comes of an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dynamics {
+    /// A network (MuZero).
+    #[default]
+    Learnt,
+    /// The rules of the game, which whoever plans has (AlphaZero, Silver et al. 2018): there is no second network.
+    Rules,
 }
 
 /// The numbers that values and rewards are distributions over.
@@ -93,6 +107,7 @@ impl Default for MuZeroConfig {
             discount: 0.997,
             support: Support::Transformed { size: 20 },
             network: NetworkConfig::Mlp { width: 128, layers: 2 },
+            dynamics: Dynamics::Learnt,
         }
     }
 }
@@ -122,13 +137,15 @@ impl MuZeroConfig {
 
     /// `board 6x7, 32 channels, 3 blocks, 7 actions`.
     pub fn name(&self) -> String {
-        let (actions, players) = (self.actions, if self.players == 2 { ", two players" } else { "" });
+        let players = if self.players == 2 { ", two players" } else { "" };
+        let rules = if self.dynamics == Dynamics::Rules { ", plans by the rules" } else { "" };
+        let actions = format!("{} actions{players}{rules}", self.actions);
         match (&self.network, self.board()) {
             (NetworkConfig::Board { channels, blocks }, Some([height, width, _])) => {
-                format!("board {height}x{width}, {channels} channels, {blocks} blocks, {actions} actions{players}")
+                format!("board {height}x{width}, {channels} channels, {blocks} blocks, {actions}")
             }
-            (NetworkConfig::Mlp { width, layers }, _) => format!("mlp {layers}x{width}, {actions} actions{players}"),
-            (NetworkConfig::Board { .. }, None) => format!("board, {actions} actions{players}"),
+            (NetworkConfig::Mlp { width, layers }, _) => format!("mlp {layers}x{width}, {actions}"),
+            (NetworkConfig::Board { .. }, None) => format!("board, {actions}"),
         }
     }
 
@@ -140,6 +157,10 @@ impl MuZeroConfig {
         within("actions", self.actions, 2..=65536)?;
         within("players", self.players, 1..=2)?;
         within("support.size", self.support.size(), 1..=1000)?;
+        if self.dynamics == Dynamics::Rules && self.observation.len() != 1 {
+            let reason = format!("expected one input, which says where a game of known rules stands, found {}", self.observation.len());
+            return Err(Error::config("observation", reason));
+        }
         if !(self.discount > 0.0 && self.discount <= 1.0) {
             return Err(Error::config("discount", format!("expected a number above 0 and at most 1, found {}", self.discount)));
         }

@@ -1,6 +1,6 @@
 //! What the registry and the command know of MuZero.
 
-use super::{FAMILY, MuZero, MuZeroConfig, NetworkConfig, Support};
+use super::{Dynamics, FAMILY, MuZero, MuZeroConfig, NetworkConfig, Support};
 use crate::Result;
 use crate::bundle::{Bundle, Manifest};
 use crate::families::agent::Observation;
@@ -22,10 +22,12 @@ impl Family for MuZeroFamily {
 
     fn networks(&self, bundle: &Bundle, params: &Params) -> Result<Networks> {
         let MuZero { initial, recurrent } = MuZero::new(&bundle.config()?, params)?;
-        Ok(vec![("initial", Arc::new(initial)), ("recurrent", Arc::new(recurrent))])
+        let mut networks: Networks = vec![("initial", Arc::new(initial))];
+        networks.extend(recurrent.map(|recurrent| ("recurrent", Arc::new(recurrent) as _)));
+        Ok(networks)
     }
 
-    /// Both kinds of layers, both kinds of atoms, one and two players.
+    /// Both kinds of layers, both kinds of atoms, one and two players, learnt dynamics and known rules.
     fn examples(&self) -> Result<Vec<Manifest>> {
         let grid = |height, width| Observation::Grid { name: "board".to_owned(), height, width, channels: 2, layers: Vec::new() };
         let board = MuZeroConfig {
@@ -35,7 +37,9 @@ impl Family for MuZeroFamily {
             discount: 1.0,
             support: Support::Plain { size: 1 },
             network: NetworkConfig::Board { channels: 6, blocks: 1 },
+            dynamics: Dynamics::Learnt,
         };
+        let rules = MuZeroConfig { dynamics: Dynamics::Rules, ..board.clone() };
         let numbers = MuZeroConfig {
             observation: [MuZeroConfig::default().observation, vec![grid(2, 2)]].concat(),
             actions: 3,
@@ -43,7 +47,7 @@ impl Family for MuZeroFamily {
             network: NetworkConfig::Mlp { width: 12, layers: 2 },
             ..MuZeroConfig::default()
         };
-        [board, numbers].iter().map(|config| Manifest::new(FAMILY, config)).collect()
+        [board, numbers, rules].iter().map(|config| Manifest::new(FAMILY, config)).collect()
     }
 }
 

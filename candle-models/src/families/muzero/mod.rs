@@ -1,10 +1,10 @@
 //! MuZero (Schrittwieser et al. 2020): a network that learns what comes of its actions, to plan with.
 //!
 //! Two networks share their heads. `initial` makes an embedding of an observation, `recurrent` one of an embedding and an action, with the reward of
-//! that action; both say the prior policy and the value of where they are. A [`Planner`](crate::search::Planner) searches with them.
+//! that action; both say the prior policy and the value of where they are. A [`Planner`](crate::search::Planner) searches with them. Where the rules of a
+//! game are known ([`Dynamics::Rules`]), there is `initial` alone, and a planner goes [by the rules](crate::search::Planner::by_rules).
 //!
-//! Not included: frames stacked over time (an observation is all that is seen), a chance player, the consistency loss of EfficientZero, which belongs to
-//! training.
+//! Not included: frames stacked over time (an observation is all that is seen), a chance player.
 //!
 //! ```
 //! use candle_models::muzero::{MuZero, MuZeroConfig};
@@ -16,7 +16,7 @@
 //!
 //! # fn main() -> candle_models::Result<()> {
 //! let config = MuZeroConfig::default(); // four numbers, two actions
-//! let MuZero { initial, recurrent } = MuZero::new(&config, &Params::init(Random::new(1), &candle_models::candle_core::Device::Cpu))?;
+//! let MuZero { initial, recurrent: Some(recurrent) } = MuZero::new(&config, &Params::init(Random::new(1), &candle_models::candle_core::Device::Cpu))? else { unreachable!() };
 //! let search = Settings { method: Method::Gumbel(Gumbel::default()), simulations: 8, max_depth: None };
 //! let options = PlannerOptions { batch: 1, search, discount: config.discount(), place: Placement::cpu(1) };
 //! let mut planner = Planner::new(Arc::new(initial), Arc::new(recurrent), &options)?;
@@ -32,7 +32,7 @@ mod family;
 mod model;
 pub mod values;
 
-pub use config::{MuZeroConfig, NetworkConfig, Support};
+pub use config::{Dynamics, MuZeroConfig, NetworkConfig, Support};
 pub use family::MuZeroFamily;
 pub use model::{Initial, MuZero, Recurrent};
 

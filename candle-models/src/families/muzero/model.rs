@@ -8,7 +8,7 @@
 //! scaling to [0, 1] does. What an action does is added to the first layer of the dynamics from a table, which for a dense layer is the weight of a
 //! one-hot input, and for a convolution that of a plane for each action.
 
-use super::{FAMILY, MuZeroConfig, NetworkConfig};
+use super::{FAMILY, MuZeroConfig, NetworkConfig, config};
 use crate::exec::Executor;
 use crate::exec::program::Output;
 use crate::network::{Layers, Network};
@@ -29,8 +29,8 @@ const HEAD_CHANNELS: usize = 8;
 pub struct MuZero {
     /// Where a search begins.
     pub initial: Network<Initial>,
-    /// What comes of an action.
-    pub recurrent: Network<Recurrent>,
+    /// What comes of an action, where that is learnt.
+    pub recurrent: Option<Network<Recurrent>>,
 }
 
 impl MuZero {
@@ -43,14 +43,17 @@ impl MuZero {
         let prediction = Prediction::new(config, &params.pp("prediction"))?;
         let initial =
             Initial { inputs: names(config), encoder: Encoder::new(config, &params.pp("encoder"))?, prediction: prediction.clone() };
-        let reward = ValueHead::new(config, &params.pp("reward"))?;
-        let recurrent = Recurrent { dynamics: Dynamics::new(config, &params.pp("dynamics"))?, reward, prediction };
         let [of_initial, of_recurrent] = signatures(config);
         let device = params.device();
-        Ok(Self {
-            initial: Network::of((FAMILY, config), of_initial, device, initial)?,
-            recurrent: Network::of((FAMILY, config), of_recurrent, device, recurrent)?,
-        })
+        let recurrent = match config.dynamics {
+            config::Dynamics::Rules => None,
+            config::Dynamics::Learnt => {
+                let reward = ValueHead::new(config, &params.pp("reward"))?;
+                let recurrent = Recurrent { dynamics: Dynamics::new(config, &params.pp("dynamics"))?, reward, prediction };
+                Some(Network::of((FAMILY, config), of_recurrent, device, recurrent)?)
+            }
+        };
+        Ok(Self { initial: Network::of((FAMILY, config), of_initial, device, initial)?, recurrent })
     }
 }
 

@@ -5,7 +5,7 @@ use crate::schedule::{Schedule, Shape};
 use crate::trainer::TrainerConfig;
 use candle_envs::Spec;
 use candle_models::agent::Component;
-use candle_models::muzero::{MuZeroConfig, NetworkConfig, Support};
+use candle_models::muzero::{Dynamics, MuZeroConfig, NetworkConfig, Support};
 use candle_models::search::{Gumbel, Method, Puct, Settings};
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,8 @@ pub struct RunConfig {
     pub network: NetworkConfig,
     /// What values and rewards are distributions over.
     pub support: Support,
+    /// What says what comes of an action: `learnt`, or the `rules` of an environment that gives them.
+    pub dynamics: Dynamics,
     /// How it is measured.
     pub evaluation: EvaluationConfig,
     /// Optimiser, schedule, metrics and checkpoints.
@@ -117,7 +119,7 @@ impl RunConfig {
     pub const PRESETS: [&'static str; 5] = ["quick", "classic", "tictactoe", "connect-four", "minatar"];
 
     /// `classic`: two layers of 128 for classic control. `quick`: the same over some thousand steps. `tictactoe`, `connect-four`: residual convolutions,
-    /// against itself. `minatar`: two layers of 256 on the flat grid.
+    /// against itself, the latter by the rules. `minatar`: two layers of 256 on the flat grid.
     ///
     /// # Errors
     /// If there is no such preset.
@@ -145,6 +147,7 @@ impl RunConfig {
             },
             network: NetworkConfig::Mlp { width: 128, layers: 2 },
             support: Support::Transformed { size: 20 },
+            dynamics: Dynamics::Learnt,
             evaluation: EvaluationConfig { episodes: 32, simulations: 16 },
             trainer,
         };
@@ -168,7 +171,9 @@ impl RunConfig {
             "connect-four" => {
                 let mut run = board();
                 (run.env, run.frames) = ("connect-four".to_owned(), 3_000_000);
-                run.play = PlayConfig { lanes: 256, steps: 16, simulations: 32, random: 0.1, ..run.play };
+                (run.dynamics, run.learn.unroll) = (Dynamics::Rules, 0);
+                run.play = PlayConfig { lanes: 256, steps: 16, simulations: 32, random: 0.06, ..run.play };
+                (run.learn.updates, run.learn.reanalyse, run.learn.priority) = (50, 0.0, 0.0);
                 (run.learn.buffer, run.evaluation.simulations) = (500_000, 100);
                 Ok(run)
             }
@@ -208,6 +213,7 @@ impl RunConfig {
             discount: self.learn.discount,
             support: self.support,
             network: self.network.clone(),
+            dynamics: self.dynamics,
         };
         model.validate()?;
         Ok(model)
@@ -236,7 +242,6 @@ impl RunConfig {
             ("play.warm_up", play.warm_up, 1 << 20),
             ("learn.updates", learn.updates, 1 << 20),
             ("learn.batch", learn.batch as u64, 1 << 16),
-            ("learn.unroll", learn.unroll as u64, 64),
             ("learn.horizon", learn.horizon as u64, 1 << 16),
             ("learn.buffer", learn.buffer as u64, 1 << 32),
             ("learn.memory_mb", learn.memory_mb, 1 << 24),
@@ -247,6 +252,11 @@ impl RunConfig {
         if learn.buffer / play.lanes < play.steps.max(learn.unroll + learn.horizon.min(64) + 2) {
             let reason = format!("{} positions are too few for {} environments of {} steps", learn.buffer, play.lanes, play.steps);
             return Err(Error::config("learn.buffer", reason));
+        }
+        let unrolls = if self.dynamics == Dynamics::Rules { 0..=0 } else { 1..=64 };
+        if !unrolls.contains(&learn.unroll) {
+            let reason = format!("expected {} to {}, found {}", unrolls.start(), unrolls.end(), learn.unroll);
+            return Err(Error::config("learn.unroll", reason));
         }
         if !(0.0..=1.0).contains(&play.random) {
             return Err(Error::config("play.random", format!("expected 0 to 1, found {}", play.random)));

@@ -11,21 +11,30 @@ use candle_models::engine::Placement;
 use candle_models::muzero::{MuZero, MuZeroConfig};
 use candle_models::nn::Params;
 use candle_models::random::Random;
-use candle_models::search::{Noise, Plan, Planner, PlannerOptions};
+use candle_models::search::{Noise, Plan, Planner, PlannerOptions, Rules};
 use candle_models::signature::TensorSpec;
 use candle_models::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A search with the networks of some parameters, over so many games at once.
+/// A search with the networks of some parameters, over so many games at once, by the rules where nothing is learnt of what comes of an action.
 ///
 /// # Errors
-/// If a parameter is missing, or the networks cannot be run.
-pub fn planner(config: &MuZeroConfig, parameters: &Params, games: usize, (search, simulations): (Search, usize)) -> Result<Planner> {
+/// If a parameter is missing, the networks cannot be run, or there are no rules where they are needed.
+pub fn planner(
+    config: &MuZeroConfig,
+    parameters: &Params,
+    (games, rules): (usize, Option<Arc<dyn Rules>>),
+    (search, simulations): (Search, usize),
+) -> Result<Planner> {
     let MuZero { initial, recurrent } = MuZero::new(config, parameters)?;
     let place = Placement::cpu(rayon::current_num_threads());
     let options = PlannerOptions { batch: games, search: search.settings(simulations), discount: config.discount(), place };
-    Planner::new(Arc::new(initial), Arc::new(recurrent), &options)
+    match (recurrent, rules) {
+        (Some(recurrent), _) => Planner::new(Arc::new(initial), Arc::new(recurrent), &options),
+        (None, Some(rules)) => Planner::by_rules(Arc::new(initial), &rules, &options),
+        (None, None) => Err(Error::config("dynamics", "the environment has no rules that a search could go by")),
+    }
 }
 
 /// What environments show, floats alone.
@@ -189,8 +198,8 @@ pub fn evaluate(
     ranks: &dyn Communicator,
 ) -> Result<Vec<Episode>> {
     one_each(evaluation.episodes, ranks, |mine| {
-        let mut planner = planner(config, parameters, mine.len(), (search, evaluation.simulations))?;
         let mut playing = Playing::new(entry, &mine, SEEDS)?;
+        let mut planner = planner(config, parameters, (mine.len(), playing.envs.rules()), (search, evaluation.simulations))?;
         let first = mine.start;
         let second = move |lane: usize| (first + lane) % 2;
         Ok(move |t| {
@@ -223,14 +232,20 @@ impl Planned {
     /// # Errors
     /// As [`planner`].
     pub fn new<B: Board>(config: &MuZeroConfig, parameters: &Params, games: usize, of_play: (Search, usize)) -> Result<Self> {
-        Self::of(&B::spec(), config, parameters, games, of_play)
+        Self::of(&B::spec(), config, parameters, (games, B::rules()), of_play)
     }
 
-    /// The same in environments of that description.
+    /// The same in environments of that description, with their rules if they have any.
     ///
     /// # Errors
     /// As [`planner`], or if the networks see or do something else.
-    pub fn of(spec: &Spec, config: &MuZeroConfig, parameters: &Params, games: usize, of_play: (Search, usize)) -> Result<Self> {
+    pub fn of(
+        spec: &Spec,
+        config: &MuZeroConfig,
+        parameters: &Params,
+        (games, rules): (usize, Option<Arc<dyn Rules>>),
+        of_play: (Search, usize),
+    ) -> Result<Self> {
         let (inputs, seen) = (Inputs::new(spec), config.observation.iter().map(Observation::spec));
         let shape = |spec: TensorSpec| (spec.name.clone(), spec.width());
         let (seen, shown): (Vec<_>, Vec<_>) =
@@ -243,7 +258,7 @@ impl Planned {
             let expected = of_env(format!("{} actions and {} to play", spec.classes(), spec.players));
             return Err(Error::config("actions", format!("expected {expected}, found {} and {}", config.actions, config.players)));
         }
-        Ok(Self { planner: planner(config, parameters, games, of_play)?, inputs, games })
+        Ok(Self { planner: planner(config, parameters, (games, rules), of_play)?, inputs, games })
     }
 
     /// What it plans in each lane of a frame, of as many as it plans at once.

@@ -4,7 +4,7 @@ use super::config::{EvaluationConfig, RunConfig};
 use super::play::evaluate;
 use super::task::{MuZeroTask, networks};
 pub use crate::episodes::Trained;
-use crate::episodes::{Card, mean_and_error};
+use crate::episodes::{Card, failed, mean_and_error};
 use crate::export::Skeleton;
 use crate::parallel::share;
 use crate::plan::TrainingPlan;
@@ -13,9 +13,9 @@ use crate::run::{Place, Run};
 use crate::stop::Stop;
 use crate::summary::Summary;
 use crate::trainer::Resources;
-use candle_envs::{Entry, Environments};
+use candle_envs::{Autoreset, Entry, Environments};
 use candle_models::bundle::Manifest;
-use candle_models::muzero::{FAMILY, MuZeroConfig};
+use candle_models::muzero::{Dynamics, FAMILY, MuZeroConfig};
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::{Error, Result};
@@ -41,6 +41,9 @@ impl Plan {
         config.validate()?;
         let entry = environments.get(&config.env).map_err(|error| Error::config("env", error))?;
         let model = config.model(entry.spec())?;
+        if model.dynamics == Dynamics::Rules && entry.make(1, Autoreset::NextStep).map_err(failed)?.rules().is_none() {
+            return Err(Error::config("dynamics", format!("{} has no rules that a search could go by", config.env)));
+        }
         let (lanes, ranks) = (config.play.lanes, with.ranks.size());
         if lanes < ranks {
             return Err(Error::config("play.lanes", format!("{lanes} environments cannot be shared by {ranks} ranks")));

@@ -14,7 +14,7 @@ use crate::optim::ParameterGroup;
 use crate::parallel::{Communicator, share};
 use crate::summary::Summary;
 use crate::task::{Context, Evaluation, Loss, Metric, StepDone, Task, TaskState};
-use candle_core::{D, Device, Tensor};
+use candle_core::{D, DType, Device, Tensor};
 use candle_envs::{Entry, Input, Symmetry};
 use candle_models::muzero::{Initial, MuZero, MuZeroConfig, values::two_hot};
 use candle_models::network::{Layers, Network, Tapes};
@@ -131,7 +131,7 @@ impl MuZeroTask {
     fn play(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<()> {
         let (play, lanes) = (&self.config.play, self.playing.envs.lanes());
         let random = Random::new(self.config.seed).stream("round").at(self.course.rounds);
-        let mut planner = planner(&self.model, parameters, lanes, (play.search, play.simulations))?;
+        let mut planner = planner(&self.model, parameters, (lanes, self.playing.envs.rules()), (play.search, play.simulations))?;
         let again = (self.config.learn.reanalyse * (lanes * play.steps) as f64).round() as usize;
         if again > 0 && self.course.rounds > play.warm_up {
             let slots = self.replay.any(again, random.stream("again").at(self.first_lane as u64));
@@ -212,26 +212,30 @@ impl MuZeroTask {
                 let place = (k - 1, unroll);
                 add(2, ("reward_logits", self.mixtures(&targets.rewards, place)?), self.column(&targets.reward_counts, place)?)?;
             }
-            if k < unroll {
+            if let Some(recurrent) = recurrent.as_ref().filter(|_| k < unroll) {
                 let actions = targets.actions.iter().skip(k).step_by(unroll).map(|action| *action as f32);
                 let actions = Tensor::from_iter(actions, &self.device)?.unsqueeze(1)?;
                 outputs = self.through(recurrent, &[with_gradient(outputs.get("embedding")?, kept)?, actions])?;
                 expected.push(outputs.get("embedding")?.clone());
             }
         }
-        let sum = |parts: &Vec<Tensor>| Ok::<_, Error>(Tensor::stack(parts, 0)?.sum_all()?);
+        let sum = |parts: &Vec<Tensor>| match &parts[..] {
+            // Nothing is said of rewards where nothing is learnt of what comes of an action.
+            [] => Ok::<_, Error>(Tensor::zeros((), DType::F32, &self.device)?),
+            parts => Ok(Tensor::stack(parts, 0)?.sum_all()?),
+        };
         let [value, policy, reward] = [sum(&sums[0])?, sum(&sums[1])?, sum(&sums[2])?];
-        Ok(Unrolled { value, policy, reward, first_value, expected: Tensor::stack(&expected, 1)? })
+        Ok(Unrolled { value, policy, reward, first_value, expected })
     }
 
-    /// The loss of what the dynamics expected, `[n, unroll, embedding]`, beside what was seen.
+    /// The loss of what the dynamics expected in every step, `[n, embedding]`, beside what was seen.
     fn consistency(
         &self,
         (initial, consistency): (&Network<Initial>, &Consistency),
-        (expected, weights): (&Tensor, &Tensor),
+        (expected, weights): (&[Tensor], &Tensor),
         (floats, counts): &(Vec<f32>, Vec<f32>),
     ) -> Result<Tensor> {
-        let (n, unroll, _) = expected.dims3()?;
+        let (expected, n, unroll) = (Tensor::stack(expected, 1)?, weights.dim(0)?, expected.len());
         let seen = self.through(initial, &self.observation(floats)?)?;
         let target = consistency.target(seen.get("embedding")?, &self.tapes)?;
         let losses = consistency.loss(&expected.flatten(0, 1)?, &target, &self.tapes)?;
@@ -273,13 +277,13 @@ fn with_gradient(x: &Tensor, share: f64) -> Result<Tensor> {
     Ok((x.affine(share, 0.0)? + x.detach().affine(1.0 - share, 0.0)?)?)
 }
 
-/// The parts of a loss, what the network said of the first positions `[n]`, and the embeddings behind them `[n, unroll, embedding]`.
+/// The parts of a loss, what the network said of the first positions `[n]`, and the embedding `[n, embedding]` behind each step.
 struct Unrolled {
     value: Tensor,
     policy: Tensor,
     reward: Tensor,
     first_value: Tensor,
-    expected: Tensor,
+    expected: Vec<Tensor>,
 }
 
 impl Task for MuZeroTask {

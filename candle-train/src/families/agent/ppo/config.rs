@@ -168,7 +168,7 @@ impl RunConfig {
                 run.rollout = RolloutConfig { lanes: 64, steps: 80 };
                 // A reward is worth half of it eight seconds later.
                 run.update = UpdateConfig { epochs: 2, discount: 0.5f64.powf(1.0 / 480.0), entropy: 0.0, critic_alone: 8, ..run.update };
-                (run.update.stay, run.update.teacher) = (0.3, 0.01);
+                (run.update.stay, run.update.teacher) = (0.3, 0.1);
                 run.trainer.schedule.peak = 1e-4;
                 run.evaluation = EvaluationConfig { episodes: 64, choice: Choice::Sample };
                 Ok(run)

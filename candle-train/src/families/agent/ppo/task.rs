@@ -376,16 +376,17 @@ impl Ppo {
         let gain = prepared.mean(&(&ratio * &prepared.advantages)?.minimum(&(&near * &prepared.advantages)?)?)?;
         let entropy = prepared.mean(&new.entropy()?)?;
         let moved = prepared.mean(&old.divergence(new)?)?;
-        let apart = match teacher {
+        let [from_teacher, to_teacher] = match teacher {
             Some(teacher) => {
                 let teacher = teacher.detach();
-                prepared.mean(&(new.divergence(&teacher)? + teacher.divergence(new)?)?)?
+                [prepared.mean(&new.divergence(&teacher)?)?, prepared.mean(&teacher.divergence(new)?)?]
             }
-            None => moved.zeros_like()?,
+            None => [moved.zeros_like()?, moved.zeros_like()?],
         };
+        let apart = (&from_teacher + to_teacher)?;
         let clipped = prepared.mean(&(ratio - 1.0)?.abs()?.gt(update.clip)?.to_dtype(candle_core::DType::F32)?)?;
         let loss = ((gain.neg()? - (&entropy * update.entropy)?)? + ((&moved * update.stay)? + (&apart * update.teacher)?)?)?;
-        let figures = [&gain, &entropy, &moved, &apart, &clipped].map(Tensor::detach);
+        let figures = [&gain, &entropy, &moved, &from_teacher, &clipped].map(Tensor::detach);
         Ok((loss, Metric::mean(&["gain", "entropy", "moved", "from_teacher", "clipped"], Tensor::stack(&figures, 0)?)))
     }
 }

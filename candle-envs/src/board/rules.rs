@@ -1,0 +1,31 @@
+//! The rules of a board game for searches: what is seen of it says where it stands.
+
+use super::Board;
+use crate::View;
+use candle_models::search::{Outcome, Rules};
+use std::marker::PhantomData;
+
+/// The rules of `B`.
+#[derive(Debug)]
+pub struct RulesOf<B>(PhantomData<fn() -> B>);
+
+impl<B> Default for RulesOf<B> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<B: Board> Rules for RulesOf<B> {
+    fn play(&self, seen: &[f32], action: u32, next: &mut [f32], legal: &mut [bool]) -> Outcome {
+        let mut board = B::showing(seen);
+        if action >= u64::BITS || board.moves() >> action & 1 == 0 {
+            next.copy_from_slice(seen);
+            legal.fill(false);
+            return Outcome { reward: 0.0, over: true };
+        }
+        let step = board.play(action);
+        board.observe(View { floats: next, ids: &mut [] });
+        board.legal(legal);
+        Outcome { reward: step.reward as f32, over: step.terminated }
+    }
+}

@@ -1,0 +1,82 @@
+//! Planning where the rules are known: what comes of an action is played, and a network says only what that is worth (Silver et al. 2018).
+
+use super::planner::{Outputs, sole};
+use super::{Dynamics, Expansion};
+use crate::engine::{Model, Placement, Runner};
+use crate::{Error, Result};
+use candle_core::DType;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Rules of a game without chance that shows all there is to know of it: what is seen says where it stands.
+pub trait Rules: Send + Sync {
+    /// Makes a move where a game shows `seen`: writes what it then shows to whoever moves next, and what that one can do. Where a game is over, or an
+    /// action cannot be taken, nothing changes, nobody can do anything, and it is over.
+    fn play(&self, seen: &[f32], action: u32, next: &mut [f32], legal: &mut [bool]) -> Outcome;
+}
+
+/// What comes of a move.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Outcome {
+    /// What it earns, for the one who moves.
+    pub reward: f32,
+    /// Whether the game is over.
+    pub over: bool,
+}
+
+/// The network over what the rules make of every action, at its place. An embedding is what is seen.
+pub(super) struct ByRules {
+    rules: Arc<dyn Rules>,
+    runner: Runner,
+    /// The network's only input.
+    pub(super) seen: Range<usize>,
+    outputs: Outputs,
+    discount: f32,
+    resets: Vec<bool>,
+    legal: Vec<bool>,
+    outcomes: Vec<Outcome>,
+}
+
+impl ByRules {
+    pub fn new(initial: &Arc<dyn Model>, rules: &Arc<dyn Rules>, (rows, place): (usize, &Placement), discount: f32) -> Result<Self> {
+        let seen = sole(initial.signature())?;
+        let runner = Runner::on(initial.clone(), (rows, 1), place)?;
+        let outputs = Outputs::of(&runner)?;
+        Ok(Self {
+            rules: rules.clone(),
+            seen: runner.input_place(&seen.name, DType::F32)?,
+            discount,
+            resets: vec![true; rows],
+            legal: vec![false; rows * outputs.logits.len()],
+            outcomes: vec![Outcome::default(); rows],
+            outputs,
+            runner,
+        })
+    }
+}
+
+impl Dynamics for ByRules {
+    fn expand(&mut self, e: &mut Expansion) -> Result<()> {
+        let actions = self.outputs.logits.len();
+        for row in 0..e.rows() {
+            let (action, legal) = (e.actions()[row], &mut self.legal[row * actions..][..actions]);
+            let (from, to) = e.embeddings(row);
+            self.outcomes[row] = self.rules.play(from, action, to, legal);
+            if to.iter().any(|x| !x.is_finite()) {
+                return Err(Error::tensor("what the rules show", "finite numbers", "another"));
+            }
+            self.runner.inputs_mut(row).0[self.seen.clone()].copy_from_slice(to);
+        }
+        self.runner.step(&self.resets)?;
+        for row in 0..e.rows() {
+            let (found, Outcome { reward, over }) = (self.runner.outputs(row), self.outcomes[row]);
+            let (logits, legal) = (&mut e.logits[row * actions..][..actions], &self.legal[row * actions..][..actions]);
+            for ((to, logit), legal) in logits.iter_mut().zip(&found[self.outputs.logits.clone()]).zip(legal) {
+                *to = if *legal { *logit } else { f32::MIN };
+            }
+            e.rewards[row] = reward;
+            (e.discounts[row], e.values[row]) = if over { (0.0, 0.0) } else { (self.discount, found[self.outputs.value]) };
+        }
+        Ok(())
+    }
+}
