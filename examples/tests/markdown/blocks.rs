@@ -52,6 +52,10 @@ fn toml(path: &Path, text: &str) -> Result<(), String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     let taken = if table.contains_key("observation") {
         candle_train::agent::config::description(text).map(drop)
+    } else if table.contains_key("rollout") {
+        candle_train::agent::ppo::config::RunConfig::resolve("classic", Some(text), &[]).map(drop)
+    } else if table.contains_key("play") {
+        candle_train::muzero::config::RunConfig::resolve("classic", Some(text), &[]).map(drop)
     } else if path.to_string_lossy().starts_with("weights/policy-") {
         candle_train::policy::config::RunConfig::resolve("standard", Some(text), &[]).map(drop)
     } else if path.starts_with("weights") {
@@ -99,6 +103,8 @@ fn a_block_that_is_not_true_is_found() {
         ("docs/src/training.md", "toml", "[trainer]\nlog_every = 10"),
         ("weights/policy-mlp/README.md", "toml", "[trainer]\nlog_evry = 10"),
         ("weights/beam-c3/README.md", "toml", "[episode]\nbatches = 10"),
+        ("weights/breakout/README.md", "toml", "[rollout]\nlane = 10"),
+        ("weights/tictactoe/README.md", "toml", "[play]\nlane = 10"),
         ("docs/src/nothing.md", "rust", "fn main() {}"),
         ("README.md", "rust,ignore", "fn main() {}"),
         ("README.md", "sh", "candle-infer inspekt weights/policy-mlp"),
