@@ -2,7 +2,7 @@
 //!
 //! With K steps of an unroll: `sum over k of w_k (CE of the reward + v CE of the value + CE of the policy)`, `w_0 = 1` and `w_k = 1 / K` otherwise. The
 //! gradient of an embedding is halved where the dynamics read it, so that the encoder is not led by the last of them alone. Where it is asked for,
-//! `sum over k > 0 of w_k c (1 - cosine)` comes on top ([`Consistency`]).
+//! `sum over k > 0 of w_k c (1 - cosine)` comes on top (`consistency.rs`).
 
 use super::config::RunConfig;
 use super::consistency::Consistency;
