@@ -19,7 +19,7 @@ from browser import Browser, Failed, check_silence, check_width, is_light
 # A network that has learnt next to nothing: what it finds is drawn all the same.
 TINY = (
     "frames=256", "play.lanes=2", "play.steps=16", "play.simulations=4", "play.warm_up=4", "learn.updates=1", "learn.batch=4",
-    "learn.unroll=2", "network.channels=4", "network.blocks=1", "evaluation.episodes=1", "evaluation.simulations=4",
+    "learn.unroll=0", "network.channels=4", "network.blocks=1", "evaluation.episodes=1", "evaluation.simulations=4",
 )
 OWN = "page.frame.scene.shapes.find(shape => shape.kind === 'rectangle' && String(shape.color) === '90,160,255')"
 

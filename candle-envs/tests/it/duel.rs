@@ -7,6 +7,7 @@ use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
 use candle_models::policy::simulation::{Bot, Fight, Keys, Punish, Script, chances, simulate};
 use candle_models::prelude::*;
 use candle_models::random::Random;
+use std::path::Path;
 
 type Classes = [u32; actions::ACTION];
 
@@ -164,9 +165,17 @@ fn a_bot_that_punishes_beats_the_script_and_the_script_beats_any_keys() {
     assert_eq!(few.unwrap(), many.unwrap(), "games do not depend on how many are played at a time");
 }
 
-fn policy_of_recordings(rows: usize) -> Runner {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../weights/policy-simulated");
+fn shipped_policy(name: &str, rows: usize) -> Runner {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weights").join(name);
     Runner::new(families::shipped().load(&Bundle::open(folder).unwrap()).unwrap(), rows, 1).unwrap()
+}
+
+/// Of a thousand games it loses five.
+#[test]
+fn the_shipped_player_beats_the_script_from_either_side() {
+    let player = policy(shipped_policy("duel", 4), Random::new(1));
+    let score = score::<Script, _>(4, 4, 77, player).unwrap();
+    assert!(score.sides.iter().all(|side| side.share() >= 0.5), "{score:?}");
 }
 
 /// What a policy sees before a frame is what it saw in training before the action of that frame: it finds what the script does as likely as its card
@@ -174,7 +183,7 @@ fn policy_of_recordings(rows: usize) -> Runner {
 #[test]
 fn a_policy_from_recordings_expects_what_the_script_does() {
     let (rows, frames) = (8, 500);
-    let mut runner = policy_of_recordings(rows);
+    let mut runner = shipped_policy("policy-simulated", rows);
     let mut duels: Vec<Duel> = (0..rows).map(|row| Duel::new(row % 2, 5000 + row as u64)).collect();
     let mut scripts: Vec<Script> = duels.iter().zip(5000..).map(|(duel, seed)| Script::new(chances(seed, duel.side()))).collect();
     let mut done = vec![actions::Action::default(); rows];
@@ -206,6 +215,6 @@ fn a_policy_from_recordings_expects_what_the_script_does() {
 #[test]
 fn a_policy_from_recordings_beats_any_keys() {
     // .86 of 100 games.
-    let score = score::<Keys, _>(8, 8, 0, policy(policy_of_recordings(8), Random::new(0))).unwrap();
+    let score = score::<Keys, _>(8, 8, 0, policy(shipped_policy("policy-simulated", 8), Random::new(0))).unwrap();
     assert!(score.games() == 8 && score.share() >= 0.5, "{score:?}");
 }

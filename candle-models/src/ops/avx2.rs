@@ -8,7 +8,6 @@
 //! not depend on the order, the tile or the batch.
 
 use super::packed::{Block, Line, PANEL, ZERO_POINT, activation_scale};
-use pulp::Simd;
 use pulp::x86::V3;
 use std::arch::x86_64::*;
 
@@ -96,8 +95,8 @@ unsafe fn tile<const M: usize>(block: &Block, r: usize, scratch: &mut [Line]) ->
                 // SAFETY: `to` holds 8 floats.
                 unsafe { _mm256_storeu_ps(to.as_mut_ptr(), sum) };
             }
-            // SAFETY: the caller's promise about rows and columns; the instructions are there.
-            unsafe { block.store(V3::new_unchecked(), p, r + m, V3::as_simd_f32s(&line).0) };
+            // SAFETY: the caller's promise about rows and columns.
+            unsafe { block.store::<V3>(p, r + m, line) };
         }
     }
     M

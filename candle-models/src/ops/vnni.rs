@@ -6,7 +6,6 @@
 //! that adds. Sums are exact and may wrap on the way: the result does not depend on the order, the tile or the batch.
 
 use super::packed::{Block, Line, PANEL, ZERO_POINT, activation_scale};
-use pulp::Simd;
 use pulp::x86::V4;
 use std::arch::x86_64::*;
 
@@ -102,8 +101,8 @@ unsafe fn tile<const M: usize, const U: usize>(block: &Block, r: usize, scratch:
                 // SAFETY: `to` holds 16 floats.
                 unsafe { _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(sum, _mm512_set1_ps(row.scale))) };
             }
-            // SAFETY: the caller's promise about rows and columns; the instructions are there.
-            unsafe { block.store(V4::new_unchecked(), p, r + m, V4::as_simd_f32s(&line).0) };
+            // SAFETY: the caller's promise about rows and columns.
+            unsafe { block.store::<V4>(p, r + m, line) };
         }
     }
     M

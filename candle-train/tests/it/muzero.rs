@@ -1,9 +1,15 @@
 //! Learning to plan: what is learnt, and what is refused.
 
+use candle_envs::board::{Replies, TicTacToe, reply_tree};
 use candle_envs::{Action, Env, Environments, Pcg64, Scene, Spec, Step, View, shipped};
 use candle_models::agent::{Component, Observation};
-use candle_models::muzero::{Dynamics, NetworkConfig};
+use candle_models::bundle::Bundle;
+use candle_models::candle_core::Device;
+use candle_models::muzero::{Dynamics, MuZeroFamily, NetworkConfig};
+use candle_models::nn::Params;
+use candle_models::registry::Family;
 use candle_train::muzero::config::{RunConfig, Search};
+use candle_train::muzero::play::Planned;
 use candle_train::muzero::run::{Plan, Trained};
 use candle_train::plan::TrainingPlan;
 use candle_train::run::{Place, Resources, Stop};
@@ -104,6 +110,19 @@ fn a_board_is_learnt_by_its_rules() {
     assert!(reward > 0.7, "{reward}");
     let names: Vec<&String> = trained.ended.parameters.keys().collect();
     assert!(names.iter().all(|name| name.starts_with("encoder.") || name.starts_with("prediction.")), "{names:?}");
+}
+
+/// Every line of play to which replies can lead, from either side.
+#[test]
+fn the_shipped_tic_tac_toe_loses_to_no_reply() {
+    let bundle = Bundle::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../weights/tictactoe")).unwrap();
+    let parameters = bundle.read_parameters(&MuZeroFamily.parameters(&bundle).unwrap()).unwrap();
+    let parameters = Params::stored(parameters, &Device::Cpu);
+    let mut player = Planned::new::<TicTacToe>(&bundle.config().unwrap(), &parameters, 32, (Search::Gumbel, 16)).unwrap();
+    for side in 0..2 {
+        let Replies { wins, losses, .. } = reply_tree::<TicTacToe>(&mut player, side).unwrap();
+        assert!(wins > 50 && losses == 0, "as player {side}: {wins} won, {losses} lost");
+    }
 }
 
 #[test]
