@@ -45,7 +45,7 @@ use crate::exec::tape;
 pub use crate::exec::tape::Tapes;
 use crate::exec::tensors::{self, Regularisation, TensorExecutor};
 use crate::recurrent::Recurrent;
-use crate::signature::Signature;
+use crate::signature::{Signature, TensorSpec};
 use crate::tensors::NamedTensors;
 use candle_core::{DType, Device, Tensor};
 use serde::Serialize;
@@ -121,21 +121,21 @@ impl<L: Layers> Network<L> {
     /// If the inputs have another width, or an index is out of range.
     pub fn feed(&self, inputs: &Tensor, tapes: &Tapes) -> Result<Tensor> {
         let of = |dtype: DType| self.signature.inputs.iter().filter(move |spec| dtype == spec.dtype());
-        let mut start = 0;
-        let mut named = NamedTensors::new();
-        for spec in of(DType::F32).chain(of(DType::U32)) {
-            let columns = inputs.narrow(1, start, spec.width())?;
-            if spec.dtype() == DType::U32 {
-                let indices = columns.to_dtype(DType::U32)?.to_device(&Device::Cpu)?;
-                spec.check_u32_from(0, &indices.flatten_all()?.to_vec1()?)?;
-                named.insert(spec.name.clone(), indices.unsqueeze(1)?);
-            } else {
-                named.insert(spec.name.clone(), columns.unsqueeze(1)?);
-            }
+        let floats: usize = of(DType::F32).map(TensorSpec::width).sum();
+        let (mut named, mut start) = (NamedTensors::new(), floats);
+        for spec in of(DType::U32) {
+            let indices = inputs.narrow(1, start, spec.width())?.to_dtype(DType::U32)?.to_device(&Device::Cpu)?;
+            spec.check_u32_from(0, &indices.flatten_all()?.to_vec1()?)?;
+            named.insert(spec.name.clone(), indices.unsqueeze(1)?);
             start += spec.width();
         }
         if inputs.device().is_cpu() && inputs.dtype() == DType::F32 {
             return tape::feed(&self.signature, |recorder| self.record(recorder), inputs, tapes);
+        }
+        start = 0;
+        for spec in of(DType::F32) {
+            named.insert(spec.name.clone(), inputs.narrow(1, start, spec.width())?.unsqueeze(1)?);
+            start += spec.width();
         }
         let resets = vec![false; inputs.dim(0)?];
         let found = self.layers.pass(&mut TensorExecutor::new(&named, &resets, Vec::new(), &self.device))?;

@@ -1,9 +1,10 @@
 //! Stacked bars: times and the parts that they split into.
 
 use super::charts::{Bar, Lengths};
-use super::draw::{Key, PALETTE};
+use super::draw::Key;
 use crate::table::micros;
 use anyhow::{Result, anyhow};
+use candle_train::report::chart::PALETTE;
 use candle_train::report::chart::titled;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};

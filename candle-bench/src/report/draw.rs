@@ -4,21 +4,10 @@ use super::bars;
 use super::charts::{Across, Chart, Content, Placed, Roof, Series};
 use anyhow::Result;
 use candle_models::html::escape;
-use candle_train::report::chart::{self, Axis, Line, Mark, Note, Side, Size, number};
+use candle_train::report::chart::{self, Axis, Line, Mark, Note, PALETTE, Side, Size, number};
 use plotters::style::RGBColor;
 use std::fmt::Write as _;
 
-/// Of the lines and parts of a chart, in this order. Each is readable on white and on nearly black.
-pub(super) const PALETTE: [RGBColor; 8] = [
-    RGBColor(37, 122, 222),
-    RGBColor(214, 96, 27),
-    RGBColor(40, 140, 90),
-    RGBColor(150, 90, 215),
-    RGBColor(205, 65, 125),
-    RGBColor(20, 140, 155),
-    RGBColor(150, 118, 20),
-    RGBColor(115, 125, 140),
-];
 const GREY: RGBColor = RGBColor(128, 128, 128);
 /// What bounds a piece of work, with its colour.
 const BOUNDS: [(&str, RGBColor); 3] = [("memory", PALETTE[0]), ("compute", PALETTE[1]), ("overhead", PALETTE[4])];

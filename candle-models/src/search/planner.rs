@@ -31,8 +31,8 @@ pub struct PlannerOptions {
 /// Plans with two networks.
 ///
 /// - `initial` reads an observation and gives `embedding` `[E]`, `logits` `[A]` and `value` `[1]`. It may carry a state from move to move.
-/// - `recurrent`, for [`new`](Self::new), reads `embedding` `[E]` and the indices `action` `[1]`, and gives `embedding` `[E]`, `reward` `[1]`, `logits` `[A]` and
-///   `value` `[1]`: rewards and values as numbers, whatever they were learnt as.
+/// - `recurrent`, for [`new`](Self::new), reads `embedding` `[E]` and the indices `action` `[1]`, and gives `embedding` `[E]`,
+///   `reward` `[1]`, `logits` `[A]` and `value` `[1]`: rewards and values as numbers, whatever they were learnt as.
 ///
 /// ```
 /// use candle_models::candle_core::Device;
@@ -591,6 +591,17 @@ mod tests {
         }
     }
 
+    /// Rules that show what is no number.
+    struct Lost;
+
+    impl Rules for Lost {
+        fn play(&self, _: &[f32], _: u32, next: &mut [f32], legal: &mut [bool]) -> Outcome {
+            next.fill(f32::NAN);
+            legal.fill(true);
+            Outcome::default()
+        }
+    }
+
     struct Guess([Linear; 3]);
 
     impl Layers for Guess {
@@ -629,6 +640,12 @@ mod tests {
                 assert!(if wins { value > 0.1 } else { value < -0.1 }, "{method:?}: {stones} stones are worth {value}");
             }
         }
+        // The runner refuses what rules show that is no number.
+        let lost: Arc<dyn Rules> = Arc::new(Lost);
+        let mut planner = Planner::by_rules(network, &lost, &options(1, Method::Puct(Puct::default()), 1)).unwrap();
+        planner.floats_mut("stones", 0).unwrap()[0] = 3.0;
+        let error = planner.plan(Noise::None).err().unwrap().to_string();
+        assert!(error.contains("stones") && error.contains("finite numbers"), "{error}");
         let (remembers, _) = networks();
         let error = Planner::by_rules(remembers, &rules, &options(1, Method::Puct(Puct::default()), 1)).err().unwrap().to_string();
         assert!(error.contains("no state where the rules are known"), "{error}");

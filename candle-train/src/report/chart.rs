@@ -108,6 +108,17 @@ const DECADES: f64 = 20.0;
 const RARE: usize = 20;
 /// Points that get a dot of their own.
 const DOTS: usize = 40;
+/// Of the lines and parts of a chart, in this order. Each is readable on white and on nearly black.
+pub const PALETTE: [RGBColor; 8] = [
+    RGBColor(37, 122, 222),
+    RGBColor(214, 96, 27),
+    RGBColor(40, 140, 90),
+    RGBColor(150, 90, 215),
+    RGBColor(205, 65, 125),
+    RGBColor(20, 140, 155),
+    RGBColor(150, 118, 20),
+    RGBColor(115, 125, 140),
+];
 const GREY: RGBColor = RGBColor(128, 128, 128);
 
 /// Sizes in pixels of a picture.

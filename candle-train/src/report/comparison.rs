@@ -1,26 +1,16 @@
 //! Learning curves of several runs on one page: runs that differ in nothing but their seed are one curve, their mean with its spread.
 
-use super::chart::{Axis, Line, Mark, Size, count, number};
+use super::chart::{Axis, Line, Mark, PALETTE, Size, count, number};
 use super::curves::Curves;
 use super::page::{figure, line};
 use super::{About, CONFIGURATION, read};
 use candle_models::files::write_atomic;
 use candle_models::html::{self, escape};
 use candle_models::{Error, Result};
-use plotters::style::RGBColor;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-/// Each is told from its neighbours on white and on nearly black.
-const COLORS: [RGBColor; 6] = [
-    RGBColor(37, 122, 222),
-    RGBColor(222, 108, 37),
-    RGBColor(46, 160, 90),
-    RGBColor(178, 74, 196),
-    RGBColor(200, 60, 80),
-    RGBColor(20, 150, 160),
-];
 const SCORE: &str = "evaluation.score";
 
 /// A run.
@@ -118,7 +108,7 @@ pub fn compare(directories: &[PathBuf], out: &Path) -> Result<()> {
 fn chart(page: &mut String, data: &[String], groups: &[Group]) -> Result<()> {
     let names: Vec<String> = groups.iter().map(|group| escape(&group.names())).collect();
     let mut lines = Vec::new();
-    for ((group, name), color) in groups.iter().zip(&names).zip(COLORS.into_iter().cycle()) {
+    for ((group, name), color) in groups.iter().zip(&names).zip(PALETTE.into_iter().cycle()) {
         let points = group.points();
         for side in [-1.0, 1.0] {
             let edge = points.iter().filter_map(|p| Some((p.step, p.mean + side * p.spread?))).collect();

@@ -122,8 +122,7 @@ mod tests {
         for _ in 0..60 {
             let gradients = mean(&expected).backward().unwrap();
             for var in params.vars().values().chain([&expected]) {
-                let step = (gradients.get(var).unwrap() * 1.0).unwrap();
-                var.set(&(var.as_detached_tensor() - step).unwrap()).unwrap();
+                var.set(&(var.as_detached_tensor() - gradients.get(var).unwrap()).unwrap()).unwrap();
             }
         }
         let after = mean(&expected).to_scalar::<f32>().unwrap();
