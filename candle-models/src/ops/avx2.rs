@@ -95,8 +95,8 @@ unsafe fn tile<const M: usize>(block: &Block, r: usize, scratch: &mut [Line]) ->
                 // SAFETY: `to` holds 8 floats.
                 unsafe { _mm256_storeu_ps(to.as_mut_ptr(), sum) };
             }
-            // SAFETY: the caller's promise about rows and columns.
-            unsafe { block.store::<V3>(p, r + m, line) };
+            // SAFETY: the caller's promise about rows and columns; the instructions are there.
+            unsafe { block.store(V3::new_unchecked(), p, r + m, &pulp::cast::<_, [_; 4]>(line)) };
         }
     }
     M

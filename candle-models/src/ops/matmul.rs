@@ -171,22 +171,24 @@ impl Block<'_> {
         }
         for (m, row) in acc.iter().enumerate() {
             // SAFETY: the caller's promise about rows and columns.
-            unsafe { self.finish::<S, V>(p, r + m, row) };
+            unsafe { self.store(simd, p, r + m, row) };
         }
         M
     }
 
-    /// One row by one panel: four partial sums hide the latency of the multiply-add. Returns 1.
+    /// One row by one panel. Eight partial sums hide the latency of the multiply-add: sixteen, with V = 4, are more than AVX2 has registers for.
+    /// Returns 1.
     #[inline(always)]
     unsafe fn single_row<S: Simd, E: Element, const V: usize>(&self, simd: S, p: usize, r: usize, lines: &[Line]) -> usize {
         const UNROLL: usize = 4;
+        let parts = if V > 2 { 2 } else { UNROLL };
         let mut acc = [[simd.splat_f32s(0.0); V]; UNROLL];
         let (blocks, rest) = self.input(r).as_chunks::<UNROLL>();
         let (whole, last) = lines.split_at(blocks.len() * (UNROLL / E::ROWS));
         for (x, lines) in blocks.iter().zip(whole.chunks_exact(UNROLL / E::ROWS)) {
-            for (u, row) in acc.iter_mut().enumerate() {
-                let a = simd.splat_f32s(x[u]);
-                for (acc, &w) in row.iter_mut().zip(words::<S, V>(&lines[u / E::ROWS])) {
+            for (u, &x) in x.iter().enumerate() {
+                let a = simd.splat_f32s(x);
+                for (acc, &w) in acc[u % parts].iter_mut().zip(words::<S, V>(&lines[u / E::ROWS])) {
                     *acc = simd.mul_add_e_f32s(a, E::widen(simd, w, u % E::ROWS), *acc);
                 }
             }
@@ -201,35 +203,47 @@ impl Block<'_> {
         }
         let mut total = acc[0];
         for (v, t) in total.iter_mut().enumerate() {
-            *t = simd.add_f32s(simd.add_f32s(*t, acc[1][v]), simd.add_f32s(acc[2][v], acc[3][v]));
+            *t = simd.add_f32s(*t, acc[1][v]);
+            if parts == UNROLL {
+                *t = simd.add_f32s(*t, simd.add_f32s(acc[2][v], acc[3][v]));
+            }
         }
         // SAFETY: the caller's promise about rows and columns.
-        unsafe { self.finish::<S, V>(p, r, &total) };
+        unsafe { self.store(simd, p, r, &total) };
         1
     }
 
-    #[inline(always)]
-    unsafe fn finish<S: Simd, const V: usize>(&self, p: usize, r: usize, sums: &[S::f32s; V]) {
-        let mut line = [0.0f32; PANEL];
-        S::as_mut_simd_f32s(&mut line).0[..V].copy_from_slice(sums);
-        // SAFETY: the caller's promise about rows and columns.
-        unsafe { self.store::<S>(p, r, line) };
-    }
-
-    /// Factor, bias and activation of row `r` and panel `p`, into the output.
+    /// Factor, bias and activation of the sums of row `r` and panel `p`, into the output.
     ///
     /// # Safety
     /// Both lie inside the block.
     #[inline(always)]
-    pub(super) unsafe fn store<S: Simd>(&self, p: usize, r: usize, mut line: [f32; PANEL]) {
+    pub(super) unsafe fn store<S: Simd, const V: usize>(&self, simd: S, p: usize, r: usize, sums: &[S::f32s; V]) {
+        assert_eq!(V * S::F32_LANES, PANEL);
         let (scale, bias) = self.matrix.columns(p);
-        for ((sum, scale), bias) in line.iter_mut().zip(scale).zip(bias) {
-            *sum = simd::fma::<S>(*sum, *scale, *bias);
+        let (scale, bias) = (scale.as_ptr().cast::<S::f32s>(), bias.as_ptr().cast::<S::f32s>());
+        let zero = simd.splat_f32s(0.0);
+        let mut line = [zero; V];
+        for v in 0..V {
+            // SAFETY: a panel has V vectors of factors and as many of biases, wherever they begin.
+            line[v] = unsafe { simd.mul_add_e_f32s(sums[v], scale.add(v).read_unaligned(), bias.add(v).read_unaligned()) };
         }
-        self.act.apply::<S>(&mut line);
+        match self.act {
+            Activation::None => {}
+            Activation::Relu => line.iter_mut().for_each(|y| *y = simd.select_f32s(simd.greater_than_f32s(*y, zero), *y, zero)),
+            // SAFETY: V vectors are PANEL floats (asserted above).
+            act => act.apply::<S>(unsafe { &mut *line.as_mut_ptr().cast::<[f32; PANEL]>() }),
+        }
         let width = (self.matrix.outputs - p * PANEL).min(PANEL);
         // SAFETY: columns p * PANEL .. + width of row r belong to this block alone.
-        unsafe { std::ptr::copy_nonoverlapping(line.as_ptr(), self.out.data.add(r * self.out.stride + p * PANEL), width) };
+        unsafe {
+            let to = self.out.data.add(r * self.out.stride + p * PANEL);
+            if width == PANEL {
+                to.cast::<[S::f32s; V]>().write_unaligned(line);
+            } else {
+                std::ptr::copy_nonoverlapping(line.as_ptr().cast(), to, width);
+            }
+        }
     }
 }
 

@@ -101,8 +101,8 @@ unsafe fn tile<const M: usize, const U: usize>(block: &Block, r: usize, scratch:
                 // SAFETY: `to` holds 16 floats.
                 unsafe { _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(sum, _mm512_set1_ps(row.scale))) };
             }
-            // SAFETY: the caller's promise about rows and columns.
-            unsafe { block.store::<V4>(p, r + m, line) };
+            // SAFETY: the caller's promise about rows and columns; the instructions are there.
+            unsafe { block.store(V4::new_unchecked(), p, r + m, &pulp::cast::<_, [_; 2]>(line)) };
         }
     }
     M
