@@ -28,4 +28,9 @@ impl<B: Board> Rules for RulesOf<B> {
         board.legal(legal);
         Outcome { reward: step.reward as f32, over: step.terminated }
     }
+
+    /// A game is won or lost, or neither.
+    fn bounds(&self) -> [f32; 2] {
+        [-1.0, 1.0]
+    }
 }

@@ -18,6 +18,8 @@ pub struct Branch {
     pub visits: u32,
     /// The mean of what they found, for the one who moves here.
     pub value: f32,
+    /// Whether that is certain: enough of what can be done from here has been played to its end.
+    pub certain: bool,
     /// What the action earned.
     pub reward: f32,
     /// What the value counts for the node above.
@@ -27,23 +29,23 @@ pub struct Branch {
 }
 
 impl Branch {
-    pub(super) fn root(trees: &Trees, row: usize, legal: &[bool]) -> Self {
-        let mut root = Self::of(trees, row, 0, 1.0, Some(legal));
+    pub(super) fn root(trees: &Trees, row: usize) -> Self {
+        let mut root = Self::of(trees, row, 0, 1.0);
         (root.action, root.reward, root.discount) = (None, 0.0, 1.0);
         root
     }
 
-    /// Node `number` of a row; `legal` where not all actions are.
-    fn of(trees: &Trees, row: usize, number: u32, prior: f32, legal: Option<&[bool]>) -> Self {
+    /// Node `number` of a row.
+    fn of(trees: &Trees, row: usize, number: u32, prior: f32) -> Self {
         let place = trees.place(row, number);
         let (node, links) = (&trees.nodes[place], trees.children(place));
         let logits = &trees.edges(place)[2 * links.len()..];
-        let weight = |action: usize| if legal.is_none_or(|legal| legal[action]) { logits[action].exp() } else { 0.0 };
+        let weight = |action: usize| logits[action].exp();
         let sum: f32 = (0..links.len()).map(weight).sum();
         let taken = links.iter().enumerate().filter(|(_, child)| **child != 0);
-        let children = taken.map(|(action, child)| Self::of(trees, row, *child, weight(action) / sum, None)).collect();
+        let children = taken.map(|(action, child)| Self::of(trees, row, *child, weight(action) / sum)).collect();
         let &super::Node { action, visits, value, reward, discount, .. } = node;
-        Self { action: Some(action), prior, visits, value, reward, discount, children }
+        Self { action: Some(action), prior, visits, value, certain: node.is_settled(), reward, discount, children }
     }
 
     /// The tree as a drawing: layers from the root down, every node as wide a place as it has leaves below it, edges as thick as they were

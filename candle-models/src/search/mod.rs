@@ -86,6 +86,12 @@ pub trait Dynamics {
     /// # Errors
     /// Whatever the model cannot do; the search ends with it.
     fn expand(&mut self, expansion: &mut Expansion) -> Result<()>;
+
+    /// What all that comes can add up to, for the one who moves: at least, and at most. Where a model tells for certain that games are
+    /// [over](Expansion::over), moves that win or lose by force are known as soon as that has been seen of every answer, and sooner with bounds.
+    fn bounds(&self) -> [f32; 2] {
+        tree::UNBOUNDED
+    }
 }
 
 impl<F: FnMut(&mut Expansion) -> Result<()>> Dynamics for F {
@@ -104,6 +110,8 @@ pub struct Expansion<'a> {
     pub values: &'a mut [f32],
     /// To be written: the prior there, `[n, A]`. Of an action that cannot be taken it is `f32::MIN`, not an infinity.
     pub logits: &'a mut [f32],
+    /// To be written where it is certain, and not just what the model believes: that the game is over behind the action, `[n]`. It is false before.
+    pub over: &'a mut [bool],
     actions: &'a [u32],
     edges: &'a [Edge],
     embeddings: &'a mut [f32],
@@ -150,6 +158,7 @@ pub struct Search {
     discounts: Vec<f32>,
     values: Vec<f32>,
     logits: Vec<f32>,
+    over: Vec<bool>,
     /// `[B, A]`: what is added to the score of a root's actions, negative infinity where they are not legal.
     extra: Vec<f32>,
     /// `[B]`: what breaks ties in a row.
@@ -201,6 +210,7 @@ impl Search {
             discounts: floats(batch),
             values: floats(batch),
             logits: floats(batch * actions),
+            over: vec![false; batch],
             extra: floats(batch * actions),
             ties: vec![0; batch],
             considered: vec![0; batch],
@@ -226,6 +236,7 @@ impl Search {
     /// finite or no legal action; if the model fails or gives a number that is not finite.
     pub fn run(&mut self, roots: &Roots, settings: &Settings, noise: Noise, model: &mut impl Dynamics) -> Result<Found<'_>> {
         let rows = self.check(roots, settings, noise)?;
+        self.trees.bounds = model.bounds();
         self.begin(roots, settings, noise);
         for simulation in 1..=settings.simulations {
             self.choose_at_roots(rows, settings, simulation - 1);
@@ -372,11 +383,13 @@ impl Search {
             (self.edges[row], self.actions[row]) = (edge, edge.action);
         }
         let actions = self.sizes.actions;
+        self.over[..rows].fill(false);
         let mut expansion = Expansion {
             rewards: &mut self.rewards[..rows],
             discounts: &mut self.discounts[..rows],
             values: &mut self.values[..rows],
             logits: &mut self.logits[..rows * actions],
+            over: &mut self.over[..rows],
             actions: &self.actions[..rows],
             edges: &self.edges[..rows],
             embeddings: &mut self.embeddings,
@@ -402,17 +415,20 @@ impl Search {
                 reward: self.rewards[row],
                 discount: self.discounts[row],
                 value: self.values[row],
+                over: self.over[row],
                 logits: &self.logits[row * actions..][..actions],
             };
-            let (root, mut found) = (self.trees.place(row, 0), evaluation.value);
+            let root = self.trees.place(row, 0);
             let mut place = self.trees.evaluate(row, self.edges[row], &evaluation);
+            let node = &self.trees.nodes[place];
+            let (mut found, mut narrowed) = if node.is_settled() { (node.bounds[0], node.visits == 1) } else { (evaluation.value, false) };
             // With no visits below it, Gumbel's method takes the most likely action of the new node, as the tree has noted; PUCT draws among
             // equal ones.
             if matches!(settings.method, Method::Puct(_)) {
                 self.renew(settings, row, place);
             }
             loop {
-                place = self.trees.carry_up(row, place, &mut found);
+                place = self.trees.carry_up(row, place, &mut found, &mut narrowed);
                 if place == root {
                     break;
                 }
@@ -426,7 +442,11 @@ impl Search {
     fn renew(&mut self, settings: &Settings, row: usize, place: usize) {
         let ties =
             if self.ties[row] == 0 { 0 } else { spread(self.ties[row].wrapping_add(place as u32 - self.trees.place(row, 0) as u32)) | 1 };
-        self.inside.push(known(&self.trees.nodes[place], place, &self.factors, ties), self.trees.edges(place));
+        let node = &self.trees.nodes[place];
+        self.inside.push(known(node, place, &self.factors, ties), self.trees.edges(place));
+        if node.closed {
+            (0..self.sizes.actions).filter(|action| self.trees.is_closed(row, place, *action)).for_each(|action| self.inside.close(action));
+        }
         if self.inside.is_full() {
             self.choose_inside(settings);
         }
@@ -452,13 +472,36 @@ impl Search {
             self.q[all.clone()].copy_from_slice(&q[..actions]);
             let to = &mut self.visits[all.clone()];
             to.iter_mut().zip(visits).for_each(|(to, n)| *to = *n as u32);
+            self.rule_out(row);
             if let Method::Puct(puct) = &settings.method {
-                self.actions[row] = noise.act(puct, row, to) as u32;
-                self.weights[all].iter_mut().zip(visits).for_each(|(to, n)| *to = n / settings.simulations as f32);
+                let (visits, extra) = (&self.visits[all.clone()], &self.extra[all.clone()]);
+                let left = visits.iter().zip(extra).map(|(n, extra)| if *extra > f32::NEG_INFINITY { *n } else { 0 });
+                // Where no simulation took what is left, all of it is as good.
+                let none = u32::from(left.clone().all(|n| n == 0));
+                let left = left.zip(extra).map(|(n, extra)| n + if *extra > f32::NEG_INFINITY { none } else { 0 });
+                self.actions[row] = noise.act(puct, row, left.clone()) as u32;
+                let sum = left.clone().sum::<u32>() as f32;
+                self.weights[all].iter_mut().zip(left).for_each(|(to, n)| *to = n as f32 / sum);
             }
         }
         if let Method::Gumbel(gumbel) = &settings.method {
             self.conclude_gumbel(rows, gumbel);
+        }
+    }
+
+    /// Takes actions of a root out of the choice that are certainly no better than another one, and perhaps worse.
+    fn rule_out(&mut self, row: usize) {
+        let (place, actions) = (self.trees.place(row, 0), self.sizes.actions);
+        if !self.trees.nodes[place].closed {
+            return;
+        }
+        let bounds = |action: usize| self.trees.bounds_of(row, place, action);
+        for action in 0..actions {
+            let Some([low, high]) = bounds(action) else { continue };
+            let better = |[least, most]: [f32; 2]| least >= high && most > low;
+            if (0..actions).filter_map(bounds).any(better) {
+                self.extra[row * actions + action] = f32::NEG_INFINITY;
+            }
         }
     }
 
@@ -467,7 +510,11 @@ impl Search {
         let actions = self.sizes.actions;
         let mut first = 0;
         while first < rows {
-            let most = |search: &Self, row: usize| search.visits[row * actions..][..actions].iter().copied().max().unwrap_or(0);
+            let most = |search: &Self, row: usize| {
+                let all = row * actions..(row + 1) * actions;
+                let left = search.visits[all.clone()].iter().zip(&search.extra[all]).filter(|(_, extra)| **extra > f32::NEG_INFINITY);
+                left.map(|(n, _)| *n).max().unwrap_or(0)
+            };
             let end = self.take_roots(first..rows, most);
             self.roots.choose_at_root(gumbel);
             for (lane, (row, (_, action))) in (first..end).zip(self.roots.choices()).enumerate() {
@@ -549,9 +596,8 @@ impl<'a> Found<'a> {
 
     /// The tree of a row, to be looked at.
     pub fn tree(&self, row: usize) -> Branch {
-        let all = self.range(row);
-        let legal: Vec<bool> = self.search.extra[all].iter().map(|extra| *extra > f32::NEG_INFINITY).collect();
-        Branch::root(&self.search.trees, row, &legal)
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        Branch::root(&self.search.trees, row)
     }
 
     fn range(&self, row: usize) -> Range<usize> {

@@ -67,14 +67,14 @@ impl Noise<'_> {
     }
 
     /// An action in proportion to `visits^(1 / temperature)`.
-    pub(super) fn act(&self, puct: &Puct, row: usize, visits: &[u32]) -> usize {
-        let most = visits.iter().copied().max().unwrap_or(0);
+    pub(super) fn act(&self, puct: &Puct, row: usize, mut visits: impl Iterator<Item = u32> + Clone) -> usize {
+        let most = visits.clone().max().unwrap_or(0);
         match self.row(row) {
             Some(address) if puct.temperature > 0.0 => {
-                let weight = |n: &u32| (*n as f32 / most as f32).powf(1.0 / puct.temperature);
-                categorical(address.stream("action").uniform(0), visits.iter().map(weight))
+                let weight = |n: u32| (n as f32 / most as f32).powf(1.0 / puct.temperature);
+                categorical(address.stream("action").uniform(0), visits.map(weight))
             }
-            _ => visits.iter().position(|n| *n == most).unwrap_or(0),
+            _ => visits.position(|n| n == most).unwrap_or(0),
         }
     }
 }
@@ -167,7 +167,7 @@ mod tests {
         let counts = |temperature| {
             let puct = Puct { temperature, ..Puct::default() };
             let mut counts = [0; 4];
-            (0..rows.len()).for_each(|row| counts[Noise::Rows(&rows).act(&puct, row, &visits)] += 1);
+            (0..rows.len()).for_each(|row| counts[Noise::Rows(&rows).act(&puct, row, visits.into_iter())] += 1);
             counts.map(|n| f64::from(n) / rows.len() as f64)
         };
         for (temperature, expected) in [(1.0, [0.5, 1.0 / 6.0, 0.0, 1.0 / 3.0]), (0.5, [9.0 / 14.0, 1.0 / 14.0, 0.0, 4.0 / 14.0])] {
@@ -175,6 +175,6 @@ mod tests {
             assert!(found.iter().zip(expected).all(|(x, y)| (x - y).abs() < 0.02), "{temperature}: {found:?}");
         }
         assert_eq!(counts(0.0), [1.0, 0.0, 0.0, 0.0]);
-        assert_eq!(Noise::None.act(&Puct::default(), 0, &visits), 0);
+        assert_eq!(Noise::None.act(&Puct::default(), 0, visits.into_iter()), 0);
     }
 }

@@ -137,6 +137,13 @@ impl Dynamics for Ahead {
             Self::Known(rules) => rules.expand(expansion),
         }
     }
+
+    fn bounds(&self) -> [f32; 2] {
+        match self {
+            Self::Learnt(recurrent) => recurrent.bounds(),
+            Self::Known(rules) => rules.bounds(),
+        }
+    }
 }
 
 /// The network of the dynamics, at its place.
@@ -589,6 +596,10 @@ mod tests {
             (legal[0], legal[1]) = (left >= 1.0, left >= 2.0);
             Outcome { reward: if left == 0.0 { 1.0 } else { 0.0 }, over: left <= 0.0 }
         }
+
+        fn bounds(&self) -> [f32; 2] {
+            [-1.0, 1.0]
+        }
     }
 
     /// Rules that show what is no number.
@@ -637,7 +648,7 @@ mod tests {
                 if wins {
                     assert_eq!(plan.action(game) as usize, stones % 3 - 1, "{method:?}: {stones} stones");
                 }
-                assert!(if wins { value > 0.1 } else { value < -0.1 }, "{method:?}: {stones} stones are worth {value}");
+                assert!(plan.tree(game).certain && value == if wins { 1.0 } else { -1.0 }, "{method:?}: {stones} stones are worth {value}");
             }
         }
         // The runner refuses what rules show that is no number.

@@ -1,6 +1,7 @@
 //! Planning where the rules are known: what comes of an action is played, and a network says only what that is worth (Silver et al. 2018).
 
 use super::planner::{Outputs, sole};
+use super::tree::UNBOUNDED;
 use super::{Dynamics, Expansion};
 use crate::Result;
 use crate::engine::{Model, Placement, Runner};
@@ -13,6 +14,11 @@ pub trait Rules: Send + Sync {
     /// Makes a move where a game shows `seen`: writes what it then shows to whoever moves next, and what that one can do. Where a game is over, or an
     /// action cannot be taken, nothing changes, nobody can do anything, and it is over.
     fn play(&self, seen: &[f32], action: u32, next: &mut [f32], legal: &mut [bool]) -> Outcome;
+
+    /// The least and the most that all rewards of a game can add up to from any state on, for the one who moves; searches then stop at a win by force.
+    fn bounds(&self) -> [f32; 2] {
+        UNBOUNDED
+    }
 }
 
 /// What comes of a move.
@@ -71,9 +77,13 @@ impl Dynamics for ByRules {
             for ((to, logit), legal) in logits.iter_mut().zip(&found[self.outputs.logits.clone()]).zip(legal) {
                 *to = if *legal { *logit } else { f32::MIN };
             }
-            e.rewards[row] = reward;
+            (e.rewards[row], e.over[row]) = (reward, over);
             (e.discounts[row], e.values[row]) = if over { (0.0, 0.0) } else { (self.discount, found[self.outputs.value]) };
         }
         Ok(())
+    }
+
+    fn bounds(&self) -> [f32; 2] {
+        self.rules.bounds()
     }
 }

@@ -489,3 +489,103 @@ fn the_tree_is_shown_with_all_its_nodes() {
     assert_eq!((svg.matches("<circle").count(), svg.matches("<line").count()), (21, 20));
     assert!(!svg.contains("NaN") && !svg.contains("inf"));
 }
+
+/// A game of two without chance that ends after five moves at the latest, won, drawn or lost; a state is the moves that led to it, in base 4.
+#[derive(Clone, Copy)]
+struct Ending {
+    seed: u32,
+    bounds: [f32; 2],
+}
+
+impl Ending {
+    const ACTIONS: usize = 3;
+
+    fn bits(&self, state: u32) -> u32 {
+        spread(spread(self.seed).wrapping_add(state))
+    }
+
+    fn next(state: u32, action: usize) -> u32 {
+        4 * state + action as u32 + 1
+    }
+
+    fn over(&self, state: u32) -> bool {
+        state >= 4u32.pow(4) || (state > 4 && self.bits(state).is_multiple_of(5))
+    }
+
+    /// For the one who made the last move.
+    fn reward(&self, state: u32) -> f32 {
+        if self.over(state) { (self.bits(state) >> 8) as f32 % 3.0 - 1.0 } else { 0.0 }
+    }
+
+    fn legal(&self, state: u32, action: usize) -> bool {
+        action == 0 || !self.bits(Self::next(state, action) ^ 0x5555).is_multiple_of(4)
+    }
+
+    /// What is known of the game by playing all of it, for the one to move.
+    fn worth(&self, state: u32) -> f32 {
+        if self.over(state) {
+            return 0.0;
+        }
+        (0..Self::ACTIONS).filter(|action| self.legal(state, *action)).map(|action| self.worth_of(state, action)).fold(f32::MIN, f32::max)
+    }
+
+    fn worth_of(&self, state: u32, action: usize) -> f32 {
+        let next = Self::next(state, action);
+        self.reward(next) - self.worth(next)
+    }
+
+    /// Holds what a tree takes for certain against what is.
+    fn check(&self, branch: &Branch, state: u32) {
+        assert!(!branch.certain || branch.value == self.worth(state), "{} in state {state}, not {}", branch.value, self.worth(state));
+        branch.children.iter().for_each(|child| self.check(child, Self::next(state, child.action.unwrap() as usize)));
+    }
+}
+
+impl Dynamics for Ending {
+    fn expand(&mut self, e: &mut Expansion) -> Result<()> {
+        for row in 0..e.rows() {
+            let action = e.actions()[row] as usize;
+            let (from, to) = e.embeddings(row);
+            let state = Self::next(from[0] as u32, action);
+            to[0] = state as f32;
+            (e.rewards[row], e.discounts[row], e.over[row]) = (self.reward(state), -1.0, self.over(state));
+            // What a model believes does not matter in the end.
+            e.values[row] = (self.bits(state ^ 0xaaaa) >> 16) as f32 / 65_536.0 - 0.5;
+            for action in 0..Self::ACTIONS {
+                e.logits[row * Self::ACTIONS + action] = if self.legal(state, action) { 0.1 * action as f32 } else { f32::MIN };
+            }
+        }
+        Ok(())
+    }
+
+    fn bounds(&self) -> [f32; 2] {
+        self.bounds
+    }
+}
+
+#[test]
+fn where_the_ends_of_games_are_certain_so_is_what_leads_to_them() {
+    let searched = |mut game: Ending, method: Method, simulations: usize| {
+        let legal: Vec<bool> = (0..Ending::ACTIONS).map(|action| game.legal(0, action)).collect();
+        let roots = Roots { logits: &[0.0; Ending::ACTIONS], values: &[0.0], embeddings: &[0.0], legal: &legal };
+        let mut search = Search::new(Sizes { batch: 1, simulations, actions: Ending::ACTIONS, embedding: 1 }).unwrap();
+        let settings = Settings { method, simulations, max_depth: None };
+        let found = search.run(&roots, &settings, Noise::None, &mut game).unwrap();
+        let (tree, action) = (found.tree(0), found.actions()[0] as usize);
+        game.check(&tree, 0);
+        assert!((found.weights(0).iter().sum::<f32>() - 1.0).abs() < 1e-5 && found.weights(0)[action] > 0.0);
+        assert!(!tree.certain || game.worth_of(0, action) == game.worth(0), "action {action} lets value go");
+        tree.certain
+    };
+    for method in both_methods() {
+        let mut settled = [0; 3];
+        for seed in 0..100 {
+            let [open, closed] = [tree::UNBOUNDED, [-1.0, 1.0]].map(|bounds| Ending { seed, bounds });
+            let all = [searched(closed, method, 40), searched(closed, method, 1000), searched(open, method, 1000)];
+            settled.iter_mut().zip(all).for_each(|(to, certain)| *to += usize::from(certain));
+        }
+        // Gumbel's search tries everything in the end; PUCT stays with a root's action that it takes for the best although it has nothing left to find.
+        let least = if matches!(method, Method::Gumbel(_)) { 100 } else { 80 };
+        assert!(settled[1..].iter().all(|n| *n >= least) && (10..100).contains(&settled[0]), "{method:?}: {settled:?}");
+    }
+}

@@ -86,6 +86,12 @@ impl Tile {
         self.extra.iter_mut().zip(extra).for_each(|(to, x)| to[lane] = *x);
     }
 
+    /// Takes an action of the node that was added last for one that is not likely at all, and was never taken.
+    pub fn close(&mut self, action: usize) {
+        let lane = self.len - 1;
+        (self.edges[action][lane], self.edges[2 * self.actions + action][lane]) = (0.0, f32::MIN);
+    }
+
     /// The places of the nodes and their actions.
     pub fn choices(&self) -> impl Iterator<Item = (u32, u32)> {
         self.places.iter().copied().zip(self.chosen).take(self.len)

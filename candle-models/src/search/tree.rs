@@ -23,7 +23,38 @@ pub(super) struct Node {
     pub reward: f32,
     /// What the value counts for the node above.
     pub discount: f32,
+    /// What all that comes can add up to, for the one who moves here: at least, and at most.
+    pub bounds: Bounds,
+    /// Whether some action here is not worth another simulation: see [`Trees::is_closed`].
+    pub closed: bool,
 }
+
+impl Node {
+    /// Whether it is known for certain what the node is worth.
+    pub fn is_settled(&self) -> bool {
+        self.bounds[0] == self.bounds[1]
+    }
+
+    /// The bounds of the action that leads here, for the one who takes it.
+    pub fn bounds_above(&self) -> Bounds {
+        if self.discount == 0.0 {
+            return [self.reward; 2];
+        }
+        let [low, high] = self.bounds.map(|bound| self.reward + self.discount * bound);
+        [low.min(high), low.max(high)]
+    }
+
+    /// What a number says of the node, given its bounds.
+    fn within(&self, value: f32) -> f32 {
+        value.max(self.bounds[0]).min(self.bounds[1])
+    }
+}
+
+/// The least and the most that something can be worth.
+pub(super) type Bounds = [f32; 2];
+
+/// Bounds of what nothing is known of.
+pub(super) const UNBOUNDED: Bounds = [f32::NEG_INFINITY, f32::INFINITY];
 
 /// Where a simulation ends: a node and the action to be evaluated there.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +70,8 @@ pub(super) struct Evaluation<'a> {
     pub reward: f32,
     pub discount: f32,
     pub value: f32,
+    /// Whether the game is over there.
+    pub over: bool,
     /// `[A]`.
     pub logits: &'a [f32],
 }
@@ -52,6 +85,8 @@ pub(super) struct Trees {
     edges: Vec<f32>,
     /// `[rows, nodes, A]`: numbers of the nodes which they lead to, 0 for none.
     children: Vec<u32>,
+    /// What any state can be worth.
+    pub bounds: Bounds,
 }
 
 impl Trees {
@@ -64,6 +99,7 @@ impl Trees {
             nodes: vec![Node::default(); nodes],
             edges: vec![0.0; nodes * 3 * actions],
             children: vec![0; nodes * actions],
+            bounds: UNBOUNDED,
         }
     }
 
@@ -92,7 +128,7 @@ impl Trees {
     /// Begins a row's tree.
     pub fn plant(&mut self, row: usize, value: f32, logits: &[f32]) {
         let place = self.place(row, 0);
-        self.nodes[place] = Node { visits: 1, value, raw: value, ..Node::default() };
+        self.nodes[place] = Node { visits: 1, value, raw: value, bounds: self.bounds, ..Node::default() };
         self.grow(place, logits);
     }
 
@@ -105,24 +141,30 @@ impl Trees {
             if next_node == 0 {
                 return Edge { parent, action, child: new };
             }
-            if depth == max_depth {
+            if depth == max_depth || nodes[next_node as usize].is_settled() {
                 return Edge { parent, action, child: next_node };
             }
             (parent, depth) = (next_node, depth + 1);
         }
     }
 
-    /// Enters what the model says of the node which an edge leads to, and returns its place.
+    /// Enters what the model says of the node which an edge leads to, and returns its place. Of a node that is settled already it has nothing to say.
     pub fn evaluate(&mut self, row: usize, edge: Edge, evaluation: &Evaluation) -> usize {
         let Edge { parent, action, child } = edge;
-        let &Evaluation { reward, discount, value, logits } = evaluation;
+        let &Evaluation { reward, discount, value, over, logits } = evaluation;
         let (above, place) = (self.place(row, parent), self.place(row, child));
+        if self.children(above)[action as usize] == child && self.nodes[place].is_settled() {
+            self.nodes[place].visits += 1;
+            return place;
+        }
+        // Behind the end nothing comes, whatever the model believes.
+        let (bounds, value) = if over { ([0.0; 2], 0.0) } else { (self.bounds, value) };
         let link = &mut self.children[above * self.actions + action as usize];
         let visits = if *link == 0 { 1 } else { self.nodes[place].visits + 1 };
         *link = child;
         // One that was there already lies at the greatest depth: it has nothing below it.
         let next = self.grow(place, logits);
-        self.nodes[place] = Node { parent, action, next, next_node: 0, visits, value, raw: value, reward, discount };
+        self.nodes[place] = Node { parent, action, next, next_node: 0, visits, value, raw: value, reward, discount, bounds, closed: false };
         place
     }
 
@@ -140,18 +182,49 @@ impl Trees {
         best
     }
 
-    /// Carries what was found below the node at a place one edge up; returns the place above. `found` becomes what was found below that.
-    pub fn carry_up(&mut self, row: usize, place: usize, found: &mut f32) -> usize {
+    /// Carries what was found below the node at a place one edge up; returns the place above. `found` becomes what was found below that, `narrowed`
+    /// tells whether the bounds of the one have changed, and then those of the other.
+    pub fn carry_up(&mut self, row: usize, place: usize, found: &mut f32, narrowed: &mut bool) -> usize {
         let Node { parent, action, reward, discount, value, .. } = self.nodes[place];
         let above = self.place(row, parent);
-        *found = reward + discount * *found;
+        if *narrowed {
+            *narrowed = self.narrow(row, above);
+        }
         let node = &mut self.nodes[above];
+        *found = node.within(reward + discount * *found);
         let visits = node.visits as f32;
-        node.value = (node.value * visits + *found) / (visits + 1.0);
+        node.value = node.within((node.value * visits + *found) / (visits + 1.0));
+        node.raw = node.within(node.raw);
         node.visits += 1;
         let edge = above * 3 * self.actions + action as usize;
         self.edges[edge] += 1.0;
         self.edges[edge + self.actions] = reward + discount * value;
         above
+    }
+
+    /// The bounds of an action of the node at a place, for the one who moves there; none of what cannot be done.
+    pub fn bounds_of(&self, row: usize, place: usize, action: usize) -> Option<Bounds> {
+        let possible = self.edges(place)[2 * self.actions + action] > f32::MIN;
+        possible.then(|| match self.children(place)[action] {
+            0 => self.bounds,
+            child => self.nodes[self.place(row, child)].bounds_above(),
+        })
+    }
+
+    /// Whether an action of the node at a place is not worth another simulation: what it is worth is known for certain, or it cannot be more than
+    /// another one is worth at least.
+    pub fn is_closed(&self, row: usize, place: usize, action: usize) -> bool {
+        self.bounds_of(row, place, action).is_some_and(|[low, high]| low == high || high <= self.nodes[place].bounds[0])
+    }
+
+    /// Finds the bounds of the node at a place from those of its actions (Winands et al. 2008, Cazenave and Saffidine 2010): as good as the best of
+    /// them. Returns whether they have changed.
+    fn narrow(&mut self, row: usize, place: usize) -> bool {
+        let all = (0..self.actions).filter_map(|action| self.bounds_of(row, place, action));
+        let bounds = all.fold([f32::NEG_INFINITY; 2], |most, bounds| [most[0].max(bounds[0]), most[1].max(bounds[1])]);
+        let node = &mut self.nodes[place];
+        let changed = node.bounds != bounds;
+        (node.bounds, node.closed) = (bounds, true);
+        changed
     }
 }
