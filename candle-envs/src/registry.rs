@@ -5,8 +5,9 @@ use crate::classic::{Acrobot, CartPole, MountainCar, Pendulum};
 use crate::duel::Duel;
 use crate::env::RATE;
 use crate::minatar::{Asterix, Breakout, Freeway, MinAtar, Seaquest, SpaceInvaders};
-use crate::{Autoreset, Env, EnvError, Result, Spec, Vector, VectorEnv};
+use crate::{Autoreset, Env, EnvError, Result, Spec, Symmetry, Vector, VectorEnv};
 use candle_models::policy::simulation::{Punish, Script};
+use candle_models::search::Rules;
 use std::fmt;
 use std::sync::Arc;
 
@@ -23,6 +24,10 @@ pub struct Entry {
     pub rate: f32,
     /// [`Env::for_two`]: the same for two at once, each a lane of it.
     pub for_two: fn() -> Option<Box<dyn VectorEnv>>,
+    /// [`Env::symmetries`].
+    pub symmetries: fn() -> Vec<Symmetry>,
+    /// [`Env::rules`].
+    pub rules: fn() -> Option<Arc<dyn Rules>>,
     make: Make,
 }
 
@@ -36,7 +41,8 @@ impl Entry {
     /// The kind `E`.
     pub fn of<E: Env>(about: &'static str) -> Self {
         let make = |lanes, autoreset| -> Result<Box<dyn VectorEnv>> { Ok(Box::new(Vector::<E>::new(lanes, autoreset)?)) };
-        Self { rate: E::rate(), for_two: E::for_two, ..Self::new(E::spec(), about, make) }
+        let Self { spec, make, .. } = Self::new(E::spec(), about, make);
+        Self { spec, about, rate: E::rate(), for_two: E::for_two, symmetries: E::symmetries, rules: E::rules, make }
     }
 
     /// A kind that `make` makes so many of side by side.
@@ -45,7 +51,7 @@ impl Entry {
         about: &'static str,
         make: impl Fn(usize, Autoreset) -> Result<Box<dyn VectorEnv>> + Send + Sync + 'static,
     ) -> Self {
-        Self { spec, about, rate: RATE, for_two: || None, make: Arc::new(make) }
+        Self { spec, about, rate: RATE, for_two: || None, symmetries: Vec::new, rules: || None, make: Arc::new(make) }
     }
 
     /// What it shows and takes.

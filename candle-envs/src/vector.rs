@@ -1,12 +1,10 @@
 //! Many environments side by side, on all cores.
 
-use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, Symmetry, View};
+use crate::{Action, Env, EnvError, Pcg64, Result, Scene, Spec, Step, View};
 use candle_models::agent::Component;
 use candle_models::ops::gaussian::Gaussian;
 use candle_models::random::Random;
-use candle_models::search::Rules;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 
 /// Environments below which one thread steps them all: what another thread costs is some microseconds.
 const SERIAL: usize = 256;
@@ -140,16 +138,6 @@ pub struct Episode {
 pub trait VectorEnv: Send {
     /// What they show and take.
     fn spec(&self) -> &Spec;
-
-    /// [`Env::symmetries`] of their kind.
-    fn symmetries(&self) -> Vec<Symmetry> {
-        Vec::new()
-    }
-
-    /// [`Env::rules`] of their kind.
-    fn rules(&self) -> Option<Arc<dyn Rules>> {
-        None
-    }
 
     /// How many there are.
     fn lanes(&self) -> usize;
@@ -289,14 +277,6 @@ impl<E: Env> Vector<E> {
 impl<E: Env> VectorEnv for Vector<E> {
     fn spec(&self) -> &Spec {
         &self.spec
-    }
-
-    fn symmetries(&self) -> Vec<Symmetry> {
-        E::symmetries()
-    }
-
-    fn rules(&self) -> Option<Arc<dyn Rules>> {
-        E::rules()
     }
 
     fn lanes(&self) -> usize {

@@ -138,7 +138,7 @@ pub fn save(envs: &mut dyn VectorEnv, files: &mut StateFiles) -> Result<()> {
 pub enum Resumed {
     /// They go on to the bit.
     Exactly,
-    /// They cannot be written down: other episodes have begun in them, and those that a run was stopped in have no end.
+    /// They are not in the checkpoint: other episodes have begun in them, and those that a run was stopped in have no end.
     Anew,
 }
 
@@ -149,11 +149,11 @@ pub enum Resumed {
 /// If they are damaged, of another kind, or fewer, or one of them fails.
 pub fn restore(envs: &mut dyn VectorEnv, first: usize, files: &SavedFiles, random: Random) -> Result<Resumed> {
     let lanes = envs.lanes();
-    let Some(saved) = envs.resumable() else {
+    let Some(saved) = envs.resumable().filter(|_| files.has(ENVIRONMENTS)) else {
         // Of 32 bits, which is what older environments take.
         envs.reset((u64::from(random.bits(0)) + first as u64) & u64::from(u32::MAX)).map_err(failed)?;
         if first == 0 {
-            eprintln!("warning: {} cannot be written down: its episodes begin anew", envs.spec().name);
+            eprintln!("warning: the environments of {} are not in the checkpoint: their episodes begin anew", envs.spec().name);
         }
         return Ok(Resumed::Anew);
     };

@@ -70,7 +70,7 @@ fn symmetries_change_nothing_of_a_game() {
     let mut kinds = 0;
     for entry in shipped().iter() {
         let [mut envs, mut others] = [0; 2].map(|_| entry.make(1, Autoreset::NextStep).unwrap());
-        let (spec, symmetries) = (envs.spec().clone(), envs.symmetries());
+        let (spec, symmetries) = (envs.spec().clone(), (entry.symmetries)());
         kinds += usize::from(!symmetries.is_empty());
         for (i, Symmetry { floats, classes }) in symmetries.iter().enumerate() {
             let identity = floats.iter().copied().eq(0..spec.floats());
@@ -102,7 +102,7 @@ fn rules_are_those_of_the_steps() {
     let mut kinds = 0;
     for entry in shipped().iter() {
         let mut envs = entry.make(1, Autoreset::NextStep).unwrap();
-        let Some(rules) = envs.rules() else { continue };
+        let Some(rules) = (entry.rules)() else { continue };
         kinds += 1;
         let spec = envs.spec().clone();
         let (mut next, mut legal) = (vec![0.0; spec.floats()], vec![false; spec.classes()]);

@@ -131,6 +131,11 @@ impl SavedFiles {
         self.ranks[0]
     }
 
+    /// Whether the first rank has saved a file of that name.
+    pub fn has(&self, name: &str) -> bool {
+        self.files.hashes.contains_key(&format!("{}/{name}", folder_of(0)))
+    }
+
     /// Opens a file of this rank.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ fn a_run_is_stopped_goes_on_and_ends() {
         assert!(code == 0 && stdout.contains("stopped by the time limit at step 1; --resume continues"), "{stdout}{stderr}");
         let (code, stdout, stderr) = train(dir.path(), &[&arguments[..], &["--resume"]].concat());
         assert!(code == 0 && stdout.contains("reward ") && stdout.contains("model in "), "{stdout}{stderr}");
-        let warned = "warning: gym:CartPole-v1 cannot be written down: its episodes begin anew\n";
+        let warned = "warning: the environments of gym:CartPole-v1 are not in the checkpoint: their episodes begin anew\n";
         assert!(stderr.matches(warned).count() == 1 && stderr.contains("continued from step 1"), "{stderr}");
     }
 }

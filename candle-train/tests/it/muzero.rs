@@ -1,5 +1,6 @@
 //! Learning to plan: what is learnt, and what is refused.
 
+use crate::ranks::on_ranks;
 use candle_envs::board::{Replies, TicTacToe, reply_tree};
 use candle_envs::{Action, Env, Environments, Pcg64, Scene, Spec, Step, View, shipped};
 use candle_models::agent::{Component, Observation};
@@ -11,9 +12,11 @@ use candle_models::registry::Family;
 use candle_train::muzero::config::{RunConfig, Search};
 use candle_train::muzero::play::Planned;
 use candle_train::muzero::run::{Plan, Trained};
+use candle_train::parallel::Single;
 use candle_train::plan::TrainingPlan;
 use candle_train::run::{Place, Resources, Stop};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Places in a row, from the middle of which one goes left or right. The left end earns a little at once; the right end, twice as far, three times as
 /// much.
@@ -63,7 +66,46 @@ impl Env for Corridor {
 }
 
 fn games() -> Environments {
-    shipped().with::<Corridor>("Goes the longer way")
+    shipped().with::<Corridor>("Goes the longer way").with::<Failing<0>>("Breaks in one environment").with::<Failing<1>>("Breaks in all")
+}
+
+/// The corridor, which breaks after some steps: where its seed is that of the first environment, or wherever it is.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Failing<const ALL: u8> {
+    corridor: Corridor,
+    doomed: bool,
+    steps: u32,
+}
+
+impl<const ALL: u8> Env for Failing<ALL> {
+    fn spec() -> Spec {
+        Spec { name: format!("failing-{ALL}").into(), ..Corridor::spec() }
+    }
+
+    fn reset(&mut self, random: Pcg64) {
+        self.doomed |= ALL == 1 || random.clone().next_u64() == Pcg64::new(small().seed).next_u64();
+        self.corridor.reset(random);
+    }
+
+    fn random(&self) -> &Pcg64 {
+        self.corridor.random()
+    }
+
+    fn step(&mut self, action: Action) -> candle_envs::Result<Step> {
+        self.steps += 1;
+        if self.doomed && self.steps > 30 {
+            return Err(candle_envs::EnvError::Other("the floor is wet".to_owned()));
+        }
+        self.corridor.step(action)
+    }
+
+    fn observe(&self, to: View) {
+        self.corridor.observe(to);
+    }
+
+    fn draw(&self) -> Scene {
+        self.corridor.draw()
+    }
 }
 
 fn small() -> RunConfig {
@@ -93,6 +135,44 @@ fn the_longer_way_is_learnt_by_either_search() {
         (config.play.search, config.play.simulations, config.evaluation.simulations) = (search, simulations, simulations);
         let reward = train(config).reward.unwrap().0;
         assert_eq!(reward, 1.0, "{search:?}, consistency {consistency}");
+    }
+}
+
+/// However far the actors are ahead, and although one of them dies.
+#[test]
+fn what_actors_play_beside_the_learner_is_learnt() {
+    for (env, actors, queue) in [("corridor", 3, 1), ("failing-0", 2, 4)] {
+        let mut config = small();
+        config.env = env.to_owned();
+        (config.play.actors, config.play.queue) = (actors, queue);
+        assert_eq!(train(config).reward.unwrap().0, 1.0, "{env}");
+    }
+    let mut config = small();
+    (config.env, config.play.actors) = ("failing-1".to_owned(), 2);
+    let plan = Plan::new(config, &games(), Resources::default(), String::new()).unwrap();
+    let error = plan.train(&Place::memory(), &Stop::after(None)).err().unwrap().to_string();
+    assert!(error.contains("the last of 2 actors has died, actor") && error.contains("the floor is wet"), "{error}");
+}
+
+/// Environments and what was played in them are shared out anew.
+#[test]
+fn a_run_goes_on_with_another_number_of_ranks_and_with_actors() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = |ranks, frames, actors| {
+        let mut config = small();
+        (config.frames, config.play.actors) = (frames, actors);
+        Plan::new(config, &games(), Resources { ranks, ..Resources::default() }, String::new()).unwrap()
+    };
+    let begun = on_ranks(2, |ranks| plan(ranks, 1_000, 0).train(&Place::create(dir.path()), &Stop::after(None)));
+    let updates = begun.into_iter().map(|trained| trained.unwrap().ended.step).max().unwrap();
+    let three = on_ranks(3, |ranks| plan(ranks, 3_000, 0).train(&Place::resume(dir.path()), &Stop::after(None)));
+    for trained in three {
+        let trained = trained.unwrap();
+        assert!(trained.ended.step > updates && trained.reward.is_some());
+    }
+    for (frames, actors) in [(4_000, 2), (5_000, 0)] {
+        let last = plan(Arc::new(Single), frames, actors).train(&Place::resume(dir.path()), &Stop::after(None)).unwrap();
+        assert_eq!(last.reward.unwrap().0, 1.0);
     }
 }
 
@@ -141,6 +221,8 @@ fn what_cannot_be_trained_is_refused() {
     assert!(refused(&|c| c.dynamics = Dynamics::Rules).contains("learn.unroll: expected 0 to 0"));
     let without = refused(&|c| (c.dynamics, c.learn.unroll) = (Dynamics::Rules, 0));
     assert!(without.contains("corridor has no rules"), "{without}");
+    assert!(refused(&|c| c.play.actors = 9).contains("play.actors: 9 cannot share 8 environments"));
+    assert!(refused(&|c| c.play.queue = 0).contains("play.queue: expected 1 to"));
     assert!(refused(&|c| c.learn.discount = 0.0).contains("discount"));
     assert!(refused(&|c| c.network = NetworkConfig::Board { channels: 8, blocks: 1 }).contains("expected one grid"));
 }

@@ -82,7 +82,7 @@ impl Show {
             Some(bundle) if bundle.manifest().family == MuZeroFamily.name() => {
                 let config: MuZeroConfig = bundle.config()?;
                 let parameters = Params::stored(bundle.read_parameters(&MuZeroFamily.parameters(bundle)?)?, &Device::Cpu);
-                Mind::Search(Planned::of(&spec, &config, &parameters, (1, envs.rules()), (Search::Gumbel, options.simulations))?)
+                Mind::Search(Planned::of(&spec, &config, &parameters, (1, (entry.rules)()), (Search::Gumbel, options.simulations))?)
             }
             Some(bundle) => {
                 let model = families.load(bundle)?;

@@ -74,6 +74,11 @@ pub struct PlayConfig {
     pub random: f64,
     /// Rounds before the first update.
     pub warm_up: u64,
+    /// Threads that play beside the learner, each some of the environments, with the parameters of the last round; with 0 the learner plays in turn with
+    /// its updates, and a run that goes on is the same to the bit. Of several ranks each has so many.
+    pub actors: usize,
+    /// Rounds of actors that wait for the learner before they wait themselves.
+    pub queue: usize,
 }
 
 /// How a round is learnt from.
@@ -131,7 +136,16 @@ impl RunConfig {
             seed: 1,
             env: "cartpole".to_owned(),
             frames: 100_000,
-            play: PlayConfig { lanes: 16, steps: 50, search: Search::Gumbel, simulations: 16, random: 0.0, warm_up: 2 },
+            play: PlayConfig {
+                lanes: 16,
+                steps: 50,
+                search: Search::Gumbel,
+                simulations: 16,
+                random: 0.0,
+                warm_up: 2,
+                actors: 0,
+                queue: 2,
+            },
             learn: LearnConfig {
                 updates: 50,
                 batch: 256,
@@ -240,6 +254,7 @@ impl RunConfig {
             ("play.steps", play.steps as u64, 1 << 20),
             ("play.simulations", play.simulations as u64, 1 << 16),
             ("play.warm_up", play.warm_up, 1 << 20),
+            ("play.queue", play.queue as u64, 1 << 16),
             ("learn.updates", learn.updates, 1 << 20),
             ("learn.batch", learn.batch as u64, 1 << 16),
             ("learn.horizon", learn.horizon as u64, 1 << 16),
@@ -257,6 +272,10 @@ impl RunConfig {
         if !unrolls.contains(&learn.unroll) {
             let reason = format!("expected {} to {}, found {}", unrolls.start(), unrolls.end(), learn.unroll);
             return Err(Error::config("learn.unroll", reason));
+        }
+        if play.actors > play.lanes {
+            let reason = format!("{} cannot share {} environments", play.actors, play.lanes);
+            return Err(Error::config("play.actors", reason));
         }
         if !(0.0..=1.0).contains(&play.random) {
             return Err(Error::config("play.random", format!("expected 0 to 1, found {}", play.random)));

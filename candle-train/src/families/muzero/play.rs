@@ -17,7 +17,7 @@ use candle_models::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A search with the networks of some parameters, over so many games at once, by the rules where nothing is learnt of what comes of an action.
+/// A search with the networks of some parameters, over so many games at once on so many threads, by the rules where nothing is learnt of what comes of an action.
 ///
 /// # Errors
 /// If a parameter is missing, the networks cannot be run, or there are no rules where they are needed.
@@ -26,9 +26,10 @@ pub fn planner(
     parameters: &Params,
     (games, rules): (usize, Option<Arc<dyn Rules>>),
     (search, simulations): (Search, usize),
+    threads: usize,
 ) -> Result<Planner> {
     let MuZero { initial, recurrent } = MuZero::new(config, parameters)?;
-    let place = Placement::cpu(rayon::current_num_threads());
+    let place = Placement::cpu(threads);
     let options = PlannerOptions { batch: games, search: search.settings(simulations), discount: config.discount(), place };
     match (recurrent, rules) {
         (Some(recurrent), _) => Planner::new(Arc::new(initial), Arc::new(recurrent), &options),
@@ -38,14 +39,16 @@ pub fn planner(
 }
 
 /// What environments show, floats alone.
-struct Inputs {
-    inputs: Vec<Input>,
+pub struct Inputs {
+    /// With its places.
+    pub inputs: Vec<Input>,
     /// Floats of an observation, and classes of an action.
     widths: [usize; 2],
 }
 
 impl Inputs {
-    fn new(spec: &Spec) -> Self {
+    /// Those of that description.
+    pub fn new(spec: &Spec) -> Self {
         Self { inputs: spec.inputs(), widths: [spec.floats(), spec.classes()] }
     }
 
@@ -69,6 +72,24 @@ impl Inputs {
         planner.legal_mut(game)?.iter_mut().zip(legal).for_each(|(to, legal)| *to = *legal || nothing);
         Ok(())
     }
+
+    /// Searches remembered positions again, `games` at once, and puts what is found in place of what was.
+    ///
+    /// # Errors
+    /// If a network fails.
+    pub fn reanalyse(&self, (planner, games): (&mut Planner, usize), replay: &mut Replay, slots: &[usize], random: Random) -> Result<()> {
+        for (part, slots) in slots.chunks(games).enumerate() {
+            for game in 0..games {
+                // A last part that is not full repeats its first.
+                let slot = slots.get(game).copied().unwrap_or(slots[0]);
+                self.show(planner, game, replay.seen(slot))?;
+            }
+            let rows: Vec<Random> = (0..games).map(|game| random.at((part * games + game) as u64)).collect();
+            let plan = planner.plan(Noise::Rows(&rows))?;
+            slots.iter().enumerate().for_each(|(game, slot)| replay.renew(*slot, plan.weights(game), plan.value(game)));
+        }
+        Ok(())
+    }
 }
 
 /// Environments that are played, and the last of what they showed.
@@ -86,11 +107,6 @@ impl Playing {
     pub fn new(entry: &Entry, lanes: &Range<usize>, seed: u64) -> Result<Self> {
         let envs = environments(entry, lanes, seed)?;
         Ok(Self { inputs: Inputs::new(envs.spec()), envs })
-    }
-
-    /// What they show, with its places.
-    pub fn inputs(&self) -> impl Iterator<Item = &Input> {
-        self.inputs.inputs.iter()
     }
 
     /// One step of each, with the actions that a search chooses unless `other` knows one; what it found goes to `found`.
@@ -129,20 +145,20 @@ impl Playing {
         Ok(self.envs.frame())
     }
 
-    /// Plays a round into a buffer, a share of the moves drawn among the legal ones, and gives the episodes that ended. `random` is the round's address,
-    /// that of a lane the same whoever plays it.
+    /// Plays a round, a share of the moves drawn among the legal ones. `random` is the round's address, that of a lane the same whoever plays it.
+    /// `go_on` is asked before each step; a round that does not go on holds what was played so far.
     ///
     /// # Errors
     /// If an environment or a network fails.
     pub fn round(
         &mut self,
         planner: &mut Planner,
-        (replay, horizon): (&mut Replay, &Horizon),
         (steps, first_lane, share, random): (usize, usize, f64, Random),
-    ) -> Result<Vec<Episode>> {
+        go_on: impl Fn() -> bool,
+    ) -> Result<Round> {
         let (lanes, [floats, classes]) = (self.envs.lanes(), self.inputs.widths);
-        let mut ended = Vec::new();
-        for t in 0..steps {
+        let mut round = Round { lanes, widths: [floats, classes], ..Round::default() };
+        for t in (0..steps).take_while(|_| go_on()) {
             let rows: Vec<Random> = (0..lanes).map(|lane| random.at(t as u64).at((first_lane + lane) as u64)).collect();
             let frame = self.step(
                 planner,
@@ -152,32 +168,41 @@ impl Playing {
                     (f64::from(random.uniform(0)) < share).then(|| any_legal(legal, random, 1))
                 },
                 |frame, lane, Seen { rest, policy }| {
-                    let (floats, legal) = (&frame.floats[lane * floats..][..floats], &frame.legal[lane * classes..][..classes]);
-                    replay.push(lane, Position { floats, legal, policy, rest }, horizon);
+                    round.floats.extend_from_slice(&frame.floats[lane * floats..][..floats]);
+                    round.legal.extend_from_slice(&frame.legal[lane * classes..][..classes]);
+                    round.policies.extend_from_slice(policy);
+                    round.rests.push(rest);
                 },
             )?;
-            ended.extend_from_slice(&frame.episodes);
+            round.ended.extend_from_slice(&frame.episodes);
         }
-        Ok(ended)
+        Ok(round)
     }
+}
 
-    /// Searches remembered positions again, and puts what is found in place of what was.
-    ///
-    /// # Errors
-    /// If a network fails.
-    pub fn reanalyse(&self, planner: &mut Planner, replay: &mut Replay, slots: &[usize], random: Random) -> Result<()> {
-        let lanes = self.envs.lanes();
-        for (part, slots) in slots.chunks(lanes).enumerate() {
-            for game in 0..lanes {
-                // A last part that is not full repeats its first.
-                let slot = slots.get(game).copied().unwrap_or(slots[0]);
-                self.inputs.show(planner, game, replay.seen(slot))?;
-            }
-            let rows: Vec<Random> = (0..lanes).map(|game| random.at((part * lanes + game) as u64)).collect();
-            let plan = planner.plan(Noise::Rows(&rows))?;
-            slots.iter().enumerate().for_each(|(game, slot)| replay.renew(*slot, plan.weights(game), plan.value(game)));
+/// What was played in some lanes: the positions of all of them in a step, then those of the next.
+#[derive(Debug, Default)]
+pub struct Round {
+    lanes: usize,
+    /// Floats of an observation, and classes of an action.
+    widths: [usize; 2],
+    floats: Vec<f32>,
+    legal: Vec<bool>,
+    policies: Vec<f32>,
+    rests: Vec<Rest>,
+    /// Episodes that ended.
+    pub ended: Vec<Episode>,
+}
+
+impl Round {
+    /// Puts it into a buffer, its lanes from number `first` on.
+    pub fn remember(&self, replay: &mut Replay, first: usize, horizon: &Horizon) {
+        let [floats, classes] = self.widths;
+        for (i, rest) in self.rests.iter().enumerate() {
+            let (floats, classes) = (i * floats..(i + 1) * floats, i * classes..(i + 1) * classes);
+            let (legal, policy) = (&self.legal[classes.clone()], &self.policies[classes]);
+            replay.push(first + i % self.lanes, Position { floats: &self.floats[floats], legal, policy, rest: *rest }, horizon);
         }
-        Ok(())
     }
 }
 
@@ -199,7 +224,8 @@ pub fn evaluate(
 ) -> Result<Vec<Episode>> {
     one_each(evaluation.episodes, ranks, |mine| {
         let mut playing = Playing::new(entry, &mine, SEEDS)?;
-        let mut planner = planner(config, parameters, (mine.len(), playing.envs.rules()), (search, evaluation.simulations))?;
+        let mut planner =
+            planner(config, parameters, (mine.len(), (entry.rules)()), (search, evaluation.simulations), rayon::current_num_threads())?;
         let first = mine.start;
         let second = move |lane: usize| (first + lane) % 2;
         Ok(move |t| {
@@ -258,7 +284,7 @@ impl Planned {
             let expected = of_env(format!("{} actions and {} to play", spec.classes(), spec.players));
             return Err(Error::config("actions", format!("expected {expected}, found {} and {}", config.actions, config.players)));
         }
-        Ok(Self { planner: planner(config, parameters, (games, rules), of_play)?, inputs, games })
+        Ok(Self { planner: planner(config, parameters, (games, rules), of_play, rayon::current_num_threads())?, inputs, games })
     }
 
     /// What it plans in each lane of a frame, of as many as it plans at once.

@@ -340,6 +340,19 @@ impl Replay {
         (sum + factor * sign(behind) * f64::from(behind.value)) as f32
     }
 
+    /// Takes over a lane of another buffer that remembers as many positions of each.
+    pub fn copy_lane(&mut self, lane: usize, from: &Self, other: usize) {
+        let Sizes { positions, floats, actions, .. } = self.sizes;
+        let places = |lane: usize, width: usize| lane * positions * width..(lane + 1) * positions * width;
+        self.floats[places(lane, floats)].copy_from_slice(&from.floats[places(other, floats)]);
+        self.legal[places(lane, actions)].copy_from_slice(&from.legal[places(other, actions)]);
+        self.policies[places(lane, actions)].copy_from_slice(&from.policies[places(other, actions)]);
+        self.rests[places(lane, 1)].copy_from_slice(&from.rests[places(other, 1)]);
+        (self.played[lane], self.waiting[lane]) = (from.played[other], from.waiting[other]);
+        places(lane, 1).zip(places(other, 1)).for_each(|(to, slot)| self.priorities.set(to, from.priorities.get(slot)));
+        self.priorities.largest = self.priorities.largest.max(from.priorities.largest);
+    }
+
     /// Writes all of it.
     ///
     /// # Errors

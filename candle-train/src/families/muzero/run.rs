@@ -1,10 +1,10 @@
 //! A run from an environment to a model bundle.
 
-use super::config::{EvaluationConfig, RunConfig};
+use super::config::{EvaluationConfig, PlayConfig, RunConfig};
 use super::play::evaluate;
 use super::task::{MuZeroTask, networks};
 pub use crate::episodes::Trained;
-use crate::episodes::{Card, failed, mean_and_error};
+use crate::episodes::{Card, mean_and_error};
 use crate::export::Skeleton;
 use crate::parallel::share;
 use crate::plan::TrainingPlan;
@@ -13,7 +13,7 @@ use crate::run::{Place, Run};
 use crate::stop::Stop;
 use crate::summary::Summary;
 use crate::trainer::Resources;
-use candle_envs::{Autoreset, Entry, Environments};
+use candle_envs::{Entry, Environments};
 use candle_models::bundle::Manifest;
 use candle_models::muzero::{Dynamics, FAMILY, MuZeroConfig};
 use candle_models::nn::Params;
@@ -41,7 +41,7 @@ impl Plan {
         config.validate()?;
         let entry = environments.get(&config.env).map_err(|error| Error::config("env", error))?;
         let model = config.model(entry.spec())?;
-        if model.dynamics == Dynamics::Rules && entry.make(1, Autoreset::NextStep).map_err(failed)?.rules().is_none() {
+        if model.dynamics == Dynamics::Rules && (entry.rules)().is_none() {
             return Err(Error::config("dynamics", format!("{} has no rules that a search could go by", config.env)));
         }
         let (lanes, ranks) = (config.play.lanes, with.ranks.size());
@@ -84,8 +84,9 @@ impl TrainingPlan for Plan {
         let params = Params::init(Random::new(config.seed).stream("parameters"), &device);
         networks(&config, &model, &params)?;
         let mut task = MuZeroTask::new(&config, &entry, &device, &*ranks)?;
-        // A run can be extended: its length is no part of what it is.
-        let identity = RunConfig { trainer: config.trainer.identity(), frames: 0, ..config.clone() };
+        // A run can be extended, and others can play in it: neither its length nor its actors are part of what it is.
+        let play = PlayConfig { actors: 0, queue: 1, ..config.play.clone() };
+        let identity = RunConfig { trainer: config.trainer.identity(), frames: 0, play, ..config.clone() };
         let skeleton = Skeleton { manifest: Manifest::new(FAMILY, &model)?, files: Vec::new() };
         let run = Run {
             identity: serde_json::json!({ "config": identity }),

@@ -4,9 +4,10 @@
 //! gradient of an embedding is halved where the dynamics read it, so that the encoder is not led by the last of them alone. Where it is asked for,
 //! `sum over k > 0 of w_k c (1 - cosine)` comes on top (`consistency.rs`).
 
+use super::actors::{Actors, PATIENCE, Script};
 use super::config::RunConfig;
 use super::consistency::Consistency;
-use super::play::{Playing, evaluate, planner};
+use super::play::{Inputs, Playing, Round, evaluate, planner};
 use super::replay::{Horizon, Replay, Sizes, Targets};
 use crate::checkpoint::{SavedFiles, StateFiles};
 use crate::episodes::{self, Recent, Resumed};
@@ -38,19 +39,28 @@ pub struct MuZeroTask {
     config: RunConfig,
     model: MuZeroConfig,
     entry: Entry,
-    playing: Playing,
+    inputs: Inputs,
+    players: Players,
     replay: Replay,
     symmetries: Vec<Symmetry>,
     horizon: Horizon,
     atoms: Vec<f32>,
     device: Device,
     tapes: Tapes,
-    /// This rank's first lane.
-    first_lane: usize,
+    /// This rank's lanes among those of all.
+    lanes: Range<usize>,
     course: Course,
     /// Slots of the batch that is being learnt from.
     slots: Vec<usize>,
     operations: f64,
+}
+
+/// Who plays.
+enum Players {
+    /// The learner itself, in turn with its updates.
+    Learner(Playing),
+    /// Actors beside it, once there are parameters to play with.
+    Beside(Option<Actors>),
 }
 
 /// How far a run is.
@@ -91,16 +101,23 @@ impl MuZeroTask {
         let description = Params::description();
         networks(config, &model, &description)?;
         let unroll = config.learn.unroll;
-        let playing = Playing::new(entry, &lanes, config.seed)?;
+        let players = match config.play.actors {
+            0 => Players::Learner(Playing::new(entry, &lanes, config.seed)?),
+            actors if lanes.len() < actors => {
+                return Err(Error::config("play.actors", format!("{actors} cannot share the {} environments of a rank", lanes.len())));
+            }
+            _ => Players::Beside(None),
+        };
         Ok(Self {
-            symmetries: playing.envs.symmetries(),
-            playing,
+            symmetries: (entry.symmetries)(),
+            inputs: Inputs::new(spec),
+            players,
             replay: Replay::new(Self::sizes(config, entry, &lanes)?),
             horizon: Horizon { unroll, rewards: config.learn.horizon, discount: config.learn.discount },
             atoms: model.support.atoms(),
             device: device.clone(),
             tapes: Tapes::default(),
-            first_lane: lanes.start,
+            lanes,
             course: Course::default(),
             slots: Vec::new(),
             // Most parameters are those of the dynamics.
@@ -129,21 +146,49 @@ impl MuZeroTask {
 
     /// Plays the next round with the present parameters, and searches some of what is remembered again.
     fn play(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<()> {
-        let (play, lanes) = (&self.config.play, self.playing.envs.lanes());
+        let (play, lanes, first) = (&self.config.play, self.lanes.len(), self.lanes.start);
         let random = Random::new(self.config.seed).stream("round").at(self.course.rounds);
-        let mut planner = planner(&self.model, parameters, (lanes, self.playing.envs.rules()), (play.search, play.simulations))?;
+        let (rules, threads) = ((self.entry.rules)(), rayon::current_num_threads());
+        let mut planner = planner(&self.model, parameters, (lanes, rules), (play.search, play.simulations), threads)?;
         let again = (self.config.learn.reanalyse * (lanes * play.steps) as f64).round() as usize;
         if again > 0 && self.course.rounds > play.warm_up {
-            let slots = self.replay.any(again, random.stream("again").at(self.first_lane as u64));
+            let slots = self.replay.any(again, random.stream("again").at(first as u64));
             if !slots.is_empty() {
-                self.playing.reanalyse(&mut planner, &mut self.replay, &slots, random.stream("search again").at(self.first_lane as u64))?;
+                let random = random.stream("search again").at(first as u64);
+                self.inputs.reanalyse((&mut planner, lanes), &mut self.replay, &slots, random)?;
             }
         }
-        let of_play = (play.steps, self.first_lane, play.random, random.stream("search"));
-        let ended = self.playing.round(&mut planner, (&mut self.replay, &self.horizon), of_play)?;
+        let of_play = (play.steps, first, play.random, random.stream("search"));
+        let rounds = match &mut self.players {
+            Players::Learner(playing) => vec![(first, playing.round(&mut planner, of_play, || true)?)],
+            Players::Beside(_) => self.from_actors(parameters)?,
+        };
+        let mut ended = Vec::new();
+        for (lane, round) in rounds {
+            round.remember(&mut self.replay, lane - first, &self.horizon);
+            ended.extend(round.ended);
+        }
         self.course.recent.add(&ended, ranks)?;
         self.course.rounds += 1;
         Ok(())
+    }
+
+    /// As many rounds of actors as there were at the beginning, whichever have played them; they go on with the present parameters.
+    fn from_actors(&mut self, parameters: &Params) -> Result<Vec<(usize, Round)>> {
+        let actors = match &mut self.players {
+            Players::Beside(Some(actors)) => {
+                actors.publish(parameters)?;
+                actors
+            }
+            players => {
+                let (config, model, entry) = (self.config.clone(), self.model.clone(), self.entry.clone());
+                let script = Script { config, model, entry, lanes: self.lanes.clone(), rounds: self.course.rounds };
+                *players = Players::Beside(Some(Actors::begin(script, parameters, PATIENCE)?));
+                let Players::Beside(Some(actors)) = players else { unreachable!("it was just set") };
+                actors
+            }
+        };
+        (0..actors.count()).map(|_| actors.next()).collect()
     }
 
     /// Positions to learn from: this rank's share of a batch.
@@ -263,7 +308,7 @@ impl MuZeroTask {
             let values: Vec<f32> = floats.chunks_exact(width).flat_map(|row| &row[columns.clone()]).copied().collect();
             Ok(Tensor::from_vec(values, (n, spec.width()), &self.device)?)
         };
-        self.playing.inputs().map(input).collect()
+        self.inputs.inputs.iter().map(input).collect()
     }
 }
 
@@ -347,16 +392,36 @@ impl Task for MuZeroTask {
 
     fn save(&mut self, files: &mut StateFiles) -> Result<TaskState> {
         let cursor = serde_json::to_value(&self.course).map_err(|e| Error::Input(format!("the course of a run: {e}")))?;
-        episodes::save(&mut *self.playing.envs, files)?;
+        if let Players::Learner(playing) = &mut self.players {
+            episodes::save(&mut *playing.envs, files)?;
+        }
         files.write(REPLAY, |file| self.replay.write(file))?;
         Ok(TaskState { cursor, ..TaskState::default() })
     }
 
     fn restore(&mut self, state: &TaskState, files: &SavedFiles) -> Result<()> {
         self.course = state.cursor()?;
-        self.replay = Replay::read(self.replay.sizes(), &mut files.open(REPLAY)?).map_err(Error::io(REPLAY))?;
-        let random = Random::new(self.config.seed).stream("resumed").at(self.course.rounds);
-        if episodes::restore(&mut *self.playing.envs, self.first_lane, files, random)? == Resumed::Anew {
+        // The lanes of this rank, whichever ranks had them.
+        for rank in 0..files.ranks() {
+            let theirs = share(self.config.play.lanes, rank, files.ranks());
+            let common = theirs.start.max(self.lanes.start)..theirs.end.min(self.lanes.end);
+            if !common.is_empty() {
+                let sizes = Sizes { lanes: theirs.len(), ..self.replay.sizes() };
+                let saved = Replay::read(sizes, &mut files.open_of(rank, REPLAY)?).map_err(Error::io(REPLAY))?;
+                common.for_each(|lane| self.replay.copy_lane(lane - self.lanes.start, &saved, lane - theirs.start));
+            }
+        }
+        let resumed = match &mut self.players {
+            Players::Learner(playing) => {
+                let random = Random::new(self.config.seed).stream("resumed").at(self.course.rounds);
+                episodes::restore(&mut *playing.envs, self.lanes.start, files, random)?
+            }
+            Players::Beside(_) => {
+                eprintln!("warning: the episodes of the actors begin anew: they are not in the checkpoint");
+                Resumed::Anew
+            }
+        };
+        if resumed == Resumed::Anew {
             self.replay.cut();
         }
         Ok(())
