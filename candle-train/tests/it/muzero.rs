@@ -141,8 +141,10 @@ fn the_longer_way_is_learnt_by_either_search() {
 /// However far the actors are ahead, and although one of them dies.
 #[test]
 fn what_actors_play_beside_the_learner_is_learnt() {
+    let dir = tempfile::tempdir().unwrap();
     for (env, actors, queue) in [("corridor", 3, 1), ("failing-0", 2, 4)] {
         let mut config = small();
+        config.learn.folder = dir.path().to_str().unwrap().to_owned();
         config.env = env.to_owned();
         (config.play.actors, config.play.queue) = (actors, queue);
         assert_eq!(train(config).reward.unwrap().0, 1.0, "{env}");
@@ -216,6 +218,16 @@ fn what_cannot_be_trained_is_refused() {
     assert_eq!(refused(&|c| c.play.simulations = 0), "config: play.simulations: expected 1 to 65536, found 0");
     let small = refused(&|c| (c.learn.buffer, c.learn.memory_mb) = (100_000_000, 10));
     assert!(small.contains("more than learn.memory_mb 10"), "{small}");
+    // What has no room is said at the beginning, and not when it is used up.
+    let mut config = self::small();
+    for (folder, buffer, why) in [("no/such/folder", 1_000, "no/such/folder"), (".", 1 << 31, "memory_mb"), (".", 1 << 40, "learn.buffer")]
+    {
+        (config.learn.folder, config.learn.buffer) = (folder.to_owned(), buffer);
+        let trained = Plan::new(config.clone(), &games(), Resources::default(), String::new())
+            .and_then(|plan| plan.train(&Place::memory(), &Stop::after(None)));
+        let error = trained.err().unwrap().to_string();
+        assert!(error.contains(why), "{error}");
+    }
     assert!(refused(&|c| c.learn.buffer = 30).contains("too few for 8 environments"));
     assert!(refused(&|c| c.learn.unroll = 0).contains("learn.unroll: expected 1 to 64"));
     assert!(refused(&|c| c.dynamics = Dynamics::Rules).contains("learn.unroll: expected 0 to 0"));

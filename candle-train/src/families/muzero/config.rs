@@ -101,8 +101,10 @@ pub struct LearnConfig {
     pub consistency: f64,
     /// Positions that are remembered.
     pub buffer: usize,
-    /// Megabytes that they may take.
+    /// Megabytes of memory that they may take.
     pub memory_mb: u64,
+    /// Folder for a file with what was seen in them, which is most of what they are; without a name it is in memory.
+    pub folder: String,
     /// How much more often positions are drawn whose value was wrong: 0 draws all alike.
     pub priority: f64,
     /// Remembered positions that are searched again with the present network in each round, as a share of those that are played.
@@ -156,6 +158,7 @@ impl RunConfig {
                 consistency: 0.0,
                 buffer: 100_000,
                 memory_mb: 4096,
+                folder: String::new(),
                 priority: 0.6,
                 reanalyse: 1.0,
             },

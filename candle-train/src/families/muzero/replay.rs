@@ -6,7 +6,11 @@
 use candle_envs::Symmetry;
 use candle_models::random::Random;
 use candle_models::{Error, Result};
+use memmap2::MmapMut;
+use std::fs::File;
 use std::io::{self, Read, Write};
+use std::ops::{Deref, DerefMut};
+use std::path::Path;
 
 /// A position that is put into the buffer.
 #[derive(Debug, Clone, Copy)]
@@ -66,10 +70,14 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Bytes of a buffer of that size.
-    pub fn bytes(self) -> u64 {
-        let position = 4 * (self.floats + self.actions) + self.actions + size_of::<Rest>() + 16;
-        (self.lanes * self.positions) as u64 * position as u64
+    /// Bytes of all that was seen in a buffer of that size.
+    pub fn seen_bytes(self) -> u64 {
+        (self.lanes * self.positions) as u64 * 4 * self.floats as u64
+    }
+
+    /// Bytes of all the rest.
+    pub fn other_bytes(self) -> u64 {
+        (self.lanes * self.positions) as u64 * (5 * self.actions + size_of::<Rest>() + 16) as u64
     }
 }
 
@@ -84,11 +92,63 @@ pub struct Horizon {
     pub discount: f64,
 }
 
+/// Floats in memory, or in a file that nobody else sees and that is gone with them.
+#[derive(Debug)]
+enum Floats {
+    Memory(Vec<f32>),
+    Disk(MmapMut),
+}
+
+impl Floats {
+    fn on_disk(folder: &Path, bytes: u64) -> io::Result<Self> {
+        let file = tempfile::tempfile_in(folder)?;
+        reserve(&file, bytes)?;
+        // SAFETY: the file has no name, so nobody else can change or shorten it.
+        Ok(Self::Disk(unsafe { MmapMut::map_mut(&file)? }))
+    }
+}
+
+/// Makes a file so long, of zeros. A disk that is full is to say so now: writing to a map of a file that has no room would kill the process.
+fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::fd::AsRawFd;
+        let length = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
+        // SAFETY: the file is open.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+            0 => Ok(()),
+            code => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+    #[cfg(not(unix))]
+    file.set_len(bytes)
+}
+
+impl Deref for Floats {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        match self {
+            Self::Memory(floats) => floats,
+            Self::Disk(map) => bytemuck::cast_slice(map),
+        }
+    }
+}
+
+impl DerefMut for Floats {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        match self {
+            Self::Memory(floats) => floats,
+            Self::Disk(map) => bytemuck::cast_slice_mut(map),
+        }
+    }
+}
+
 /// The positions.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Replay {
     sizes: Sizes,
-    floats: Vec<f32>,
+    floats: Floats,
     legal: Vec<bool>,
     policies: Vec<f32>,
     rests: Vec<Rest>,
@@ -121,12 +181,24 @@ pub struct Targets {
 }
 
 impl Replay {
-    /// An empty one.
+    /// An empty one in memory.
     pub fn new(sizes: Sizes) -> Self {
+        Self::with(sizes, Floats::Memory(vec![0.0; sizes.lanes * sizes.positions * sizes.floats]))
+    }
+
+    /// An empty one whose observations are kept in a file in a folder: the system has in memory what of it is used often.
+    ///
+    /// # Errors
+    /// If there is no such folder, or no room in it.
+    pub fn on_disk(sizes: Sizes, folder: &Path) -> Result<Self> {
+        Ok(Self::with(sizes, Floats::on_disk(folder, sizes.seen_bytes()).map_err(Error::io(folder))?))
+    }
+
+    fn with(sizes: Sizes, floats: Floats) -> Self {
         let n = sizes.lanes * sizes.positions;
         Self {
             sizes,
-            floats: vec![0.0; n * sizes.floats],
+            floats,
             legal: vec![false; n * sizes.actions],
             policies: vec![0.0; n * sizes.actions],
             rests: vec![Rest::default(); n],
@@ -636,17 +708,23 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_goes_on_alike() {
+    fn what_was_written_is_read_and_goes_on_alike_in_memory_and_on_disk() {
         let mut replay = replay(6);
         (0..9).for_each(|i| push(&mut replay, i, 0, End::None));
         replay.set_priorities(&[1], &[3.0], 0.5);
-        let bytes = written(&replay);
+        let (bytes, dir) = (written(&replay), tempfile::tempdir().unwrap());
         let mut again = Replay::read(replay.sizes(), &mut &bytes[..]).unwrap();
+        let mut on_disk = Replay::on_disk(replay.sizes(), dir.path()).unwrap();
+        on_disk.copy_lane(0, &again, 0);
+        assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none(), "a file that could be left behind");
         for i in 9..12 {
-            assert_eq!(again.draw(16, Random::new(i)).unwrap(), replay.draw(16, Random::new(i)).unwrap());
+            for other in [&mut again, &mut on_disk] {
+                assert_eq!(other.draw(16, Random::new(i)).unwrap(), replay.draw(16, Random::new(i)).unwrap());
+                push(other, i as u32, 0, End::None);
+            }
             push(&mut replay, i as u32, 0, End::None);
-            push(&mut again, i as u32, 0, End::None);
         }
+        assert_eq!((written(&again), written(&on_disk)), (written(&replay), written(&replay)));
         assert!(Replay::read(replay.sizes(), &mut &bytes[..bytes.len() - 1]).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! A run from an environment to a model bundle.
 
-use super::config::{EvaluationConfig, PlayConfig, RunConfig};
+use super::config::{EvaluationConfig, LearnConfig, PlayConfig, RunConfig};
 use super::play::evaluate;
 use super::task::{MuZeroTask, networks};
 pub use crate::episodes::Trained;
@@ -84,9 +84,10 @@ impl TrainingPlan for Plan {
         let params = Params::init(Random::new(config.seed).stream("parameters"), &device);
         networks(&config, &model, &params)?;
         let mut task = MuZeroTask::new(&config, &entry, &device, &*ranks)?;
-        // A run can be extended, and others can play in it: neither its length nor its actors are part of what it is.
+        // A run can be extended, others can play in it, and it can move to another machine: none of that is part of what it is.
         let play = PlayConfig { actors: 0, queue: 1, ..config.play.clone() };
-        let identity = RunConfig { trainer: config.trainer.identity(), frames: 0, play, ..config.clone() };
+        let learn = LearnConfig { folder: String::new(), memory_mb: 0, ..config.learn.clone() };
+        let identity = RunConfig { trainer: config.trainer.identity(), frames: 0, play, learn, ..config.clone() };
         let skeleton = Skeleton { manifest: Manifest::new(FAMILY, &model)?, files: Vec::new() };
         let run = Run {
             identity: serde_json::json!({ "config": identity }),

@@ -28,6 +28,7 @@ use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use std::path::Path;
 
 /// The share of an embedding's gradient that the dynamics pass on.
 const KEPT: f64 = 0.5;
@@ -112,7 +113,10 @@ impl MuZeroTask {
             symmetries: (entry.symmetries)(),
             inputs: Inputs::new(spec),
             players,
-            replay: Replay::new(Self::sizes(config, entry, &lanes)?),
+            replay: match (Self::sizes(config, entry, &lanes)?, Path::new(&config.learn.folder)) {
+                (sizes, folder) if folder.as_os_str().is_empty() => Replay::new(sizes),
+                (sizes, folder) => Replay::on_disk(sizes, folder)?,
+            },
             horizon: Horizon { unroll, rewards: config.learn.horizon, discount: config.learn.discount },
             atoms: model.support.atoms(),
             device: device.clone(),
@@ -136,9 +140,11 @@ impl MuZeroTask {
         let spec = entry.spec();
         let (positions, floats, actions) = (config.learn.buffer / config.play.lanes, spec.floats(), config.model(spec)?.actions);
         let sizes = Sizes { lanes: lanes.len(), positions, floats, actions };
-        let [bytes, limit] = [sizes.bytes() / 1_000_000, config.learn.memory_mb];
-        if sizes.bytes() > limit * 1_000_000 {
-            let reason = format!("{} positions take {bytes} MB, more than learn.memory_mb {limit}", config.learn.buffer);
+        let seen = if config.learn.folder.is_empty() { sizes.seen_bytes() } else { 0 };
+        let (bytes, limit) = (seen + sizes.other_bytes(), config.learn.memory_mb);
+        if bytes > limit * 1_000_000 {
+            let [positions, mb] = [config.learn.buffer as u64, bytes / 1_000_000];
+            let reason = format!("{positions} positions take {mb} MB of memory, more than learn.memory_mb {limit}");
             return Err(Error::config("learn.buffer", reason));
         }
         Ok(sizes)
