@@ -21,12 +21,14 @@ impl<B: Board> Rules for RulesOf<B> {
         if action >= u64::BITS || board.moves() >> action & 1 == 0 {
             next.copy_from_slice(seen);
             legal.fill(false);
-            return Outcome { reward: 0.0, over: true };
+            return Outcome::over(0.0);
         }
         let step = board.play(action);
         board.observe(View { floats: next, ids: &mut [] });
         board.legal(legal);
-        Outcome { reward: step.reward as f32, over: step.terminated }
+        let [low, high] = self.bounds();
+        let sure = if board.winning() == 0 { low } else { high };
+        Outcome { reward: step.reward as f32, next: (!step.terminated).then_some([sure, high]) }
     }
 
     /// A game is won or lost, or neither.

@@ -113,7 +113,7 @@ fn rules_are_those_of_the_steps() {
             let over = before.terminated[0];
             if let Some(class) = before.legal.iter().position(|legal| !legal || over) {
                 let outcome = rules.play(&before.floats, class as u32, &mut next, &mut legal);
-                assert_eq!((&next, outcome.reward, outcome.over), (&before.floats, 0.0, true), "{}", spec.name);
+                assert_eq!((&next, outcome.reward, outcome.next), (&before.floats, 0.0, None), "{}", spec.name);
                 assert!(!legal.contains(&true));
             }
             envs.step(&actions).unwrap();
@@ -123,7 +123,10 @@ fn rules_are_those_of_the_steps() {
             }
             let outcome = rules.play(&before.floats, actions.classes[0], &mut next, &mut legal);
             assert_eq!((&next, &legal), (&after.floats, &after.legal), "{} step {t}", spec.name);
-            assert_eq!((outcome.reward, outcome.over), (after.rewards[0], after.terminated[0]), "{} step {t}", spec.name);
+            assert_eq!((outcome.reward, outcome.next.is_none()), (after.rewards[0], after.terminated[0]), "{} step {t}", spec.name);
+            // A win in one move is seen at once.
+            let wins = (0..spec.classes() as u32).any(|class| rules.play(&after.floats, class, &mut next, &mut legal).reward > 0.0);
+            assert_eq!(outcome.next.is_some_and(|[least, _]| least > 0.0), wins, "{} step {t}", spec.name);
         }
     }
     assert_eq!(kinds, 2);

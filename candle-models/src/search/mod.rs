@@ -87,8 +87,8 @@ pub trait Dynamics {
     /// Whatever the model cannot do; the search ends with it.
     fn expand(&mut self, expansion: &mut Expansion) -> Result<()>;
 
-    /// What all that comes can add up to, for the one who moves: at least, and at most. Where a model tells for certain that games are
-    /// [over](Expansion::over), moves that win or lose by force are known as soon as that has been seen of every answer, and sooner with bounds.
+    /// What all that comes can add up to in any state, for the one who moves: at least, and at most. Where a model says for certain
+    /// [what a state can be worth](Expansion::bounds), moves that win or lose by force are known for what they are.
     fn bounds(&self) -> [f32; 2] {
         tree::UNBOUNDED
     }
@@ -110,8 +110,9 @@ pub struct Expansion<'a> {
     pub values: &'a mut [f32],
     /// To be written: the prior there, `[n, A]`. Of an action that cannot be taken it is `f32::MIN`, not an infinity.
     pub logits: &'a mut [f32],
-    /// To be written where it is certain, and not just what the model believes: that the game is over behind the action, `[n]`. It is false before.
-    pub over: &'a mut [bool],
+    /// To be written where it is certain, and not just what the model believes: what all that comes behind the action can add up to at least and at most, for
+    /// the one who moves there, `[n]`. It is nothing where a game is over, and what [`Dynamics::bounds`] says before it is written.
+    pub bounds: &'a mut [[f32; 2]],
     actions: &'a [u32],
     edges: &'a [Edge],
     embeddings: &'a mut [f32],
@@ -158,7 +159,7 @@ pub struct Search {
     discounts: Vec<f32>,
     values: Vec<f32>,
     logits: Vec<f32>,
-    over: Vec<bool>,
+    bounds: Vec<[f32; 2]>,
     /// `[B, A]`: what is added to the score of a root's actions, negative infinity where they are not legal.
     extra: Vec<f32>,
     /// `[B]`: what breaks ties in a row.
@@ -210,7 +211,7 @@ impl Search {
             discounts: floats(batch),
             values: floats(batch),
             logits: floats(batch * actions),
-            over: vec![false; batch],
+            bounds: vec![tree::UNBOUNDED; batch],
             extra: floats(batch * actions),
             ties: vec![0; batch],
             considered: vec![0; batch],
@@ -383,13 +384,13 @@ impl Search {
             (self.edges[row], self.actions[row]) = (edge, edge.action);
         }
         let actions = self.sizes.actions;
-        self.over[..rows].fill(false);
+        self.bounds[..rows].fill(self.trees.bounds);
         let mut expansion = Expansion {
             rewards: &mut self.rewards[..rows],
             discounts: &mut self.discounts[..rows],
             values: &mut self.values[..rows],
             logits: &mut self.logits[..rows * actions],
-            over: &mut self.over[..rows],
+            bounds: &mut self.bounds[..rows],
             actions: &self.actions[..rows],
             edges: &self.edges[..rows],
             embeddings: &mut self.embeddings,
@@ -415,13 +416,13 @@ impl Search {
                 reward: self.rewards[row],
                 discount: self.discounts[row],
                 value: self.values[row],
-                over: self.over[row],
+                bounds: self.bounds[row],
                 logits: &self.logits[row * actions..][..actions],
             };
             let root = self.trees.place(row, 0);
             let mut place = self.trees.evaluate(row, self.edges[row], &evaluation);
             let node = &self.trees.nodes[place];
-            let (mut found, mut narrowed) = if node.is_settled() { (node.bounds[0], node.visits == 1) } else { (evaluation.value, false) };
+            let (mut found, mut narrowed) = (node.within(evaluation.value), node.visits == 1 && node.bounds != self.trees.bounds);
             // With no visits below it, Gumbel's method takes the most likely action of the new node, as the tree has noted; PUCT draws among
             // equal ones.
             if matches!(settings.method, Method::Puct(_)) {

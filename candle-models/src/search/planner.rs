@@ -594,7 +594,7 @@ mod tests {
             let left = seen[0] - 1.0 - action as f32;
             next[0] = if left < 0.0 { seen[0] } else { left };
             (legal[0], legal[1]) = (left >= 1.0, left >= 2.0);
-            Outcome { reward: if left == 0.0 { 1.0 } else { 0.0 }, over: left <= 0.0 }
+            Outcome { reward: if left == 0.0 { 1.0 } else { 0.0 }, next: (left > 0.0).then(|| self.bounds()) }
         }
 
         fn bounds(&self) -> [f32; 2] {
@@ -609,7 +609,7 @@ mod tests {
         fn play(&self, _: &[f32], _: u32, next: &mut [f32], legal: &mut [bool]) -> Outcome {
             next.fill(f32::NAN);
             legal.fill(true);
-            Outcome::default()
+            Outcome { reward: 0.0, next: Some([-1.0, 1.0]) }
         }
     }
 

@@ -15,19 +15,27 @@ pub trait Rules: Send + Sync {
     /// action cannot be taken, nothing changes, nobody can do anything, and it is over.
     fn play(&self, seen: &[f32], action: u32, next: &mut [f32], legal: &mut [bool]) -> Outcome;
 
-    /// The least and the most that all rewards of a game can add up to from any state on, for the one who moves; searches then stop at a win by force.
+    /// The least and the most that rewards can add up to from any state on, for the one who moves.
     fn bounds(&self) -> [f32; 2] {
         UNBOUNDED
     }
 }
 
 /// What comes of a move.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
     /// What it earns, for the one who moves.
     pub reward: f32,
-    /// Whether the game is over.
-    pub over: bool,
+    /// The least and the most that all later rewards can add up to, for the one who moves next: [`Rules::bounds`], or what the rules see at once, as a
+    /// win in one move. `None` where the game is over.
+    pub next: Option<[f32; 2]>,
+}
+
+impl Outcome {
+    /// The end of a game.
+    pub fn over(reward: f32) -> Self {
+        Self { reward, next: None }
+    }
 }
 
 /// The network over what the rules make of every action, at its place. An embedding is what is seen.
@@ -54,7 +62,7 @@ impl ByRules {
             discount,
             resets: vec![true; rows],
             legal: vec![false; rows * outputs.logits.len()],
-            outcomes: vec![Outcome::default(); rows],
+            outcomes: vec![Outcome::over(0.0); rows],
             outputs,
             runner,
         })
@@ -72,13 +80,13 @@ impl Dynamics for ByRules {
         }
         self.runner.step(&self.resets)?;
         for row in 0..e.rows() {
-            let (found, Outcome { reward, over }) = (self.runner.outputs(row), self.outcomes[row]);
+            let (found, Outcome { reward, next }) = (self.runner.outputs(row), self.outcomes[row]);
             let (logits, legal) = (&mut e.logits[row * actions..][..actions], &self.legal[row * actions..][..actions]);
             for ((to, logit), legal) in logits.iter_mut().zip(&found[self.outputs.logits.clone()]).zip(legal) {
                 *to = if *legal { *logit } else { f32::MIN };
             }
-            (e.rewards[row], e.over[row]) = (reward, over);
-            (e.discounts[row], e.values[row]) = if over { (0.0, 0.0) } else { (self.discount, found[self.outputs.value]) };
+            (e.rewards[row], e.bounds[row]) = (reward, next.unwrap_or_default());
+            (e.discounts[row], e.values[row]) = if next.is_some() { (self.discount, found[self.outputs.value]) } else { (0.0, 0.0) };
         }
         Ok(())
     }

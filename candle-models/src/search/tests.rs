@@ -548,7 +548,10 @@ impl Dynamics for Ending {
             let (from, to) = e.embeddings(row);
             let state = Self::next(from[0] as u32, action);
             to[0] = state as f32;
-            (e.rewards[row], e.discounts[row], e.over[row]) = (self.reward(state), -1.0, self.over(state));
+            (e.rewards[row], e.discounts[row]) = (self.reward(state), -1.0);
+            if self.over(state) {
+                e.bounds[row] = [0.0; 2];
+            }
             // What a model believes does not matter in the end.
             e.values[row] = (self.bits(state ^ 0xaaaa) >> 16) as f32 / 65_536.0 - 0.5;
             for action in 0..Self::ACTIONS {

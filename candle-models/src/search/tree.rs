@@ -45,7 +45,7 @@ impl Node {
     }
 
     /// What a number says of the node, given its bounds.
-    fn within(&self, value: f32) -> f32 {
+    pub fn within(&self, value: f32) -> f32 {
         value.max(self.bounds[0]).min(self.bounds[1])
     }
 }
@@ -70,8 +70,8 @@ pub(super) struct Evaluation<'a> {
     pub reward: f32,
     pub discount: f32,
     pub value: f32,
-    /// Whether the game is over there.
-    pub over: bool,
+    /// What is certain of the value.
+    pub bounds: Bounds,
     /// `[A]`.
     pub logits: &'a [f32],
 }
@@ -151,20 +151,21 @@ impl Trees {
     /// Enters what the model says of the node which an edge leads to, and returns its place. Of a node that is settled already it has nothing to say.
     pub fn evaluate(&mut self, row: usize, edge: Edge, evaluation: &Evaluation) -> usize {
         let Edge { parent, action, child } = edge;
-        let &Evaluation { reward, discount, value, over, logits } = evaluation;
+        let &Evaluation { reward, discount, value, bounds, logits } = evaluation;
         let (above, place) = (self.place(row, parent), self.place(row, child));
         if self.children(above)[action as usize] == child && self.nodes[place].is_settled() {
             self.nodes[place].visits += 1;
             return place;
         }
-        // Behind the end nothing comes, whatever the model believes.
-        let (bounds, value) = if over { ([0.0; 2], 0.0) } else { (self.bounds, value) };
         let link = &mut self.children[above * self.actions + action as usize];
         let visits = if *link == 0 { 1 } else { self.nodes[place].visits + 1 };
         *link = child;
         // One that was there already lies at the greatest depth: it has nothing below it.
         let next = self.grow(place, logits);
-        self.nodes[place] = Node { parent, action, next, next_node: 0, visits, value, raw: value, reward, discount, bounds, closed: false };
+        let node = Node { parent, action, next, next_node: 0, visits, value, raw: value, reward, discount, bounds, closed: false };
+        // What is certain counts, whatever the model believes.
+        let value = node.within(value);
+        self.nodes[place] = Node { value, raw: value, ..node };
         place
     }
 
@@ -223,6 +224,8 @@ impl Trees {
         let all = (0..self.actions).filter_map(|action| self.bounds_of(row, place, action));
         let bounds = all.fold([f32::NEG_INFINITY; 2], |most, bounds| [most[0].max(bounds[0]), most[1].max(bounds[1])]);
         let node = &mut self.nodes[place];
+        // Something may have been certain of the node before there was anything below it.
+        let bounds = [bounds[0].max(node.bounds[0]), bounds[1].min(node.bounds[1])];
         let changed = node.bounds != bounds;
         (node.bounds, node.closed) = (bounds, true);
         changed
