@@ -195,10 +195,11 @@ impl RunConfig {
                 Ok(run)
             }
             "minatar" => {
-                let mut run = Self { env: "breakout".to_owned(), frames: 1_000_000, ..run };
+                let mut run = Self { env: "breakout".to_owned(), frames: 1_500_000, ..run };
                 run.network = NetworkConfig::Mlp { width: 256, layers: 2 };
                 run.play = PlayConfig { lanes: 64, steps: 32, simulations: 25, ..run.play };
-                (run.learn.updates, run.learn.buffer, run.trainer.schedule.peak) = (100, 200_000, 1e-3);
+                (run.learn.updates, run.learn.buffer, run.trainer.schedule.peak) = (80, 200_000, 1e-3);
+                run.learn.reanalyse = 0.5;
                 Ok(run)
             }
             _ => Err(Error::config("preset", format!("expected one of {}, found '{name}'", Self::PRESETS.join(", ")))),
