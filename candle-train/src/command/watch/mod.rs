@@ -7,7 +7,7 @@ mod show;
 mod terminal;
 mod web;
 
-use crate::agent::ppo::acting::Choice;
+use crate::agent::ppo::acting::Manner;
 use anyhow::Result;
 use candle_models::Error;
 use candle_models::bundle::Bundle;
@@ -91,7 +91,7 @@ impl Arguments {
     pub fn run<F: Family + ?Sized>(&self, families: &Registry<F>) -> Result<()> {
         let entry = candle_envs::shipped().get(&self.env).map_err(|error| Error::config("ENV", error))?;
         let bundle = self.bundle.as_ref().map(Bundle::open).transpose()?;
-        let choice = if self.greedy { Choice::Greedy } else { Choice::Sample };
+        let choice = if self.greedy { Manner::Greedy } else { Manner::Sample };
         let options = Options { seed: self.seed, choice, simulations: self.simulations };
         let about = entry.about;
         let mut show = Show::new(entry, bundle.as_ref(), families, options)?;

@@ -1,7 +1,7 @@
 //! What is watched: an environment, who acts in it, and the seat that a person may take.
 
 use super::person::{self, Hand};
-use crate::agent::ppo::acting::{Acting, Choice, Game, Player};
+use crate::agent::ppo::acting::{Acting, Manner, Game, Player};
 use crate::episodes::failed;
 use crate::muzero::config::Search;
 use crate::muzero::play::Planned;
@@ -22,7 +22,7 @@ enum Mind {
     /// Anyone: every legal action is as likely as the others.
     Random,
     /// A network that is stepped frame by frame.
-    Network { model: Arc<dyn Model>, acting: Box<Acting<Arc<Game>>>, choice: Choice },
+    Network { model: Arc<dyn Model>, acting: Box<Acting<Arc<Game>>>, choice: Manner },
     /// Networks to plan with.
     Search(Planned),
 }
@@ -41,7 +41,7 @@ pub struct Options {
     /// Address of everything random.
     pub seed: u64,
     /// How actions are chosen of what a network says.
-    pub choice: Choice,
+    pub choice: Manner,
     /// Simulations of a search for each step.
     pub simulations: usize,
 }

@@ -148,14 +148,14 @@ impl Player {
 /// How actions are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Choice {
+pub enum Manner {
     /// The most likely class, the mean number.
     Greedy,
     /// Drawn.
     Sample,
 }
 
-impl Choice {
+impl Manner {
     /// `greedy` or `sample`.
     pub fn name(self) -> &'static str {
         match self {
@@ -214,14 +214,14 @@ impl<G: Borrow<Game>> Acting<G> {
     ///
     /// # Errors
     /// If a class cannot be chosen and the network's heads do not know, or it cannot be run.
-    pub fn choose(&mut self, frame: &Frame, choice: Choice, random: impl Fn(usize) -> Random) -> Result<Chosen> {
+    pub fn choose(&mut self, frame: &Frame, choice: Manner, random: impl Fn(usize) -> Random) -> Result<Chosen> {
         self.last(frame);
         let (game, lanes) = (self.game.borrow(), frame.players.len());
         self.player.see(game, frame, &self.last)?;
         let ([columns, numbers], [_, _, classes]) = (game.action(), game.widths);
         self.drawn.resize(columns + numbers, -1.0);
         for lane in 0..lanes {
-            if choice == Choice::Sample {
+            if choice == Manner::Sample {
                 random(lane).fill_uniform(0, &mut self.drawn);
             }
             self.player.runner.floats_mut("uniform", lane)?.copy_from_slice(&self.drawn);
@@ -234,7 +234,7 @@ impl<G: Borrow<Game>> Acting<G> {
                 let own = self.player.runner.indices("action", lane)?;
                 match legal.contains(&false) && !frame.terminated[lane] {
                     true => {
-                        let uniform = if choice == Choice::Sample { random(lane).uniform(0) } else { -1.0 };
+                        let uniform = if choice == Manner::Sample { random(lane).uniform(0) } else { -1.0 };
                         chosen.actions.classes.push(legal_class(&game.spec, self.player.runner.floats("logits", lane)?, legal, uniform)?);
                     }
                     false => chosen.actions.classes.extend_from_slice(own),

@@ -1,6 +1,6 @@
 //! What a run is, as plain data: a preset, overlaid by a TOML file, overlaid by `--set a.b=c`.
 
-use super::acting::Choice;
+use super::acting::Manner;
 use crate::overlay;
 use crate::schedule::{Schedule, Shape};
 use crate::trainer::TrainerConfig;
@@ -101,7 +101,7 @@ pub struct EvaluationConfig {
     /// Episodes.
     pub episodes: usize,
     /// How actions are chosen.
-    pub choice: Choice,
+    pub choice: Manner,
 }
 
 /// The name of the critic's one output.
@@ -148,7 +148,7 @@ impl RunConfig {
             update,
             actor: mlp(&[64, 64]),
             critic: mlp(&[64, 64]),
-            evaluation: EvaluationConfig { episodes: 100, choice: Choice::Greedy },
+            evaluation: EvaluationConfig { episodes: 100, choice: Manner::Greedy },
             trainer,
         };
         let recurrent = NetworkConfig { backbone: BackboneConfig::Gru { layers: 1 }, ..mlp(&[]) };
@@ -170,7 +170,7 @@ impl RunConfig {
                 run.update = UpdateConfig { epochs: 2, discount: 0.5f64.powf(1.0 / 480.0), entropy: 0.0, critic_alone: 8, ..run.update };
                 (run.update.stay, run.update.teacher) = (0.3, 0.1);
                 run.trainer.schedule.peak = 1e-4;
-                run.evaluation = EvaluationConfig { episodes: 64, choice: Choice::Sample };
+                run.evaluation = EvaluationConfig { episodes: 64, choice: Manner::Sample };
                 Ok(run)
             }
             _ => Err(Error::config("preset", format!("expected one of {}, found '{name}'", Self::PRESETS.join(", ")))),

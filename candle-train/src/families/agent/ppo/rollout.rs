@@ -1,6 +1,6 @@
 //! What an actor went through in environments while a critic watched.
 
-use super::acting::{Acting, Choice, Chosen, Game, Player};
+use super::acting::{Acting, Manner, Chosen, Game, Player};
 use super::advantage::{self, advantages};
 use crate::episodes::failed;
 use candle_core::{Device, Tensor};
@@ -54,7 +54,7 @@ impl Rollout {
         game: &Game,
         [actor, critic]: [Arc<dyn Model>; 2],
         teacher: Option<Arc<dyn Model>>,
-        (envs, carried): (&mut dyn VectorEnv, &mut Carried),
+        (envs, carried): (&mut dyn VectorEnv, &mut Ongoing),
         (steps, random): (usize, &dyn Fn(usize, usize) -> Random),
     ) -> Result<(Self, Vec<Episode>)> {
         let lanes = envs.lanes();
@@ -72,7 +72,7 @@ impl Rollout {
                 teacher.watch(game, envs.frame(), acting.last(envs.frame()))?;
             }
             rollout.see(game, envs.frame(), acting.last(envs.frame()), t);
-            let chosen = acting.choose(envs.frame(), Choice::Sample, |lane| random(t, lane))?;
+            let chosen = acting.choose(envs.frame(), Manner::Sample, |lane| random(t, lane))?;
             let frame = envs.step(&chosen.actions).map_err(failed)?;
             rollout.done(game, frame, &chosen, t);
             ended.extend_from_slice(&frame.episodes);
@@ -294,14 +294,14 @@ fn part(saved: &NamedTensors, prefix: &str) -> NamedTensors {
 
 /// What goes on from rollout to rollout beside the environments.
 #[derive(Debug, Clone, Default)]
-pub struct Carried {
+pub struct Ongoing {
     /// The states of actor, critic and teacher; none before the first rollout.
     pub states: Vec<NamedTensors>,
     /// The actor's last actions, likewise.
     pub last: Option<Vec<u32>>,
 }
 
-impl Carried {
+impl Ongoing {
     /// As a checkpoint keeps it, lanes first.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 use super::acting::Game;
 use super::config::{RunConfig, VALUE};
 use super::evaluate;
-use super::rollout::{Carried, Minibatch, Rollout};
+use super::rollout::{Ongoing, Minibatch, Rollout};
 use crate::agent::distribution::Distribution;
 use crate::checkpoint::{SavedFiles, StateFiles};
 use crate::episodes::{self, Recent, Resumed};
@@ -48,7 +48,7 @@ pub struct Ppo {
     device: Device,
     /// This rank's first lane.
     first_lane: usize,
-    carried: Carried,
+    carried: Ongoing,
     rollout: Rollout,
     /// The running return of each lane.
     returns: Vec<f32>,
@@ -130,7 +130,7 @@ impl Ppo {
             teacher,
             device: device.clone(),
             first_lane: lanes.start,
-            carried: Carried::default(),
+            carried: Ongoing::default(),
             rollout: Rollout::default(),
             returns: vec![0.0; lanes.len()],
             course: Course::default(),
@@ -333,7 +333,7 @@ impl Task for Ppo {
             Resumed::Exactly => state.rows.get("returns")?.flatten_all()?.to_vec1()?,
             Resumed::Anew => vec![0.0; lanes],
         };
-        self.carried = Carried::restore(&state.rows)?;
+        self.carried = Ongoing::restore(&state.rows)?;
         if self.course.rollouts > 0 {
             self.rollout = Rollout::restore(&state.rows, &self.game, (lanes, self.config.rollout.steps))?;
         }
