@@ -61,18 +61,7 @@ fn report(asked: &Asked) -> candle_models::Result<()> {
         "keys" => against::<Keys>(asked),
         other => Err(Error::Input(format!("--opponent: expected script, punish or keys, found {other}"))),
     }?;
-    let (Asked { player, opponent, games, .. }, [low, high]) = (asked, score.interval());
-    println!("{player} against {opponent}, {games} games: {:.3} of the points (95 %: {low:.3} to {high:.3})", score.share());
-    for (name, side) in ["Marth", "Fox"].into_iter().zip(&score.sides) {
-        let per = |sum: f64| sum / f64::from(side.games.max(1));
-        let ([stocks, lost], [dealt, taken]) = (side.stocks.map(|n| per(n.into())), side.damage.map(per));
-        println!(
-            "as {name:5}: {:.3} of the points, {} draws; a game: {:.0} frames, stocks {stocks:.2} to {lost:.2}, damage {dealt:.0} to {taken:.0} %",
-            side.share(),
-            side.draws,
-            per(side.frames as f64),
-        );
-    }
+    println!("{} against {}, {score}", asked.player, asked.opponent);
     let (frames, seconds) = (score.sides.iter().map(|side| side.frames).sum::<u64>(), start.elapsed().as_secs_f64());
     println!("{frames} frames in {seconds:.1} s, {:.0} ns each", 1e9 * seconds / frames.max(1) as f64);
     Ok(())
@@ -87,7 +76,7 @@ fn against<O: Opponent>(asked: &Asked) -> candle_models::Result<Score> {
         bundle => {
             let model = families::shipped().load(&Bundle::open(bundle)?)?;
             let seats = SEATS.min(*games as usize).max(1);
-            score::<O, _>(*games, seats, *seed, policy(Runner::new(model, seats, 1)?, Random::new(*seed).stream("actions")))
+            score::<O, _>(*games, seats, *seed, policy(Runner::new(model, seats, 1)?, Some(Random::new(*seed).stream("actions"))))
         }
     }
 }

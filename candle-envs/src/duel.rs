@@ -16,19 +16,18 @@
 //! ```
 
 mod keys;
-mod score;
 mod versus;
 
+pub use candle_models::policy::simulation::{Score, Seat, Side, bots, policy, score};
 pub use keys::{KEYS, held};
-pub use score::{Score, Seat, bots, policy, score};
 pub use versus::Versus;
 
 use crate::{Action, Color, Env, EnvError, Pcg64, Result, Scene, Spec, Step, VectorEnv, View};
 use candle_models::agent::{Component, Observation};
 use candle_models::policy::actions::{self, BUTTONS, COMPONENTS};
-use candle_models::policy::embedding::{self, Embedding, ID_LIMITS, WIDTH};
+use candle_models::policy::embedding::{Embedding, ID_LIMITS, WIDTH};
 use candle_models::policy::game::{Controller, Fighter};
-use candle_models::policy::simulation::{BLAST_X, BLAST_Y, Bot, EDGE, Exchange, Fight, Keys, Punish, Script, TIME, chances, own_first};
+use candle_models::policy::simulation::{self, BLAST_X, BLAST_Y, Bot, EDGE, Exchange, Fight, Keys, NAMES, Punish, Script, TIME, own_first};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -61,9 +60,9 @@ impl Opponent for Keys {
 /// or Fox, is drawn at the beginning.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Duel<O = Script> {
-    fight: Fight,
-    player: usize,
-    opponent: O,
+    /// The game as it stands. Its parts stand beside the generator in what is saved.
+    #[serde(flatten)]
+    pub game: simulation::Duel<O>,
     random: Pcg64,
 }
 
@@ -76,36 +75,7 @@ impl<O: Opponent> Default for Duel<O> {
 impl<O: Opponent> Duel<O> {
     /// The beginning of a fight as player 0 (Marth) or 1 (Fox), with the opponent's chances of a seed.
     pub fn new(player: usize, seed: u64) -> Self {
-        let [player, other] = own_first(player, [0, 1]);
-        Self { fight: Fight::ready(), player, opponent: O::new(chances(seed, other)), random: Pcg64::new(seed) }
-    }
-
-    /// The fight as it stands.
-    pub fn fight(&self) -> &Fight {
-        &self.fight
-    }
-
-    /// Whom the player plays: 0 is Marth, 1 is Fox.
-    pub fn side(&self) -> usize {
-        self.player
-    }
-
-    /// Both fighters, the player's first.
-    pub fn fighters(&self) -> [Fighter; 2] {
-        own_first(self.player, self.fight.fighters())
-    }
-
-    /// What the player knows: what an [`Embedding`] makes the inputs of a policy of.
-    pub fn seen(&self) -> embedding::Observation {
-        self.fight.seen(self.player)
-    }
-
-    /// The next frame with the player's controller; of what it did, the player's part comes first.
-    pub fn play(&mut self, controller: Controller) -> Exchange {
-        let [own, other] = self.fighters();
-        let answer = self.opponent.decide(self.fight.frame() + 1, &other, &own);
-        let Exchange { damage, lost } = self.fight.step(own_first(self.player, [controller, answer]));
-        Exchange { damage: own_first(self.player, damage), lost: own_first(self.player, lost) }
+        Self { game: simulation::Duel::new(player, seed), random: Pcg64::new(seed) }
     }
 }
 
@@ -136,16 +106,16 @@ impl<O: Opponent> Env for Duel<O> {
     }
 
     fn step(&mut self, action: Action) -> Result<Step> {
-        let reward = reward(self.play(controller(action.classes)?));
-        Ok(Step { reward, terminated: self.fight.is_over(), truncated: false })
+        let reward = reward(self.game.play(controller(action.classes)?));
+        Ok(Step { reward, terminated: self.game.fight().is_over(), truncated: false })
     }
 
     fn observe(&self, to: View) {
-        observe(&self.fight, self.player, to);
+        observe(self.game.fight(), self.game.side(), to);
     }
 
     fn draw(&self) -> Scene {
-        draw(&self.fight, self.player, O::NAME)
+        draw(self.game.fight(), self.game.side(), O::NAME)
     }
 
     /// That of the game it stands for.
@@ -191,7 +161,6 @@ fn controller(classes: &[u32]) -> Result<Controller> {
     Ok(chosen.to_controller())
 }
 
-const NAMES: [&str; 2] = ["Marth", "Fox"];
 const SKY: Color = [16, 18, 32];
 const STAGE: Color = [90, 90, 110];
 const SHIELD: Color = [110, 200, 220];

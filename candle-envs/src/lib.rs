@@ -28,16 +28,15 @@ mod env;
 mod error;
 #[cfg(unix)]
 pub mod gym;
-mod interval;
 pub mod minatar;
 mod random;
 mod registry;
 mod scene;
 mod vector;
 
+pub use candle_models::interval::wilson;
 pub use env::{Action, Env, Input, Spec, Step, Symmetry, View};
 pub use error::{EnvError, Result};
-pub use interval::wilson;
 pub use random::Pcg64;
 pub use registry::{Entry, Environments, shipped};
 pub use scene::{Color, Scene, Shape};

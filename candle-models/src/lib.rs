@@ -42,6 +42,7 @@ pub mod files;
 pub mod html;
 #[cfg(feature = "cli")]
 pub mod infer;
+pub mod interval;
 pub mod network;
 pub mod nn;
 #[cfg(feature = "nvml")]

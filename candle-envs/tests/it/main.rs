@@ -7,7 +7,6 @@ mod classic;
 mod duel;
 #[cfg(unix)]
 mod gym;
-mod interval;
 mod minatar;
 #[cfg(feature = "solver")]
 mod solver;

@@ -30,7 +30,7 @@ mod run;
 mod tensors;
 
 pub use compare::{Comparison, Difference, Measure, RandomSequences};
-pub use demo::{Demo, find_shipped};
+pub use demo::{Demo, Player, find_shipped};
 pub use family::{Call, Columns, Help, InferFamily, Opened, Reader, Source, Work};
 pub use onnx::model as onnx_model;
 pub use output::{Column, Failed, Output, TensorFile, line};
@@ -54,11 +54,11 @@ struct Arguments {
 enum Command {
     /// Runs a bundle on named tensors (.safetensors), frame by frame
     Run(run::Arguments),
-    /// Shows what is shipped: `run` without bundle and inputs.
+    /// Shows what is shipped: `run` without bundle and inputs, then a bundle that plays.
     Demo(options::Options),
     /// Writes what a bundle's network reads of an input of its family's own kind, a replay say, as named tensors.
     Encode(encode::Arguments),
-    /// Decides live: while a game is played, frame by frame as it arrives, and presses the controller.
+    /// Decides live: while a game is played, frame by frame as it arrives, and presses the controller; or with --against in simulated games.
     Play(play::Arguments),
     /// Plays a recording back in real time, as the program that `play` connects to: to try it without that program.
     Playback(play::PlaybackArguments),
@@ -95,7 +95,7 @@ pub unsafe fn run<A: Into<OsString> + Clone>(registry: &Registry<dyn InferFamily
         let (_, own) = matches.subcommand().ok_or_else(|| cli::Usage::error("nothing to do"))?;
         match arguments.command {
             Command::Run(arguments) => run::run(registry, arguments, own),
-            Command::Demo(options) => run::run(registry, run::Arguments::demo(options), own),
+            Command::Demo(options) => demo::show(registry, options, own),
             Command::Encode(arguments) => encode::run(registry, &arguments, own),
             Command::Play(arguments) => arguments.run(registry, own),
             Command::Playback(arguments) => arguments.run(registry, own),

@@ -9,7 +9,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use std::path::PathBuf;
 
-#[derive(clap::Args, Default)]
+#[derive(Clone, clap::Args, Default)]
 pub struct Options {
     /// Write every frame to FILE.jsonl (one JSON object per line) or FILE.safetensors (one input), complete or not at all.
     #[arg(long, value_name = "FILE")]

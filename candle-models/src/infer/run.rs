@@ -67,8 +67,8 @@ impl std::str::FromStr for Shard {
 
 impl Arguments {
     /// The shipped bundle on the shipped input.
-    pub fn demo(options: Options) -> Self {
-        Self { bundle: None, inputs: Vec::new(), shard: Shard::WHOLE, options }
+    pub fn shipped(bundle: PathBuf, options: Options) -> Self {
+        Self { bundle: Some(bundle), inputs: Vec::new(), shard: Shard::WHOLE, options }
     }
 }
 

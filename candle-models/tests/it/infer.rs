@@ -491,10 +491,22 @@ fn the_demo_finds_what_is_shipped_and_says_that_it_is_simulated() {
     }
     save(&root.path().join("weights/policy-simulated"), &small());
     replay::write(&simulate(11, 200), root.path().join("examples/data/simulated.slp")).unwrap();
-    for arguments in [&["demo"][..], &["run"], &["demo", "--port", "1"]] {
+    if !shipped {
+        check_refusal(&demo(&["demo"]), 1, &["weights/duel", "name one"]);
+    }
+    let [player, place] = [&Path::new(env!("CARGO_MANIFEST_DIR")).join("../weights/duel"), &root.path().join("weights/duel")];
+    fs::create_dir(place).unwrap();
+    for file in fs::read_dir(player).unwrap().map(Result::unwrap) {
+        fs::copy(file.path(), place.join(file.file_name())).unwrap();
+    }
+    for arguments in [&["demo"][..], &["run"], &["demo", "--port", "1", "--every", "1000"]] {
         let found = demo(arguments);
         assert_eq!((found.code, found.stderr.as_str()), (Some(0), ""));
         assert!(found.stdout.contains("SIMULATED") && found.stdout.contains("| policy-simulated "), "{}", found.stdout);
+        let fight =
+            ["weights/duel fights the script in the SIMULATION", "\n10 games: ", "as Marth: ", "as Fox  : ", "time per frame of play: "];
+        let shown = fight.map(|part| found.stdout.contains(part));
+        assert_eq!(shown, [arguments[0] == "demo"; 5], "{}", found.stdout);
     }
 }
 

@@ -8,6 +8,7 @@ mod beam;
 mod bundle;
 #[cfg(feature = "cli")]
 mod doctor;
+mod duel;
 #[cfg(feature = "slippi")]
 mod encoding;
 mod engine;
@@ -21,6 +22,7 @@ mod golden;
 mod infer;
 #[cfg(feature = "cli")]
 mod infer_beam;
+mod interval;
 mod ops;
 #[cfg(feature = "cli")]
 mod play;

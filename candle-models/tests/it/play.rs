@@ -1,5 +1,5 @@
 //! `candle-infer play` in live games: from growing files, and from `candle-infer playback` as a user starts both. What is decided live is
-//! compared with what `candle-infer run` decides on the finished file.
+//! compared with what `candle-infer run` decides on the finished file. And in simulated fights, against the library's own.
 
 use crate::infer::{Place, small};
 use crate::replay::data;
@@ -487,4 +487,85 @@ fn ten_minutes_at_60_frames_a_second_lose_no_frame() {
     println!("{said}{warned}{}", server.done().0);
     assert!(said.contains("connection lost 2 times"), "{said}");
     assert_eq!(decisions(&out).len(), frames);
+}
+
+/// What `play --against` prints, without the line of times and the remark on builds for development.
+fn fought(bundle: &Path, more: &[&str]) -> Vec<String> {
+    let said = crate::infer::done(["play", text(bundle)].into_iter().chain(more.iter().copied()));
+    let timed = |line: &str| line.starts_with("time per frame of play: p50 ") || line.contains("--release");
+    assert_eq!(said.lines().filter(|line| line.starts_with("time per frame")).count(), 1, "{said}");
+    said.lines().filter(|line| !timed(line)).map(str::to_owned).collect()
+}
+
+/// The games are those of the library, frame by frame and in the score.
+#[test]
+fn a_policy_fights_a_bot_and_tells_the_score() {
+    use candle_models::Error;
+    use candle_models::policy::simulation::{Duel, NAMES, Script, policy, score};
+    use candle_models::prelude::*;
+    use candle_models::random::Random;
+
+    let bundle = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weights/duel");
+    let found = fought(&bundle, &["--against", "script", "--games", "2", "--seed", "5", "--every", "500"]);
+    let network = families::shipped().load(&Bundle::open(&bundle).unwrap()).unwrap();
+    let mut player = policy::<Script>(Runner::new(network, 1, 1).unwrap(), Some(Random::new(5).stream("action")));
+    let mut frames = Vec::new();
+    let score = score::<Script, Error>(2, 1, 5, |seats, actions| {
+        player(seats, actions)?;
+        let duel: &Duel = &seats[0].duel;
+        let frame = duel.fight().frame() + 1;
+        if seats[0].game == 0 && frame % 500 == 0 {
+            let [marth, fox] = [0, 1].map(|i| {
+                let fighter = &duel.fighters()[i];
+                format!("{} {:.0}% {}", NAMES[i], fighter.percent, "o".repeat(fighter.stocks.into()))
+            });
+            frames.push(format!("{frame:>7}  {marth:<20}  {fox:<20}  "));
+        }
+        Ok(())
+    });
+    let score = score.unwrap();
+    assert_eq!(
+        found[..2],
+        [
+            format!("{} fights the script in the SIMULATION (not Melee), 2 games from seed 5; frames of the first one:", bundle.display()),
+            "  frame  policy (o: a stock)   bot                   pressed by the policy".to_owned(),
+        ]
+    );
+    assert_eq!(frames[0], "      0  Marth 0% oooo         Fox 0% oooo           ");
+    let (printed, counted) = found[2..].split_at(frames.len());
+    assert!(printed.iter().zip(&frames).all(|(line, frame)| line.starts_with(frame) && line.len() > frame.len()), "{found:#?}");
+    assert_eq!(counted.join("\n"), score.to_string());
+}
+
+#[test]
+fn a_seed_is_a_fight() {
+    let place = Place::new(&small(), 10);
+    for more in [&["--greedy"][..], &[]] {
+        let fight = |seed: &str| {
+            let arguments = ["--against", "punish", "--games", "1", "--every", "100", "--seed", seed];
+            fought(&place.path("policy"), &[&arguments[..], more].concat())[1..].to_vec()
+        };
+        assert_eq!(fight("3"), fight("3"));
+        // The bot that punishes draws nothing: without drawn actions all games are one.
+        assert_eq!(fight("3") == fight("4"), !more.is_empty());
+    }
+}
+
+#[test]
+fn fights_that_cannot_be_are_refused_in_words() {
+    let place = Place::new(&PolicyConfig { delay: 2, ..small() }, 10);
+    let policy = place.path("policy");
+    let refused =
+        |arguments: &[&str], code: i32, parts: &[&str]| crate::infer::refused([&["play", text(&policy)], arguments].concat(), code, parts);
+    refused(&["--against", "script"], 1, &[text(&policy), "2 frames", "without delay"]);
+    refused(&["--against", "script", "--games", "0"], 2, &["--games"]);
+    refused(&["--games", "3"], 2, &["--against"]);
+    refused(&["--against", "nobody"], 2, &["--against", "script, punish, keys"]);
+    for other in [&["--port", "1"][..], &["--out", "a.jsonl"], &["--follow", "a.slp"], &["--server", "b:1"], &["--timeout", "1"]] {
+        refused(&[&["--against", "script"], other].concat(), 2, &["--against", other[0], "cannot be used with"]);
+    }
+    for (bundle, family) in [("beam-c1", "a beam"), ("cartpole", "a agent")] {
+        let bundle = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weights").join(bundle);
+        crate::infer::refused(["play", text(&bundle), "--against", "script"], 2, &["--against means nothing to", family]);
+    }
 }

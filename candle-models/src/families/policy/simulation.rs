@@ -3,7 +3,7 @@
 //! Not Melee, but of its form: the geometry of Final Destination, Melee's action states and units, physics of one frame
 //! per step. A [`Fight`] obeys two controllers, whoever holds them; players that are programs are [`Bot`]s, who see both fighters.
 //! So what a fighter does next follows from the situation and from what its controller did, which is what a policy has to learn.
-//! [`simulate`] records two [`Script`]s.
+//! [`simulate`] records two [`Script`]s. A [`Duel`] is a fight of somebody else against a bot, and [`score`] counts what comes of many.
 //!
 //! Everything follows from the seed by additions, multiplications and comparisons of `f32`: the same on every machine.
 
@@ -13,11 +13,15 @@ use crate::random::Random;
 use serde::{Deserialize, Serialize};
 
 mod bots;
+mod duel;
 mod fighter;
+mod score;
 mod script;
 
 pub use bots::{Bot, Keys, Punish};
+pub use duel::Duel;
 pub use fighter::{BLAST_X, BLAST_Y, EDGE};
+pub use score::{Score, Seat, Side, bots, policy, score};
 pub use script::Script;
 
 use fighter::{Body, Kind};
@@ -27,6 +31,9 @@ pub const STAGE: u16 = 32;
 
 /// Frames that players act in until a fight that nobody has won is a draw: eight minutes.
 pub const TIME: u32 = 28_800;
+
+/// Who fights, in the order of the players.
+pub const NAMES: [&str; 2] = ["Marth", "Fox"];
 
 /// The first frame of every game; players act from frame 0.
 const FIRST_FRAME: i32 = -123;

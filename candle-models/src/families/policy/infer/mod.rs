@@ -15,7 +15,7 @@ use crate::bundle::Bundle;
 use crate::cli::Usage;
 use crate::engine::Placement;
 use crate::infer::{
-    Call, Columns, Comparison, Demo, Difference, Help, InferFamily, Measure, Opened, RandomSequences, Reader, find_shipped,
+    Call, Columns, Comparison, Demo, Difference, Help, InferFamily, Measure, Opened, Player, RandomSequences, Reader, find_shipped,
 };
 use crate::random::Random;
 use crate::tensors::NamedTensors;
@@ -159,6 +159,11 @@ impl InferFamily for PolicyFamily {
             model: "a policy that learned from simulated games",
             name: "the shipped simulated game, one that it has not seen",
             remark: "a SIMULATED game of two scripted fighters (not a recording of Melee); the policy learned from other games of theirs",
+            player: Some(Player {
+                bundle: "weights/duel",
+                options: &["--against", "script", "--every", "240"],
+                about: "one that learned by playing in fights against a script",
+            }),
         })
     }
 

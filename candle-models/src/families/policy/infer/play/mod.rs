@@ -1,5 +1,7 @@
-//! `candle-infer play`: a policy in a live game. One thread receives, decides and presses; the caller's prints and writes.
+//! `candle-infer play`: a policy in a live game. One thread receives, decides and presses; the caller's prints and writes. With `--against` there
+//! is no game to connect to: the policy fights a bot in the simulation.
 
+mod fight;
 mod follow;
 mod live;
 mod pad;
@@ -14,8 +16,10 @@ use crate::cli::{self, Usage};
 use crate::engine::Histogram;
 use crate::families::policy::actions::Action;
 use crate::infer::{Call, line};
+use crate::random::Random;
 use anyhow::Result;
 use clap::Args;
+use fight::{Against, Games};
 use follow::Follow;
 use live::{Decision, Live, Step};
 use pad::Pad;
@@ -48,9 +52,15 @@ pub struct Options {
     /// nearly always to go on as before: a policy that begins with nothing goes on with nothing.
     #[arg(long)]
     greedy: bool,
-    /// Seed of the drawn actions.
-    #[arg(long, conflicts_with = "greedy")]
+    /// Seed of the drawn actions, and with --against of what the bot draws: the same seed is the same games.
+    #[arg(long)]
     seed: Option<u64>,
+    /// Fight a bot in the simulation instead of following or connecting to a game, and print the score; frames of the first game are printed.
+    #[arg(long, value_name = "BOT", conflicts_with_all = ["follow", "server", "pipe", "timeout", "out", "port", "name"])]
+    against: Option<Against>,
+    /// How many games are fought, every other one as Marth and as Fox.
+    #[arg(long, value_name = "N", requires = "against", default_value = "10", value_parser = clap::value_parser!(u32).range(1..))]
+    games: u32,
     /// Follow a replay while Slippi writes it, or in a folder the newest one and each that comes after it, instead of connecting to Dolphin.
     #[arg(long, value_name = "FILE|DIR")]
     follow: Option<PathBuf>,
@@ -116,6 +126,10 @@ enum Report {
 /// Decides live until the game is over, the user interrupts, or nothing can come any more.
 pub fn play(call: &Call, options: &Options) -> Result<()> {
     options.check()?;
+    if let Some(against) = options.against {
+        let games = Games { count: options.games, seed: options.seed.unwrap_or_default(), sampling: options.sampling() };
+        return fight::fight(call, against, &games);
+    }
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, interrupted.clone()).map_err(Error::io("signals"))?;
@@ -139,6 +153,9 @@ pub fn play(call: &Call, options: &Options) -> Result<()> {
 
 impl Options {
     fn check(&self) -> Result<()> {
+        if self.greedy && self.seed.is_some() && self.against.is_none() {
+            return Err(Usage::error("--seed cannot be used with --greedy: nothing is drawn in a game of others"));
+        }
         if self.follow.is_some() && self.server != SERVER {
             return Err(Usage::error("--follow reads files, --server connects: one of them"));
         }
@@ -148,6 +165,11 @@ impl Options {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Where drawn actions come from; nothing where the most likely ones are taken.
+    fn sampling(&self) -> Option<Random> {
+        (!self.greedy).then(|| drawn(self.seed))
     }
 
     fn input(&self) -> Result<Box<dyn Input>> {
@@ -285,8 +307,7 @@ struct Player {
 impl Player {
     fn new(call: &Call, options: &Options, reports: Sender<Report>) -> Result<Self> {
         let pad = options.pipe.as_deref().map(Pad::new).transpose()?;
-        let sampling = (!options.greedy).then(|| drawn(options.seed));
-        let live = Live::new(call, (&options.watched, sampling), pad.is_some())?;
+        let live = Live::new(call, (&options.watched, options.sampling()), pad.is_some())?;
         let (input, totals, newest) = (options.input()?, Totals::default(), Vec::new());
         Ok(Self { live, input, pad, reports, totals, newest, arrived: None, began: Instant::now(), pressed: None })
     }

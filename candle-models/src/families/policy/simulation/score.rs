@@ -1,14 +1,14 @@
 //! How good a player is in duels.
 
-use super::{Duel, Opponent};
-use crate::wilson;
-use candle_models::Result;
-use candle_models::engine::Runner;
-use candle_models::policy::actions::{ACTION, Action};
-use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
-use candle_models::policy::simulation::{Bot, TIME, chances};
-use candle_models::random::Random;
+use super::{Bot, Duel, NAMES, TIME, chances};
+use crate::Result;
+use crate::engine::Runner;
+use crate::families::policy::actions::{ACTION, Action};
+use crate::families::policy::embedding::{Embedding, IDS, WIDTH};
+use crate::interval::wilson;
+use crate::random::Random;
 use serde::Serialize;
+use std::fmt;
 
 /// Where a game is played, one after the other.
 #[derive(Debug, Clone)]
@@ -80,6 +80,27 @@ impl Side {
     }
 }
 
+/// Three lines: the share of the points with its interval, and what came of the games of each side, a game.
+impl fmt::Display for Score {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let [low, high] = self.interval();
+        write!(f, "{} games: {:.3} of the points (95 %: {low:.3} to {high:.3})", self.games(), self.share())?;
+        for (name, side) in NAMES.into_iter().zip(&self.sides) {
+            let per = |sum: f64| sum / f64::from(side.games.max(1));
+            let ([stocks, lost], [dealt, taken]) = (side.stocks.map(|n| per(n.into())), side.damage.map(per));
+            write!(
+                f,
+                "\nas {name:5}: {} of {} games won, {} drawn; a game: {:.0} frames, stocks {stocks:.2} to {lost:.2}, damage {dealt:.0} to {taken:.0} %",
+                side.wins,
+                side.games,
+                side.draws,
+                per(side.frames as f64),
+            )?;
+        }
+        Ok(())
+    }
+}
+
 /// Plays `games` games, half as Marth and half as Fox, `seats` at a time.
 ///
 /// In each frame `player` sees all seats and writes what it does in each; there it finds what it did before. In pairs of games the opponent has
@@ -87,7 +108,7 @@ impl Side {
 ///
 /// # Errors
 /// Those of `player`.
-pub fn score<O: Opponent, E>(
+pub fn score<O: Bot, E>(
     games: u32,
     seats: usize,
     seed: u64,
@@ -111,7 +132,7 @@ pub fn score<O: Opponent, E>(
     Ok(score)
 }
 
-impl<O: Opponent> Seat<O> {
+impl<O: Bot> Seat<O> {
     fn new(game: u32, seed: u64) -> Self {
         let seed = seed.wrapping_add(u64::from(game / 2));
         Self { duel: Duel::new((game % 2) as usize, seed), game, first: true, seed, over: false }
@@ -140,7 +161,7 @@ impl<O: Opponent> Seat<O> {
 }
 
 /// A bot as a player of [`score`].
-pub fn bots<B: Bot, O: Opponent>() -> impl FnMut(&[Seat<O>], &mut [Action]) -> Result<()> {
+pub fn bots<B: Bot, O: Bot>() -> impl FnMut(&[Seat<O>], &mut [Action]) -> Result<()> {
     let mut bots: Vec<B> = Vec::new();
     move |seats, actions| {
         for (i, (seat, action)) in seats.iter().zip(actions).enumerate() {
@@ -156,24 +177,33 @@ pub fn bots<B: Bot, O: Opponent>() -> impl FnMut(&[Seat<O>], &mut [Action]) -> R
 }
 
 /// A network as a player of [`score`]: a game policy without delay, or an agent with the inputs and components of a [`Duel`]. It draws its actions
-/// with the numbers of `random`.
+/// with the numbers of `random`, and without any takes the most likely ones.
 ///
 /// # Errors
 /// In the first frame if the network has other inputs, or the runner another number of rows than there are seats.
-pub fn policy<O: Opponent>(mut runner: Runner, random: Random) -> impl FnMut(&[Seat<O>], &mut [Action]) -> Result<()> {
+pub fn policy<O: Bot>(mut runner: Runner, random: Option<Random>) -> impl FnMut(&[Seat<O>], &mut [Action]) -> Result<()> {
     let embedding = Embedding::default();
     let remembers = runner.signature().inputs.iter().any(|input| input.name == "previous_action");
+    let (mut features, mut ids, mut uniform) = (Vec::new(), Vec::new(), Vec::new());
     move |seats, actions| {
-        let (mut features, mut ids) = ([0.0; WIDTH], [0; IDS]);
-        for (row, (seat, previous)) in seats.iter().zip(&*actions).enumerate() {
-            embedding.observe(&seat.duel.seen(), None, &mut features, &mut ids)?;
-            runner.floats_mut("features", row)?.copy_from_slice(&features);
-            runner.indices_mut("ids", row)?.copy_from_slice(&ids);
-            if remembers {
-                runner.indices_mut("previous_action", row)?.copy_from_slice(&previous.to_ids());
+        features.resize(seats.len() * WIDTH, 0.0);
+        ids.resize(seats.len() * IDS, 0);
+        // A number below zero asks for the most likely class.
+        uniform.resize(seats.len() * ACTION, -1.0);
+        let rows = features.chunks_exact_mut(WIDTH).zip(ids.chunks_exact_mut(IDS)).zip(uniform.chunks_exact_mut(ACTION));
+        for (seat, ((features, ids), uniform)) in seats.iter().zip(rows) {
+            embedding.observe(&seat.duel.seen(), None, features, ids)?;
+            if let Some(random) = random {
+                let frame = (seat.duel.fight().frame() + 1) as u64;
+                random.at(u64::from(seat.game)).fill_uniform(frame * ACTION as u64, uniform);
             }
-            let frame = (seat.duel.fight().frame() + 1) as u64;
-            random.at(u64::from(seat.game)).fill_uniform(frame * ACTION as u64, runner.floats_mut("uniform", row)?);
+        }
+        runner.set_f32("features", &features)?;
+        runner.set_u32("ids", &ids)?;
+        runner.set_f32("uniform", &uniform)?;
+        if remembers {
+            let previous: Vec<u32> = actions.iter().flat_map(Action::to_ids).collect();
+            runner.set_u32("previous_action", &previous)?;
         }
         let resets: Vec<bool> = seats.iter().map(|seat| seat.first).collect();
         runner.step(&resets)?;

@@ -1,6 +1,6 @@
 //! Wilson's interval.
 
-use candle_envs::wilson;
+use candle_models::interval::wilson;
 
 /// `statsmodels.stats.proportion.proportion_confint(k, n, method="wilson")`.
 #[test]
