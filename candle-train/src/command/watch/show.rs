@@ -1,7 +1,7 @@
 //! What is watched: an environment, who acts in it, and the seat that a person may take.
 
 use super::person::{self, Hand};
-use crate::agent::ppo::acting::{Acting, Manner, Game, Player};
+use crate::agent::ppo::acting::{Acting, Game, Manner, Player};
 use crate::episodes::failed;
 use crate::muzero::config::Search;
 use crate::muzero::play::Planned;

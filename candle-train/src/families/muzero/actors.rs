@@ -136,7 +136,7 @@ impl Actors {
     ///
     /// # Errors
     /// If none of them lives any more, or none has made a step for too long.
-    pub fn next(&mut self) -> Result<(usize, Round)> {
+    pub fn wait(&mut self) -> Result<(usize, Round)> {
         loop {
             self.look()?;
             match self.queue.recv_timeout(self.patience / 4) {
@@ -335,11 +335,11 @@ mod tests {
             let script = Script { config: config.clone(), model: model.clone(), entry: entry.clone(), lanes: 4..8, rounds: 0 };
             Actors::begin(script, &parameters, patience).unwrap()
         };
-        let silent = begin(Duration::from_millis(100)).next().err().unwrap().to_string();
+        let silent = begin(Duration::from_millis(100)).wait().err().unwrap().to_string();
         assert_eq!(silent, "nobody plays any more: actor 0 (environments 4 to 5), actor 1 (environments 6 to 7) made no step for 0 s");
         *open() = true;
         GATE.1.notify_all();
-        let dead = begin(Duration::from_secs(300)).next().err().unwrap().to_string();
+        let dead = begin(Duration::from_secs(300)).wait().err().unwrap().to_string();
         assert!(dead.starts_with("the last of 2 actors has died, actor ") && dead.ends_with("it panicked: pushed"), "{dead}");
     }
 }

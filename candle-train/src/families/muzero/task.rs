@@ -167,7 +167,7 @@ impl MuZeroTask {
         let of_play = (play.steps, first, play.random, random.stream("search"));
         let rounds = match &mut self.players {
             Players::Learner(playing) => vec![(first, playing.round(&mut planner, of_play, || true)?)],
-            Players::Beside(_) => self.from_actors(parameters)?,
+            Players::Beside(_) => self.rounds_of_actors(parameters)?,
         };
         let mut ended = Vec::new();
         for (lane, round) in rounds {
@@ -180,7 +180,7 @@ impl MuZeroTask {
     }
 
     /// As many rounds of actors as there were at the beginning, whichever have played them; they go on with the present parameters.
-    fn from_actors(&mut self, parameters: &Params) -> Result<Vec<(usize, Round)>> {
+    fn rounds_of_actors(&mut self, parameters: &Params) -> Result<Vec<(usize, Round)>> {
         let actors = match &mut self.players {
             Players::Beside(Some(actors)) => {
                 actors.publish(parameters)?;
@@ -194,7 +194,7 @@ impl MuZeroTask {
                 actors
             }
         };
-        (0..actors.count()).map(|_| actors.next()).collect()
+        (0..actors.count()).map(|_| actors.wait()).collect()
     }
 
     /// Positions to learn from: this rank's share of a batch.

@@ -1,6 +1,6 @@
 //! What an actor went through in environments while a critic watched.
 
-use super::acting::{Acting, Manner, Chosen, Game, Player};
+use super::acting::{Acting, Chosen, Game, Manner, Player};
 use super::advantage::{self, advantages};
 use crate::episodes::failed;
 use candle_core::{Device, Tensor};

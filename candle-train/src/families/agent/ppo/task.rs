@@ -5,7 +5,7 @@
 use super::acting::Game;
 use super::config::{RunConfig, VALUE};
 use super::evaluate;
-use super::rollout::{Ongoing, Minibatch, Rollout};
+use super::rollout::{Minibatch, Ongoing, Rollout};
 use crate::agent::distribution::Distribution;
 use crate::checkpoint::{SavedFiles, StateFiles};
 use crate::episodes::{self, Recent, Resumed};
