@@ -445,23 +445,22 @@ impl Replay {
         to.write_all(bytemuck::cast_slice(self.priorities.leaves()))
     }
 
-    /// Reads what [`write`](Self::write) wrote.
+    /// Reads what [`write`](Self::write) wrote of a buffer of this size, in place of what it holds.
     ///
     /// # Errors
-    /// If it breaks off or holds something else.
-    pub fn read(sizes: Sizes, from: &mut dyn Read) -> io::Result<Self> {
-        let mut replay = Self::new(sizes);
-        from.read_exact(bytemuck::cast_slice_mut(&mut replay.played))?;
-        from.read_exact(bytemuck::cast_slice_mut(&mut replay.waiting))?;
+    /// If it breaks off or holds something else; what the buffer holds is of no use then.
+    pub fn read(&mut self, from: &mut dyn Read) -> io::Result<()> {
+        from.read_exact(bytemuck::cast_slice_mut(&mut self.played))?;
+        from.read_exact(bytemuck::cast_slice_mut(&mut self.waiting))?;
         let mut largest = [0; 8];
         from.read_exact(&mut largest)?;
-        from.read_exact(bytemuck::cast_slice_mut(&mut replay.floats))?;
-        from.read_exact(bytemuck::cast_slice_mut(&mut replay.policies))?;
-        let mut legal = vec![0u8; replay.legal.len()];
+        from.read_exact(bytemuck::cast_slice_mut(&mut self.floats))?;
+        from.read_exact(bytemuck::cast_slice_mut(&mut self.policies))?;
+        let mut legal = vec![0u8; self.legal.len()];
         from.read_exact(&mut legal)?;
-        replay.legal.iter_mut().zip(legal).for_each(|(to, byte)| *to = byte != 0);
+        self.legal.iter_mut().zip(legal).for_each(|(to, byte)| *to = byte != 0);
         let mut bytes = [0u8; 15];
-        for rest in &mut replay.rests {
+        for rest in &mut self.rests {
             from.read_exact(&mut bytes)?;
             let word = |i: usize| [bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]];
             let end = [End::None, End::Terminated, End::Truncated, End::After].get(bytes[13] as usize).copied();
@@ -474,11 +473,11 @@ impl Replay {
                 end: end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("an end of kind {}", bytes[13])))?,
             };
         }
-        let mut leaves = vec![0.0f64; sizes.lanes * sizes.positions];
+        let mut leaves = vec![0.0f64; self.rests.len()];
         from.read_exact(bytemuck::cast_slice_mut(&mut leaves))?;
-        leaves.iter().enumerate().for_each(|(slot, priority)| replay.priorities.set(slot, *priority));
-        replay.priorities.largest = f64::from_le_bytes(largest);
-        Ok(replay)
+        leaves.iter().enumerate().for_each(|(slot, priority)| self.priorities.set(slot, *priority));
+        self.priorities.largest = f64::from_le_bytes(largest);
+        Ok(())
     }
 }
 
@@ -578,6 +577,11 @@ mod tests {
         let mut bytes = Vec::new();
         replay.write(&mut bytes).unwrap();
         bytes
+    }
+
+    fn read(sizes: Sizes, mut bytes: &[u8]) -> io::Result<Replay> {
+        let mut replay = Replay::new(sizes);
+        replay.read(&mut bytes).map(|()| replay)
     }
 
     fn drawable(replay: &Replay) -> Vec<usize> {
@@ -682,7 +686,7 @@ mod tests {
         // 0 and what the search said to the other at position 1; that itself; the rewards 2 and 3 of either; 3.
         assert_eq!(targets.values, [0.0 - 10.0, 10.0, 2.0 - 3.0, 3.0]);
         assert_eq!(targets.value_counts, [1.0; 4]);
-        let again = Replay::read(replay.sizes(), &mut &written(&replay)[..]).unwrap();
+        let again = read(replay.sizes(), &written(&replay)).unwrap();
         assert_eq!(again.rests, replay.rests);
     }
 
@@ -713,7 +717,7 @@ mod tests {
         (0..9).for_each(|i| push(&mut replay, i, 0, End::None));
         replay.set_priorities(&[1], &[3.0], 0.5);
         let (bytes, dir) = (written(&replay), tempfile::tempdir().unwrap());
-        let mut again = Replay::read(replay.sizes(), &mut &bytes[..]).unwrap();
+        let mut again = read(replay.sizes(), &bytes).unwrap();
         let mut on_disk = Replay::on_disk(replay.sizes(), dir.path()).unwrap();
         on_disk.copy_lane(0, &again, 0);
         assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none(), "a file that could be left behind");
@@ -725,6 +729,6 @@ mod tests {
             push(&mut replay, i as u32, 0, End::None);
         }
         assert_eq!((written(&again), written(&on_disk)), (written(&replay), written(&replay)));
-        assert!(Replay::read(replay.sizes(), &mut &bytes[..bytes.len() - 1]).is_err());
+        assert!(read(replay.sizes(), &bytes[..bytes.len() - 1]).is_err());
     }
 }

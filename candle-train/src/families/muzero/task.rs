@@ -83,6 +83,14 @@ pub fn networks(config: &RunConfig, model: &MuZeroConfig, parameters: &Params) -
     Ok((MuZero::new(model, parameters)?, consistency))
 }
 
+/// An empty buffer, where the configuration wants it.
+fn buffer(config: &RunConfig, sizes: Sizes) -> Result<Replay> {
+    match &config.learn.folder[..] {
+        "" => Ok(Replay::new(sizes)),
+        folder => Replay::on_disk(sizes, Path::new(folder)),
+    }
+}
+
 /// Positions to learn from: how likely they were to be drawn, what is to be said of them and, for the self-consistency alone, what was seen in the
 /// positions behind each, with 1 where anything was.
 struct Drawn {
@@ -113,10 +121,7 @@ impl MuZeroTask {
             symmetries: (entry.symmetries)(),
             inputs: Inputs::new(spec),
             players,
-            replay: match (Self::sizes(config, entry, &lanes)?, Path::new(&config.learn.folder)) {
-                (sizes, folder) if folder.as_os_str().is_empty() => Replay::new(sizes),
-                (sizes, folder) => Replay::on_disk(sizes, folder)?,
-            },
+            replay: buffer(config, Self::sizes(config, entry, &lanes)?)?,
             horizon: Horizon { unroll, rewards: config.learn.horizon, discount: config.learn.discount },
             atoms: model.support.atoms(),
             device: device.clone(),
@@ -154,20 +159,23 @@ impl MuZeroTask {
     fn play(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<()> {
         let (play, lanes, first) = (&self.config.play, self.lanes.len(), self.lanes.start);
         let random = Random::new(self.config.seed).stream("round").at(self.course.rounds);
-        let (rules, threads) = ((self.entry.rules)(), rayon::current_num_threads());
-        let mut planner = planner(&self.model, parameters, (lanes, rules), (play.search, play.simulations), threads)?;
-        let again = (self.config.learn.reanalyse * (lanes * play.steps) as f64).round() as usize;
-        if again > 0 && self.course.rounds > play.warm_up {
-            let slots = self.replay.any(again, random.stream("again").at(first as u64));
-            if !slots.is_empty() {
-                let random = random.stream("search again").at(first as u64);
-                self.inputs.reanalyse((&mut planner, lanes), &mut self.replay, &slots, random)?;
-            }
+        let own = || {
+            let (rules, threads) = ((self.entry.rules)(), rayon::current_num_threads());
+            planner(&self.model, parameters, (lanes, rules), (play.search, play.simulations), threads)
+        };
+        let again = match (self.config.learn.reanalyse * (lanes * play.steps) as f64).round() as usize {
+            n if n > 0 && self.course.rounds > play.warm_up => self.replay.any(n, random.stream("again").at(first as u64)),
+            _ => Vec::new(),
+        };
+        let mut planner = if again.is_empty() && matches!(self.players, Players::Beside(_)) { None } else { Some(own()?) };
+        if let Some(planner) = planner.as_mut().filter(|_| !again.is_empty()) {
+            let random = random.stream("search again").at(first as u64);
+            self.inputs.reanalyse((planner, lanes), &mut self.replay, &again, random)?;
         }
         let of_play = (play.steps, first, play.random, random.stream("search"));
-        let rounds = match &mut self.players {
-            Players::Learner(playing) => vec![(first, playing.round(&mut planner, of_play, || true)?)],
-            Players::Beside(_) => self.rounds_of_actors(parameters)?,
+        let rounds = match (&mut self.players, &mut planner) {
+            (Players::Learner(playing), Some(planner)) => vec![(first, playing.round(planner, of_play, || true)?)],
+            _ => self.rounds_of_actors(parameters)?,
         };
         let mut ended = Vec::new();
         for (lane, round) in rounds {
@@ -181,17 +189,16 @@ impl MuZeroTask {
 
     /// As many rounds of actors as there were at the beginning, whichever have played them; they go on with the present parameters.
     fn rounds_of_actors(&mut self, parameters: &Params) -> Result<Vec<(usize, Round)>> {
-        let actors = match &mut self.players {
-            Players::Beside(Some(actors)) => {
+        let Players::Beside(begun) = &mut self.players else { return Ok(Vec::new()) };
+        let actors = match begun {
+            Some(actors) => {
                 actors.publish(parameters)?;
                 actors
             }
-            players => {
+            none => {
                 let (config, model, entry) = (self.config.clone(), self.model.clone(), self.entry.clone());
                 let script = Script { config, model, entry, lanes: self.lanes.clone(), rounds: self.course.rounds };
-                *players = Players::Beside(Some(Actors::begin(script, parameters, PATIENCE)?));
-                let Players::Beside(Some(actors)) = players else { unreachable!("it was just set") };
-                actors
+                none.insert(Actors::begin(script, parameters, PATIENCE)?)
             }
         };
         (0..actors.count()).map(|_| actors.wait()).collect()
@@ -411,11 +418,17 @@ impl Task for MuZeroTask {
         for rank in 0..files.ranks() {
             let theirs = share(self.config.play.lanes, rank, files.ranks());
             let common = theirs.start.max(self.lanes.start)..theirs.end.min(self.lanes.end);
-            if !common.is_empty() {
-                let sizes = Sizes { lanes: theirs.len(), ..self.replay.sizes() };
-                let saved = Replay::read(sizes, &mut files.open_of(rank, REPLAY)?).map_err(Error::io(REPLAY))?;
-                common.for_each(|lane| self.replay.copy_lane(lane - self.lanes.start, &saved, lane - theirs.start));
+            if common.is_empty() {
+                continue;
             }
+            let mut file = files.open_of(rank, REPLAY)?;
+            if theirs == self.lanes {
+                self.replay.read(&mut file).map_err(Error::io(REPLAY))?;
+                continue;
+            }
+            let mut saved = buffer(&self.config, Sizes { lanes: theirs.len(), ..self.replay.sizes() })?;
+            saved.read(&mut file).map_err(Error::io(REPLAY))?;
+            common.for_each(|lane| self.replay.copy_lane(lane - self.lanes.start, &saved, lane - theirs.start));
         }
         let resumed = match &mut self.players {
             Players::Learner(playing) => {
