@@ -1,6 +1,6 @@
 //! The rules of a board game for searches: what is seen of it says where it stands.
 
-use super::Board;
+use super::{Board, bits, mask_of};
 use crate::View;
 use candle_models::search::{Outcome, Rules};
 use std::marker::PhantomData;
@@ -25,14 +25,28 @@ impl<B: Board> Rules for RulesOf<B> {
         }
         let step = board.play(action);
         board.observe(View { floats: next, ids: &mut [] });
-        board.legal(legal);
-        let [low, high] = self.bounds();
-        let sure = if board.winning() == 0 { low } else { high };
-        Outcome { reward: step.reward as f32, next: (!step.terminated).then_some([sure, high]) }
+        let ([low, high], all) = (self.bounds(), board.moves());
+        let (bounds, moves) = match (board.winning(), holding(&board)) {
+            (0, 0) => ([low, low], all),
+            (0, holding) => ([low, high], holding),
+            _ => ([high, high], all),
+        };
+        mask_of(moves, legal);
+        Outcome { reward: step.reward as f32, next: (!step.terminated).then_some(bounds) }
     }
 
     /// A game is won or lost, or neither.
     fn bounds(&self) -> [f32; 2] {
         [-1.0, 1.0]
     }
+}
+
+/// The moves after which the other one does not win at once.
+fn holding<B: Board>(board: &B) -> u64 {
+    let holds = |class: &u32| {
+        let mut after = board.clone();
+        after.play(*class);
+        after.winning() == 0
+    };
+    bits(board.moves()).filter(holds).fold(0, |all, class| all | 1 << class)
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 /// Rules of a game without chance that shows all there is to know of it: what is seen says where it stands.
 pub trait Rules: Send + Sync {
-    /// Makes a move where a game shows `seen`: writes what it then shows to whoever moves next, and what that one can do. Where a game is over, or an
-    /// action cannot be taken, nothing changes, nobody can do anything, and it is over.
+    /// Makes a move where a game shows `seen`: writes what it then shows to whoever moves next, and what that one can do. What loses at once need not
+    /// be among it while something else is. Where a game is over, or an action cannot be taken, nothing changes, nobody can do anything, and it is over.
     fn play(&self, seen: &[f32], action: u32, next: &mut [f32], legal: &mut [bool]) -> Outcome;
 
     /// The least and the most that rewards can add up to from any state on, for the one who moves.
@@ -27,7 +27,7 @@ pub struct Outcome {
     /// What it earns, for the one who moves.
     pub reward: f32,
     /// The least and the most that all later rewards can add up to, for the one who moves next: [`Rules::bounds`], or what the rules see at once, as a
-    /// win in one move. `None` where the game is over.
+    /// win in one move, or a loss whatever that one does. `None` where the game is over.
     pub next: Option<[f32; 2]>,
 }
 
