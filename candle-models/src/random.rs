@@ -34,6 +34,7 @@
 //!
 //! The functions of one stream read the same words: give each purpose a stream of its own.
 
+use crate::ops::simd::kernel;
 use serde::{Deserialize, Serialize};
 
 /// The root stream of a seed, or a stream below it: a value to copy, without state.
@@ -127,12 +128,12 @@ impl Random {
 
     /// Writes `uniform(first_index)`, `uniform(first_index + 1)`, and so on; indices wrap around at 2^64.
     pub fn fill_uniform(self, first_index: u64, out: &mut [f32]) {
-        self.fill(first_index, out, |words| words.map(to_uniform));
+        self.fill(first_index, out, |words| words.map(to_uniform), uniforms);
     }
 
     /// Writes `normal(first_index)`, `normal(first_index + 1)`, and so on; indices wrap around at 2^64.
     pub fn fill_normal(self, first_index: u64, out: &mut [f32]) {
-        self.fill(first_index, out, to_normals);
+        self.fill(first_index, out, to_normals, normals);
     }
 
     /// A uniformly random order of `0..n` (Fisher-Yates).
@@ -155,20 +156,77 @@ impl Random {
         philox4x32_10(counter, [self.seed as u32, (self.seed >> 32) as u32])
     }
 
-    fn fill(self, first_index: u64, out: &mut [f32], values: impl Fn([u32; 4]) -> [f32; 4]) {
+    /// `values` makes the numbers of a block, `many` those of as many blocks as fill what it is given.
+    fn fill(self, first_index: u64, out: &mut [f32], values: impl Fn([u32; 4]) -> [f32; 4], many: impl Fn(Self, u64, &mut [f32])) {
         let first_index = self.first.wrapping_add(first_index);
         let (head, body) = out.split_at_mut(((4 - first_index % 4) % 4).min(out.len() as u64) as usize);
         let mut block = first_index / 4;
         if !head.is_empty() {
             let start = (first_index % 4) as usize;
             head.copy_from_slice(&values(self.block(block))[start..start + head.len()]);
-            block = block.wrapping_add(1) & (u64::MAX / 4);
+            block = next(block, 1);
         }
-        for chunk in body.chunks_mut(4) {
+        let (body, tail) = body.split_at_mut(body.len() / (4 * LANES) * (4 * LANES));
+        if !body.is_empty() {
+            many(self, block, body);
+        }
+        block = next(block, body.len() as u64 / 4);
+        for chunk in tail.chunks_mut(4) {
             chunk.copy_from_slice(&values(self.block(block))[..chunk.len()]);
-            block = block.wrapping_add(1) & (u64::MAX / 4);
+            block = next(block, 1);
         }
     }
+}
+
+/// Blocks that are computed side by side.
+const LANES: usize = 16;
+
+/// The block so many further on: indices wrap around at 2^64, and a block has four of them.
+#[inline(always)]
+fn next(block: u64, by: u64) -> u64 {
+    block.wrapping_add(by) & (u64::MAX / 4)
+}
+
+kernel! {
+    fn normals<S>(random: Random, first_block: u64, out: &'a mut [f32]) {
+        for (i, out) in out.chunks_exact_mut(4 * LANES).enumerate() {
+            let [a, b, c, d] = blocks(random, next(first_block, (i * LANES) as u64));
+            for (lane, out) in out.chunks_exact_mut(4).enumerate() {
+                out.copy_from_slice(&to_normals([a[lane], b[lane], c[lane], d[lane]]));
+            }
+        }
+    }
+}
+
+kernel! {
+    fn uniforms<S>(random: Random, first_block: u64, out: &'a mut [f32]) {
+        for (i, out) in out.chunks_exact_mut(4 * LANES).enumerate() {
+            let words = blocks(random, next(first_block, (i * LANES) as u64));
+            for (lane, out) in out.chunks_exact_mut(4).enumerate() {
+                out.copy_from_slice(&words.map(|word| to_uniform(word[lane])));
+            }
+        }
+    }
+}
+
+/// The words of [`LANES`] blocks, in loops without branches that the compiler turns into vector instructions.
+#[inline(always)]
+fn blocks(random: Random, first_block: u64) -> [[u32; LANES]; 4] {
+    let counter = |lane: usize| next(first_block, lane as u64);
+    let mut c0: [u32; LANES] = std::array::from_fn(|lane| counter(lane) as u32);
+    let mut c1: [u32; LANES] = std::array::from_fn(|lane| (counter(lane) >> 32) as u32);
+    let (mut c2, mut c3) = ([random.stream as u32; LANES], [(random.stream >> 32) as u32; LANES]);
+    let [mut k0, mut k1] = [random.seed as u32, (random.seed >> 32) as u32];
+    for _ in 0..10 {
+        for lane in 0..LANES {
+            let (p0, p1) = (u64::from(c0[lane]) * 0xd251_1f53, u64::from(c2[lane]) * 0xcd9e_8d57);
+            (c0[lane], c2[lane]) = ((p1 >> 32) as u32 ^ c1[lane] ^ k0, (p0 >> 32) as u32 ^ c3[lane] ^ k1);
+            (c1[lane], c3[lane]) = (p1 as u32, p0 as u32);
+        }
+        k0 = k0.wrapping_add(0x9e37_79b9);
+        k1 = k1.wrapping_add(0xbb67_ae85);
+    }
+    [c0, c1, c2, c3]
 }
 
 /// The class that `uniform` in [0, 1) falls on when `[0, 1)` is divided in proportion to `weights` (inverse of the
@@ -207,16 +265,19 @@ pub fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     [c0, c1, c2, c3]
 }
 
+#[inline(always)]
 fn to_uniform(bits: u32) -> f32 {
     (bits >> 8) as f32 * (1. / 16_777_216.)
 }
 
+#[inline(always)]
 fn to_normals([a, b, c, d]: [u32; 4]) -> [f32; 4] {
     let ([x, y], [z, w]) = (box_muller(a, b), box_muller(c, d));
     [x, y, z, w]
 }
 
 /// Two independent normal numbers from 64 bits. The lowest bit is set so that the logarithm never sees zero.
+#[inline(always)]
 fn box_muller(a: u32, b: u32) -> [f32; 2] {
     let radius = (-2. * ln((a | 1) as f32 * (1. / 4_294_967_296.))).sqrt();
     let (sin, cos) = sin_cos_turn(b);
@@ -225,6 +286,7 @@ fn box_muller(a: u32, b: u32) -> [f32; 2] {
 
 /// Natural logarithm of a positive normal number (Cephes `logf`). The standard library's differs between platforms in the
 /// last bit, and initial weights must not.
+#[inline(always)]
 fn ln(x: f32) -> f32 {
     // x = m * 2^e with m in [sqrt(1/2), sqrt(2)): 0x3f3504f3 is sqrt(1/2).
     let shifted = x.to_bits().wrapping_sub(0x3f35_04f3);
@@ -242,18 +304,18 @@ fn ln(x: f32) -> f32 {
 }
 
 /// Sine and cosine of `turn / 2^32` of a full turn (Cephes `sinf`, `cosf` on an eighth of a turn to either side).
-fn sin_cos_turn(turn: u32) -> (f32, f32) {
+#[inline(always)]
+pub(crate) fn sin_cos_turn(turn: u32) -> (f32, f32) {
     let quadrant = turn.wrapping_add(1 << 29) >> 30;
     let x = turn.wrapping_sub(quadrant << 30) as i32 as f32 * (std::f32::consts::TAU / 4_294_967_296.);
     let z = x * x;
     let sin = ((-1.951_529_6e-4 * z + 8.332_161e-3) * z - 1.666_665_5e-1) * z * x + x;
     let cos = ((2.443_315_7e-5 * z - 1.388_731_6e-3) * z + 4.166_664_6e-2) * z * z - 0.5 * z + 1.;
-    match quadrant & 3 {
-        0 => (sin, cos),
-        1 => (cos, -sin),
-        2 => (-sin, -cos),
-        _ => (-cos, sin),
-    }
+    // Without a branch: every second quarter has the two the other way round, and the signs are bits.
+    let odd = quadrant & 1 == 1;
+    let (sin, cos) = if odd { (cos, sin) } else { (sin, cos) };
+    let sign = |x: f32, bit: u32| f32::from_bits(x.to_bits() ^ bit << 31);
+    (sign(sin, quadrant >> 1 & 1), sign(cos, (quadrant >> 1 ^ quadrant) & 1))
 }
 
 fn fnv1a(bytes: &[u8]) -> u64 {
@@ -335,7 +397,7 @@ mod tests {
     fn filling_equals_single_values() {
         let r = Random::new(1).stream("fill");
         for first in [0u64, 1, 2, 3, 4, 1023, u64::MAX - 6] {
-            for len in [0usize, 1, 2, 3, 4, 5, 7, 64, 65] {
+            for len in [0usize, 1, 2, 3, 4, 5, 7, 64, 65, 300] {
                 let (mut uniform, mut normal) = (vec![0.; len], vec![0.; len]);
                 r.fill_uniform(first, &mut uniform);
                 r.fill_normal(first, &mut normal);

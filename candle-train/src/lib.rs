@@ -65,4 +65,4 @@ pub mod summary;
 pub mod task;
 pub mod trainer;
 
-pub use families::{agent, beam, muzero, policy};
+pub use families::{agent, beam, muzero, policy, rf};

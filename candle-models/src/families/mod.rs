@@ -4,6 +4,7 @@ pub mod agent;
 pub mod beam;
 pub mod muzero;
 pub mod policy;
+pub mod rf;
 
 #[cfg(feature = "cli")]
 use crate::infer::InferFamily;
@@ -11,7 +12,7 @@ use crate::registry::{Family, Registry};
 
 macro_rules! list {
     () => {
-        Registry::new([&policy::PolicyFamily, &beam::BeamFamily, &agent::AgentFamily, &muzero::MuZeroFamily])
+        Registry::new([&policy::PolicyFamily, &beam::BeamFamily, &agent::AgentFamily, &muzero::MuZeroFamily, &rf::RfFamily])
     };
 }
 

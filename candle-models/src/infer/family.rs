@@ -104,6 +104,19 @@ pub trait InferFamily: Family {
         bail!("recordings of a {} are not played back", self.name())
     }
 
+    /// A command of the family's name beside those that every family has: `command` with what it takes.
+    fn tools(&self, _command: Command) -> Option<Command> {
+        None
+    }
+
+    /// Does what that command was asked for.
+    ///
+    /// # Errors
+    /// If it cannot be done.
+    fn use_tool(&self, _options: &ArgMatches) -> Result<()> {
+        bail!("a {} has no tools", self.name())
+    }
+
     /// What the columns of its networks' inputs and outputs hold, where that has names.
     fn columns(&self) -> Vec<Columns> {
         Vec::new()

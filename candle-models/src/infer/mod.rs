@@ -89,11 +89,18 @@ enum Command {
 /// It sets the number of threads in the process's environment: no other thread may be running.
 pub unsafe fn run<A: Into<OsString> + Clone>(registry: &Registry<dyn InferFamily>, arguments: impl IntoIterator<Item = A>) -> ExitCode {
     let parsed = command(registry).try_get_matches_from(arguments);
-    let parsed = parsed.and_then(|matches| Ok((Arguments::from_arg_matches(&matches)?, matches)));
-    cli::answer(parsed, |(arguments, matches)| {
+    let parsed = parsed.and_then(|matches| {
+        let tool = matches.subcommand().and_then(|(name, _)| tools(registry).find(|(family, _)| family.name() == name));
+        Ok((tool.is_none().then(|| Arguments::from_arg_matches(&matches)).transpose()?, tool.map(|(family, _)| family), matches))
+    });
+    cli::answer(parsed, |(arguments, tool, matches)| {
         // The options of families are in the matches of the subcommand only.
-        let (_, own) = matches.subcommand().ok_or_else(|| cli::Usage::error("nothing to do"))?;
-        match arguments.command {
+        let nothing = || cli::Usage::error("nothing to do");
+        let (_, own) = matches.subcommand().ok_or_else(nothing)?;
+        if let Some(family) = tool {
+            return family.use_tool(own);
+        }
+        match arguments.ok_or_else(nothing)?.command {
             Command::Run(arguments) => run::run(registry, arguments, own),
             Command::Demo(options) => demo::show(registry, options, own),
             Command::Encode(arguments) => encode::run(registry, &arguments, own),
@@ -108,9 +115,15 @@ pub unsafe fn run<A: Into<OsString> + Clone>(registry: &Registry<dyn InferFamily
     })
 }
 
+/// The families that have a command of their own, and that command.
+fn tools(registry: &Registry<dyn InferFamily>) -> impl Iterator<Item = (&'static dyn InferFamily, clap::Command)> {
+    registry.iter().filter_map(|family| Some((family, family.tools(clap::Command::new(family.name()))?)))
+}
+
 /// The command line with what the families add to it.
 pub fn command(registry: &Registry<dyn InferFamily>) -> clap::Command {
     Arguments::command()
+        .subcommands(tools(registry).map(|(_, command)| command))
         .mut_subcommand("run", |command| run::describe(options::extend(command, registry, options::RUN), registry))
         .mut_subcommand("demo", |command| demo::describe(options::extend(command, registry, options::RUN), registry))
         .mut_subcommand("encode", |command| options::extend(command, registry, options::ENCODE))

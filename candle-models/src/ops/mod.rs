@@ -53,6 +53,7 @@ mod norm;
 mod packed;
 pub mod pool2d;
 mod selective_scan;
+pub mod set_attention;
 pub mod sigmoid;
 pub(crate) mod simd;
 pub mod slices;

@@ -12,6 +12,7 @@ use candle_models::ops::conv2d::{Conv2d, Conv2dShape};
 use candle_models::ops::gaussian::Gaussian;
 use candle_models::ops::multiply::Multiply;
 use candle_models::ops::pool2d::{Pool2d, Pooling};
+use candle_models::ops::set_attention::SetAttention;
 use candle_models::ops::sigmoid::Sigmoid;
 use candle_models::ops::softmax::Softmax;
 use candle_models::ops::tanh::Tanh;
@@ -117,6 +118,15 @@ fn pooling_over_two_axes() {
         for pooling in [Pooling::Max, Pooling::Average] {
             check(Pool2d::new(pooling, shape).unwrap(), &[input[0] * input[1] * channels], None, &[]);
         }
+    }
+}
+
+#[test]
+fn attention_over_a_set() {
+    let Some(_device) = cuda() else { return };
+    for [queries, elements, heads, width] in [[1, 1, 1, 1], [1, 7, 2, 8], [7, 7, 4, 64], [2, 40, 1, 33]] {
+        let op = SetAttention::new([queries, elements], heads, width).unwrap();
+        check(op, &[queries * width, elements * 2 * width, elements], None, &[]);
     }
 }
 

@@ -32,4 +32,6 @@ mod policy;
 mod python;
 #[cfg(feature = "slippi")]
 mod replay;
+#[cfg(feature = "sigmf")]
+mod rf;
 mod simd;

@@ -4,16 +4,17 @@ pub mod agent;
 pub mod beam;
 pub mod muzero;
 pub mod policy;
+pub mod rf;
 
 #[cfg(feature = "cli")]
 use crate::command::TrainFamily;
 #[cfg(feature = "cli")]
 use candle_models::registry::Registry;
 #[cfg(feature = "cli")]
-use candle_models::{agent::AgentFamily, beam::BeamFamily, muzero::MuZeroFamily, policy::PolicyFamily};
+use candle_models::{agent::AgentFamily, beam::BeamFamily, muzero::MuZeroFamily, policy::PolicyFamily, rf::RfFamily};
 
 /// All of them, as the command `candle-train` knows them.
 #[cfg(feature = "cli")]
 pub fn shipped() -> Registry<dyn TrainFamily> {
-    Registry::new([&PolicyFamily, &BeamFamily, &AgentFamily, &MuZeroFamily])
+    Registry::new([&PolicyFamily, &BeamFamily, &AgentFamily, &MuZeroFamily, &RfFamily])
 }

@@ -31,7 +31,7 @@ fn read(sizes: Sizes, mut bytes: &[u8]) -> io::Result<Replay> {
 }
 
 fn drawable(replay: &Replay) -> Vec<usize> {
-    (0..replay.priorities.leaves).filter(|slot| replay.priorities.get(*slot) > 0.0).collect()
+    (0..replay.priorities.leaves().len()).filter(|slot| replay.priorities.get(*slot) > 0.0).collect()
 }
 
 #[test]

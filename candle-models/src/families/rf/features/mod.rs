@@ -1,0 +1,464 @@
+//! Eighteen numbers that say what a chunk of IQ is like: power, noise, spectrum, envelope, autocorrelation.
+//!
+//! Two forms ([`Form`]). The compatible one is that of the published feature extractor for radio localisation, defects included, so that models
+//! which were trained on its numbers can be run on ours. The repaired one measures what the names say at any power: nothing is added to what
+//! is divided by, the noise is the noise's power, the frequency is not bound to the grid of the transform.
+//!
+//! ```
+//! use candle_models::rf::Complex32;
+//! use candle_models::rf::features::{Extractor, FEATURES, Form, summarise};
+//!
+//! # fn main() -> candle_models::Result<()> {
+//! // 200 ms of a tone at 1 kHz, sampled at 200 kHz.
+//! let tone: Vec<Complex32> = (0..40_000).map(|n| Complex32::from_polar(1e-5, 0.031_415_926 * (n % 200) as f32)).collect();
+//! let mut extractor = Extractor::new(200e3, 40_000, Form::Repaired)?;
+//! let features = extractor.extract(&tone)?;
+//! assert_eq!(FEATURES[3].name, "frequency_offset_hz");
+//! assert!((features[3] - 1000.0).abs() < 1e-3 && (features[0] + 70.0).abs() < 1e-3);
+//! assert_eq!(summarise(&[features; 5]).len(), 72);
+//! # Ok(())
+//! # }
+//! ```
+
+mod rank;
+#[cfg(test)]
+mod tests;
+
+use crate::{Error, Result};
+use realfft::{RealFftPlanner, RealToComplex};
+use rustfft::num_complex::{Complex32, Complex64};
+use rustfft::{Fft, FftPlanner};
+use std::f64::consts::{PI, TAU};
+use std::sync::Arc;
+
+/// How many features a chunk has.
+pub const COUNT: usize = 18;
+
+/// Statistics of a feature over chunks, in their order.
+pub const STATISTICS: [&str; 4] = ["mean", "std", "min", "max"];
+
+/// A feature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Feature {
+    /// Its name, with its unit.
+    pub name: &'static str,
+    /// What it is.
+    pub meaning: &'static str,
+}
+
+/// The features in their order. Powers are in dBm where the square of a sample's magnitude is in watts.
+pub const FEATURES: [Feature; COUNT] = {
+    const fn feature(name: &'static str, meaning: &'static str) -> Feature {
+        Feature { name, meaning }
+    }
+    [
+        feature("rssi_dbm", "mean power"),
+        feature("snr_db", "signal over noise; of the compatible form mean power over the noise floor"),
+        feature("noise_floor_dbm", "power of the noise, from the lowest bins of the spectrum"),
+        feature("frequency_offset_hz", "the strongest frequency; of the compatible form on the grid of the transform"),
+        feature("bandwidth_hz", "bins that have more than half of the strongest one's power, times their width"),
+        feature("psd_dbm_per_hz", "density of the strongest bin"),
+        feature("spectral_centroid_hz", "mean frequency, weighted by power"),
+        feature("spectral_rolloff_hz", "frequency below which 85% of the power lies"),
+        feature("envelope_mean", "mean magnitude over its root mean square; of the compatible form over the largest one"),
+        feature("envelope_std", "standard deviation of the magnitude over the same"),
+        feature("envelope_max", "largest magnitude over the same, which is 1 in the compatible form"),
+        feature("peak_to_avg_ratio_db", "largest power over the mean"),
+        feature("zero_crossing_rate", "changes of the real part's sign, a sample"),
+        feature("multipath_delay_spread_us", "root mean square width of the squared autocorrelation above a tenth of its peak"),
+        feature("coherence_bandwidth_khz", "a fifth of the inverse of that width"),
+        feature("delay_spread_confidence", "from 0 to 1 with the signal-to-noise ratio"),
+        feature("signal_present", "1 where the signal-to-noise ratio is above 0 dB"),
+        feature("confidence_score", "from 0 to 1 with the signal-to-noise ratio, 1 from 30 dB on"),
+    ]
+};
+
+/// Which definitions count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    /// As published: 1e-12 W is added wherever something is divided by or its logarithm is taken.
+    Compatible,
+    /// As their names say.
+    Repaired,
+}
+
+/// The share of the bins, the lowest ones, whose median is the noise floor.
+const LOWEST: f64 = 0.3;
+/// The median of the lowest 30% of exponentially distributed numbers is their quantile of 15%: that much of their mean.
+const MEDIAN_OF_LOWEST: f64 = 0.162_518_929_497_774_9;
+/// The least signal-to-noise ratio that the repaired form knows: a thousandth, -30 dB.
+const LEAST_SNR: f64 = 1e-3;
+/// The part of the greatest squared autocorrelation from which one counts.
+const COUNTS: f64 = 0.1;
+/// Samples whose sums are taken in f32 before they are added up in f64.
+const BLOCK: usize = 256;
+
+/// Extracts the features of chunks of one length. It holds what they are computed in: nothing is allocated for a chunk.
+#[derive(Clone)]
+pub struct Extractor {
+    rate: f64,
+    form: Form,
+    fft: Arc<dyn Fft<f32>>,
+    real: Arc<dyn RealToComplex<f32>>,
+    /// `[N]`: half a bin down.
+    shift: Vec<Complex32>,
+    /// `[N]`: the transform at whole bins, and half a bin above each.
+    whole: Vec<Complex32>,
+    half: Vec<Complex32>,
+    scratch: Vec<Complex32>,
+    /// `[2 N]`: powers of both, in turn.
+    powers: Vec<f32>,
+    /// `[N + 1]`: the autocorrelation, times 2 N.
+    correlation: Vec<Complex32>,
+    real_scratch: Vec<Complex32>,
+    /// `[N]`: magnitudes, then powers of bins from the lowest frequency up.
+    work: Vec<f32>,
+    /// `[N]`: powers of bins of the chunk in a window.
+    windowed: Vec<f32>,
+    rank: rank::Rank,
+}
+
+impl Extractor {
+    /// For chunks of so many samples.
+    ///
+    /// # Errors
+    /// If the rate is no positive number, or a chunk has fewer than 2 samples or more than 2^24.
+    pub fn new(rate: f64, samples: usize, form: Form) -> Result<Self> {
+        if !(rate > 0.0 && rate.is_finite()) {
+            return Err(Error::config("rate", format!("expected samples a second, above 0, found {rate}")));
+        }
+        if !(2..=1 << 24).contains(&samples) {
+            return Err(Error::config("chunk", format!("expected from 2 to {} samples, found {samples}", 1 << 24)));
+        }
+        let (fft, real) = (FftPlanner::new().plan_fft_forward(samples), RealFftPlanner::new().plan_fft_forward(2 * samples));
+        let zeros = |n| vec![Complex32::default(); n];
+        let shift = (0..samples).map(|n| Complex64::cis(-PI * n as f64 / samples as f64));
+        Ok(Self {
+            rate,
+            form,
+            shift: shift.map(|x| Complex32::new(x.re as f32, x.im as f32)).collect(),
+            whole: zeros(samples),
+            half: zeros(samples),
+            scratch: zeros(fft.get_inplace_scratch_len()),
+            powers: vec![0.0; 2 * samples],
+            correlation: zeros(samples + 1),
+            real_scratch: zeros(real.get_scratch_len()),
+            work: vec![0.0; samples],
+            windowed: vec![0.0; samples],
+            rank: rank::Rank::default(),
+            fft,
+            real,
+        })
+    }
+
+    /// Samples of a chunk, N.
+    pub fn samples(&self) -> usize {
+        self.whole.len()
+    }
+
+    /// The features of a chunk.
+    ///
+    /// # Errors
+    /// If it has another length, or a sample is not finite; in the repaired form, if it has no power.
+    pub fn extract(&mut self, chunk: &[Complex32]) -> Result<[f64; COUNT]> {
+        if chunk.len() != self.samples() {
+            return Err(Error::Input(format!("a chunk: expected {} samples, found {}", self.samples(), chunk.len())));
+        }
+        let envelope = self.envelope(chunk);
+        if !envelope.power.is_finite() {
+            let at = chunk.iter().position(|x| !x.is_finite());
+            let what = at.map_or_else(|| "its power is beyond f32".to_owned(), |at| format!("sample {at} is {}", chunk[at]));
+            return Err(Error::Input(format!("a chunk: expected finite numbers, {what}")));
+        }
+        if self.form == Form::Repaired && envelope.power == 0.0 {
+            return Err(Error::Input("a chunk: all of its samples are 0, and it has no features".to_owned()));
+        }
+        self.transform(chunk);
+        let spectrum = self.spectrum(chunk);
+        let spread = self.spread();
+        let eps = self.eps();
+        let (signal, noise) = match self.form {
+            Form::Compatible => (envelope.power, spectrum.lowest),
+            Form::Repaired => {
+                let noise = spectrum.lowest / MEDIAN_OF_LOWEST;
+                ((envelope.power - noise).max(LEAST_SNR * noise), noise)
+            }
+        };
+        let snr = if noise + eps > 0.0 { 10.0 * (signal / (noise + eps)).log10() } else { MOST_SNR };
+        let dbm = |watts: f64| 10.0 * (watts + eps).log10() + 30.0;
+        let full = match self.form {
+            Form::Compatible => envelope.most.sqrt() + eps,
+            Form::Repaired => envelope.power.sqrt(),
+        };
+        let confidence = match (self.form, spread) {
+            (_, 0.0) => 0.0,
+            (Form::Compatible, _) => published_confidence(snr),
+            (Form::Repaired, _) => (snr / 15.0).clamp(0.0, 1.0),
+        };
+        Ok([
+            dbm(envelope.power),
+            snr,
+            if noise + eps > 0.0 { dbm(noise) } else { dbm(envelope.power) - MOST_SNR },
+            spectrum.strongest,
+            spectrum.bandwidth,
+            dbm(spectrum.most / self.rate),
+            spectrum.centroid,
+            spectrum.rolloff,
+            envelope.mean / full,
+            envelope.deviation / full,
+            envelope.most.sqrt() / full,
+            10.0 * (envelope.most / (envelope.power + eps)).log10(),
+            crossings(chunk) as f64 / chunk.len() as f64,
+            1e6 * spread,
+            if spread > 0.0 { 1e-3 / (5.0 * spread + eps) } else { 0.0 },
+            confidence,
+            f64::from(u8::from(snr > 0.0)),
+            (snr / 30.0).clamp(0.0, 1.0),
+        ])
+    }
+
+    /// What is added wherever something is divided by.
+    fn eps(&self) -> f64 {
+        match self.form {
+            Form::Compatible => 1e-12,
+            Form::Repaired => 0.0,
+        }
+    }
+
+    fn envelope(&mut self, chunk: &[Complex32]) -> Envelope {
+        let (mut power, mut sum, mut most) = (0.0, 0.0, 0.0f32);
+        for (part, magnitudes) in chunk.chunks(BLOCK).zip(self.work.chunks_mut(BLOCK)) {
+            for (to, x) in magnitudes.iter_mut().zip(part) {
+                *to = x.re * x.re + x.im * x.im;
+            }
+            power += f64::from(lanes(magnitudes, |x| x));
+            most = magnitudes.iter().fold(most, |most, x| if *x > most { *x } else { most });
+            magnitudes.iter_mut().for_each(|x| *x = x.sqrt());
+            sum += f64::from(lanes(magnitudes, |x| x));
+        }
+        let n = chunk.len() as f64;
+        let mean = sum / n;
+        // From the mean, or the difference of two large numbers would be all rounding.
+        let middle = mean as f32;
+        let squares: f64 = self.work.chunks(BLOCK).map(|part| f64::from(lanes(part, |x| (x - middle) * (x - middle)))).sum();
+        let variance = squares / n - (mean - f64::from(middle)).powi(2);
+        Envelope { power: power / n, mean, deviation: variance.max(0.0).sqrt(), most: f64::from(most) }
+    }
+
+    /// The transform at whole bins and half a bin above each: that of the chunk with as many zeros behind it.
+    fn transform(&mut self, chunk: &[Complex32]) {
+        self.whole.copy_from_slice(chunk);
+        for ((to, x), shift) in self.half.iter_mut().zip(chunk).zip(&self.shift) {
+            *to = x * shift;
+        }
+        for bins in [&mut self.whole, &mut self.half] {
+            self.fft.process_with_scratch(bins, &mut self.scratch);
+        }
+        for ((to, whole), half) in self.powers.chunks_exact_mut(2).zip(&self.whole).zip(&self.half) {
+            (to[0], to[1]) = (whole.norm_sqr(), half.norm_sqr());
+        }
+    }
+
+    fn spectrum(&mut self, chunk: &[Complex32]) -> Spectrum {
+        let n = chunk.len();
+        let (first, scale) = (n.div_ceil(2), 1.0 / n as f32);
+        let (positive, negative) = self.whole.split_at(first);
+        for (to, x) in self.work.iter_mut().zip(negative.iter().chain(positive)) {
+            *to = x.norm_sqr() * scale;
+        }
+        let powers = &self.work;
+        let frequency = |place: usize| (place as f64 - (n / 2) as f64) * self.rate / n as f64;
+        let most = powers.iter().fold(0.0f32, |most, x| if *x > most { *x } else { most });
+        let at = powers.iter().position(|x| *x == most).unwrap_or(0);
+        let (total, moment) = moments(powers);
+        let (mut below, mut rolloff) = (0.0, n - 1);
+        for (i, part) in powers.chunks(BLOCK).enumerate() {
+            let sum = f64::from(lanes(part, |x| x));
+            if below + sum >= 0.85 * total {
+                let mut reached = below;
+                let place = part.iter().position(|x| {
+                    reached += f64::from(*x);
+                    reached >= 0.85 * total
+                });
+                rolloff = i * BLOCK + place.unwrap_or(part.len() - 1);
+                break;
+            }
+            below += sum;
+        }
+        let wide = powers.iter().filter(|x| **x > most / 2.0).count();
+        let lowest = match self.form {
+            Form::Compatible => self.rank.median_of_lowest(powers, LOWEST),
+            Form::Repaired => {
+                faded(&self.whole, &mut self.windowed);
+                self.rank.median_of_lowest(&self.windowed, LOWEST)
+            }
+        };
+        let centroid = (moment - (n / 2) as f64 * total) * self.rate / n as f64 / (total + self.eps());
+        let strongest = match self.form {
+            Form::Compatible => frequency(at),
+            Form::Repaired => self.refine(chunk, (at + n - n / 2) % n),
+        };
+        Spectrum {
+            lowest,
+            strongest,
+            bandwidth: wide as f64 * self.rate / n as f64,
+            most: f64::from(most),
+            centroid,
+            rolloff: frequency(rolloff),
+        }
+    }
+
+    /// The frequency of the tone whose strongest bin this is (Aboutanios and Mulgrew 2005): the transform half a bin to either side, twice.
+    fn refine(&self, chunk: &[Complex32], bin: usize) -> f64 {
+        let n = chunk.len();
+        let wide = |x: Complex32| Complex64::new(f64::from(x.re), f64::from(x.im));
+        let step = |below: Complex64, above: Complex64| {
+            let step = 0.5 * ((above + below) / (above - below)).re;
+            // Where there is no tone the steps lead anywhere.
+            if step.is_finite() { step.clamp(-0.5, 0.5) } else { 0.0 }
+        };
+        let mut offset = step(wide(self.half[(bin + n - 1) % n]), wide(self.half[bin]));
+        let [below, above] = [-0.5, 0.5].map(|side| at_bin(chunk, bin as f64 + offset + side));
+        offset += step(below, above);
+        let bins = bin as f64 + offset;
+        (if bins >= n as f64 / 2.0 { bins - n as f64 } else { bins }) * self.rate / n as f64
+    }
+
+    /// The root mean square width of the squared autocorrelation, in seconds: 0 where no second lag counts.
+    fn spread(&mut self) -> f64 {
+        // The transform has its own length and all buffers theirs.
+        let transformed = self.real.process_with_scratch(&mut self.powers, &mut self.correlation, &mut self.real_scratch);
+        debug_assert!(transformed.is_ok());
+        let n = self.samples();
+        let lags = &self.correlation[..n];
+        let squared = |x: &Complex32| f64::from(x.re) * f64::from(x.re) + f64::from(x.im) * f64::from(x.im);
+        let scale = (0.5 / n as f64).powi(2);
+        let most = lags.iter().map(squared).fold(0.0, f64::max) * scale;
+        let (scale, mut count) = (scale / (most + self.eps()), 0);
+        let [mut sum, mut first, mut second] = [0.0; 3];
+        for (lag, x) in lags.iter().enumerate() {
+            let q = squared(x) * scale;
+            if q > COUNTS {
+                let lag = lag as f64;
+                (count, sum, first, second) = (count + 1, sum + q, first + q * lag, second + q * lag * lag);
+            }
+        }
+        if count < 2 { 0.0 } else { (second / sum - (first / sum).powi(2)).max(0.0).sqrt() / self.rate }
+    }
+}
+
+/// The signal-to-noise ratio of a chunk in which every bin of the lowest is empty, in dB.
+const MOST_SNR: f64 = 200.0;
+
+struct Envelope {
+    power: f64,
+    mean: f64,
+    deviation: f64,
+    /// The largest power.
+    most: f64,
+}
+
+struct Spectrum {
+    lowest: f64,
+    strongest: f64,
+    bandwidth: f64,
+    most: f64,
+    centroid: f64,
+    rolloff: f64,
+}
+
+/// As published: it jumps down at 10 dB.
+fn published_confidence(snr: f64) -> f64 {
+    match snr {
+        snr if snr > 15.0 => 1.0,
+        snr if snr > 10.0 => 0.5 + (snr - 10.0) / 10.0,
+        snr if snr > 5.0 => 0.3 + (snr - 5.0) / 10.0,
+        snr => (snr / 15.0).max(0.0),
+    }
+}
+
+/// A sum in sixteen parts, which the compiler keeps in vector registers.
+fn lanes(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
+    let mut sums = [0.0f32; 16];
+    let parts = values.chunks_exact(16);
+    let rest: f32 = parts.remainder().iter().map(|x| of(*x)).sum();
+    for part in parts {
+        sums.iter_mut().zip(part).for_each(|(sum, x)| *sum += of(*x));
+    }
+    sums.iter().sum::<f32>() + rest
+}
+
+/// The sum of powers, and of powers times their places. Places cancel each other, so they are added up in f64.
+fn moments(powers: &[f32]) -> (f64, f64) {
+    const LANES: usize = 8;
+    let (mut sums, mut moments) = ([0.0f64; LANES], [0.0f64; LANES]);
+    for (i, part) in powers.chunks(LANES).enumerate() {
+        for (lane, x) in part.iter().enumerate() {
+            sums[lane] += f64::from(*x);
+            moments[lane] += (i * LANES + lane) as f64 * f64::from(*x);
+        }
+    }
+    (sums.iter().sum(), moments.iter().sum())
+}
+
+/// Powers of the bins that a chunk would have in a window of Hann, as if its noise were the same: a strong tone between two bins does not reach
+/// into all the others then. A window of cosines is a sum of neighbouring bins.
+fn faded(bins: &[Complex32], powers: &mut [f32]) {
+    let (n, scale) = (bins.len(), 1.0 / (0.375 * bins.len() as f32));
+    let power = |below: Complex32, here: Complex32, above: Complex32| (here * 0.5 - (below + above) * 0.25).norm_sqr() * scale;
+    for (to, near) in powers[1..].iter_mut().zip(bins.windows(3)) {
+        *to = power(near[0], near[1], near[2]);
+    }
+    powers[0] = power(bins[n - 1], bins[0], bins[1 % n]);
+    powers[n - 1] = power(bins[n - 2], bins[n - 1], bins[0]);
+}
+
+/// How often the real part's sign changes, that of 0 being another one than those of both sides.
+fn crossings(chunk: &[Complex32]) -> usize {
+    let sign = |x: f32| i32::from(x > 0.0) - i32::from(x < 0.0);
+    chunk.windows(2).map(|pair| u32::from(sign(pair[0].re) != sign(pair[1].re))).sum::<u32>() as usize
+}
+
+/// The transform at a bin that need not be whole.
+fn at_bin(chunk: &[Complex32], bin: f64) -> Complex64 {
+    const TURNS: usize = 64;
+    let step = -TAU * bin / chunk.len() as f64;
+    let turns: [Complex32; TURNS] = std::array::from_fn(|i| {
+        let x = Complex64::cis(step * i as f64);
+        Complex32::new(x.re as f32, x.im as f32)
+    });
+    let mut total = Complex64::default();
+    for (i, part) in chunk.chunks(TURNS).enumerate() {
+        let (mut re, mut im) = ([0.0f32; 8], [0.0f32; 8]);
+        for (j, (x, turn)) in part.iter().zip(&turns).enumerate() {
+            re[j % 8] += x.re * turn.re - x.im * turn.im;
+            im[j % 8] += x.re * turn.im + x.im * turn.re;
+        }
+        let sum = Complex64::new(re.iter().map(|x| f64::from(*x)).sum(), im.iter().map(|x| f64::from(*x)).sum());
+        total += sum * Complex64::cis(step * (i * TURNS) as f64);
+    }
+    total
+}
+
+/// How many numbers [`summarise`] makes.
+pub const SUMMARY: usize = COUNT * STATISTICS.len();
+
+/// Mean, population standard deviation, least and greatest of each feature over chunks, `[18, 4]`; whether there is a signal has no deviation.
+/// Of no chunks all are 0.
+pub fn summarise(chunks: &[[f64; COUNT]]) -> [f64; SUMMARY] {
+    let mut all = [0.0; SUMMARY];
+    if chunks.is_empty() {
+        return all;
+    }
+    let n = chunks.len() as f64;
+    for (feature, to) in all.chunks_exact_mut(STATISTICS.len()).enumerate() {
+        let values = chunks.iter().map(|chunk| chunk[feature]);
+        let mean = values.clone().sum::<f64>() / n;
+        let variance = values.clone().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+        let deviation = if FEATURES[feature].name == "signal_present" { 0.0 } else { variance.sqrt() };
+        let (least, most) = (values.clone().fold(f64::INFINITY, f64::min), values.fold(f64::NEG_INFINITY, f64::max));
+        to.copy_from_slice(&[mean, deviation, least, most]);
+    }
+    all
+}

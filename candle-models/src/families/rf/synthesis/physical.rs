@@ -1,0 +1,346 @@
+//! Signals with what real emitters, paths and receivers do to them, every step with numbers of its own.
+//!
+//! What is sent is the same for all receivers of an event: content, amplifier, the emitter's frequency, its drift and its phase noise. Then each receiver has
+//! paths with delays of fractions of a sample and gains that fade, a clock and an oscillator of its own, noise, a mixer whose branches differ, and a
+//! converter. Times are those of the first receiver's clock; where `delays` are given, they are in the signal, and can be measured there.
+
+use super::content::Content;
+use super::delay::Interpolator;
+use super::fading::{Gain, Rayleigh};
+use super::impairments::{Amplifier, Converter, Imbalance, power};
+use super::turns::Oscillator;
+use super::{Range, Reception};
+use crate::random::Random;
+use crate::{Error, Result};
+use rustfft::num_complex::{Complex32, Complex64};
+use serde::{Deserialize, Serialize};
+use std::f64::consts::TAU;
+
+/// How gains of paths change.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Fading {
+    /// They do not.
+    None,
+    /// Waves from all directions.
+    Rayleigh {
+        /// The greatest Doppler shift, Hz.
+        doppler_hz: Range,
+    },
+    /// The same beside one that is seen.
+    Rician {
+        /// The greatest Doppler shift, Hz.
+        doppler_hz: Range,
+        /// The power of what is seen over the others', dB.
+        ratio_db: Range,
+    },
+}
+
+/// Emitter, paths and receivers of a scenario. Ranges are drawn from evenly.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Physical {
+    /// Samples a second.
+    pub sample_rate: f64,
+    /// Samples of a signal.
+    pub samples: usize,
+    /// What is sent.
+    pub content: Content,
+    /// The emitter's amplifier, if it is not linear.
+    pub amplifier: Option<Amplifier>,
+    /// By how much the emitter's frequency changes, Hz a second.
+    pub drift_hz_per_s: Range,
+    /// Width of an oscillator's line, Hz: the emitter's and each receiver's.
+    pub line_hz: Range,
+    /// Echoes beside the direct path.
+    pub echoes: usize,
+    /// How much later an echo arrives, microseconds.
+    pub echo_us: Range,
+    /// Power of an echo under the direct path's, dB.
+    pub echo_db: Range,
+    /// How gains of paths change.
+    pub fading: Fading,
+    /// By how many parts in a million a receiver's clock is fast.
+    pub clock_ppm: Range,
+    /// How much stronger one branch of a receiver's mixer is, dB.
+    pub imbalance_db: Range,
+    /// How far its branches are from right angles, degrees.
+    pub imbalance_degrees: Range,
+    /// A constant in both branches, as a part of the root mean square.
+    pub constant: Range,
+    /// Bits of the converter, 2 to 24; none: it is exact.
+    pub bits: Option<u32>,
+    /// How far the converter reaches beyond the root mean square, dB.
+    pub headroom_db: f64,
+}
+
+impl Default for Physical {
+    fn default() -> Self {
+        Self {
+            sample_rate: 200e3,
+            samples: 200_000,
+            content: Content::default(),
+            amplifier: Some(Amplifier::Rapp { smoothness: 2.0, back_off_db: 6.0 }),
+            drift_hz_per_s: Range(-5.0, 5.0),
+            line_hz: Range(0.1, 1.0),
+            echoes: 2,
+            echo_us: Range(0.5, 5.0),
+            echo_db: Range(10.0, 25.0),
+            fading: Fading::Rician { doppler_hz: Range(0.5, 5.0), ratio_db: Range(3.0, 12.0) },
+            clock_ppm: Range(-2.0, 2.0),
+            imbalance_db: Range(-0.5, 0.5),
+            imbalance_degrees: Range(-1.0, 1.0),
+            constant: Range(-0.01, 0.01),
+            bits: Some(12),
+            headroom_db: 12.0,
+        }
+    }
+}
+
+/// What is true of a signal beside its reception.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Truth {
+    /// What was asked for.
+    pub reception: Reception,
+    /// How long the direct path takes, s.
+    pub delay: f64,
+    /// The emitter's drift, Hz a second.
+    pub drift_hz_per_s: f64,
+    /// By how many parts in a million the receiver's clock is fast.
+    pub clock_ppm: f64,
+    /// The power of a tone over its image, dB.
+    pub image_rejection_db: f64,
+    /// Delays of the echoes behind the direct path, s, and their powers under it, dB.
+    pub echoes: Vec<[f64; 2]>,
+    /// Numbers that the converter could not hold.
+    pub clipped: u64,
+}
+
+/// Samples from one gain that is computed to the next; between them they are mixed.
+const GAIN_EVERY: usize = 16;
+/// The longest delay, s: 300 km.
+const LONGEST: f64 = 1e-3;
+
+impl Physical {
+    /// Refuses what makes no sense.
+    ///
+    /// # Errors
+    /// A [`Error::Config`] that names the field.
+    pub fn validate(&self) -> Result<()> {
+        let within = |field: &str, value: f64, least: f64, most: f64| {
+            if (least..=most).contains(&value) {
+                Ok(())
+            } else {
+                Err(Error::config(field, format!("expected from {least} to {most}, found {value}")))
+            }
+        };
+        within("sample_rate", self.sample_rate, 1000.0, 1e9)?;
+        within("samples", self.samples as f64, 1.0, f64::from(1 << 30))?;
+        let doppler = self.sample_rate / 10.0;
+        let fading = match self.fading {
+            Fading::None => [None, None],
+            Fading::Rayleigh { doppler_hz } => [Some(doppler_hz), None],
+            Fading::Rician { doppler_hz, ratio_db } => [Some(doppler_hz), Some(ratio_db)],
+        };
+        let ranges = [
+            ("drift_hz_per_s", Some(self.drift_hz_per_s), -1e6, 1e6),
+            ("line_hz", Some(self.line_hz), 0.0, self.sample_rate / 10.0),
+            ("echo_us", Some(self.echo_us), 0.0, 1e6 * LONGEST),
+            ("echo_db", Some(self.echo_db), 0.0, 200.0),
+            ("fading.doppler_hz", fading[0], 0.0, doppler),
+            ("fading.ratio_db", fading[1], -100.0, 100.0),
+            ("clock_ppm", Some(self.clock_ppm), -1000.0, 1000.0),
+            ("imbalance_db", Some(self.imbalance_db), -20.0, 20.0),
+            ("imbalance_degrees", Some(self.imbalance_degrees), -45.0, 45.0),
+            ("constant", Some(self.constant), -10.0, 10.0),
+        ];
+        for (field, range, least, most) in ranges {
+            if let Some(Range(low, high)) = range {
+                within(field, low, least, most)?;
+                within(field, high, low, most)?;
+            }
+        }
+        within("echoes", self.echoes as f64, 0.0, 64.0)?;
+        within("headroom_db", self.headroom_db, -20.0, 60.0)?;
+        if let Some(bits) = self.bits {
+            within("bits", f64::from(bits), 2.0, 24.0)?;
+        }
+        if let Some(amplifier) = &self.amplifier {
+            within("amplifier.back_off_db", amplifier.back_off_db(), -20.0, 60.0)?;
+            if let Amplifier::Rapp { smoothness, .. } = amplifier {
+                within("amplifier.smoothness", *smoothness, 0.5, 20.0)?;
+            }
+        }
+        self.content.validate(self.sample_rate)
+    }
+
+    /// Samples of what is sent before the first and behind the last one that a receiver hears of a path without delay.
+    fn margin(&self) -> usize {
+        let drift = (self.samples as f64 * 1e-3).ceil();
+        (2.0 * LONGEST * self.sample_rate).ceil() as usize
+            + Interpolator::REACH
+            + if self.clock_ppm == Range(0.0, 0.0) { 0 } else { drift as usize }
+    }
+
+    /// What an event's emitter sends, with a mean power of 1. `random` is the event's address.
+    fn sent(&self, random: Random, frequency: f64) -> (Vec<Complex32>, f64) {
+        let n = self.samples + 2 * self.margin();
+        let mut signal = self.content.generate(random.stream("content"), self.sample_rate, n);
+        let scale = (1.0 / power(&signal)).sqrt();
+        if let Some(amplifier) = &self.amplifier {
+            let drive = scale * 10f64.powf(-amplifier.back_off_db() / 20.0);
+            for x in &mut signal {
+                *x = narrow(amplifier.amplify(wide(*x) * drive));
+            }
+        }
+        let scale = (1.0 / power(&signal)).sqrt();
+        let drift = self.drift_hz_per_s.draw(random.stream("drift"), 0);
+        let mut line = Line::new(random.stream("line"), self.line_hz.draw(random.stream("line width"), 0), self.sample_rate);
+        let oscillator = Oscillator::new(frequency / self.sample_rate);
+        for (i, x) in signal.iter_mut().enumerate() {
+            let t = (i as f64 - self.margin() as f64) / self.sample_rate;
+            let phase = turns(oscillator.phase(i as u64)) + 0.5 * drift * t * t + line.next();
+            *x = narrow(wide(*x) * scale * Complex64::cis(TAU * phase));
+        }
+        (signal, drift)
+    }
+
+    /// Signals of all receivers of an event, `[receivers, samples]`. `random` is the event's address; `delays` are those of the direct paths, s. The emitter's
+    /// frequency is that of the first receiver, others have theirs from it by their own oscillators.
+    ///
+    /// # Errors
+    /// If a value is out of range or `out` has another length.
+    pub fn generate(&self, random: Random, receptions: &[Reception], delays: &[f64], out: &mut [Complex32]) -> Result<Vec<Truth>> {
+        self.validate()?;
+        receptions.iter().try_for_each(|reception| reception.validate(self.sample_rate))?;
+        if delays.len() != receptions.len() {
+            return Err(Error::tensor("delays", format!("[{}]", receptions.len()), format!("[{}]", delays.len())));
+        }
+        if let Some(delay) = delays.iter().find(|delay| !(0.0..=LONGEST).contains(*delay)) {
+            return Err(Error::config("delays", format!("expected from 0 to {LONGEST} s, found {delay}")));
+        }
+        if out.len() != receptions.len() * self.samples {
+            return Err(Error::tensor("iq", format!("[{}, {}]", receptions.len(), self.samples), format!("{} samples", out.len())));
+        }
+        let Some(first) = receptions.first() else { return Ok(Vec::new()) };
+        let (sent, drift) = self.sent(random, first.frequency_offset_hz);
+        let interpolator = Interpolator::default();
+        let receivers = out.chunks_exact_mut(self.samples).zip(receptions).zip(delays).enumerate();
+        let receive = |(i, ((out, reception), delay)): (usize, ((&mut [Complex32], &Reception), &f64))| {
+            let own = reception.frequency_offset_hz - first.frequency_offset_hz;
+            let (clock_ppm, image_rejection_db, echoes, clipped) =
+                self.receive(random.at(i as u64), (&sent, &interpolator), reception, (*delay, own), out);
+            Truth { reception: *reception, delay: *delay, drift_hz_per_s: drift, clock_ppm, image_rejection_db, echoes, clipped }
+        };
+        Ok(receivers.map(receive).collect())
+    }
+
+    fn receive(
+        &self,
+        random: Random,
+        (sent, interpolator): (&[Complex32], &Interpolator),
+        reception: &Reception,
+        (delay, own): (f64, f64),
+        out: &mut [Complex32],
+    ) -> (f64, f64, Vec<[f64; 2]>, u64) {
+        let (rate, clock_ppm) = (self.sample_rate, self.clock_ppm.draw(random.stream("clock"), 0));
+        let echo = |i: usize| {
+            let draws = random.stream("echo").at(i as u64);
+            [1e-6 * self.echo_us.draw(draws, 0), self.echo_db.draw(draws, 1)]
+        };
+        let echoes: Vec<[f64; 2]> = (0..self.echoes).map(echo).collect();
+        out.fill(Complex32::default());
+        for (path, [later, below]) in std::iter::once([0.0, 0.0]).chain(echoes.iter().copied()).enumerate() {
+            let gain = self.gain(random.stream("fading").at(path as u64), path > 0);
+            let (begin, amplitude) = (self.margin() as f64 - (delay + later) * rate, 10f64.powf(-below / 20.0));
+            for (block, part) in out.chunks_mut(GAIN_EVERY).enumerate() {
+                let at = block * GAIN_EVERY;
+                let ends = [at, at + GAIN_EVERY].map(|n| gain.at(n as f64) * amplitude);
+                for (j, x) in part.iter_mut().enumerate() {
+                    let share = j as f64 / GAIN_EVERY as f64;
+                    let place = begin + (at + j) as f64 * (1.0 + 1e-6 * clock_ppm);
+                    *x += narrow(ends[0] + (ends[1] - ends[0]) * share) * interpolator.at(sent, place);
+                }
+            }
+        }
+        let watts = 1e-3 * 10f64.powf(reception.power_dbm / 10.0);
+        let mean = power(out);
+        let scale = if mean > 0.0 { (watts / mean).sqrt() } else { 0.0 };
+        let noise = watts / 10f64.powf(reception.snr_db / 10.0);
+        let deviation = (noise / 2.0).sqrt();
+        let mut numbers = vec![0.0; 2 * out.len()];
+        random.stream("noise").fill_normal(0, &mut numbers);
+        let mut line = Line::new(random.stream("line"), self.line_hz.draw(random.stream("line width"), 0), rate);
+        let oscillator = Oscillator::new(own / rate);
+        let mixer = random.stream("mixer");
+        let imbalance = Imbalance::new(self.imbalance_db.draw(mixer, 0), self.imbalance_degrees.draw(mixer, 1));
+        let level = (watts + noise).sqrt();
+        let constant = Complex64::new(self.constant.draw(mixer, 2), self.constant.draw(mixer, 3)) * level;
+        let converter = self.bits.map(|bits| Converter::new(bits, level * 10f64.powf(self.headroom_db / 20.0)));
+        let full = level * 10f64.powf(self.headroom_db / 20.0);
+        let mut clipped = 0;
+        for (i, (x, noise)) in out.iter_mut().zip(numbers.chunks_exact(2)).enumerate() {
+            let phase = turns(oscillator.phase(i as u64)) + line.next();
+            let noise = Complex64::new(f64::from(noise[0]), f64::from(noise[1])) * deviation;
+            let mixed = imbalance.apply(wide(*x) * scale * Complex64::cis(TAU * phase) + noise) + constant;
+            let converted = converter.as_ref().map_or(mixed, |converter| {
+                clipped += u64::from(mixed.re.abs() > full) + u64::from(mixed.im.abs() > full);
+                Complex64::new(converter.convert(mixed.re), converter.convert(mixed.im))
+            });
+            *x = narrow(converted);
+        }
+        (clock_ppm, imbalance.image_rejection_db(), echoes, clipped)
+    }
+
+    /// The gain of a path: an echo has nothing that is seen, and where nothing fades a phase of its own.
+    fn gain(&self, random: Random, echo: bool) -> Gain {
+        let turns = |doppler: Range| doppler.draw(random.stream("doppler"), 0) / self.sample_rate;
+        match self.fading {
+            Fading::None if echo => Gain::Fixed(Complex64::cis(TAU * f64::from(random.stream("phase").uniform(0)))),
+            Fading::None => Gain::Fixed(Complex64::new(1.0, 0.0)),
+            Fading::Rayleigh { doppler_hz } => Gain::Rayleigh(Rayleigh::new(random, turns(doppler_hz))),
+            Fading::Rician { doppler_hz, .. } if echo => Gain::Rayleigh(Rayleigh::new(random, turns(doppler_hz))),
+            Fading::Rician { doppler_hz, ratio_db } => {
+                Gain::rician(random, turns(doppler_hz), 10f64.powf(ratio_db.draw(random.stream("ratio"), 0) / 10.0))
+            }
+        }
+    }
+}
+
+/// The phase of an oscillator whose line has a width: a walk whose steps have the variance 2 pi width / rate, radians squared.
+struct Line {
+    random: Random,
+    deviation: f64,
+    block: Vec<f32>,
+    index: usize,
+    phase: f64,
+}
+
+impl Line {
+    fn new(random: Random, width: f64, rate: f64) -> Self {
+        Self { random, deviation: (TAU * width / rate).sqrt() / TAU, block: vec![0.0; 1024], index: 0, phase: 0.0 }
+    }
+
+    /// The next phase, in turns.
+    fn next(&mut self) -> f64 {
+        let place = self.index % self.block.len();
+        if place == 0 {
+            self.random.fill_normal(self.index as u64, &mut self.block);
+        }
+        self.phase += self.deviation * f64::from(self.block[place]);
+        self.index += 1;
+        self.phase
+    }
+}
+
+fn turns(phase: u64) -> f64 {
+    phase as f64 / 18_446_744_073_709_551_616.0
+}
+
+fn wide(x: Complex32) -> Complex64 {
+    Complex64::new(f64::from(x.re), f64::from(x.im))
+}
+
+fn narrow(x: Complex64) -> Complex32 {
+    Complex32::new(x.re as f32, x.im as f32)
+}
