@@ -104,16 +104,21 @@ pub fn decode(recording: &Recording) -> Result<Vec<Message>> {
 fn message(powers: &[f32]) -> Option<Vec<u8>> {
     let (preamble, bits) = powers.split_at_checked(PREAMBLE)?;
     let least = PULSES.iter().fold(f32::INFINITY, |least, at| least.min(preamble[*at]));
-    if (0..PREAMBLE).any(|at| !PULSES.contains(&at) && preamble[at] >= least) {
+    if (0..PREAMBLE).any(|at| !PULSES.contains(&at) && !stronger(least, preamble[at])) {
         return None;
     }
     KINDS.into_iter().find_map(|(format, count)| {
         let halves = bits.get(..16 * count)?;
-        let byte = |halves: &[f32]| halves.chunks_exact(2).fold(0, |byte, half| byte << 1 | u8::from(half[0] > half[1]));
+        let byte = |halves: &[f32]| halves.chunks_exact(2).fold(0, |byte, half| byte << 1 | u8::from(stronger(half[0], half[1])));
         let bytes: Vec<u8> = halves.chunks_exact(16).map(byte).collect();
         let asked = checksum(&bytes);
         (bytes[0] >> 3 == format && (asked == 0 || format == 11 && asked < INTERROGATORS)).then_some(bytes)
     })
+}
+
+/// Whether one power is above another by more than what rounding does to equal ones.
+fn stronger(a: f32, b: f32) -> bool {
+    a > b * 1.00001
 }
 
 /// The remainder of a message with its checksum.

@@ -32,6 +32,7 @@ mod ranks;
 mod recovery;
 #[cfg(unix)]
 mod resume;
+mod rf;
 mod teachers;
 mod tensorboard;
 mod watch;

@@ -3,6 +3,7 @@
 //! A signal is complex samples ([`Complex32`]) at a rate in hertz around a centre frequency; the square of a sample's magnitude is its power, in
 //! watts where a scale is known.
 
+pub mod arrival;
 mod family;
 pub mod features;
 pub mod geometry;

@@ -1,16 +1,26 @@
 //! What the command knows of radio networks.
 
 use super::config::RunConfig;
+use super::data;
 use super::run::Plan;
 use crate::command::{Presets, RunArguments, TrainFamily, Training, command_line};
 use anyhow::Result;
 use candle_models::device::Purpose;
 use candle_models::rf::RfFamily;
-use clap::ArgMatches;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 impl TrainFamily for RfFamily {
     fn trainings(&self) -> &'static [&'static dyn Training] {
         &[&LocaliserTraining]
+    }
+
+    fn commands(&self) -> Vec<Command> {
+        let data = data::Arguments::augment_args(Command::new("rf-data"));
+        vec![data.about("Makes a data set of events that receivers hear: signals, their features and where the emitter was")]
+    }
+
+    fn run(&self, _: &str, options: &ArgMatches) -> Result<()> {
+        data::Arguments::from_arg_matches(options)?.run()
     }
 }
 

@@ -180,7 +180,10 @@ mod tests {
     fn the_loss_is_the_density_of_the_mixture() {
         let run = RunConfig::resolve("quick", None, &["batch=8".to_owned()]).unwrap();
         let mut task = Localisation::new(&run, &Single).unwrap();
-        let params = Params::init(Random::new(1), &Device::Cpu);
+        let drawn = Params::init(Random::new(1), &Device::Cpu);
+        Localiser::new(&run.model, &drawn).unwrap();
+        let tensors = drawn.vars().into_iter().map(|(name, var)| (name, var.as_detached_tensor()));
+        let params = Params::given(tensors.collect(), &Device::Cpu);
         let network = Localiser::new(&run.model, &params).unwrap();
         let events = task.encoded(Random::new(2), 5, 8).unwrap();
         let answers = task.answers(&network, &events, &Device::Cpu).unwrap();

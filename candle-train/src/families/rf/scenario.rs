@@ -1,0 +1,215 @@
+//! What a data set is made of, as plain data.
+
+use crate::overlay;
+use candle_models::random::Random;
+use candle_models::rf::Complex32;
+use candle_models::rf::features::{Extractor, Form, SUMMARY, summarise};
+use candle_models::rf::geometry::LIGHT;
+use candle_models::rf::localiser::events::{Event, Events};
+use candle_models::rf::synthesis::{Compatible, Physical, Reception};
+use candle_models::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// How signals are made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Signals {
+    /// As published.
+    Compatible(Compatible),
+    /// With what real emitters, paths and receivers do to them.
+    Physical(Box<Physical>),
+}
+
+/// A data set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Address of everything random.
+    pub seed: u64,
+    /// Events of the whole.
+    pub events: u64,
+    /// Events of a file, 1 to 65536.
+    pub shard: u64,
+    /// Seconds of a chunk whose features are extracted.
+    pub chunk: f64,
+    /// Which definitions of the features count.
+    pub form: Form,
+    /// Whether the samples themselves are written: 11 MB for an event of seven receivers and a second.
+    pub iq: bool,
+    /// How signals are made.
+    pub signals: Signals,
+}
+
+/// What is written of an event: a row of each tensor.
+pub struct Row {
+    /// `[receivers, 18, 4]`.
+    pub features: Vec<f32>,
+    /// Power, signal-to-noise ratio and frequency offset as they were drawn, `[receivers, 3]`.
+    pub receptions: Vec<f32>,
+    /// Latitude and longitude of the emitter, degrees.
+    pub emitter: [f64; 2],
+    /// `[receivers, samples, 2]`, if they are wanted.
+    pub iq: Vec<f32>,
+}
+
+impl Scenario {
+    /// The presets by name.
+    pub const PRESETS: [&'static str; 2] = ["compatible", "physical"];
+
+    /// `compatible`: the published generator and extractor. `physical`: signals with delays by distance, and the repaired features.
+    ///
+    /// # Errors
+    /// If there is no such preset.
+    pub fn preset(name: &str) -> Result<Self> {
+        let base = Self {
+            seed: 1,
+            events: 10_000,
+            shard: 64,
+            chunk: 0.2,
+            form: Form::Compatible,
+            iq: false,
+            signals: Signals::Compatible(Compatible::default()),
+        };
+        match name {
+            "compatible" => Ok(base),
+            "physical" => Ok(Self { form: Form::Repaired, signals: Signals::Physical(Box::default()), ..base }),
+            _ => Err(Error::config("preset", format!("expected one of {}, found '{name}'", Self::PRESETS.join(", ")))),
+        }
+    }
+
+    /// The preset, with the keys of `file` (TOML) and then those of `sets` (`a.b=c`) in place of its own.
+    ///
+    /// # Errors
+    /// If a key is unknown, or a value has the wrong type or is out of range; the key is named.
+    pub fn resolve(preset: &str, file: Option<&str>, sets: &[String]) -> Result<Self> {
+        let scenario = overlay::resolve(&Self::preset(preset)?, file, sets, &overlay::kind_alone)?;
+        scenario.validate()?;
+        Ok(scenario)
+    }
+
+    /// Names the field that is out of range.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub fn validate(&self) -> Result<()> {
+        for (field, found, most) in [("events", self.events, 1 << 40), ("shard", self.shard, 1 << 16)] {
+            if found == 0 || found > most {
+                return Err(Error::config(field, format!("expected 1 to {most}, found {found}")));
+            }
+        }
+        match &self.signals {
+            Signals::Compatible(signals) => signals.validate(),
+            Signals::Physical(signals) => signals.validate(),
+        }
+        .map_err(|error| match error {
+            Error::Config { field, reason } => Error::config(format!("signals.{field}"), reason),
+            other => other,
+        })?;
+        let samples = self.chunk_samples();
+        if !(self.chunk > 0.0 && (2..=self.samples()).contains(&samples)) {
+            let most = self.samples() as f64 / self.sample_rate();
+            return Err(Error::config(
+                "chunk",
+                format!("expected at least 2 samples and at most the {most} s of a signal, found {} s", self.chunk),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Samples a second.
+    pub fn sample_rate(&self) -> f64 {
+        match &self.signals {
+            Signals::Compatible(signals) => signals.sample_rate,
+            Signals::Physical(signals) => signals.sample_rate,
+        }
+    }
+
+    /// Samples of a signal.
+    pub fn samples(&self) -> usize {
+        match &self.signals {
+            Signals::Compatible(signals) => signals.samples,
+            Signals::Physical(signals) => signals.samples,
+        }
+    }
+
+    fn chunk_samples(&self) -> usize {
+        (self.chunk * self.sample_rate()).round() as usize
+    }
+
+    /// Files of the whole.
+    pub fn shards(&self) -> u64 {
+        self.events.div_ceil(self.shard)
+    }
+
+    /// Events of a file.
+    pub fn events_of(&self, shard: u64) -> std::ops::Range<u64> {
+        shard * self.shard..((shard + 1) * self.shard).min(self.events)
+    }
+
+    /// What extracts the features of its chunks.
+    ///
+    /// # Errors
+    /// If a chunk is too short or too long.
+    pub fn extractor(&self) -> Result<Extractor> {
+        Extractor::new(self.sample_rate(), self.chunk_samples(), self.form)
+    }
+
+    /// An event: drawn, its signals made, their features extracted.
+    ///
+    /// # Errors
+    /// If a value is out of range.
+    pub fn row(&self, events: &Events, extractor: &mut Extractor, event: u64) -> Result<Row> {
+        let random = Random::new(self.seed);
+        let Event { emitter, receptions } = events.draw(random.stream("events").at(event));
+        let heard: Vec<Reception> = receptions
+            .iter()
+            .map(|one| Reception { frequency_offset_hz: one.frequency_offset_hz, power_dbm: one.power_dbm, snr_db: one.snr_db })
+            .collect();
+        let mut iq = vec![Complex32::default(); heard.len() * self.samples()];
+        let address = random.stream("signals").at(event);
+        match &self.signals {
+            Signals::Compatible(signals) => {
+                for (i, (reception, out)) in heard.iter().zip(iq.chunks_exact_mut(self.samples())).enumerate() {
+                    signals.generate(address.at(i as u64), reception, out)?;
+                }
+            }
+            Signals::Physical(signals) => {
+                let delays: Vec<f64> = receptions.iter().map(|one| 1000.0 * one.receiver.distance_km(&emitter) / LIGHT).collect();
+                signals.generate(address, &heard, &delays, &mut iq)?;
+            }
+        }
+        let mut features = Vec::with_capacity(heard.len() * SUMMARY);
+        for signal in iq.chunks_exact(self.samples()) {
+            let chunks: Vec<_> = signal.chunks_exact(extractor.samples()).map(|chunk| extractor.extract(chunk)).collect::<Result<_>>()?;
+            features.extend(summarise(&chunks).map(|x| x as f32));
+        }
+        let numbers = heard.iter().flat_map(|one| [one.power_dbm, one.snr_db, one.frequency_offset_hz].map(|x| x as f32));
+        let iq = if self.iq { iq.iter().flat_map(|x| [x.re, x.im]).collect() } else { Vec::new() };
+        Ok(Row { features, receptions: numbers.collect(), emitter: [emitter.latitude, emitter.longitude], iq })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_are_valid_and_what_is_wrong_is_named() {
+        for preset in Scenario::PRESETS {
+            let scenario = Scenario::resolve(preset, None, &[]).unwrap();
+            assert_eq!(Scenario::resolve(preset, Some(&overlay::to_toml(&scenario).unwrap()), &[]).unwrap(), scenario);
+        }
+        for (set, message) in [
+            ("events=0", "config: events: expected 1 to "),
+            ("shard=0", "config: shard: expected 1 to "),
+            ("chunk=2.0", "config: chunk: expected at least 2 samples and at most the 1 s"),
+            ("chunk=nan", "config: chunk: "),
+            ("signals.samples=0", "config: signals.samples: "),
+            ("signals.sample_rate=0.0", "config: signals.sample_rate: "),
+            ("speed=1", "config: speed: no such key"),
+        ] {
+            let error = Scenario::resolve("compatible", None, &[set.to_owned()]).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{set}: {error}");
+        }
+    }
+}
