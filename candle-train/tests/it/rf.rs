@@ -79,7 +79,7 @@ fn a_physical_data_set_has_delays_and_a_foreign_one_is_left_alone() {
     let (code, _, stderr) = make(root.path(), &SMALL);
     assert!(code == 1 && stderr.contains("scenario.toml: data of another scenario: `events = 2` there, `events = 14` here"), "{stderr}");
     for (arguments, code, message) in [
-        (&["--part", "2/2"][..], 2, "--part 2/2: expected a number and a greater one"),
+        (&["--part", "2/2"][..], 2, "config: --part: expected a number and a greater one, as 0/4, found 2/2"),
         (&["--set=chunk=0"], 2, "config: chunk: "),
         (&["--preset", "none"], 2, "config: preset: expected one of compatible, physical"),
         (&["--scenario", "nowhere.toml"], 1, "nowhere.toml"),

@@ -6,10 +6,10 @@
 use super::scenario::{Row, Scenario};
 use crate::overlay;
 use anyhow::{Context, Result, bail};
-use candle_models::cli::{self, Usage};
 use candle_models::files::{remove_partial, write_atomic};
 use candle_models::rf::features::{COUNT, FEATURES, STATISTICS};
 use candle_models::rf::localiser::events::Events;
+use candle_models::{Error, cli};
 use clap::Args;
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -87,7 +87,7 @@ impl Arguments {
             let parsed = typed.split_once('/').and_then(|(part, parts)| Some([part.parse().ok()?, parts.parse().ok()?]));
             parsed
                 .filter(|[part, parts]| part < parts)
-                .ok_or_else(|| Usage::error(format!("--part {typed}: expected a number and a greater one, as 0/4")))
+                .ok_or_else(|| Error::config("--part", format!("expected a number and a greater one, as 0/4, found {typed}")))
         });
         let launched = of_launcher.iter().find_map(|(part, parts)| Some([variable(part)?, variable(parts)?]));
         match typed.transpose()?.or(launched) {
