@@ -327,9 +327,9 @@ mod tests {
     #[test]
     fn exact_delays_give_the_place() {
         let receivers = [[0.0, 0.0], [100.0, 0.0], [0.0, 100.0], [80.0, 90.0]];
-        for emitter in [[30.0, 60.0], [50.0, 50.0], [120.0, 20.0]] {
+        for emitter in [[30.0f64, 60.0], [50.0, 50.0], [120.0, 20.0]] {
             let delays: Vec<f64> =
-                receivers.iter().map(|at| (emitter[0] - at[0] as f64).hypot(emitter[1] - at[1]) * 1000.0 / LIGHT + 0.1).collect();
+                receivers.iter().map(|at| (emitter[0] - at[0]).hypot(emitter[1] - at[1]) * 1000.0 / LIGHT + 0.1).collect();
             let found = locate(&receivers, &delays).unwrap();
             assert!((found[0] - emitter[0]).hypot(found[1] - emitter[1]) < 1e-3, "{emitter:?} {found:?}");
         }
