@@ -126,7 +126,8 @@ def main():
     screenshots.mkdir(parents=True, exist_ok=True)
     root = pathlib.Path(__file__).resolve().parent.parent
     failures = 0
-    with tempfile.TemporaryDirectory() as folder:
+    # The browser's helpers may write to its profile for a moment after it has ended.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         browser = Browser(folder)
         run = pathlib.Path(folder) / "run"
         sets = [f"--set={pair}" for pair in TINY]
