@@ -2,9 +2,8 @@
 //!
 //! `cargo run --release --example adsb -- RECORDING.sigmf-meta [--quiet]`
 //!
-//! The recording has two million samples a second, so that half of a bit is a sample: a bit is 1 where its first half is the stronger one. A message
-//! begins with four pulses and ends with a checksum of 24 bits, which is what tells it from noise. Where annotations of the recording have the messages
-//! (as hexadecimal digits in their comments), both are compared.
+//! At two million samples a second half of a bit is a sample: a bit is 1 where its first half is the stronger one. A message begins with four pulses and
+//! ends with a checksum of 24 bits, which tells it from noise. Messages that annotations have (in their comments) are compared.
 
 use anyhow::{Context, Result, bail};
 use candle_models::rf::Complex32;
