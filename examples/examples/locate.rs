@@ -57,7 +57,7 @@ fn main() -> Result<()> {
     }
 
     let bundle = Bundle::open(bundle)?;
-    let RfConfig::Localiser(config) = bundle.config()?;
+    let RfConfig::Localiser(config) = bundle.config()? else { bail!("{}: expected a localiser", bundle.dir().display()) };
     let (_, network) = RfFamily.load(&bundle, &Device::Cpu)?.pop().context("no network")?;
     let engine = Engine::start(network, &Options::default())?;
     let mut session = engine.open()?;

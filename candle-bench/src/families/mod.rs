@@ -3,10 +3,16 @@
 pub mod agent;
 pub mod beam;
 pub mod policy;
+pub mod rf;
 
 use crate::family::Families;
 
 /// All of them.
 pub fn shipped() -> Families {
-    Families::new([&candle_models::policy::PolicyFamily, &candle_models::beam::BeamFamily, &candle_models::agent::AgentFamily])
+    Families::new([
+        &candle_models::policy::PolicyFamily,
+        &candle_models::beam::BeamFamily,
+        &candle_models::agent::AgentFamily,
+        &candle_models::rf::RfFamily,
+    ])
 }

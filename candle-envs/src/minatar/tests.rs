@@ -97,7 +97,9 @@ fn games_are_minatars() {
 
 /// The same with longer traces, which the script writes for it.
 #[test]
-#[ignore = "scripts/minatar-check.py runs it"]
+#[ignore = "deep: nothing of its own; scripts/minatar-check.py runs it with the variable set"]
 fn traces_of_a_folder() {
-    traces(Path::new(&std::env::var("MINATAR_TRACES").unwrap()));
+    if let Some(folder) = std::env::var_os("MINATAR_TRACES") {
+        traces(Path::new(&folder));
+    }
 }

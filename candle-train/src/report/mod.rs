@@ -6,6 +6,7 @@
 pub mod chart;
 mod comparison;
 mod curves;
+pub(crate) mod figure;
 mod page;
 
 use crate::summary::Summary;

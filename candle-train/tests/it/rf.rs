@@ -1,6 +1,12 @@
-//! Data sets of radio events by the command: the same bytes for any number of workers and after a kill.
+//! Data sets of radio events by the command: the same bytes for any number of workers and after a kill; and the page of radio networks.
 
 use crate::{run, text};
+use candle_core::Device;
+use candle_models::bundle::{self, Manifest};
+use candle_models::nn::Params;
+use candle_models::random::Random;
+use candle_models::rf::classifier::Scale;
+use candle_models::rf::{ClassifierConfig, FAMILY, LocaliserConfig, RfConfig};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -105,4 +111,56 @@ fn a_full_disk_leaves_no_part_of_a_file() {
     assert!(!output.status.success() && text(&output.stderr).contains("events-000000.safetensors: "), "{}", text(&output.stderr));
     let left = files(&out);
     assert_eq!(left.keys().collect::<Vec<_>>(), ["scenario.toml"]);
+}
+
+fn save(directory: &Path, config: &RfConfig, seed: u64) {
+    let params = Params::init(Random::new(seed), &Device::Cpu);
+    config.networks(&params).unwrap();
+    let tensors = params.vars().into_iter().map(|(name, var)| (name, var.as_detached_tensor())).collect();
+    fs::create_dir_all(directory.parent().unwrap()).unwrap();
+    bundle::save(directory, &Manifest::new(FAMILY, config).unwrap(), &tensors, serde_json::Value::Null, &[]).unwrap();
+}
+
+fn page(weights: &Path, out: &Path) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_candle-train"));
+    command.arg("rf-page").arg("--weights").arg(weights).arg("--out").arg(out);
+    let output = run(command.args(["--events=30", "--signals=11", "--emitters=2", "--seconds=0.02"]));
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Of untrained networks: two seeds of a localiser, a classifier with the classes of a preset, and one with others.
+#[test]
+fn the_page_shows_networks_beside_bounds() {
+    let root = tempfile::tempdir().unwrap();
+    let (weights, out) = (root.path().join("weights"), root.path().join("page"));
+    let (code, _, stderr) = page(&weights, &out);
+    assert!(code == 1 && stderr.contains("expected bundles of radio networks, found none") && !out.exists(), "{stderr}");
+    let localiser = RfConfig::Localiser(LocaliserConfig { hidden: 8, components: 2, ..LocaliserConfig::default() });
+    save(&weights.join("localiser"), &localiser, 1);
+    save(&weights.join("localiser-2"), &localiser, 2);
+    let linear = ClassifierConfig::new(["BPSK", "QPSK", "8PSK", "16QAM", "64QAM"]);
+    let coherent = ClassifierConfig { samples: 16, scale: Scale::Given, channels: 8, kernel: 1, blocks: 1, stride: 1, ..linear };
+    save(&weights.join("classifier"), &RfConfig::Classifier(coherent.clone()), 1);
+    save(&weights.join("other"), &RfConfig::Classifier(ClassifierConfig { samples: 17, ..coherent }), 1);
+    let (code, stdout, stderr) = page(&weights, &out);
+    assert!(code == 0 && stderr.contains("left out: classifier of 17 samples"), "{stderr}");
+    let text = fs::read_to_string(out.join("README.md")).unwrap();
+    let row = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(&format!("| {name}"))).unwrap_or_else(|| panic!("no row '{name}' in {text}"));
+        let numbers = line.split(" | ").skip(1).filter_map(|cell| cell.split([' ', '*']).find_map(|word| word.parse::<f64>().ok()));
+        numbers.collect::<Vec<_>>()
+    };
+    let bound = row("exact posterior, powers of all receivers known");
+    assert!(bound.len() == 5 && (5.0..60.0).contains(&bound[0]) && row("**localiser of up to 7 receivers")[0] > bound[0], "{text}");
+    assert!(text.contains("(2 seeds)") && row("middle of the receivers that hear it")[0] > bound[0], "{text}");
+    // At 20 dB a place is known to some hundred metres from 20 ms.
+    let [delay, best, ..] = row("20")[..] else { panic!("{text}") };
+    assert!(delay > 0.3 * best && delay < 3.0 * best, "{delay} {best}");
+    // The most likely modulation is right more often than an untrained network.
+    let high = row("16");
+    assert!(high[1] > high[0] && text.contains("## What kind a signal is: coherent") && text.contains("| 64QAM |"), "{text}");
+    for name in ["map-1.svg", "map-2.svg", "arrival.svg", "coherent.svg"] {
+        assert!(text.contains(&format!("({name})")) && stdout.contains(name), "{name}");
+        assert!(fs::read_to_string(out.join(name)).unwrap().starts_with("<svg"), "{name}");
+    }
 }

@@ -99,6 +99,18 @@ impl Search {
         Ok(Difference { delay: delay / self.rate, offset, coherence: (near[best] / (power(&a) * power(&b))).sqrt() })
     }
 
+    /// The least deviation of a difference of delays, s, between two receivers of a signal that is given here without noise; each has that ratio of its power
+    /// to the noise's in the band (Stein 1981, with the signal's own spectrum in place of a flat one).
+    pub fn least_error(&self, clean: &[Complex64], snr: f64) -> f64 {
+        let (mut bins, n) = (clean.to_vec(), clean.len());
+        FftPlanner::new().plan_fft_forward(n).process(&mut bins);
+        let hertz = |i: usize| if i > n / 2 { i as f64 - n as f64 } else { i as f64 } * self.rate / n as f64;
+        let total: f64 = bins.iter().map(Complex64::norm_sqr).sum();
+        let square = bins.iter().enumerate().map(|(i, x)| (TAU * hertz(i)).powi(2) * x.norm_sqr()).sum::<f64>() / total;
+        let effective = 2.0 / (2.0 / snr + 1.0 / (snr * snr));
+        1.0 / (square * self.bandwidth * (n as f64 / self.rate) * effective).sqrt()
+    }
+
     /// The signal without what lies outside of its band.
     fn in_band(&self, signal: &[Complex64]) -> Result<Vec<Complex64>> {
         if let Some(at) = signal.iter().position(|x| !x.is_finite()) {
@@ -232,33 +244,16 @@ mod tests {
     use crate::random::Random;
     use crate::rf::Complex32;
     use crate::rf::geometry::{Measured, least_error};
-    use crate::rf::synthesis::{Content, Digital, Fading, Modulation, Physical, Range, Reception};
+    use crate::rf::synthesis::{Content, Digital, Modulation, Physical, Reception};
+    use crate::rf::wide;
 
     const RATE: f64 = 200e3;
     const SEARCH: Search = Search { rate: RATE, bandwidth: 17e3, most_delay: 1e-3, most_offset: 100.0 };
 
     /// Symbols at 12.5 kHz, for an eighth of a second, with nothing but delays, frequencies and noise.
     fn scenario() -> Physical {
-        let none = Range(0.0, 0.0);
-        Physical {
-            samples: 25_000,
-            content: Content::Digital(Digital { modulation: Modulation::Qpsk, samples_per_symbol: 16 }),
-            amplifier: None,
-            drift_hz_per_s: none,
-            line_hz: none,
-            echoes: 0,
-            fading: Fading::None,
-            clock_ppm: none,
-            imbalance_db: none,
-            imbalance_degrees: none,
-            constant: none,
-            bits: None,
-            ..Physical::default()
-        }
-    }
-
-    fn wide(signal: &[Complex32]) -> Vec<Complex64> {
-        signal.iter().map(|x| Complex64::new(f64::from(x.re), f64::from(x.im))).collect()
+        let content = Content::Digital(Digital { modulation: Modulation::Qpsk, samples_per_symbol: 16 });
+        Physical { samples: 25_000, content, ..Physical::ideal() }
     }
 
     /// Signals of receivers with these delays, of so many dB over the noise of the whole band.
@@ -268,20 +263,12 @@ mod tests {
         let receptions: Vec<Reception> = (0..delays.len()).map(reception).collect();
         let mut out = vec![Complex32::default(); delays.len() * config.samples];
         config.generate(Random::new(5).at(event), &receptions, delays, &mut out).unwrap();
-        out.chunks(config.samples).map(wide).collect()
+        out.chunks(config.samples).map(|signal| signal.iter().map(|x| wide(*x)).collect()).collect()
     }
 
-    /// The bound of a difference of delays: that of Stein with the signal's own spectrum, whose noise is that of the band alone.
+    /// The bound of a difference of delays; noise of the whole band is less in that of the signal.
     fn bound(snr_db: f64, clean: &[Complex64]) -> f64 {
-        let mut bins = clean.to_vec();
-        FftPlanner::new().plan_fft_forward(bins.len()).process(&mut bins);
-        let n = bins.len();
-        let hertz = |i: usize| if i > n / 2 { i as f64 - n as f64 } else { i as f64 } * RATE / n as f64;
-        let total: f64 = bins.iter().map(Complex64::norm_sqr).sum();
-        let square = bins.iter().enumerate().map(|(i, x)| (TAU * hertz(i)).powi(2) * x.norm_sqr()).sum::<f64>() / total;
-        let snr = 10f64.powf(snr_db / 10.0) * RATE / SEARCH.bandwidth;
-        let effective = 2.0 / (2.0 / snr + 1.0 / (snr * snr));
-        1.0 / (square * SEARCH.bandwidth * (n as f64 / RATE) * effective).sqrt()
+        SEARCH.least_error(clean, 10f64.powf(snr_db / 10.0) * RATE / SEARCH.bandwidth)
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! watts where a scale is known.
 
 pub mod arrival;
+pub mod classifier;
 mod family;
 pub mod features;
 pub mod geometry;
@@ -15,11 +16,14 @@ pub mod sigmf;
 pub mod spectrum;
 pub mod synthesis;
 
+pub use classifier::{Classifier, ClassifierConfig};
 pub use family::RfFamily;
 pub use localiser::{Localiser, LocaliserConfig};
 pub use rustfft::num_complex::{Complex32, Complex64};
 
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// The family's name in a bundle's `config.json`.
 pub const FAMILY: &str = "rf";
@@ -30,4 +34,27 @@ pub const FAMILY: &str = "rf";
 pub enum RfConfig {
     /// Where an emitter is.
     Localiser(LocaliserConfig),
+    /// What kind a signal is.
+    Classifier(ClassifierConfig),
+}
+
+/// The mean power of a signal: 0 of no samples.
+pub fn power(signal: &[Complex32]) -> f64 {
+    signal.iter().map(|x| wide(*x).norm_sqr()).sum::<f64>() / signal.len().max(1) as f64
+}
+
+fn wide(x: Complex32) -> Complex64 {
+    Complex64::new(f64::from(x.re), f64::from(x.im))
+}
+
+fn narrow(x: Complex64) -> Complex32 {
+    Complex32::new(x.re as f32, x.im as f32)
+}
+
+/// Names the field whose value is outside of a range, or no number.
+fn within(field: &str, value: f64, range: RangeInclusive<f64>) -> Result<()> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(Error::config(field, format!("expected from {} to {}, found {value}", range.start(), range.end())))
 }

@@ -104,6 +104,43 @@ inline float softplus(float x) {
     return fmaxf(x, 0.0f) + 2.0f * s * p;
 }
 
+// Addressed random numbers, as in random.rs: four of them from every 128-bit counter. `Address` in philox.rs.
+struct Address {
+    u64 seed;
+    u64 stream;
+    u64 first;  // blocks before the first value
+};
+
+struct Words {
+    u32 w[4];
+};
+
+inline Words philox(const Address& a, u64 block) {
+    block += a.first;
+    u32 c0 = (u32)block, c1 = (u32)(block >> 32), c2 = (u32)a.stream, c3 = (u32)(a.stream >> 32);
+    u32 k0 = (u32)a.seed, k1 = (u32)(a.seed >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        u64 p0 = (u64)c0 * 0xd2511f53u, p1 = (u64)c2 * 0xcd9e8d57u;
+        c0 = (u32)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (u32)p1;
+        c2 = (u32)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (u32)p0;
+        k0 += 0x9e3779b9u;
+        k1 += 0xbb67ae85u;
+    }
+    return {{c0, c1, c2, c3}};
+}
+
+inline float uniform_of(u32 bits) { return (float)(bits >> 8) * (1.0f / 16777216.0f); }
+
+// Two normal numbers from two words (Box-Muller), as random.rs makes them but for rounding.
+inline float2 normals_of(u32 a, u32 b) {
+    float radius = sqrtf(-2.0f * logf((float)(a | 1) * (1.0f / 4294967296.0f))), sine, cosine;
+    sincospif((float)(int)b * (1.0f / 2147483648.0f), &sine, &cosine);
+    return {radius * cosine, radius * sine};
+}
+
 // `Activation` in activation.rs, numbered as in `activation_code`.
 enum { NONE, RELU, GELU, SILU };
 

@@ -9,10 +9,10 @@ static SOURCE: Source = Source { name: "philox", text: include_str!("philox.cu")
 const UNIFORM: Kernel = Kernel { source: &SOURCE, name: "uniform" };
 const DROPOUT: Kernel = Kernel { source: &SOURCE, name: "dropout" };
 
-/// `Address` in `philox.cu`.
+/// `Address` in `common.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Address {
+pub(crate) struct Address {
     seed: u64,
     stream: u64,
     /// Blocks of four before the first value.

@@ -3,9 +3,11 @@
 //! A file is complete or absent. Whoever is asked for a part of the files makes those of them that are missing: a run that was killed goes on where it was,
 //! and several processes, jobs of an array or ranks, share the work. When none is missing, a manifest with their hashes is written.
 
-use super::scenario::{Row, Scenario};
+use super::scenario::{MadeOn, Row, Scenario, Signals};
 use crate::overlay;
 use anyhow::{Context, Result, bail};
+use candle_core::Device;
+use candle_models::device::{ChosenDevice, DeviceChoice};
 use candle_models::files::{remove_partial, write_atomic};
 use candle_models::rf::features::{COUNT, FEATURES, STATISTICS};
 use candle_models::rf::localiser::events::Events;
@@ -41,6 +43,10 @@ pub struct Arguments {
     /// The part of the files to make, as 0/4 for the first of four [default: that of an array of jobs or of an MPI launcher, or all].
     #[arg(long, value_name = "I/N")]
     part: Option<String>,
+    /// Where the signals of the published generator are made: cpu, cuda, cuda:NUMBER, or auto (a GPU if there is one, or else the CPU with a warning). Those of a GPU
+    /// differ by rounding, so a data set is made on one kind of device.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
     /// Threads [default: all cores].
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -54,7 +60,16 @@ impl Arguments {
     pub fn run(&self) -> Result<()> {
         let file =
             self.scenario.as_ref().map(|path| std::fs::read_to_string(path).with_context(|| path.display().to_string())).transpose()?;
-        let scenario = Scenario::resolve(&self.preset, file.as_deref(), &self.sets)?;
+        let mut scenario = Scenario::resolve(&self.preset, file.as_deref(), &self.sets)?;
+        // Physical signals are made on the CPU, whatever there is.
+        let choice = match (&scenario.signals, self.device) {
+            (Signals::Physical(_), DeviceChoice::Auto) => DeviceChoice::Cpu,
+            (_, choice) => choice,
+        };
+        let ChosenDevice { device, fallback } = choice.open()?;
+        fallback.iter().for_each(cli::warn);
+        scenario.device = if device.is_cuda() { MadeOn::Cuda } else { MadeOn::Cpu };
+        scenario.validate()?;
         let [part, parts] = self.part()?;
         std::fs::create_dir_all(&self.out).with_context(|| self.out.display().to_string())?;
         note(&self.out, &scenario)?;
@@ -67,7 +82,7 @@ impl Arguments {
         for shard in &missing {
             // What a killed run left beside it.
             remove_partial(self.out.join(name(*shard)))?;
-            let bytes = pool.install(|| make(&scenario, &events, *shard, || progress.inc(1)))?;
+            let bytes = pool.install(|| make(&scenario, &events, *shard, &device, || progress.inc(1)))?;
             write_atomic(self.out.join(name(*shard)), &bytes)?;
         }
         progress.finish_and_clear();
@@ -118,21 +133,23 @@ fn note(folder: &Path, scenario: &Scenario) -> Result<()> {
 }
 
 /// The bytes of a file.
-fn make(scenario: &Scenario, events: &Events, shard: u64, done: impl Fn() + Sync) -> Result<Vec<u8>> {
-    let extractor = scenario.extractor()?;
-    let numbers: Vec<u64> = scenario.events_of(shard).collect();
-    let row = |own: &mut _, event: &u64| {
-        let row = scenario.row(events, own, *event).with_context(|| format!("event {event}"));
+fn make(scenario: &Scenario, events: &Events, shard: u64, device: &Device, done: impl Fn() + Sync) -> Result<Vec<u8>> {
+    let (extractor, numbers) = (scenario.extractor()?, scenario.events_of(shard));
+    let row = |own: &mut _, event| {
+        let row = scenario.row(events, own, event).with_context(|| format!("event {event}"));
         done();
         row
     };
-    let rows: Vec<Row> = numbers.par_iter().map_init(|| extractor.clone(), row).collect::<Result<_>>()?;
+    let rows: Vec<Row> = match scenario.device {
+        MadeOn::Cpu => numbers.clone().into_par_iter().map_init(|| extractor.clone(), row).collect::<Result<_>>()?,
+        MadeOn::Cuda => scenario.rows(events, &extractor, numbers.clone(), device, done)?,
+    };
     let (n, receivers) = (rows.len(), events.receivers().len());
     let floats =
         |of: fn(&Row) -> &[f32]| rows.iter().flat_map(|row| bytemuck::cast_slice::<f32, u8>(of(row)).to_vec()).collect::<Vec<u8>>();
     let emitters: Vec<u8> = rows.iter().flat_map(|row| row.emitter).flat_map(f64::to_le_bytes).collect();
     let mut parts = vec![
-        ("event", Dtype::U64, vec![n], numbers.iter().flat_map(|number| number.to_le_bytes()).collect()),
+        ("event", Dtype::U64, vec![n], numbers.flat_map(u64::to_le_bytes).collect()),
         ("emitter", Dtype::F64, vec![n, 2], emitters),
         ("receptions", Dtype::F32, vec![n, receivers, 3], floats(|row| &row.receptions)),
         ("features", Dtype::F32, vec![n, receivers, COUNT, STATISTICS.len()], floats(|row| &row.features)),

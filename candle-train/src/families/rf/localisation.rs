@@ -1,6 +1,7 @@
 //! Learning to locate as a [`Task`]: fresh events in, a mixture of normal distributions over the plane out.
 
 use super::config::RunConfig;
+use super::run::{Figures, Presented};
 use crate::parallel::{Communicator, gather, share};
 use crate::task::{Context, Evaluation, Loss, Score, Task};
 use candle_core::{D, DType, Device, Tensor};
@@ -22,7 +23,17 @@ const CHUNK: usize = 1000;
 /// Draws of a mixture by which it is found which regions a place lies in.
 const DRAWS: u64 = 200;
 /// Regions of highest density whose cover is measured, and what the measures are called.
-const REGIONS: [(f64, &str); 2] = [(0.5, "covered_50"), (0.9, "covered_90")];
+const REGIONS: [(f32, &str); 2] = [(0.5, "covered_50"), (0.9, "covered_90")];
+
+/// What an evaluation measures.
+const WHAT: [(&str, &str); 6] = [
+    ("rmse_km", "root mean square of the distance from the mixture's mean to the emitter, km"),
+    ("p50_km", "half of all are nearer than, km"),
+    ("p95_km", "95% of all are nearer than, km"),
+    ("covered_50", "share of emitters in the region of highest density that should hold 50%"),
+    ("covered_90", "the same of 90%"),
+    ("score", "mean negative logarithm of the density at the emitter, in units of 100 km"),
+];
 
 /// A localiser that learns.
 pub struct Localisation {
@@ -51,16 +62,16 @@ impl Localisation {
     ///
     /// # Errors
     /// If the network has no room for the receivers.
-    pub fn new(run: &RunConfig, ranks: &dyn Communicator) -> Result<Self> {
+    pub fn new(run: &RunConfig, model: &LocaliserConfig, ranks: &dyn Communicator) -> Result<Self> {
         let events = Events::default();
         let count = events.receivers().len();
-        if run.model.receivers < count {
-            return Err(Error::config("model.receivers", format!("expected at least {count}, found {}", run.model.receivers)));
+        if model.receivers < count {
+            return Err(Error::config("task.model.receivers", format!("expected at least {count}, found {}", model.receivers)));
         }
         Ok(Self {
             middle: middle(events.receivers()),
             events,
-            model: run.model.clone(),
+            model: model.clone(),
             random: Random::new(run.seed),
             batch: run.batch,
             evaluated: run.evaluated,
@@ -86,6 +97,58 @@ impl Localisation {
         Ok(Encoded { numbers, present, targets })
     }
 
+    /// The origin of the plane.
+    pub fn middle(&self) -> &Place {
+        &self.middle
+    }
+
+    /// What the network says of an event of a stream.
+    ///
+    /// # Errors
+    /// If the network fails or says what is no mixture.
+    pub fn mixture(&self, network: &Localiser, random: Random, number: u64) -> Result<Mixture> {
+        let answers = self.answers(network, &self.encoded(random, number, 1)?, &Device::Cpu)?;
+        let [logits, means, factors] = answers.map(|x| x.flatten_all().and_then(|x| x.to_vec1::<f32>()));
+        Mixture::of(&logits?, &means?, &factors?)
+    }
+
+    /// What the network says of the first so many events of a stream; each rank looks at its share.
+    ///
+    /// # Errors
+    /// If the network fails or says what is no mixture.
+    pub fn measure(
+        &self,
+        network: &Localiser,
+        random: Random,
+        count: usize,
+        device: &Device,
+        ranks: &dyn Communicator,
+    ) -> Result<Vec<Found>> {
+        let mine = share(count, ranks.rank(), ranks.size());
+        let mut found: Vec<[f32; 3]> = Vec::with_capacity(mine.len());
+        for first in mine.clone().step_by(CHUNK) {
+            let events = self.encoded(random, first as u64, CHUNK.min(mine.end - first))?;
+            let [logits, means, factors] = self.answers(network, &events, device)?;
+            let rows = |x: &Tensor| Ok::<_, Error>(x.flatten_from(1)?.to_vec2::<f32>()?);
+            let (logits, means, factors) = (rows(&logits)?, rows(&means)?, rows(&factors)?);
+            let measured: Result<Vec<[f32; 3]>> = (0..logits.len())
+                .into_par_iter()
+                .map(|i| {
+                    let mixture = Mixture::of(&logits[i], &means[i], &factors[i])?;
+                    let target = [0, 1].map(|j| f64::from(events.targets[2 * i + j]));
+                    let place = |at: [f64; 2]| self.middle.at_km(at.map(|x| x * UNIT_KM));
+                    let error = place(mixture.mean()).distance_km(&place(target));
+                    let draws = random.stream("regions").at((first + i) as u64);
+                    let draw = |j: u64| (f64::from(draws.stream("which").uniform(j)), [0, 1].map(|k| f64::from(draws.normal(2 * j + k))));
+                    Ok([-mixture.log_density(target) as f32, error as f32, mixture.level(target, (0..DRAWS).map(draw)) as f32])
+                })
+                .collect();
+            found.extend(measured?);
+        }
+        let all = gather(ranks, &found)?.concat();
+        Ok(all.into_iter().map(|[nats, error_km, level]| Found { nats, error_km, level }).collect())
+    }
+
     /// What the network says of events: logits `[n, K]`, means `[n, K, 2]` and factors `[n, K, 3]`.
     fn answers(&self, network: &Localiser, events: &Encoded, device: &Device) -> Result<[Tensor; 3]> {
         let (receivers, n) = (self.model.receivers, events.targets.len() / 2);
@@ -98,6 +161,17 @@ impl Localisation {
         let of = |name: &str| Ok::<_, Error>(outputs.get(name)?.squeeze(1)?.to_dtype(DType::F32)?);
         Ok([of("logits")?, of("means")?, of("factors")?])
     }
+}
+
+/// What a localiser says of an event, beside its truth.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Found {
+    /// The negative logarithm of the density at the emitter, in units of 100 km.
+    pub nats: f32,
+    /// From the mixture's mean to the emitter.
+    pub error_km: f32,
+    /// The share of the least region of highest density in which the emitter lies.
+    pub level: f32,
 }
 
 /// The negative logarithm of the density at each target, `[n]`.
@@ -138,35 +212,21 @@ impl Task for Localisation {
 
     /// The surprise, errors of the mixture's mean, and how often regions that should hold 50 and 90% of all emitters do.
     fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<Evaluation> {
-        let (network, device) = (Localiser::new(&self.model, parameters)?, parameters.device());
-        let (random, mine) = (self.random.stream("evaluation"), share(self.evaluated, ranks.rank(), ranks.size()));
-        let mut found: Vec<[f32; 3]> = Vec::with_capacity(mine.len());
-        for first in mine.clone().step_by(CHUNK) {
-            let events = self.encoded(random, first as u64, CHUNK.min(mine.end - first))?;
-            let [logits, means, factors] = self.answers(&network, &events, device)?;
-            let rows = |x: &Tensor| Ok::<_, Error>(x.flatten_from(1)?.to_vec2::<f32>()?);
-            let (logits, means, factors) = (rows(&logits)?, rows(&means)?, rows(&factors)?);
-            let measured: Result<Vec<[f32; 3]>> = (0..logits.len())
-                .into_par_iter()
-                .map(|i| {
-                    let mixture = Mixture::of(&logits[i], &means[i], &factors[i])?;
-                    let target = [0, 1].map(|j| f64::from(events.targets[2 * i + j]));
-                    let place = |at: [f64; 2]| self.middle.at_km(at.map(|x| x * UNIT_KM));
-                    let error = place(mixture.mean()).distance_km(&place(target));
-                    let draws = random.stream("regions").at((first + i) as u64);
-                    let draw = |j: u64| (f64::from(draws.stream("which").uniform(j)), [0, 1].map(|k| f64::from(draws.normal(2 * j + k))));
-                    Ok([-mixture.log_density(target) as f32, error as f32, mixture.level(target, (0..DRAWS).map(draw)) as f32])
-                })
-                .collect();
-            found.extend(measured?);
-        }
-        let all = gather(ranks, &found)?.concat();
-        let column = |i: usize| all.iter().map(move |row| f64::from(row[i]));
-        let n = all.len() as f64;
-        let [rmse, _, p50, _, p95] = errors(column(1).collect());
-        let covered = REGIONS.map(|(level, name)| (name, column(2).filter(|found| *found <= level).count() as f64 / n));
+        let (network, events) = (Localiser::new(&self.model, parameters)?, self.random.stream("evaluation"));
+        let found = self.measure(&network, events, self.evaluated, parameters.device(), ranks)?;
+        let mean = |of: &dyn Fn(&Found) -> f64| found.iter().map(of).sum::<f64>() / found.len() as f64;
+        let [rmse, _, p50, _, p95] = errors(found.iter().map(|one| f64::from(one.error_km)).collect());
+        let covered = REGIONS.map(|(level, name)| (name, mean(&|one| f64::from(u8::from(one.level <= level)))));
         let measures = [("rmse_km", rmse), ("p50_km", p50), ("p95_km", p95)];
-        Ok(Evaluation::new(Score::minimise(column(0).sum::<f64>() / n), measures.into_iter().chain(covered)))
+        Ok(Evaluation::new(Score::minimise(mean(&|one| f64::from(one.nats))), measures.into_iter().chain(covered)))
+    }
+}
+
+impl Presented for Localisation {
+    fn figures(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<Figures> {
+        let results = self.evaluate(parameters, ranks)?.results();
+        let text = WHAT.iter().filter_map(|(name, what)| results.get(*name).map(|figure| format!("- {what}: {figure:.3}\n"))).collect();
+        Ok(Figures { results, text })
     }
 }
 
@@ -178,13 +238,14 @@ mod tests {
     /// The loss is the mixture's own density.
     #[test]
     fn the_loss_is_the_density_of_the_mixture() {
-        let run = RunConfig::resolve("quick", None, &["batch=8".to_owned()]).unwrap();
-        let mut task = Localisation::new(&run, &Single).unwrap();
+        let run = RunConfig { batch: 8, evaluated: 2000, ..RunConfig::localiser("quick").unwrap() };
+        let model = LocaliserConfig { hidden: 32, ..LocaliserConfig::default() };
+        let mut task = Localisation::new(&run, &model, &Single).unwrap();
         let drawn = Params::init(Random::new(1), &Device::Cpu);
-        Localiser::new(&run.model, &drawn).unwrap();
+        Localiser::new(&model, &drawn).unwrap();
         let tensors = drawn.vars().into_iter().map(|(name, var)| (name, var.as_detached_tensor()));
         let params = Params::given(tensors.collect(), &Device::Cpu);
-        let network = Localiser::new(&run.model, &params).unwrap();
+        let network = Localiser::new(&model, &params).unwrap();
         let events = task.encoded(Random::new(2), 5, 8).unwrap();
         let answers = task.answers(&network, &events, &Device::Cpu).unwrap();
         let targets = Tensor::from_slice(&events.targets, (8, 2), &Device::Cpu).unwrap();
@@ -201,8 +262,9 @@ mod tests {
 
     #[test]
     fn a_network_without_room_for_the_receivers_is_refused() {
-        let run = RunConfig::resolve("quick", None, &["model.receivers=6".to_owned()]).unwrap();
-        let error = Localisation::new(&run, &Single).err().unwrap().to_string();
-        assert_eq!(error, "config: model.receivers: expected at least 7, found 6");
+        let run = RunConfig::localiser("quick").unwrap();
+        let model = LocaliserConfig { receivers: 6, ..LocaliserConfig::default() };
+        let error = Localisation::new(&run, &model, &Single).err().unwrap().to_string();
+        assert_eq!(error, "config: task.model.receivers: expected at least 7, found 6");
     }
 }

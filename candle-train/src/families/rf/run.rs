@@ -1,9 +1,11 @@
-//! A training run of a localiser from fresh events to a model bundle.
+//! A training run of a radio network from fresh examples to a model bundle.
 
-use super::config::RunConfig;
+use super::classification::Classification;
+use super::config::{RunConfig, TaskConfig};
 use super::localisation::Localisation;
 use crate::export::{EQUATIONS, Skeleton};
 use crate::overlay;
+use crate::parallel::Communicator;
 use crate::plan::{TrainingPlan, TrainingResult};
 use crate::report::About;
 use crate::run::{Ended, Place, Run};
@@ -14,7 +16,7 @@ use crate::trainer::Resources;
 use candle_models::bundle::{self, CARD, Manifest};
 use candle_models::nn::Params;
 use candle_models::random::Random;
-use candle_models::rf::{FAMILY, Localiser, RfConfig};
+use candle_models::rf::{FAMILY, RfConfig};
 use candle_models::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,29 +37,51 @@ pub struct Trained {
     ended: Ended,
     config: RunConfig,
     command: String,
-    /// What the parameters reach on the events of the evaluation; empty when the run was stopped.
-    figures: BTreeMap<String, f64>,
+    /// Nothing when the run was stopped.
+    figures: Figures,
+}
+
+/// What parameters reach on the examples of the evaluation.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// By their names.
+    pub results: BTreeMap<String, f64>,
+    /// As a card shows them.
+    pub text: String,
+}
+
+/// A task that can say what its parameters reach.
+pub trait Presented: Task {
+    /// That on the examples of the evaluation.
+    ///
+    /// # Errors
+    /// If the network fails.
+    fn figures(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<Figures>;
 }
 
 impl Plan {
     /// Checks a configuration. `command` is what asked for the run, for its report and its card.
     ///
     /// # Errors
-    /// If a field is out of range, or a rank is left without an event of the batch.
+    /// If a field is out of range, or a rank is left without an example of the batch.
     pub fn new(config: RunConfig, with: Resources, command: String) -> Result<Self> {
         config.validate()?;
         if config.batch < with.ranks.size() {
-            return Err(Error::config("batch", format!("{} events cannot be shared by {} ranks", config.batch, with.ranks.size())));
+            let unit = config.task.unit();
+            return Err(Error::config("batch", format!("{} {unit} cannot be shared by {} ranks", config.batch, with.ranks.size())));
         }
-        Localisation::new(&config, &*with.ranks)?;
+        if let TaskConfig::Localisation { model } = &config.task {
+            // Its network must have room for the receivers.
+            Localisation::new(&config, model, &*with.ranks)?;
+        }
         let description = Params::description();
-        Localiser::new(&config.model, &description)?;
-        let steps = config.events.div_ceil((config.batch * config.trainer.accumulate) as u64).max(1);
+        config.task.network().networks(&description)?;
+        let steps = config.examples.div_ceil((config.batch * config.trainer.accumulate) as u64).max(1);
         Ok(Self { summary: Summary::new(&description.specs()), config, with, steps, command })
     }
 
     fn manifest(config: &RunConfig) -> Result<Manifest> {
-        Manifest::new(FAMILY, &RfConfig::Localiser(config.model.clone()))
+        Manifest::new(FAMILY, &config.task.network())
     }
 }
 
@@ -69,12 +93,13 @@ impl TrainingPlan for Plan {
     }
 
     fn about(&self) -> Result<About> {
-        let data = vec!["fresh events in every step".to_owned()];
+        let data = vec![format!("fresh {} in every step", self.config.task.unit())];
         Ok(About::new(self.command.clone(), data, &self.summary, overlay::to_toml(&self.config)?))
     }
 
     fn describe(&self) -> String {
-        format!("{} parameters, {} steps of {} events", self.summary.values, self.steps, self.config.batch)
+        let RunConfig { batch, task, .. } = &self.config;
+        format!("{} parameters, {} steps of {batch} {}", self.summary.values, self.steps, task.unit())
     }
 
     fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
@@ -82,10 +107,9 @@ impl TrainingPlan for Plan {
         let Self { config, with, steps, command, .. } = self;
         let ranks = with.ranks.clone();
         let params = Params::init(Random::new(config.seed).stream("parameters"), &with.device);
-        Localiser::new(&config.model, &params)?;
-        let mut task = Localisation::new(&config, &*ranks)?;
+        config.task.network().networks(&params)?;
         // A run can be extended: its length is no part of what it is.
-        let identity = RunConfig { trainer: config.trainer.identity(), events: 0, ..config.clone() };
+        let identity = RunConfig { trainer: config.trainer.identity(), examples: 0, ..config.clone() };
         let run = Run {
             identity: serde_json::json!({ "config": identity }),
             resources: with,
@@ -93,10 +117,25 @@ impl TrainingPlan for Plan {
             skeleton: Some(Skeleton { manifest: Self::manifest(&config)?, files: Vec::new() }),
             ..Run::new(config.trainer.clone(), steps, config.seed)?
         };
-        let ended = run.train(params.vars(), &mut task, place, stop)?;
-        let figures = if ended.outcome.done() { task.evaluate(&ended.params(), &*ranks)?.results() } else { BTreeMap::new() };
+        let (ended, figures) = match &config.task {
+            TaskConfig::Localisation { model } => learn(run, &params, Localisation::new(&config, model, &*ranks)?, (place, stop, &*ranks)),
+            TaskConfig::Classification { model, signals } => {
+                learn(run, &params, Classification::new(&config, model, signals, &*ranks), (place, stop, &*ranks))
+            }
+        }?;
         Ok(Trained { ended, figures, config, command })
     }
+}
+
+fn learn<T: Presented + Send>(
+    run: Run,
+    params: &Params,
+    mut task: T,
+    (place, stop, ranks): (&Place, &Stop, &dyn Communicator),
+) -> Result<(Ended, Figures)> {
+    let ended = run.train(params.vars(), &mut task, place, stop)?;
+    let figures = if ended.outcome.done() { task.figures(&ended.params(), ranks)? } else { Figures::default() };
+    Ok((ended, figures))
 }
 
 impl TrainingResult for Trained {
@@ -106,35 +145,38 @@ impl TrainingResult for Trained {
 
     fn save(&self, directory: &Path) -> Result<String> {
         let metadata = serde_json::json!({
-            "steps": self.ended.shipped, "events": self.config.events, "seed": self.config.seed, "command": self.command,
+            "steps": self.ended.shipped, "examples": self.config.examples, "seed": self.config.seed, "command": self.command,
             "trained_with": concat!("candle-train ", env!("CARGO_PKG_VERSION")),
         });
         let card = self.card()?.into_bytes();
         bundle::save(directory, &Plan::manifest(&self.config)?, &self.ended.parameters, metadata, &[(CARD, card)])?;
-        Ok(self.figures.iter().map(|(name, figure)| format!("{name} {figure:.3}\n")).collect())
+        Ok(self.figures.results.iter().map(|(name, figure)| format!("{name} {figure:.3}\n")).collect())
     }
 }
 
 impl Trained {
     fn card(&self) -> Result<String> {
         let Self { config, ended, command, figures } = self;
-        let what = [
-            ("rmse_km", "root mean square of the distance from the mixture's mean to the emitter, km"),
-            ("p50_km", "half of all are nearer than, km"),
-            ("p95_km", "95% of all are nearer than, km"),
-            ("covered_50", "share of emitters in the region of highest density that should hold 50%"),
-            ("covered_90", "the same of 90%"),
-            ("score", "mean negative logarithm of the density at the emitter, in units of 100 km"),
-        ];
-        let figures: String =
-            what.iter().filter_map(|(name, what)| figures.get(*name).map(|figure| format!("- {what}: {figure:.3}\n"))).collect();
+        let network = config.task.network();
+        let (title, does) = match &network {
+            RfConfig::Localiser(_) => (
+                "Localiser",
+                "Where an emitter at 145 MHz is, from how strongly seven receivers around Turin and Genoa hear it, as a mixture of normal distributions.",
+            ),
+            RfConfig::Classifier(_) => {
+                ("Classifier of modulations", "Which kind a signal is, from its samples, as a score of every class.")
+            }
+        };
         let minutes = ended.time.as_secs_f64() / 60.0;
+        let unit = config.task.unit();
         Ok(format!(
-            "# Localiser\n\nWhere an emitter at 145 MHz is, from how strongly seven receivers hear it, as a mixture of normal distributions. {}.\n\n{EQUATIONS}\n\
-             ## Figures\n\nOn {} events that training never saw (the published generator: seven receivers around Turin and Genoa):\n\n{figures}\n\
-             ## Training\n\n{} steps of {} events, each event drawn once, seed {}; {minutes:.1} minutes of steps since the last start.\n\n{}```sh\n{command}\n```\n\n```toml\n{}```\n",
-            config.model.name(),
+            "# {title}\n\n{does} {}.\n\n{EQUATIONS}\n\
+             ## Figures\n\nOn {} {unit} that training never drew:\n\n{}\n\
+             ## Training\n\n{} steps of {} {unit}, each drawn once, seed {}; {minutes:.1} minutes of steps since the last start.\n\n\
+             {}```sh\n{command}\n```\n\n```toml\n{}```\n",
+            network.name(),
             config.evaluated,
+            figures.text,
             ended.step,
             config.batch,
             config.seed,

@@ -1,6 +1,7 @@
 //! What a data set is made of, as plain data.
 
 use crate::overlay;
+use candle_core::Device;
 use candle_models::random::Random;
 use candle_models::rf::Complex32;
 use candle_models::rf::features::{Extractor, Form, SUMMARY, summarise};
@@ -8,7 +9,9 @@ use candle_models::rf::geometry::LIGHT;
 use candle_models::rf::localiser::events::{Event, Events};
 use candle_models::rf::synthesis::{Compatible, Physical, Reception};
 use candle_models::{Error, Result};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// How signals are made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -18,6 +21,16 @@ pub enum Signals {
     Compatible(Compatible),
     /// With what real emitters, paths and receivers do to them.
     Physical(Box<Physical>),
+}
+
+/// Where signals are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MadeOn {
+    /// On the CPU.
+    Cpu,
+    /// On a GPU: those of the CPU but for rounding.
+    Cuda,
 }
 
 /// A data set.
@@ -34,6 +47,8 @@ pub struct Scenario {
     pub chunk: f64,
     /// Which definitions of the features count.
     pub form: Form,
+    /// Where signals are made: the command's `--device` says it.
+    pub device: MadeOn,
     /// Whether the samples themselves are written: 11 MB for an event of seven receivers and a second.
     pub iq: bool,
     /// How signals are made.
@@ -67,6 +82,7 @@ impl Scenario {
             shard: 64,
             chunk: 0.2,
             form: Form::Compatible,
+            device: MadeOn::Cpu,
             iq: false,
             signals: Signals::Compatible(Compatible::default()),
         };
@@ -98,6 +114,9 @@ impl Scenario {
             }
         }
         match &self.signals {
+            Signals::Physical(_) if self.device == MadeOn::Cuda => {
+                return Err(Error::config("device", "expected cpu: physical signals are made there alone"));
+            }
             Signals::Compatible(signals) => signals.validate(),
             Signals::Physical(signals) => signals.validate(),
         }
@@ -154,30 +173,77 @@ impl Scenario {
         Extractor::new(self.sample_rate(), self.chunk_samples(), self.form)
     }
 
-    /// An event: drawn, its signals made, their features extracted.
+    /// An event and how each receiver hears it.
+    fn draw(&self, events: &Events, event: u64) -> (Event, Vec<Reception>) {
+        let drawn = events.draw(Random::new(self.seed).stream("events").at(event));
+        let heard = drawn.receptions.iter().map(|one| Reception {
+            frequency_offset_hz: one.frequency_offset_hz,
+            power_dbm: one.power_dbm,
+            snr_db: one.snr_db,
+        });
+        let heard = heard.collect();
+        (drawn, heard)
+    }
+
+    /// The address of signals, of which every event has its own.
+    fn signals(&self) -> Random {
+        Random::new(self.seed).stream("signals")
+    }
+
+    /// An event: drawn, its signals made on the CPU, their features extracted.
     ///
     /// # Errors
     /// If a value is out of range.
     pub fn row(&self, events: &Events, extractor: &mut Extractor, event: u64) -> Result<Row> {
-        let random = Random::new(self.seed);
-        let Event { emitter, receptions } = events.draw(random.stream("events").at(event));
-        let heard: Vec<Reception> = receptions
-            .iter()
-            .map(|one| Reception { frequency_offset_hz: one.frequency_offset_hz, power_dbm: one.power_dbm, snr_db: one.snr_db })
-            .collect();
+        let (drawn, heard) = self.draw(events, event);
         let mut iq = vec![Complex32::default(); heard.len() * self.samples()];
-        let address = random.stream("signals").at(event);
         match &self.signals {
-            Signals::Compatible(signals) => {
-                for (i, (reception, out)) in heard.iter().zip(iq.chunks_exact_mut(self.samples())).enumerate() {
-                    signals.generate(address.at(i as u64), reception, out)?;
-                }
-            }
+            Signals::Compatible(signals) => drop(signals.generate_each(self.signals().at(event), &heard, &mut iq)?),
             Signals::Physical(signals) => {
-                let delays: Vec<f64> = receptions.iter().map(|one| 1000.0 * one.receiver.distance_km(&emitter) / LIGHT).collect();
-                signals.generate(address, &heard, &delays, &mut iq)?;
+                let Event { emitter, receptions } = &drawn;
+                let delays: Vec<f64> = receptions.iter().map(|one| 1000.0 * one.receiver.distance_km(emitter) / LIGHT).collect();
+                signals.generate(self.signals().at(event), &heard, &delays, &mut iq)?;
             }
         }
+        self.row_of(&drawn, &heard, &iq, extractor)
+    }
+
+    /// Events one behind the other whose signals are made on a device, a few events at a time; `done` is called after each event.
+    ///
+    /// # Errors
+    /// If a value is out of range, or the device has no memory; for signals that no GPU makes.
+    pub fn rows(
+        &self,
+        events: &Events,
+        extractor: &Extractor,
+        numbers: Range<u64>,
+        device: &Device,
+        done: impl Fn() + Sync,
+    ) -> Result<Vec<Row>> {
+        /// Events whose signals are in the device's memory at once.
+        const AT_ONCE: usize = 16;
+        let Signals::Compatible(signals) = &self.signals else {
+            return Err(Error::config("device", "expected cpu: physical signals are made there alone"));
+        };
+        let mut rows = Vec::with_capacity(numbers.clone().count());
+        for first in numbers.clone().step_by(AT_ONCE) {
+            let drawn: Vec<_> = (first..numbers.end.min(first + AT_ONCE as u64)).map(|event| self.draw(events, event)).collect();
+            let receptions: Vec<Vec<Reception>> = drawn.iter().map(|(_, heard)| heard.clone()).collect();
+            let (iq, _) = signals.generate_on(self.signals(), first, &receptions, device)?;
+            let iq: Vec<Complex32> =
+                iq.flatten_all()?.to_vec1::<f32>()?.chunks_exact(2).map(|part| Complex32::new(part[0], part[1])).collect();
+            let row = |own: &mut Extractor, ((drawn, heard), iq): (&(Event, Vec<Reception>), &[Complex32])| {
+                let row = self.row_of(drawn, heard, iq, own);
+                done();
+                row
+            };
+            let of_event = receptions[0].len() * self.samples();
+            rows.extend(drawn.par_iter().zip(iq.par_chunks(of_event)).map_init(|| extractor.clone(), row).collect::<Result<Vec<_>>>()?);
+        }
+        Ok(rows)
+    }
+
+    fn row_of(&self, event: &Event, heard: &[Reception], iq: &[Complex32], extractor: &mut Extractor) -> Result<Row> {
         let mut features = Vec::with_capacity(heard.len() * SUMMARY);
         for signal in iq.chunks_exact(self.samples()) {
             let chunks: Vec<_> = signal.chunks_exact(extractor.samples()).map(|chunk| extractor.extract(chunk)).collect::<Result<_>>()?;
@@ -185,13 +251,29 @@ impl Scenario {
         }
         let numbers = heard.iter().flat_map(|one| [one.power_dbm, one.snr_db, one.frequency_offset_hz].map(|x| x as f32));
         let iq = if self.iq { iq.iter().flat_map(|x| [x.re, x.im]).collect() } else { Vec::new() };
-        Ok(Row { features, receptions: numbers.collect(), emitter: [emitter.latitude, emitter.longitude], iq })
+        Ok(Row { features, receptions: numbers.collect(), emitter: [event.emitter.latitude, event.emitter.longitude], iq })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Rows of several events at once are those of each alone.
+    #[test]
+    fn events_at_once_are_those_alone() {
+        let sets = ["signals.samples=4000", "chunk=0.004", "iq=true", "form=\"repaired\""].map(str::to_owned);
+        let scenario = Scenario::resolve("compatible", None, &sets).unwrap();
+        let (events, mut extractor) = (Events::default(), scenario.extractor().unwrap());
+        let rows = scenario.rows(&events, &extractor, 3..22, &Device::Cpu, || ()).unwrap();
+        for (event, found) in (3..22).zip(&rows) {
+            let alone = scenario.row(&events, &mut extractor, event).unwrap();
+            assert!(found.features == alone.features && found.iq == alone.iq && found.emitter == alone.emitter, "{event}");
+        }
+        let physical = Scenario::preset("physical").unwrap();
+        let error = physical.rows(&events, &extractor, 0..1, &Device::Cpu, || ()).err().unwrap().to_string();
+        assert!(error.contains("device: expected cpu"), "{error}");
+    }
 
     #[test]
     fn presets_are_valid_and_what_is_wrong_is_named() {

@@ -24,6 +24,7 @@ mod rank;
 #[cfg(test)]
 mod tests;
 
+use super::{narrow, wide};
 use crate::{Error, Result};
 use realfft::{RealFftPlanner, RealToComplex};
 use rustfft::num_complex::{Complex32, Complex64};
@@ -114,7 +115,7 @@ pub struct Extractor {
     real_scratch: Vec<Complex32>,
     /// `[N]`: magnitudes, then powers of bins from the lowest frequency up.
     work: Vec<f32>,
-    /// `[N]`: powers of bins of the chunk in a window.
+    /// `[N]`, of the repaired form alone: powers of bins of the chunk in a window.
     windowed: Vec<f32>,
     rank: rank::Rank,
 }
@@ -137,7 +138,7 @@ impl Extractor {
         Ok(Self {
             rate,
             form,
-            shift: shift.map(|x| Complex32::new(x.re as f32, x.im as f32)).collect(),
+            shift: shift.map(narrow).collect(),
             whole: zeros(samples),
             half: zeros(samples),
             scratch: zeros(fft.get_inplace_scratch_len()),
@@ -145,7 +146,7 @@ impl Extractor {
             correlation: zeros(samples + 1),
             real_scratch: zeros(real.get_scratch_len()),
             work: vec![0.0; samples],
-            windowed: vec![0.0; samples],
+            windowed: vec![0.0; if form == Form::Repaired { samples } else { 0 }],
             rank: rank::Rank::default(),
             fft,
             real,
@@ -263,9 +264,10 @@ impl Extractor {
     fn spectrum(&mut self, chunk: &[Complex32]) -> Spectrum {
         let n = chunk.len();
         let (first, scale) = (n.div_ceil(2), 1.0 / n as f32);
-        let (positive, negative) = self.whole.split_at(first);
-        for (to, x) in self.work.iter_mut().zip(negative.iter().chain(positive)) {
-            *to = x.norm_sqr() * scale;
+        // Those of whole bins stand at even places.
+        let (positive, negative) = self.powers.split_at(2 * first);
+        for (to, pair) in self.work.iter_mut().zip(negative.chunks_exact(2).chain(positive.chunks_exact(2))) {
+            *to = pair[0] * scale;
         }
         let powers = &self.work;
         let frequency = |place: usize| (place as f64 - (n / 2) as f64) * self.rate / n as f64;
@@ -286,7 +288,7 @@ impl Extractor {
             }
             below += sum;
         }
-        let wide = powers.iter().filter(|x| **x > most / 2.0).count();
+        let strong = powers.iter().filter(|x| **x > most / 2.0).count();
         let lowest = match self.form {
             Form::Compatible => self.rank.median_of_lowest(powers, LOWEST),
             Form::Repaired => {
@@ -302,7 +304,7 @@ impl Extractor {
         Spectrum {
             lowest,
             strongest,
-            bandwidth: wide as f64 * self.rate / n as f64,
+            bandwidth: strong as f64 * self.rate / n as f64,
             most: f64::from(most),
             centroid,
             rolloff: frequency(rolloff),
@@ -312,7 +314,6 @@ impl Extractor {
     /// The frequency of the tone whose strongest bin this is (Aboutanios and Mulgrew 2005): the transform half a bin to either side, twice.
     fn refine(&self, chunk: &[Complex32], bin: usize) -> f64 {
         let n = chunk.len();
-        let wide = |x: Complex32| Complex64::new(f64::from(x.re), f64::from(x.im));
         let step = |below: Complex64, above: Complex64| {
             let step = 0.5 * ((above + below) / (above - below)).re;
             // Where there is no tone the steps lead anywhere.
@@ -332,7 +333,7 @@ impl Extractor {
         debug_assert!(transformed.is_ok());
         let n = self.samples();
         let lags = &self.correlation[..n];
-        let squared = |x: &Complex32| f64::from(x.re) * f64::from(x.re) + f64::from(x.im) * f64::from(x.im);
+        let squared = |x: &Complex32| wide(*x).norm_sqr();
         let scale = (0.5 / n as f64).powi(2);
         let most = lags.iter().map(squared).fold(0.0, f64::max) * scale;
         let (scale, mut count) = (scale / (most + self.eps()), 0);
@@ -424,10 +425,7 @@ fn crossings(chunk: &[Complex32]) -> usize {
 fn at_bin(chunk: &[Complex32], bin: f64) -> Complex64 {
     const TURNS: usize = 64;
     let step = -TAU * bin / chunk.len() as f64;
-    let turns: [Complex32; TURNS] = std::array::from_fn(|i| {
-        let x = Complex64::cis(step * i as f64);
-        Complex32::new(x.re as f32, x.im as f32)
-    });
+    let turns: [Complex32; TURNS] = std::array::from_fn(|i| narrow(Complex64::cis(step * i as f64)));
     let mut total = Complex64::default();
     for (i, part) in chunk.chunks(TURNS).enumerate() {
         let (mut re, mut im) = ([0.0f32; 8], [0.0f32; 8]);

@@ -8,12 +8,17 @@ use crate::rf::features::{COUNT, Extractor, FEATURES, Form, STATISTICS, SUMMARY,
 use crate::rf::sigmf::Recording;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use parquet::column::writer::ColumnWriter;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
 use rayon::prelude::*;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use std::collections::HashMap;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Chunks that are read before they are extracted on all threads.
 const AHEAD: usize = 64;
@@ -23,7 +28,7 @@ pub struct Arguments {
     /// The recording.
     #[arg(value_name = "FILE")]
     recording: PathBuf,
-    /// Write them to FILE.safetensors (features [chunks, 18], seconds [chunks], summaries [groups, 18, 4]) or FILE.csv (a line for each chunk).
+    /// Write them to FILE.safetensors (features [chunks, 18], seconds [chunks], summaries [groups, 18, 4]) or FILE.csv or FILE.parquet (a line for each chunk).
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Seconds of a chunk; what is left at the end and makes no whole one is left out.
@@ -48,6 +53,7 @@ enum TypedForm {
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Csv,
+    Parquet,
     Tensors,
 }
 
@@ -56,8 +62,9 @@ impl Arguments {
     pub fn run(&self) -> Result<()> {
         let kind = match self.out.extension().and_then(|ending| ending.to_str()) {
             Some("csv") => Kind::Csv,
+            Some("parquet") => Kind::Parquet,
             Some("safetensors") => Kind::Tensors,
-            _ => return Err(Usage::error(format!("--out {}: expected a name in .safetensors or .csv", self.out.display()))),
+            _ => return Err(Usage::error(format!("--out {}: expected a name in .safetensors, .parquet or .csv", self.out.display()))),
         };
         let recording = open(&self.recording)?;
         let (rate, form) = (
@@ -77,6 +84,7 @@ impl Arguments {
         let seconds: Vec<f64> = (0..found.len()).map(|i| (i * chunk) as f64 / rate).collect();
         let written = match kind {
             Kind::Csv => csv(&mut file, &seconds, &found),
+            Kind::Parquet => parquet(&mut file, &seconds, &found),
             Kind::Tensors => tensors(&mut file, &seconds, &found, self.group as usize),
         };
         written.with_context(|| self.out.display().to_string())?;
@@ -117,6 +125,36 @@ fn csv(to: &mut impl Write, seconds: &[f64], found: &[[f64; COUNT]]) -> Result<(
         writeln!(to, "{i},{seconds},{}", values.join(","))?;
     }
     Ok(())
+}
+
+/// The columns of the CSV in one group of rows.
+fn parquet(to: &mut impl Write, seconds: &[f64], found: &[[f64; COUNT]]) -> Result<()> {
+    let columns: String = FEATURES.iter().map(|feature| format!("required double {};", feature.name)).collect();
+    let schema = parse_message_type(&format!("message features {{ required int64 chunk; required double seconds; {columns} }}"))?;
+    let mut bytes = Vec::new();
+    let mut writer = SerializedFileWriter::new(&mut bytes, Arc::new(schema), Arc::new(WriterProperties::builder().build()))?;
+    let mut rows = writer.next_row_group()?;
+    let numbers: Vec<i64> = (0..found.len() as i64).collect();
+    let mut of_feature = 0..COUNT;
+    while let Some(mut column) = rows.next_column()? {
+        match column.untyped() {
+            ColumnWriter::Int64ColumnWriter(column) => column.write_batch(&numbers, None, None)?,
+            ColumnWriter::DoubleColumnWriter(column) if column.get_descriptor().name() == "seconds" => {
+                column.write_batch(seconds, None, None)?
+            }
+            ColumnWriter::DoubleColumnWriter(column) => {
+                // Columns come in their order.
+                let feature = of_feature.next().unwrap_or_default();
+                let values: Vec<f64> = found.iter().map(|chunk| chunk[feature]).collect();
+                column.write_batch(&values, None, None)?
+            }
+            _ => anyhow::bail!("a column of another type"),
+        };
+        column.close()?;
+    }
+    rows.close()?;
+    writer.close()?;
+    Ok(to.write_all(&bytes)?)
 }
 
 fn tensors(to: &mut impl Write, seconds: &[f64], found: &[[f64; COUNT]], group: usize) -> Result<()> {

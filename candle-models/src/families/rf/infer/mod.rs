@@ -1,5 +1,6 @@
-//! `candle-infer rf`: what a recording is, its spectrum to look at, its features for other programs.
+//! `candle-infer rf`: what a recording is, its spectrum to look at, its features for other programs, what kind of signal it holds.
 
+mod classify;
 mod features;
 mod picture;
 mod spectrum;
@@ -30,6 +31,8 @@ enum Tool {
     Spectrum(spectrum::Arguments),
     /// Writes 18 features of every chunk of a recording, and their statistics over groups of chunks.
     Features(features::Arguments),
+    /// Says which kind of signal a recording holds, by a classifier.
+    Classify(classify::Arguments),
 }
 
 #[derive(Args)]
@@ -49,6 +52,7 @@ impl InferFamily for RfFamily {
             Tool::Info(info) => info.run(),
             Tool::Spectrum(arguments) => arguments.run(),
             Tool::Features(arguments) => arguments.run(),
+            Tool::Classify(arguments) => arguments.run(),
         }
     }
 }

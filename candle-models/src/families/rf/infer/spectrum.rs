@@ -5,7 +5,7 @@ use super::{open, samples};
 use crate::cli::Usage;
 use crate::files::write_atomic;
 use crate::rf::spectrum::{Density, Estimate, Sides, Welch};
-use crate::rf::{Complex32, Complex64};
+use crate::rf::{Complex32, wide};
 use anyhow::Result;
 use clap::Args;
 use std::path::PathBuf;
@@ -52,15 +52,15 @@ impl Arguments {
         let least = segment + (SEGMENTS - 1) * (segment - options.overlap);
         let column = (length as usize).div_ceil(MOST[0]).max(least).min(length as usize);
         let mut spectrogram = Spectrogram::new(MOST[1].min(sides.bins(segment)));
-        let (mut piece, mut wide) = (vec![Complex32::default(); column], Vec::new());
+        let (mut piece, mut samples) = (vec![Complex32::default(); column], Vec::new());
         for first in (0..length).step_by(column) {
             let count = recording.read(first, &mut piece[..column.min((length - first) as usize)]);
-            wide.clear();
-            wide.extend(piece[..count].iter().map(|x| Complex64::new(f64::from(x.re), f64::from(x.im))));
-            whole.push(&wide)?;
+            samples.clear();
+            samples.extend(piece[..count].iter().map(|x| wide(*x)));
+            whole.push(&samples)?;
             if self.out.is_some() && count >= segment {
                 let mut part = Estimate::new(rate, &options)?;
-                part.push(&wide)?;
+                part.push(&samples)?;
                 spectrogram.push(&part.density()?);
             }
         }

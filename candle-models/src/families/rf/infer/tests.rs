@@ -1,11 +1,15 @@
 //! The tools on recordings, whole and damaged.
 
 use super::*;
+use crate::bundle::{self, Manifest};
+use crate::nn::Params;
 use crate::random::Random;
 use crate::rf::features::{COUNT, Form};
 use crate::rf::sigmf::{Capture, Datatype, Meta, Writer};
 use crate::rf::synthesis::{Compatible, Reception};
-use crate::rf::{Complex32, Complex64};
+use crate::rf::{ClassifierConfig, Complex32, Complex64, RfConfig};
+use candle_core::Device;
+use parquet::file::reader::SerializedFileReader;
 use safetensors::SafeTensors;
 use std::fs;
 
@@ -73,8 +77,44 @@ fn features_are_written_for_every_whole_chunk() {
         assert_eq!((line[0], line[1], &line[2..]), (i as f64, seconds[i], &features[i * COUNT..][..COUNT]));
         assert!((line[5] - 20_000.0).abs() < 1.0, "{}", line[5]);
     }
+    let parquet = folder.path().join("f.parquet");
+    features::write(&recording, &parquet, Form::Repaired).unwrap();
+    let rows = SerializedFileReader::new(fs::File::open(parquet).unwrap()).unwrap().into_iter().map(Result::unwrap);
+    for (row, line) in rows.zip(&lines) {
+        let values = row.get_column_iter().map(|(_, value)| value.to_string().parse::<f64>().unwrap());
+        assert_eq!(values.collect::<Vec<_>>(), *line);
+    }
     let mean = features.chunks_exact(COUNT).take(5).map(|chunk| chunk[0]).sum::<f64>() / 5.0;
     assert!((summaries[0] - mean).abs() < 1e-9);
+}
+
+/// An untrained classifier takes each piece for something, silence for nothing, and another network is no classifier.
+#[test]
+fn pieces_of_a_recording_are_classified() {
+    let folder = tempfile::tempdir().unwrap();
+    let recording = recording(folder.path());
+    let save = |name: &str, config: &RfConfig| {
+        let params = Params::init(Random::new(3), &Device::Cpu);
+        config.networks(&params).unwrap();
+        let tensors = params.vars().into_iter().map(|(name, var)| (name, var.as_detached_tensor())).collect();
+        let path = folder.path().join(name);
+        bundle::save(&path, &Manifest::new("rf", config).unwrap(), &tensors, serde_json::Value::Null, &[]).unwrap();
+        path
+    };
+    let config = ClassifierConfig { channels: 8, blocks: 2, ..ClassifierConfig::new(["a", "b", "c"]) };
+    let (loaded, mut runner) = classify::load(&save("classifier", &RfConfig::Classifier(config.clone()))).unwrap();
+    assert_eq!(loaded, config);
+    // More than a batch and a part of one.
+    let said = classify::classify(&open(&recording).unwrap(), &config, &mut runner, 150).unwrap();
+    assert!(said.counts.iter().sum::<usize>() == 150 && (said.shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{said:?}");
+    let other = save("localiser", &RfConfig::Localiser(crate::rf::LocaliserConfig::default()));
+    assert!(classify::load(&other).err().unwrap().to_string().contains("expected a classifier"));
+    let silent = folder.path().join("silent");
+    let mut writer = Writer::create(&silent, Meta::new(Datatype::CI16, 1000.0)).unwrap();
+    writer.write(&[Complex32::default(); 300]).unwrap();
+    writer.finish().unwrap();
+    let error = classify::classify(&open(&silent).unwrap(), &config, &mut runner, 9).unwrap_err().to_string();
+    assert!(error.contains("all of its samples are 0"), "{error}");
 }
 
 #[test]
@@ -93,7 +133,10 @@ fn what_cannot_be_read_leaves_nothing() {
     // As published, silence has features.
     features::write(&silent, &out, Form::Compatible).unwrap();
     assert!(
-        features::write(&silent, &folder.path().join("f.xls"), Form::Repaired).unwrap_err().to_string().contains(".safetensors or .csv")
+        features::write(&silent, &folder.path().join("f.xls"), Form::Repaired)
+            .unwrap_err()
+            .to_string()
+            .contains(".safetensors, .parquet or .csv")
     );
     let json = fs::read_to_string(folder.path().join("silent.sigmf-meta")).unwrap();
     fs::write(folder.path().join("silent.sigmf-meta"), json.replace("\"core:sample_rate\": 1000.0,", "")).unwrap();

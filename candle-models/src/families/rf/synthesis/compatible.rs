@@ -10,6 +10,7 @@ use super::{Labels, Reception};
 use crate::ops::simd::kernel;
 use crate::random::{Random, sin_cos_turn};
 use crate::{Error, Result};
+use candle_core::{Device, Tensor};
 use rayon::prelude::*;
 use rustfft::num_complex::Complex32;
 use serde::{Deserialize, Serialize};
@@ -40,14 +41,30 @@ const BLOCK: usize = 2048;
 const MEAN_OF: usize = 10;
 const BEFORE: usize = 5;
 /// The deviation of a phase, radians.
-const PHASE: f32 = 0.3;
+pub(super) const PHASE: f32 = 0.3;
 
-/// An echo.
+/// An echo: samples later, and by what it is multiplied.
 #[derive(Debug, Clone, Copy)]
-struct Echo {
-    samples: usize,
-    gain: Complex32,
+pub(super) struct Echo {
+    pub samples: usize,
+    pub gain: Complex32,
 }
+
+/// What is drawn once for a signal.
+pub(super) struct Drawn {
+    pub echoes: Vec<Echo>,
+    /// How long an amplitude is held, samples, and those that there are; the last one is held to the end.
+    pub hold: usize,
+    pub amplitudes: Vec<f32>,
+    /// The carrier.
+    pub carrier: Oscillator,
+    /// The signal's power, W, and the deviation of either part of the noise.
+    pub watts: f64,
+    pub deviation: f64,
+}
+
+/// Most echoes.
+pub(super) const MOST_ECHOES: usize = 3;
 
 impl Compatible {
     /// Refuses what makes no sense.
@@ -74,9 +91,7 @@ impl Compatible {
         if out.len() != self.samples {
             return Err(Error::tensor("iq", format!("[{}]", self.samples), format!("[{}]", out.len())));
         }
-        let echoes = self.echoes(random.stream("multipath"));
-        let (hold, amplitudes) = self.amplitudes(random.stream("fading"));
-        let carrier = Oscillator::new(reception.frequency_offset_hz / self.sample_rate);
+        let Drawn { echoes, hold, amplitudes, carrier, watts, deviation } = self.drawn(random, reception);
         let longest = echoes.iter().map(|echo| echo.samples).max().unwrap_or(0);
         // What echoes repeat of the block before, then the block.
         let mut clean = vec![Complex32::default(); longest + BLOCK];
@@ -90,17 +105,27 @@ impl Compatible {
             power += fade(first, blocks, hold, amplitudes.len(), out);
             clean.copy_within(out.len()..out.len() + longest, 0);
         }
-        let watts = 1e-3 * 10f64.powf(reception.power_dbm / 10.0);
         let mean = power / self.samples as f64;
         let gain = if mean > 0.0 { (watts / mean).sqrt() } else { 0.0 };
-        let noise = watts / 10f64.powf(reception.snr_db / 10.0);
         let mut numbers = vec![0.0; 2 * BLOCK];
         for (i, out) in out.chunks_mut(BLOCK).enumerate() {
             let numbers = &mut numbers[..2 * out.len()];
             random.stream("noise").fill_normal(2 * (i * BLOCK) as u64, numbers);
-            add_noise(gain as f32, (noise / 2.0).sqrt() as f32, numbers, out);
+            add_noise(gain as f32, deviation as f32, numbers, out);
         }
         Ok(Labels { reception: *reception, echoes: echoes.len(), amplitudes })
+    }
+
+    /// Signals of the receivers of one event, `[receivers, samples]`, on this thread; `random` is the event's address.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate).
+    pub fn generate_each(&self, random: Random, receptions: &[Reception], out: &mut [Complex32]) -> Result<Vec<Labels>> {
+        if out.len() != receptions.len() * self.samples {
+            return Err(Error::tensor("iq", format!("[{}, {}]", receptions.len(), self.samples), format!("{} samples", out.len())));
+        }
+        let signals = receptions.iter().zip(out.chunks_exact_mut(self.samples.max(1))).enumerate();
+        signals.map(|(i, (reception, out))| self.generate(random.at(i as u64), reception, out)).collect()
     }
 
     /// Signals of events and receivers, `[events, receivers, samples]`, on all threads; the same on any number of them. `random` is the root, of which
@@ -115,11 +140,7 @@ impl Compatible {
         receptions: &[Vec<Reception>],
         out: &mut [Complex32],
     ) -> Result<Vec<Vec<Labels>>> {
-        let receivers = receptions.first().map_or(0, Vec::len);
-        if let Some(event) = receptions.iter().position(|event| event.len() != receivers) {
-            let found = receptions[event].len();
-            return Err(Error::Input(format!("event {event}: expected {receivers} receivers as in the first one, found {found}")));
-        }
+        let receivers = receivers(receptions)?;
         let expected = receptions.len() * receivers * self.samples;
         if out.len() != expected {
             let shape = format!("[{}, {receivers}, {}]", receptions.len(), self.samples);
@@ -140,6 +161,43 @@ impl Compatible {
         Ok(receptions.iter().map(|event| signals.by_ref().take(event.len()).collect()).collect())
     }
 
+    /// Signals as a tensor `[events, receivers, samples, 2]` on a device, and what is true of them. Those of a GPU are those of the CPU but for rounding.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate), or if the device has no memory for them.
+    pub fn generate_on(
+        &self,
+        random: Random,
+        first: u64,
+        receptions: &[Vec<Reception>],
+        device: &Device,
+    ) -> Result<(Tensor, Vec<Vec<Labels>>)> {
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            return super::cuda::generate(self, random, first, receptions, device);
+        }
+        let receivers = receivers(receptions)?;
+        let mut iq = vec![Complex32::default(); receptions.len() * receivers * self.samples];
+        let labels = self.generate_all(random, first, receptions, &mut iq)?;
+        let values: Vec<f32> = iq.into_iter().flat_map(|x| [x.re, x.im]).collect();
+        Ok((Tensor::from_vec(values, (receptions.len(), receivers, self.samples, 2), device)?, labels))
+    }
+
+    /// What is drawn once for the signal at an address.
+    pub(super) fn drawn(&self, random: Random, reception: &Reception) -> Drawn {
+        let (hold, amplitudes) = self.amplitudes(random.stream("fading"));
+        let watts = 1e-3 * 10f64.powf(reception.power_dbm / 10.0);
+        let noise = watts / 10f64.powf(reception.snr_db / 10.0);
+        Drawn {
+            echoes: self.echoes(random.stream("multipath")),
+            hold,
+            amplitudes,
+            carrier: Oscillator::new(reception.frequency_offset_hz / self.sample_rate),
+            watts,
+            deviation: (noise / 2.0).sqrt(),
+        }
+    }
+
     fn echoes(&self, random: Random) -> Vec<Echo> {
         if !self.multipath {
             return Vec::new();
@@ -151,10 +209,10 @@ impl Compatible {
             let (sin, cos) = (std::f64::consts::TAU * between(2, 0.0, 1.0)).sin_cos();
             Echo { samples: samples.min(self.samples / 4).max(1), gain: Complex32::new((gain * cos) as f32, (gain * sin) as f32) }
         };
-        (0..2 + u64::from(random.below(0, 2))).map(echo).collect()
+        let count = MOST_ECHOES as u64 - 1 + u64::from(random.below(0, 2));
+        (0..count).map(echo).collect()
     }
 
-    /// How long an amplitude is held, and those that there are; the last one is held to the end.
     fn amplitudes(&self, random: Random) -> (usize, Vec<f32>) {
         if !self.fading {
             return (self.samples, vec![1.0]);
@@ -173,6 +231,18 @@ impl Compatible {
         random.fill_normal(begin as u64, &mut theta[skip..]);
         let there = skip + (self.samples - begin).min(theta.len() - skip);
         theta[there..].fill(0.0);
+    }
+}
+
+/// Receivers of every event.
+pub(super) fn receivers(receptions: &[Vec<Reception>]) -> Result<usize> {
+    let receivers = receptions.first().map_or(0, Vec::len);
+    match receptions.iter().position(|event| event.len() != receivers) {
+        None => Ok(receivers),
+        Some(event) => {
+            let found = receptions[event].len();
+            Err(Error::Input(format!("event {event}: expected {receivers} receivers as in the first one, found {found}")))
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is sent.
 
 use crate::random::Random;
-use crate::rf::{Complex32, Complex64};
+use crate::rf::{Complex32, Complex64, narrow, within};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::f64::consts::TAU;
@@ -118,35 +118,27 @@ impl Content {
     /// # Errors
     /// That names the field.
     pub fn validate(&self, rate: f64) -> Result<()> {
-        let within = |field: &str, value: f64, least: f64, most: f64| {
-            if (least..=most).contains(&value) {
-                Ok(())
-            } else {
-                Err(Error::config(field, format!("expected from {least} to {most}, found {value}")))
-            }
-        };
         let sound = |sound: &Sound| match sound {
-            Sound::Voice => within("sample_rate", rate, 8000.0, 1e9),
+            Sound::Voice => within("sample_rate", rate, 8000.0..=1e9),
             Sound::Tones { hz } if hz.is_empty() => Err(Error::config("content.sound.hz", "expected at least one tone")),
-            Sound::Tones { hz } => hz.iter().try_for_each(|hz| within("content.sound.hz", *hz, 0.0, rate / 2.0)),
+            Sound::Tones { hz } => hz.iter().try_for_each(|hz| within("content.sound.hz", *hz, 0.0..=rate / 2.0)),
         };
         match self {
             Self::Carrier => Ok(()),
             Self::Fm { sound: of, deviation_hz } => {
-                within("content.deviation_hz", *deviation_hz, 0.0, rate / 2.0)?;
+                within("content.deviation_hz", *deviation_hz, 0.0..=rate / 2.0)?;
                 sound(of)
             }
             Self::Am { sound: of, depth } => {
-                within("content.depth", *depth, 0.0, 1.0)?;
+                within("content.depth", *depth, 0.0..=1.0)?;
                 sound(of)
             }
-            Self::Digital(digital) => within("content.samples_per_symbol", digital.samples_per_symbol as f64, 2.0, 1024.0),
+            Self::Digital(digital) => within("content.samples_per_symbol", digital.samples_per_symbol as f64, 2.0..=1024.0),
         }
     }
 
     /// So many samples of it, with a mean power of about 1.
     pub fn generate(&self, random: Random, rate: f64, samples: usize) -> Vec<Complex32> {
-        let narrow = |x: Complex64| Complex32::new(x.re as f32, x.im as f32);
         match self {
             Self::Carrier => vec![Complex32::new(1.0, 0.0); samples],
             Self::Fm { sound, deviation_hz } => {
@@ -178,7 +170,9 @@ impl Sound {
                 (0..samples).map(at).collect()
             }
             Self::Voice => {
-                let mut numbers = vec![0.0; samples];
+                // Filters begin empty: what they give before their longest memory, that of 300 Hz, is full is left out.
+                let lead = (rate / 300.0).ceil() as usize;
+                let mut numbers = vec![0.0; lead + samples];
                 random.stream("noise").fill_normal(0, &mut numbers);
                 // Two poles below 3 kHz, one above 300 Hz: the pre-emphasis is that of a sound sampled at 8 kHz, whatever the rate.
                 let keep = |hz: f64| (-TAU * hz / rate).exp();
@@ -192,7 +186,7 @@ impl Sound {
                     let syllable = 0.5 - 0.5 * (TAU * (4.0 * n as f64 / rate + beat)).cos();
                     (second - 0.95 * slow) * syllable
                 };
-                let raw: Vec<f64> = numbers.into_iter().enumerate().map(sound).collect();
+                let raw: Vec<f64> = numbers.into_iter().enumerate().map(sound).skip(lead).collect();
                 // A voice is rarely louder than three times its mean.
                 let square = raw.iter().map(|x| x * x).sum::<f64>() / samples.max(1) as f64;
                 let scale = if square > 0.0 { 1.0 / (3.0 * square.sqrt()) } else { 0.0 };
@@ -208,7 +202,6 @@ impl Digital {
         let start = random.stream("start").below(0, each as u32) as usize;
         let symbols = random.stream("symbols");
         let count = (samples + start).div_ceil(each) + 2 * REACH + 1;
-        let narrow = |x: Complex64| Complex32::new(x.re as f32, x.im as f32);
         if points.is_empty() {
             return frequency_shifts(self.modulation, each, (start, samples), |i| f64::from(2 * symbols.below(i as u64, 2)) - 1.0)
                 .into_iter()
@@ -276,10 +269,7 @@ pub fn root_raised_cosine(t: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::rf::spectrum::{Sides, Welch, welch};
-
-    fn power(signal: &[Complex32]) -> f64 {
-        signal.iter().map(|x| f64::from(x.norm_sqr())).sum::<f64>() / signal.len() as f64
-    }
+    use crate::rf::{power, wide};
 
     #[test]
     fn symbols_have_a_mean_power_of_one_and_no_mean() {
@@ -319,11 +309,12 @@ mod tests {
     fn a_voice_fills_its_channel() {
         let signal = Content::default().generate(Random::new(2), 200e3, 200_000);
         assert!((power(&signal) - 1.0).abs() < 1e-5);
-        let wide: Vec<Complex64> = signal.iter().map(|x| Complex64::new(f64::from(x.re), f64::from(x.im))).collect();
+        let signal: Vec<Complex64> = signal.into_iter().map(wide).collect();
         let density =
-            welch(&wide, 200e3, &Welch { segment: 4096, overlap: 2048, sides: Sides::Two, less_mean: false, ..Welch::default() }).unwrap();
-        let within = |edge: f64| density.ascending().filter(|(f, _)| f.abs() <= edge).map(|(_, p)| p).sum::<f64>() * density.step;
-        assert!(within(8e3) > 0.98 && within(500.0) < 0.9, "{} {}", within(8e3), within(500.0));
+            welch(&signal, 200e3, &Welch { segment: 4096, overlap: 2048, sides: Sides::Two, less_mean: false, ..Welch::default() })
+                .unwrap();
+        let share = |edge: f64| density.ascending().filter(|(f, _)| f.abs() <= edge).map(|(_, p)| p).sum::<f64>() * density.step;
+        assert!(share(8e3) > 0.98 && share(500.0) < 0.9, "{} {}", share(8e3), share(500.0));
     }
 
     #[test]

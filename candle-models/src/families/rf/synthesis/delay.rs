@@ -2,6 +2,7 @@
 
 use rustfft::num_complex::Complex32;
 use std::f64::consts::PI;
+use std::sync::LazyLock;
 
 /// Samples around a place that count.
 const TAPS: usize = 16;
@@ -46,7 +47,15 @@ fn bessel(x: f64) -> f64 {
     sum
 }
 
+/// The one that everybody uses.
+static SHARED: LazyLock<Interpolator> = LazyLock::new(Interpolator::default);
+
 impl Interpolator {
+    /// One whose table is made once in a process.
+    pub fn shared() -> &'static Self {
+        &SHARED
+    }
+
     /// Samples that must lie before and behind a place.
     pub const REACH: usize = TAPS / 2;
 
@@ -71,6 +80,7 @@ impl Interpolator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rf::{narrow, wide};
     use rustfft::num_complex::Complex64;
     use std::f64::consts::TAU;
 
@@ -80,11 +90,11 @@ mod tests {
         let interpolator = Interpolator::default();
         for turns in [0.0, 0.03, -0.2, 0.3] {
             let tone = |place: f64| Complex64::cis(TAU * turns * place);
-            let signal: Vec<Complex32> = (0..200).map(|n| tone(f64::from(n))).map(|x| Complex32::new(x.re as f32, x.im as f32)).collect();
+            let signal: Vec<Complex32> = (0..200).map(|n| tone(f64::from(n))).map(narrow).collect();
             for i in 0..500 {
                 let place = 50.0 + 0.173 * f64::from(i);
                 let (found, expected) = (interpolator.at(&signal, place), tone(place));
-                let apart = Complex64::new(f64::from(found.re), f64::from(found.im)) - expected;
+                let apart = wide(found) - expected;
                 assert!(apart.norm() < 3e-4, "{turns} at {place}: {}", apart.norm());
             }
             assert!((interpolator.at(&signal, 100.0) - signal[100]).norm() < 1e-5);

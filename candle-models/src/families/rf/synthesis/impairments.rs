@@ -1,6 +1,6 @@
 //! What amplifiers, mixers and converters do to a signal.
 
-use crate::rf::{Complex32, Complex64};
+use crate::rf::Complex64;
 use serde::{Deserialize, Serialize};
 
 /// An amplifier without memory.
@@ -72,9 +72,14 @@ pub struct Converter {
 }
 
 impl Converter {
-    /// Of so many bits.
+    /// Of so many bits, from the negative to the positive full scale.
     pub fn new(bits: u32, full_scale: f64) -> Self {
         Self { full_scale, step: 2f64.powi(1 - bits as i32) * full_scale }
+    }
+
+    /// Whether a part of a sample is beyond the full scale.
+    pub fn clips(&self, x: f64) -> bool {
+        x.abs() > self.full_scale
     }
 
     /// The number that stands for a part of a sample.
@@ -82,12 +87,6 @@ impl Converter {
         let most = self.full_scale - self.step / 2.0;
         ((x / self.step).floor() * self.step + self.step / 2.0).clamp(-most, most)
     }
-}
-
-/// The mean power.
-pub fn power(signal: &[Complex32]) -> f64 {
-    let square = |x: &Complex32| f64::from(x.re).powi(2) + f64::from(x.im).powi(2);
-    signal.iter().map(square).sum::<f64>() / signal.len().max(1) as f64
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@
 
 mod compatible;
 pub mod content;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod delay;
 mod fading;
 pub mod impairments;
@@ -35,8 +37,9 @@ pub use delay::Interpolator;
 pub use fading::{Gain, Rayleigh};
 pub use physical::{Fading, Physical, Truth};
 
+use super::within;
+use crate::Result;
 use crate::random::Random;
-use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// The ends of a range that is drawn from evenly.
@@ -44,7 +47,8 @@ use serde::{Deserialize, Serialize};
 pub struct Range(pub f64, pub f64);
 
 impl Range {
-    fn draw(self, random: Random, index: u64) -> f64 {
+    /// The number at an address.
+    pub fn draw(self, random: Random, index: u64) -> f64 {
         self.0 + (self.1 - self.0) * f64::from(random.uniform(index))
     }
 }
@@ -63,15 +67,9 @@ pub struct Reception {
 
 impl Reception {
     fn validate(&self, sample_rate: f64) -> Result<()> {
-        let within = |field: &str, value: f64, least: f64, most: f64| {
-            if (least..=most).contains(&value) {
-                return Ok(());
-            }
-            Err(Error::config(field, format!("expected from {least} to {most}, found {value}")))
-        };
-        within("frequency_offset_hz", self.frequency_offset_hz, -sample_rate / 2.0, sample_rate / 2.0)?;
-        within("power_dbm", self.power_dbm, -200.0, 100.0)?;
-        within("snr_db", self.snr_db, -100.0, 200.0)
+        within("frequency_offset_hz", self.frequency_offset_hz, -sample_rate / 2.0..=sample_rate / 2.0)?;
+        within("power_dbm", self.power_dbm, -200.0..=100.0)?;
+        within("snr_db", self.snr_db, -100.0..=200.0)
     }
 }
 

@@ -2,15 +2,16 @@
 //!
 //! What is sent is the same for all receivers of an event: content, amplifier, the emitter's frequency, its drift and its phase noise. Then each receiver has
 //! paths with delays of fractions of a sample and gains that fade, a clock and an oscillator of its own, noise, a mixer whose branches differ, and a
-//! converter. Times are those of the first receiver's clock; where `delays` are given, they are in the signal, and can be measured there.
+//! converter. Delays are those from the emitter to each receiver: they are in the signal, and can be measured there.
 
 use super::content::Content;
 use super::delay::Interpolator;
 use super::fading::{Gain, Rayleigh};
-use super::impairments::{Amplifier, Converter, Imbalance, power};
+use super::impairments::{Amplifier, Converter, Imbalance};
 use super::turns::Oscillator;
 use super::{Range, Reception};
 use crate::random::Random;
+use crate::rf::{narrow, power, wide, within};
 use crate::{Error, Result};
 use rustfft::num_complex::{Complex32, Complex64};
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,8 @@ pub struct Physical {
     pub samples: usize,
     /// What is sent.
     pub content: Content,
+    /// The longest delay of a direct path, microseconds: so much is sent before the first and behind the last sample that is heard.
+    pub longest_us: f64,
     /// The emitter's amplifier, if it is not linear.
     pub amplifier: Option<Amplifier>,
     /// By how much the emitter's frequency changes, Hz a second.
@@ -80,6 +83,7 @@ impl Default for Physical {
             sample_rate: 200e3,
             samples: 200_000,
             content: Content::default(),
+            longest_us: 1000.0,
             amplifier: Some(Amplifier::Rapp { smoothness: 2.0, back_off_db: 6.0 }),
             drift_hz_per_s: Range(-5.0, 5.0),
             line_hz: Range(0.1, 1.0),
@@ -97,7 +101,7 @@ impl Default for Physical {
     }
 }
 
-/// What is true of a signal beside its reception.
+/// What is true of a signal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Truth {
     /// What was asked for.
@@ -118,24 +122,40 @@ pub struct Truth {
 
 /// Samples from one gain that is computed to the next; between them they are mixed.
 const GAIN_EVERY: usize = 16;
-/// The longest delay, s: 300 km.
-const LONGEST: f64 = 1e-3;
+/// The longest delay that there can be, microseconds: 3000 km.
+const LONGEST_US: f64 = 1e4;
 
 impl Physical {
+    /// Content, delays, frequencies and noise alone: nothing is distorted and nothing fades.
+    pub fn ideal() -> Self {
+        let none = Range(0.0, 0.0);
+        Self {
+            amplifier: None,
+            drift_hz_per_s: none,
+            line_hz: none,
+            echoes: 0,
+            fading: Fading::None,
+            clock_ppm: none,
+            imbalance_db: none,
+            imbalance_degrees: none,
+            constant: none,
+            bits: None,
+            ..Self::default()
+        }
+    }
+
+    /// The same with another content.
+    pub fn with(&self, content: Content) -> Self {
+        Self { content, ..self.clone() }
+    }
+
     /// Refuses what makes no sense.
     ///
     /// # Errors
     /// A [`Error::Config`] that names the field.
     pub fn validate(&self) -> Result<()> {
-        let within = |field: &str, value: f64, least: f64, most: f64| {
-            if (least..=most).contains(&value) {
-                Ok(())
-            } else {
-                Err(Error::config(field, format!("expected from {least} to {most}, found {value}")))
-            }
-        };
-        within("sample_rate", self.sample_rate, 1000.0, 1e9)?;
-        within("samples", self.samples as f64, 1.0, f64::from(1 << 30))?;
+        within("sample_rate", self.sample_rate, 1000.0..=1e9)?;
+        within("samples", self.samples as f64, 1.0..=f64::from(1 << 30))?;
         let doppler = self.sample_rate / 10.0;
         let fading = match self.fading {
             Fading::None => [None, None],
@@ -145,7 +165,7 @@ impl Physical {
         let ranges = [
             ("drift_hz_per_s", Some(self.drift_hz_per_s), -1e6, 1e6),
             ("line_hz", Some(self.line_hz), 0.0, self.sample_rate / 10.0),
-            ("echo_us", Some(self.echo_us), 0.0, 1e6 * LONGEST),
+            ("echo_us", Some(self.echo_us), 0.0, LONGEST_US),
             ("echo_db", Some(self.echo_db), 0.0, 200.0),
             ("fading.doppler_hz", fading[0], 0.0, doppler),
             ("fading.ratio_db", fading[1], -100.0, 100.0),
@@ -156,19 +176,20 @@ impl Physical {
         ];
         for (field, range, least, most) in ranges {
             if let Some(Range(low, high)) = range {
-                within(field, low, least, most)?;
-                within(field, high, low, most)?;
+                within(field, low, least..=most)?;
+                within(field, high, low..=most)?;
             }
         }
-        within("echoes", self.echoes as f64, 0.0, 64.0)?;
-        within("headroom_db", self.headroom_db, -20.0, 60.0)?;
+        within("longest_us", self.longest_us, 0.0..=LONGEST_US)?;
+        within("echoes", self.echoes as f64, 0.0..=64.0)?;
+        within("headroom_db", self.headroom_db, -20.0..=60.0)?;
         if let Some(bits) = self.bits {
-            within("bits", f64::from(bits), 2.0, 24.0)?;
+            within("bits", f64::from(bits), 2.0..=24.0)?;
         }
         if let Some(amplifier) = &self.amplifier {
-            within("amplifier.back_off_db", amplifier.back_off_db(), -20.0, 60.0)?;
+            within("amplifier.back_off_db", amplifier.back_off_db(), -20.0..=60.0)?;
             if let Amplifier::Rapp { smoothness, .. } = amplifier {
-                within("amplifier.smoothness", *smoothness, 0.5, 20.0)?;
+                within("amplifier.smoothness", *smoothness, 0.5..=20.0)?;
             }
         }
         self.content.validate(self.sample_rate)
@@ -176,16 +197,15 @@ impl Physical {
 
     /// Samples of what is sent before the first and behind the last one that a receiver hears of a path without delay.
     fn margin(&self) -> usize {
-        let drift = (self.samples as f64 * 1e-3).ceil();
-        (2.0 * LONGEST * self.sample_rate).ceil() as usize
-            + Interpolator::REACH
-            + if self.clock_ppm == Range(0.0, 0.0) { 0 } else { drift as usize }
+        let echo = if self.echoes > 0 { self.echo_us.1 } else { 0.0 };
+        let clock = self.samples as f64 * 1e-6 * self.clock_ppm.0.abs().max(self.clock_ppm.1.abs());
+        (1e-6 * (self.longest_us + echo) * self.sample_rate + clock).ceil() as usize + Interpolator::REACH
     }
 
-    /// What an event's emitter sends, with a mean power of 1. `random` is the event's address.
-    fn sent(&self, random: Random, frequency: f64) -> (Vec<Complex32>, f64) {
-        let n = self.samples + 2 * self.margin();
-        let mut signal = self.content.generate(random.stream("content"), self.sample_rate, n);
+    /// What an event's emitter sends. `random` is the event's address.
+    fn send(&self, random: Random, frequency: f64) -> Sent {
+        let margin = self.margin();
+        let mut signal = self.content.generate(random.stream("content"), self.sample_rate, self.samples + 2 * margin);
         let scale = (1.0 / power(&signal)).sqrt();
         if let Some(amplifier) = &self.amplifier {
             let drive = scale * 10f64.powf(-amplifier.back_off_db() / 20.0);
@@ -195,14 +215,14 @@ impl Physical {
         }
         let scale = (1.0 / power(&signal)).sqrt();
         let drift = self.drift_hz_per_s.draw(random.stream("drift"), 0);
-        let mut line = Line::new(random.stream("line"), self.line_hz.draw(random.stream("line width"), 0), self.sample_rate);
+        let mut line = Line::new(random.stream("line"), self.line_hz.draw(random.stream("line width"), 0), self.sample_rate, signal.len());
         let oscillator = Oscillator::new(frequency / self.sample_rate);
         for (i, x) in signal.iter_mut().enumerate() {
-            let t = (i as f64 - self.margin() as f64) / self.sample_rate;
+            let t = (i as f64 - margin as f64) / self.sample_rate;
             let phase = turns(oscillator.phase(i as u64)) + 0.5 * drift * t * t + line.next();
             *x = narrow(wide(*x) * scale * Complex64::cis(TAU * phase));
         }
-        (signal, drift)
+        Sent { signal, margin, frequency, drift }
     }
 
     /// Signals of all receivers of an event, `[receivers, samples]`. `random` is the event's address; `delays` are those of the direct paths, s. The emitter's
@@ -216,34 +236,19 @@ impl Physical {
         if delays.len() != receptions.len() {
             return Err(Error::tensor("delays", format!("[{}]", receptions.len()), format!("[{}]", delays.len())));
         }
-        if let Some(delay) = delays.iter().find(|delay| !(0.0..=LONGEST).contains(*delay)) {
-            return Err(Error::config("delays", format!("expected from 0 to {LONGEST} s, found {delay}")));
-        }
+        delays.iter().try_for_each(|delay| within("delays", *delay, 0.0..=1e-6 * self.longest_us))?;
         if out.len() != receptions.len() * self.samples {
             return Err(Error::tensor("iq", format!("[{}, {}]", receptions.len(), self.samples), format!("{} samples", out.len())));
         }
         let Some(first) = receptions.first() else { return Ok(Vec::new()) };
-        let (sent, drift) = self.sent(random, first.frequency_offset_hz);
-        let interpolator = Interpolator::default();
+        let sent = self.send(random, first.frequency_offset_hz);
         let receivers = out.chunks_exact_mut(self.samples).zip(receptions).zip(delays).enumerate();
-        let receive = |(i, ((out, reception), delay)): (usize, ((&mut [Complex32], &Reception), &f64))| {
-            let own = reception.frequency_offset_hz - first.frequency_offset_hz;
-            let (clock_ppm, image_rejection_db, echoes, clipped) =
-                self.receive(random.at(i as u64), (&sent, &interpolator), reception, (*delay, own), out);
-            Truth { reception: *reception, delay: *delay, drift_hz_per_s: drift, clock_ppm, image_rejection_db, echoes, clipped }
-        };
-        Ok(receivers.map(receive).collect())
+        Ok(receivers.map(|(i, ((out, reception), delay))| self.receive(random.at(i as u64), &sent, reception, *delay, out)).collect())
     }
 
-    fn receive(
-        &self,
-        random: Random,
-        (sent, interpolator): (&[Complex32], &Interpolator),
-        reception: &Reception,
-        (delay, own): (f64, f64),
-        out: &mut [Complex32],
-    ) -> (f64, f64, Vec<[f64; 2]>, u64) {
-        let (rate, clock_ppm) = (self.sample_rate, self.clock_ppm.draw(random.stream("clock"), 0));
+    /// What one receiver has of it. `random` is the address of the event and the receiver.
+    fn receive(&self, random: Random, sent: &Sent, reception: &Reception, delay: f64, out: &mut [Complex32]) -> Truth {
+        let clock_ppm = self.clock_ppm.draw(random.stream("clock"), 0);
         let echo = |i: usize| {
             let draws = random.stream("echo").at(i as u64);
             [1e-6 * self.echo_us.draw(draws, 0), self.echo_db.draw(draws, 1)]
@@ -252,17 +257,16 @@ impl Physical {
         out.fill(Complex32::default());
         for (path, [later, below]) in std::iter::once([0.0, 0.0]).chain(echoes.iter().copied()).enumerate() {
             let gain = self.gain(random.stream("fading").at(path as u64), path > 0);
-            let (begin, amplitude) = (self.margin() as f64 - (delay + later) * rate, 10f64.powf(-below / 20.0));
-            for (block, part) in out.chunks_mut(GAIN_EVERY).enumerate() {
-                let at = block * GAIN_EVERY;
-                let ends = [at, at + GAIN_EVERY].map(|n| gain.at(n as f64) * amplitude);
-                for (j, x) in part.iter_mut().enumerate() {
-                    let share = j as f64 / GAIN_EVERY as f64;
-                    let place = begin + (at + j) as f64 * (1.0 + 1e-6 * clock_ppm);
-                    *x += narrow(ends[0] + (ends[1] - ends[0]) * share) * interpolator.at(sent, place);
-                }
-            }
+            let begin = sent.margin as f64 - (delay + later) * self.sample_rate;
+            add_path(sent, [begin, 1.0 + 1e-6 * clock_ppm], &gain, 10f64.powf(-below / 20.0), out);
         }
+        let (image_rejection_db, clipped) = self.front_end(random, reception, reception.frequency_offset_hz - sent.frequency, out);
+        Truth { reception: *reception, delay, drift_hz_per_s: sent.drift, clock_ppm, image_rejection_db, echoes, clipped }
+    }
+
+    /// What a receiver's oscillator, of that frequency, its noise, mixer and converter make of what arrives; the signal gets its power. Returns how well images
+    /// are rejected, dB, and how many numbers the converter could not hold.
+    fn front_end(&self, random: Random, reception: &Reception, frequency: f64, out: &mut [Complex32]) -> (f64, u64) {
         let watts = 1e-3 * 10f64.powf(reception.power_dbm / 10.0);
         let mean = power(out);
         let scale = if mean > 0.0 { (watts / mean).sqrt() } else { 0.0 };
@@ -270,26 +274,24 @@ impl Physical {
         let deviation = (noise / 2.0).sqrt();
         let mut numbers = vec![0.0; 2 * out.len()];
         random.stream("noise").fill_normal(0, &mut numbers);
-        let mut line = Line::new(random.stream("line"), self.line_hz.draw(random.stream("line width"), 0), rate);
-        let oscillator = Oscillator::new(own / rate);
+        let mut line = Line::new(random.stream("line"), self.line_hz.draw(random.stream("line width"), 0), self.sample_rate, out.len());
+        let oscillator = Oscillator::new(frequency / self.sample_rate);
         let mixer = random.stream("mixer");
         let imbalance = Imbalance::new(self.imbalance_db.draw(mixer, 0), self.imbalance_degrees.draw(mixer, 1));
         let level = (watts + noise).sqrt();
         let constant = Complex64::new(self.constant.draw(mixer, 2), self.constant.draw(mixer, 3)) * level;
         let converter = self.bits.map(|bits| Converter::new(bits, level * 10f64.powf(self.headroom_db / 20.0)));
-        let full = level * 10f64.powf(self.headroom_db / 20.0);
         let mut clipped = 0;
         for (i, (x, noise)) in out.iter_mut().zip(numbers.chunks_exact(2)).enumerate() {
             let phase = turns(oscillator.phase(i as u64)) + line.next();
             let noise = Complex64::new(f64::from(noise[0]), f64::from(noise[1])) * deviation;
             let mixed = imbalance.apply(wide(*x) * scale * Complex64::cis(TAU * phase) + noise) + constant;
-            let converted = converter.as_ref().map_or(mixed, |converter| {
-                clipped += u64::from(mixed.re.abs() > full) + u64::from(mixed.im.abs() > full);
+            *x = narrow(converter.as_ref().map_or(mixed, |converter| {
+                clipped += [mixed.re, mixed.im].into_iter().filter(|part| converter.clips(*part)).count() as u64;
                 Complex64::new(converter.convert(mixed.re), converter.convert(mixed.im))
-            });
-            *x = narrow(converted);
+            }));
         }
-        (clock_ppm, imbalance.image_rejection_db(), echoes, clipped)
+        (imbalance.image_rejection_db(), clipped)
     }
 
     /// The gain of a path: an echo has nothing that is seen, and where nothing fades a phase of its own.
@@ -307,6 +309,32 @@ impl Physical {
     }
 }
 
+/// What an emitter sends.
+struct Sent {
+    /// With a mean power of 1.
+    signal: Vec<Complex32>,
+    /// The number of the sample that is sent at time 0.
+    margin: usize,
+    /// Hz from the centre.
+    frequency: f64,
+    /// Hz a second.
+    drift: f64,
+}
+
+/// Adds what arrives on a path: the sample that is heard first is that at `begin` of what is sent, and each next one is `step` samples on.
+fn add_path(sent: &Sent, [begin, step]: [f64; 2], gain: &Gain, amplitude: f64, out: &mut [Complex32]) {
+    let interpolator = Interpolator::shared();
+    for (block, part) in out.chunks_mut(GAIN_EVERY).enumerate() {
+        let at = block * GAIN_EVERY;
+        let ends = [at, at + GAIN_EVERY].map(|n| gain.at(n as f64) * amplitude);
+        for (j, x) in part.iter_mut().enumerate() {
+            let share = j as f64 / GAIN_EVERY as f64;
+            let place = begin + (at + j) as f64 * step;
+            *x += narrow(ends[0] + (ends[1] - ends[0]) * share) * interpolator.at(&sent.signal, place);
+        }
+    }
+}
+
 /// The phase of an oscillator whose line has a width: a walk whose steps have the variance 2 pi width / rate, radians squared.
 struct Line {
     random: Random,
@@ -317,12 +345,16 @@ struct Line {
 }
 
 impl Line {
-    fn new(random: Random, width: f64, rate: f64) -> Self {
-        Self { random, deviation: (TAU * width / rate).sqrt() / TAU, block: vec![0.0; 1024], index: 0, phase: 0.0 }
+    /// Of so many samples at most.
+    fn new(random: Random, width: f64, rate: f64, samples: usize) -> Self {
+        Self { random, deviation: (TAU * width / rate).sqrt() / TAU, block: vec![0.0; samples.min(1024)], index: 0, phase: 0.0 }
     }
 
     /// The next phase, in turns.
     fn next(&mut self) -> f64 {
+        if self.deviation == 0.0 {
+            return 0.0;
+        }
         let place = self.index % self.block.len();
         if place == 0 {
             self.random.fill_normal(self.index as u64, &mut self.block);
@@ -335,12 +367,4 @@ impl Line {
 
 fn turns(phase: u64) -> f64 {
     phase as f64 / 18_446_744_073_709_551_616.0
-}
-
-fn wide(x: Complex32) -> Complex64 {
-    Complex64::new(f64::from(x.re), f64::from(x.im))
-}
-
-fn narrow(x: Complex64) -> Complex32 {
-    Complex32::new(x.re as f32, x.im as f32)
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::random::Random;
+use crate::rf::{power, wide};
 use rustfft::num_complex::{Complex32, Complex64};
 use std::f64::consts::TAU;
 
@@ -11,14 +12,6 @@ fn generate(generator: &Compatible, reception: &Reception, random: Random) -> (V
     let mut out = vec![Complex32::default(); generator.samples];
     let labels = generator.generate(random, reception, &mut out).unwrap();
     (out, labels)
-}
-
-fn wide(x: Complex32) -> Complex64 {
-    Complex64::new(f64::from(x.re), f64::from(x.im))
-}
-
-fn power(signal: &[Complex32]) -> f64 {
-    signal.iter().map(|x| wide(*x).norm_sqr()).sum::<f64>() / signal.len() as f64
 }
 
 /// The generator by its definition, step by step in f64 from the same numbers.
@@ -123,24 +116,9 @@ fn what_makes_no_sense_is_named() {
     refused(generator, RECEPTION, 99, "iq: expected [100], found [99]");
 }
 
-/// Nothing but what is asked for.
+/// A carrier alone.
 fn plain() -> Physical {
-    let none = Range(0.0, 0.0);
-    Physical {
-        samples: 40_000,
-        content: Content::Carrier,
-        amplifier: None,
-        drift_hz_per_s: none,
-        line_hz: none,
-        echoes: 0,
-        fading: Fading::None,
-        clock_ppm: none,
-        imbalance_db: none,
-        imbalance_degrees: none,
-        constant: none,
-        bits: None,
-        ..Physical::default()
-    }
+    Physical { samples: 40_000, content: Content::Carrier, ..Physical::ideal() }
 }
 
 fn physical(config: &Physical, receptions: &[Reception], delays: &[f64]) -> (Vec<Vec<Complex32>>, Vec<Truth>) {
@@ -255,6 +233,7 @@ fn absurd_scenarios_are_named() {
     refused(Physical { line_hz: Range(2.0, 1.0), ..plain() }, "line_hz");
     refused(Physical { echo_us: Range(0.0, 1e9), ..plain() }, "echo_us");
     refused(Physical { fading: Fading::Rayleigh { doppler_hz: Range(-1.0, 1.0) }, ..plain() }, "fading.doppler_hz");
+    refused(Physical { longest_us: -1.0, ..plain() }, "longest_us");
     refused(Physical { bits: Some(1), ..plain() }, "bits");
     refused(
         Physical { amplifier: Some(impairments::Amplifier::Rapp { smoothness: 0.0, back_off_db: 3.0 }), ..plain() },
@@ -262,7 +241,7 @@ fn absurd_scenarios_are_named() {
     );
     let mut out = vec![Complex32::default(); 40_000];
     let error = plain().generate(Random::new(1), &[LOUD], &[1.0], &mut out).unwrap_err().to_string();
-    assert!(error.contains("delays: expected from 0 to 0.001 s, found 1"), "{error}");
+    assert!(error.contains("delays: expected from 0 to 0.001, found 1"), "{error}");
     // A scenario is TOML's and JSON's.
     let text = serde_json::to_string(&Physical::default()).unwrap();
     assert_eq!(serde_json::from_str::<Physical>(&text).unwrap(), Physical::default());

@@ -2,48 +2,17 @@
 
 use super::measure::Row;
 use super::{MEASUREMENTS_SNR_DB, Model, SNRS_DB};
+use crate::report::figure::{Area, Axes, FONT, GREY, Line, WIDTHS, chart, colour, failed, legend};
+use candle_models::Result;
 use candle_models::beam::complex::inner;
 use candle_models::beam::metrics::SATISFIED_DB;
-use candle_models::{Error, Result};
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::ops::Range;
 
-const GREY: RGBColor = RGBColor(128, 128, 128);
-/// Colours that people who see fewer of them tell apart (Okabe and Ito); then again from the first.
-const COLOURS: [RGBColor; 8] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(230, 159, 0),
-    RGBColor(0, 0, 0),
-    RGBColor(148, 103, 59),
-];
-const FONT: (&str, i32) = ("sans-serif", 14);
-/// Width of a plot and of the legend beside it.
-const WIDTHS: (u32, u32) = (640, 340);
-const HEIGHT: u32 = 460;
 /// The least gain of a pattern that is shown, in dB.
 const PATTERN_FLOOR_DB: f64 = -30.0;
 /// Points of all patterns together: they keep a file well below 200 KB.
 const PATTERN_POINTS: usize = 16_000;
-
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-/// A line of a chart.
-struct Line {
-    name: String,
-    dashed: bool,
-    points: Vec<(f64, f64)>,
-}
-
-/// The axes of a chart.
-struct Axes {
-    across: (Range<f64>, &'static str),
-    up: (Range<f64>, String),
-}
 
 /// Gain against SNR.
 pub(super) fn gain(rows: &[Row]) -> Result<String> {
@@ -84,68 +53,6 @@ fn around(lines: &[Line]) -> Range<f64> {
     let values = || lines.iter().flat_map(|line| &line.points).map(|point| point.1);
     let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(f64::NEG_INFINITY, f64::max));
     low - 1.0..high + 1.0
-}
-
-fn colour(number: usize) -> RGBColor {
-    COLOURS[number % COLOURS.len()]
-}
-
-fn failed(error: impl std::fmt::Display) -> Error {
-    Error::Input(format!("figure: {error}"))
-}
-
-/// Models are solid lines, baselines dashed ones.
-fn chart(axes: &Axes, lines: &[Line]) -> Result<String> {
-    let mut text = String::new();
-    {
-        let area = SVGBackend::with_string(&mut text, (WIDTHS.0 + WIDTHS.1, HEIGHT)).into_drawing_area();
-        area.fill(&WHITE).map_err(failed)?;
-        let (plot, beside) = area.split_horizontally(WIDTHS.0);
-        let mut chart = ChartBuilder::on(&plot)
-            .margin(12)
-            .x_label_area_size(46)
-            .y_label_area_size(60)
-            .build_cartesian_2d(axes.across.0.clone(), axes.up.0.clone())
-            .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(GREY.mix(0.3))
-            .axis_style(GREY)
-            .label_style(FONT)
-            .x_desc(axes.across.1)
-            .y_desc(&axes.up.1)
-            .x_label_formatter(&|x| format!("{x:.0}"))
-            .draw()
-            .map_err(failed)?;
-        for (number, Line { dashed, points, .. }) in lines.iter().enumerate() {
-            let (points, style) = (points.iter().copied(), colour(number).stroke_width(2));
-            if *dashed {
-                chart.draw_series(DashedLineSeries::new(points, 6, 4, style)).map_err(failed)?;
-            } else {
-                chart.draw_series(LineSeries::new(points.clone(), style)).map_err(failed)?;
-                chart.draw_series(points.map(|point| Circle::new(point, 3, colour(number).filled()))).map_err(failed)?;
-            }
-        }
-        legend(&beside, lines.iter().map(|line| (line.name.clone(), line.dashed)))?;
-        area.present().map_err(failed)?;
-    }
-    Ok(text)
-}
-
-/// Names beside samples of their lines.
-fn legend(area: &Area, names: impl Iterator<Item = (String, bool)>) -> Result<()> {
-    for (number, (name, dashed)) in names.enumerate() {
-        let (y, style) = (24 + 22 * number as i32, colour(number).stroke_width(2));
-        let ends = [(8, y), (36, y)];
-        if dashed {
-            area.draw(&plotters::element::DashedPathElement::new(ends, 6, 4, style)).map_err(failed)?;
-        } else {
-            area.draw(&PathElement::new(ends.to_vec(), style)).map_err(failed)?;
-        }
-        area.draw(&Text::new(name, (44, y - 7), FONT)).map_err(failed)?;
-    }
-    Ok(())
 }
 
 /// Patterns of learned codebooks, a half disc for each model: azimuth around it, broadside up, gain in dB from its middle outwards.

@@ -1,0 +1,160 @@
+//! The published generator on an NVIDIA GPU: launches of `compatible.cu`.
+
+use super::compatible::{Drawn, MOST_ECHOES, PHASE, receivers};
+use super::{Compatible, Labels, Reception};
+use crate::cuda::{self, Gpu, Kernel, Source};
+use crate::ops::cuda::philox::Address;
+use crate::random::Random;
+use crate::{Error, Result};
+use candle_core::{DType, Device, Tensor};
+
+static SOURCE: Source = Source { name: "rf_compatible", text: include_str!("compatible.cu") };
+const STAGES: [Kernel; 3] =
+    [Kernel { source: &SOURCE, name: "carrier" }, Kernel { source: &SOURCE, name: "arrive" }, Kernel { source: &SOURCE, name: "finish" }];
+
+/// Samples of a part, which a block makes, and its threads: `PART` and `THREADS` in `compatible.cu`.
+const PART: usize = 1024;
+const THREADS: usize = 256;
+
+/// `Signal` in `compatible.cu`, without padding.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Signal {
+    phase: Address,
+    noise: Address,
+    step: u64,
+    amplitudes: u64,
+    gains: [[f32; 2]; MOST_ECHOES],
+    delays: [u32; MOST_ECHOES],
+    echoes: u32,
+    hold: u32,
+    count: u32,
+    watts: f32,
+    deviation: f32,
+}
+
+/// `Signals` in `compatible.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Signals {
+    signals: u64,
+    clean: u64,
+    out: u64,
+    powers: u64,
+    samples: u64,
+    parts: u32,
+    turn: f32,
+}
+
+/// Signals `[events, receivers, samples, 2]` and what is true of them.
+pub(super) fn generate(
+    generator: &Compatible,
+    random: Random,
+    first: u64,
+    receptions: &[Vec<Reception>],
+    device: &Device,
+) -> Result<(Tensor, Vec<Vec<Labels>>)> {
+    generator.validate()?;
+    let (receivers, samples) = (receivers(receptions)?, generator.samples);
+    let shape = (receptions.len(), receivers, samples, 2);
+    let (mut signals, mut amplitudes, mut labels) = (Vec::new(), Vec::new(), Vec::with_capacity(receptions.len()));
+    for (event, receptions) in receptions.iter().enumerate() {
+        let mut of_event = Vec::with_capacity(receivers);
+        for (receiver, reception) in receptions.iter().enumerate() {
+            reception.validate(generator.sample_rate)?;
+            let random = random.at(first + event as u64).at(receiver as u64);
+            let Drawn { echoes, hold, amplitudes: own, carrier, watts, deviation } = generator.drawn(random, reception);
+            let mut signal = Signal {
+                phase: random.stream("phase").into(),
+                noise: random.stream("noise").into(),
+                step: carrier.step(),
+                // Where they begin; an address once they have one.
+                amplitudes: amplitudes.len() as u64,
+                gains: [[0.0; 2]; MOST_ECHOES],
+                delays: [0; MOST_ECHOES],
+                echoes: echoes.len() as u32,
+                hold: hold as u32,
+                count: own.len() as u32,
+                watts: watts as f32,
+                deviation: deviation as f32,
+            };
+            for (i, echo) in echoes.iter().enumerate() {
+                (signal.gains[i], signal.delays[i]) = ([echo.gain.re, echo.gain.im], echo.samples as u32);
+            }
+            amplitudes.extend_from_slice(&own);
+            signals.push(signal);
+            of_event.push(Labels { reception: *reception, echoes: echoes.len(), amplitudes: own });
+        }
+        labels.push(of_event);
+    }
+    if signals.is_empty() {
+        return Ok((Tensor::zeros(shape, DType::F32, device)?, labels));
+    }
+    let parts = samples.div_ceil(PART);
+    if signals.len() * parts > i32::MAX as usize {
+        return Err(Error::Input(format!("{} signals of {samples} samples are too many for one launch", signals.len())));
+    }
+    let amplitudes = Tensor::new(amplitudes, device)?;
+    let base = cuda::address(&amplitudes)?;
+    signals.iter_mut().for_each(|signal| signal.amplitudes = base + 4 * signal.amplitudes);
+    // SAFETY: `Signal` has no padding: two addresses of 24 bytes, two numbers of 8, and 14 of 4.
+    let bytes = unsafe { std::slice::from_raw_parts(signals.as_ptr().cast::<u8>(), std::mem::size_of_val(signals.as_slice())) };
+    let table = Tensor::from_slice(bytes, bytes.len(), device)?;
+    let gpu = Gpu::of(cuda::device_of(&amplitudes)?)?;
+    let new = |count: usize| cuda::empty(count, DType::F32, gpu.device());
+    let (clean, out, powers) = (new(signals.len() * samples * 2)?, new(signals.len() * samples * 2)?, new(signals.len() * parts)?);
+    let args = Signals {
+        signals: cuda::address(&table)?,
+        clean: cuda::address(&clean)?,
+        out: cuda::address(&out)?,
+        powers: cuda::address(&powers)?,
+        samples: samples as u64,
+        parts: parts as u32,
+        turn: PHASE / 10.0 / std::f32::consts::TAU * 4_294_967_296.0,
+    };
+    for stage in STAGES {
+        // SAFETY: the buffers have a part for every block, and live until the last stage is behind them in the stream.
+        unsafe { gpu.launch(stage, None, ((signals.len() * parts, 1, 1), THREADS, 0), &args)? };
+    }
+    Ok((out.reshape(shape)?, labels))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::DeviceChoice;
+    use crate::rf::{Complex32, power};
+
+    /// Without a CUDA device it passes.
+    #[test]
+    fn signals_of_a_gpu_are_those_of_the_cpu_but_for_rounding() {
+        let device = match DeviceChoice::Cuda(0).open() {
+            Ok(chosen) => chosen.device,
+            Err(error) => {
+                assert!(!std::env::var("CANDLE_REQUIRE_CUDA").is_ok_and(|v| v == "1"), "{error}");
+                return;
+            }
+        };
+        // Parts that are whole and one that is not; echoes over many samples; no echoes and no fading.
+        for (samples, sample_rate, plain) in [(2 * PART + 77, 200e3, false), (3000, 20e6, false), (5, 200e3, true)] {
+            let generator = Compatible { samples, sample_rate, multipath: !plain, fading: !plain };
+            let reception =
+                |i: usize| Reception { frequency_offset_hz: 37.5 - 20.0 * i as f64, power_dbm: -80.0 - i as f64, snr_db: 12.0 + i as f64 };
+            let receptions: Vec<Vec<Reception>> = (0..2).map(|event| (0..3).map(|i| reception(event + i)).collect()).collect();
+            let (cpu, labels) = generator.generate_on(Random::new(3), 5, &receptions, &Device::Cpu).unwrap();
+            let (gpu, found) = generator.generate_on(Random::new(3), 5, &receptions, &device).unwrap();
+            assert_eq!((gpu.dims(), &found), (cpu.dims(), &labels));
+            let rows = |x: &Tensor| x.flatten(0, 1).unwrap().flatten(1, 2).unwrap().to_vec2::<f32>().unwrap();
+            for (i, (gpu, cpu)) in rows(&gpu).iter().zip(rows(&cpu)).enumerate() {
+                let watts = 1e-3 * 10f32.powf(labels[i / 3][i % 3].reception.power_dbm as f32 / 10.0);
+                for (n, (a, b)) in gpu.iter().zip(&cpu).enumerate() {
+                    assert!((a - b).abs() < 1e-5 * watts.sqrt(), "signal {i}, number {n} of {samples} samples: {a} {b}");
+                }
+                let db = |row: &[f32]| 10.0 * power(&row.chunks(2).map(|x| Complex32::new(x[0], x[1])).collect::<Vec<_>>()).log10();
+                assert!((db(gpu) - db(&cpu)).abs() < 1e-4);
+            }
+        }
+        let refused = Compatible { samples: 0, ..Compatible::default() }.generate_on(Random::new(1), 0, &[vec![]], &device);
+        assert!(refused.unwrap_err().to_string().contains("samples"));
+    }
+}

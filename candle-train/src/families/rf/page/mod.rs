@@ -1,0 +1,184 @@
+//! What radio networks reach, beside bounds and baselines on the same examples, as a page of tables and figures.
+//!
+//! The page is the same for any number of threads.
+
+mod arrival;
+mod classification;
+mod localisation;
+
+use super::config::{CLASSIFIERS, RunConfig, TaskConfig};
+use super::signals::Signals;
+use crate::command::command_line;
+use crate::host::Host;
+use anyhow::Result;
+use candle_core::Device;
+use candle_models::bundle::Bundle;
+use candle_models::files::{AtomicFile, write_atomic};
+use candle_models::nn::Params;
+use candle_models::random::Random;
+use candle_models::registry::Family;
+use candle_models::rf::{Classifier, ClassifierConfig, FAMILY, Localiser, LocaliserConfig, RfConfig, RfFamily};
+use candle_models::{Error, cli};
+use clap::Args;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// The seed of the page's examples: those of runs have the run's.
+const SEED: u64 = 2026;
+
+/// The page's text.
+const README: &str = "README.md";
+
+#[derive(Debug, Args)]
+pub struct PageArguments {
+    /// Directories of the models: every bundle of a radio network in them. Those of one description are seeds of one model.
+    #[arg(long, value_name = "DIR", default_values = ["weights", "weights/rf/seeds"])]
+    weights: Vec<PathBuf>,
+    /// Directory of the page: README.md and its figures.
+    #[arg(long, value_name = "DIR", default_value = "weights/rf")]
+    out: PathBuf,
+    /// Events of a localiser's table; the exact posterior is given a third of them.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(3..=1_000_000))]
+    events: u32,
+    /// Signals of a classifier at each signal-to-noise ratio.
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    signals: u32,
+    /// Emitters that are located by arrival at each signal-to-noise ratio.
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(2..=100_000))]
+    emitters: u32,
+    /// How long they send, s.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    seconds: f64,
+    /// Processors to compute with. Default: CANDLE_THREADS, or all that this process may use.
+    #[arg(long)]
+    #[allow(dead_code)] // Read by the command itself, before there are other threads.
+    threads: Option<usize>,
+}
+
+/// Twice the longest delay must fit four times.
+fn seconds(text: &str) -> std::result::Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|seconds| (0.01..=10.0).contains(seconds))
+        .ok_or_else(|| format!("expected from 0.01 to 10 seconds, found {text}"))
+}
+
+/// A model, once for every seed it was trained with.
+pub(super) struct Seeds<C, N> {
+    pub config: C,
+    pub networks: Vec<N>,
+}
+
+/// A part of the page: its text, and its figures by name.
+#[derive(Default)]
+pub(super) struct Section {
+    pub text: String,
+    pub figures: Vec<(String, String)>,
+}
+
+impl PageArguments {
+    /// Measures everything and writes the page.
+    ///
+    /// # Errors
+    /// If there are no models, or one cannot be read; if the directory cannot be written, which is found before anything is measured.
+    pub fn write(&self) -> Result<()> {
+        let begun = Instant::now();
+        let say = |what: &str| eprintln!("{:5.1} s: {what}", begun.elapsed().as_secs_f64());
+        let (localisers, classifiers) = self.load()?;
+        std::fs::create_dir_all(&self.out).map_err(Error::io(&self.out))?;
+        drop(AtomicFile::create(self.out.join(README))?);
+        let random = Random::new(SEED).stream("page");
+        let mut sections = Vec::new();
+        if !localisers.is_empty() {
+            sections.push(localisation::section(&localisers, random.stream("events"), self.events as usize, &say)?);
+        }
+        say("arrival");
+        sections.push(arrival::section(random.stream("arrival"), self.emitters as usize, self.seconds)?);
+        for (seeds, signals, preset) in &classifiers {
+            say(&format!("classifiers, {preset}"));
+            sections.push(classification::section(seeds, (signals, preset), random.stream("signals"), self.signals as usize)?);
+        }
+        let mut text = format!(
+            "# Radio networks\n\nWritten by\n\n```sh\n{}\n```\n\non {}. What is drawn here (seed {SEED}) no training has seen. A range is that of the seeds of a model.\n",
+            command_line(),
+            Host::detect()
+        );
+        for Section { text: part, figures } in sections {
+            text += &part;
+            for (name, svg) in figures {
+                write_atomic(self.out.join(&name), svg.as_bytes())?;
+                println!("{}", self.out.join(name).display());
+            }
+        }
+        // The text last: it shows the figures.
+        write_atomic(self.out.join(README), text.as_bytes())?;
+        println!("{}", self.out.join(README).display());
+        Ok(())
+    }
+
+    /// The bundles of radio networks by description; classifiers with the signals of the preset that has their classes, and its name.
+    #[allow(clippy::type_complexity)]
+    fn load(&self) -> Result<(Vec<Seeds<LocaliserConfig, Localiser>>, Vec<(Seeds<ClassifierConfig, Classifier>, Signals, &'static str)>)> {
+        let (mut localisers, mut classifiers) = (Vec::new(), Vec::new());
+        for path in self.weights.iter().map(|folder| bundles(folder)).collect::<Result<Vec<_>>>()?.concat() {
+            let bundle = Bundle::open(&path)?;
+            if bundle.require_family(&[FAMILY]).is_err() {
+                continue;
+            }
+            let params = Params::stored(bundle.read_parameters(&RfFamily.parameters(&bundle)?)?, &Device::Cpu);
+            match bundle.config()? {
+                RfConfig::Localiser(config) => add(&mut localisers, config.clone(), Localiser::new(&config, &params)?),
+                RfConfig::Classifier(config) => add(&mut classifiers, config.clone(), Classifier::new(&config, &params)?),
+            }
+        }
+        if localisers.is_empty() && classifiers.is_empty() {
+            let folders: Vec<String> = self.weights.iter().map(|folder| folder.display().to_string()).collect();
+            anyhow::bail!("{}: expected bundles of radio networks, found none", folders.join(", "));
+        }
+        let mut known = Vec::new();
+        for seeds in classifiers {
+            match of_preset(&seeds.config)? {
+                Some((signals, preset)) => known.push((seeds, signals, preset)),
+                None => cli::warn(format!("left out: {}: no preset has its classes", seeds.config.name())),
+            }
+        }
+        Ok((localisers, known))
+    }
+}
+
+/// The folders that hold a bundle, by name; none where the folder is missing.
+fn bundles(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries.collect::<Result<Vec<_>, _>>().map_err(Error::io(folder))?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(Error::io(folder)(error).into()),
+    };
+    let mut paths: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).filter(|path| path.join("config.json").is_file()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+fn add<C: PartialEq, N>(all: &mut Vec<Seeds<C, N>>, config: C, network: N) {
+    match all.iter_mut().find(|seeds| seeds.config == config) {
+        Some(seeds) => seeds.networks.push(network),
+        None => all.push(Seeds { config, networks: vec![network] }),
+    }
+}
+
+/// The signals that a classifier was made for, by its classes and how it reads them.
+fn of_preset(config: &ClassifierConfig) -> Result<Option<(Signals, &'static str)>> {
+    for preset in CLASSIFIERS {
+        let TaskConfig::Classification { model, signals } = RunConfig::classifier(preset)?.task else { continue };
+        if signals.names() == config.classes && (model.samples, model.scale) == (config.samples, config.scale) {
+            return Ok(Some((*signals, preset)));
+        }
+    }
+    Ok(None)
+}
+
+/// A figure of several seeds: the mean, and from the least to the greatest where there are several.
+fn of_seeds(values: &[f64], digits: usize) -> String {
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let (least, most) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), x| (least.min(*x), most.max(*x)));
+    if values.len() < 2 { format!("{mean:.digits$}") } else { format!("{mean:.digits$} ({least:.digits$} to {most:.digits$})") }
+}
