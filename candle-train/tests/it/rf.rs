@@ -124,7 +124,7 @@ fn save(directory: &Path, config: &RfConfig, seed: u64) {
 fn page(weights: &Path, out: &Path) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_candle-train"));
     command.arg("rf-page").arg("--weights").arg(weights).arg("--out").arg(out);
-    let output = run(command.args(["--events=30", "--signals=11", "--emitters=2", "--seconds=0.02"]));
+    let output = run(command.args(["--events=30", "--signals=11", "--tones=2", "--emitters=2", "--seconds=0.02"]));
     (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
 }
 
@@ -153,11 +153,18 @@ fn the_page_shows_networks_beside_bounds() {
     let bound = row("exact posterior, powers of all receivers known");
     assert!(bound.len() == 5 && (5.0..60.0).contains(&bound[0]) && row("**localiser of up to 7 receivers")[0] > bound[0], "{text}");
     assert!(text.contains("(2 seeds)") && row("middle of the receivers that hear it")[0] > bound[0], "{text}");
-    // At 20 dB a place is known to some hundred metres from 20 ms.
-    let [delay, best, ..] = row("20")[..] else { panic!("{text}") };
+    // A delay is known to some microseconds from 20 ms at 20 dB.
+    let arrival = text.split("| dB | a delay, ns |").nth(1).unwrap().lines().find(|line| line.starts_with("| 20 |")).unwrap();
+    let [_, delay, best, ..] =
+        arrival.split(" | ").map(|cell| cell.trim_matches(['|', ' ']).parse::<f64>().unwrap()).collect::<Vec<_>>()[..]
+    else {
+        panic!("{text}")
+    };
     assert!(delay > 0.3 * best && delay < 3.0 * best, "{delay} {best}");
     // The most likely modulation is right more often than an untrained network.
-    let high = row("16");
+    let coherent =
+        text.split("| dB | right, % | most likely, % |").nth(1).unwrap().lines().find(|line| line.starts_with("| 16 |")).unwrap();
+    let high: Vec<f64> = coherent.split(" | ").skip(1).map(|cell| cell.trim_matches(['|', ' ']).parse().unwrap()).collect();
     assert!(high[1] > high[0] && text.contains("## What kind a signal is: coherent") && text.contains("| 64QAM |"), "{text}");
     for name in ["map-1.svg", "map-2.svg", "arrival.svg", "coherent.svg"] {
         assert!(text.contains(&format!("({name})")) && stdout.contains(name), "{name}");

@@ -10,7 +10,7 @@ use candle_models::rf::RfFamily;
 
 impl BenchFamily for RfFamily {
     fn shipped(&self) -> &'static [&'static str] {
-        &["weights/localiser", "weights/classifier"]
+        &["weights/localiser"]
     }
 
     fn suites(&self) -> Vec<Entry> {

@@ -84,7 +84,8 @@ pub(super) fn classify(recording: &Recording, config: &ClassifierConfig, runner:
             filled += 1;
         }
         if filled == BATCH || (i + 1 == count && filled > 0) {
-            runner.step(&vec![true; filled])?;
+            // Rows of a batch that is not full hold what was there before.
+            runner.step(&[true; BATCH])?;
             for row in 0..filled {
                 let logits = runner.floats("logits", row)?;
                 let (best, most) =

@@ -4,6 +4,7 @@
 
 mod arrival;
 mod classification;
+mod frequency;
 mod localisation;
 
 use super::config::{CLASSIFIERS, RunConfig, TaskConfig};
@@ -37,12 +38,15 @@ pub struct PageArguments {
     /// Directory of the page: README.md and its figures.
     #[arg(long, value_name = "DIR", default_value = "weights/rf")]
     out: PathBuf,
-    /// Events of a localiser's table; the exact posterior is given a third of them.
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(3..=1_000_000))]
+    /// Events of a localiser's table.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     events: u32,
     /// Signals of a classifier at each signal-to-noise ratio.
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     signals: u32,
+    /// Carriers whose frequency is measured at each signal-to-noise ratio.
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    tones: u32,
     /// Emitters that are located by arrival at each signal-to-noise ratio.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(2..=100_000))]
     emitters: u32,
@@ -92,6 +96,8 @@ impl PageArguments {
         if !localisers.is_empty() {
             sections.push(localisation::section(&localisers, random.stream("events"), self.events as usize, &say)?);
         }
+        say("frequencies");
+        sections.push(frequency::section(random.stream("tones"), self.tones as usize)?);
         say("arrival");
         sections.push(arrival::section(random.stream("arrival"), self.emitters as usize, self.seconds)?);
         for (seeds, signals, preset) in &classifiers {
