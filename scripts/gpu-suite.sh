@@ -49,7 +49,7 @@ build() {
     cp "$target"/release/{candle-bench,candle-infer} "$suite/bin/"
     strip "$suite"/bin/*
     cp -L "$CUDA_HOME/lib/stubs/libcuda.so" "$suite/stub/libcuda.so.1"
-    cp -r weights/policy-mlp weights/policy-mamba weights/beam-c3 "$suite/weights/"
+    cp -r weights/policy-mlp weights/policy-mamba weights/beam-c3 weights/localiser "$suite/weights/"
     cp -r candle-models/tests/golden "$suite/candle-models/tests/"
     mkdir "$suite/candle-bench/peers" && cp candle-bench/peers/*.py "$suite/candle-bench/peers/"
     cp -r examples/data "$suite/examples/"
@@ -193,6 +193,7 @@ run() {
         fi
         part gpu 120 "$bench" gpu --device cuda:0 --dtypes bf16 --out "$out" --warm-up 0.2 --window-length 0.2 --rounds 4 --limit 4 \
             "${peer[@]:---alone}"
+        part signals 30 "$bench" rf --device cuda:0 --out "$out" --warm-up 0.2 --window-length 0.2
         # Every suite, as on a CPU. Its comparison with PyTorch is short: a longer one follows, into a folder of its own.
         part all 170 "$bench" all --quick --device cuda:0 --out "$out" "${peer[@]}"
         if [ ${#peer[@]} -gt 0 ]; then

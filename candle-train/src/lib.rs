@@ -40,6 +40,7 @@ pub mod early_stop;
 pub mod episodes;
 pub mod export;
 pub mod families;
+mod feed;
 #[cfg(feature = "cuda")]
 mod flat;
 pub mod gradients;

@@ -12,6 +12,7 @@ mod operations;
 mod ops;
 #[path = "../it/policies.rs"]
 mod policies;
+mod rf;
 mod sequences;
 mod training_ops;
 

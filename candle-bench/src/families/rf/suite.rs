@@ -3,9 +3,10 @@
 use crate::case::{Case, Pass};
 use crate::harness::{self, Measurement, Settings, Subject, Timed};
 use crate::host::Host;
-use crate::suite::{Common, Suite, SuiteRun};
+use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::target::{Limit, TargetRow};
 use anyhow::{Result, ensure};
+use candle_core::Device;
 use candle_models::random::Random;
 use candle_models::rf::Complex32;
 use candle_models::rf::features::{COUNT, Extractor, Form};
@@ -23,6 +24,11 @@ pub struct RfBench {
     /// Seconds of IQ that are generated, and whose features are extracted, at a time for each thread.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seconds: usize,
+    /// Seconds of IQ at a time on a GPU.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    batch: usize,
+    #[command(flatten)]
+    device: DeviceArgument,
 }
 
 /// Samples of a second and of a chunk.
@@ -41,8 +47,13 @@ impl Suite for RfBench {
 
     fn measure(&self, bench: &mut SuiteRun<TargetRow>) -> Result<()> {
         let settings = &self.common.settings;
-        self.common.validate(&[&[self.seconds]])?;
+        self.common.validate(&[&[self.seconds], &[self.batch]])?;
+        let device = self.device.open()?.device;
         bench.begin(&settings.describe(), None);
+        if device.is_cuda() {
+            bench.add(&on_gpu(&bench.host.clone(), settings, self.batch, &device)?);
+            return Ok(());
+        }
         for &threads in &self.common.threads {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
             let host = bench.host.clone();
@@ -52,6 +63,32 @@ impl Suite for RfBench {
         }
         Ok(())
     }
+}
+
+/// A second of IQ of a batch that stays on the device.
+fn on_gpu(host: &Host, settings: &Settings, batch: usize, device: &Device) -> Result<TargetRow> {
+    let (generator, receptions) = (Compatible::default(), vec![vec![RECEPTION; batch]]);
+    let mut number = 0;
+    let measured = harness::measure(
+        &mut Timed(Repeated(|| {
+            number += 1;
+            let (signals, _) = generator.generate_on(Random::new(1), number, &receptions, device)?;
+            device.synchronize()?;
+            drop(signals);
+            Ok(())
+        })),
+        settings,
+    )?;
+    Ok(TargetRow {
+        host: host.clone(),
+        case: Case::of("iq at 200 kHz", Pass::Window, [batch, SAMPLES, 1], "f32"),
+        what: "a second of IQ on the GPU, as published".into(),
+        found: measured.latency_us.p50 / 1e3 / batch as f64,
+        found_ci: None,
+        limit: Limit::AtMost(0.1),
+        unit: "ms".into(),
+        evidence: rate(batch as f64, &measured, "seconds"),
+    })
 }
 
 /// What is measured of so many seconds at a time on so many threads.

@@ -11,6 +11,7 @@ use super::play::{Inputs, Playing, Round, evaluate, planner};
 use super::replay::{Horizon, Replay, Sizes, Targets};
 use crate::checkpoint::{SavedFiles, StateFiles};
 use crate::episodes::{self, Recent, Resumed};
+use crate::feed::feed;
 use crate::optim::ParameterGroup;
 use crate::parallel::{Communicator, share};
 use crate::summary::Summary;
@@ -18,12 +19,10 @@ use crate::task::{Context, Evaluation, Loss, Metric, StepDone, Task, TaskState};
 use candle_core::{D, DType, Device, Tensor};
 use candle_envs::{Entry, Input, Symmetry};
 use candle_models::muzero::{Initial, MuZero, MuZeroConfig, values::two_hot};
-use candle_models::network::{Layers, Network, Tapes};
+use candle_models::network::{Network, Tapes};
 use candle_models::nn::Params;
 use candle_models::ops::softmax::log_softmax;
 use candle_models::random::Random;
-use candle_models::recurrent::Recurrent;
-use candle_models::signature::TensorSpec;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -251,7 +250,7 @@ impl MuZeroTask {
     /// The losses of an unroll from every position, weighted by `weights` `[n]`; the dynamics pass on a share of an embedding's gradient.
     fn unroll(&self, MuZero { initial, recurrent }: &MuZero, (targets, weights): (&Targets, &Tensor), kept: f64) -> Result<Unrolled> {
         let (n, unroll, actions) = (weights.dim(0)?, self.config.learn.unroll, self.model.actions);
-        let mut outputs = self.through(initial, &self.observation(&targets.floats)?)?;
+        let mut outputs = feed(initial, &self.observation(&targets.floats)?, &self.tapes)?;
         let first_value = outputs.get("value")?.detach().flatten_all()?;
         let (mut sums, mut expected): ([Vec<Tensor>; 3], _) = (Default::default(), Vec::new());
         for k in 0..=unroll {
@@ -273,7 +272,7 @@ impl MuZeroTask {
             if let Some(recurrent) = recurrent.as_ref().filter(|_| k < unroll) {
                 let actions = targets.actions.iter().skip(k).step_by(unroll).map(|action| *action as f32);
                 let actions = Tensor::from_iter(actions, &self.device)?.unsqueeze(1)?;
-                outputs = self.through(recurrent, &[with_gradient(outputs.get("embedding")?, kept)?, actions])?;
+                outputs = feed(recurrent, &[with_gradient(outputs.get("embedding")?, kept)?, actions], &self.tapes)?;
                 expected.push(outputs.get("embedding")?.clone());
             }
         }
@@ -294,23 +293,11 @@ impl MuZeroTask {
         (floats, counts): &(Vec<f32>, Vec<f32>),
     ) -> Result<Tensor> {
         let (expected, n, unroll) = (Tensor::stack(expected, 1)?, weights.dim(0)?, expected.len());
-        let seen = self.through(initial, &self.observation(floats)?)?;
+        let seen = feed(initial, &self.observation(floats)?, &self.tapes)?;
         let target = consistency.target(seen.get("embedding")?, &self.tapes)?;
         let losses = consistency.loss(&expected.flatten(0, 1)?, &target, &self.tapes)?;
         let counts = Tensor::from_slice(counts, (n, unroll), &self.device)?;
         Ok(((losses.reshape((n, unroll))? * counts)?.sum(1)? * weights)?.mean_all()?.affine(1.0 / unroll as f64, 0.0)?)
-    }
-
-    /// What a network says of `[n, ...]` of all its inputs, `[n, width]` by name.
-    fn through(&self, network: &Network<impl Layers>, inputs: &[Tensor]) -> Result<NamedTensors> {
-        let together = if let [one] = inputs { one.clone() } else { Tensor::cat(inputs, 1)? };
-        let found = network.feed(&together, &self.tapes)?;
-        let mut start = 0;
-        let mut output = |spec: &TensorSpec| {
-            start += spec.width();
-            Ok((spec.name.clone(), found.narrow(1, start - spec.width(), spec.width())?))
-        };
-        network.signature().outputs.iter().map(&mut output).collect()
     }
 
     /// What the network sees at the first positions, `[n, width]` of every input.

@@ -3,16 +3,16 @@
 use super::config::RunConfig;
 use super::run::{Figures, Presented};
 use super::signals::Signals;
+use crate::feed::feed;
 use crate::parallel::{Communicator, gather, share};
 use crate::task::{Context, Evaluation, Loss, Metric, Score, Task};
 use candle_core::{D, DType, Device, Tensor};
 use candle_models::Result;
+use candle_models::network::Tapes;
 use candle_models::nn::Params;
 use candle_models::ops::softmax::log_softmax;
 use candle_models::random::Random;
-use candle_models::recurrent::Recurrent;
 use candle_models::rf::{Classifier, ClassifierConfig, Complex32};
-use candle_models::tensors::NamedTensors;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -30,6 +30,18 @@ pub struct Classification {
     evaluated: usize,
     /// This rank's rows of a micro batch.
     rows: Range<usize>,
+    tapes: Tapes,
+}
+
+/// A signal before it is made: everything else of it depends on its address alone.
+#[derive(Debug, Clone, Copy)]
+pub struct Drawn {
+    /// Its address.
+    pub random: Random,
+    /// The number of its class.
+    pub class: usize,
+    /// Its power over the noise's, dB.
+    pub snr_db: f64,
 }
 
 /// Signals as the network reads them.
@@ -70,30 +82,29 @@ impl Classification {
             batch: run.batch,
             evaluated: run.evaluated,
             rows: share(run.batch, ranks.rank(), ranks.size()),
+            tapes: Tapes::default(),
         }
     }
 
-    /// Signals, each of a class and a signal-to-noise ratio, of which everything else depends on its address alone.
-    fn encoded(&self, drawn: &[(Random, usize, f64)]) -> Result<Encoded> {
+    /// Signals as the network reads them.
+    fn encoded(&self, drawn: &[Drawn]) -> Result<Encoded> {
         let mut iq = vec![0.0; drawn.len() * 2 * self.model.samples];
         let rows = iq.par_chunks_mut(2 * self.model.samples).zip(drawn);
         rows.try_for_each_init(
             || vec![Complex32::default(); self.model.samples],
-            |signal, (iq, (random, class, snr_db))| {
+            |signal, (iq, Drawn { random, class, snr_db })| {
                 self.signals.draw(*random, *class, *snr_db, signal)?;
                 self.model.encode(signal, iq)
             },
         )?;
-        Ok(Encoded { iq, classes: drawn.iter().map(|(_, class, _)| *class as u32).collect() })
+        Ok(Encoded { iq, classes: drawn.iter().map(|drawn| drawn.class as u32).collect() })
     }
 
     /// The scores of signals, `[n, classes]`.
     fn scores(&self, network: &Classifier, signals: &Encoded, device: &Device) -> Result<Tensor> {
         let n = signals.classes.len();
-        let iq = Tensor::from_slice(&signals.iq, (n, 1, self.model.samples, 2), device)?;
-        let inputs = NamedTensors::from_iter([("iq".to_owned(), iq)]);
-        let (outputs, _) = network.unroll(&inputs, &vec![true; n], &NamedTensors::new())?;
-        Ok(outputs.get("logits")?.squeeze(1)?.to_dtype(DType::F32)?)
+        let iq = Tensor::from_slice(&signals.iq, (n, 2 * self.model.samples), device)?;
+        Ok(feed(network, &[iq], &self.tapes)?.get("logits")?.clone())
     }
 
     /// The signal-to-noise ratios at which it is measured, dB.
@@ -102,9 +113,9 @@ impl Classification {
         (0..=((high - low) / STEP_DB) as usize).map(|i| low + STEP_DB * i as f64).collect()
     }
 
-    /// Signal i of an evaluation at a ratio: classes take turns.
-    pub fn evaluated(&self, random: Random, ratio: usize, i: usize) -> (Random, usize) {
-        (random.at(ratio as u64).at(i as u64), i % self.signals.classes.len())
+    /// Signal i of a measurement at one of the [`ratios`](Self::ratios): classes take turns.
+    pub fn shown(&self, random: Random, (ratio, snr_db): (usize, f64), i: usize) -> Drawn {
+        Drawn { random: random.at(ratio as u64).at(i as u64), class: i % self.signals.classes.len(), snr_db }
     }
 
     /// What the network says of so many signals at each ratio; each rank looks at its share. `random` is the address of the signals.
@@ -122,16 +133,10 @@ impl Classification {
         let classes = self.signals.classes.len();
         let mine = share(count, ranks.rank(), ranks.size());
         let mut said = Vec::new();
-        for (ratio, snr_db) in self.ratios().into_iter().enumerate() {
+        for ratio in self.ratios().into_iter().enumerate() {
             let mut found: Vec<[f32; 3]> = Vec::with_capacity(mine.len());
             for first in mine.clone().step_by(CHUNK) {
-                let numbers = first..(first + CHUNK).min(mine.end);
-                let drawn: Vec<_> = numbers
-                    .map(|i| {
-                        let (random, class) = self.evaluated(random, ratio, i);
-                        (random, class, snr_db)
-                    })
-                    .collect();
+                let drawn: Vec<Drawn> = (first..(first + CHUNK).min(mine.end)).map(|i| self.shown(random, ratio, i)).collect();
                 let signals = self.encoded(&drawn)?;
                 let shares = log_softmax(&self.scores(network, &signals, device)?)?.to_vec2::<f32>()?;
                 found.extend(shares.iter().zip(&signals.classes).map(|(shares, class)| {
@@ -143,7 +148,11 @@ impl Classification {
             let all = gather(ranks, &found)?.concat();
             let mut confusion = vec![0; classes * classes];
             all.iter().for_each(|[class, taken, _]| confusion[*class as usize * classes + *taken as usize] += 1);
-            said.push(Said { snr_db, confusion, nats: all.iter().map(|row| f64::from(row[2])).sum::<f64>() / all.len().max(1) as f64 });
+            said.push(Said {
+                snr_db: ratio.1,
+                confusion,
+                nats: all.iter().map(|row| f64::from(row[2])).sum::<f64>() / all.len().max(1) as f64,
+            });
         }
         Ok(said)
     }
@@ -168,7 +177,7 @@ impl Task for Classification {
         let draw = |row: usize| {
             let random = random.at(first + row as u64);
             let class = random.stream("class").below(0, self.signals.classes.len() as u32) as usize;
-            (random, class, self.signals.snr_db.draw(random.stream("snr"), 0))
+            Drawn { random, class, snr_db: self.signals.snr_db.draw(random.stream("snr"), 0) }
         };
         self.encoded(&self.rows.clone().map(draw).collect::<Vec<_>>())
     }
@@ -225,7 +234,7 @@ mod tests {
     fn signals_depend_on_their_address_alone() {
         for preset in crate::families::rf::config::CLASSIFIERS {
             let task = task(preset);
-            let drawn: Vec<_> = (0..27).map(|i| (Random::new(3).at(i as u64), i % task.model.classes.len(), 10.0)).collect();
+            let drawn: Vec<_> = (0..27).map(|i| task.shown(Random::new(3), (0, 10.0), i)).collect();
             let all = task.encoded(&drawn).unwrap();
             let width = 2 * task.model.samples;
             for (i, one) in drawn.iter().enumerate() {

@@ -2,18 +2,18 @@
 
 use super::config::RunConfig;
 use super::run::{Figures, Presented};
+use crate::feed::feed;
 use crate::parallel::{Communicator, gather, share};
 use crate::task::{Context, Evaluation, Loss, Score, Task};
-use candle_core::{D, DType, Device, Tensor};
+use candle_core::{D, Device, Tensor};
+use candle_models::network::Tapes;
 use candle_models::nn::Params;
 use candle_models::ops::softmax::log_softmax;
 use candle_models::random::Random;
-use candle_models::recurrent::Recurrent;
 use candle_models::rf::localiser::baselines::errors;
 use candle_models::rf::localiser::events::Events;
 use candle_models::rf::localiser::{COLUMNS, Mixture, UNIT_KM, middle};
 use candle_models::rf::{Localiser, LocaliserConfig, geometry::Place};
-use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -45,6 +45,7 @@ pub struct Localisation {
     evaluated: usize,
     /// This rank's rows of a micro batch.
     rows: Range<usize>,
+    tapes: Tapes,
 }
 
 /// Events as the network reads them, and where their emitters are.
@@ -76,6 +77,7 @@ impl Localisation {
             batch: run.batch,
             evaluated: run.evaluated,
             rows: share(run.batch, ranks.rank(), ranks.size()),
+            tapes: Tapes::default(),
         })
     }
 
@@ -152,14 +154,11 @@ impl Localisation {
     /// What the network says of events: logits `[n, K]`, means `[n, K, 2]` and factors `[n, K, 3]`.
     fn answers(&self, network: &Localiser, events: &Encoded, device: &Device) -> Result<[Tensor; 3]> {
         let (receivers, n) = (self.model.receivers, events.targets.len() / 2);
-        let tensor = |values: &[f32], shape: &[usize]| Tensor::from_slice(values, shape, device);
-        let inputs = NamedTensors::from_iter([
-            ("receivers".to_owned(), tensor(&events.numbers, &[n, 1, receivers, COLUMNS])?),
-            ("present".to_owned(), tensor(&events.present, &[n, 1, receivers])?),
-        ]);
-        let (outputs, _) = network.unroll(&inputs, &vec![true; n], &NamedTensors::new())?;
-        let of = |name: &str| Ok::<_, Error>(outputs.get(name)?.squeeze(1)?.to_dtype(DType::F32)?);
-        Ok([of("logits")?, of("means")?, of("factors")?])
+        let tensor = |values: &[f32], width: usize| Tensor::from_slice(values, (n, width), device);
+        let inputs = [tensor(&events.numbers, receivers * COLUMNS)?, tensor(&events.present, receivers)?];
+        let outputs = feed(network, &inputs, &self.tapes)?;
+        let of = |name: &str, width: usize| Ok::<_, Error>(outputs.get(name)?.reshape((n, self.model.components, width))?);
+        Ok([of("logits", 1)?.squeeze(2)?, of("means", 2)?, of("factors", 3)?])
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which of several kinds a signal is, from its samples: convolutions over time, their mean and largest values, and a score for every class.
 //!
-//! A block is `y = GELU(norm(conv(x)))` with a step of one or two samples, then `y + GELU(norm(conv(y)))`. Steps of two halve the number of samples and double
+//! The first layer is `tanh(conv(x))`: a norm there would hide how strong a sample is, which tells constellations apart. A block is `y = GELU(norm(conv(x)))` with a step of one or two samples, then `y + GELU(norm(conv(y)))`. Steps of two halve the number of samples and double
 //! what a later convolution sees. With a kernel of one sample the order of the samples does not count, as it does not where each is a symbol of its own.
 //!
 //! ```
@@ -36,6 +36,7 @@ use crate::nn::{Linear, Norm, Params, within};
 use crate::ops::Activation;
 use crate::ops::conv2d::{Conv2d, Conv2dShape};
 use crate::ops::pool2d::{Pool2d, Pooling};
+use crate::ops::tanh::Tanh;
 use crate::signature::{Signature, TensorSpec};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -152,7 +153,7 @@ pub type Classifier = Network<ClassifierLayers>;
 
 /// The layers of a [`Classifier`].
 pub struct ClassifierLayers {
-    first: (Conv2d, Norm),
+    first: Conv2d,
     blocks: Vec<Block>,
     /// The mean and the largest value of each channel.
     pools: [Pool2d; 2],
@@ -173,13 +174,16 @@ impl Classifier {
     pub fn new(config: &ClassifierConfig, params: &Params) -> Result<Self> {
         config.validate()?;
         let &ClassifierConfig { samples, channels, kernel, stride, .. } = config;
-        // A convolution that keeps the places, or every second one, with its norm; and how many places there are then.
-        let layer = |[length, inputs]: [usize; 2], stride: usize, params: &Params| {
+        // A convolution that keeps the places, or every second one, and how many places there are then.
+        let convolution = |[length, inputs]: [usize; 2], stride: usize, params: &Params| {
             let shape = Conv2dShape::line([length, inputs], kernel, stride, kernel / 2);
-            let layer = Conv2d::new(shape, Linear::new(kernel * inputs, channels, &params.pp("conv"))?)?;
-            Ok::<_, Error>(((layer, Norm::layer(channels, &params.pp("norm"))?), shape.output()?[1]))
+            Ok::<_, Error>((Conv2d::new(shape, Linear::new(kernel * inputs, channels, params)?)?, shape.output()?[1]))
         };
-        let (first, mut length) = layer([samples, 2], 1, &params.pp("first"))?;
+        let layer = |places: [usize; 2], stride: usize, params: &Params| {
+            let (layer, length) = convolution(places, stride, &params.pp("conv"))?;
+            Ok::<_, Error>(((layer, Norm::layer(channels, &params.pp("norm"))?), length))
+        };
+        let (first, mut length) = convolution([samples, 2], 1, &params.pp("first"))?;
         let mut blocks = Vec::with_capacity(config.blocks);
         for i in 0..config.blocks {
             let params = params.pp("blocks").pp(i);
@@ -207,7 +211,8 @@ impl Layers for ClassifierLayers {
             e.norm(&y, norm, Activation::Gelu)
         };
         let iq = e.input("iq")?;
-        let mut x = apply(e, &self.first, &iq)?;
+        let x = e.apply(self.first.clone(), &[&iq])?;
+        let mut x = e.apply(Tanh, &[&x])?;
         for block in &self.blocks {
             x = apply(e, &block.step, &x)?;
             let y = apply(e, &block.stay, &x)?;

@@ -1,7 +1,7 @@
 //! Classifiers over the signal-to-noise ratio, beside the most likely modulation where that can be told.
 
 use super::{Section, Seeds, of_seeds};
-use crate::families::rf::classification::{Classification, Said};
+use crate::families::rf::classification::{Classification, Drawn, Said};
 use crate::families::rf::config::RunConfig;
 use crate::families::rf::signals::{Channel, Signals};
 use crate::parallel::Single;
@@ -105,13 +105,13 @@ fn confusion(config: &ClassifierConfig, said: &[&Said]) -> String {
 fn most_likely(task: &Classification, signals: &Signals, random: Random, count: usize, samples: usize) -> Result<Vec<f64>> {
     let modulations = signals.modulations().ok_or_else(|| Error::Input("expected modulations whose symbols are points".to_owned()))?;
     let ceiling = Ceiling::new(&modulations)?;
-    let at = |(ratio, snr_db): (usize, f64)| {
+    let at = |ratio: (usize, f64)| {
         let right: Vec<bool> = (0..count)
             .into_par_iter()
             .map(|i| {
-                let (address, class) = task.evaluated(random, ratio, i);
+                let Drawn { random, class, snr_db } = task.shown(random, ratio, i);
                 let mut symbols = vec![Complex32::default(); samples];
-                signals.draw(address, class, snr_db, &mut symbols)?;
+                signals.draw(random, class, snr_db, &mut symbols)?;
                 let symbols: Vec<Complex64> = symbols.iter().map(|x| Complex64::new(f64::from(x.re), f64::from(x.im))).collect();
                 Ok(ceiling.classify(&symbols, 10f64.powf(-snr_db / 10.0)) == class)
             })
