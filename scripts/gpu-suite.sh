@@ -49,7 +49,7 @@ build() {
     cp "$target"/release/{candle-bench,candle-infer} "$suite/bin/"
     strip "$suite"/bin/*
     cp -L "$CUDA_HOME/lib/stubs/libcuda.so" "$suite/stub/libcuda.so.1"
-    cp -r weights/policy-mlp weights/policy-mamba weights/beam-c3 weights/localiser "$suite/weights/"
+    cp -r weights/policy-mlp weights/policy-mamba weights/beam-c3 weights/localiser weights/classifier "$suite/weights/"
     cp -r candle-models/tests/golden "$suite/candle-models/tests/"
     mkdir "$suite/candle-bench/peers" && cp candle-bench/peers/*.py "$suite/candle-bench/peers/"
     cp -r examples/data "$suite/examples/"

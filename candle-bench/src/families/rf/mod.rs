@@ -10,7 +10,7 @@ use candle_models::rf::RfFamily;
 
 impl BenchFamily for RfFamily {
     fn shipped(&self) -> &'static [&'static str] {
-        &["weights/localiser"]
+        &["weights/localiser", "weights/classifier"]
     }
 
     fn suites(&self) -> Vec<Entry> {
