@@ -23,18 +23,19 @@ pub const TOLERANCE: f64 = 1e-4;
 /// The same for a network whose weights were rounded to bf16 or 8 bits: the worst of some 150 000 logits on random inputs.
 pub const NARROW_TOLERANCE: f64 = 0.25;
 
-/// An input of a frame: name, width, and its values `[B, F, width]`.
+/// An input of a frame: name, shape, and its values `[B, F, shape...]`.
 #[derive(Debug, Clone)]
 struct Input<T> {
     name: String,
-    width: usize,
+    shape: Vec<usize>,
     values: Vec<T>,
 }
 
 impl<T: Copy> Input<T> {
     fn frame(&self, frames: usize, t: usize) -> Self {
-        let row = |row: &[T]| row[t * self.width..][..self.width].to_vec();
-        Self { values: self.values.chunks(frames * self.width).flat_map(row).collect(), name: self.name.clone(), width: self.width }
+        let width = self.shape.iter().product();
+        let row = |row: &[T]| row[t * width..][..width].to_vec();
+        Self { values: self.values.chunks(frames * width).flat_map(row).collect(), name: self.name.clone(), shape: self.shape.clone() }
     }
 }
 
@@ -54,17 +55,17 @@ impl Inputs {
         let (random, rows) = (Random::new(3).stream("inputs"), batch * frames);
         let (mut floats, mut indices) = (Vec::new(), Vec::new());
         for spec in &model.signature().inputs {
-            let (name, width) = (spec.name.clone(), spec.width());
+            let (name, shape, width) = (spec.name.clone(), spec.shape.clone(), spec.width());
             let random = random.stream(&name);
             if spec.dtype() == DType::F32 {
                 let mut values = vec![0.0; rows * width];
                 random.fill_uniform(0, &mut values);
-                floats.push(Input { name, width, values });
+                floats.push(Input { name, shape, values });
                 continue;
             }
             let chosen = spec.can_sample() && case.pass != Pass::Train;
             let draw = |i: usize| if chosen { SAMPLE } else { random.below(i as u64, spec.limit(i).unwrap_or(1)) };
-            indices.push(Input { name, width, values: (0..rows * width).map(draw).collect() });
+            indices.push(Input { name, shape, values: (0..rows * width).map(draw).collect() });
         }
         Self { batch, frames, floats, indices }
     }
@@ -72,11 +73,12 @@ impl Inputs {
     /// The inputs as tensors `[B, F, ...]`.
     pub fn tensors(&self) -> Result<NamedTensors> {
         let mut tensors = NamedTensors::new();
-        for Input { name, width, values } in &self.floats {
-            tensors.insert(name.clone(), Tensor::from_slice(values, (self.batch, self.frames, *width), &Device::Cpu)?);
+        let whole = |shape: &[usize]| [&[self.batch, self.frames], shape].concat();
+        for Input { name, shape, values } in &self.floats {
+            tensors.insert(name.clone(), Tensor::from_slice(values, whole(shape), &Device::Cpu)?);
         }
-        for Input { name, width, values } in &self.indices {
-            tensors.insert(name.clone(), Tensor::from_slice(values, (self.batch, self.frames, *width), &Device::Cpu)?);
+        for Input { name, shape, values } in &self.indices {
+            tensors.insert(name.clone(), Tensor::from_slice(values, whole(shape), &Device::Cpu)?);
         }
         Ok(tensors)
     }

@@ -56,6 +56,8 @@ fn toml(path: &Path, text: &str) -> Result<(), String> {
         candle_train::agent::ppo::config::RunConfig::resolve("classic", Some(text), &[]).map(drop)
     } else if table.contains_key("play") {
         candle_train::muzero::config::RunConfig::resolve("classic", Some(text), &[]).map(drop)
+    } else if table.contains_key("task") {
+        toml::from_str::<candle_train::rf::config::RunConfig>(text).map_err(|error| error.to_string())?.validate()
     } else if path.to_string_lossy().starts_with("weights/policy-") {
         candle_train::policy::config::RunConfig::resolve("standard", Some(text), &[]).map(drop)
     } else if path.starts_with("weights") {
@@ -105,6 +107,7 @@ fn a_block_that_is_not_true_is_found() {
         ("weights/beam-c3/README.md", "toml", "[episode]\nbatches = 10"),
         ("weights/breakout/README.md", "toml", "[rollout]\nlane = 10"),
         ("weights/tictactoe/README.md", "toml", "[play]\nlane = 10"),
+        ("weights/localiser/README.md", "toml", "[task]\nkind = \"localisation\""),
         ("docs/src/nothing.md", "rust", "fn main() {}"),
         ("README.md", "rust,ignore", "fn main() {}"),
         ("README.md", "sh", "candle-infer inspekt weights/policy-mlp"),

@@ -49,7 +49,9 @@ pub struct Physical {
     pub content: Content,
     /// The longest delay of a direct path, microseconds: so much is sent before the first and behind the last sample that is heard.
     pub longest_us: f64,
-    /// The emitter's amplifier, if it is not linear.
+    /// The emitter's amplifier; none: it is linear.
+    // A key that is left out is none, as it is written, and not what is usual.
+    #[serde(default)]
     pub amplifier: Option<Amplifier>,
     /// By how much the emitter's frequency changes, Hz a second.
     pub drift_hz_per_s: Range,
@@ -72,6 +74,7 @@ pub struct Physical {
     /// A constant in both branches, as a part of the root mean square.
     pub constant: Range,
     /// Bits of the converter, 2 to 24; none: it is exact.
+    #[serde(default)]
     pub bits: Option<u32>,
     /// How far the converter reaches beyond the root mean square, dB.
     pub headroom_db: f64,

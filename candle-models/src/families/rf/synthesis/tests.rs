@@ -245,5 +245,8 @@ fn absurd_scenarios_are_named() {
     // A scenario is TOML's and JSON's.
     let text = serde_json::to_string(&Physical::default()).unwrap();
     assert_eq!(serde_json::from_str::<Physical>(&text).unwrap(), Physical::default());
+    // What TOML leaves out because it is none stays none.
+    let none = serde_json::from_str::<Physical>("{}").unwrap();
+    assert_eq!(none, Physical { amplifier: None, bits: None, ..Physical::default() });
     assert!(serde_json::from_str::<Physical>(r#"{"speed": 1}"#).unwrap_err().to_string().contains("unknown field `speed`"));
 }
