@@ -6,6 +6,7 @@
 pub mod chart;
 mod comparison;
 mod curves;
+#[cfg(feature = "cli")]
 pub(crate) mod figure;
 mod page;
 
