@@ -94,6 +94,11 @@ pub enum Limit {
 }
 
 impl TargetRow {
+    /// A figure without an interval.
+    pub fn new(host: &Host, case: Case, what: impl Into<String>, (found, limit, unit): (f64, Limit, &str), evidence: String) -> Self {
+        Self { host: host.clone(), case, what: what.into(), found, found_ci: None, limit, unit: unit.to_owned(), evidence }
+    }
+
     /// Whether the figure keeps its limit; one that is not a number does not.
     pub fn met(&self) -> bool {
         match self.limit {
@@ -177,16 +182,8 @@ mod tests {
     fn a_limit_is_met_at_its_value_and_never_by_what_is_not_a_number() {
         let directory = tempfile::tempdir().unwrap();
         let case = testing::network("mlp", directory.path()).case(Pass::Step, 1, 1, 1);
-        let row = |found, limit| TargetRow {
-            host: Host::detect(Some("test".into())),
-            case: case.clone(),
-            what: "x".into(),
-            found,
-            found_ci: None,
-            limit,
-            unit: "us".into(),
-            evidence: String::new(),
-        };
+        let host = Host::detect(Some("test".into()));
+        let row = |found, limit| TargetRow::new(&host, case.clone(), "x", (found, limit, "us"), String::new());
         assert!(row(2.0, Limit::AtMost(2.0)).met() && !row(2.1, Limit::AtMost(2.0)).met());
         assert!(row(0.5, Limit::AtLeast(0.5)).met() && !row(0.4, Limit::AtLeast(0.5)).met());
         assert!(!row(f64::NAN, Limit::AtMost(2.0)).met() && !row(f64::NAN, Limit::AtLeast(0.0)).met());

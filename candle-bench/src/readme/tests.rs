@@ -14,8 +14,7 @@ fn row(what: &str, threads: usize, found: f64, (limit, unit): (Limit, &str), evi
         dtype: "f32".to_owned(),
         execution: crate::case::Execution::Captured,
     };
-    let (what, unit, evidence) = (what.to_owned(), unit.to_owned(), evidence.to_owned());
-    TargetRow { host: Host::detect(Some("test".to_owned())), case, what, found, found_ci: None, limit, unit, evidence }
+    TargetRow::new(&Host::detect(Some("test".to_owned())), case, what, (found, limit, unit), evidence.to_owned())
 }
 
 /// A run with both suites in `root`.

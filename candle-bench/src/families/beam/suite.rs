@@ -138,16 +138,6 @@ impl BeamSuite {
         let agreed = agreement(&calls.answers()?, &read_answers(&theirs.outputs)?, "f32", None)?;
         ensure!(agreed.holds(), "the losses before and after an update differ: {agreed:?}");
         let mut narrow = TrainCalls::new(&config, self.batch, Products::Bf16, pool.clone())?;
-        let row = |what: &str, found: f64, limit: Limit, unit: &str, evidence: String, case: &Case| TargetRow {
-            host: host.clone(),
-            case: case.clone(),
-            what: what.into(),
-            found,
-            found_ci: None,
-            limit,
-            unit: unit.into(),
-            evidence,
-        };
         let mut rows = Vec::new();
         let mut fastest = f64::NAN;
         for (calls, dtype, least) in [(&mut calls, "f32", 1.6), (&mut narrow, "bf16", 2.0)] {
@@ -156,7 +146,7 @@ impl BeamSuite {
             let evidence =
                 format!("{ours:.2} steps/s, {} {theirs:.2}, channels of our side drawn anew in each", peer.versions().of(Library::Pytorch));
             let what = if dtype == "f32" { "training steps over PyTorch's" } else { "the same, products in bf16" };
-            let found = row(what, compared.ratio, Limit::AtLeast(least), "x", evidence, &self.case(threads, dtype));
+            let found = TargetRow::new(host, self.case(threads, dtype), what, (compared.ratio, Limit::AtLeast(least), "x"), evidence);
             rows.push(TargetRow { found_ci: Some(compared.ratio_ci), ..found });
             if dtype == "f32" {
                 fastest = compared.ours_us.p50;
@@ -165,10 +155,12 @@ impl BeamSuite {
         let peak = Peaks::of_threads(threads, &self.settings)?.gflop_per_s;
         let ours = formulas::gflop_per_s(formulas::training_flop(weight_uses(&config)? * self.batch as f64), fastest);
         let evidence = format!("{ours:.0} of {peak:.0} GFLOP/s, 6 per weight and use");
-        rows.push(row("training step, share of the machine's own f32 product", ours / peak, Limit::AtLeast(0.7), "share", evidence, &case));
+        let what = "training step, share of the machine's own f32 product";
+        rows.push(TargetRow::new(host, case.clone(), what, (ours / peak, Limit::AtLeast(0.7), "share"), evidence));
         let generation = pool.install(|| generation_us(&config, self.batch))?;
         let evidence = format!("{generation:.0} us for {} channels and their noise, of {fastest:.0} us", self.batch);
-        rows.push(row("channels' share of a step", 100.0 * generation / fastest, Limit::AtMost(3.0), "%", evidence, &case));
+        let share = 100.0 * generation / fastest;
+        rows.push(TargetRow::new(host, case, "channels' share of a step", (share, Limit::AtMost(3.0), "%"), evidence));
         Ok(rows)
     }
 
@@ -186,16 +178,10 @@ impl BeamSuite {
         let measured = harness::measure(&mut Timed(NextBeam(engine.open()?)), &self.settings)?;
         let config: BeamConfig = bundle.config()?;
         let model = format!("{} gru x{}", self.bundle.display(), config.hidden);
-        Ok(TargetRow {
-            host: host.clone(),
-            case: Case { model, pass: Pass::Step, batch: 1, frames: 1, ..self.case(1, dtype) },
-            what: format!("next beam for one user, {dtype} weights"),
-            found: measured.latency_us.p50,
-            found_ci: None,
-            limit: Limit::AtMost(most),
-            unit: "us".into(),
-            evidence: format!("p99 {:.1} us, a session of an engine", measured.latency_us.p99.unwrap_or(measured.latency_us.max)),
-        })
+        let case = Case { model, pass: Pass::Step, batch: 1, frames: 1, ..self.case(1, dtype) };
+        let evidence = format!("p99 {:.1} us, a session of an engine", measured.latency_us.p99.unwrap_or(measured.latency_us.max));
+        let what = format!("next beam for one user, {dtype} weights");
+        Ok(TargetRow::new(host, case, what, (measured.latency_us.p50, Limit::AtMost(most), "us"), evidence))
     }
 }
 

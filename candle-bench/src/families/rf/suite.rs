@@ -79,30 +79,16 @@ fn on_gpu(host: &Host, settings: &Settings, batch: usize, device: &Device) -> Re
         })),
         settings,
     )?;
-    Ok(TargetRow {
-        host: host.clone(),
-        case: Case::of("iq at 200 kHz", Pass::Window, [batch, SAMPLES, 1], "f32"),
-        what: "a second of IQ on the GPU, as published".into(),
-        found: measured.latency_us.p50 / 1e3 / batch as f64,
-        found_ci: None,
-        limit: Limit::AtMost(0.1),
-        unit: "ms".into(),
-        evidence: rate(batch as f64, &measured, "seconds"),
-    })
+    let case = Case::of("iq at 200 kHz", Pass::Window, [batch, SAMPLES, 1], "f32");
+    let each = measured.latency_us.p50 / 1e3 / batch as f64;
+    let evidence = rate(batch as f64, &measured, "seconds");
+    Ok(TargetRow::new(host, case, "a second of IQ on the GPU, as published", (each, Limit::AtMost(0.1), "ms"), evidence))
 }
 
 /// What is measured of so many seconds at a time on so many threads.
 fn rows(host: &Host, settings: &Settings, [seconds, threads]: [usize; 2]) -> Result<Vec<TargetRow>> {
-    let row = |what: &str, found: f64, limit: Limit, unit: &str, evidence: String| TargetRow {
-        host: host.clone(),
-        case: Case::of("iq at 200 kHz", Pass::Window, [seconds, SAMPLES, threads], "f32"),
-        what: what.into(),
-        found,
-        found_ci: None,
-        limit,
-        unit: unit.into(),
-        evidence,
-    };
+    let case = Case::of("iq at 200 kHz", Pass::Window, [seconds, SAMPLES, threads], "f32");
+    let row = |what: &str, figure: (f64, Limit, &str), evidence: String| TargetRow::new(host, case.clone(), what, figure, evidence);
     // Milliseconds of a second's worth on one thread.
     let each = |measured: &Measurement| measured.latency_us.p50 / 1e3 * threads as f64 / seconds as f64;
     let mut iq = vec![Complex32::default(); seconds * SAMPLES];
@@ -116,8 +102,11 @@ fn rows(host: &Host, settings: &Settings, [seconds, threads]: [usize; 2]) -> Res
         })),
         settings,
     )?;
-    let mut rows =
-        vec![row("a second of IQ, as published", each(&generated), Limit::AtMost(4.4), "ms", rate(seconds as f64, &generated, "seconds"))];
+    let mut rows = vec![row(
+        "a second of IQ, as published",
+        (each(&generated), Limit::AtMost(4.4), "ms"),
+        rate(seconds as f64, &generated, "seconds"),
+    )];
     let mut extracted = Vec::new();
     for (form, what) in [(Form::Compatible, "its 5 x 18 features, as published"), (Form::Repaired, "its 5 x 18 features, repaired")] {
         let extractor = Extractor::new(SAMPLES as f64, CHUNK, form)?;
@@ -129,7 +118,7 @@ fn rows(host: &Host, settings: &Settings, [seconds, threads]: [usize; 2]) -> Res
             })),
             settings,
         )?;
-        rows.push(row(what, each(&measured), Limit::AtMost(2.5), "ms", rate(seconds as f64, &measured, "seconds")));
+        rows.push(row(what, (each(&measured), Limit::AtMost(2.5), "ms"), rate(seconds as f64, &measured, "seconds")));
         extracted.push(each(&measured));
     }
     // Events of the published data set: seven receivers and a second each.
@@ -148,7 +137,7 @@ fn rows(host: &Host, settings: &Settings, [seconds, threads]: [usize; 2]) -> Res
     let per_core = 1e6 / made.latency_us.p50;
     let parts = receivers as f64 * (rows[0].found + extracted[0]);
     let evidence = format!("{:.1} ms an event, of which {receivers} signals and their features take {parts:.1}", made.latency_us.p50 / 1e3);
-    rows.push(row("events of a data set, a second and core", per_core, Limit::AtLeast(100.0), "events", evidence));
+    rows.push(row("events of a data set, a second and core", (per_core, Limit::AtLeast(100.0), "events"), evidence));
     ensure!(rows.iter().all(|row| row.found.is_finite()), "a figure is no number");
     Ok(rows)
 }

@@ -43,16 +43,21 @@ pub fn power(signal: &[Complex32]) -> f64 {
     signal.iter().map(|x| wide(*x).norm_sqr()).sum::<f64>() / signal.len().max(1) as f64
 }
 
-fn wide(x: Complex32) -> Complex64 {
+/// A sample in double precision.
+pub fn wide(x: Complex32) -> Complex64 {
     Complex64::new(f64::from(x.re), f64::from(x.im))
 }
 
-fn narrow(x: Complex64) -> Complex32 {
+/// A sample in single precision.
+pub fn narrow(x: Complex64) -> Complex32 {
     Complex32::new(x.re as f32, x.im as f32)
 }
 
-/// Names the field whose value is outside of a range, or no number.
-fn within(field: &str, value: f64, range: RangeInclusive<f64>) -> Result<()> {
+/// Refuses a value that is outside of a range, or no number.
+///
+/// # Errors
+/// A [`Error::Config`] that names the field.
+pub fn within(field: &str, value: f64, range: RangeInclusive<f64>) -> Result<()> {
     if range.contains(&value) {
         return Ok(());
     }

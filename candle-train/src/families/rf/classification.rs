@@ -12,6 +12,7 @@ use candle_models::network::Tapes;
 use candle_models::nn::Params;
 use candle_models::ops::softmax::log_softmax;
 use candle_models::random::Random;
+use candle_models::rf::classifier::{Scale, greatest};
 use candle_models::rf::{Classifier, ClassifierConfig, Complex32};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -46,7 +47,7 @@ pub struct Drawn {
 
 /// Signals as the network reads them.
 pub struct Encoded {
-    /// `[n, samples, 2]`.
+    /// `[n, samples, width]`.
     pub iq: Vec<f32>,
     /// `[n]`.
     pub classes: Vec<u32>,
@@ -88,13 +89,14 @@ impl Classification {
 
     /// Signals as the network reads them.
     fn encoded(&self, drawn: &[Drawn]) -> Result<Encoded> {
-        let mut iq = vec![0.0; drawn.len() * 2 * self.model.samples];
-        let rows = iq.par_chunks_mut(2 * self.model.samples).zip(drawn);
+        let width = self.model.width() * self.model.samples;
+        let mut iq = vec![0.0; drawn.len() * width];
+        let rows = iq.par_chunks_mut(width).zip(drawn);
         rows.try_for_each_init(
             || vec![Complex32::default(); self.model.samples],
             |signal, (iq, Drawn { random, class, snr_db })| {
                 self.signals.draw(*random, *class, *snr_db, signal)?;
-                self.model.encode(signal, iq)
+                self.model.encode(signal, (self.model.scale == Scale::Given).then_some(*snr_db), iq)
             },
         )?;
         Ok(Encoded { iq, classes: drawn.iter().map(|drawn| drawn.class as u32).collect() })
@@ -103,7 +105,7 @@ impl Classification {
     /// The scores of signals, `[n, classes]`.
     fn scores(&self, network: &Classifier, signals: &Encoded, device: &Device) -> Result<Tensor> {
         let n = signals.classes.len();
-        let iq = Tensor::from_slice(&signals.iq, (n, 2 * self.model.samples), device)?;
+        let iq = Tensor::from_slice(&signals.iq, (n, self.model.width() * self.model.samples), device)?;
         Ok(feed(network, &[iq], &self.tapes)?.get("logits")?.clone())
     }
 
@@ -139,11 +141,12 @@ impl Classification {
                 let drawn: Vec<Drawn> = (first..(first + CHUNK).min(mine.end)).map(|i| self.shown(random, ratio, i)).collect();
                 let signals = self.encoded(&drawn)?;
                 let shares = log_softmax(&self.scores(network, &signals, device)?)?.to_vec2::<f32>()?;
-                found.extend(shares.iter().zip(&signals.classes).map(|(shares, class)| {
-                    let taken =
-                        shares.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, x)| if *x > best.1 { (i, *x) } else { best }).0;
-                    [*class as f32, taken as f32, -shares[*class as usize]]
-                }));
+                found.extend(
+                    shares
+                        .iter()
+                        .zip(&signals.classes)
+                        .map(|(shares, class)| [*class as f32, greatest(shares) as f32, -shares[*class as usize]]),
+                );
             }
             let all = gather(ranks, &found)?.concat();
             let mut confusion = vec![0; classes * classes];
@@ -236,7 +239,7 @@ mod tests {
             let task = task(preset);
             let drawn: Vec<_> = (0..27).map(|i| task.shown(Random::new(3), (0, 10.0), i)).collect();
             let all = task.encoded(&drawn).unwrap();
-            let width = 2 * task.model.samples;
+            let width = task.model.width() * task.model.samples;
             for (i, one) in drawn.iter().enumerate() {
                 assert_eq!(task.encoded(std::slice::from_ref(one)).unwrap().iq, all.iq[i * width..][..width], "{preset} {i}");
             }

@@ -2,7 +2,7 @@
 
 use candle_models::random::Random;
 use candle_models::rf::synthesis::{Content, Digital, Fading, Modulation, Physical, Range, Reception};
-use candle_models::rf::{Complex32, Complex64};
+use candle_models::rf::{Complex32, Complex64, narrow, within};
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -84,9 +84,7 @@ impl Signals {
     pub fn validate(&self, samples: usize) -> Result<()> {
         let Range(low, high) = self.snr_db;
         for (value, least) in [(low, -100.0), (high, low)] {
-            if !(least..=100.0).contains(&value) {
-                return Err(Error::config("task.signals.snr_db", format!("expected from {least} to 100, found {value}")));
-            }
+            within("task.signals.snr_db", value, least..=100.0)?;
         }
         match &self.channel {
             Channel::Coherent => {
@@ -108,9 +106,8 @@ impl Signals {
                     return Err(Error::config("task.signals.channel.signal.samples", reason));
                 }
                 let (most, Range(low, high)) = (signal.sample_rate / 2.0, *frequency_hz);
-                if !(-most <= low && low <= high && high <= most) {
-                    let reason = format!("expected two frequencies from -{most} to {most}, found {low} and {high}");
-                    return Err(Error::config("task.signals.channel.frequency_hz", reason));
+                for (value, least) in [(low, -most), (high, low)] {
+                    within("task.signals.channel.frequency_hz", value, least..=most)?;
                 }
                 self.classes.iter().try_for_each(|class| signal.with(class.content.clone()).validate().map_err(named))
             }
@@ -136,8 +133,7 @@ impl Signals {
                 random.stream("noise").fill_normal(0, &mut noise);
                 for ((i, to), noise) in out.iter_mut().enumerate().zip(noise.chunks_exact(2)) {
                     let point = points[symbols.below(i as u64, points.len() as u32) as usize];
-                    let x = point + Complex64::new(f64::from(noise[0]), f64::from(noise[1])) * deviation;
-                    *to = Complex32::new(x.re as f32, x.im as f32);
+                    *to = narrow(point + Complex64::new(f64::from(noise[0]), f64::from(noise[1])) * deviation);
                 }
             }
             (Channel::Coherent, _) => return Err(Error::config("task.signals.classes", "expected modulations whose symbols are points")),

@@ -3,6 +3,7 @@
 //! With all modulations alike, symbols drawn evenly from their points and white noise, the one under which the symbols are most likely is right more often
 //! than any other choice (maximum likelihood).
 
+use super::greatest;
 use crate::rf::Complex64;
 use crate::rf::synthesis::Modulation;
 use crate::{Error, Result};
@@ -38,8 +39,7 @@ impl Ceiling {
 
     /// Which modulation is the most likely, the first of equal ones.
     pub fn classify(&self, symbols: &[Complex64], noise: f64) -> usize {
-        let found = self.log_likelihoods(symbols, noise);
-        found.iter().enumerate().fold((0, f64::NEG_INFINITY), |best, (i, x)| if *x > best.1 { (i, *x) } else { best }).0
+        greatest(&self.log_likelihoods(symbols, noise))
     }
 }
 

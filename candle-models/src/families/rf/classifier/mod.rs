@@ -17,7 +17,7 @@
 //! let engine = Engine::start(Arc::new(network), &Options::default())?;
 //! let mut session = engine.open()?;
 //! let signal: Vec<Complex32> = (0..128).map(|n| Complex32::from_polar(3e-5, 0.3 * n as f32)).collect();
-//! config.encode(&signal, session.floats_mut("iq")?)?;
+//! config.encode(&signal, None, session.floats_mut("iq")?)?;
 //! session.step()?;
 //! assert_eq!(session.floats("logits")?.len(), 2);
 //! # Ok(())
@@ -41,13 +41,14 @@ use crate::signature::{Signature, TensorSpec};
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// What a signal is multiplied by before the network reads it.
+/// What is known of a signal's power.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// What makes its mean power 1: how strong it is, nobody knows.
+    /// Nothing: it is multiplied by what makes its mean power 1.
     Unit,
-    /// Nothing: its receiver has scaled it so that the power of the signal without its noise is 1.
+    /// All: its receiver has scaled it so that the power of the signal without its noise is 1, and knows the signal-to-noise ratio, which the network reads
+    /// beside every sample.
     Given,
 }
 
@@ -59,7 +60,7 @@ pub struct ClassifierConfig {
     pub classes: Vec<String>,
     /// Samples of a signal, 1 to 65536.
     pub samples: usize,
-    /// What they are multiplied by.
+    /// What is known of their power.
     pub scale: Scale,
     /// Channels, 4 to 512.
     pub channels: usize,
@@ -112,40 +113,68 @@ impl ClassifierConfig {
         )
     }
 
-    /// Writes a signal as the network reads it: `[samples, 2]`.
+    /// Numbers that the network reads of a sample: its two parts, and the signal-to-noise ratio in tens of decibels where that is known.
+    pub fn width(&self) -> usize {
+        match self.scale {
+            Scale::Unit => 2,
+            Scale::Given => 3,
+        }
+    }
+
+    /// Writes a signal as the network reads it: `[samples, width]`. The signal-to-noise ratio, dB, is asked for where the scale is [`Scale::Given`].
     ///
     /// # Errors
-    /// If a length is another one, a sample is not finite, or the signal has no power and the scale needs it.
-    pub fn encode(&self, signal: &[Complex32], iq: &mut [f32]) -> Result<()> {
+    /// If a length is another one, a number is not finite, the ratio is missing or too much, or the signal has no power and the scale needs it.
+    pub fn encode(&self, signal: &[Complex32], snr_db: Option<f64>, iq: &mut [f32]) -> Result<()> {
+        let width = self.width();
         if signal.len() != self.samples {
             return Err(Error::Input(format!("a signal: expected {} samples, found {}", self.samples, signal.len())));
         }
-        if iq.len() != 2 * self.samples {
-            return Err(Error::tensor("iq", format!("{} values", 2 * self.samples), iq.len()));
+        if iq.len() != width * self.samples {
+            return Err(Error::tensor("iq", format!("{} values", width * self.samples), iq.len()));
         }
         if let Some(at) = signal.iter().position(|x| !x.is_finite()) {
             return Err(Error::Input(format!("sample {at}: expected finite numbers, found {}", signal[at])));
         }
-        let scale = match self.scale {
-            Scale::Given => 1.0,
-            Scale::Unit => match power(signal) {
+        let scale = match (self.scale, snr_db) {
+            (Scale::Given, Some(snr_db)) if (-100.0..=100.0).contains(&snr_db) => 1.0,
+            (Scale::Given, Some(snr_db)) => {
+                return Err(Error::Input(format!("the signal-to-noise ratio: expected from -100 to 100 dB, found {snr_db}")));
+            }
+            (Scale::Given, None) => {
+                return Err(Error::Input("this classifier reads the signal-to-noise ratio, which is missing".to_owned()));
+            }
+            (Scale::Unit, Some(_)) => return Err(Error::Input("this classifier does not read a signal-to-noise ratio".to_owned())),
+            (Scale::Unit, None) => match power(signal) {
                 0.0 => return Err(Error::Input("a signal: all of its samples are 0".to_owned())),
                 power => power.sqrt().recip(),
             },
         };
-        for (to, x) in iq.chunks_exact_mut(2).zip(signal) {
-            to.copy_from_slice(&[x.re, x.im].map(|part| (f64::from(part) * scale) as f32));
+        for (to, x) in iq.chunks_exact_mut(width).zip(signal) {
+            to[..2].copy_from_slice(&[x.re, x.im].map(|part| (f64::from(part) * scale) as f32));
+            if let (Some(to), Some(snr_db)) = (to.get_mut(2), snr_db) {
+                *to = (snr_db / 10.0) as f32;
+            }
         }
         Ok(())
     }
 
     fn signature(&self) -> Signature {
+        let says = match self.scale {
+            Scale::Unit => "in-phase and quadrature parts of the samples",
+            Scale::Given => "in-phase and quadrature parts of the samples, and the signal-to-noise ratio in tens of dB",
+        };
         Signature {
-            inputs: vec![TensorSpec::f32("iq", &[self.samples, 2]).says("in-phase and quadrature parts of the samples")],
+            inputs: vec![TensorSpec::f32("iq", &[self.samples, self.width()]).says(says)],
             outputs: vec![TensorSpec::f32("logits", &[self.classes.len()]).says("a score of every class")],
             state: Vec::new(),
         }
     }
+}
+
+/// Which of some scores is the greatest: the first of equal ones.
+pub fn greatest<T: PartialOrd + Copy>(scores: &[T]) -> usize {
+    (1..scores.len()).fold(0, |best, i| if scores[i] > scores[best] { i } else { best })
 }
 
 /// Samples to scores of classes.
@@ -183,7 +212,7 @@ impl Classifier {
             let (layer, length) = convolution(places, stride, &params.pp("conv"))?;
             Ok::<_, Error>(((layer, Norm::layer(channels, &params.pp("norm"))?), length))
         };
-        let (first, mut length) = convolution([samples, 2], 1, &params.pp("first"))?;
+        let (first, mut length) = convolution([samples, config.width()], 1, &params.pp("first"))?;
         let mut blocks = Vec::with_capacity(config.blocks);
         for i in 0..config.blocks {
             let params = params.pp("blocks").pp(i);

@@ -11,18 +11,29 @@ fn signals_are_scaled_as_the_network_knows_them() {
     let config = ClassifierConfig { samples: 4, ..ClassifierConfig::new(["a", "b"]) };
     let signal: Vec<Complex32> = [(3e-9, 0.0), (0.0, -4e-9), (0.0, 0.0), (1e-9, 1e-9)].map(|(re, im)| Complex32::new(re, im)).to_vec();
     let mut iq = [0.0; 8];
-    config.encode(&signal, &mut iq).unwrap();
+    config.encode(&signal, None, &mut iq).unwrap();
     assert!((iq.iter().map(|x| x * x).sum::<f32>() / 4.0 - 1.0).abs() < 1e-6 && iq[3] < 0.0, "{iq:?}");
-    ClassifierConfig { scale: Scale::Given, ..config.clone() }.encode(&signal, &mut iq).unwrap();
-    assert_eq!(iq[..2], [3e-9, 0.0]);
-    let refused = |signal: &[Complex32], len: usize, why: &str| {
-        let error = config.encode(signal, &mut vec![0.0; len]).unwrap_err().to_string();
+    let given = ClassifierConfig { scale: Scale::Given, ..config.clone() };
+    let mut known = [0.0; 12];
+    given.encode(&signal, Some(-5.0), &mut known).unwrap();
+    assert_eq!(known[..6], [3e-9, 0.0, -0.5, 0.0, -4e-9, -0.5]);
+    let refused = |config: &ClassifierConfig, signal: &[Complex32], snr_db: Option<f64>, len: usize, why: &str| {
+        let error = config.encode(signal, snr_db, &mut vec![0.0; len]).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     };
-    refused(&signal[..3], 8, "expected 4 samples, found 3");
-    refused(&signal, 7, "iq: expected 8 values, found 7");
-    refused(&[Complex32::default(); 4], 8, "all of its samples are 0");
-    refused(&[Complex32::new(f32::NAN, 0.0); 4], 8, "sample 0: expected finite numbers");
+    refused(&config, &signal[..3], None, 8, "expected 4 samples, found 3");
+    refused(&config, &signal, None, 7, "iq: expected 8 values, found 7");
+    refused(&config, &[Complex32::default(); 4], None, 8, "all of its samples are 0");
+    refused(&config, &[Complex32::new(f32::NAN, 0.0); 4], None, 8, "sample 0: expected finite numbers");
+    refused(&config, &signal, Some(3.0), 8, "does not read a signal-to-noise ratio");
+    refused(&given, &signal, None, 12, "reads the signal-to-noise ratio, which is missing");
+    refused(&given, &signal, Some(f64::NAN), 12, "expected from -100 to 100 dB");
+}
+
+#[test]
+fn the_first_of_the_greatest_scores_is_taken() {
+    assert_eq!(greatest(&[0.5, 2.0, -1.0, 2.0]), 1);
+    assert_eq!(greatest(&[f64::NEG_INFINITY]), 0);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::bundle::Bundle;
 use crate::cli::{self, Usage};
 use crate::engine::Runner;
 use crate::registry::Family;
+use crate::rf::classifier::greatest;
 use crate::rf::sigmf::Recording;
 use crate::rf::{ClassifierConfig, Complex32, RfConfig, RfFamily};
 use anyhow::{Context, Result, bail};
@@ -27,6 +28,9 @@ pub struct Arguments {
     /// Look at so many pieces, evenly over the recording; what has no power is left out.
     #[arg(long, value_name = "N", default_value = "1024", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pieces: u32,
+    /// The signal's power over the noise's, dB, for a classifier that reads it; the samples must be scaled so that the signal's power is 1.
+    #[arg(long, value_name = "DB", allow_negative_numbers = true)]
+    snr: Option<f64>,
 }
 
 /// What a classifier says of a recording.
@@ -43,7 +47,7 @@ impl Arguments {
     pub fn run(&self) -> Result<()> {
         let (config, mut runner) = load(&self.bundle)?;
         let recording = open(&self.recording)?;
-        let Said { counts, shares } = classify(&recording, &config, &mut runner, self.pieces as usize)?;
+        let Said { counts, shares } = classify(&recording, &config, &mut runner, (self.pieces as usize, self.snr))?;
         let looked = counts.iter().sum::<usize>();
         println!("{} pieces of {} samples", cli::count(looked as u64), config.samples);
         let mut order: Vec<usize> = (0..config.classes.len()).collect();
@@ -51,8 +55,8 @@ impl Arguments {
         for class in order {
             println!("{:<12} {:5.1}% of the pieces", config.classes[class], 100.0 * counts[class] as f64 / looked as f64);
         }
-        let (best, share) = shares.iter().enumerate().fold((0, 0.0), |best, (i, x)| if *x > best.1 { (i, *x) } else { best });
-        println!("if all are of one kind: {}, {:.1}%", config.classes[best], 100.0 * share);
+        let best = greatest(&shares);
+        println!("if all are of one kind: {}, {:.1}%", config.classes[best], 100.0 * shares[best]);
         Ok(())
     }
 }
@@ -67,7 +71,12 @@ pub(super) fn load(path: &std::path::Path) -> Result<(ClassifierConfig, Runner)>
     Ok((config, Runner::new(network, BATCH, 1)?))
 }
 
-pub(super) fn classify(recording: &Recording, config: &ClassifierConfig, runner: &mut Runner, pieces: usize) -> Result<Said> {
+pub(super) fn classify(
+    recording: &Recording,
+    config: &ClassifierConfig,
+    runner: &mut Runner,
+    (pieces, snr_db): (usize, Option<f64>),
+) -> Result<Said> {
     let there = (recording.len() / config.samples as u64) as usize;
     if there == 0 {
         bail!("{}: {} samples make no piece of {}", recording.path().display(), recording.len(), config.samples);
@@ -80,7 +89,7 @@ pub(super) fn classify(recording: &Recording, config: &ClassifierConfig, runner:
         let piece = (i as u64 * there as u64 / count as u64) * config.samples as u64;
         recording.read(piece, &mut signal);
         if signal.iter().any(|x| x.norm_sqr() > 0.0) {
-            config.encode(&signal, runner.floats_mut("iq", filled)?).with_context(|| format!("samples from {piece} on"))?;
+            config.encode(&signal, snr_db, runner.floats_mut("iq", filled)?).with_context(|| format!("samples from {piece} on"))?;
             filled += 1;
         }
         if filled == BATCH || (i + 1 == count && filled > 0) {
@@ -88,8 +97,8 @@ pub(super) fn classify(recording: &Recording, config: &ClassifierConfig, runner:
             runner.step(&[true; BATCH])?;
             for row in 0..filled {
                 let logits = runner.floats("logits", row)?;
-                let (best, most) =
-                    logits.iter().enumerate().fold((0, f32::NEG_INFINITY), |best, (i, x)| if *x > best.1 { (i, *x) } else { best });
+                let best = greatest(logits);
+                let most = logits[best];
                 let total = logits.iter().map(|x| f64::from(x - most).exp()).sum::<f64>().ln();
                 counts[best] += 1;
                 sums.iter_mut().zip(logits).for_each(|(sum, x)| *sum += f64::from(x - most) - total);

@@ -105,7 +105,7 @@ fn pieces_of_a_recording_are_classified() {
     let (loaded, mut runner) = classify::load(&save("classifier", &RfConfig::Classifier(config.clone()))).unwrap();
     assert_eq!(loaded, config);
     // More than a batch and a part of one.
-    let said = classify::classify(&open(&recording).unwrap(), &config, &mut runner, 150).unwrap();
+    let said = classify::classify(&open(&recording).unwrap(), &config, &mut runner, (150, None)).unwrap();
     assert!(said.counts.iter().sum::<usize>() == 150 && (said.shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{said:?}");
     let other = save("localiser", &RfConfig::Localiser(crate::rf::LocaliserConfig::default()));
     assert!(classify::load(&other).err().unwrap().to_string().contains("expected a classifier"));
@@ -113,7 +113,7 @@ fn pieces_of_a_recording_are_classified() {
     let mut writer = Writer::create(&silent, Meta::new(Datatype::CI16, 1000.0)).unwrap();
     writer.write(&[Complex32::default(); 300]).unwrap();
     writer.finish().unwrap();
-    let error = classify::classify(&open(&silent).unwrap(), &config, &mut runner, 9).unwrap_err().to_string();
+    let error = classify::classify(&open(&silent).unwrap(), &config, &mut runner, (9, None)).unwrap_err().to_string();
     assert!(error.contains("all of its samples are 0"), "{error}");
 }
 

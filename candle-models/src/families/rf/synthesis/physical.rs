@@ -50,7 +50,7 @@ pub struct Physical {
     /// The longest delay of a direct path, microseconds: so much is sent before the first and behind the last sample that is heard.
     pub longest_us: f64,
     /// The emitter's amplifier; none: it is linear.
-    // A key that is left out is none, as it is written, and not what is usual.
+    // TOML writes nothing for none, so a missing key is none again, although other missing keys have their usual value. So with `bits`.
     #[serde(default)]
     pub amplifier: Option<Amplifier>,
     /// By how much the emitter's frequency changes, Hz a second.

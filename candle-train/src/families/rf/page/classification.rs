@@ -9,7 +9,7 @@ use crate::report::figure::{Axes, Line, chart};
 use candle_core::Device;
 use candle_models::random::Random;
 use candle_models::rf::classifier::ceiling::Ceiling;
-use candle_models::rf::{Classifier, ClassifierConfig, Complex32, Complex64};
+use candle_models::rf::{Classifier, ClassifierConfig, Complex32, Complex64, wide};
 use candle_models::{Error, Result};
 use rayon::prelude::*;
 
@@ -40,7 +40,7 @@ pub fn section(
     );
     text += match signals.channel {
         Channel::Coherent => {
-            "A sample is a symbol behind a filter of its pulse; phase, timing and power are known. \"Most likely\" knows the noise's power too: no classifier is right more often.\n\n\
+            "A sample is a symbol behind a filter of its pulse; phase, timing, power and noise are known. No classifier is right more often than the most likely modulation.\n\n\
              | dB | right, % | most likely, % | gap |\n|---|---|---|---|\n"
         }
         Channel::Received { .. } => {
@@ -112,7 +112,7 @@ fn most_likely(task: &Classification, signals: &Signals, random: Random, count: 
                 let Drawn { random, class, snr_db } = task.shown(random, ratio, i);
                 let mut symbols = vec![Complex32::default(); samples];
                 signals.draw(random, class, snr_db, &mut symbols)?;
-                let symbols: Vec<Complex64> = symbols.iter().map(|x| Complex64::new(f64::from(x.re), f64::from(x.im))).collect();
+                let symbols: Vec<Complex64> = symbols.into_iter().map(wide).collect();
                 Ok(ceiling.classify(&symbols, 10f64.powf(-snr_db / 10.0)) == class)
             })
             .collect::<Result<_>>()?;
