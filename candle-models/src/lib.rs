@@ -60,7 +60,7 @@ pub mod tensors;
 
 pub use candle_core;
 pub use error::{Error, Result};
-pub use families::{agent, beam, muzero, policy, rf};
+pub use families::{agent, beam, fno, muzero, policy, rf};
 
 /// Compiles the program of the README.
 #[cfg(doctest)]

@@ -66,4 +66,4 @@ pub mod summary;
 pub mod task;
 pub mod trainer;
 
-pub use families::{agent, beam, muzero, policy, rf};
+pub use families::{agent, beam, fno, muzero, policy, rf};

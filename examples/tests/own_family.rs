@@ -190,7 +190,7 @@ fn a_family_from_outside_is_trained_run_inspected_exported_measured_and_refused_
     let config = root.path().join("chase/bundle/config.json");
     let renamed = std::fs::read_to_string(&config).unwrap().replace("\"pursuer\"", "\"hunter\"");
     std::fs::write(&config, renamed).unwrap();
-    refused(&["inspect", &bundle], 1, &["expected one of [policy, beam, agent, muzero, rf, pursuer], found hunter"]);
+    refused(&["inspect", &bundle], 1, &["expected one of [policy, beam, agent, muzero, rf, fno, pursuer], found hunter"]);
     let error = families::shipped().load(&Bundle::open(&small).unwrap()).err().unwrap().to_string();
-    assert!(error.ends_with("expected one of [policy, beam, agent, muzero, rf], found pursuer"), "{error}");
+    assert!(error.ends_with("expected one of [policy, beam, agent, muzero, rf, fno], found pursuer"), "{error}");
 }

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod beam;
+pub mod fno;
 pub mod policy;
 pub mod rf;
 
@@ -14,5 +15,6 @@ pub fn shipped() -> Families {
         &candle_models::beam::BeamFamily,
         &candle_models::agent::AgentFamily,
         &candle_models::rf::RfFamily,
+        &candle_models::fno::FnoFamily,
     ])
 }

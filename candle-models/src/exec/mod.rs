@@ -156,6 +156,10 @@ pub trait Executor: Sized {
     fn linear(&mut self, x: &Self::V, layer: &Linear, act: Activation) -> Result<Self::V> {
         self.apply(ops::ActivatedLinear::new(layer, act), &[x])
     }
+    /// `act(x W + b)` at every one of some places of a row.
+    fn linear_at_places(&mut self, places: usize, x: &Self::V, layer: &Linear, act: Activation) -> Result<Self::V> {
+        self.apply(ops::ActivatedLinear::at_places(places, layer, act), &[x])
+    }
     /// `act((x joined with tables[ids]) W + b)`: column i of `ids` looks into `tables[i]`.
     fn lookup_linear(&mut self, x: &Self::V, ids: &Self::I, tables: &[&Tensor], layer: &Linear) -> Result<Self::V> {
         self.run(Arc::new(ops::LookupLinear::new(tables, layer)), &[x], &[ids], &[])?.into_floats()

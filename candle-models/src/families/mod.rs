@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod beam;
+pub mod fno;
 pub mod muzero;
 pub mod policy;
 pub mod rf;
@@ -12,7 +13,14 @@ use crate::registry::{Family, Registry};
 
 macro_rules! list {
     () => {
-        Registry::new([&policy::PolicyFamily, &beam::BeamFamily, &agent::AgentFamily, &muzero::MuZeroFamily, &rf::RfFamily])
+        Registry::new([
+            &policy::PolicyFamily,
+            &beam::BeamFamily,
+            &agent::AgentFamily,
+            &muzero::MuZeroFamily,
+            &rf::RfFamily,
+            &fno::FnoFamily,
+        ])
     };
 }
 

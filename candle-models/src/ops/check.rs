@@ -211,6 +211,7 @@ fn every_form_of_the_operations_that_models_are_made_of() {
         let layer = |p: &[Tensor]| Linear { weight: p[0].clone(), bias: p.get(1).cloned(), format: Format::F32 };
         check_with(&parameters, |p| ActivatedLinear::new(&layer(p), act), &[9]);
         check_with(&parameters[..1], |p| ActivatedLinear::new(&layer(p), act), &[9]);
+        check_with(&parameters, |p| ActivatedLinear::at_places(3, &layer(p), act), &[27]);
         let parameters = [normal("gain", &[12]), normal("offset", &[12])];
         for (kind, count) in [(NormKind::Layer, 2), (NormKind::Rms, 1)] {
             let norm = |p: &[Tensor]| Norm { kind, eps: 1e-5, weight: p[0].clone(), bias: p.get(1).cloned() };

@@ -40,6 +40,7 @@ mod dropout;
 mod elementwise;
 mod fake_quantise;
 pub mod gaussian;
+pub mod grid;
 mod gru;
 mod heads;
 mod join;
@@ -56,8 +57,10 @@ mod selective_scan;
 pub mod set_attention;
 pub mod sigmoid;
 pub(crate) mod simd;
+pub mod skip;
 pub mod slices;
 pub mod softmax;
+pub mod spectral_conv;
 pub mod tanh;
 #[cfg(target_arch = "x86_64")]
 mod vnni;

@@ -10,13 +10,16 @@ use candle_models::exec::{Executor, Launches, Operation, Values, Widths, operand
 use candle_models::network::{Layers, Network};
 use candle_models::ops::conv2d::{Conv2d, Conv2dShape};
 use candle_models::ops::gaussian::Gaussian;
+use candle_models::ops::grid::{Coordinates, Window};
 use candle_models::ops::multiply::Multiply;
 use candle_models::ops::pool2d::{Pool2d, Pooling};
 use candle_models::ops::set_attention::SetAttention;
 use candle_models::ops::sigmoid::Sigmoid;
+use candle_models::ops::skip::Skip;
 use candle_models::ops::softmax::Softmax;
+use candle_models::ops::spectral_conv::SpectralConv;
 use candle_models::ops::tanh::Tanh;
-use candle_models::ops::{Format, Linear};
+use candle_models::ops::{ActivatedLinear, Activation, Format, Linear};
 use candle_models::recurrent::Recurrent;
 use candle_models::signature::{Signature, TensorSpec};
 use std::sync::Arc;
@@ -127,6 +130,29 @@ fn attention_over_a_set() {
     for [queries, elements, heads, width] in [[1, 1, 1, 1], [1, 7, 2, 8], [7, 7, 4, 64], [2, 40, 1, 33]] {
         let op = SetAttention::new([queries, elements], heads, width).unwrap();
         check(op, &[queries * width, elements * 2 * width, elements], None, &[]);
+    }
+}
+
+#[test]
+fn operations_on_grids() {
+    let Some(_device) = cuda() else { return };
+    for (grid, modes, [inputs, outputs]) in [([1, 9], [1, 4], [2, 3]), ([5, 7], [3, 4], [1, 130]), ([6, 6], [8, 4], [33, 2])] {
+        let weight = normal("weight", &[modes[0], modes[1], inputs, 2 * outputs]);
+        for bias in [None, Some(&normal("bias", &[outputs]))] {
+            check(SpectralConv::new(grid, &weight, bias).unwrap(), &[grid[0] * grid[1] * inputs], None, &[]);
+        }
+    }
+    for act in [Activation::None, Activation::Gelu] {
+        check(Skip { gain: None, act }, &[300, 300], None, &[]);
+        check(Skip { gain: Some(normal("gain", &[5])), act }, &[35, 35], None, &[]);
+        let layer = Linear { weight: normal("weight", &[9, 34]), bias: Some(normal("bias", &[34])), format: Format::F32 };
+        check(ActivatedLinear::at_places(7, &layer, act), &[7 * 9], None, &[]);
+    }
+    for (grid, margin, channels) in [([1, 9], [0, 2], 3), ([5, 4], [1, 2], 33)] {
+        let [small, large] = [[0, 0], margin].map(|margin| (grid[0] + 2 * margin[0]) * (grid[1] + 2 * margin[1]) * channels);
+        check(Coordinates { grid, channels }, &[small], None, &[]);
+        check(Window::pad(grid, margin, channels), &[small], None, &[]);
+        check(Window::crop(grid, margin, channels), &[large], None, &[]);
     }
 }
 

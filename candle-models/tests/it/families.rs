@@ -374,7 +374,7 @@ fn a_family_that_is_not_registered_is_answered_with_those_that_are() {
     fs::write(root.path().join(CONFIG), serde_json::to_vec(&manifest).unwrap()).unwrap();
     let bundle = Bundle::open(root.path()).unwrap();
     let expected =
-        format!("{}: family: expected one of [policy, beam, agent, muzero, rf], found poker", root.path().join(CONFIG).display());
+        format!("{}: family: expected one of [policy, beam, agent, muzero, rf, fno], found poker", root.path().join(CONFIG).display());
     let registry = families::shipped();
     assert_eq!(registry.load(&bundle).err().unwrap().to_string(), expected);
     assert_eq!(registry.parameters(&bundle).unwrap_err().to_string(), expected);
@@ -394,7 +394,7 @@ const ELSEWHERE: [(&str, &str); 4] = [
         r#"         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\"#,
     ),
     // The public paths from before there were families.
-    ("lib.rs", "pub use families::{agent, beam, muzero, policy, rf};"),
+    ("lib.rs", "pub use families::{agent, beam, fno, muzero, policy, rf};"),
     // The kernels of a closed loop lie with the other kernels, whose launches and tests are internal to `ops::cuda`.
     ("ops/cuda/episode.rs", ""),
     ("ops/cuda/episode.cu", ""),

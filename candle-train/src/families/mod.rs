@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod beam;
+pub mod fno;
 pub mod muzero;
 pub mod policy;
 pub mod rf;
@@ -11,10 +12,10 @@ use crate::command::TrainFamily;
 #[cfg(feature = "cli")]
 use candle_models::registry::Registry;
 #[cfg(feature = "cli")]
-use candle_models::{agent::AgentFamily, beam::BeamFamily, muzero::MuZeroFamily, policy::PolicyFamily, rf::RfFamily};
+use candle_models::{agent::AgentFamily, beam::BeamFamily, fno::FnoFamily, muzero::MuZeroFamily, policy::PolicyFamily, rf::RfFamily};
 
 /// All of them, as the command `candle-train` knows them.
 #[cfg(feature = "cli")]
 pub fn shipped() -> Registry<dyn TrainFamily> {
-    Registry::new([&PolicyFamily, &BeamFamily, &AgentFamily, &MuZeroFamily, &RfFamily])
+    Registry::new([&PolicyFamily, &BeamFamily, &AgentFamily, &MuZeroFamily, &RfFamily, &FnoFamily])
 }

@@ -134,7 +134,7 @@ const ELSEWHERE: [(&str, &str); 2] = [
     // What the web calls its rules for a page.
     ("command/watch/web.html", PAGE_RULES),
     // The public paths from before there were families.
-    ("lib.rs", "pub use families::{agent, beam, muzero, policy, rf};"),
+    ("lib.rs", "pub use families::{agent, beam, fno, muzero, policy, rf};"),
 ];
 
 #[test]

@@ -78,7 +78,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 pub use steps::{Packer, Run};
-pub(crate) use steps::{for_channels, for_rows as share_rows, product};
+pub(crate) use steps::{for_channels, for_rows as share_rows, product, product_at_places};
 
 /// Rows of a block: a multiple of the tallest tile of a product (12), few enough for the cache.
 const BLOCK: usize = 48;

@@ -26,6 +26,28 @@ pub(crate) fn product(threads: &mut Threads, matrix: &PackedMatrix, act: Activat
     });
 }
 
+/// The same at every one of some places of a row.
+pub(crate) fn product_at_places(
+    threads: &mut Threads,
+    matrix: &PackedMatrix,
+    act: Activation,
+    places: usize,
+    x: Rows,
+    (data, stride): (*mut f32, usize),
+) {
+    let (width, outputs) = (x.width / places, matrix.outputs);
+    if places == 1 {
+        return product(threads, matrix, act, x, (data, stride));
+    }
+    if x.stride == x.width && stride == places * outputs {
+        return product(threads, matrix, act, Rows { rows: x.rows * places, width, stride: width, ..x }, (data, outputs));
+    }
+    for r in 0..x.rows {
+        let row = Rows { data: x.row(r), rows: places, width, stride: width };
+        product(threads, matrix, act, row, (data.wrapping_add(r * stride), outputs));
+    }
+}
+
 /// Runs `f(row)` for every row, shared among the threads where a row's `width` values make it worth it.
 pub(crate) fn for_rows(threads: &mut Threads, rows: usize, width: usize, f: impl Fn(usize) + Sync) {
     // An activation takes about a nanosecond for two values.

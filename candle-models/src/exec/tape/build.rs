@@ -64,6 +64,11 @@ impl TapeBuilder {
         Slot { buffer: self.matrices.len() - 1, start: 0, width }
     }
 
+    /// Whether a slot is all columns of its matrix.
+    pub(crate) fn is_whole(&self, slot: Slot) -> bool {
+        slot.width == self.matrices[slot.buffer].width
+    }
+
     /// Takes what an operation works in on the CPU as a matrix of the tape's own.
     pub(crate) fn own(&mut self, scratch: Slot) {
         self.matrices[scratch.buffer].read_once = true;
@@ -92,6 +97,11 @@ impl TapeBuilder {
     /// A layer's weight, packed.
     pub(crate) fn weight(&mut self, layer: &Linear) -> Result<Arc<Weight>> {
         Ok(Arc::new(Weight::new(layer, &mut self.parameters)?))
+    }
+
+    /// The weights of a stack of matrices `[..., inputs, outputs]`, packed.
+    pub(crate) fn weights(&mut self, stack: &Tensor) -> Result<Vec<Arc<Weight>>> {
+        Ok(Weight::stack(stack, &mut self.parameters)?.into_iter().map(Arc::new).collect())
     }
 
     /// A product with a weight: its operands and gradients of all steps are kept, and make the weight's gradient at once.

@@ -1,7 +1,7 @@
 //! A program without memory as one differentiable operation: feed-forward networks at the price of their products.
 
 use super::owed::Gradients;
-use super::{BLOCK, Differentiable, Tape, Tapes};
+use super::{Differentiable, Tape, Tapes};
 use crate::Result;
 use crate::exec::Target;
 use crate::exec::program::{Output, Program, Recorder};
@@ -97,7 +97,8 @@ impl CustomOp2 for Feed {
         }
         let rows = x.len() / width;
         let mut out = vec![0.0; rows * out_width];
-        let parts = x.par_chunks(BLOCK * width).zip(out.par_chunks_mut(BLOCK * out_width));
+        let block = self.net.block();
+        let parts = x.par_chunks(block * width).zip(out.par_chunks_mut(block * out_width));
         let blocks = parts.map(|(x, out)| self.forward(x, out)).collect();
         *self.blocks.lock().unwrap_or_else(PoisonError::into_inner) = blocks;
         Ok((CpuStorage::F32(out), (rows, out_width).into()))
@@ -111,7 +112,8 @@ impl CustomOp2 for Feed {
             candle_core::bail!("feed: a second backward");
         }
         let mut dx = vec![0.0; x.elem_count()];
-        let parts = grad.par_chunks(BLOCK * out_width).zip(dx.par_chunks_mut(BLOCK * width));
+        let block = self.net.block();
+        let parts = grad.par_chunks(block * out_width).zip(dx.par_chunks_mut(block * width));
         blocks.par_iter_mut().zip(parts).for_each(|(tape, (grad, dx))| self.backward(tape, grad, dx));
         self.gradients.leave(self.net.gradients(&blocks.iter().collect::<Vec<_>>())?);
         blocks.into_iter().for_each(|tape| self.tapes.put(tape));

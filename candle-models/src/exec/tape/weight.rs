@@ -7,6 +7,7 @@ use crate::ops::amx;
 use crate::ops::{self, Activation, Format, Linear, Operand, OutPointer, PackedMatrix, Products, Rows, Target};
 use crate::{Error, Result};
 use candle_core::{CpuStorage, DType, Storage, Tensor};
+use rayon::prelude::*;
 use std::ops::Range;
 
 /// Calls `f` with the values of a parameter, where they lie if they do so in order.
@@ -85,6 +86,22 @@ impl Weight {
         })?;
         let bias_place = layer.bias.as_ref().map_or(0..0, |bias| parameters.summed.of(bias));
         Ok(Self { products, forward, transposed, bias, outputs, place: parameters.multiplied.of(&layer.weight), bias_place })
+    }
+
+    /// One for every matrix of a stack `[..., inputs, outputs]`: their gradients lie side by side as they do.
+    pub(super) fn stack(matrices: &Tensor, parameters: &mut Parameters) -> Result<Vec<Self>> {
+        let [.., inputs, outputs] = *matrices.dims() else {
+            return Err(Error::tensor("weight", "matrices", format!("{:?}", matrices.dims())));
+        };
+        let (shape, products, all) = ([inputs, outputs], parameters.products, parameters.multiplied.of(matrices));
+        let one = |(values, start): (&[f32], usize)| {
+            let (forward, transposed) = (Packed::new(products, shape, values, &[]), Packed::transposed(products, shape, values));
+            Self { products, forward, transposed, bias: Vec::new(), outputs, place: start..start + values.len(), bias_place: 0..0 }
+        };
+        with_host(matrices, |values| {
+            let size = inputs * outputs;
+            values.par_chunks(size).enumerate().map(|(i, values)| one((values, all.start + i * size))).collect()
+        })
     }
 
     pub fn outputs(&self) -> usize {

@@ -1,4 +1,5 @@
-//! `act(x W + b)`: `x` `[rows, I]`, `W` `[I, O]`, `b` `[O]` to `[rows, O]`; on CUDA with the sum right behind it, `act(x W + b) + r`.
+//! `act(x W + b)`: `x` `[rows, I]`, `W` `[I, O]`, `b` `[O]` to `[rows, O]`; on CUDA with the sum right behind it, `act(x W + b) + r`. The same layer
+//! at several places of a row, `[rows, places I]` to `[rows, places O]`, is a convolution whose kernel sees one place.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
@@ -7,9 +8,9 @@ mod tensors;
 pub(crate) use tensors::{Operand, TASK_ROWS, Target, column_sums, multiply, product, product_alone, product_new};
 pub use tensors::{linear, linear_reference};
 
-use super::{Activation, Format, activate, activate_backward};
+use super::{Activation, Format, Rows, activate, activate_backward};
 use crate::exec::cpu::{self, Packer};
-use crate::exec::graph::{self, Graph, Value};
+use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::{Slot, Wires};
 use crate::exec::tape::{Product, Weight};
 use crate::exec::tensors::{Indices, TensorPass, emulated};
@@ -57,6 +58,8 @@ impl Linear {
 pub struct ActivatedLinear {
     layer: Linear,
     act: Activation,
+    /// Places of a row.
+    places: usize,
     /// Whether a second operand is added behind the activation.
     residual: bool,
 }
@@ -64,7 +67,22 @@ pub struct ActivatedLinear {
 impl ActivatedLinear {
     /// Without a sum behind it.
     pub fn new(layer: &Linear, act: Activation) -> Self {
-        Self { layer: layer.clone(), act, residual: false }
+        Self::at_places(1, layer, act)
+    }
+
+    /// At every one of some places of a row.
+    pub fn at_places(places: usize, layer: &Linear, act: Activation) -> Self {
+        Self { layer: layer.clone(), act, places, residual: false }
+    }
+
+    /// The places of all rows as rows.
+    fn split_places(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        if self.places == 1 { Ok(x.clone()) } else { x.contiguous()?.reshape((x.dim(0)? * self.places, x.dim(1)? / self.places)) }
+    }
+
+    /// Turned back.
+    fn join_places(&self, y: Tensor) -> candle_core::Result<Tensor> {
+        if self.places == 1 { Ok(y) } else { y.reshape((y.dim(0)? / self.places, y.dim(1)? * self.places)) }
     }
 
     fn split<'a>(&self, x: &[&'a Tensor]) -> Result<(&'a Tensor, Option<&'a Tensor>)> {
@@ -85,26 +103,32 @@ impl Operation for ActivatedLinear {
     fn widths(&self, x: &[usize], _: &[usize]) -> Result<Widths> {
         let (inputs, outputs) = self.layer.weight.dims2()?;
         let [width] = operands(self.name(), &x[..1.min(x.len())])?;
-        same_width("linear", width, inputs)?;
-        Ok(Widths::floats(outputs))
+        same_width("linear", width, self.places * inputs)?;
+        Ok(Widths::floats(self.places * outputs))
     }
 
     fn reference(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         let (x, residual) = self.split(x)?;
-        let y = linear_reference(&x.to_dtype(self.layer.weight.dtype())?, &self.layer.weight, self.layer.bias.as_ref(), self.act)?;
+        let x = self.split_places(&x.to_dtype(self.layer.weight.dtype())?)?;
+        let y = self.join_places(linear_reference(&x, &self.layer.weight, self.layer.bias.as_ref(), self.act)?)?;
         Ok(Values::floats(residual.map_or(Ok(y.clone()), |r| y + r)?))
     }
 
     fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
         let x = *x.first().ok_or_else(|| Error::Input("linear: no operand".to_owned()))?;
+        let (inputs, outputs) = self.layer.weight.dims2()?;
+        let shaped = |graph: &mut Graph, x: Value, width: usize| graph.of(Operator::Reshape(vec![-1, width as i64]), x);
+        let x = if self.places == 1 { x } else { shaped(graph, x, inputs) };
         let y = graph.linear(x, &self.layer)?;
-        graph::floats(self.act.formula(graph, y))
+        let y = self.act.formula(graph, y);
+        graph::floats(if self.places == 1 { y } else { shaped(graph, y, self.places * outputs) })
     }
 
     fn tensors(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         let (x, residual) = self.split(x)?;
-        let x = x.to_dtype(self.layer.weight.dtype())?;
+        let x = self.split_places(&x.to_dtype(self.layer.weight.dtype())?)?;
         let y = emulated([&x, &self.layer.weight], |[x, weight]| Ok(linear(x, weight, self.layer.bias.as_ref(), self.act)?))?;
+        let y = self.join_places(y)?;
         Ok(Values::floats(match residual {
             Some(residual) => (y + residual)?,
             None => y,
@@ -114,7 +138,7 @@ impl Operation for ActivatedLinear {
     /// A sum right behind the product is the product's residual: one kernel on CUDA. On the CPU it would be one more pass over a block that
     /// lies in the cache anyway.
     fn absorb(&self, own: &Wires, (next, sum): (&dyn Operation, &Wires), target: exec::Target) -> Option<Fused> {
-        let ([x], [product], [a, b], false) = (&own.x[..], &own.out[..], &sum.x[..], self.residual) else { return None };
+        let ([x], [product], [a, b], false, 1) = (&own.x[..], &own.out[..], &sum.x[..], self.residual, self.places) else { return None };
         if !matches!(target, exec::Target::Cuda { .. }) || next.downcast_ref::<super::Add>().is_none() || (a == product) == (b == product) {
             return None;
         }
@@ -126,10 +150,10 @@ impl Operation for ActivatedLinear {
         if self.residual {
             return Ok(None);
         }
-        let (x, out, act) = (wires.x[0], wires.out[0], self.act);
-        let matrix = packer.pack(&self.layer, x.width)?;
+        let (x, out, act, places) = (wires.x[0], wires.out[0], self.act, self.places);
+        let matrix = packer.pack(&self.layer, x.width / places)?;
         Ok(Some(Box::new(move |frame, threads| {
-            cpu::product(threads, &matrix, act, frame.rows(x), frame.output(out));
+            cpu::product_at_places(threads, &matrix, act, places, frame.rows(x), frame.output(out));
             Ok(())
         })))
     }
@@ -137,15 +161,34 @@ impl Operation for ActivatedLinear {
     #[cfg(feature = "cuda")]
     fn launch(&self, wires: &Wires, compiler: &mut exec::cuda::Compiler) -> Result<Option<exec::cuda::Run>> {
         use super::cuda::product::{Behind, Operand, product};
+        use crate::cuda::Matrix;
         let (x, residual, out, act) = (wires.x[0], wires.x.get(1).copied(), wires.out[0], self.act);
         let (weight, bias) = (compiler.matrix(&self.layer.weight)?, compiler.vector_or_none(self.layer.bias.as_ref())?);
         compiler.reserve(x, out.width);
+        let places = self.places;
+        // The places of all rows are rows where those lie one behind the other: others are copied so.
+        let together = (places > 1).then(|| [x, out].map(|slot| compiler.scratch(slot.width)));
         Ok(Some(Box::new(move |pass| {
+            let whole = |slot: Slot| pass.matrix(slot).stride as usize == slot.width;
+            let [from, to] = match together {
+                Some([x_copy, out_copy]) => [if whole(x) { x } else { x_copy }, if whole(out) { out } else { out_copy }],
+                None => [x, out],
+            };
+            if from != x {
+                pass.copy(x, from)?;
+            }
+            let at_places = |slot: Slot| {
+                let operand = pass.operand(slot);
+                let width = (slot.width / places) as u32;
+                let stride = if places == 1 { operand.matrix.stride } else { width };
+                Operand { matrix: Matrix { width, stride, ..operand.matrix }, ..operand }
+            };
             let residual = residual.map_or(Operand::NONE, |r| pass.operand(r));
             let behind = Behind { bias, act, residual, ..Behind::NOTHING };
-            let operands = (pass.operand(x), weight, pass.operand(out));
+            let operands = (at_places(from), weight, at_places(to));
             // SAFETY: the plan gives every matrix of a pass its rows, and the weights live as long as the steps.
-            Ok(unsafe { product(pass.gpu, pass.dtype, operands, pass.rows(), &behind, pass.product) }?)
+            unsafe { product(pass.gpu, pass.dtype, operands, pass.rows() * places, &behind, pass.product) }?;
+            if to == out { Ok(()) } else { pass.copy(to, out) }
         })))
     }
 
@@ -153,20 +196,23 @@ impl Operation for ActivatedLinear {
         if self.residual {
             return Ok(None);
         }
-        let (x, out, act) = (wires.x[0], wires.out[0], self.act);
+        let (x, out, act, places) = (wires.x[0], wires.out[0], self.act, self.places);
+        if places > 1 && !(tape.is_whole(x) && tape.is_whole(out)) {
+            return Err(Error::Input("a layer at places of some columns of a matrix: a tape has none".to_owned()));
+        }
         let before = matches!(act, Activation::Gelu | Activation::Silu).then(|| tape.matrix(out.width));
         let weight = tape.weight(&self.layer)?;
         tape.scratch(x.width);
         if act != Activation::None {
             tape.keep_values(before.unwrap_or(out));
         }
-        tape.product(Product { weight: weight.clone(), x, dy: out, groups: 1, from_before: false });
-        Ok(Some(Box::new(OnTape { x, out, act, before, weight })))
+        tape.product(Product { weight: weight.clone(), x, dy: out, groups: places, from_before: false });
+        Ok(Some(Box::new(OnTape { x, out, act, places, before, weight })))
     }
 
     #[cfg(feature = "cuda")]
     fn differentiate_on_gpu(&self, wires: &Wires, tape: &mut exec::tape::cuda::Builder) -> Option<Box<dyn exec::tape::cuda::Derivative>> {
-        if self.act != Activation::None || self.residual || !tape.fits(&self.layer) {
+        if self.act != Activation::None || self.residual || self.places > 1 || !tape.fits(&self.layer) {
             return None;
         }
         let (x, out) = (tape.matrix(&wires.x[0])?, tape.matrix(&wires.out[0])?);
@@ -178,10 +224,15 @@ impl Operation for ActivatedLinear {
     }
 
     fn work(&self, wires: &Wires, size: &Size) -> Result<Work> {
-        let (inputs, outputs) = (wires.x[0].width, wires.out[0].width);
+        let [inputs, outputs] = [wires.x[0], wires.out[0]].map(|slot| slot.width / self.places);
         let (name, weights) = size.stored(&self.layer, inputs, outputs);
         let each = 2.0 * (inputs * outputs) as f64 + self.act.operations() * outputs as f64;
-        Ok(Work { name: self.name(), flop: size.rows() * each, bytes: weights + size.values(wires), weights: Some(name) })
+        Ok(Work {
+            name: self.name(),
+            flop: size.rows() * self.places as f64 * each,
+            bytes: weights + size.values(wires),
+            weights: Some(name),
+        })
     }
 }
 
@@ -190,6 +241,7 @@ struct OnTape {
     x: Slot,
     out: Slot,
     act: Activation,
+    places: usize,
     before: Option<Slot>,
     weight: Arc<Weight>,
 }
@@ -197,7 +249,10 @@ struct OnTape {
 impl Derivative for OnTape {
     fn forward(&self, step: &mut TapeStep) {
         step.with_values(self.out, |step, out| {
-            self.weight.multiply(step.value(self.x), out);
+            let x = step.value(self.x);
+            let width = self.x.width / self.places;
+            let at_places = Rows { rows: x.rows * self.places, width, stride: width, ..x };
+            self.weight.multiply(if self.places == 1 { x } else { at_places }, out);
             if let Some(before) = self.before {
                 step.with_values(before, |_, before| before.copy_from_slice(out));
             }

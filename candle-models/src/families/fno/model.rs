@@ -1,0 +1,251 @@
+//! The Fourier neural operator (Li et al. 2020, arXiv 2010.08895; as the library neuraloperator 2.0 has it).
+//!
+//! Shapes: a grid of `n` by `m` places, `C` channels of the input and `O` of the answer, `H` hidden ones.
+//!
+//! ```text
+//! h = lift([x, i / n, j / m])                  a perceptron C + 2 -> 2 H -> H at every place, GELU between
+//! h = pad(h)                                   zeros on both sides of each axis, round(padding n) of them
+//! repeat:  y = act(spectral(h) + h A)          the convolution over the lowest waves, and a matrix at every place
+//!          h = act(y -> H / 2 -> H + g h)      a perceptron at every place, and a gain for each channel
+//! y = project(crop(h))                         a perceptron H -> 2 H -> O at every place, GELU between
+//! ```
+//!
+//! `act` is GELU, and nothing in the last block. The names of the parameters are those of neuraloperator; a matrix lies as `[inputs, outputs]`, weights of
+//! waves as `[K, L, C, 2 O]` ([`SpectralConv`]). Not included: norms between blocks, other lengths of the grid than 1.
+
+use super::tucker;
+use crate::exec::Executor;
+use crate::exec::program::Output;
+use crate::network::{Layers, Network};
+use crate::nn::{Init, Linear, Params, within};
+use crate::ops::Activation;
+use crate::ops::grid::{Coordinates, Window};
+use crate::ops::skip::Skip;
+use crate::ops::spectral_conv::SpectralConv;
+use crate::signature::{Signature, TensorSpec};
+use crate::{Error, Result};
+use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
+
+/// What normalised values were divided by and moved by: `value = deviation normalised + mean`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Normaliser {
+    /// The mean of all values of a training set.
+    pub mean: f64,
+    /// Their standard deviation.
+    pub deviation: f64,
+}
+
+impl Normaliser {
+    /// Of these values; deviations are divided by one less than there are.
+    ///
+    /// # Errors
+    /// If there are fewer than two, all are the same, or one is not finite.
+    pub fn of(values: &[f32]) -> Result<Self> {
+        let n = values.len() as f64;
+        let mean = values.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
+        let deviation = (values.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt();
+        let normaliser = Self { mean, deviation };
+        normaliser.validate()?;
+        Ok(normaliser)
+    }
+
+    /// Refuses what nothing can be divided by.
+    ///
+    /// # Errors
+    /// That names the field.
+    pub fn validate(&self) -> Result<()> {
+        if !self.mean.is_finite() {
+            return Err(Error::config("output.mean", format!("expected a finite number, found {}", self.mean)));
+        }
+        if !(self.deviation.is_finite() && self.deviation > 0.0) {
+            return Err(Error::config("output.deviation", format!("expected a positive number, found {}", self.deviation)));
+        }
+        Ok(())
+    }
+}
+
+/// An operator.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FnoConfig {
+    /// Places of the grid down and across, 1 to 4096 each; 1 down for a line. The same parameters serve any grid.
+    pub grid: [usize; 2],
+    /// Channels of the field that is read and of the answer, 1 to 256.
+    pub channels: [usize; 2],
+    /// Waves down, and twice those across as they are counted on both sides of 0: 1 to 512 each. Weights are `[down, across / 2 + 1]`.
+    pub modes: [usize; 2],
+    /// Hidden channels, 2 to 1024.
+    pub hidden: usize,
+    /// Blocks, 1 to 32.
+    pub layers: usize,
+    /// Zeros on each side of the grid as a part of its places, 0 to 1.
+    pub padding: f64,
+    /// Weights of waves as a Tucker product with so many times the numbers of a dense one, above 0 to 1; none: they are dense.
+    pub rank: Option<f64>,
+    /// How answers were normalised in training: the operator answers with physical values.
+    pub output: Normaliser,
+}
+
+impl Default for FnoConfig {
+    fn default() -> Self {
+        let output = Normaliser { mean: 0.0, deviation: 1.0 };
+        Self { grid: [16, 16], channels: [1, 1], modes: [8, 8], hidden: 24, layers: 4, padding: 0.0, rank: None, output }
+    }
+}
+
+impl FnoConfig {
+    /// Refuses what makes no sense.
+    ///
+    /// # Errors
+    /// That names the field.
+    pub fn validate(&self) -> Result<()> {
+        for (name, values, most) in [("grid", self.grid, 4096), ("channels", self.channels, 256), ("modes", self.modes, 512)] {
+            values.into_iter().enumerate().try_for_each(|(i, value)| within(&format!("{name}.{i}"), value, 1..=most))?;
+        }
+        within("hidden", self.hidden, 2..=1024)?;
+        within("layers", self.layers, 1..=32)?;
+        if !(0.0..=1.0).contains(&self.padding) {
+            return Err(Error::config("padding", format!("expected from 0 to 1, found {}", self.padding)));
+        }
+        if let Some(rank) = self.rank.filter(|rank| !(*rank > 0.0 && *rank <= 1.0)) {
+            return Err(Error::config("rank", format!("expected above 0 to 1, found {rank}")));
+        }
+        self.output.validate()
+    }
+
+    /// What tells it from others.
+    pub fn name(&self) -> String {
+        let Self { grid: [n, m], channels: [inputs, outputs], modes: [down, across], hidden, layers, .. } = self;
+        let rank = self.rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
+        format!(
+            "fourier operator of {inputs} to {outputs} fields on {n} x {m} places, {layers} blocks of {hidden} channels, {down} x {across} modes{rank}"
+        )
+    }
+
+    /// The same operator on another grid.
+    #[must_use]
+    pub fn on_grid(&self, grid: [usize; 2]) -> Self {
+        Self { grid, ..self.clone() }
+    }
+
+    /// Places.
+    pub fn places(&self) -> usize {
+        self.grid[0] * self.grid[1]
+    }
+
+    /// Zeros on each side of an axis; a line has none above it.
+    fn margin(&self) -> [usize; 2] {
+        self.grid.map(|places| if places == 1 { 0 } else { (self.padding * places as f64).round() as usize })
+    }
+
+    fn signature(&self) -> Signature {
+        let field = |name: &str, channels: usize| TensorSpec::f32(name, &[self.grid[0], self.grid[1], channels]);
+        Signature {
+            inputs: vec![field("x", self.channels[0]).says("the field, at every place its channels")],
+            outputs: vec![field("y", self.channels[1]).says("the answer, at the same places")],
+            state: Vec::new(),
+        }
+    }
+}
+
+/// A field to a field.
+pub type Fno = Network<FnoLayers>;
+
+/// The layers of an [`Fno`].
+pub struct FnoLayers {
+    coordinates: Coordinates,
+    lifting: [Linear; 2],
+    /// Pads and crops, where there is padding.
+    windows: Option<[Window; 2]>,
+    blocks: Vec<Block>,
+    projection: [Linear; 2],
+    /// Places, without padding and with it.
+    places: [usize; 2],
+}
+
+struct Block {
+    spectral: SpectralConv,
+    around: Linear,
+    perceptron: [Linear; 2],
+    gain: Tensor,
+}
+
+impl Fno {
+    /// The operator with parameters from `params`.
+    ///
+    /// # Errors
+    /// If the configuration makes no sense, or a parameter is missing or has another shape.
+    pub fn new(config: &FnoConfig, params: &Params) -> Result<Self> {
+        config.validate()?;
+        let &FnoConfig { grid, channels: [inputs, outputs], hidden, modes, .. } = config;
+        let perceptron = |[inputs, inner, outputs]: [usize; 3], params: &Params| -> Result<[Linear; 2]> {
+            let layer = |i: usize, inputs, outputs| Linear::new(inputs, outputs, &params.pp("fcs").pp(i));
+            Ok([layer(0, inputs, inner)?, layer(1, inner, outputs)?])
+        };
+        let (margin, coordinates) = (config.margin(), Coordinates { grid, channels: inputs });
+        let padded = [0, 1].map(|axis| grid[axis] + 2 * margin[axis]);
+        // Real and imaginary parts together have the variance 2 / (inputs + outputs).
+        let deviation = (1.0 / hidden as f32).sqrt();
+        let block = |i: usize| {
+            let of = |name: &str| params.pp("fno_blocks").pp(name).pp(i);
+            let shape = [modes[0], modes[1] / 2 + 1, hidden, 2 * hidden];
+            let weight = match config.rank {
+                Some(rank) => tucker::weight([shape[0], shape[1], hidden, hidden], rank, deviation, &of("convs").pp("weight"))?,
+                None => of("convs").get("weight", &shape, Init::Normal(deviation * std::f32::consts::FRAC_1_SQRT_2))?,
+            };
+            let bias = of("convs").get("bias", &[hidden], Init::Normal(deviation))?;
+            Ok::<_, Error>(Block {
+                spectral: SpectralConv::new(padded, &weight, Some(&bias))?,
+                around: Linear::without_bias(hidden, hidden, &of("fno_skips").pp("conv"))?,
+                perceptron: perceptron([hidden, hidden / 2, hidden], &of("channel_mlp"))?,
+                gain: of("channel_mlp_skips").get("weight", &[hidden], Init::Constant(1.0))?,
+            })
+        };
+        let [first, last] = perceptron([hidden, 2 * hidden, outputs], &params.pp("projection"))?;
+        let layers = FnoLayers {
+            coordinates,
+            lifting: perceptron([coordinates.outputs(), 2 * hidden, hidden], &params.pp("lifting"))?,
+            windows: (margin != [0, 0]).then(|| [Window::pad(grid, margin, hidden), Window::crop(grid, margin, hidden)]),
+            blocks: (0..config.layers).map(block).collect::<Result<_>>()?,
+            projection: [first, physical(last, config.output)?],
+            places: [config.places(), padded[0] * padded[1]],
+        };
+        Self::of((super::FAMILY, config), config.signature(), params.device(), layers)
+    }
+}
+
+/// A layer whose answers are normalised, as one whose answers are not.
+fn physical(layer: Linear, Normaliser { mean, deviation }: Normaliser) -> Result<Linear> {
+    let bias = layer.bias.map(|bias| bias.affine(deviation, mean)).transpose()?;
+    Ok(Linear { weight: (layer.weight * deviation)?, bias, format: layer.format })
+}
+
+impl Layers for FnoLayers {
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
+        let perceptron = |e: &mut E, places: usize, [first, last]: &[Linear; 2], x: &E::V| {
+            let x = e.linear_at_places(places, x, first, Activation::Gelu)?;
+            e.linear_at_places(places, &x, last, Activation::None)
+        };
+        let [places, padded] = self.places;
+        let x = e.input("x")?;
+        let x = e.apply(self.coordinates, &[&x])?;
+        let mut h = perceptron(e, places, &self.lifting, &x)?;
+        if let Some([pad, _]) = self.windows {
+            h = e.apply(pad, &[&h])?;
+        }
+        for (i, block) in self.blocks.iter().enumerate() {
+            let act = if i + 1 == self.blocks.len() { Activation::None } else { Activation::Gelu };
+            let waves = e.apply(block.spectral.clone(), &[&h])?;
+            let around = e.linear_at_places(padded, &h, &block.around, Activation::None)?;
+            let y = e.apply(Skip { gain: None, act }, &[&waves, &around])?;
+            let y = perceptron(e, padded, &block.perceptron, &y)?;
+            h = e.apply(Skip { gain: Some(block.gain.clone()), act }, &[&y, &h])?;
+        }
+        if let Some([_, crop]) = self.windows {
+            h = e.apply(crop, &[&h])?;
+        }
+        Ok(vec![Output::Floats(perceptron(e, places, &self.projection, &h)?)])
+    }
+}

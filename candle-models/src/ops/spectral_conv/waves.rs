@@ -1,0 +1,275 @@
+//! The discrete Fourier transform of a few waves, as products with tables: across a line first, then down the lines. Waves down come in pairs
+//! `+j` and `-j` that share their cosines and sines, so their products are made once for both.
+//!
+//! Layouts, channels last: lines `[n, L, 2, C]` (real parts before imaginary ones), folded `[J, 2, L, 2, C]` (the product with cosines before that with
+//! sines) for `J = K / 2 + 1` absolute frequencies, coefficients `[K, L]` each `[2, C]` at a distance that the caller chooses.
+
+use super::super::OutPointer;
+use super::left_product::{Lines, left_product};
+use std::f64::consts::TAU;
+use std::ops::Range;
+
+/// How a transform across is scaled. The derivative of one scale's analysis is the other's synthesis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scale {
+    /// By the number of places: an analysis gives means.
+    Mean,
+    /// Twice, for the waves of negative frequencies across that are not kept, and once those that are their own counterpart.
+    Twice,
+}
+
+/// The tables of a scale.
+#[derive(Debug)]
+struct Across {
+    /// `[2 L, m]`: cosines, and sines with the sign of an analysis.
+    analyse: Vec<f32>,
+    /// `[m, 2 L]`: the same turned.
+    synthesise: Vec<f32>,
+}
+
+/// The waves that are kept of a grid.
+#[derive(Debug)]
+pub(super) struct Waves {
+    /// Places down and across.
+    pub grid: [usize; 2],
+    /// Waves down and across, not more than the grid has.
+    pub kept: [usize; 2],
+    mean: Across,
+    twice: Across,
+    /// `[2 J, n]`: cosines and sines down.
+    down: Vec<f32>,
+    /// `[n, 2 J]`.
+    up: Vec<f32>,
+}
+
+/// Cosine and sine of `frequency place / places` turns, exact in the number of turns.
+fn wave(frequency: usize, place: usize, places: usize) -> [f64; 2] {
+    let angle = TAU * (frequency * place % places) as f64 / places as f64;
+    [angle.cos(), angle.sin()]
+}
+
+fn turned(table: &[f32], columns: usize) -> Vec<f32> {
+    (0..columns).flat_map(|c| table.iter().skip(c).step_by(columns).copied()).collect()
+}
+
+impl Waves {
+    pub fn new(grid: [usize; 2], kept: [usize; 2]) -> Self {
+        let across = |scale| {
+            let analyse: Vec<f32> = across(grid, kept[1], scale).into_iter().map(|x| x as f32).collect();
+            Across { synthesise: turned(&analyse, grid[1]), analyse }
+        };
+        let n = grid[0];
+        let down: Vec<f32> =
+            (0..=kept[0] / 2).flat_map(|j| [0, 1].map(|part| (0..n).map(move |h| wave(j, h, n)[part] as f32))).flatten().collect();
+        Self { grid, kept, mean: across(Scale::Mean), twice: across(Scale::Twice), up: turned(&down, n), down }
+    }
+
+    pub fn places(&self) -> usize {
+        self.grid[0] * self.grid[1]
+    }
+
+    pub fn modes(&self) -> usize {
+        self.kept[0] * self.kept[1]
+    }
+
+    /// The number of the mode of frequency 0.
+    pub fn mean_mode(&self) -> usize {
+        self.kept[0] / 2 * self.kept[1]
+    }
+
+    /// Values of lines and of folded lines for a channel.
+    pub fn lines(&self) -> usize {
+        self.grid[0] * 2 * self.kept[1]
+    }
+
+    pub fn folded(&self) -> usize {
+        2 * self.frequencies() * 2 * self.kept[1]
+    }
+
+    /// Absolute frequencies down.
+    fn frequencies(&self) -> usize {
+        self.kept[0] / 2 + 1
+    }
+
+    /// What a line across and a wave down cost for a channel, in values of an activation: an activation takes as long as ten multiply-adds.
+    pub fn costs(&self) -> [usize; 2] {
+        let ([n, m], [_, l]) = (self.grid, self.kept);
+        [(2 * l * m).div_ceil(10), (4 * self.frequencies() * n).div_ceil(10)]
+    }
+
+    /// Operations of a transform for a channel.
+    pub fn flop(&self) -> f64 {
+        let ([n, m], [_, l]) = (self.grid, self.kept);
+        (2 * n * 2 * l * m + 2 * 2 * self.frequencies() * n * 2 * l) as f64
+    }
+
+    /// `[2 L, m]`: the transform across in f64, for the reference.
+    pub fn across_f64(&self, scale: Scale) -> Vec<f64> {
+        across(self.grid, self.kept[1], scale)
+    }
+
+    /// `[2 n, 2 K]`: the transform down in f64, from real and imaginary parts to such.
+    pub fn turns(&self) -> Vec<f64> {
+        let ([n, _], [k, _]) = (self.grid, self.kept);
+        let mut table = Vec::with_capacity(4 * n * k);
+        for h in 0..n {
+            for part in 0..2 {
+                for number in 0..k {
+                    let (frequency, sign) = self.frequency(number);
+                    let [cos, sin] = wave(frequency, h, n);
+                    let sin = sign * sin;
+                    table.extend(if part == 0 { [cos, -sin] } else { [sin, cos] });
+                }
+            }
+        }
+        table
+    }
+
+    /// The absolute frequency of wave `number` down, and its sign.
+    fn frequency(&self, number: usize) -> (usize, f64) {
+        let middle = self.kept[0] / 2;
+        if number < middle { (middle - number, -1.0) } else { (number - middle, 1.0) }
+    }
+
+    fn tables(&self, scale: Scale) -> &Across {
+        match scale {
+            Scale::Mean => &self.mean,
+            Scale::Twice => &self.twice,
+        }
+    }
+
+    /// Line `h` of `x` `[n, m, C]` to its waves.
+    ///
+    /// # Safety
+    /// `lines` points at [`Self::lines`] values for each channel, of which nobody else uses those of this line.
+    pub unsafe fn across(&self, scale: Scale, x: &[f32], channels: usize, h: usize, lines: OutPointer) {
+        let ([_, m], [_, l]) = (self.grid, self.kept);
+        let x = Lines { data: x[h * m * channels..(h + 1) * m * channels].as_ptr(), rows: m, width: channels, stride: channels };
+        let out = OutPointer { data: lines.data.wrapping_add(h * 2 * l * channels), stride: channels };
+        // SAFETY: the caller's promise.
+        unsafe { left_product(&self.tables(scale).analyse, x, out) };
+    }
+
+    /// The waves `across` of all lines to their coefficients, `stride` values apart.
+    ///
+    /// # Safety
+    /// `folded` and `to` point at as many values as [`Self::folded`] and the modes say, and nobody else uses those of these waves.
+    pub unsafe fn down(&self, lines: &[f32], channels: usize, across: Range<usize>, folded: OutPointer, (to, stride): (OutPointer, usize)) {
+        let ([n, _], [k, l], width) = (self.grid, self.kept, 2 * channels);
+        let first = across.start * width;
+        let lines = Lines { data: lines[first..n * l * width].as_ptr(), rows: n, width: across.len() * width, stride: l * width };
+        // SAFETY: the caller's promise.
+        unsafe { left_product(&self.down, lines, OutPointer { data: folded.data.wrapping_add(first), stride: l * width }) };
+        for number in 0..k {
+            let (frequency, sign) = self.frequency(number);
+            for wave in across.clone() {
+                let part = |part: usize| folded.data.wrapping_add(((2 * frequency + part) * l + wave) * width).cast_const();
+                // SAFETY: the caller's promise; the product has written both parts.
+                let (cos, sin, to) = unsafe {
+                    let to = to.data.wrapping_add((number * l + wave) * stride);
+                    (
+                        std::slice::from_raw_parts(part(0), width),
+                        std::slice::from_raw_parts(part(1), width),
+                        std::slice::from_raw_parts_mut(to, width),
+                    )
+                };
+                turn(cos, sin, sign as f32, to);
+            }
+        }
+    }
+
+    /// Coefficients `y`, `stride` values apart, to the waves `across` of all lines: what [`Self::down`] does, turned.
+    ///
+    /// # Safety
+    /// As for [`Self::down`].
+    pub unsafe fn up(&self, (y, stride): (&[f32], usize), channels: usize, across: Range<usize>, folded: OutPointer, lines: OutPointer) {
+        let ([k, l], width) = (self.kept, 2 * channels);
+        let first = across.start * width;
+        for j in 0..self.frequencies() {
+            for wave in across.clone() {
+                let coefficients = |number: usize| &y[(number * l + wave) * stride..][..width];
+                let middle = k / 2;
+                let (above, below) = ((middle + j < k).then(|| coefficients(middle + j)), (j > 0).then(|| coefficients(middle - j)));
+                let part = |part: usize| folded.data.wrapping_add(((2 * j + part) * l + wave) * width);
+                // SAFETY: the caller's promise.
+                let (cos, sin) =
+                    unsafe { (std::slice::from_raw_parts_mut(part(0), width), std::slice::from_raw_parts_mut(part(1), width)) };
+                fold(above, below, cos, sin);
+            }
+        }
+        let (data, stride) = (folded.data.wrapping_add(first), l * width);
+        let folded = Lines { data, rows: 2 * self.frequencies(), width: across.len() * width, stride };
+        // SAFETY: the folded lines of these waves have just been written.
+        unsafe { left_product(&self.up, folded, OutPointer { data: lines.data.wrapping_add(first), stride }) };
+    }
+
+    /// The waves of line `h` to that line of `out` `[n, m, C]`.
+    ///
+    /// # Safety
+    /// `out` points at the places for each channel, of which nobody else uses those of this line.
+    pub unsafe fn along(&self, scale: Scale, lines: &[f32], channels: usize, h: usize, out: OutPointer) {
+        let ([_, m], [_, l]) = (self.grid, self.kept);
+        let length = 2 * l * channels;
+        let lines = Lines { data: lines[h * length..(h + 1) * length].as_ptr(), rows: 2 * l, width: channels, stride: channels };
+        let out = OutPointer { data: out.data.wrapping_add(h * m * channels), stride: channels };
+        // SAFETY: the caller's promise.
+        unsafe { left_product(&self.tables(scale).synthesise, lines, out) };
+    }
+
+    /// The cosines and sines of a scale across, and those down, for kernels that read the tables.
+    #[cfg(feature = "cuda")]
+    pub fn for_kernels(&self) -> [&[f32]; 3] {
+        [&self.mean.analyse, &self.twice.analyse, &self.down]
+    }
+}
+
+fn across([n, m]: [usize; 2], l: usize, scale: Scale) -> Vec<f64> {
+    let mut table = Vec::with_capacity(2 * l * m);
+    for frequency in 0..l {
+        let scale = match scale {
+            Scale::Mean => 1.0 / (n * m) as f64,
+            Scale::Twice if frequency == 0 || 2 * frequency == m => 1.0,
+            Scale::Twice => 2.0,
+        };
+        // The imaginary part of the mean, and of the wave that changes its sign from place to place, is dropped.
+        let sine = if frequency == 0 || 2 * frequency == m { 0.0 } else { -scale };
+        table.extend((0..m).map(|w| scale * wave(frequency, w, m)[0]));
+        table.extend((0..m).map(|w| sine * wave(frequency, w, m)[1]));
+    }
+    table
+}
+
+/// `(cos - i sign sin) u` of products of `u` `[2, C]` with cosines and sines.
+fn turn(cos: &[f32], sin: &[f32], sign: f32, to: &mut [f32]) {
+    let c = cos.len() / 2;
+    for i in 0..c {
+        to[i] = cos[i] + sign * sin[c + i];
+        to[c + i] = cos[c + i] - sign * sin[i];
+    }
+}
+
+/// `above + below`, and `i (above - below)`, where one that is not kept is 0.
+fn fold(above: Option<&[f32]>, below: Option<&[f32]>, cos: &mut [f32], sin: &mut [f32]) {
+    let c = cos.len() / 2;
+    match (above, below) {
+        (Some(above), Some(below)) => {
+            for i in 0..c {
+                cos[i] = above[i] + below[i];
+                cos[c + i] = above[c + i] + below[c + i];
+                sin[i] = below[c + i] - above[c + i];
+                sin[c + i] = above[i] - below[i];
+            }
+        }
+        (one, other) => {
+            let (values, sign) = match (one, other) {
+                (Some(above), _) => (above, 1.0),
+                (_, Some(below)) => (below, -1.0),
+                _ => unreachable!("every frequency down has a wave"),
+            };
+            for i in 0..c {
+                (cos[i], cos[c + i]) = (values[i], values[c + i]);
+                (sin[i], sin[c + i]) = (-sign * values[c + i], sign * values[i]);
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What the command knows of neural operators.
+
+use super::config::RunConfig;
+use super::run::Plan;
+use crate::command::{Presets, RunArguments, TrainFamily, Training, command_line};
+use anyhow::Result;
+use candle_models::device::Purpose;
+use candle_models::fno::FnoFamily;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+struct OperatorArguments {
+    /// Pairs of fields to learn from, in place of those that the preset's solver makes: safetensors with x and y, [N, n, m], [N, n, m, C], or [N, m] over one axis; y may have times before its places.
+    #[arg(long, value_name = "FILE")]
+    fields: Option<PathBuf>,
+    /// Pairs that are looked at once, when the run is over, on any grid.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    tests: Vec<PathBuf>,
+}
+
+impl TrainFamily for FnoFamily {
+    fn trainings(&self) -> &'static [&'static dyn Training] {
+        &[&OperatorTraining]
+    }
+}
+
+struct OperatorTraining;
+
+impl Training for OperatorTraining {
+    fn name(&self) -> &'static str {
+        "operator"
+    }
+
+    fn about(&self) -> &'static str {
+        "Trains a neural operator on pairs of fields: a medium and its flow, a state and what becomes of it"
+    }
+
+    fn presets(&self) -> Presets {
+        let help = "darcy (a medium on a square to its flow), or burgers (a state on a line to those at several times)";
+        Presets { names: &RunConfig::PRESETS, default: "darcy", help }
+    }
+
+    fn options(&self, command: Command) -> Command {
+        OperatorArguments::augment_args(command)
+    }
+
+    fn train(&self, asked: &RunArguments, options: &ArgMatches) -> Result<()> {
+        let OperatorArguments { fields, tests } = OperatorArguments::from_arg_matches(options)?;
+        let config = RunConfig::resolve(&RunConfig::preset(&asked.preset)?, asked.file()?.as_deref(), &asked.sets)?;
+        let resources = asked.resources(self.name(), Purpose::Training)?;
+        asked.train(Plan::new(config, fields.as_deref(), &tests, resources, command_line())?)
+    }
+
+    /// Media that are made on the spot.
+    fn example(&self) -> &'static [&'static str] {
+        &[
+            "--set=data.count=12",
+            "--set=data.places=6",
+            "--set=held_out=4",
+            "--set=batch=4",
+            "--set=epochs=3",
+            "--set=model.hidden=4",
+            "--set=model.layers=1",
+        ]
+    }
+}

@@ -1,0 +1,118 @@
+//! What an operator minimises: relative errors of fields, with gradients.
+
+use candle_core::{Device, Tensor};
+use candle_models::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// A norm by which the error of an answer is measured over that of the truth. The loss is the mean over answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Norm {
+    /// Of the values.
+    L2,
+    /// Of the values and their slopes, central differences everywhere: around the edges as if the field were periodic, as neuraloperator has it.
+    H1Periodic,
+    /// The same with one-sided differences at the edges.
+    H1,
+}
+
+/// A norm on a grid.
+#[derive(Debug, Clone)]
+pub struct RelativeLoss {
+    grid: [usize; 2],
+    /// Slopes down `[n, n]` and across `[m, m]`, of axes that have any.
+    slopes: [Option<Tensor>; 2],
+}
+
+impl RelativeLoss {
+    /// On that grid and device.
+    ///
+    /// # Errors
+    /// If the device has no memory.
+    pub fn new(norm: Norm, grid: [usize; 2], device: &Device) -> Result<Self> {
+        let slope = |n: usize| match norm {
+            Norm::L2 => Ok(None),
+            _ if n < 3 => Ok(None),
+            Norm::H1 | Norm::H1Periodic => {
+                let table = differences(n, norm == Norm::H1Periodic);
+                Ok::<_, Error>(Some(Tensor::from_vec(table, (n, n), &Device::Cpu)?.to_device(device)?))
+            }
+        };
+        Ok(Self { grid, slopes: [slope(grid[0])?, slope(grid[1])?] })
+    }
+
+    /// The loss of each of `predicted` against `truth`, both `[N, n m C]`: `[N]`.
+    ///
+    /// # Errors
+    /// If the shapes differ.
+    pub fn of(&self, predicted: &Tensor, truth: &Tensor) -> Result<Tensor> {
+        let error = self.squares(&(predicted - truth)?)?;
+        // Where an answer is right to the bit its slope is 0 and not that of a root at 0.
+        Ok(((error + 1e-20)? / self.squares(truth)?)?.sqrt()?)
+    }
+
+    /// The squares of the norm of each field.
+    fn squares(&self, x: &Tensor) -> Result<Tensor> {
+        let ([n, m], (rows, width)) = (self.grid, x.dims2()?);
+        let channels = width / (n * m);
+        let mut total = x.sqr()?.sum(1)?;
+        let shapes = [(rows, n, m * channels), (rows * n, m, channels)];
+        for (slopes, shape) in self.slopes.iter().zip(shapes) {
+            if let Some(slopes) = slopes {
+                let slope = slopes.broadcast_matmul(&x.reshape(shape)?)?;
+                total = (total + slope.sqr()?.reshape((rows, ()))?.sum(1)?)?;
+            }
+        }
+        Ok(total)
+    }
+}
+
+/// `[n, n]`: slopes at `n` places of a grid of length 1.
+fn differences(n: usize, periodic: bool) -> Vec<f32> {
+    let mut table = vec![0.0; n * n];
+    let half = n as f32 / 2.0;
+    for (at, row) in table.chunks_exact_mut(n).enumerate() {
+        let weights: &[(usize, f32)] = match at {
+            0 if !periodic => &[(0, -3.0), (1, 4.0), (2, -1.0)],
+            _ if at + 1 == n && !periodic => &[(at, 3.0), (at - 1, -4.0), (at - 2, 1.0)],
+            _ => &[((at + 1) % n, 1.0), ((at + n - 1) % n, -1.0)],
+        };
+        weights.iter().for_each(|(place, weight)| row[*place] += weight * half);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_models::fno::metrics::{relative_h1, relative_l2};
+    use candle_models::random::Random;
+
+    #[test]
+    fn losses_are_the_metrics_of_the_library() {
+        let grid = [5, 4];
+        let mut values = [0.0; 80];
+        Random::new(1).fill_normal(0, &mut values);
+        let [p, y] = [&values[..40], &values[40..]];
+        let tensor = |values: &[f32]| Tensor::from_slice(values, (2, 20), &Device::Cpu).unwrap();
+        for norm in [Norm::L2, Norm::H1, Norm::H1Periodic] {
+            let found = RelativeLoss::new(norm, grid, &Device::Cpu).unwrap().of(&tensor(p), &tensor(y)).unwrap().to_vec1::<f32>().unwrap();
+            for (i, found) in found.iter().enumerate() {
+                let (p, y) = (&p[20 * i..][..20], &y[20 * i..][..20]);
+                let want = match norm {
+                    Norm::L2 => relative_l2(p, y),
+                    norm => relative_h1(p, y, grid, norm == Norm::H1Periodic),
+                };
+                assert!((f64::from(*found) - want).abs() < 1e-5, "{norm:?}: {found} {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_exact_answer_has_a_finite_gradient() {
+        let x = candle_core::Var::new(&[[1f32, 2.0, 3.0, 4.0]], &Device::Cpu).unwrap();
+        let loss = RelativeLoss::new(Norm::H1, [1, 4], &Device::Cpu).unwrap().of(x.as_tensor(), &x.as_detached_tensor()).unwrap();
+        let grad = loss.sum_all().unwrap().backward().unwrap().get(&x).unwrap().to_vec2::<f32>().unwrap();
+        assert_eq!(grad, [[0.0; 4]]);
+    }
+}
