@@ -17,7 +17,7 @@ use candle_models::ops::set_attention::SetAttention;
 use candle_models::ops::sigmoid::Sigmoid;
 use candle_models::ops::skip::Skip;
 use candle_models::ops::softmax::Softmax;
-use candle_models::ops::spectral_conv::SpectralConv;
+use candle_models::ops::spectral_conv::{SpectralConv, WaveWeight};
 use candle_models::ops::tanh::Tanh;
 use candle_models::ops::{ActivatedLinear, Activation, Format, Linear};
 use candle_models::recurrent::Recurrent;
@@ -137,7 +137,7 @@ fn attention_over_a_set() {
 fn operations_on_grids() {
     let Some(_device) = cuda() else { return };
     for (grid, modes, [inputs, outputs]) in [([1, 9], [1, 4], [2, 3]), ([5, 7], [3, 4], [1, 130]), ([6, 6], [8, 4], [33, 2])] {
-        let weight = normal("weight", &[modes[0], modes[1], inputs, 2 * outputs]);
+        let weight = WaveWeight::Dense(normal("weight", &[modes[0], modes[1], inputs, 2 * outputs]));
         for bias in [None, Some(&normal("bias", &[outputs]))] {
             check(SpectralConv::new(grid, &weight, bias).unwrap(), &[grid[0] * grid[1] * inputs], None, &[]);
         }

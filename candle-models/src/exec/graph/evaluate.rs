@@ -59,6 +59,8 @@ fn apply(operator: &Operator, operands: &[&Tensor]) -> Result<Tensor> {
         Operator::Log => x.log()?,
         Operator::Sqrt => x.sqrt()?,
         Operator::Erf => x.erf()?,
+        Operator::Cos => x.cos()?,
+        Operator::Sin => x.sin()?,
         Operator::Tanh => x.tanh()?,
         Operator::Sigmoid => (x.neg()?.exp()? + 1.0)?.recip()?,
         Operator::Relu => x.relu()?,

@@ -70,6 +70,10 @@ pub enum Operator {
     Sqrt,
     /// The error function.
     Erf,
+    /// The cosine of radians.
+    Cos,
+    /// The sine of radians.
+    Sin,
     /// The hyperbolic tangent.
     Tanh,
     /// `1 / (1 + exp(-x))`.

@@ -12,7 +12,6 @@ mod model;
 pub mod navier_stokes;
 #[cfg(test)]
 mod tests;
-mod tucker;
 
 pub use family::FnoFamily;
 pub use model::{Fno, FnoConfig, FnoLayers, Normaliser};

@@ -13,7 +13,6 @@
 //! `act` is GELU, and nothing in the last block. The names of the parameters are those of neuraloperator; a matrix lies as `[inputs, outputs]`, weights of
 //! waves as `[K, L, C, 2 O]` ([`SpectralConv`]). Not included: norms between blocks, other lengths of the grid than 1.
 
-use super::tucker;
 use crate::exec::Executor;
 use crate::exec::program::Output;
 use crate::network::{Layers, Network};
@@ -21,7 +20,7 @@ use crate::nn::{Init, Linear, Params, within};
 use crate::ops::Activation;
 use crate::ops::grid::{Coordinates, Window};
 use crate::ops::skip::Skip;
-use crate::ops::spectral_conv::SpectralConv;
+use crate::ops::spectral_conv::{SpectralConv, WaveWeight};
 use crate::signature::{Signature, TensorSpec};
 use crate::{Error, Result};
 use candle_core::Tensor;
@@ -190,10 +189,10 @@ impl Fno {
         let deviation = (1.0 / hidden as f32).sqrt();
         let block = |i: usize| {
             let of = |name: &str| params.pp("fno_blocks").pp(name).pp(i);
-            let shape = [modes[0], modes[1] / 2 + 1, hidden, 2 * hidden];
+            let shape = [modes[0], modes[1] / 2 + 1, hidden, hidden];
             let weight = match config.rank {
-                Some(rank) => tucker::weight([shape[0], shape[1], hidden, hidden], rank, deviation, &of("convs").pp("weight"))?,
-                None => of("convs").get("weight", &shape, Init::Normal(deviation * std::f32::consts::FRAC_1_SQRT_2))?,
+                Some(rank) => WaveWeight::tucker(shape, rank, deviation, &of("convs"))?,
+                None => WaveWeight::dense(shape, deviation, &of("convs"))?,
             };
             let bias = of("convs").get("bias", &[hidden], Init::Normal(deviation))?;
             Ok::<_, Error>(Block {

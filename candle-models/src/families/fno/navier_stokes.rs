@@ -226,6 +226,10 @@ mod tests {
     fn a_flow_without_friction_keeps_its_energy() {
         let solver = NavierStokes { viscosity: 0.0, force: 0.0, ..NavierStokes::default() }.solver().unwrap();
         let mut flow = solver.beginning(Random::new(1).at(0));
+        // Waves that products leave out would take part in what they make of others, and not the other way round.
+        let kept = |at: usize| solver.waves[at].abs() * 3.0 <= TAU * 64.0;
+        let all = flow.0.iter_mut().enumerate();
+        all.filter(|(at, _)| !(kept(at / 64) && kept(at % 64))).for_each(|(_, w)| *w = Complex64::default());
         let before = solver.energy(&flow);
         solver.advance(&mut flow, 100).unwrap();
         let after = solver.energy(&flow);

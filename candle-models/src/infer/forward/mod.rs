@@ -212,6 +212,8 @@ impl<'a> Function<'a> {
             Operator::Exp => (None, Expression::atom(format!("np.exp({})", list()))),
             Operator::Log => (None, Expression::atom(format!("np.log({})", list()))),
             Operator::Sqrt => (None, Expression::atom(format!("np.sqrt({})", list()))),
+            Operator::Cos => (None, Expression::atom(format!("np.cos({})", list()))),
+            Operator::Sin => (None, Expression::atom(format!("np.sin({})", list()))),
             Operator::Tanh => (None, Expression::atom(format!("np.tanh({})", list()))),
             Operator::Where => (None, Expression::atom(format!("np.where({})", list()))),
             Operator::CumSum => (None, method("cumsum(-1)".to_owned())),

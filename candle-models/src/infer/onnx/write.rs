@@ -160,6 +160,8 @@ impl Writer {
             Operator::Log => ("Log", vec![]),
             Operator::Sqrt => ("Sqrt", vec![]),
             Operator::Erf => ("Erf", vec![]),
+            Operator::Cos => ("Cos", vec![]),
+            Operator::Sin => ("Sin", vec![]),
             Operator::Tanh => ("Tanh", vec![]),
             Operator::Sigmoid => ("Sigmoid", vec![]),
             Operator::Relu => ("Relu", vec![]),

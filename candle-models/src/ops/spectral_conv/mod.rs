@@ -9,11 +9,11 @@
 //! ```
 //! use candle_models::candle_core::{DType, Device, Tensor};
 //! use candle_models::exec::{Executor, tensors::TensorExecutor};
-//! use candle_models::ops::spectral_conv::SpectralConv;
+//! use candle_models::ops::spectral_conv::{SpectralConv, WaveWeight};
 //! use candle_models::tensors::NamedTensors;
 //! # fn main() -> candle_models::Result<()> {
 //! let weight = Tensor::ones((4, 3, 2, 2 * 5), DType::F32, &Device::Cpu)?; // 4 x 3 modes, 2 channels to 5
-//! let op = SpectralConv::new([8, 8], &weight, None)?;
+//! let op = SpectralConv::new([8, 8], &WaveWeight::Dense(weight), None)?;
 //! let inputs = NamedTensors::new();
 //! let mut e = TensorExecutor::new(&inputs, &[false], Vec::new(), &Device::Cpu);
 //! let y = e.apply(op, &[&Tensor::ones((1, 8 * 8 * 2), DType::F32, &Device::Cpu)?])?;
@@ -29,6 +29,7 @@ mod tape;
 #[cfg(test)]
 mod tests;
 mod waves;
+mod weight;
 
 use super::{Activation, Format, Linear, OutPointer, PackedMatrix, linear_block};
 use crate::exec::cpu::{self, Packer};
@@ -37,16 +38,20 @@ use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass};
 use crate::exec::{Derivative, Operation, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
 use crate::{Error, Result};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use std::sync::Arc;
 use waves::{Scale, Waves};
+pub use weight::WaveWeight;
 
 /// The operation: one operand.
 #[derive(Debug, Clone)]
 pub struct SpectralConv {
     waves: Arc<Waves>,
+    stored: WaveWeight,
     /// `[K, L, C, 2 O]`, of the waves that the grid has.
     weight: Tensor,
+    /// The first of them down among those that are stored.
+    first: usize,
     bias: Option<Tensor>,
     /// Of the input and of the result.
     channels: [usize; 2],
@@ -57,7 +62,8 @@ impl SpectralConv {
     ///
     /// # Errors
     /// If the weight is not `[K, L, C, 2 O]`, the bias not `[O]`, or there are no places.
-    pub fn new(grid: [usize; 2], weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
+    pub fn new(grid: [usize; 2], stored: &WaveWeight, bias: Option<&Tensor>) -> Result<Self> {
+        let weight = stored.numbers()?;
         let (down, across, inputs, outputs) = weight.dims4()?;
         let channels = [inputs, outputs / 2];
         if grid.contains(&0) || weight.elem_count() == 0 || !outputs.is_multiple_of(2) {
@@ -67,8 +73,9 @@ impl SpectralConv {
             same_width("the bias of spectral_conv", bias.elem_count(), channels[1])?;
         }
         let modes = [down.min(grid[0]), across.min(grid[1] / 2 + 1)];
-        let weight = weight.narrow(0, down / 2 - modes[0] / 2, modes[0])?.narrow(1, 0, modes[1])?.contiguous()?;
-        Ok(Self { waves: Arc::new(Waves::new(grid, modes)), weight, bias: bias.cloned(), channels })
+        let first = down / 2 - modes[0] / 2;
+        let weight = weight.narrow(0, first, modes[0])?.narrow(1, 0, modes[1])?.contiguous()?;
+        Ok(Self { waves: Arc::new(Waves::new(grid, modes)), stored: stored.clone(), weight, first, bias: bias.cloned(), channels })
     }
 
     /// Columns of what the CPU and CUDA work in: lines of places by waves across, folded ones, coefficients of the input, and of the result twice.
@@ -98,6 +105,17 @@ fn finish_mode(q: &mut [f32]) {
         re[o] -= im[outputs + o];
         re[outputs + o] += im[o];
     }
+}
+
+/// Cosines and sines of `place frequency / places` turns, `[places, frequencies]`.
+fn angles(graph: &mut Graph, places: &[f32], frequencies: &[f32], count: usize) -> Result<[Value; 2]> {
+    let [down, across] = [(places, (places.len(), 1)), (frequencies, (1, frequencies.len()))]
+        .map(|(values, shape)| Tensor::from_slice(values, shape, &Device::Cpu).map(|x| graph.constant(x)));
+    let (down, across) = (down?, across?);
+    let turns = graph.mul(down, across);
+    let turn = graph.float(std::f32::consts::TAU / count as f32);
+    let angle = graph.mul(turns, turn);
+    Ok([Operator::Cos, Operator::Sin].map(|of| graph.of(of, angle)))
 }
 
 impl Operation for SpectralConv {
@@ -142,31 +160,49 @@ impl Operation for SpectralConv {
     fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
         let ([x], [c, o]) = (operands(self.name(), x)?, self.channels);
         let ([n, m], [k, l]) = (self.waves.grid, self.waves.kept);
-        let table = |values: Vec<f64>, shape: (usize, usize)| -> Result<Tensor> {
-            Ok(Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(DType::F32)?)
-        };
         let turned = |graph: &mut Graph, x: Value, axes: &[usize]| graph.of(Operator::Transpose(axes.to_vec()), x);
-        let product = |graph: &mut Graph, x: Value, table: Tensor| -> Result<Value> {
-            let x = graph.of(Operator::Reshape(vec![-1, table.dim(0)? as i64]), x);
-            let table = graph.constant(table);
-            Ok(graph.node(Operator::MatMul, &[x, table]))
+        let product = |graph: &mut Graph, x: Value, (table, rows): (Value, usize)| {
+            let x = graph.of(Operator::Reshape(vec![-1, rows as i64]), x);
+            graph.node(Operator::MatMul, &[x, table])
         };
         let shaped = |graph: &mut Graph, x: Value, shape: &[usize]| {
             let shape = std::iter::once(-1).chain(shape.iter().map(|n| *n as i64)).collect();
             graph.of(Operator::Reshape(shape), x)
         };
-        let [analyse, synthesise] = [Scale::Mean, Scale::Twice].map(|scale| self.waves.across_f64(scale));
-        let down = table(self.waves.turns(), (2 * n, 2 * k))?;
+        // Tables are computed where they are used: cosines and sines of places times frequencies.
+        let places = |count: usize| (0..count).map(|place| place as f32).collect::<Vec<_>>();
+        let [cos, sin] = angles(graph, &places(n), &(0..k).map(|row| row as f32 - (k / 2) as f32).collect::<Vec<_>>(), n)?;
+        let minus_sin = graph.of(Operator::Neg, sin);
+        let pair = |graph: &mut Graph, of: [Value; 2], shape: [usize; 4]| {
+            let of = of.map(|x| graph.of(Operator::Reshape(shape.map(|n| n as i64).to_vec()), x));
+            graph.node(Operator::Concat { axis: 3 }, &of)
+        };
+        let turns = [pair(graph, [cos, minus_sin], [n, 1, k, 1]), pair(graph, [sin, cos], [n, 1, k, 1])];
+        let turns = graph.node(Operator::Concat { axis: 1 }, &turns);
+        let down = graph.of(Operator::Reshape([2 * n, 2 * k].map(|n| n as i64).to_vec()), turns);
+        let up = turned(graph, down, &[1, 0]);
+        let [cos, sin] = angles(graph, &places(m), &places(l), m)?;
+        let minus_sin = graph.of(Operator::Neg, sin);
+        let analyse = pair(graph, [cos, minus_sin], [1, m, l, 1]);
+        let counts = (0..l).map(|l| if l == 0 || 2 * l == m { 1.0f32 } else { 2.0 }).collect::<Vec<_>>();
+        let counts = graph.constant(Tensor::from_vec(counts, (l, 1), &Device::Cpu)?);
+        let synthesise = graph.mul(analyse, counts);
+        let mean = graph.float(1.0 / (n * m) as f32);
+        let analyse = graph.mul(analyse, mean);
+        let [analyse, synthesise] = [analyse, synthesise].map(|x| graph.of(Operator::Reshape([m, 2 * l].map(|n| n as i64).to_vec()), x));
+        let synthesise = turned(graph, synthesise, &[1, 0]);
         let x = shaped(graph, x, &[n, m, c]);
         let x = turned(graph, x, &[0, 1, 3, 2]);
-        let u = product(graph, x, table(analyse, (2 * l, m))?.t()?.contiguous()?)?;
+        let u = product(graph, x, (analyse, m));
         let u = shaped(graph, u, &[n, c, l, 2]);
         let u = turned(graph, u, &[0, 3, 2, 1, 4]);
-        let s = product(graph, u, down.clone())?;
+        let s = product(graph, u, (down, 2 * n));
         let s = shaped(graph, s, &[l, c, k, 2]);
         let s = turned(graph, s, &[3, 1, 0, 4, 2]);
         let s = graph.of(Operator::Reshape(vec![(k * l) as i64, -1, c as i64]), s);
-        let weight = graph.tensor(&self.weight)?;
+        let weight = self.stored.formula(graph)?;
+        let weight = graph.of(Operator::Slice { axis: 0, start: self.first, len: k }, weight);
+        let weight = graph.of(Operator::Slice { axis: 1, start: 0, len: l }, weight);
         let weight = graph.of(Operator::Reshape([k * l, c, 2 * o].map(|n| n as i64).to_vec()), weight);
         let q = graph.node(Operator::MatMul, &[s, weight]);
         let q = graph.of(Operator::Reshape(vec![(k * l) as i64, -1, 2, 2 * o as i64]), q);
@@ -179,10 +215,10 @@ impl Operation for SpectralConv {
         let y = graph.node(Operator::Concat { axis: 2 }, &[re, im]);
         let y = graph.of(Operator::Reshape(vec![k as i64, l as i64, -1, 2, o as i64]), y);
         let y = turned(graph, y, &[2, 1, 4, 0, 3]);
-        let t = product(graph, y, down.t()?.contiguous()?)?;
+        let t = product(graph, y, (up, 2 * k));
         let t = shaped(graph, t, &[l, o, n, 2]);
         let t = turned(graph, t, &[0, 3, 2, 1, 4]);
-        let y = product(graph, t, table(synthesise, (2 * l, m))?)?;
+        let y = product(graph, t, (synthesise, 2 * l));
         let y = shaped(graph, y, &[n, o, m]);
         let mut y = turned(graph, y, &[0, 1, 3, 2]);
         if let Some(bias) = &self.bias {

@@ -3,6 +3,7 @@ use crate::exec::Executor;
 use crate::exec::tensors::TensorExecutor;
 use crate::ops::check::{check_with, normal, refuses};
 use crate::tensors::NamedTensors;
+use candle_core::DType;
 
 /// Grid, modes and channels: a line; odd and even sizes; more modes than the grid has waves; every wave of a grid.
 const SIZES: [([usize; 2], [usize; 2], [usize; 2]); 6] = [
@@ -16,6 +17,10 @@ const SIZES: [([usize; 2], [usize; 2], [usize; 2]); 6] = [
 
 fn parameters(modes: [usize; 2], [inputs, outputs]: [usize; 2]) -> [Tensor; 2] {
     [normal("weight", &[modes[0], modes[1], inputs, 2 * outputs]), normal("bias", &[outputs])]
+}
+
+fn dense(grid: [usize; 2], weight: &Tensor, bias: Option<&Tensor>) -> SpectralConv {
+    SpectralConv::new(grid, &WaveWeight::Dense(weight.clone()), bias).unwrap()
 }
 
 fn run(op: SpectralConv, x: &Tensor) -> Tensor {
@@ -36,11 +41,11 @@ fn every_form_of_it_is_the_reference() {
         // Weights of waves that the grid does not have get no gradient from the tape: they are cut before it.
         let fits = modes[0] <= grid[0] && modes[1] <= grid[1] / 2 + 1;
         if fits {
-            check_with(&parameters, |p| SpectralConv::new(grid, &p[0], Some(&p[1])).unwrap(), &[width]);
-            check_with(&parameters[..1], |p| SpectralConv::new(grid, &p[0], None).unwrap(), &[width]);
+            check_with(&parameters, |p| dense(grid, &p[0], Some(&p[1])), &[width]);
+            check_with(&parameters[..1], |p| dense(grid, &p[0], None), &[width]);
         } else {
-            let cut = SpectralConv::new(grid, &parameters[0], None).unwrap().weight;
-            check_with(&[cut, parameters[1].clone()], |p| SpectralConv::new(grid, &p[0], Some(&p[1])).unwrap(), &[width]);
+            let cut = dense(grid, &parameters[0], None).weight;
+            check_with(&[cut, parameters[1].clone()], |p| dense(grid, &p[0], Some(&p[1])), &[width]);
         }
     }
 }
@@ -54,7 +59,7 @@ fn it_has_the_values_of_another_program() {
     let weight: Vec<f64> = (0..12).map(weight).flat_map(|(a, b)| [0.1 * (1.0 + a - b), 0.1 * (a + b * b - 1.0)]).collect();
     let weight = Tensor::from_vec(weight, (4, 3, 1, 2), &Device::Cpu).unwrap();
     let x = Tensor::from_vec(x, (1, 64), &Device::Cpu).unwrap();
-    let y = f64s(&run(SpectralConv::new([8, 8], &weight, None).unwrap(), &x));
+    let y = f64s(&run(dense([8, 8], &weight, None), &x));
     for (got, want) in y.iter().zip([0.240_062_55, 0.129_807_84, 0.027_847_16, 0.192_218_1]) {
         assert!((got - want).abs() < 1e-8, "{got} {want}");
     }
@@ -80,8 +85,7 @@ fn band_limited(grid: [usize; 2], channels: usize) -> Tensor {
 #[test]
 fn a_finer_grid_gives_the_same_where_both_have_a_place() {
     let [weight, bias] = parameters([4, 4], [2, 3]).map(|x| x.to_dtype(DType::F64).unwrap());
-    let at =
-        |grid| run(SpectralConv::new(grid, &weight, Some(&bias)).unwrap(), &band_limited(grid, 2)).reshape((grid[0], grid[1], 3)).unwrap();
+    let at = |grid| run(dense(grid, &weight, Some(&bias)), &band_limited(grid, 2)).reshape((grid[0], grid[1], 3)).unwrap();
     let (coarse, fine) = (at([8, 8]).to_vec3::<f64>().unwrap(), at([16, 24]).to_vec3::<f64>().unwrap());
     for (h, row) in coarse.iter().enumerate() {
         for (w, place) in row.iter().enumerate() {
@@ -101,7 +105,7 @@ fn it_commutes_with_cyclic_shifts() {
         x.roll(shift[0], 0).unwrap().roll(shift[1], 1).unwrap().reshape((1, grid[0] * grid[1] * channels)).unwrap()
     };
     let x = normal("x", &[1, grid[0] * grid[1] * 2]).to_dtype(DType::F64).unwrap();
-    let op = SpectralConv::new(grid, &weight, Some(&bias)).unwrap();
+    let op = dense(grid, &weight, Some(&bias));
     let (before, behind) = (f64s(&run(op.clone(), &shifted(&x, 2))), f64s(&shifted(&run(op, &x), 2)));
     assert!(before.iter().zip(&behind).all(|(a, b)| (a - b).abs() < 1e-12));
 }
@@ -134,17 +138,18 @@ fn products_with_tables_are_the_transform() {
             }
         }
     }
-    let y = f64s(&run(SpectralConv::new([n, m], &weight, None).unwrap(), &x));
+    let y = f64s(&run(dense([n, m], &weight, None), &x));
     assert!(y.iter().zip(&want).all(|(y, want)| (y - want).abs() < 1e-12), "{y:?} {want:?}");
 }
 
 #[test]
 fn what_does_not_fit_is_refused() {
     let [weight, bias] = parameters([4, 3], [2, 3]);
-    let op = SpectralConv::new([6, 6], &weight, Some(&bias)).unwrap();
+    let op = dense([6, 6], &weight, Some(&bias));
     refuses(&op, &[71]);
-    assert!(SpectralConv::new([0, 6], &weight, None).is_err());
-    assert!(SpectralConv::new([6, 6], &weight, Some(&normal("b", &[2]))).is_err());
-    assert!(SpectralConv::new([6, 6], &normal("w", &[4, 3, 2, 5]), None).is_err());
-    assert!(SpectralConv::new([6, 6], &normal("w", &[4, 3, 6]), None).is_err());
+    let refused = |grid, weight: &Tensor, bias: Option<&Tensor>| SpectralConv::new(grid, &WaveWeight::Dense(weight.clone()), bias).is_err();
+    assert!(refused([0, 6], &weight, None));
+    assert!(refused([6, 6], &weight, Some(&normal("b", &[2]))));
+    assert!(refused([6, 6], &normal("w", &[4, 3, 2, 5]), None));
+    assert!(refused([6, 6], &normal("w", &[4, 3, 6]), None));
 }
