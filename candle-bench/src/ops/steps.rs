@@ -222,7 +222,7 @@ mod tests {
                 let case: Vec<_> = rows.iter().filter(|r| (r.batch, r.frames) == (batch, frames)).collect();
                 assert!((case.iter().map(|r| r.share).sum::<f64>() - 1.0).abs() < 1e-9);
                 for row in &case {
-                    let moves = row.operation.starts_with("join") || row.operation == "before";
+                    let moves = row.operation.starts_with("join") || ["before", "coordinates", "window"].contains(&&*row.operation);
                     assert_eq!(row.gflop_per_s.is_none(), moves, "{} {}: {} steps", network.name, row.operation, row.steps);
                 }
                 assert!(case.iter().any(|r| r.operation == "linear"));
