@@ -2,7 +2,7 @@
 //!
 //! A [`Run`](run::Run) of a [`Task`](task::Task) is all that a program needs; [`trainer`] is its loop. [`schedule`], [`gradients`],
 //! [`scale`] and [`optim`] are a step's parts, [`checkpoint`], [`metrics`], [`stop`] and [`budget`] what stands around it, [`callback`] what
-//! a program adds to that, [`dataset`] reads named tensors on disk, [`prefetch`] makes batches ahead, [`carried`] is what recurrent networks
+//! a program adds to that, [`dataset`] reads named tensors on disk, [`shards`] are data sets that are made, [`prefetch`] makes batches ahead, [`carried`] is what recurrent networks
 //! remember between them, [`parallel`] is what several ranks say to each other. [`families`] trains the models of
 //! `candle-models`, [`command`] is the program around them.
 //!
@@ -60,6 +60,7 @@ pub mod report;
 pub mod run;
 pub mod scale;
 pub mod schedule;
+pub mod shards;
 mod stamp;
 pub mod stop;
 pub mod summary;

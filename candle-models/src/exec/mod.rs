@@ -61,6 +61,14 @@ pub(crate) fn host(tensor: &Tensor) -> Result<Vec<f32>> {
     Ok(tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?)
 }
 
+/// The most values of the rows that go through a program together.
+const BLOCK_VALUES: usize = 1 << 20;
+
+/// How many rows of `width` values go through a program together, `most` at most: of wide ones fewer, so that several threads have some and values stay near.
+fn block_of(width: usize, most: usize) -> usize {
+    (BLOCK_VALUES / width.max(1)).clamp(1, most)
+}
+
 /// How passes reach a GPU.
 ///
 /// ```

@@ -15,6 +15,7 @@
 //! ```
 
 mod arguments;
+mod data;
 mod family;
 mod launch;
 mod resume;
@@ -22,6 +23,7 @@ mod watch;
 
 pub use arguments::{RunArguments, command_line};
 pub(crate) use arguments::{bundle_of, model_in};
+pub use data::DataArguments;
 pub use family::{Presets, TrainFamily, Training};
 
 use crate::checkpoint::Which;

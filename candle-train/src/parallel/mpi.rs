@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 /// Bytes of one message: MPI counts in `i32`, and nothing is gained by longer ones.
 const PIECE: usize = 1 << 26;
 
+/// The time in which a rank that ends alone says why: the launcher ends the others as soon as its process is gone, mostly at once.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
 /// This process as a rank of an MPI job.
 pub struct MpiRank {
     rank: usize,
@@ -105,7 +108,13 @@ impl MpiRank {
             self.complete(request, &job, call, Pace::Eager);
         });
         job.broken = true;
-        Err(Error::Input(parted(&all, call, self.rank, job.made)))
+        let made = job.made;
+        drop(job);
+        if call != Call::End && all.chunks_exact(3).any(|numbers| Call::from_numbers(numbers) == Call::End) {
+            // Who ends alone has an error that it is about to name. Were this rank to end first, the launcher would end that one before it has.
+            std::thread::sleep(LAST_WORDS);
+        }
+        Err(Error::Input(parted(&all, call, self.rank, made)))
     }
 
     /// Waits for a request of `call`. Does not return where a rank is missing.

@@ -83,7 +83,7 @@ fn a_physical_data_set_has_delays_and_a_foreign_one_is_left_alone() {
     assert_eq!(code, 0, "{stdout}{stderr}");
     let before = files(root.path());
     let (code, _, stderr) = make(root.path(), &SMALL);
-    assert!(code == 1 && stderr.contains("scenario.toml: data of another scenario: `events = 2` there, `events = 14` here"), "{stderr}");
+    assert!(code == 1 && stderr.contains("dataset.toml: data of another description: `events = 2` there, `events = 14` here"), "{stderr}");
     for (arguments, code, message) in [
         (&["--part", "2/2"][..], 2, "config: --part: expected a number and a greater one, as 0/4, found 2/2"),
         (&["--set=chunk=0"], 2, "config: chunk: "),
@@ -110,7 +110,7 @@ fn a_full_disk_leaves_no_part_of_a_file() {
     let output = run(&mut shell);
     assert!(!output.status.success() && text(&output.stderr).contains("events-000000.safetensors: "), "{}", text(&output.stderr));
     let left = files(&out);
-    assert_eq!(left.keys().collect::<Vec<_>>(), ["scenario.toml"]);
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["dataset.toml"]);
 }
 
 fn save(directory: &Path, config: &RfConfig, seed: u64) {

@@ -67,6 +67,7 @@ mod pool;
 mod rows;
 mod steps;
 
+use super::block_of;
 use super::program::{Node, Program, Sequence};
 use super::reference::Fallback;
 use crate::Result;
@@ -154,9 +155,10 @@ impl CpuExecutor {
     pub fn new(program: Program, (batch, steps): (usize, usize), threads: usize) -> Result<Self> {
         let program = Steps::new(program)?;
         let pool = Pool::new(threads.max(1));
-        let block = (BLOCK / steps.max(1)).clamp(1, batch.max(1));
+        let Program { width, columns, .. } = &program.program;
+        let block = (block_of(*width, BLOCK) / steps.max(1)).clamp(1, batch.max(1));
         let workspace = |_| {
-            let (rows, Program { width, columns, .. }) = (block * steps, &program.program);
+            let rows = block * steps;
             Mutex::new(Workspace { arena: vec![0.0; width * rows], indices: vec![0; columns * rows] })
         };
         let workspaces = (0..pool.threads()).map(workspace).collect();

@@ -19,6 +19,7 @@ mod rows;
 mod tests;
 mod weight;
 
+use super::block_of;
 use super::program::{IndexSlot, Output, Program, Slot};
 use crate::ops::{self, OutPointer, Products, Rows};
 use crate::{Error, Result};
@@ -118,9 +119,6 @@ impl Places {
 /// products, few enough for the second-level cache. (128 and 32 were no faster.)
 pub(crate) const BLOCK: usize = 64;
 
-/// The most values of a row's matrices in a block: with wider rows it has fewer of them, so that several threads have one and its values stay near.
-const BLOCK_VALUES: usize = 1 << 20;
-
 /// The most inputs and outputs of a weight whose gradient is one task: what it adds to then stays in the second-level cache.
 const PART: [usize; 2] = [384, 384];
 
@@ -171,7 +169,7 @@ impl Differentiable {
 
     /// Rows that go through a tape together: as many whatever the number of threads.
     pub fn block(&self) -> usize {
-        (BLOCK_VALUES / self.matrices.iter().map(|m| m.width).sum::<usize>().max(1)).clamp(1, BLOCK)
+        block_of(self.matrices.iter().map(|m| m.width).sum(), BLOCK)
     }
 
     /// The parameters.

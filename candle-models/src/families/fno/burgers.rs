@@ -91,6 +91,11 @@ impl Burgers {
 }
 
 impl Solver {
+    /// Places of a state.
+    pub fn places(&self) -> usize {
+        self.config.places
+    }
+
     /// A random beginning and what becomes of it, `[times, places]`. `random` is the field's address.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! How far an answer is from the truth: relative errors of a field `[n, m]`, as neural operators are compared.
+//! How far an answer is from the truth: relative errors of a field `[n, m]` or `[n, m, C]`, as neural operators are compared.
 
 /// `||p - y|| / ||y||`; 0 where both are 0 everywhere.
 pub fn relative_l2(predicted: &[f32], truth: &[f32]) -> f64 {
@@ -8,11 +8,13 @@ pub fn relative_l2(predicted: &[f32], truth: &[f32]) -> f64 {
 /// The same of values and slopes together (the Sobolev space H1). Slopes are central differences over a grid of length 1; at the edges they go around
 /// to the other side where the field is periodic, and are one-sided of second order where it is not.
 pub fn relative_h1(predicted: &[f32], truth: &[f32], [n, m]: [usize; 2], periodic: bool) -> f64 {
-    let places = |axis: usize| (0..n * m).map(move |place| (axis, place));
-    let slopes = places(0).chain(places(1)).filter(|(axis, _)| [n, m][*axis] > 2).map(|(axis, place)| {
-        let (at, count, step) = if axis == 0 { (place / m, n, m) } else { (place % m, m, 1) };
+    let channels = truth.len() / (n * m).max(1);
+    let values = |axis: usize| (0..n * m * channels).map(move |at| (axis, at));
+    let slopes = values(0).chain(values(1)).filter(|(axis, _)| [n, m][*axis] > 2).map(|(axis, value)| {
+        let (count, step) = if axis == 0 { (n, m * channels) } else { (m, channels) };
+        let at = value / step % count;
         let slope = |of: &dyn Fn(usize) -> f64| {
-            let value = |i: usize| of(place - at * step + i * step);
+            let value = |i: usize| of(value - at * step + i * step);
             let twice = match at {
                 0 if !periodic => -3.0 * value(0) + 4.0 * value(1) - value(2),
                 _ if at + 1 == count && !periodic => 3.0 * value(at) - 4.0 * value(at - 1) + value(at - 2),
@@ -56,6 +58,11 @@ mod tests {
         // Two places across, at the edges, have a slope of 1.5 then.
         let expected = (20.0 * 0.01 / (values + 20.0 * 5.0 + 8.0 * 1.25)).sqrt();
         assert!((relative_h1(&error, &plane, [4, 5], true) - expected).abs() < 1e-6);
+        // Channels have their slopes each for itself.
+        let both: Vec<f32> = plane.iter().flat_map(|x| [*x, 7.0]).collect();
+        let error: Vec<f32> = both.iter().map(|x| x + 0.1).collect();
+        let expected = (40.0 * 0.01 / (values + 20.0 * 49.0 + 20.0 * 5.0)).sqrt();
+        assert!((relative_h1(&error, &both, [4, 5], false) - expected).abs() < 1e-6);
         // A line has slopes across alone.
         assert!((relative_h1(&[0.0; 4], &[0.0, 1.0, 2.0, 3.0], [1, 4], false) - 1.0).abs() < 1e-12);
     }

@@ -1,15 +1,12 @@
 //! What a training run of a neural operator is, as plain data.
 
-use super::fields::Fields;
 use super::loss::Norm;
+use super::source::{Equation, Source};
 use crate::optim::OptimiserConfig;
 use crate::overlay;
 use crate::schedule::Schedule;
 use crate::trainer::TrainerConfig;
-use candle_models::fno::burgers::Burgers;
-use candle_models::fno::darcy::Darcy;
 use candle_models::fno::{FnoConfig, Normaliser};
-use candle_models::random::Random;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -23,85 +20,22 @@ pub struct RunConfig {
     pub epochs: u64,
     /// Pairs of a micro batch.
     pub batch: usize,
-    /// Pairs at the end of the data that are not learnt from, and by which the run is evaluated.
+    /// Runs at the end of the first data that are not learnt from, and by which the run is evaluated: a pair is a run of its own, unless it leads to the next
+    /// one of a roll-out.
     pub held_out: usize,
     /// Whether half of the pairs, drawn anew in every epoch, have their axes exchanged: exact where the equation has no preferred axis.
     pub transposed: bool,
+    /// Deviation of the noise on what is read, as a part of that of the answers: an operator that is applied to its own answers meets such errors.
+    pub noise: f64,
     /// What is minimised.
     pub loss: Norm,
-    /// What pairs are made where no file is given.
-    pub data: DataConfig,
+    /// What pairs are made where no files are given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Source>,
     /// The network. Grid, channels and normalisation are those of the data.
     pub model: ModelConfig,
     /// Optimiser, schedule, metrics and checkpoints.
     pub trainer: TrainerConfig,
-}
-
-/// Pairs of fields that a solver makes when the run begins.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum DataConfig {
-    /// Darcy flow through random media.
-    Darcy {
-        /// Pairs.
-        #[serde(default = "thousand")]
-        count: usize,
-        /// Places down and across.
-        #[serde(default = "sixteen")]
-        places: usize,
-    },
-    /// States of Burgers' equation at 17 times.
-    Burgers {
-        /// Pairs.
-        #[serde(default = "thousand")]
-        count: usize,
-        /// Places.
-        #[serde(default = "sixteen")]
-        places: usize,
-    },
-}
-
-impl DataConfig {
-    fn validate(&self) -> Result<()> {
-        let named = |error| match error {
-            Error::Config { field, reason } => Error::config(format!("data.{field}"), reason),
-            other => other,
-        };
-        let (&Self::Darcy { count, places } | &Self::Burgers { count, places }) = self;
-        overlay::check_counts(&[("data.count", count as u64, 1 << 24)])?;
-        match self {
-            Self::Darcy { .. } => Darcy { places, ..Darcy::default() }.validate(),
-            Self::Burgers { .. } => Burgers { places, ..Burgers::default() }.validate(),
-        }
-        .map_err(named)
-    }
-
-    /// How many pairs there are, and their places.
-    pub fn shape(&self) -> (usize, [usize; 2]) {
-        match *self {
-            Self::Darcy { count, places } => (count, [places; 2]),
-            Self::Burgers { count, places } => (count, [Burgers::default().times, places]),
-        }
-    }
-
-    /// The pairs.
-    ///
-    /// # Errors
-    /// If a solution is not found.
-    pub fn generate(&self, random: Random) -> Result<Fields> {
-        match *self {
-            Self::Darcy { count, places } => Fields::darcy(&Darcy { places, ..Darcy::default() }, random, count),
-            Self::Burgers { count, places } => Fields::burgers(&Burgers { places, ..Burgers::default() }, random, count),
-        }
-    }
-}
-
-fn thousand() -> usize {
-    1000
-}
-
-fn sixteen() -> usize {
-    16
 }
 
 /// The sizes of a Fourier neural operator.
@@ -128,46 +62,46 @@ impl ModelConfig {
     pub fn on(&self, grid: [usize; 2], channels: [usize; 2], output: Normaliser) -> Result<FnoConfig> {
         let Self { modes, hidden, layers, padding, rank } = *self;
         let config = FnoConfig { grid, channels, modes, hidden, layers, padding, rank, output };
-        config.validate().map_err(|error| match error {
-            Error::Config { field, reason } => Error::config(format!("model.{field}"), reason),
-            other => other,
-        })?;
+        config.validate().map_err(within("model"))?;
         Ok(config)
     }
 }
 
 impl RunConfig {
     /// The names of the presets.
-    pub const PRESETS: [&str; 2] = ["darcy", "burgers"];
+    pub const PRESETS: [&str; 3] = ["darcy", "burgers", "navier_stokes"];
 
-    /// `darcy`: media and pressures on a square. `burgers`: a state at the beginning to those at several times.
+    /// `darcy`: media and pressures on a square. `burgers`: a state at the beginning to those at several times. `navier_stokes`: the vorticity of a flow to
+    /// that of a while later, again and again.
     ///
     /// # Errors
     /// If there is no such preset.
     pub fn preset(name: &str) -> Result<Self> {
+        let source = Source { seed: 1, count: 1000, equation: Equation::preset(name)? };
         let schedule = Schedule { peak: 1e-2, warmup: 30, floor: 1e-3, ..Schedule::default() };
         let optimiser = OptimiserConfig { weight_decay: 1e-4, clip: 1.0, ema: 0.99, ..OptimiserConfig::default() };
         let trainer =
             TrainerConfig { log_every: 50, evaluate_every: 200, save_every: 500, schedule, optimiser, ..TrainerConfig::default() };
         let darcy = Self {
             seed: 1,
-            epochs: 100,
+            epochs: 50,
             batch: 20,
             held_out: 100,
             transposed: true,
+            noise: 0.0,
             loss: Norm::H1Periodic,
-            data: DataConfig::Darcy { count: thousand(), places: sixteen() },
+            data: Some(source),
             model: ModelConfig { modes: [8, 8], hidden: 24, layers: 4, padding: 0.0, rank: None },
             trainer,
         };
-        match name {
-            "darcy" => Ok(darcy),
-            "burgers" => {
-                let data = DataConfig::Burgers { count: thousand(), places: sixteen() };
-                Ok(Self { transposed: false, loss: Norm::L2, data, ..darcy })
+        Ok(match darcy.data.as_ref().map(|source| &source.equation) {
+            Some(Equation::Burgers { .. }) => Self { transposed: false, loss: Norm::L2, ..darcy },
+            Some(Equation::NavierStokes { .. }) => {
+                let model = ModelConfig { modes: [12, 12], hidden: 20, ..darcy.model };
+                Self { transposed: false, held_out: 20, epochs: 10, noise: 0.003, loss: Norm::L2, model, ..darcy }
             }
-            _ => Err(Error::config("preset", format!("expected one of {}, found '{name}'", Self::PRESETS.join(", ")))),
-        }
+            _ => darcy,
+        })
     }
 
     /// The preset, with the keys of `file` (TOML) and then those of `sets` (`a.b=c`) in place of its own.
@@ -186,31 +120,19 @@ impl RunConfig {
     /// If there is one.
     pub fn validate(&self) -> Result<()> {
         overlay::check_counts(&[("epochs", self.epochs, u64::MAX), ("batch", self.batch as u64, 1 << 20)])?;
-        self.data.validate()?;
+        if !(0.0..=10.0).contains(&self.noise) {
+            return Err(Error::config("noise", format!("expected from 0 to 10, found {}", self.noise)));
+        }
+        self.data.iter().try_for_each(|data| data.validate().map_err(within("data")))?;
         self.trainer.validate()
     }
+}
 
-    /// Refuses to learn from so many pairs on such a grid.
-    ///
-    /// # Errors
-    /// If too few are left for a batch, or a grid whose axes differ is to be transposed.
-    pub fn check(&self, (pairs, [n, m]): (usize, [usize; 2])) -> Result<()> {
-        if pairs < self.held_out.saturating_add(self.batch) {
-            let reason = format!("{pairs} pairs do not make a batch of {} beside {} held out", self.batch, self.held_out);
-            return Err(Error::config("batch", reason));
-        }
-        if self.transposed && n != m {
-            return Err(Error::config("transposed", format!("expected a square grid, found {n} x {m}")));
-        }
-        Ok(())
-    }
-
-    /// The pairs that are made for the run.
-    ///
-    /// # Errors
-    /// If a solution is not found.
-    pub fn generate(&self) -> Result<Fields> {
-        self.data.generate(Random::new(self.seed).stream("fields"))
+/// The same error, with the name of what its field belongs to.
+pub(super) fn within(whole: &str) -> impl Fn(Error) -> Error {
+    move |error| match error {
+        Error::Config { field, reason } => Error::config(format!("{whole}.{field}"), reason),
+        other => other,
     }
 }
 
@@ -228,21 +150,18 @@ mod tests {
         for (set, message) in [
             ("epochs=0", "config: epochs: expected 1 to "),
             ("batch=0", "config: batch: expected 1 to "),
+            ("noise=-1", "config: noise: expected from 0 to 10"),
             ("loss=\"l1\"", "config: value: unknown variant `l1`"),
             ("model.width=3", "config: model.width: no such key (there are "),
         ] {
             let error = of(&[set]).unwrap_err().to_string();
             assert!(error.starts_with(message), "{set}: {error}");
         }
-        let error = of(&["data.places=1"]).unwrap_err().to_string();
-        assert!(error.starts_with("config: data.places: 1 is outside"), "{error}");
-        for kind in ["darcy", "burgers"] {
-            let small = of(&[&format!("data.kind=\"{kind}\""), "data.count=9", "data.places=4", "held_out=3", "batch=5"]).unwrap();
-            let fields = small.generate().unwrap();
-            assert_eq!((fields.len(), fields.grid), small.data.shape());
-            assert_eq!(small.check(small.data.shape()).is_ok(), kind == "darcy");
-            let error = RunConfig { batch: 7, ..small.clone() }.check(small.data.shape()).unwrap_err().to_string();
-            assert!(error.contains("batch: 9 pairs do not make a batch of 7 beside 3 held out"), "{error}");
+        for (set, message) in
+            [("data.equation.places=1", "config: data.equation.places: 1 is outside"), ("data.count=0", "config: data.count: expected 1")]
+        {
+            let error = of(&[set]).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{set}: {error}");
         }
         let broken = ModelConfig { hidden: 1, ..preset.model.clone() };
         let error = broken.on([4, 4], [1, 1], Normaliser { mean: 0.0, deviation: 1.0 }).unwrap_err().to_string();

@@ -1,6 +1,7 @@
 //! What the command knows of neural operators.
 
 use super::config::RunConfig;
+use super::data;
 use super::run::Plan;
 use crate::command::{Presets, RunArguments, TrainFamily, Training, command_line};
 use anyhow::Result;
@@ -11,9 +12,9 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 struct OperatorArguments {
-    /// Pairs of fields to learn from, in place of those that the preset's solver makes: safetensors with x and y, [N, n, m], [N, n, m, C], or [N, m] over one axis; y may have times before its places.
-    #[arg(long, value_name = "FILE")]
-    fields: Option<PathBuf>,
+    /// Pairs of fields to learn from, in place of those that the preset's solver makes: safetensors with x and y, [N, n, m], [N, n, m, C], or [N, m] over one axis; y may have times before its places. Or data sets of pde-data. Each may have another grid; the first one has the pairs that are held out, and its grid is that of the bundle.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    fields: Vec<PathBuf>,
     /// Pairs that are looked at once, when the run is over, on any grid.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     tests: Vec<PathBuf>,
@@ -22,6 +23,19 @@ struct OperatorArguments {
 impl TrainFamily for FnoFamily {
     fn trainings(&self) -> &'static [&'static dyn Training] {
         &[&OperatorTraining]
+    }
+
+    fn commands(&self) -> Vec<Command> {
+        let data = data::Arguments::augment_args(Command::new("pde-data"));
+        vec![
+            data.about(
+                "Makes a data set of fields that a solver of an equation finds: a medium and its flow, a state and what becomes of it",
+            ),
+        ]
+    }
+
+    fn run(&self, _: &str, options: &ArgMatches) -> Result<()> {
+        data::Arguments::from_arg_matches(options)?.run()
     }
 }
 
@@ -37,7 +51,7 @@ impl Training for OperatorTraining {
     }
 
     fn presets(&self) -> Presets {
-        let help = "darcy (a medium on a square to its flow), or burgers (a state on a line to those at several times)";
+        let help = "darcy (a medium on a square to its flow), burgers (a state on a line to those at several times), or navier_stokes (a flow to itself a while later)";
         Presets { names: &RunConfig::PRESETS, default: "darcy", help }
     }
 
@@ -49,14 +63,14 @@ impl Training for OperatorTraining {
         let OperatorArguments { fields, tests } = OperatorArguments::from_arg_matches(options)?;
         let config = RunConfig::resolve(&RunConfig::preset(&asked.preset)?, asked.file()?.as_deref(), &asked.sets)?;
         let resources = asked.resources(self.name(), Purpose::Training)?;
-        asked.train(Plan::new(config, fields.as_deref(), &tests, resources, command_line())?)
+        asked.train(Plan::new(config, &fields, &tests, resources, command_line())?)
     }
 
     /// Media that are made on the spot.
     fn example(&self) -> &'static [&'static str] {
         &[
             "--set=data.count=12",
-            "--set=data.places=6",
+            "--set=data.equation.places=6",
             "--set=held_out=4",
             "--set=batch=4",
             "--set=epochs=3",

@@ -1,15 +1,13 @@
 //! Pairs of fields: what an operator reads, and what it should answer.
 //!
 //! A file is safetensors with `x` and `y`: `[N, n, m]`, or `[N, n, m, C]` with channels, or `[N, m]` for fields over one axis. Where `y` has an axis more
-//! than `x`, it is the time before the places, and `x`, the state at the beginning, stands at every time.
+//! than `x`, it is the time. Over one axis `x`, the state at the beginning, then stands at every time, and times and places make a plane; over two, each
+//! state and the next one are a pair, and those of a beginning are a run. A folder is a data set of such files.
 
-use candle_core::{DType, Tensor};
-use candle_models::fno::burgers::Burgers;
-use candle_models::fno::darcy::Darcy;
-use candle_models::random::Random;
+use crate::shards;
+use candle_core::{DType, Device, Tensor};
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
-use rayon::prelude::*;
 use std::path::Path;
 
 /// Pairs of fields on one grid.
@@ -19,6 +17,8 @@ pub struct Fields {
     pub grid: [usize; 2],
     /// Channels of what is read and of what is answered.
     pub channels: [usize; 2],
+    /// Pairs of a run, which follow each other: what is answered in one is read in the next. 1 where every pair stands alone.
+    pub states: usize,
     /// `[N, n, m, C]`.
     pub inputs: Vec<f32>,
     /// `[N, n, m, O]`.
@@ -26,11 +26,25 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Reads a file.
+    /// Reads a file, or all of a data set's.
     ///
     /// # Errors
-    /// If it cannot be read, or its tensors are missing, of other shapes, or not finite.
+    /// If one cannot be read, its tensors are missing, of other shapes, or not finite, or a data set is not complete.
     pub fn read(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            let mut parts = shards::files(path)?.into_iter().map(|file| Self::read(&file));
+            let none = || Error::file(path, "no pairs");
+            let mut whole = parts.next().ok_or_else(none)??;
+            for part in parts {
+                let Self { grid, channels, states, inputs, answers } = part?;
+                if (grid, channels, states) != (whole.grid, whole.channels, whole.states) {
+                    return Err(Error::file(path, "its files have other places or channels than each other"));
+                }
+                whole.inputs.extend(inputs);
+                whole.answers.extend(answers);
+            }
+            return Ok(whole);
+        }
         let tensors = NamedTensors::load_safetensors(path)?;
         Self::of(tensors.get("x")?, tensors.get("y")?).map_err(|error| Error::file(path, error.to_string()))
     }
@@ -45,12 +59,12 @@ impl Fields {
             let expected = "x [N, n, m], [N, n, m, C] or [N, m], and y of the same places, or with times before them";
             Error::tensor("x, y", expected, format!("{dims:?}, {answer:?}"))
         };
-        // The shape of what is read, brought to that of the answer: repeated over times, channels behind.
-        let (grid, channels, repeated) = match (dims, answer) {
-            ([a, m], [b, n]) if a == b && m == n => ([1, *m], [1, 1], 1),
-            ([a, m], [b, n, w]) if a == b && m == w => ([*n, *m], [1, 1], *n),
-            ([a, n, m], [b, h, w]) if [a, n, m] == [b, h, w] => ([*n, *m], [1, 1], 1),
-            ([a, n, m, c], [b, h, w, o]) if [a, n, m] == [b, h, w] => ([*n, *m], [*c, *o], 1),
+        let (grid, channels, states, repeated) = match (dims, answer) {
+            ([a, m], [b, n]) if a == b && m == n => ([1, *m], [1, 1], 1, 1),
+            ([a, m], [b, n, w]) if a == b && m == w => ([*n, *m], [1, 1], 1, *n),
+            ([a, n, m], [b, h, w]) if [a, n, m] == [b, h, w] => ([*n, *m], [1, 1], 1, 1),
+            ([a, n, m], [b, t, h, w]) if [a, n, m] == [b, h, w] => ([*n, *m], [1, 1], *t, 1),
+            ([a, n, m, c], [b, h, w, o]) if [a, n, m] == [b, h, w] => ([*n, *m], [*c, *o], 1, 1),
             _ => return Err(wrong()),
         };
         if x.elem_count() == 0 || y.elem_count() == 0 {
@@ -65,38 +79,37 @@ impl Fields {
         };
         let (read, answers) = (values("x", x)?, values("y", y)?);
         let each = read.len() / dims[0];
-        let inputs = if repeated == 1 { read } else { read.chunks_exact(each).flat_map(|x| x.repeat(repeated)).collect() };
-        Ok(Self { grid, channels, inputs, answers })
+        let inputs = if states > 1 {
+            let run = |(x, y): (&[f32], &[f32])| [x, &y[..y.len() - each]].concat();
+            read.chunks_exact(each).zip(answers.chunks_exact(each * states)).flat_map(run).collect()
+        } else {
+            read.chunks_exact(each).flat_map(|x| x.repeat(repeated)).collect()
+        };
+        Ok(Self { grid, channels, states, inputs, answers })
     }
 
-    /// So many fields of a medium and its flow; each depends on its number alone.
+    /// As a file has them, for [`Self::of`].
     ///
     /// # Errors
-    /// If a value is out of range.
-    pub fn darcy(darcy: &Darcy, random: Random, count: usize) -> Result<Self> {
-        let places = darcy.places * darcy.places;
-        let (mut inputs, mut answers) = (vec![0.0; count * places], vec![0.0; count * places]);
-        let pairs = inputs.par_chunks_mut(places).zip(answers.par_chunks_mut(places)).enumerate();
-        pairs.try_for_each(|(i, (x, y))| darcy.generate(random.at(i as u64), x, y))?;
-        Ok(Self { grid: [darcy.places; 2], channels: [1, 1], inputs, answers })
-    }
-
-    /// So many beginnings, which stand at every time, and what becomes of them; each depends on its number alone.
-    ///
-    /// # Errors
-    /// If a value is out of range.
-    pub fn burgers(burgers: &Burgers, random: Random, count: usize) -> Result<Self> {
-        let (Burgers { places, times, .. }, solver) = (burgers, burgers.solver()?);
-        let mut answers = vec![0.0; count * times * places];
-        let rows = answers.par_chunks_mut(times * places).enumerate();
-        rows.try_for_each(|(i, states)| solver.generate(random.at(i as u64), states))?;
-        let inputs = answers.chunks_exact(times * places).flat_map(|states| states[..*places].repeat(*times)).collect();
-        Ok(Self { grid: [*times, *places], channels: [1, 1], inputs, answers })
+    /// If memory runs out.
+    pub fn tensors(&self) -> Result<[Tensor; 2]> {
+        let ([n, m], [c, o], runs) = (self.grid, self.channels, self.runs());
+        let tensor = |values: &[f32], shape: &[usize]| Tensor::from_slice(values, shape, &Device::Cpu);
+        if self.states == 1 {
+            return Ok([tensor(&self.inputs, &[runs, n, m, c])?, tensor(&self.answers, &[runs, n, m, o])?]);
+        }
+        let firsts: Vec<f32> = (0..runs).flat_map(|run| self.pair(run * self.states)[0]).copied().collect();
+        Ok([tensor(&firsts, &[runs, n, m])?, tensor(&self.answers, &[runs, self.states, n, m])?])
     }
 
     /// How many pairs there are.
     pub fn len(&self) -> usize {
         self.inputs.len() / self.widths()[0]
+    }
+
+    /// How many runs: of those alone it is said what is held out.
+    pub fn runs(&self) -> usize {
+        self.len() / self.states
     }
 
     /// Whether there are none.
@@ -115,10 +128,10 @@ impl Fields {
         [&self.inputs[i * x..][..x], &self.answers[i * y..][..y]]
     }
 
-    /// The first pairs, and the last `held` ones.
+    /// The first runs, and the last `held` ones.
     #[must_use]
     pub fn split(mut self, held: usize) -> [Self; 2] {
-        let (first, [x, y]) = (self.len() - held, self.widths());
+        let (first, [x, y]) = (self.len() - held * self.states, self.widths());
         let (inputs, answers) = (self.inputs.split_off(first * x), self.answers.split_off(first * y));
         let last = Self { inputs, answers, ..self };
         [self, last]
@@ -136,7 +149,7 @@ pub fn transposed(field: &[f32], side: usize, channels: usize, to: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::Device;
+    use candle_models::fno::burgers::Burgers;
     use candle_models::fno::darcy::solve;
     use candle_models::fno::metrics::relative_l2;
 
@@ -147,15 +160,21 @@ mod tests {
 
     #[test]
     fn shapes_of_files_become_grids() {
-        for (x, y, grid, channels) in [
-            (&[3, 4, 5][..], &[3, 4, 5][..], [4, 5], [1, 1]),
-            (&[3, 4, 5, 2], &[3, 4, 5, 6], [4, 5], [2, 6]),
-            (&[3, 5], &[3, 5], [1, 5], [1, 1]),
-            (&[3, 5], &[3, 2, 5], [2, 5], [1, 1]),
+        for (x, y, grid, channels, states) in [
+            (&[3, 4, 5][..], &[3, 4, 5][..], [4, 5], [1, 1], 1),
+            (&[3, 4, 5, 2], &[3, 4, 5, 6], [4, 5], [2, 6], 1),
+            (&[3, 5], &[3, 5], [1, 5], [1, 1], 1),
+            (&[3, 5], &[3, 2, 5], [2, 5], [1, 1], 1),
+            (&[3, 4, 5], &[3, 6, 4, 5], [4, 5], [1, 1], 6),
         ] {
             let fields = Fields::of(&tensor(x), &tensor(y)).unwrap();
-            assert_eq!((fields.grid, fields.channels, fields.len()), (grid, channels, 3));
+            assert_eq!((fields.grid, fields.channels, fields.states, fields.len(), fields.runs()), (grid, channels, states, 3 * states, 3));
+            let [x, y] = fields.tensors().unwrap();
+            assert_eq!(Fields::of(&x, &y).unwrap(), fields);
         }
+        // A run goes on from what was answered.
+        let fields = Fields::of(&tensor(&[2, 1, 2]), &tensor(&[2, 3, 1, 2])).unwrap();
+        assert_eq!([3, 4, 5].map(|i| fields.pair(i)), [[[2.0, 3.0], [6.0, 7.0]], [[6.0, 7.0], [8.0, 9.0]], [[8.0, 9.0], [10.0, 11.0]]]);
         // The beginning stands at every time.
         let fields = Fields::of(&tensor(&[2, 2]), &tensor(&[2, 3, 2])).unwrap();
         assert_eq!(fields.pair(1)[0], [2.0, 3.0, 2.0, 3.0, 2.0, 3.0]);

@@ -21,22 +21,33 @@ const CHUNK: usize = 32;
 /// An operator that learns.
 pub struct Operator {
     model: FnoConfig,
-    pairs: Fields,
+    sources: Vec<Learnt>,
     held: Fields,
-    loss: RelativeLoss,
     transposed: bool,
+    /// Deviation of the noise on what is read.
+    noise: f32,
     random: Random,
     batch: usize,
     /// This rank's rows of a micro batch.
     rows: Range<usize>,
+    /// An epoch and the order of its batches among all sources.
+    order: (u64, Vec<u32>),
+}
+
+/// Pairs that are learnt from, on one grid.
+struct Learnt {
+    pairs: Fields,
+    loss: RelativeLoss,
     tapes: Tapes,
-    /// An epoch and its order.
+    /// An epoch and the order of its pairs.
     order: (u64, Vec<u32>),
 }
 
 /// Pairs as the network reads them and should answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
+    /// Which of the sources they are of.
+    pub source: usize,
     /// `[n, places C]`.
     pub inputs: Vec<f32>,
     /// `[n, places O]`.
@@ -50,54 +61,82 @@ pub struct Errors {
     pub l2: f64,
     /// That of values and slopes, those at the edges one-sided.
     pub h1: f64,
+    /// That of all values of runs in which every answer is read again; none where every pair stands alone.
+    pub roll_out: Option<f64>,
 }
 
 impl Operator {
-    /// Of a run, on this rank.
+    /// Of a run, on this rank. There is at least one source.
     ///
     /// # Errors
     /// If the device has no memory.
-    pub fn new(run: &RunConfig, model: &FnoConfig, [pairs, held]: [Fields; 2], ranks: &dyn Communicator, device: &Device) -> Result<Self> {
+    pub fn new(
+        run: &RunConfig,
+        model: &FnoConfig,
+        (sources, held): (Vec<Fields>, Fields),
+        ranks: &dyn Communicator,
+        device: &Device,
+    ) -> Result<Self> {
+        let random = Random::new(run.seed).stream("pairs");
+        let learnt = |pairs: Fields| {
+            let loss = RelativeLoss::new(run.loss, pairs.grid, device)?;
+            Ok(Learnt { pairs, loss, tapes: Tapes::default(), order: (u64::MAX, Vec::new()) })
+        };
         Ok(Self {
             model: model.clone(),
-            loss: RelativeLoss::new(run.loss, pairs.grid, device)?,
-            pairs,
+            sources: sources.into_iter().map(learnt).collect::<Result<_>>()?,
             held,
             transposed: run.transposed,
-            random: Random::new(run.seed).stream("pairs"),
+            noise: (run.noise * model.output.deviation) as f32,
+            random,
             batch: run.batch,
             rows: share(run.batch, ranks.rank(), ranks.size()),
-            tapes: Tapes::default(),
             order: (u64::MAX, Vec::new()),
         })
     }
 
-    /// Batches of an epoch; what is left over comes in another one.
-    pub fn batches(run: &RunConfig, pairs: usize) -> u64 {
-        (pairs / run.batch) as u64
+    /// Batches of an epoch, each of one source; pairs that are left over come in another one.
+    pub fn batches(run: &RunConfig, pairs: impl IntoIterator<Item = usize>) -> u64 {
+        pairs.into_iter().map(|pairs| (pairs / run.batch) as u64).sum()
     }
 
     /// Rows of a micro batch, which depend on its number alone.
     fn batch(&mut self, number: u64) -> Batch {
-        let each = (self.pairs.len() / self.batch) as u64;
-        let (epoch, first) = (number / each, (number % each) as usize * self.batch);
-        if self.order.0 != epoch {
-            self.order = (epoch, self.random.stream("order").at(epoch).permutation(self.pairs.len()));
+        let each = |source: &Learnt| source.pairs.len() / self.batch;
+        let total: usize = self.sources.iter().map(each).sum();
+        let (epoch, at) = (number / total as u64, (number % total as u64) as usize);
+        let order = |held: &mut (u64, Vec<u32>), random: Random, count: usize| {
+            if held.0 != epoch {
+                *held = (epoch, random.at(epoch).permutation(count));
+            }
+        };
+        order(&mut self.order, self.random.stream("batches"), total);
+        let (mut source, mut which) = (0, self.order.1[at] as usize);
+        while which >= self.sources[source].pairs.len() / self.batch {
+            which -= self.sources[source].pairs.len() / self.batch;
+            source += 1;
         }
-        let [x, y] = self.pairs.widths();
+        let Learnt { pairs, order: own, .. } = &mut self.sources[source];
+        order(own, self.random.stream("order").at(source as u64), pairs.len());
+        let [x, y] = pairs.widths();
         let (mut inputs, mut answers) = (vec![0.0; self.rows.len() * x], vec![0.0; self.rows.len() * y]);
         for (row, (input, answer)) in self.rows.clone().zip(inputs.chunks_exact_mut(x).zip(answers.chunks_exact_mut(y))) {
-            let [from, to] = self.pairs.pair(self.order.1[first + row] as usize);
+            let [from, to] = pairs.pair(own.1[which * self.batch + row] as usize);
             if self.transposed && self.random.stream("transposed").at(number).bits(row as u64).is_multiple_of(2) {
-                let (side, [c, o]) = (self.pairs.grid[0], self.pairs.channels);
+                let (side, [c, o]) = (pairs.grid[0], pairs.channels);
                 transposed(from, side, c, input);
                 transposed(to, side, o, answer);
             } else {
                 input.copy_from_slice(from);
                 answer.copy_from_slice(to);
             }
+            if self.noise > 0.0 {
+                let mut noise = vec![0.0; x];
+                self.random.stream("noise").at(number).at(row as u64).fill_normal(0, &mut noise);
+                input.iter_mut().zip(noise).for_each(|(input, noise)| *input += self.noise * noise);
+            }
         }
-        Batch { inputs, answers }
+        Batch { source, inputs, answers }
     }
 }
 
@@ -113,20 +152,38 @@ fn answers(network: &Fno, inputs: &[f32], width: usize, device: &Device, tapes: 
 /// If the pairs have other channels, or the network fails.
 pub fn errors(model: &FnoConfig, parameters: &Params, pairs: &Fields, ranks: &dyn Communicator) -> Result<Errors> {
     let network = Fno::new(&FnoConfig { channels: pairs.channels, ..model.on_grid(pairs.grid) }, parameters)?;
-    let (mine, tapes, [x, y]) = (share(pairs.len(), ranks.rank(), ranks.size()), Tapes::default(), pairs.widths());
-    let mut found: Vec<[f64; 2]> = Vec::with_capacity(mine.len());
-    for first in mine.clone().step_by(CHUNK) {
-        let chunk = first..(first + CHUNK).min(mine.end);
-        let inputs = &pairs.inputs[chunk.start * x..chunk.end * x];
-        let said = answers(&network, inputs, x, parameters.device(), &tapes)?.detach().flatten_all()?.to_vec1::<f32>()?;
+    let (tapes, [x, y], states) = (Tapes::default(), pairs.widths(), pairs.states);
+    let answer = |inputs: &[f32]| -> Result<Vec<f32>> {
+        Ok(answers(&network, inputs, x, parameters.device(), &tapes)?.detach().flatten_all()?.to_vec1()?)
+    };
+    let runs = share(pairs.runs(), ranks.rank(), ranks.size());
+    let mut found = Vec::with_capacity(runs.len() * states);
+    for chunk in chunks(runs.start * states..runs.end * states) {
+        let said = answer(&pairs.inputs[chunk.start * x..chunk.end * x])?;
         found.extend(said.chunks_exact(y).zip(chunk).map(|(said, i)| {
             let truth = pairs.pair(i)[1];
             [relative_l2(said, truth), relative_h1(said, truth, pairs.grid, false)]
         }));
     }
-    let all = gather(ranks, &found)?.concat();
-    let mean = |which: usize| all.iter().map(|errors| errors[which]).sum::<f64>() / all.len().max(1) as f64;
-    Ok(Errors { l2: mean(0), h1: mean(1) })
+    let mut rolled = Vec::with_capacity(runs.len());
+    for chunk in chunks(if states > 1 { runs } else { 0..0 }) {
+        let mut now: Vec<f32> = chunk.clone().flat_map(|run| pairs.pair(run * states)[0]).copied().collect();
+        let mut said = vec![Vec::with_capacity(states * y); chunk.len()];
+        for _ in 0..states {
+            now = answer(&now)?;
+            said.iter_mut().zip(now.chunks_exact(y)).for_each(|(said, now)| said.extend_from_slice(now));
+        }
+        rolled.extend(chunk.zip(said).map(|(run, said)| [relative_l2(&said, &pairs.answers[run * states * y..][..states * y])]));
+    }
+    let (found, rolled) = (gather(ranks, &found)?.concat(), gather(ranks, &rolled)?.concat());
+    let mean = |which: usize| found.iter().map(|errors| errors[which]).sum::<f64>() / found.len().max(1) as f64;
+    let roll_out = (states > 1).then(|| rolled.iter().flatten().sum::<f64>() / rolled.len().max(1) as f64);
+    Ok(Errors { l2: mean(0), h1: mean(1), roll_out })
+}
+
+/// Parts of a range, few enough for a pass.
+fn chunks(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(CHUNK).map(move |first| first..(first + CHUNK).min(range.end))
 }
 
 impl Task for Operator {
@@ -141,69 +198,118 @@ impl Task for Operator {
     }
 
     fn loss(&mut self, parameters: &Params, batch: &Batch, _: &Context) -> Result<Loss> {
-        let network = Fno::new(&self.model, parameters)?;
-        let ([x, y], n) = (self.pairs.widths(), self.rows.len());
-        let said = answers(&network, &batch.inputs, x, parameters.device(), &self.tapes)?;
+        let Learnt { pairs, loss, tapes, .. } = &self.sources[batch.source];
+        let network = Fno::new(&self.model.on_grid(pairs.grid), parameters)?;
+        let ([x, y], n) = (pairs.widths(), self.rows.len());
+        let said = answers(&network, &batch.inputs, x, parameters.device(), tapes)?;
         let truth = Tensor::from_slice(&batch.answers, (n, y), parameters.device())?;
-        Ok(Loss { weight: n as f64 / self.batch as f64, ..Loss::new(self.loss.of(&said, &truth)?.mean_all()?, n) })
+        Ok(Loss { weight: n as f64 / self.batch as f64, ..Loss::new(loss.of(&said, &truth)?.mean_all()?, n) })
     }
 
-    /// The errors on the pairs that are held out; none where there are none.
+    /// The errors on the pairs that are held out, of roll-outs where there are any; none where there are no pairs.
     fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<Evaluation> {
         if self.held.is_empty() {
             return Ok(Evaluation::default());
         }
-        let Errors { l2, h1 } = errors(&self.model, parameters, &self.held, ranks)?;
-        Ok(Evaluation::new(Score::minimise(l2), [("h1", h1)]))
+        let Errors { l2, h1, roll_out } = errors(&self.model, parameters, &self.held, ranks)?;
+        Ok(match roll_out {
+            Some(roll_out) => Evaluation::new(Score::minimise(roll_out), [("l2", l2), ("h1", h1)]),
+            None => Evaluation::new(Score::minimise(l2), [("h1", h1)]),
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::fno::config::{DataConfig, ModelConfig};
+    use crate::families::fno::config::ModelConfig;
+    use crate::families::fno::source::{Equation, Source};
     use crate::parallel::Single;
     use candle_models::fno::Normaliser;
 
-    fn task() -> (RunConfig, Operator) {
+    fn task(sources: &[(u64, Equation)], noise: f64) -> Operator {
         let model = ModelConfig { modes: [4, 4], hidden: 4, layers: 1, padding: 0.0, rank: None };
-        let data = DataConfig::Darcy { count: 12, places: 6 };
-        let run = RunConfig { batch: 4, held_out: 3, data, model, ..RunConfig::preset("darcy").unwrap() };
-        let [pairs, held] = run.generate().unwrap().split(run.held_out);
-        let model = run.model.on(pairs.grid, pairs.channels, Normaliser::of(&pairs.answers).unwrap()).unwrap();
-        let task = Operator::new(&run, &model, [pairs, held], &Single, &Device::Cpu).unwrap();
-        (run, task)
+        let run = RunConfig { batch: 4, held_out: 3, noise, model, ..RunConfig::preset("darcy").unwrap() };
+        let made = |(count, equation): &(u64, Equation)| Source { seed: 1, count: *count, equation: equation.clone() }.all().unwrap();
+        let mut sources: Vec<Fields> = sources.iter().map(made).collect();
+        let [first, held] = sources[0].clone().split(run.held_out);
+        sources[0] = first;
+        let model = run.model.on(held.grid, held.channels, Normaliser::of(&held.answers).unwrap()).unwrap();
+        Operator::new(&run, &model, (sources, held), &Single, &Device::Cpu).unwrap()
     }
 
-    /// An epoch has each of its pairs once, as it is or with its axes exchanged, and batches are the same again.
+    fn parameters(task: &Operator) -> Params {
+        let drawn = Params::init(Random::new(1), &Device::Cpu);
+        Fno::new(&task.model, &drawn).unwrap();
+        Params::given(drawn.vars().into_iter().map(|(name, var)| (name, var.as_detached_tensor())).collect(), &Device::Cpu)
+    }
+
+    /// An epoch has each pair of each source once, as it is or with its axes exchanged, and batches are the same again.
     #[test]
     fn batches_depend_on_their_number_alone() {
-        let (_, mut task) = task();
-        let batches: Vec<Batch> = (0..4).map(|number| task.batch(number)).collect();
-        assert!((0..4).rev().all(|number| task.batch(number) == batches[number as usize]));
+        let mut task = task(&[(11, Equation::Darcy { places: 6 }), (4, Equation::Darcy { places: 5 })], 0.0);
+        let batches: Vec<Batch> = (0..6).map(|number| task.batch(number)).collect();
+        assert!((0..6).rev().all(|number| task.batch(number) == batches[number as usize]));
         let mut seen = Vec::new();
-        for (batch, row) in (0..2).flat_map(|batch| (0..4).map(move |row| (batch, row))) {
-            let input = &batches[batch].inputs[row * 36..][..36];
-            let mut over = [0.0; 36];
-            transposed(input, 6, 1, &mut over);
-            let found = (0..task.pairs.len()).position(|i| task.pairs.pair(i)[0] == input || task.pairs.pair(i)[0] == over);
-            seen.push(found.unwrap());
+        for (batch, row) in batches[..3].iter().flat_map(|batch| (0..4).map(move |row| (batch, row))) {
+            let pairs = &task.sources[batch.source].pairs;
+            let (side, width) = (pairs.grid[0], pairs.widths()[0]);
+            let input = &batch.inputs[row * width..][..width];
+            let mut over = vec![0.0; width];
+            transposed(input, side, 1, &mut over);
+            let found = (0..pairs.len()).position(|i| pairs.pair(i)[0] == input || pairs.pair(i)[0] == over);
+            seen.push((batch.source, found.unwrap()));
         }
         seen.sort_unstable();
-        seen.dedup();
-        assert_eq!(seen.len(), 8);
-        assert_ne!(batches[0], batches[2]);
+        let expected: Vec<_> = (0..8).map(|i| (0, i)).chain((0..4).map(|i| (1, i))).collect();
+        assert_eq!(seen, expected);
+        assert_ne!(batches[..3], batches[3..]);
+        let context = Context::of(1, [0, 1], Random::new(1), &Single, candle_core::DType::F32);
+        let parameters = parameters(&task);
+        for batch in &batches[..3] {
+            assert!(task.loss(&parameters, batch, &context).unwrap().value.to_scalar::<f32>().unwrap() > 0.0);
+        }
+    }
+
+    #[test]
+    fn noise_is_a_part_of_the_deviation_of_the_answers() {
+        let equation = Equation::Darcy { places: 6 };
+        let (mut plain, mut noisy) = (task(&[(11, equation.clone())], 0.0), task(&[(11, equation)], 0.5));
+        let deviation = plain.model.output.deviation;
+        let (plain, noisy) = (plain.batch(1), noisy.batch(1));
+        assert_eq!(plain.answers, noisy.answers);
+        let squares: f64 = plain.inputs.iter().zip(&noisy.inputs).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+        let found = (squares / plain.inputs.len() as f64).sqrt() / deviation;
+        assert!((0.4..0.6).contains(&found), "{found}");
     }
 
     #[test]
     fn errors_are_measured_on_any_grid() {
-        let (_, mut task) = task();
-        let drawn = Params::init(Random::new(1), &Device::Cpu);
-        Fno::new(&task.model, &drawn).unwrap();
-        let params = Params::given(drawn.vars().into_iter().map(|(name, var)| (name, var.as_detached_tensor())).collect(), &Device::Cpu);
+        let mut task = task(&[(11, Equation::Darcy { places: 6 })], 0.0);
+        let params = parameters(&task);
         let results = task.evaluate(&params, &Single).unwrap().results();
         assert!(results["score"].is_finite() && results["h1"] > results["score"] / 2.0, "{results:?}");
-        let finer = Fields::darcy(&candle_models::fno::darcy::Darcy { places: 12, ..Default::default() }, Random::new(3), 2).unwrap();
+        let finer = Source { seed: 3, count: 2, equation: Equation::Darcy { places: 12 } }.all().unwrap();
         assert!(errors(&task.model, &params, &finer, &Single).unwrap().l2.is_finite());
+    }
+
+    /// Of runs of one state the roll-out is the answer, and of longer ones it is that of the answers.
+    #[test]
+    fn roll_outs_read_what_was_answered() {
+        let flow = Equation::NavierStokes { places: 6, viscosity: 1e-2, interval: 0.05, states: 2, skipped: 0 };
+        let mut task = task(&[(7, flow)], 0.0);
+        let (params, held) = (parameters(&task), task.held.clone());
+        let network = Fno::new(&task.model, &params).unwrap();
+        let answer =
+            |x: &[f32]| answers(&network, x, 36, &Device::Cpu, &Tapes::default()).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        let error = |run: usize| {
+            let first: Vec<f32> = answer(held.pair(2 * run)[0]);
+            let second: Vec<f32> = answer(&first);
+            relative_l2(&[first, second].concat(), &held.answers[2 * run * 36..][..72])
+        };
+        let expected = (0..3).map(error).sum::<f64>() / 3.0;
+        let found = errors(&task.model, &params, &held, &Single).unwrap();
+        assert!((found.roll_out.unwrap() - expected).abs() < 1e-6);
+        assert_eq!(task.evaluate(&params, &Single).unwrap().results()["l2"], found.l2);
     }
 }

@@ -1,6 +1,7 @@
 //! What a data set is made of, as plain data.
 
 use crate::overlay;
+use crate::shards::Shards;
 use candle_core::Device;
 use candle_models::random::Random;
 use candle_models::rf::Complex32;
@@ -155,14 +156,9 @@ impl Scenario {
         (self.chunk * self.sample_rate()).round() as usize
     }
 
-    /// Files of the whole.
-    pub fn shards(&self) -> u64 {
-        self.events.div_ceil(self.shard)
-    }
-
-    /// Events of a file.
-    pub fn events_of(&self, shard: u64) -> std::ops::Range<u64> {
-        shard * self.shard..((shard + 1) * self.shard).min(self.events)
+    /// How its events lie in files.
+    pub fn shards(&self) -> Shards {
+        Shards { unit: "events", rows: self.events, each: self.shard }
     }
 
     /// What extracts the features of its chunks.
