@@ -36,12 +36,14 @@ impl DataArguments {
     ) -> Result<()> {
         let part = self.part()?;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads.unwrap_or(0)).build()?;
-        let rows = shards.missing(&self.out, part).iter().map(|rows| rows.end - rows.start).sum();
+        let missing = shards.missing(&self.out, part);
+        let rows = missing.iter().map(|rows| rows.end - rows.start).sum();
         let (began, progress) = (Instant::now(), cli::progress(rows, shards.unit));
         let (made, there) = shards::fill(&self.out, description, (shards, part), |rows| pool.install(|| make(rows, &|| progress.inc(1))))?;
         progress.finish_and_clear();
         if made > 0 {
-            println!("{} {} made, {:.1} a second", cli::count(made), shards.unit, made as f64 / began.elapsed().as_secs_f64());
+            let (unit, rate) = (shards.unit, made as f64 / began.elapsed().as_secs_f64());
+            println!("{} {unit} in {} files, {rate:.1} {unit} a second", cli::count(made), missing.len());
         }
         println!("{there}");
         Ok(())

@@ -26,6 +26,7 @@ mod killed;
 mod learning;
 mod muzero;
 mod parity;
+mod pde;
 mod ppo;
 mod ranks;
 #[cfg(unix)]

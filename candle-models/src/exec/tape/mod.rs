@@ -467,6 +467,15 @@ impl TapeStep<'_> {
         done
     }
 
+    /// The same with several matrices, each another buffer.
+    pub(crate) fn with_all_values<R, const N: usize>(&mut self, slots: [Slot; N], f: impl FnOnce(&mut Self, [&mut [f32]; N]) -> R) -> R {
+        let mut matrices = slots.map(|slot| std::mem::take(&mut self.tape.values[slot.buffer]));
+        let t = self.t;
+        let done = f(self, matrices.each_mut().map(|matrix| matrix.at_mut(t)));
+        slots.iter().zip(matrices).for_each(|(slot, matrix)| self.tape.values[slot.buffer] = matrix);
+        done
+    }
+
     /// The same, and before it what the matrix was in the step before: `None` in the first. The values of all steps are kept.
     pub(crate) fn with_values_before<R>(&mut self, slot: Slot, f: impl FnOnce(&mut Self, Option<&[f32]>, &mut [f32]) -> R) -> R {
         let mut matrix = std::mem::take(&mut self.tape.values[slot.buffer]);

@@ -10,6 +10,7 @@ mod infer;
 pub mod metrics;
 mod model;
 pub mod navier_stokes;
+pub mod physics;
 #[cfg(test)]
 mod tests;
 

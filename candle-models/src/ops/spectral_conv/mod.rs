@@ -90,11 +90,6 @@ impl SpectralConv {
         let all = self.weight.reshape((self.waves.modes(), self.channels[0], 2 * self.channels[1]))?;
         (0..self.waves.modes()).map(|mode| Ok(Linear { weight: all.get(mode)?, bias: None, format: Format::F32 })).collect()
     }
-
-    /// The mean wave's coefficients are the only ones that a constant changes, and it changes them by itself.
-    fn mean_mode(&self) -> usize {
-        self.waves.mean_mode()
-    }
 }
 
 /// `Y = X W` of one mode, for the real and the imaginary row of `x` `[2, C]`: in `q` `[2, 2 O]` `[Yr | Yi]` takes the place of the first row.
@@ -233,7 +228,7 @@ impl Operation for SpectralConv {
         let layers = self.layers()?;
         let weights = layers.iter().map(|layer| packer.pack(layer, self.channels[0])).collect::<Result<Vec<PackedMatrix>>>()?;
         let bias = self.bias.as_ref().map(|bias| packer.values(bias)).transpose()?.unwrap_or_default();
-        let (waves, [c, o], mean) = (self.waves.clone(), self.channels, self.mean_mode());
+        let (waves, [c, o], mean) = (self.waves.clone(), self.channels, self.waves.mean_mode());
         let ([n, _], [_, across]) = (waves.grid, waves.kept);
         let costs = waves.costs();
         Ok(Some(Box::new(move |frame, threads| {

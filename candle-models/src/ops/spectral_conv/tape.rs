@@ -44,7 +44,7 @@ impl OnTape {
         tape.scratch(lines.width + folded.width + s.width + wires.x[0].width);
         let bias_place = op.bias.as_ref().map_or(0..0, |bias| tape.sum(bias));
         let bias = op.bias.as_ref().map(crate::exec::host).transpose()?.unwrap_or_default();
-        let (x, out, mean) = (wires.x[0], wires.out[0], op.mean_mode());
+        let (x, out, mean) = (wires.x[0], wires.out[0], op.waves.mean_mode());
         Ok(Self { waves: op.waves.clone(), channels: op.channels, x, out, lines, folded, s, q, weights, bias, bias_place, mean })
     }
 
@@ -76,26 +76,18 @@ impl OnTape {
 impl Derivative for OnTape {
     fn forward(&self, step: &mut TapeStep) {
         let [c, o] = self.channels;
-        step.with_values(self.lines, |step, lines| {
-            step.with_values(self.folded, |step, folded| {
-                step.with_values(self.s, |step, s| {
-                    step.with_values(self.q, |step, q| {
-                        step.with_values(self.out, |step, out| {
-                            let rows = s.chunks_exact_mut(self.s.width).zip(q.chunks_exact_mut(self.q.width));
-                            for (r, ((s, q), out)) in rows.zip(out.chunks_exact_mut(self.out.width)).enumerate() {
-                                self.analyse(Scale::Mean, step.value(self.x).row(r), c, [&mut *lines, &mut *folded], (&mut *s, 2 * c));
-                                let modes = s.chunks_exact(2 * c).zip(q.chunks_exact_mut(4 * o));
-                                for (weight, (s, q)) in self.weights.iter().zip(modes) {
-                                    weight.multiply(Rows { data: s, rows: 2, width: c, stride: c }, q);
-                                    finish_mode(q);
-                                }
-                                q[self.mean * 4 * o..].iter_mut().zip(&self.bias).for_each(|(q, bias)| *q += bias);
-                                self.synthesise(Scale::Twice, (q, 4 * o), o, [&mut *lines, &mut *folded], out);
-                            }
-                        });
-                    });
-                });
-            });
+        step.with_all_values([self.lines, self.folded, self.s, self.q, self.out], |step, [lines, folded, s, q, out]| {
+            let rows = s.chunks_exact_mut(self.s.width).zip(q.chunks_exact_mut(self.q.width));
+            for (r, ((s, q), out)) in rows.zip(out.chunks_exact_mut(self.out.width)).enumerate() {
+                self.analyse(Scale::Mean, step.value(self.x).row(r), c, [&mut *lines, &mut *folded], (&mut *s, 2 * c));
+                let modes = s.chunks_exact(2 * c).zip(q.chunks_exact_mut(4 * o));
+                for (weight, (s, q)) in self.weights.iter().zip(modes) {
+                    weight.multiply(Rows { data: s, rows: 2, width: c, stride: c }, q);
+                    finish_mode(q);
+                }
+                q[self.mean * 4 * o..].iter_mut().zip(&self.bias).for_each(|(q, bias)| *q += bias);
+                self.synthesise(Scale::Twice, (q, 4 * o), o, [&mut *lines, &mut *folded], out);
+            }
         });
     }
 

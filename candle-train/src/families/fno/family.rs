@@ -2,6 +2,7 @@
 
 use super::config::RunConfig;
 use super::data;
+use super::page::PageArguments;
 use super::run::Plan;
 use crate::command::{Presets, RunArguments, TrainFamily, Training, command_line};
 use anyhow::Result;
@@ -27,15 +28,20 @@ impl TrainFamily for FnoFamily {
 
     fn commands(&self) -> Vec<Command> {
         let data = data::Arguments::augment_args(Command::new("pde-data"));
+        let page = PageArguments::augment_args(Command::new("fno-page"));
         vec![
-            data.about(
-                "Makes a data set of fields that a solver of an equation finds: a medium and its flow, a state and what becomes of it",
+            data.about("Makes a data set of fields that a solver of an equation finds: a medium and its flow, a state and what becomes of it"),
+            page.about(
+                "Measures neural operators beside solvers and baselines, and what their equations say of them, and writes the tables and figures",
             ),
         ]
     }
 
-    fn run(&self, _: &str, options: &ArgMatches) -> Result<()> {
-        data::Arguments::from_arg_matches(options)?.run()
+    fn run(&self, command: &str, options: &ArgMatches) -> Result<()> {
+        match command {
+            "fno-page" => PageArguments::from_arg_matches(options)?.write(),
+            _ => data::Arguments::from_arg_matches(options)?.run(),
+        }
     }
 }
 

@@ -150,8 +150,9 @@ pub fn transposed(field: &[f32], side: usize, channels: usize, to: &mut [f32]) {
 mod tests {
     use super::*;
     use candle_models::fno::burgers::Burgers;
-    use candle_models::fno::darcy::solve;
+    use candle_models::fno::darcy::Darcy;
     use candle_models::fno::metrics::relative_l2;
+    use candle_models::fno::physics::darcy_solution;
 
     fn tensor(shape: &[usize]) -> Tensor {
         let n: usize = shape.iter().product();
@@ -207,18 +208,9 @@ mod tests {
         // Darcy flow on the grid that is given, where a wall is known to a place: 6.6% at 16 places a side, 2.7% at 32.
         for (name, expected) in [("darcy_test_16.safetensors", 0.066), ("darcy_test_32.safetensors", 0.027)] {
             let fields = read(name);
-            let (n, [media, flows]) = (fields.grid[0], [&fields.inputs, &fields.answers]);
-            let solution = |medium: &[f32]| {
-                let at = |p: usize| medium[(p / (n + 1)).min(n - 1) * n + (p % (n + 1)).min(n - 1)];
-                let a: Vec<f64> = (0..(n + 1) * (n + 1)).map(|p| 1.0 + 18.0 * f64::from(at(p))).collect();
-                let u = solve(&a, n).unwrap();
-                (0..n * n).map(|p| (49.0 * u[p / n * (n + 1) + p % n]) as f32).collect::<Vec<f32>>()
-            };
-            let errors: Vec<f64> = media
-                .chunks_exact(n * n)
-                .zip(flows.chunks_exact(n * n))
-                .map(|(medium, flow)| relative_l2(&solution(medium), flow))
-                .collect();
+            let darcy = Darcy { places: fields.grid[0], ..Darcy::default() };
+            let error = |i: usize| relative_l2(&darcy_solution(&darcy, fields.pair(i)[0]).unwrap(), fields.pair(i)[1]);
+            let errors: Vec<f64> = (0..fields.len()).map(error).collect();
             assert!((mean(&errors) - expected).abs() < 0.01, "{name}: {}", mean(&errors));
         }
         let fields = read("darcy_train_16.safetensors");

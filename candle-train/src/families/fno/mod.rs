@@ -11,5 +11,7 @@ mod family;
 pub mod fields;
 pub mod loss;
 pub mod operator;
+#[cfg(feature = "cli")]
+mod page;
 pub mod run;
 pub mod source;
