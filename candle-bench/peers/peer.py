@@ -12,7 +12,8 @@
 and {"error": "one line"} when a request fails, {"unavailable": "one line"} when a case cannot be had here: its library is not installed, has
 no such pass, or computes on more threads than it may. `inputs` are safetensors `[B, frames, ...]` by name. A step takes them frame
 by frame, round and round, with the state carried on; its outputs are those of the first round from the initial state.
-A window or a training step takes them whole. A training step's output is `loss` [2], before and after the first update.
+A window or a training step takes them whole. A training step's output is `loss` [2], before and after the first update; that of an operator
+(fno.py) also its gradients and parameters.
 `onnx` is the network's step as candle-models exports it, for the libraries that run such a file.
 On the CPU there are PyTorch, eager and compiled, ONNX Runtime, OpenVINO and JAX, in f32; on a GPU PyTorch in its three forms. A product has no inputs
 and outputs: it multiplies two B x B matrices T times a call.
@@ -64,20 +65,27 @@ MODULES = {
 }
 
 
+# Families with passes of their own, in eager PyTorch on the CPU, and their modules. Those of the others are passes of policies.
+FAMILIES = {"beam": "beam", "fno": "fno"}
+# Libraries whose step is what candle-models exports, whatever its family.
+EXPORTED = ("onnxruntime", "openvino")
+
+
 def subject_of(case):
     """The class of a case's calls and what limits their threads."""
     library, wanted, device = case["library"], case["pass"], case["device"]
     if library not in PACKAGES:
         raise ValueError(f"no such library: {library}")
-    beam = wanted == "train" and config_of(case["bundle"]).get("family") == "beam"
+    of_any = wanted == "product" or (wanted == "step" and library in EXPORTED)
+    family = None if of_any else FAMILIES.get(config_of(case["bundle"]).get("family"))
     name = MODULES.get((library, device.split(":")[0]))
-    if name is None or (beam and (library, device) != ("pytorch", "cpu")):
-        raise Unavailable(f"{library} has no {wanted} pass{' of a beam controller' if beam else ''} on {device} here")
+    if name is None or (family and (library, device) != ("pytorch", "cpu")):
+        raise Unavailable(f"{library} has no {wanted} pass{f' of family {family}' if family else ''} on {device} here")
     require(PACKAGES[library])
     module = importlib.import_module(name)
-    kind = importlib.import_module("beam").BeamTrain if beam else module.PASSES.get(wanted)
+    kind = (importlib.import_module(family) if family else module).PASSES.get(wanted)
     if kind is None:
-        raise Unavailable(f"{library} has no {wanted} pass on {device} here")
+        raise Unavailable(f"{library} has no {wanted} pass{f' of family {family}' if family else ''} on {device} here")
     return kind, module.set_threads
 
 
@@ -142,7 +150,8 @@ def answer(prepared, request):
     """The case and its subject from then on, and what to answer."""
     match request["op"]:
         case "hello":
-            return prepared, {library: version(package) for library, package in PACKAGES.items() if "-" not in library}
+            packages = {library: package for library, package in PACKAGES.items() if "-" not in library} | {"neuraloperator": "neuralop"}
+            return prepared, {name: version(package) for name, package in packages.items()}
         case "prepare":
             prepared.clear()  # the old one's memory goes first
             return [request, prepare(request)], {}

@@ -10,9 +10,11 @@ python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 [ -x "$dir/bin/python" ] || "$python" -m venv "$dir"
 "$dir/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$here/requirements.txt"
+# What it asks for beside the operators it has no use for here: experiment tracking, plots, configuration. What its models import is required above.
+"$dir/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps neuraloperator==2.0.0
 "$dir/bin/python" - <<'CHECK'
-import jax, numpy, onnx, onnxruntime, openvino, safetensors, torch
-print(f"torch {torch.__version__}, onnxruntime {onnxruntime.__version__}, onnx {onnx.__version__}, openvino {openvino.__version__}, jax {jax.__version__}, numpy {numpy.__version__}, safetensors {safetensors.__version__}")
+import jax, neuralop.models, numpy, onnx, onnxruntime, openvino, safetensors, torch
+print(f"torch {torch.__version__}, neuraloperator {neuralop.__version__}, onnxruntime {onnxruntime.__version__}, onnx {onnx.__version__}, openvino {openvino.__version__}, jax {jax.__version__}, numpy {numpy.__version__}, safetensors {safetensors.__version__}")
 CHECK
 echo "peers in Python: $dir/bin/python"
 if command -v cargo >/dev/null; then

@@ -37,7 +37,12 @@ pub trait BenchFamily: Family {
         &[]
     }
 
-    /// The network of one of these kinds.
+    /// Further kinds, which a suite measures where `--backbones` names them and not by itself: beside the others they would take long.
+    fn named_kinds(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// The network of one of all these kinds.
     ///
     /// # Errors
     /// If there is no such kind.
@@ -167,7 +172,7 @@ pub fn named(families: &Families, name: &str) -> Result<&'static dyn BenchFamily
     families.iter().find(|family| family.name() == name).with_context(|| format!("no family {name} in this program"))
 }
 
-/// The kinds of usual networks of all families.
+/// The kinds of usual networks of all families that suites measure by themselves.
 pub fn kinds(families: &Families) -> Vec<&'static str> {
     families.iter().flat_map(|family| family.kinds()).copied().collect()
 }
@@ -177,8 +182,11 @@ pub fn kinds(families: &Families) -> Vec<&'static str> {
 /// # Errors
 /// If no family has a network of that name.
 pub fn usual(families: &Families, kind: &str, options: &ArgMatches) -> Result<(&'static dyn BenchFamily, Manifest)> {
-    let family = families.iter().find(|family| family.kinds().contains(&kind));
-    let family = family.with_context(|| format!("backbone {kind}: not one of {}", kinds(families).join(", ")))?;
+    let family = families.iter().find(|family| family.kinds().contains(&kind) || family.named_kinds().contains(&kind));
+    let family = family.with_context(|| {
+        let named = families.iter().flat_map(|family| family.named_kinds()).copied();
+        format!("backbone {kind}: not one of {}", kinds(families).into_iter().chain(named).collect::<Vec<_>>().join(", "))
+    })?;
     Ok((family, family.usual(kind, options)?))
 }
 

@@ -69,7 +69,7 @@ impl Place {
     }
 }
 
-/// Every kind of usual networks.
+/// Every kind of usual networks but those that have to be named.
 pub const EVERY: &[&str] = &[];
 /// Two kinds, one without memory and one with it, for suites that take long.
 pub const FEW: &[&str] = &["mlp", "mamba"];

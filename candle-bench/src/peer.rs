@@ -126,8 +126,13 @@ impl Versions {
     /// `onnxruntime 1.25.1`.
     pub fn of(&self, library: Library) -> String {
         let (name, form) = library.package();
-        let version = self.0.get(&name).and_then(Option::as_deref).unwrap_or("missing");
-        format!("{name} {version}{form}")
+        self.package(&name) + form
+    }
+
+    /// The same of a package that a library is used through.
+    pub fn package(&self, name: &str) -> String {
+        let version = self.0.get(name).and_then(Option::as_deref).unwrap_or("missing");
+        format!("{name} {version}")
     }
 }
 

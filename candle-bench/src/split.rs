@@ -339,7 +339,7 @@ fn mfu(gflop_per_s: f64, peak_gflop_per_s: Option<f64>) -> Result<f64, String> {
 pub(crate) fn program_arguments(trainee: &dyn Trainee, case: &Case, file: &Path) -> Result<Vec<OsString>> {
     let (preset, text) = trainee.program(case)?;
     std::fs::write(file, text).with_context(|| format!("{}: cannot be written", file.display()))?;
-    let mut arguments: Vec<OsString> = [&trainee.manifest()?.family, "--preset", preset, "--config"].map(OsString::from).into();
+    let mut arguments: Vec<OsString> = [trainee.training(), "--preset", preset, "--config"].map(OsString::from).into();
     arguments.push(file.into());
     Ok(arguments)
 }

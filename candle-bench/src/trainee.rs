@@ -24,6 +24,9 @@ pub trait Trainee: Debug + Send + Sync {
     /// If it has no JSON form.
     fn manifest(&self) -> Result<Manifest>;
 
+    /// What `candle-train` calls its training.
+    fn training(&self) -> &'static str;
+
     /// `mamba 2x256, autoregressive heads`.
     fn name(&self) -> String;
 

@@ -31,7 +31,7 @@ fn every_part_of_every_family_is_timed() {
     let expected =
         suite.trainees.iter().flat_map(|(trainee, _)| [2, 3].map(|batch| (trainee.unit(), trainee.samples(&trainee.case(batch, 4, 1)))));
     assert_eq!(found, expected.collect::<Vec<_>>());
-    assert!(found.contains(&("frames", 8)) && found.contains(&("episodes", 3)), "{found:?}");
+    assert!(found.contains(&("frames", 8)) && found.contains(&("episodes", 3)) && found.contains(&("pairs", 3)), "{found:?}");
     for row in rows {
         let Split { data, forward, backward, optimiser, communication } = row.split;
         assert!(data > 0.0 && forward > 0.0 && backward > 0.0 && optimiser > 0.0, "{:?}", row.split);
@@ -160,8 +160,7 @@ fn the_other_program_is_asked_for_the_same_family_and_gets_its_configuration() {
         let case = trainee.case(8, 6, 1);
         let (preset, text) = trainee.program(&case).unwrap();
         let arguments = program_arguments(&*trainee, &case, &file).unwrap();
-        let family = trainee.manifest().unwrap().family;
-        let expected = [&family, "--preset", preset, "--config", file.to_str().unwrap()];
+        let expected = [trainee.training(), "--preset", preset, "--config", file.to_str().unwrap()];
         assert_eq!(arguments, expected.map(OsString::from));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
         // Another process makes the same from what it is told.

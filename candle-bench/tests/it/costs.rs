@@ -32,10 +32,11 @@ fn every_suite_of_costs_can_be_run_and_compared() {
     assert_eq!(rows.len(), 6, "{said}");
     assert!(said.contains("up to the window of 60") && said.contains("not available: ranks are processes of candle-train"), "{said}");
 
-    let arguments = ["--backbones", "mlp", "--rows", "1", "--batch", "2", "--window", "3", "--episodes", "2", "--beam-hidden", "16"];
+    let sizes = ["--rows", "1", "--batch", "2", "--window", "3", "--episodes", "2", "--beam-hidden", "16"];
+    let arguments = [&["--backbones", "mlp"][..], &sizes, &["--operator-pairs", "1", "--operator-hidden", "4"]].concat();
     let (rows, said) = suite("memory", out, &arguments);
     let works: Vec<_> = rows.iter().map(|row| row["workload"].as_str().unwrap()).collect();
-    assert_eq!(works, ["engine step", "step on tensors", "training step", "beam episodes"], "{said}");
+    assert_eq!(works, ["engine step", "step on tensors", "training step", "beam episodes", "operator training step"], "{said}");
     for row in &rows {
         let [off, on] = ["without", "with"].map(|side| &row[side]);
         assert_eq!((off["allocator"].as_str(), on["allocator"].as_str()), (Some("system"), Some("mimalloc")));

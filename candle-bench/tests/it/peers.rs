@@ -1,17 +1,24 @@
 //! `candle-bench peers` where packages of the peer are missing, with its real program in a stand-in environment.
 
 use crate::run;
-use std::path::Path;
+use candle_models::fno::{Fno, FnoConfig};
+use candle_models::nn::Params;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// A folder of empty modules.
+fn stand_in(scratch: &Path, modules: &[&str]) -> PathBuf {
+    let folder = scratch.join("stand-in");
+    std::fs::create_dir_all(folder.join("safetensors")).unwrap();
+    modules.iter().for_each(|module| std::fs::write(folder.join(module), "").unwrap());
+    folder
+}
 
 /// The command on one small case of each library, in an environment in which these packages cannot be imported. NumPy and safetensors are
 /// empty stand-ins: nothing gets as far as computing.
 fn peers_without(packages: &str, scratch: &Path) -> (Option<i32>, String, String) {
-    let stand_in = scratch.join("stand-in");
-    std::fs::create_dir_all(stand_in.join("safetensors")).unwrap();
-    for module in ["numpy.py", "safetensors/__init__.py", "safetensors/numpy.py"] {
-        std::fs::write(stand_in.join(module), "").unwrap();
-    }
+    let stand_in = stand_in(scratch, &["numpy.py", "safetensors/__init__.py", "safetensors/numpy.py"]);
     let blocking = format!(
         r#"import sys
 class Missing:
@@ -65,4 +72,33 @@ fn without_numpy_there_is_no_peer() {
     let (code, _, said) = peers_without("numpy", scratch.path());
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("No module named 'numpy'; candle-bench/peers/setup.sh installs what is needed"), "{said}");
+}
+
+/// The state dicts of neuralop.models.FNO of neuraloperator 2.0.0 with one block, dense and by Tucker.
+#[test]
+fn parameters_of_operators_have_the_names_of_neuraloperator() {
+    let scratch = tempfile::tempdir().unwrap();
+    let modules = ["numpy.py", "torch.py", "safetensors/__init__.py", "safetensors/numpy.py", "safetensors/torch.py"];
+    let path = [stand_in(scratch.path(), &modules), Path::new(env!("CARGO_MANIFEST_DIR")).join("peers")];
+    let theirs = |rank: Option<f64>| {
+        let description = Params::description();
+        Fno::new(&FnoConfig { layers: 1, rank, ..FnoConfig::default() }, &description).unwrap();
+        let mut command = Command::new("python3");
+        command.args(["-c", "import fno, sys; print(*map(fno.their_name, sys.argv[1:]), sep='\\n')"]);
+        command.args(description.specs().into_iter().map(|spec| spec.name));
+        command.env("PYTHONPATH", std::env::join_paths(&path).unwrap()).env("PYTHONDONTWRITEBYTECODE", "1");
+        let (code, names, said) = run(&mut command);
+        assert_eq!(code, Some(0), "{said}");
+        names.lines().map(str::to_owned).collect::<BTreeSet<_>>()
+    };
+    let weight = "fno_blocks.convs.0.weight";
+    let perceptron = |name: &str| ["fcs.0.weight", "fcs.0.bias", "fcs.1.weight", "fcs.1.bias"].map(|part| format!("{name}.{part}"));
+    let expected = |waves: &[&str]| {
+        let single = ["fno_blocks.convs.0.bias", "fno_blocks.fno_skips.0.conv.weight", "fno_blocks.channel_mlp_skips.0.weight"];
+        let perceptrons = ["fno_blocks.channel_mlp.0", "lifting", "projection"].into_iter().flat_map(perceptron);
+        let waves = waves.iter().map(|part| format!("{weight}.{part}"));
+        single.map(str::to_owned).into_iter().chain(perceptrons).chain(waves).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(theirs(None), expected(&["tensor"]));
+    assert_eq!(theirs(Some(0.5)), expected(&["core", "factors.factor_0", "factors.factor_1", "factors.factor_2", "factors.factor_3"]));
 }

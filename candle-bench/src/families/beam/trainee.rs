@@ -39,6 +39,10 @@ impl Trainee for Aligned {
         Ok(Manifest::new(FAMILY, &self.0)?)
     }
 
+    fn training(&self) -> &'static str {
+        FAMILY
+    }
+
     fn name(&self) -> String {
         self.0.name()
     }

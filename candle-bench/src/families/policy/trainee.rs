@@ -37,6 +37,10 @@ impl Trainee for Imitated {
         Ok(Manifest::new(FAMILY, &self.0)?)
     }
 
+    fn training(&self) -> &'static str {
+        FAMILY
+    }
+
     fn name(&self) -> String {
         self.0.name()
     }

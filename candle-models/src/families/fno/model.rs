@@ -134,9 +134,14 @@ impl FnoConfig {
         self.grid[0] * self.grid[1]
     }
 
-    /// Zeros on each side of an axis; a line has none above it.
+    /// Zeros on each side of an axis; a line has none above it. Halves are rounded to even numbers, as Python does.
     fn margin(&self) -> [usize; 2] {
-        self.grid.map(|places| if places == 1 { 0 } else { (self.padding * places as f64).round() as usize })
+        self.grid.map(|places| if places == 1 { 0 } else { (self.padding * places as f64).round_ties_even() as usize })
+    }
+
+    /// Places of the grid with its padding, which blocks work on.
+    pub fn padded(&self) -> [usize; 2] {
+        [0, 1].map(|axis| self.grid[axis] + 2 * self.margin()[axis])
     }
 
     fn signature(&self) -> Signature {
@@ -184,7 +189,7 @@ impl Fno {
             Ok([layer(0, inputs, inner)?, layer(1, inner, outputs)?])
         };
         let (margin, coordinates) = (config.margin(), Coordinates { grid, channels: inputs });
-        let padded = [0, 1].map(|axis| grid[axis] + 2 * margin[axis]);
+        let padded = config.padded();
         // Real and imaginary parts together have the variance 2 / (inputs + outputs).
         let deviation = (1.0 / hidden as f32).sqrt();
         let block = |i: usize| {

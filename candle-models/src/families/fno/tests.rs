@@ -31,6 +31,12 @@ fn it_has_as_many_parameters_as_the_published_one() {
 }
 
 #[test]
+fn padding_is_rounded_as_neuraloperator_rounds_it() {
+    let padded = |grid: [usize; 2]| FnoConfig { grid, padding: 0.25, ..FnoConfig::default() }.padded();
+    assert_eq!((padded([12, 10]), padded([14, 1]), padded([16, 9])), ([18, 14], [22, 1], [24, 13]));
+}
+
+#[test]
 fn answers_are_physical_values() {
     let plain = FnoConfig { grid: [4, 4], modes: [2, 2], hidden: 4, layers: 1, ..FnoConfig::default() };
     let moved = FnoConfig { output: Normaliser { mean: -3.0, deviation: 0.5 }, ..plain.clone() };
