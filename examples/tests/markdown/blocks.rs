@@ -58,6 +58,8 @@ fn toml(path: &Path, text: &str) -> Result<(), String> {
         candle_train::muzero::config::RunConfig::resolve("classic", Some(text), &[]).map(drop)
     } else if table.contains_key("task") {
         toml::from_str::<candle_train::rf::config::RunConfig>(text).map_err(|error| error.to_string())?.validate()
+    } else if table.contains_key("transposed") {
+        toml::from_str::<candle_train::fno::config::RunConfig>(text).map_err(|error| error.to_string())?.validate()
     } else if path.to_string_lossy().starts_with("weights/policy-") {
         candle_train::policy::config::RunConfig::resolve("standard", Some(text), &[]).map(drop)
     } else if path.starts_with("weights") {
@@ -108,6 +110,7 @@ fn a_block_that_is_not_true_is_found() {
         ("weights/breakout/README.md", "toml", "[rollout]\nlane = 10"),
         ("weights/tictactoe/README.md", "toml", "[play]\nlane = 10"),
         ("weights/localiser/README.md", "toml", "[task]\nkind = \"localisation\""),
+        ("weights/fno-darcy/README.md", "toml", "transposed = true\nepoch = 10"),
         ("docs/src/nothing.md", "rust", "fn main() {}"),
         ("README.md", "rust,ignore", "fn main() {}"),
         ("README.md", "sh", "candle-infer inspekt weights/policy-mlp"),
