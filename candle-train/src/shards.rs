@@ -6,7 +6,7 @@
 use crate::overlay;
 use candle_models::files::{remove_partial, write_atomic};
 use candle_models::{Error, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -52,20 +52,25 @@ impl Shards {
         if missing > 0 {
             return Ok(format!("{missing} files of other parts are missing"));
         }
-        let hashed = |shard: u64| {
+        let entry = |shard: u64| {
             let (path, rows) = (folder.join(self.name(shard)), self.rows_of(shard));
-            let bytes = std::fs::read(&path).map_err(|error| Error::file(&path, error.to_string()))?;
-            let hash: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+            let (bytes, hash) = hashed(&path)?;
             let (file, rows) = (self.name(shard), rows.end - rows.start);
-            Ok(serde_json::json!({ "file": file, self.unit: rows, "bytes": bytes.len(), "sha256": hash }))
+            Ok(serde_json::json!({ "file": file, self.unit: rows, "bytes": bytes, "sha256": hash }))
         };
-        let files = (0..self.count()).map(hashed).collect::<Result<Vec<_>>>()?;
+        let files = (0..self.count()).map(entry).collect::<Result<Vec<_>>>()?;
         let manifest = serde_json::json!({ self.unit: self.rows, "dataset": description, "files": files });
         let path = folder.join(MANIFEST);
         let text = serde_json::to_vec_pretty(&manifest).map_err(|error| Error::file(&path, error.to_string()))?;
         write_atomic(&path, &text)?;
         Ok(format!("{} files of {} {}: {}", files.len(), self.rows, self.unit, path.display()))
     }
+}
+
+/// The length of a file, and its SHA-256.
+fn hashed(path: &Path) -> Result<(usize, String)> {
+    let bytes = std::fs::read(path).map_err(|error| Error::file(path, error.to_string()))?;
+    Ok((bytes.len(), Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
 /// Makes the files of a part that are missing, `make` the bytes of one from the numbers of its rows. Says how many rows were made, and what there is now.
@@ -109,15 +114,38 @@ fn describe(folder: &Path, description: &impl Serialize) -> Result<()> {
 /// The files of a data set that is complete, in their order.
 ///
 /// # Errors
-/// If there is no manifest, or it cannot be read.
+/// If there is no manifest, it cannot be read or names what is no file of its folder, or a file is another one than it says.
 pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let path = folder.join(MANIFEST);
     let text = std::fs::read(&path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Error::file(folder, format!("no data set, or one that is not complete: {MANIFEST} is missing")),
         _ => Error::file(&path, error.to_string()),
     })?;
-    let manifest: serde_json::Value = serde_json::from_slice(&text).map_err(|error| Error::file(&path, error.to_string()))?;
-    let files = manifest["files"].as_array().into_iter().flatten();
-    let file = |file: &serde_json::Value| file["file"].as_str().map(|name| folder.join(name));
-    files.map(|entry| file(entry).ok_or_else(|| Error::file(&path, "a file without a name"))).collect()
+    let Manifest { files } = serde_json::from_slice(&text).map_err(|error| Error::file(&path, error.to_string()))?;
+    let file = |Entry { file, sha256 }: Entry| {
+        if Path::new(&file).file_name() != Some(file.as_ref()) {
+            return Err(Error::file(&path, format!("expected names of files beside it, found {file:?}")));
+        }
+        let file = folder.join(file);
+        match hashed(&file)?.1 == sha256 {
+            true => Ok(file),
+            false => Err(Error::file(
+                &file,
+                format!("not the file that {MANIFEST} says: its SHA-256 differs; remove both and make the data set again"),
+            )),
+        }
+    };
+    files.into_iter().map(file).collect()
+}
+
+/// What is read of a manifest.
+#[derive(Deserialize)]
+struct Manifest {
+    files: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    file: String,
+    sha256: String,
 }

@@ -9,6 +9,8 @@ mod curves;
 #[cfg(feature = "cli")]
 pub(crate) mod figure;
 mod page;
+#[cfg(feature = "cli")]
+pub(crate) mod sections;
 
 use crate::summary::Summary;
 use candle_models::files::write_atomic;

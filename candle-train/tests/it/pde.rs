@@ -50,8 +50,7 @@ fn fields_are_made_again_where_they_are_missing_and_learnt_from_on_two_grids() {
 fn runs_of_flows_are_rolled_out_and_other_data_sets_are_left_alone() {
     let root = tempfile::tempdir().unwrap();
     let out = root.path().join("flows");
-    let flows =
-        ["--preset", "navier_stokes", "--set", "source.count=4", "--set", "source.equation.places=6", "--set", "source.equation.states=2"];
+    let flows = ["--preset", "ns", "--set", "source.count=4", "--set", "source.equation.places=6", "--set", "source.equation.states=2"];
     let flows = [&flows[..], &["--set", "source.equation.interval=0.02"]].concat();
     let (code, stdout, stderr) = data(&out, &flows);
     assert!(code == 0 && stdout.contains("1 files of 4 runs"), "{stdout}{stderr}");
@@ -63,14 +62,56 @@ fn runs_of_flows_are_rolled_out_and_other_data_sets_are_left_alone() {
         ("shard=0", "config: shard: expected 1 to "),
         ("source.depth=2", "config: source.depth: no such key"),
     ] {
-        let (code, _, stderr) = data(&root.path().join("none"), &["--preset", "navier_stokes", "--set", set]);
+        let (code, _, stderr) = data(&root.path().join("none"), &["--preset", "ns", "--set", set]);
         assert!(code == 2 && stderr.contains(message), "{set}: {code} {stderr}");
     }
     let run = root.path().join("run");
     let small =
         "batch=2 held_out=1 epochs=2 model.hidden=4 model.layers=1 model.modes=[4,4] noise=0.1".split(' ').flat_map(|set| ["--set", set]);
-    let arguments = ["operator", "--preset", "navier_stokes", "--fields", out.to_str().unwrap(), "--out", run.to_str().unwrap()];
+    let arguments = ["operator", "--preset", "ns", "--fields", out.to_str().unwrap(), "--out", run.to_str().unwrap()];
     let (code, stdout, stderr) = command(&arguments.into_iter().chain(small).collect::<Vec<_>>());
     assert!(code == 0 && stdout.contains("6 steps of 2 pairs"), "{stdout}{stderr}");
     assert!(stdout.contains("of roll-outs "), "{stdout}");
+}
+
+#[test]
+fn operators_of_several_seeds_become_one_that_says_how_sure_it_is() {
+    let root = tempfile::tempdir().unwrap();
+    let path = |name: &str| root.path().join(name).to_str().unwrap().to_owned();
+    let fields = path("fields");
+    assert_eq!(data(Path::new(&fields), &["--set", "source.count=24", "--set", "source.equation.places=6"]).0, 0);
+    for (seed, layers) in [("1", "1"), ("2", "1"), ("3", "2")] {
+        let sets = ["batch=4", "held_out=8", "epochs=4", "model.hidden=4", "model.modes=[4,4]"].map(str::to_owned);
+        let sets =
+            sets.into_iter().chain([format!("seed={seed}"), format!("model.layers={layers}")]).flat_map(|set| ["--set".to_owned(), set]);
+        let run = ["operator", "--fields", &fields, "--out", &path(seed)].map(str::to_owned).into_iter().chain(sets).collect::<Vec<_>>();
+        assert_eq!(command(&run.iter().map(String::as_str).collect::<Vec<_>>()).0, 0);
+    }
+    let [one, two, three] = ["1/bundle", "2/bundle", "3/bundle"].map(path);
+    let (out, held) = (path("ensemble"), ["--held-out", "8"]);
+    let ensemble = |members: &[&str], options: &[&str]| {
+        command(&[&["fno-ensemble", "--out", &out, "--fields", &fields, "--members"], members, options].concat())
+    };
+    let (code, stdout, stderr) = ensemble(&[&one, &two], &[&held[..], &["--tests", &format!("{fields}/runs-000000.safetensors")]].concat());
+    assert!(code == 0 && stdout.contains("1 blocks of 4 channels, 4 x 4 modes, 2 members"), "{stdout}{stderr}");
+    let cells: Vec<&str> =
+        stdout.lines().find(|line| line.starts_with("| held out of fields")).unwrap().split('|').map(str::trim).collect();
+    // Of the values that the variance was found by, as many lie within as was asked for.
+    assert_eq!((cells[2], cells[3]), ("8", "6 x 6"), "{stdout}");
+    let within: f64 = cells[7].trim_end_matches('%').parse().unwrap();
+    assert!((within - 90.0).abs() < 1.0, "{stdout}");
+    assert!(stdout.contains("| runs-000000 | 24 | 6 x 6 | "), "{stdout}");
+    let card = fs::read_to_string(Path::new(&out).join("README.md")).unwrap();
+    assert!(card.contains("| held out of fields | 8 | ") && card.contains("fno-ensemble"), "{card}");
+    // An ensemble is none of another one's members, and none is made of networks of another shape, too few, or of pairs that are not there.
+    for (members, options, message) in [
+        (&[&one, &three][..], &held, "expected members of one configuration"),
+        (&[&out, &out], &held, "or an ensemble itself"),
+        (&[&one, &one], &held, "expected members that differ"),
+        (&[&one, &two], &["--held-out", "25"], "--held-out: expected 1 to 24, found 25"),
+    ] {
+        let members: Vec<&str> = members.iter().map(|path| path.as_str()).collect();
+        let (code, _, stderr) = ensemble(&members, options);
+        assert!(code != 0 && stderr.contains(message), "{message}: {code} {stderr}");
+    }
 }

@@ -1,6 +1,6 @@
 //! What the registry knows of neural operators.
 
-use super::{FAMILY, Fno, FnoConfig};
+use super::{Ensemble, FAMILY, Fno, FnoConfig};
 use crate::Result;
 use crate::bundle::{Bundle, Manifest};
 use crate::nn::Params;
@@ -23,13 +23,15 @@ impl Family for FnoFamily {
         Ok(vec![("operator", Arc::new(Fno::new(&bundle.config()?, params)?))])
     }
 
-    /// Over a plane and over a line, with padding and without, with weights that are products; on a grid that has fewer waves than there are weights.
+    /// Over a plane and over a line, with padding and without, with weights that are products; on a grid that has fewer waves than there are weights;
+    /// several that answer together.
     fn examples(&self) -> Result<Vec<Manifest>> {
         let plane = FnoConfig { grid: [6, 5], modes: [4, 4], hidden: 6, layers: 2, ..FnoConfig::default() };
         let padded = FnoConfig { grid: [4, 4], padding: 0.25, channels: [2, 3], ..plane.clone() };
         let line = FnoConfig { grid: [1, 9], modes: [1, 4], layers: 1, ..plane.clone() };
         let tucker = FnoConfig { rank: Some(0.5), ..plane.clone() };
         let coarse = FnoConfig { grid: [4, 4], modes: [8, 8], ..plane.clone() };
-        [plane, padded, line, tucker, coarse].iter().map(|config| Manifest::new(FAMILY, config)).collect()
+        let ensemble = FnoConfig { ensemble: Some(Ensemble { members: 3, noise: 0.1, scale: 1.5 }), layers: 1, ..padded.clone() };
+        [plane, padded, line, tucker, coarse, ensemble].iter().map(|config| Manifest::new(FAMILY, config)).collect()
     }
 }

@@ -15,7 +15,7 @@ pub mod physics;
 mod tests;
 
 pub use family::FnoFamily;
-pub use model::{Fno, FnoConfig, FnoLayers, Normaliser};
+pub use model::{Ensemble, Fno, FnoConfig, FnoLayers, Normaliser};
 
 /// The family's name in a bundle's `config.json`.
 pub const FAMILY: &str = "fno";

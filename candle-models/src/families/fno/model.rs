@@ -11,19 +11,21 @@
 //! ```
 //!
 //! `act` is GELU, and nothing in the last block. The names of the parameters are those of neuraloperator; a matrix lies as `[inputs, outputs]`, weights of
-//! waves as `[K, L, C, 2 O]` ([`SpectralConv`]). Not included: norms between blocks, other lengths of the grid than 1.
+//! waves as `[K, L, C, 2 O]` ([`SpectralConv`]). An [`Ensemble`] is several operators, those of member `i` named `members.i`, that answer with their mean and
+//! with a variance. Not included: norms between blocks, other lengths of the grid than 1.
 
 use crate::exec::Executor;
 use crate::exec::program::Output;
 use crate::network::{Layers, Network};
 use crate::nn::{Init, Linear, Params, within};
-use crate::ops::Activation;
 use crate::ops::grid::{Coordinates, Window};
+use crate::ops::multiply::Multiply;
 use crate::ops::skip::Skip;
 use crate::ops::spectral_conv::{SpectralConv, WaveWeight};
+use crate::ops::{Activation, Format};
 use crate::signature::{Signature, TensorSpec};
 use crate::{Error, Result};
-use candle_core::Tensor;
+use candle_core::{DType, Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 /// What normalised values were divided by and moved by: `value = deviation normalised + mean`.
@@ -65,6 +67,31 @@ impl Normaliser {
     }
 }
 
+/// Operators that answer together (Lakshminarayanan et al. 2017, arXiv 1612.01474): their mean, and a variance of the truth around it,
+/// `scale^2 (noise^2 + s^2)`, where `s^2` is the variance of their answers.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ensemble {
+    /// Operators, 2 to 64.
+    pub members: usize,
+    /// Deviation of the truth that they do not disagree about, in units of an answer.
+    pub noise: f64,
+    /// By how much deviations are stretched, so that intervals of a normal distribution hold as much of the truth as they say.
+    pub scale: f64,
+}
+
+impl Ensemble {
+    fn validate(&self) -> Result<()> {
+        within("ensemble.members", self.members, 2..=64)?;
+        for (name, value) in [("noise", self.noise), ("scale", self.scale)] {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(Error::config(format!("ensemble.{name}"), format!("expected 0 or a positive number, found {value}")));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// An operator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -85,12 +112,15 @@ pub struct FnoConfig {
     pub rank: Option<f64>,
     /// How answers were normalised in training: the operator answers with physical values.
     pub output: Normaliser,
+    /// Several such operators in place of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ensemble: Option<Ensemble>,
 }
 
 impl Default for FnoConfig {
     fn default() -> Self {
         let output = Normaliser { mean: 0.0, deviation: 1.0 };
-        Self { grid: [16, 16], channels: [1, 1], modes: [8, 8], hidden: 24, layers: 4, padding: 0.0, rank: None, output }
+        Self { grid: [16, 16], channels: [1, 1], modes: [8, 8], hidden: 24, layers: 4, padding: 0.0, rank: None, output, ensemble: None }
     }
 }
 
@@ -111,6 +141,7 @@ impl FnoConfig {
         if let Some(rank) = self.rank.filter(|rank| !(*rank > 0.0 && *rank <= 1.0)) {
             return Err(Error::config("rank", format!("expected above 0 to 1, found {rank}")));
         }
+        self.ensemble.iter().try_for_each(Ensemble::validate)?;
         self.output.validate()
     }
 
@@ -118,8 +149,9 @@ impl FnoConfig {
     pub fn name(&self) -> String {
         let Self { grid: [n, m], channels: [inputs, outputs], modes: [down, across], hidden, layers, .. } = self;
         let rank = self.rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
+        let members = self.ensemble.map_or_else(String::new, |ensemble| format!(", {} members", ensemble.members));
         format!(
-            "fourier operator of {inputs} to {outputs} fields on {n} x {m} places, {layers} blocks of {hidden} channels, {down} x {across} modes{rank}"
+            "fourier operator of {inputs} to {outputs} fields on {n} x {m} places, {layers} blocks of {hidden} channels, {down} x {across} modes{rank}{members}"
         )
     }
 
@@ -146,11 +178,11 @@ impl FnoConfig {
 
     fn signature(&self) -> Signature {
         let field = |name: &str, channels: usize| TensorSpec::f32(name, &[self.grid[0], self.grid[1], channels]);
-        Signature {
-            inputs: vec![field("x", self.channels[0]).says("the field, at every place its channels")],
-            outputs: vec![field("y", self.channels[1]).says("the answer, at the same places")],
-            state: Vec::new(),
+        let mut outputs = vec![field("y", self.channels[1]).says("the answer, at the same places")];
+        if self.ensemble.is_some() {
+            outputs.push(field("variance", self.channels[1]).says("of the truth around the answer"));
         }
+        Signature { inputs: vec![field("x", self.channels[0]).says("the field, at every place its channels")], outputs, state: Vec::new() }
     }
 }
 
@@ -159,6 +191,14 @@ pub type Fno = Network<FnoLayers>;
 
 /// The layers of an [`Fno`].
 pub struct FnoLayers {
+    members: Vec<Member>,
+    /// Of an ensemble.
+    spread: Option<Spread>,
+    places: usize,
+}
+
+/// One operator.
+struct Member {
     coordinates: Coordinates,
     lifting: [Linear; 2],
     /// Pads and crops, where there is padding.
@@ -176,6 +216,16 @@ struct Block {
     gain: Tensor,
 }
 
+/// How answers of members become one, channel by channel.
+struct Spread {
+    /// A sum to a mean.
+    mean: Linear,
+    /// A mean, to be taken from an answer.
+    minus: Tensor,
+    /// A sum of squares to a variance.
+    variance: Linear,
+}
+
 impl Fno {
     /// The operator with parameters from `params`.
     ///
@@ -183,6 +233,21 @@ impl Fno {
     /// If the configuration makes no sense, or a parameter is missing or has another shape.
     pub fn new(config: &FnoConfig, params: &Params) -> Result<Self> {
         config.validate()?;
+        let (members, spread) = match &config.ensemble {
+            None => (vec![Member::new(config, params)?], None),
+            Some(ensemble) => {
+                let member = |i| Member::new(config, &params.pp("members").pp(i));
+                let spread = Spread::new(ensemble, config.channels[1], params.device())?;
+                ((0..ensemble.members).map(member).collect::<Result<_>>()?, Some(spread))
+            }
+        };
+        let layers = FnoLayers { members, spread, places: config.places() };
+        Self::of((super::FAMILY, config), config.signature(), params.device(), layers)
+    }
+}
+
+impl Member {
+    fn new(config: &FnoConfig, params: &Params) -> Result<Self> {
         let &FnoConfig { grid, channels: [inputs, outputs], hidden, modes, .. } = config;
         let perceptron = |[inputs, inner, outputs]: [usize; 3], params: &Params| -> Result<[Linear; 2]> {
             let layer = |i: usize, inputs, outputs| Linear::new(inputs, outputs, &params.pp("fcs").pp(i));
@@ -208,33 +273,23 @@ impl Fno {
             })
         };
         let [first, last] = perceptron([hidden, 2 * hidden, outputs], &params.pp("projection"))?;
-        let layers = FnoLayers {
+        Ok(Self {
             coordinates,
             lifting: perceptron([coordinates.outputs(), 2 * hidden, hidden], &params.pp("lifting"))?,
             windows: (margin != [0, 0]).then(|| [Window::pad(grid, margin, hidden), Window::crop(grid, margin, hidden)]),
             blocks: (0..config.layers).map(block).collect::<Result<_>>()?,
             projection: [first, physical(last, config.output)?],
             places: [config.places(), padded[0] * padded[1]],
-        };
-        Self::of((super::FAMILY, config), config.signature(), params.device(), layers)
+        })
     }
-}
 
-/// A layer whose answers are normalised, as one whose answers are not.
-fn physical(layer: Linear, Normaliser { mean, deviation }: Normaliser) -> Result<Linear> {
-    let bias = layer.bias.map(|bias| bias.affine(deviation, mean)).transpose()?;
-    Ok(Linear { weight: (layer.weight * deviation)?, bias, format: layer.format })
-}
-
-impl Layers for FnoLayers {
-    fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
+    fn pass<E: Executor>(&self, e: &mut E, x: &E::V) -> Result<E::V> {
         let perceptron = |e: &mut E, places: usize, [first, last]: &[Linear; 2], x: &E::V| {
             let x = e.linear_at_places(places, x, first, Activation::Gelu)?;
             e.linear_at_places(places, &x, last, Activation::None)
         };
         let [places, padded] = self.places;
-        let x = e.input("x")?;
-        let x = e.apply(self.coordinates, &[&x])?;
+        let x = e.apply(self.coordinates, &[x])?;
         let mut h = perceptron(e, places, &self.lifting, &x)?;
         if let Some([pad, _]) = self.windows {
             h = e.apply(pad, &[&h])?;
@@ -250,6 +305,60 @@ impl Layers for FnoLayers {
         if let Some([_, crop]) = self.windows {
             h = e.apply(crop, &[&h])?;
         }
-        Ok(vec![Output::Floats(perceptron(e, places, &self.projection, &h)?)])
+        perceptron(e, places, &self.projection, &h)
+    }
+}
+
+/// A layer whose answers are normalised, as one whose answers are not.
+fn physical(layer: Linear, Normaliser { mean, deviation }: Normaliser) -> Result<Linear> {
+    let bias = layer.bias.map(|bias| bias.affine(deviation, mean)).transpose()?;
+    Ok(Linear { weight: (layer.weight * deviation)?, bias, format: layer.format })
+}
+
+impl Spread {
+    fn new(ensemble: &Ensemble, channels: usize, device: &Device) -> Result<Self> {
+        let &Ensemble { members, noise, scale } = ensemble;
+        let each = |factor: f64, more: f64| -> Result<Linear> {
+            let weight = (Tensor::eye(channels, DType::F32, device)? * factor)?;
+            Ok(Linear { weight, bias: Some(Tensor::full(more as f32, channels, device)?), format: Format::F32 })
+        };
+        let squared = scale * scale;
+        Ok(Self {
+            mean: each(1.0 / members as f64, 0.0)?,
+            minus: Tensor::full(-1f32, channels, device)?,
+            variance: each(squared / (members - 1) as f64, squared * noise * noise)?,
+        })
+    }
+
+    /// The mean and the variance of answers.
+    fn pass<E: Executor>(&self, e: &mut E, places: usize, answers: &[E::V]) -> Result<[E::V; 2]> {
+        let total = sum(e, answers)?;
+        let mean = e.linear_at_places(places, &total, &self.mean, Activation::None)?;
+        let square = |answer: &E::V, e: &mut E| {
+            let difference = e.apply(Skip { gain: Some(self.minus.clone()), act: Activation::None }, &[answer, &mean])?;
+            e.apply(Multiply, &[&difference, &difference])
+        };
+        let squares = answers.iter().map(|answer| square(answer, e)).collect::<Result<Vec<_>>>()?;
+        let total = sum(e, &squares)?;
+        let variance = e.linear_at_places(places, &total, &self.variance, Activation::None)?;
+        Ok([mean, variance])
+    }
+}
+
+/// The sum of two values or more.
+fn sum<E: Executor>(e: &mut E, values: &[E::V]) -> Result<E::V> {
+    let add = |e: &mut E, sum: &E::V, value: &E::V| e.apply(Skip { gain: None, act: Activation::None }, &[sum, value]);
+    let first = add(e, &values[0], &values[1])?;
+    values[2..].iter().try_fold(first, |sum, value| add(e, &sum, value))
+}
+
+impl Layers for FnoLayers {
+    fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
+        let x = e.input("x")?;
+        let answers = self.members.iter().map(|member| member.pass(e, &x)).collect::<Result<Vec<_>>>()?;
+        Ok(match &self.spread {
+            None => answers.into_iter().map(Output::Floats).collect(),
+            Some(spread) => spread.pass(e, self.places, &answers)?.map(Output::Floats).into(),
+        })
     }
 }

@@ -8,11 +8,15 @@ use crate::tensors::NamedTensors;
 use candle_core::{DType, Device, Tensor};
 
 fn answer(config: &FnoConfig, params: &Params, x: Vec<f32>) -> Vec<f64> {
+    output("y", config, params, x)
+}
+
+fn output(name: &str, config: &FnoConfig, params: &Params, x: Vec<f32>) -> Vec<f64> {
     let network = Fno::new(config, params).unwrap();
     let shape = (1, 1, config.grid[0], config.grid[1], config.channels[0]);
     let x = Tensor::from_vec(x, shape, &Device::Cpu).unwrap();
     let (outputs, _) = network.unroll(&NamedTensors::from_iter([("x".to_owned(), x)]), &[true], &NamedTensors::new()).unwrap();
-    outputs.get("y").unwrap().flatten_all().unwrap().to_dtype(DType::F64).unwrap().to_vec1().unwrap()
+    outputs.get(name).unwrap().flatten_all().unwrap().to_dtype(DType::F64).unwrap().to_vec1().unwrap()
 }
 
 /// Parameters of a configuration, for any grid.
@@ -46,6 +50,23 @@ fn answers_are_physical_values() {
     }
 }
 
+#[test]
+fn an_ensemble_answers_with_the_mean_and_the_variance_of_its_members() {
+    let member = FnoConfig { grid: [4, 5], channels: [1, 2], modes: [2, 2], hidden: 4, layers: 1, ..FnoConfig::default() };
+    let (noise, scale) = (0.3, 1.5);
+    let config = FnoConfig { ensemble: Some(Ensemble { members: 3, noise, scale }), ..member.clone() };
+    let (params, x) = (parameters(&config), (0..20).map(|i| (i as f32).sin()).collect::<Vec<_>>());
+    let answers: Vec<Vec<f64>> = (0..3).map(|i| answer(&member, &params.pp("members").pp(i), x.clone())).collect();
+    assert_ne!(answers[0], answers[1]);
+    let (y, variance) = (answer(&config, &params, x.clone()), output("variance", &config, &params, x));
+    for (at, (y, variance)) in y.iter().zip(variance).enumerate() {
+        let of = [0, 1, 2].map(|i| answers[i][at]);
+        let mean = of.iter().sum::<f64>() / 3.0;
+        let spread = of.iter().map(|a| (a - mean).powi(2)).sum::<f64>() / 2.0;
+        assert!((y - mean).abs() < 1e-6 && (variance - scale * scale * (noise * noise + spread)).abs() < 1e-5, "{at}");
+    }
+}
+
 /// Without coordinates of its own a field that is constant has an answer that is as smooth as the coordinates: on a finer grid the same at the same places
 /// but for the waves that the activations make.
 #[test]
@@ -67,6 +88,7 @@ fn parameters_serve_any_grid() {
 #[test]
 fn configurations_without_sense_are_named() {
     let base = FnoConfig::default();
+    let ensemble = |members, noise| FnoConfig { ensemble: Some(Ensemble { members, noise, scale: 1.0 }), ..base.clone() };
     let output = |mean, deviation| FnoConfig { output: Normaliser { mean, deviation }, ..base.clone() };
     for (config, field) in [
         (FnoConfig { grid: [0, 4], ..base.clone() }, "grid.0"),
@@ -79,6 +101,8 @@ fn configurations_without_sense_are_named() {
         (FnoConfig { rank: Some(0.0), ..base.clone() }, "rank"),
         (output(0.0, 0.0), "output.deviation"),
         (output(f64::NAN, 1.0), "output.mean"),
+        (ensemble(1, 0.1), "ensemble.members"),
+        (ensemble(2, f64::INFINITY), "ensemble.noise"),
     ] {
         let error = config.validate().unwrap_err().to_string();
         assert!(error.contains(field), "{error}");

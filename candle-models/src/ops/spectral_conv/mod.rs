@@ -3,8 +3,8 @@
 //!
 //! `F(x)` is divided by the number of places, the inverse is not, so that weights mean the same on every grid. Of `K` by `L` modes those with
 //! frequencies `-K/2 .. K - K/2` down and `0 .. L` across are kept; the others are 0. The weight `[K, L, C, 2 O]` has the real parts of all outputs
-//! before the imaginary ones. A grid that has fewer waves takes the weights of those that it has. Not included: real transforms by FFT, because for the
-//! few waves that operators keep products with tables of cosines and sines are as exact and differentiate themselves.
+//! before the imaginary ones. A grid that has fewer waves takes the weights of those that it has. For the few waves that operators keep, the
+//! transforms are products with tables of cosines and sines; the CPU takes an FFT where many are kept of a long axis. Not included: an FFT on CUDA.
 //!
 //! ```
 //! use candle_models::candle_core::{DType, Device, Tensor};
@@ -24,6 +24,7 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+mod fast;
 mod left_product;
 mod tape;
 #[cfg(test)]

@@ -50,6 +50,39 @@ fn every_form_of_it_is_the_reference() {
     }
 }
 
+/// Both ways of a transform are taken on any grid here, not only on those where each is the faster one.
+#[test]
+fn ffts_are_the_reference_down_and_across() {
+    for (grid, modes, channels) in SIZES {
+        let cut = dense(grid, &parameters(modes, channels)[0], None).weight;
+        let parameters = [cut, normal("bias", &[channels[1]])];
+        for by_fft in [[false, true], [true, false], [true, true]] {
+            let op = |p: &[Tensor]| {
+                let op = dense(grid, &p[0], Some(&p[1]));
+                SpectralConv { waves: Arc::new(Waves::with(grid, op.waves.kept, by_fft)), ..op }
+            };
+            check_with(&parameters, op, &[grid[0] * grid[1] * channels[0]]);
+        }
+    }
+}
+
+/// Few waves are products, and many of a long axis an FFT, which has fewer operations.
+#[test]
+fn an_fft_is_taken_for_many_waves_of_a_long_axis() {
+    let flop = |grid, kept, by_fft| Waves::with(grid, kept, by_fft).flop();
+    for (grid, kept, expected) in [
+        ([16, 16], [16, 9], [false, false]),
+        ([64, 64], [32, 17], [false, false]),
+        ([128, 128], [64, 33], [true, true]),
+        ([256, 64], [128, 9], [true, false]),
+        // 127 is a prime.
+        ([127, 128], [80, 41], [false, true]),
+    ] {
+        assert_eq!(Waves::new(grid, kept).flop(), flop(grid, kept, expected), "{grid:?} {kept:?}");
+    }
+    assert!(flop([128, 128], [64, 33], [true, true]) < 0.5 * flop([128, 128], [64, 33], [false, false]));
+}
+
 /// Values of an independent program (complex transforms in double precision) for `x[i, j] = ((3 i^2 + 5 j + i j) mod 7) / 7` and
 /// `W[a, b] = .1 (1 + a - b) + .1 i (a + b^2 - 1)` on 8 by 8 places.
 #[test]

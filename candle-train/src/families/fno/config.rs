@@ -61,7 +61,7 @@ impl ModelConfig {
     /// If a size is out of range.
     pub fn on(&self, grid: [usize; 2], channels: [usize; 2], output: Normaliser) -> Result<FnoConfig> {
         let Self { modes, hidden, layers, padding, rank } = *self;
-        let config = FnoConfig { grid, channels, modes, hidden, layers, padding, rank, output };
+        let config = FnoConfig { grid, channels, modes, hidden, layers, padding, rank, output, ensemble: None };
         config.validate().map_err(within("model"))?;
         Ok(config)
     }
@@ -69,9 +69,9 @@ impl ModelConfig {
 
 impl RunConfig {
     /// The names of the presets.
-    pub const PRESETS: [&str; 3] = ["darcy", "burgers", "navier_stokes"];
+    pub const PRESETS: [&str; 3] = ["darcy", "burgers", "ns"];
 
-    /// `darcy`: media and pressures on a square. `burgers`: a state at the beginning to those at several times. `navier_stokes`: the vorticity of a flow to
+    /// `darcy`: media and pressures on a square. `burgers`: a state at the beginning to those at several times. `ns`: the vorticity of a flow to
     /// that of a while later, again and again.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl RunConfig {
         states.trainer.optimiser.weight_decay = 1e-4;
         Ok(match name {
             "burgers" => states,
-            "navier_stokes" => {
+            "ns" => {
                 let model = ModelConfig { modes: [12, 12], hidden: 20, ..states.model };
                 let source = Source { count: 100, ..source };
                 Self { held_out: 10, epochs: 10, noise: 0.003, model, data: Some(source), ..states }

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 pub struct Arguments {
     #[command(flatten)]
     data: DataArguments,
-    /// darcy (media on a square and their flows), burgers (states on a line at 17 times), or navier_stokes (the vorticity of a flow at several times).
+    /// darcy (media on a square and their flows), burgers (states on a line at 17 times), or ns (the vorticity of a flow at several times).
     #[arg(long, default_value = "darcy")]
     preset: String,
     /// A data set in TOML whose keys stand in place of the preset's.

@@ -2,6 +2,7 @@
 
 use super::config::RunConfig;
 use super::data;
+use super::ensemble;
 use super::page::PageArguments;
 use super::run::Plan;
 use crate::command::{Presets, RunArguments, TrainFamily, Training, command_line};
@@ -29,7 +30,9 @@ impl TrainFamily for FnoFamily {
     fn commands(&self) -> Vec<Command> {
         let data = data::Arguments::augment_args(Command::new("pde-data"));
         let page = PageArguments::augment_args(Command::new("fno-page"));
+        let ensemble = ensemble::Arguments::augment_args(Command::new("fno-ensemble"));
         vec![
+            ensemble.about("Makes one bundle of operators that differ in their seeds, which answers with their mean and with a calibrated variance"),
             data.about("Makes a data set of fields that a solver of an equation finds: a medium and its flow, a state and what becomes of it"),
             page.about(
                 "Measures neural operators beside solvers and baselines, and what their equations say of them, and writes the tables and figures",
@@ -39,6 +42,7 @@ impl TrainFamily for FnoFamily {
 
     fn run(&self, command: &str, options: &ArgMatches) -> Result<()> {
         match command {
+            "fno-ensemble" => ensemble::Arguments::from_arg_matches(options)?.run(),
             "fno-page" => PageArguments::from_arg_matches(options)?.write(),
             _ => data::Arguments::from_arg_matches(options)?.run(),
         }
@@ -57,7 +61,7 @@ impl Training for OperatorTraining {
     }
 
     fn presets(&self) -> Presets {
-        let help = "darcy (a medium on a square to its flow), burgers (a state on a line to those at several times), or navier_stokes (a flow to itself a while later)";
+        let help = "darcy (a medium on a square to its flow), burgers (a state on a line to those at several times), or ns (a flow of the equations of Navier and Stokes to itself a while later)";
         Presets { names: &RunConfig::PRESETS, default: "darcy", help }
     }
 

@@ -7,6 +7,8 @@ pub mod config;
 #[cfg(feature = "cli")]
 mod data;
 #[cfg(feature = "cli")]
+mod ensemble;
+#[cfg(feature = "cli")]
 mod family;
 pub mod fields;
 pub mod loss;
@@ -15,3 +17,5 @@ pub mod operator;
 mod page;
 pub mod run;
 pub mod source;
+#[cfg(feature = "cli")]
+mod stored;

@@ -15,8 +15,8 @@ use candle_models::nn::Params;
 use candle_models::random::Random;
 use std::ops::Range;
 
-/// Pairs of a pass in an evaluation.
-const CHUNK: usize = 32;
+/// Pairs of a pass where nothing is learnt.
+pub(super) const CHUNK: usize = 32;
 
 /// An operator that learns.
 pub struct Operator {
@@ -30,8 +30,8 @@ pub struct Operator {
     batch: usize,
     /// This rank's rows of a micro batch.
     rows: Range<usize>,
-    /// An epoch and the order of its batches among all sources.
-    order: (u64, Vec<u32>),
+    /// Of the batches of all sources.
+    order: Order,
 }
 
 /// Pairs that are learnt from, on one grid.
@@ -39,8 +39,31 @@ struct Learnt {
     pairs: Fields,
     loss: RelativeLoss,
     tapes: Tapes,
-    /// An epoch and the order of its pairs.
-    order: (u64, Vec<u32>),
+    /// Batches of an epoch.
+    batches: usize,
+    order: Order,
+}
+
+/// An order that is drawn anew for every epoch.
+struct Order {
+    random: Random,
+    /// The epoch whose order it is.
+    epoch: Option<u64>,
+    order: Vec<u32>,
+}
+
+impl Order {
+    fn new(random: Random, count: usize) -> Self {
+        Self { random, epoch: None, order: vec![0; count] }
+    }
+
+    /// That of an epoch.
+    fn of(&mut self, epoch: u64) -> &[u32] {
+        if self.epoch != Some(epoch) {
+            (self.epoch, self.order) = (Some(epoch), self.random.at(epoch).permutation(self.order.len()));
+        }
+        &self.order
+    }
 }
 
 /// Pairs as the network reads them and should answer.
@@ -78,20 +101,23 @@ impl Operator {
         device: &Device,
     ) -> Result<Self> {
         let random = Random::new(run.seed).stream("pairs");
-        let learnt = |pairs: Fields| {
+        let learnt = |(number, pairs): (usize, Fields)| {
             let loss = RelativeLoss::new(run.loss, pairs.grid, device)?;
-            Ok(Learnt { pairs, loss, tapes: Tapes::default(), order: (u64::MAX, Vec::new()) })
+            let order = Order::new(random.stream("order").at(number as u64), pairs.len());
+            Ok(Learnt { batches: pairs.len() / run.batch, pairs, loss, tapes: Tapes::default(), order })
         };
+        let sources = sources.into_iter().enumerate().map(learnt).collect::<Result<Vec<_>>>()?;
+        let batches = sources.iter().map(|source| source.batches).sum();
         Ok(Self {
             model: model.clone(),
-            sources: sources.into_iter().map(learnt).collect::<Result<_>>()?,
+            sources,
             held,
             transposed: run.transposed,
             noise: (run.noise * model.output.deviation) as f32,
             random,
             batch: run.batch,
             rows: share(run.batch, ranks.rank(), ranks.size()),
-            order: (u64::MAX, Vec::new()),
+            order: Order::new(random.stream("batches"), batches),
         })
     }
 
@@ -102,41 +128,41 @@ impl Operator {
 
     /// Rows of a micro batch, which depend on its number alone.
     fn batch(&mut self, number: u64) -> Batch {
-        let each = |source: &Learnt| source.pairs.len() / self.batch;
-        let total: usize = self.sources.iter().map(each).sum();
-        let (epoch, at) = (number / total as u64, (number % total as u64) as usize);
-        let order = |held: &mut (u64, Vec<u32>), random: Random, count: usize| {
-            if held.0 != epoch {
-                *held = (epoch, random.at(epoch).permutation(count));
-            }
+        let total = self.order.order.len() as u64;
+        let epoch = number / total;
+        let mut which = self.order.of(epoch)[(number % total) as usize] as usize;
+        let here = |source: &Learnt| {
+            let here = which < source.batches;
+            which -= if here { 0 } else { source.batches };
+            here
         };
-        order(&mut self.order, self.random.stream("batches"), total);
-        let (mut source, mut which) = (0, self.order.1[at] as usize);
-        while which >= self.sources[source].pairs.len() / self.batch {
-            which -= self.sources[source].pairs.len() / self.batch;
-            source += 1;
-        }
-        let Learnt { pairs, order: own, .. } = &mut self.sources[source];
-        order(own, self.random.stream("order").at(source as u64), pairs.len());
-        let [x, y] = pairs.widths();
-        let (mut inputs, mut answers) = (vec![0.0; self.rows.len() * x], vec![0.0; self.rows.len() * y]);
-        for (row, (input, answer)) in self.rows.clone().zip(inputs.chunks_exact_mut(x).zip(answers.chunks_exact_mut(y))) {
-            let [from, to] = pairs.pair(own.1[which * self.batch + row] as usize);
-            if self.transposed && self.random.stream("transposed").at(number).bits(row as u64).is_multiple_of(2) {
-                let (side, [c, o]) = (pairs.grid[0], pairs.channels);
-                transposed(from, side, c, input);
-                transposed(to, side, o, answer);
-            } else {
-                input.copy_from_slice(from);
-                answer.copy_from_slice(to);
-            }
-            if self.noise > 0.0 {
-                let mut noise = vec![0.0; x];
-                self.random.stream("noise").at(number).at(row as u64).fill_normal(0, &mut noise);
-                input.iter_mut().zip(noise).for_each(|(input, noise)| *input += self.noise * noise);
-            }
+        let source = self.sources.iter().position(here).expect("batches are those of all sources");
+        let pairs: Vec<u32> = self.sources[source].order.of(epoch)[which * self.batch..][self.rows.clone()].to_vec();
+        let [x, y] = self.sources[source].pairs.widths();
+        let (mut inputs, mut answers) = (vec![0.0; pairs.len() * x], vec![0.0; pairs.len() * y]);
+        let rows = inputs.chunks_exact_mut(x).zip(answers.chunks_exact_mut(y));
+        for ((row, pair), to) in self.rows.clone().zip(pairs).zip(rows) {
+            self.read(&self.sources[source].pairs, pair as usize, (number, row as u64), to);
         }
         Batch { source, inputs, answers }
+    }
+
+    /// A pair as a row of a micro batch: its axes may be exchanged, and what is read may have noise.
+    fn read(&self, pairs: &Fields, pair: usize, (number, row): (u64, u64), (input, answer): (&mut [f32], &mut [f32])) {
+        let [from, to] = pairs.pair(pair);
+        if self.transposed && self.random.stream("transposed").at(number).bits(row).is_multiple_of(2) {
+            let (side, [c, o]) = (pairs.grid[0], pairs.channels);
+            transposed(from, side, c, input);
+            transposed(to, side, o, answer);
+        } else {
+            input.copy_from_slice(from);
+            answer.copy_from_slice(to);
+        }
+        if self.noise > 0.0 {
+            let mut noise = vec![0.0; input.len()];
+            self.random.stream("noise").at(number).at(row).fill_normal(0, &mut noise);
+            input.iter_mut().zip(noise).for_each(|(input, noise)| *input += self.noise * noise);
+        }
     }
 }
 

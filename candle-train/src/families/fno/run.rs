@@ -78,10 +78,13 @@ impl Plan {
             ([], Some(data)) => (vec![data.shape()], data.equation.states(), [1, 1]),
             ([], None) => return Err(Error::config("data", "expected pairs to make, or files to learn from")),
         };
-        if let Some((path, found)) = fields.iter().zip(&files).find(|(_, pairs)| pairs.channels != channels) {
-            let found = found.channels;
-            return Err(Error::file(path, format!("expected {channels:?} channels as the first file has, found {found:?}")));
-        }
+        let fits = |path: &PathBuf, found: &Fields| match found.channels == channels {
+            true => Ok(()),
+            false => {
+                Err(Error::file(path, format!("expected {channels:?} channels as there are to learn from, found {:?}", found.channels)))
+            }
+        };
+        fields.iter().zip(&files).try_for_each(|(path, found)| fits(path, found))?;
         let learnt = learnt(&config, &shapes, states)?;
         let batches = config.epochs.saturating_mul(Operator::batches(&config, learnt.iter().copied()));
         let data: Vec<String> =
@@ -89,10 +92,7 @@ impl Plan {
         let model = config.model.on(shapes[0].1, channels, Normaliser { mean: 0.0, deviation: 1.0 })?;
         let test = |path: &PathBuf| {
             let fields = Fields::read(path)?;
-            if fields.channels != channels {
-                let found = fields.channels;
-                return Err(Error::file(path, format!("expected {channels:?} channels as there are to learn from, found {found:?}")));
-            }
+            fits(path, &fields)?;
             let name = path.file_stem().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
             Ok((name, fields))
         };
@@ -136,7 +136,7 @@ impl TrainingPlan for Plan {
     }
 
     fn describe(&self) -> String {
-        format!("{} parameters, {} steps of {} pairs", self.summary.values, self.steps, self.config.batch)
+        format!("{} parameters, {} steps of {} pairs: {}", self.summary.values, self.steps, self.config.batch, self.data)
     }
 
     fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {

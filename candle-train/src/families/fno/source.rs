@@ -130,19 +130,22 @@ impl Source {
 }
 
 impl Equation {
-    /// By the name of its kind, with usual sizes.
+    /// By the name of a preset, with usual sizes.
     ///
     /// # Errors
-    /// If there is no such kind.
-    pub fn preset(kind: &str) -> Result<Self> {
-        match kind {
+    /// If there is no such preset.
+    pub fn preset(name: &str) -> Result<Self> {
+        match name {
             "darcy" => Ok(Self::Darcy { places: sixteen() }),
             "burgers" => Ok(Self::Burgers { places: sixteen() }),
-            "navier_stokes" => {
-                Ok(Self::NavierStokes { places: thirty_two(), viscosity: thousandth(), interval: one(), states: twenty(), skipped: 0 })
-            }
-            _ => Err(Error::config("preset", format!("expected darcy, burgers or navier_stokes, found '{kind}'"))),
+            "ns" => Ok(Self::NavierStokes { places: thirty_two(), viscosity: thousandth(), interval: one(), states: twenty(), skipped: 0 }),
+            _ => Err(Error::config("preset", format!("expected darcy, burgers or ns, found '{name}'"))),
         }
+    }
+
+    /// A flow as the preset `ns` has it, on other places.
+    pub fn flow(places: usize) -> Self {
+        Self::NavierStokes { places, viscosity: thousandth(), interval: one(), states: twenty(), skipped: 0 }
     }
 
     /// Places down and across.
@@ -276,6 +279,6 @@ mod tests {
             let error = source(equation, 1).validate().unwrap_err().to_string();
             assert!(error.starts_with(&format!("config: {field}: ")), "{error}");
         }
-        assert!(Equation::preset("heat").unwrap_err().to_string().contains("expected darcy, burgers or navier_stokes"));
+        assert!(Equation::preset("heat").unwrap_err().to_string().contains("expected darcy, burgers or ns"));
     }
 }

@@ -8,10 +8,10 @@ mod measure;
 mod text;
 
 use crate::host::Host;
+use crate::report::sections::{self, Section};
 use candle_core::Device;
 use candle_models::beam::{Beam, ChannelConfig, FAMILY, Scheme};
 use candle_models::bundle::Bundle;
-use candle_models::files::{AtomicFile, write_atomic};
 use candle_models::{Error, Result};
 pub(super) use command::{PageArguments, write};
 use measure::Bench;
@@ -36,8 +36,6 @@ pub const ABLATION_PRECISION_DB: f64 = 0.1;
 /// The most channels for the estimator, which takes a tenth of a second for one; it is given one of 32.
 pub const ESTIMATED: usize = 512;
 
-/// The page's text.
-const README: &str = "README.md";
 /// What names of bundles begin with.
 const PREFIX: &str = "beam-";
 /// Most channels: a billion would take days.
@@ -103,35 +101,26 @@ impl Page {
         if !(1..=MAX_CHANNELS).contains(&self.channels) {
             return Err(Error::config("channels", format!("expected 1 to {MAX_CHANNELS}, found {}", self.channels)));
         }
-        fs::create_dir_all(out).map_err(Error::io(out))?;
-        drop(AtomicFile::create(out.join(README))?);
+        sections::reserve(out)?;
 
         let bench = Bench::new(self.channels, progress);
         let usual = ChannelConfig::default();
         let (usual_models, others): (Vec<&Model>, Vec<&Model>) = self.models.iter().partition(|model| model.beam.config.channel == usual);
-        let mut text = text::head(self, &Host::detect());
-        let mut files = Vec::new();
+        let (mut text, mut figures) = (String::new(), Vec::new());
         if !usual_models.is_empty() {
             let measured = bench.setup(&usual, &usual_models)?;
             text += &text::body(&measured);
-            files.push(("gain.svg", figures::gain(&measured)?));
-            files.push(("satisfaction.svg", figures::satisfaction(&measured)?));
-            files.push(("steps.svg", figures::measurements(&measured)?));
+            figures.push(("gain.svg".to_owned(), figures::gain(&measured)?));
+            figures.push(("satisfaction.svg".to_owned(), figures::satisfaction(&measured)?));
+            figures.push(("steps.svg".to_owned(), figures::measurements(&measured)?));
         }
         text += &text::others(&bench.others(&others)?);
         text += &text::carried(&bench.carried(&self.models)?);
         let learned: Vec<&Model> = self.models.iter().filter(|model| model.beam.config.scheme == Scheme::C3).collect();
         if !learned.is_empty() {
             text += text::PATTERNS;
-            files.push(("codebook.svg", figures::patterns(&learned)?));
+            figures.push(("codebook.svg".to_owned(), figures::patterns(&learned)?));
         }
-        // The text last: it shows the figures.
-        files.push((README, text));
-        let write = |(name, content): (&str, String)| {
-            let path = out.join(name);
-            write_atomic(&path, content.as_bytes())?;
-            Ok(path)
-        };
-        files.into_iter().map(write).collect()
+        sections::write(out, text::head(self, &Host::detect()), vec![Section { text, figures }])
     }
 }

@@ -1,10 +1,11 @@
 //! Burgers' equation: errors by resolution and by time, what the equation says of answers, pictures.
 
 use super::measure::{Model, Row, Test, by_resolution, coarser, errors, from_zero, mean, measures, pictures, spectra, spectrum_chart};
-use super::{PRINTED, SEED, Section, of_seeds};
+use super::{PRINTED, SEED};
 use crate::families::fno::loss::Norm;
 use crate::families::fno::source::{Equation as Made, Source};
 use crate::report::figure::Line;
+use crate::report::sections::{Section, of_seeds};
 use candle_models::fno::burgers::Burgers as Equation;
 use candle_models::fno::metrics::relative_l2;
 use candle_models::fno::physics::{burgers_residual, mean_drift, spectrum_error};
@@ -55,7 +56,11 @@ impl Burgers {
         };
         section.text += &errors(&self.tests, &rows, &norms);
         section.text += &format!("\n{PRINTED}\n");
-        section.show("burgers-times.svg".to_owned(), &format!("Error by time, {}.", self.tests[0].name), by_time(&self.tests[0], &rows)?);
+        section.show(
+            "burgers-times.svg".to_owned(),
+            (&format!("Error by time, {}.", self.tests[0].name), PRINTED),
+            by_time(&self.tests[0], &rows)?,
+        );
 
         say("Burgers' equation, made");
         let finest = Source { seed: SEED, count, equation: Made::Burgers { places } }.all()?;
@@ -67,7 +72,7 @@ impl Burgers {
         let operators = self.models.len();
         section.show(
             "burgers-resolution.svg".to_owned(),
-            "Error by resolution.",
+            ("Error by resolution.", PRINTED),
             by_resolution(&[("files", &self.tests, &rows[..operators]), ("made", &made, &made_rows[..=operators])])?,
         );
 
@@ -102,7 +107,7 @@ impl Burgers {
         let first = &judged[1];
         section.show(
             "burgers-spectrum.svg".to_owned(),
-            "Energy by wave number: the first seed, and the truth.",
+            ("Energy by wave number: the first seed, and the truth.", PRINTED),
             spectrum_chart(&self.tests, first, line)?,
         );
         for (number, test) in self.tests.iter().enumerate() {
@@ -111,7 +116,7 @@ impl Burgers {
                 test.name,
                 test.grid()
             );
-            section.show(format!("{}.svg", test.name), &says, pictures(test, &first.answers[number][0], true));
+            section.show(format!("{}.svg", test.name), (&says, PRINTED), pictures(test, &first.answers[number][0], true));
         }
         Ok(section)
     }

@@ -1,9 +1,10 @@
 //! Darcy flow: errors by resolution, what finite volumes say of answers, pictures.
 
 use super::measure::{Model, Row, Test, by_resolution, coarser, errors, mean, measures, pictures, spectra, spectrum_chart};
-use super::{PRINTED, SEED, Section, of_seeds};
+use super::{PRINTED, SEED};
 use crate::families::fno::loss::Norm;
 use crate::families::fno::source::{Equation as Made, Source};
+use crate::report::sections::{Section, of_seeds};
 use candle_models::fno::darcy::Darcy as Equation;
 use candle_models::fno::physics::{darcy_edge, darcy_residual, darcy_solution, spectrum_error};
 use candle_models::{Error, Result};
@@ -95,7 +96,7 @@ impl Darcy {
         let lines = [("files", &self.tests[..], &shown[..compared]), ("made", &made[..], &made_rows[..compared])];
         section.show(
             "darcy-resolution.svg".to_owned(),
-            "Error by resolution, beside finite volumes on the same grid.",
+            ("Error by resolution, beside finite volumes on the same grid.", PRINTED),
             by_resolution(&lines)?,
         );
 
@@ -125,7 +126,7 @@ impl Darcy {
         let first = &judged[1];
         section.show(
             "darcy-spectrum.svg".to_owned(),
-            "Energy by wave number: the first seed, and the truth.",
+            ("Energy by wave number: the first seed, and the truth.", PRINTED),
             spectrum_chart(&self.tests, first, |test| test.pairs.grid)?,
         );
         for (number, test) in self.tests.iter().enumerate() {
@@ -134,7 +135,7 @@ impl Darcy {
                 test.name,
                 test.grid()
             );
-            section.show(format!("{}.svg", test.name), &says, pictures(test, &first.answers[number][0], false));
+            section.show(format!("{}.svg", test.name), (&says, PRINTED), pictures(test, &first.answers[number][0], false));
         }
         Ok(section)
     }

@@ -1,27 +1,23 @@
 //! What is the same for every equation: answers, tables of errors, spectra, pictures.
 
+use super::PRINTED;
 use super::heat::{Colours, Map, Row as Maps, picture, range};
-use super::{PRINTED, of_seeds};
 use crate::families::fno::fields::Fields;
 use crate::families::fno::loss::Norm;
-use crate::feed::feed;
+use crate::families::fno::stored::{Stored, values};
 use crate::report::figure::{Axes, Line, chart};
-use candle_core::Tensor;
+use crate::report::sections::of_seeds;
 use candle_models::Result;
+use candle_models::fno::FnoConfig;
 use candle_models::fno::metrics::{relative_h1, relative_l2};
 use candle_models::fno::physics::spectrum;
-use candle_models::fno::{Fno, FnoConfig};
-use candle_models::network::Tapes;
-use candle_models::nn::Params;
 
-/// Pairs of a pass.
-const CHUNK: usize = 32;
 /// The least energy that a chart shows.
 const LEAST: f64 = 1e-12;
 
 /// An operator, once for every seed it was trained with.
 pub struct Model {
-    pub seeds: Vec<(FnoConfig, Params)>,
+    pub seeds: Vec<Stored>,
 }
 
 /// Pairs to measure by.
@@ -44,7 +40,7 @@ pub struct Row {
 
 impl Model {
     pub fn config(&self) -> &FnoConfig {
-        &self.seeds[0].0
+        &self.seeds[0].config
     }
 
     fn name(&self) -> String {
@@ -56,17 +52,6 @@ impl Model {
     pub fn most(&self) -> usize {
         self.config().modes[1] / 2
     }
-}
-
-/// What a network says of fields: `[N, n, m]`.
-fn answers((config, parameters): &(FnoConfig, Params), pairs: &Fields) -> Result<Vec<f32>> {
-    let (network, tapes, width) = (Fno::new(&config.on_grid(pairs.grid), parameters)?, Tapes::default(), pairs.widths()[0]);
-    let mut all = Vec::with_capacity(pairs.answers.len());
-    for inputs in pairs.inputs.chunks(CHUNK * width) {
-        let x = Tensor::from_slice(inputs, (inputs.len() / width, width), parameters.device())?;
-        all.extend(feed(&network, &[x], &tapes)?.get("y")?.detach().flatten_all()?.to_vec1::<f32>()?);
-    }
-    Ok(all)
 }
 
 impl Test {
@@ -98,8 +83,13 @@ impl Test {
 impl Row {
     /// What operators answer on the grids of these tests; they are numbered where there are several.
     pub fn operators(models: &[Model], tests: &[Test]) -> Result<Vec<Self>> {
+        Self::operators_by(models, tests, |seed, test| values(&seed.answers(&test.pairs)?, "y"))
+    }
+
+    /// What they come to by what is done with each.
+    pub fn operators_by(models: &[Model], tests: &[Test], by: impl Fn(&Stored, &Test) -> Result<Vec<f32>>) -> Result<Vec<Self>> {
         let row = |(i, model): (usize, &Model)| {
-            let of = |test: &Test| model.seeds.iter().map(|seed| answers(seed, &test.pairs)).collect::<Result<_>>();
+            let of = |test: &Test| model.seeds.iter().map(|seed| by(seed, test)).collect::<Result<_>>();
             let (name, short) = match models.len() {
                 1 => (model.name(), "operator".to_owned()),
                 _ => (format!("{}: {}", i + 1, model.name()), format!("operator {}", i + 1)),

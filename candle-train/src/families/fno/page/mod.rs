@@ -4,22 +4,20 @@
 
 mod burgers;
 mod darcy;
+mod flows;
 mod heat;
 mod measure;
 #[cfg(test)]
 mod tests;
 
 use super::fields::Fields;
+use super::source::Equation;
+use super::stored::Stored;
 use crate::command::command_line;
-use crate::host::Host;
+use crate::report::sections;
 use anyhow::Result;
-use candle_core::Device;
 use candle_models::Error;
-use candle_models::bundle::Bundle;
-use candle_models::files::{AtomicFile, write_atomic};
-use candle_models::fno::{FAMILY, Fno, FnoConfig, FnoFamily};
-use candle_models::nn::Params;
-use candle_models::registry::Family;
+use candle_models::fno::FnoConfig;
 use clap::Args;
 use measure::{Model, Test};
 use std::path::{Path, PathBuf};
@@ -28,21 +26,25 @@ use std::time::Instant;
 /// The seed of the page's fields: those of runs have the run's.
 const SEED: u64 = 2026;
 
-/// The page's text.
-const README: &str = "README.md";
+/// The most runs of flows that are made: they have many states.
+const FLOWS_MADE: u64 = 20;
 
 /// Where shipped operators lie, each with its seeds.
-const DARCY: [&str; 3] = ["weights/fno-darcy", "weights/fno/seeds/darcy-2", "weights/fno/seeds/darcy-3"];
-const BURGERS: [&str; 3] = ["weights/fno-burgers", "weights/fno/seeds/burgers-2", "weights/fno/seeds/burgers-3"];
+const DARCY: &[&str] = &["weights/fno-darcy", "weights/fno/seeds/darcy-2", "weights/fno/seeds/darcy-3", "weights/fno-darcy-ensemble"];
+const BURGERS: &[&str] = &["weights/fno-burgers", "weights/fno/seeds/burgers-2", "weights/fno/seeds/burgers-3"];
+const FLOWS: &[&str] = &["weights/fno-ns", "weights/fno/seeds/ns-2", "weights/fno/seeds/ns-3"];
 
 #[derive(Debug, Args)]
 pub struct PageArguments {
-    /// Bundles of operators for Darcy flow; those of one description are seeds of one model. Default: those of weights/fno-darcy, weights/fno/seeds/darcy-2 and darcy-3 that are there.
+    /// Bundles of operators for Darcy flow; those of one description are seeds of one model. Default: those of weights/fno-darcy, weights/fno/seeds/darcy-2 and darcy-3, and weights/fno-darcy-ensemble that are there.
     #[arg(long, value_name = "DIR", num_args = 1..)]
     darcy: Vec<PathBuf>,
     /// Bundles of operators for Burgers' equation. Default: those of weights/fno-burgers, weights/fno/seeds/burgers-2 and burgers-3 that are there.
     #[arg(long, value_name = "DIR", num_args = 1..)]
     burgers: Vec<PathBuf>,
+    /// Bundles of operators for flows of the equations of Navier and Stokes, trained as the preset ns is. Default: those of weights/fno-ns, weights/fno/seeds/ns-2 and ns-3 that are there.
+    #[arg(long, value_name = "DIR", num_args = 1..)]
+    flows: Vec<PathBuf>,
     /// Directory of the files of pairs. Default: pde in the directory that CANDLE_DATA names.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -76,21 +78,6 @@ fn places(text: &str) -> std::result::Result<usize, String> {
     read.ok_or_else(|| format!("expected a multiple of 4 from 16 to 256, found {text}"))
 }
 
-/// A part of the page: its text, and its figures by name.
-#[derive(Default)]
-pub(super) struct Section {
-    pub text: String,
-    pub figures: Vec<(String, String)>,
-}
-
-impl Section {
-    /// Shows a figure, with what it is.
-    pub fn show(&mut self, name: String, says: &str, svg: String) {
-        self.text += &format!("\n![{says}]({name})\n\n*{says}* {PRINTED}\n");
-        self.figures.push((name, svg));
-    }
-}
-
 /// Where a table or a figure comes from; the whole command stands above all of them.
 const PRINTED: &str = "Printed by `candle-train fno-page`.";
 
@@ -103,9 +90,9 @@ impl PageArguments {
     pub fn write(&self) -> Result<()> {
         let begun = Instant::now();
         let say = |what: &str| eprintln!("{:5.1} s: {what}", begun.elapsed().as_secs_f64());
-        let (darcy, burgers) = (load(&self.darcy, DARCY)?, load(&self.burgers, BURGERS)?);
-        if darcy.is_empty() && burgers.is_empty() {
-            anyhow::bail!("{}, {}: expected bundles of neural operators, found none", DARCY.join(", "), BURGERS.join(", "));
+        let (darcy, burgers, flows) = (load(&self.darcy, DARCY)?, load(&self.burgers, BURGERS)?, load(&self.flows, FLOWS)?);
+        if darcy.is_empty() && burgers.is_empty() && flows.is_empty() {
+            anyhow::bail!("{}: expected bundles of neural operators, found none", [DARCY, BURGERS, FLOWS].concat().join(", "));
         }
         let tests = |files: &[PathBuf]| files.iter().map(|file| self.test(file)).collect::<Result<Vec<Test>>>();
         // All that is read, before anything is measured.
@@ -119,33 +106,26 @@ impl PageArguments {
         let burgers = (!burgers.is_empty())
             .then(|| Ok::<_, anyhow::Error>((burgers::Burgers { models: burgers, tests: tests(&self.burgers_tests)? }).check()?))
             .transpose()?;
-        std::fs::create_dir_all(&self.out).map_err(Error::io(&self.out))?;
-        drop(AtomicFile::create(self.out.join(README))?);
+        sections::reserve(&self.out)?;
         let made = (u64::from(self.made), self.places);
-        let mut sections = Vec::new();
+        let mut parts = Vec::new();
         if let Some(darcy) = darcy {
-            sections.push(darcy.section(made, &say)?);
+            parts.push(darcy.section(made, &say)?);
         }
         if let Some(burgers) = burgers {
-            sections.push(burgers.section(made, &say)?);
+            parts.push(burgers.section(made, &say)?);
         }
-        let mut text = format!(
-            "# Neural operators\n\nWritten by\n\n```sh\n{}\n```\n\non {}. What is made here (seed {SEED}) no training has seen. A figure of several seeds is their mean and, in brackets, \
-             their range; the card of a bundle says how it was trained. Errors are relative to the truth, a mean over pairs: of values (L2), and of values and slopes (H1, \
-             one-sided at the edges).\n",
-            command_line(),
-            Host::detect()
+        if let Some(model) = flows.first() {
+            let equation = Equation::flow(2 * model.config().grid[0]);
+            parts.push(flows::Flows { models: flows, equation }.section(made.0.min(FLOWS_MADE), &say)?);
+        }
+        let head = format!(
+            "{} What is made here (seed {SEED}) no training has seen. A figure of several seeds is their mean and, in brackets, their range; the card of a \
+             bundle says how it was trained. Errors are relative to the truth, a mean over pairs: of values (L2), and of values and slopes (H1, one-sided at the \
+             edges).\n",
+            sections::head("Neural operators", &command_line())
         );
-        for Section { text: part, figures } in sections {
-            text += &part;
-            for (name, svg) in figures {
-                write_atomic(self.out.join(&name), svg.as_bytes())?;
-                println!("{}", self.out.join(name).display());
-            }
-        }
-        // The text last: it shows the figures.
-        write_atomic(self.out.join(README), text.as_bytes())?;
-        println!("{}", self.out.join(README).display());
+        sections::write(&self.out, head, parts)?.iter().for_each(|file| println!("{}", file.display()));
         Ok(())
     }
 
@@ -167,36 +147,18 @@ impl PageArguments {
 }
 
 /// The operators of these bundles by description; where none are given, of the shipped ones that are there.
-fn load(given: &[PathBuf], shipped: [&str; 3]) -> Result<Vec<Model>> {
+fn load(given: &[PathBuf], shipped: &[&str]) -> Result<Vec<Model>> {
     let there = || shipped.iter().map(PathBuf::from).filter(|path| path.join("config.json").is_file()).collect();
     let paths: Vec<PathBuf> = if given.is_empty() { there() } else { given.to_owned() };
     let mut models: Vec<Model> = Vec::new();
     for path in paths {
-        let bundle = Bundle::open(&path)?;
-        bundle.require_family(&[FAMILY])?;
-        let (config, parameters) =
-            (bundle.config::<FnoConfig>()?, Params::stored(bundle.read_parameters(&FnoFamily.parameters(&bundle)?)?, &Device::Cpu));
-        if config.channels != [1, 1] {
-            return Err(Error::file(
-                &path,
-                format!("expected an operator of one field to one field, found {:?} channels", config.channels),
-            )
-            .into());
-        }
-        Fno::new(&config, &parameters)?;
+        let stored = Stored::read(&path)?;
         // What was learnt from made pairs, anew for every seed, has another mean each.
-        let alike = |model: &&mut Model| FnoConfig { output: config.output, ..model.config().clone() } == config;
+        let alike = |model: &&mut Model| FnoConfig { output: stored.config.output, ..model.config().clone() } == stored.config;
         match models.iter_mut().find(alike) {
-            Some(model) => model.seeds.push((config, parameters)),
-            None => models.push(Model { seeds: vec![(config, parameters)] }),
+            Some(model) => model.seeds.push(stored),
+            None => models.push(Model { seeds: vec![stored] }),
         }
     }
     Ok(models)
-}
-
-/// A figure of several seeds: the mean, and from the least to the greatest where there are several.
-fn of_seeds(values: &[f64], digits: usize) -> String {
-    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
-    let (least, most) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), x| (least.min(*x), most.max(*x)));
-    if values.len() < 2 { format!("{mean:.digits$}") } else { format!("{mean:.digits$} ({least:.digits$} to {most:.digits$})") }
 }

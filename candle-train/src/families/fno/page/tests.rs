@@ -15,6 +15,7 @@ use std::fs;
 
 /// A small operator, trained for some steps.
 fn train(out: &Path, preset: &str, seed: u64) {
+    let states: &[&str] = if preset == "ns" { &["data.equation.states=2", "data.count=8"] } else { &[] };
     let sets = [
         "data.count=24",
         "data.equation.places=8",
@@ -26,7 +27,10 @@ fn train(out: &Path, preset: &str, seed: u64) {
         "model.modes=[4,4]",
         &format!("seed={seed}"),
     ]
-    .map(str::to_owned);
+    .into_iter()
+    .chain(states.iter().copied())
+    .map(str::to_owned)
+    .collect::<Vec<_>>();
     let config = RunConfig::resolve(&RunConfig::preset(preset).unwrap(), None, &sets).unwrap();
     let plan = Plan::new(config, &[], &[], Resources::default(), "candle-train operator".to_owned()).unwrap();
     plan.train(&Place::memory(), &Stop::after(None)).unwrap().save(out).unwrap();
@@ -48,6 +52,7 @@ fn arguments(root: &Path) -> PageArguments {
     PageArguments {
         darcy: vec![darcy(1), darcy(2)],
         burgers: vec![root.join("burgers")],
+        flows: vec![root.join("flows")],
         data: Some(root.to_owned()),
         darcy_tests: vec!["darcy_test_8.safetensors".into(), "darcy_test_16.safetensors".into()],
         darcy_train: "darcy_train.safetensors".into(),
@@ -65,6 +70,7 @@ fn the_page_shows_operators_beside_solvers_and_what_the_equations_say() {
     let root = folder.path();
     [1, 2].iter().for_each(|seed| train(&root.join(format!("darcy-{seed}")), "darcy", *seed));
     train(&root.join("burgers"), "burgers", 1);
+    train(&root.join("flows"), "ns", 1);
     let made = |count: u64, equation: Equation| Source { seed: 5, count, equation }.all().unwrap();
     let fine = made(6, Equation::Darcy { places: 16 });
     let coarse = measure::coarser(&fine, [2, 2]);
@@ -75,7 +81,7 @@ fn the_page_shows_operators_beside_solvers_and_what_the_equations_say() {
     write(&root.join("burgers_test.safetensors"), &made(5, Equation::Burgers { places: 8 }), true);
 
     arguments(root).write().unwrap();
-    let text = fs::read_to_string(root.join("page").join(README)).unwrap();
+    let text = fs::read_to_string(root.join("page/README.md")).unwrap();
     let part = |heading: &str| text.split(heading).nth(1).unwrap_or_else(|| panic!("no '{heading}' in {text}"));
     let row = |part: &str, name: &str| -> Vec<f64> {
         let line = part.lines().find(|line| line.contains(name) && line.starts_with('|'));
@@ -102,6 +108,14 @@ fn the_page_shows_operators_beside_solvers_and_what_the_equations_say() {
     // Nothing that stays as it is has a mean that changes.
     assert_eq!(row(physics, "persistence")[2], 0.0, "{text}");
     assert!(row(physics, "| truth |")[2] < 0.05 && row(physics, "(one seed)")[2] > 0.0, "{text}");
+    let flows = part("## Flows");
+    // An answer, then roll-outs.
+    let (rolled, errors) = (flows.split("### Rolled out").nth(1).unwrap(), flows);
+    assert!(row(errors, "**")[0] > 0.0 && row(errors, "persistence")[0] > 0.0, "{text}");
+    // Of the beginnings, which hardly have a mean on few places, after every so many answers.
+    let unmoved = row(rolled, "persistence");
+    assert!(unmoved[0] < unmoved[3] && unmoved[5] < 0.05, "{text}");
+    assert!(row(rolled, "**")[5] > unmoved[5], "{text}");
     for name in [
         "darcy-resolution.svg",
         "darcy-spectrum.svg",
@@ -111,13 +125,15 @@ fn the_page_shows_operators_beside_solvers_and_what_the_equations_say() {
         "burgers-resolution.svg",
         "burgers-spectrum.svg",
         "burgers_test.svg",
+        "flows-times.svg",
+        "flows.svg",
     ] {
         let svg = fs::read_to_string(root.join("page").join(name)).unwrap();
         assert!(svg.starts_with("<svg") && svg.len() < 100_000 && text.contains(&format!("({name})")), "{name}");
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name}");
     }
     // Every table and figure says where it comes from.
-    assert_eq!(text.matches("Printed by `").count(), 6 + 8, "{text}");
+    assert_eq!(text.matches("Printed by `").count(), 8 + 10, "{text}");
     assert!(!text.contains("NaN"), "{text}");
 }
 
@@ -129,7 +145,7 @@ fn what_cannot_be_measured_is_named() {
     let missing = arguments(root);
     assert!(error(&missing).contains("darcy-1"), "{}", error(&missing));
     train(&root.join("darcy-1"), "darcy", 1);
-    let one = PageArguments { darcy: vec![root.join("darcy-1")], burgers: Vec::new(), ..arguments(root) };
+    let one = PageArguments { darcy: vec![root.join("darcy-1")], burgers: Vec::new(), flows: Vec::new(), ..arguments(root) };
     assert!(error(&one).contains("darcy_test_8.safetensors"), "{}", error(&one));
     let fields = Fields { grid: [2, 3], channels: [1, 1], states: 1, inputs: vec![0.0; 12], answers: vec![0.0; 12] };
     for name in ["darcy_test_8.safetensors", "darcy_test_16.safetensors", "darcy_train.safetensors"] {
@@ -138,8 +154,8 @@ fn what_cannot_be_measured_is_named() {
     assert_eq!(error(&one), "config: --darcy-tests: darcy_test_8: expected fields on a square, found 2 x 3");
     assert!(!root.join("page").exists());
     // Nothing is shipped where the tests run.
-    let none = PageArguments { darcy: Vec::new(), burgers: Vec::new(), ..arguments(root) };
-    let shipped = DARCY.iter().chain(&BURGERS).any(|path| Path::new(path).exists());
+    let none = PageArguments { darcy: Vec::new(), burgers: Vec::new(), flows: Vec::new(), ..arguments(root) };
+    let shipped = DARCY.iter().chain(BURGERS).chain(FLOWS).any(|path| Path::new(path).exists());
     assert!(shipped || error(&none).contains("expected bundles of neural operators, found none"));
     assert!(places("64").is_ok() && ["18", "12", "a", "260"].iter().all(|text| places(text).is_err()));
 }

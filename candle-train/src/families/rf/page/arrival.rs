@@ -1,7 +1,7 @@
 //! Places by differences of arrival, beside the bound.
 
-use super::Section;
 use crate::report::figure::{Axes, Line, chart};
+use crate::report::sections::Section;
 use candle_models::Result;
 use candle_models::random::Random;
 use candle_models::rf::arrival::{Search, locate};

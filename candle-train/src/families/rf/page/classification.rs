@@ -1,11 +1,12 @@
 //! Classifiers over the signal-to-noise ratio, beside the most likely modulation where that can be told.
 
-use super::{Section, Seeds, of_seeds};
+use super::Seeds;
 use crate::families::rf::classification::{Classification, Drawn, Said};
 use crate::families::rf::config::RunConfig;
 use crate::families::rf::signals::{Channel, Signals};
 use crate::parallel::Single;
 use crate::report::figure::{Axes, Line, chart};
+use crate::report::sections::{Section, of_seeds};
 use candle_core::Device;
 use candle_models::random::Random;
 use candle_models::rf::classifier::ceiling::Ceiling;

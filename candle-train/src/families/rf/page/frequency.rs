@@ -1,6 +1,6 @@
 //! The frequency among the repaired features, beside the bound.
 
-use super::Section;
+use crate::report::sections::Section;
 use candle_models::Result;
 use candle_models::random::Random;
 use candle_models::rf::Complex32;

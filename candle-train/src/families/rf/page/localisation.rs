@@ -1,9 +1,10 @@
 //! Localisers beside the exact posterior and centroids.
 
-use super::{Section, Seeds, of_seeds};
+use super::Seeds;
 use crate::families::rf::config::RunConfig;
 use crate::families::rf::localisation::{Found, Localisation};
 use crate::parallel::Single;
+use crate::report::sections::{Section, of_seeds};
 use candle_core::Device;
 use candle_models::Result;
 use candle_models::random::Random;

@@ -10,11 +10,10 @@ mod localisation;
 use super::config::{CLASSIFIERS, RunConfig, TaskConfig};
 use super::signals::Signals;
 use crate::command::command_line;
-use crate::host::Host;
+use crate::report::sections;
 use anyhow::Result;
 use candle_core::Device;
 use candle_models::bundle::Bundle;
-use candle_models::files::{AtomicFile, write_atomic};
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::registry::Family;
@@ -26,9 +25,6 @@ use std::time::Instant;
 
 /// The seed of the page's examples: those of runs have the run's.
 const SEED: u64 = 2026;
-
-/// The page's text.
-const README: &str = "README.md";
 
 #[derive(Debug, Args)]
 pub struct PageArguments {
@@ -73,13 +69,6 @@ pub(super) struct Seeds<C, N> {
     pub networks: Vec<N>,
 }
 
-/// A part of the page: its text, and its figures by name.
-#[derive(Default)]
-pub(super) struct Section {
-    pub text: String,
-    pub figures: Vec<(String, String)>,
-}
-
 impl PageArguments {
     /// Measures everything and writes the page.
     ///
@@ -89,36 +78,25 @@ impl PageArguments {
         let begun = Instant::now();
         let say = |what: &str| eprintln!("{:5.1} s: {what}", begun.elapsed().as_secs_f64());
         let (localisers, classifiers) = self.load()?;
-        std::fs::create_dir_all(&self.out).map_err(Error::io(&self.out))?;
-        drop(AtomicFile::create(self.out.join(README))?);
+        sections::reserve(&self.out)?;
         let random = Random::new(SEED).stream("page");
-        let mut sections = Vec::new();
+        let mut parts = Vec::new();
         if !localisers.is_empty() {
-            sections.push(localisation::section(&localisers, random.stream("events"), self.events as usize, &say)?);
+            parts.push(localisation::section(&localisers, random.stream("events"), self.events as usize, &say)?);
         }
         say("frequencies");
-        sections.push(frequency::section(random.stream("tones"), self.tones as usize)?);
+        parts.push(frequency::section(random.stream("tones"), self.tones as usize)?);
         say("arrival");
-        sections.push(arrival::section(random.stream("arrival"), self.emitters as usize, self.seconds)?);
+        parts.push(arrival::section(random.stream("arrival"), self.emitters as usize, self.seconds)?);
         for (seeds, signals, preset) in &classifiers {
             say(&format!("classifiers, {preset}"));
-            sections.push(classification::section(seeds, (signals, preset), random.stream("signals"), self.signals as usize)?);
+            parts.push(classification::section(seeds, (signals, preset), random.stream("signals"), self.signals as usize)?);
         }
-        let mut text = format!(
-            "# Radio networks\n\nWritten by\n\n```sh\n{}\n```\n\non {}. What is drawn here (seed {SEED}) no training has seen. A range is that of the seeds of a model.\n",
-            command_line(),
-            Host::detect()
+        let head = format!(
+            "{} What is drawn here (seed {SEED}) no training has seen. A range is that of the seeds of a model.\n",
+            sections::head("Radio networks", &command_line())
         );
-        for Section { text: part, figures } in sections {
-            text += &part;
-            for (name, svg) in figures {
-                write_atomic(self.out.join(&name), svg.as_bytes())?;
-                println!("{}", self.out.join(name).display());
-            }
-        }
-        // The text last: it shows the figures.
-        write_atomic(self.out.join(README), text.as_bytes())?;
-        println!("{}", self.out.join(README).display());
+        sections::write(&self.out, head, parts)?.iter().for_each(|file| println!("{}", file.display()));
         Ok(())
     }
 
@@ -180,11 +158,4 @@ fn of_preset(config: &ClassifierConfig) -> Result<Option<(Signals, &'static str)
         }
     }
     Ok(None)
-}
-
-/// A figure of several seeds: the mean, and from the least to the greatest where there are several.
-fn of_seeds(values: &[f64], digits: usize) -> String {
-    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
-    let (least, most) = values.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(least, most), x| (least.min(*x), most.max(*x)));
-    if values.len() < 2 { format!("{mean:.digits$}") } else { format!("{mean:.digits$} ({least:.digits$} to {most:.digits$})") }
 }
