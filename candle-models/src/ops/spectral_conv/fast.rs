@@ -8,7 +8,7 @@ use rustfft::num_complex::Complex32;
 use rustfft::{Fft, FftPlanner};
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// The plans of an axis.
 #[derive(Clone)]
@@ -23,6 +23,9 @@ impl std::fmt::Debug for Fast {
         f.debug_struct("Fast").field("places", &self.places).finish_non_exhaustive()
     }
 }
+
+/// Plans that were made before: a step of a training asks for the same ones again.
+static PLANNER: LazyLock<Mutex<FftPlanner<f32>>> = LazyLock::new(|| Mutex::new(FftPlanner::new()));
 
 thread_local! {
     /// Lines of a transform, and what a plan works in.
@@ -51,7 +54,7 @@ unsafe fn channels<'a>(of: OutPointer, at: usize, count: usize) -> &'a mut [f32]
 
 impl Fast {
     pub fn new(places: usize) -> Self {
-        let mut planner = FftPlanner::new();
+        let mut planner = PLANNER.lock().unwrap_or_else(PoisonError::into_inner);
         Self { places, forward: planner.plan_fft_forward(places), inverse: planner.plan_fft_inverse(places) }
     }
 

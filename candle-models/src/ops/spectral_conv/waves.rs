@@ -58,10 +58,19 @@ fn fft_from(places: usize) -> usize {
     (each * (places as f64).log2()) as usize + 1
 }
 
-/// Cosine and sine of `frequency place / places` turns, exact in the number of turns.
-fn wave(frequency: usize, place: usize, places: usize) -> [f64; 2] {
-    let angle = TAU * (frequency * place % places) as f64 / places as f64;
-    [angle.cos(), angle.sin()]
+/// Cosines and sines of all waves on so many places: few angles, of which every wave takes some. A step of a training makes them anew.
+struct Turns(Vec<[f64; 2]>);
+
+impl Turns {
+    fn new(places: usize) -> Self {
+        let angle = |part: usize| TAU * part as f64 / places as f64;
+        Self((0..places).map(|part| [angle(part).cos(), angle(part).sin()]).collect())
+    }
+
+    /// Of `frequency place / places` turns, exact in their number.
+    fn of(&self, frequency: usize, place: usize) -> [f64; 2] {
+        self.0[frequency * place % self.0.len()]
+    }
 }
 
 fn turned(table: &[f32], columns: usize) -> Vec<f32> {
@@ -79,9 +88,9 @@ impl Waves {
             let analyse: Vec<f32> = across(grid, kept[1], scale).into_iter().map(|x| x as f32).collect();
             Across { synthesise: turned(&analyse, grid[1]), analyse }
         };
-        let n = grid[0];
-        let down: Vec<f32> =
-            (0..=kept[0] / 2).flat_map(|j| [0, 1].map(|part| (0..n).map(move |h| wave(j, h, n)[part] as f32))).flatten().collect();
+        let (n, turns) = (grid[0], Turns::new(grid[0]));
+        let line = |(frequency, part): (usize, usize)| (0..n).map(|h| turns.of(frequency, h)[part] as f32).collect::<Vec<_>>();
+        let down: Vec<f32> = (0..=kept[0] / 2).flat_map(|j| [(j, 0), (j, 1)]).flat_map(line).collect();
         Self {
             grid,
             kept,
@@ -144,12 +153,12 @@ impl Waves {
     /// `[2 n, 2 K]`: the transform down in f64, from real and imaginary parts to such.
     pub fn turns(&self) -> Vec<f64> {
         let ([n, _], [k, _]) = (self.grid, self.kept);
-        let mut table = Vec::with_capacity(4 * n * k);
+        let (mut table, turns) = (Vec::with_capacity(4 * n * k), Turns::new(n));
         for h in 0..n {
             for part in 0..2 {
                 for number in 0..k {
                     let (frequency, sign) = self.frequency(number);
-                    let [cos, sin] = wave(frequency, h, n);
+                    let [cos, sin] = turns.of(frequency, h);
                     let sin = sign * sin;
                     table.extend(if part == 0 { [cos, -sin] } else { [sin, cos] });
                 }
@@ -287,11 +296,11 @@ pub(super) fn shares([n, m]: [usize; 2], frequency: usize, scale: Scale) -> [f64
 }
 
 fn across([n, m]: [usize; 2], l: usize, scale: Scale) -> Vec<f64> {
-    let mut table = Vec::with_capacity(2 * l * m);
+    let (mut table, turns) = (Vec::with_capacity(2 * l * m), Turns::new(m));
     for frequency in 0..l {
         let [cosine, sine] = shares([n, m], frequency, scale);
-        table.extend((0..m).map(|w| cosine * wave(frequency, w, m)[0]));
-        table.extend((0..m).map(|w| -sine * wave(frequency, w, m)[1]));
+        table.extend((0..m).map(|w| cosine * turns.of(frequency, w)[0]));
+        table.extend((0..m).map(|w| -sine * turns.of(frequency, w)[1]));
     }
     table
 }
