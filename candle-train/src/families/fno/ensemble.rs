@@ -63,7 +63,7 @@ impl Arguments {
         let parameters = self.parameters()?;
         let stored = |ensemble| {
             let config = FnoConfig { ensemble: Some(ensemble), ..first.clone() };
-            Stored { config, parameters: Params::stored(parameters.clone(), &Device::Cpu) }
+            Stored { config, parameters: Params::stored(parameters.clone(), &Device::Cpu), pairs: None }
         };
         let raw = Ensemble { members: members.len(), noise: 0.0, scale: 1.0 };
         let calibrated = calibrate(raw, &seen(&stored(raw), &held)?)?;

@@ -17,6 +17,8 @@ use std::path::Path;
 pub struct Stored {
     pub config: FnoConfig,
     pub parameters: Params,
+    /// How many pairs it learnt from, where the bundle says so.
+    pub pairs: Option<u64>,
 }
 
 impl Stored {
@@ -34,7 +36,8 @@ impl Stored {
         }
         let parameters = Params::stored(bundle.read_parameters(&FnoFamily.parameters(&bundle)?)?, &Device::Cpu);
         Fno::new(&config, &parameters)?;
-        Ok(Self { config, parameters })
+        let pairs = bundle.metadata()?["pairs"].as_u64();
+        Ok(Self { config, parameters, pairs })
     }
 
     /// All that it says of fields, on their grid: `[N, n m]` by name.

@@ -45,7 +45,8 @@ impl Model {
 
     fn name(&self) -> String {
         let seeds = if self.seeds.len() == 1 { "one seed".to_owned() } else { format!("{} seeds", self.seeds.len()) };
-        format!("**{}** ({seeds})", self.config().name())
+        let pairs = self.seeds[0].pairs.map_or_else(String::new, |pairs| format!(" of {pairs} pairs"));
+        format!("**{}** ({seeds}{pairs})", self.config().name())
     }
 
     /// The shortest wave that it computes with: half of its modes lie on either side of 0.

@@ -30,19 +30,27 @@ const SEED: u64 = 2026;
 const FLOWS_MADE: u64 = 20;
 
 /// Where shipped operators lie, each with its seeds.
-const DARCY: &[&str] = &["weights/fno-darcy", "weights/fno/seeds/darcy-2", "weights/fno/seeds/darcy-3", "weights/fno-darcy-ensemble"];
+const DARCY: &[&str] = &[
+    "weights/fno-darcy",
+    "weights/fno/seeds/darcy-2",
+    "weights/fno/seeds/darcy-3",
+    "weights/fno-darcy-ensemble",
+    "weights/fno-darcy-fine",
+    "weights/fno/seeds/darcy-fine-2",
+    "weights/fno/seeds/darcy-fine-3",
+];
 const BURGERS: &[&str] = &["weights/fno-burgers", "weights/fno/seeds/burgers-2", "weights/fno/seeds/burgers-3"];
 const FLOWS: &[&str] = &["weights/fno-ns", "weights/fno/seeds/ns-2", "weights/fno/seeds/ns-3"];
 
 #[derive(Debug, Args)]
 pub struct PageArguments {
-    /// Bundles of operators for Darcy flow; those of one description are seeds of one model. Default: those of weights/fno-darcy, weights/fno/seeds/darcy-2 and darcy-3, and weights/fno-darcy-ensemble that are there.
+    /// Bundles of operators for Darcy flow; those of one description that learnt from as many pairs are seeds of one model. Default: the shipped ones, weights/fno-darcy and others, that are there.
     #[arg(long, value_name = "DIR", num_args = 1..)]
     darcy: Vec<PathBuf>,
-    /// Bundles of operators for Burgers' equation. Default: those of weights/fno-burgers, weights/fno/seeds/burgers-2 and burgers-3 that are there.
+    /// Bundles of operators for Burgers' equation. Default: the shipped ones that are there.
     #[arg(long, value_name = "DIR", num_args = 1..)]
     burgers: Vec<PathBuf>,
-    /// Bundles of operators for flows of the equations of Navier and Stokes, trained as the preset ns is. Default: those of weights/fno-ns, weights/fno/seeds/ns-2 and ns-3 that are there.
+    /// Bundles of operators for flows of the equations of Navier and Stokes, trained as the preset ns is. Default: the shipped ones that are there.
     #[arg(long, value_name = "DIR", num_args = 1..)]
     flows: Vec<PathBuf>,
     /// Directory of the files of pairs. Default: pde in the directory that CANDLE_DATA names.
@@ -154,7 +162,10 @@ fn load(given: &[PathBuf], shipped: &[&str]) -> Result<Vec<Model>> {
     for path in paths {
         let stored = Stored::read(&path)?;
         // What was learnt from made pairs, anew for every seed, has another mean each.
-        let alike = |model: &&mut Model| FnoConfig { output: stored.config.output, ..model.config().clone() } == stored.config;
+        let alike = |model: &&mut Model| {
+            let config = FnoConfig { output: stored.config.output, ..model.config().clone() };
+            (config, model.seeds[0].pairs) == (stored.config.clone(), stored.pairs)
+        };
         match models.iter_mut().find(alike) {
             Some(model) => model.seeds.push(stored),
             None => models.push(Model { seeds: vec![stored] }),
