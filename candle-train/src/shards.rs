@@ -149,3 +149,43 @@ struct Entry {
     file: String,
     sha256: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that is another one than the manifest says is refused, and so is a manifest that leads out of its folder, or is none.
+    #[test]
+    fn files_are_those_of_the_manifest() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let shards = Shards { unit: "rows", rows: 5, each: 2 };
+        let description = serde_json::json!({ "seed": 1 });
+        let make = |rows: Range<u64>| Ok(rows.map(|row| row as u8).collect());
+        let missing = files(folder).unwrap_err().to_string();
+        assert!(missing.contains("manifest.json is missing"), "{missing}");
+        fill(folder, &description, (shards, [0, 2]), make).unwrap();
+        assert!(files(folder).is_err(), "the files of the other part are missing");
+        assert_eq!(fill(folder, &description, (shards, [1, 2]), make).unwrap().0, 2);
+        let found = files(folder).unwrap();
+        assert_eq!(found, [0, 1, 2].map(|i| folder.join(shards.name(i))));
+        std::fs::write(&found[1], [2, 4]).unwrap();
+        let other = files(folder).unwrap_err().to_string();
+        assert!(other.contains("rows-000001.safetensors") && other.contains("its SHA-256 differs"), "{other}");
+        std::fs::remove_file(&found[1]).unwrap();
+        assert!(files(folder).is_err());
+        fill(folder, &description, (shards, [0, 1]), make).unwrap();
+        assert_eq!(files(folder).unwrap(), found);
+        let path = folder.join(MANIFEST);
+        let text = std::fs::read_to_string(&path).unwrap();
+        for (name, message) in
+            [("../rows-000001.safetensors", "expected names of files beside it"), ("", "expected names of files beside it")]
+        {
+            std::fs::write(&path, text.replace("rows-000001.safetensors", name)).unwrap();
+            let error = files(folder).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+        std::fs::write(&path, "{").unwrap();
+        assert!(files(folder).unwrap_err().to_string().contains("manifest.json"));
+    }
+}

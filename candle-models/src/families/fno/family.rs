@@ -24,7 +24,8 @@ impl Family for FnoFamily {
     }
 
     /// Over a plane and over a line, with padding and without, with weights that are products; on a grid that has fewer waves than there are weights;
-    /// several that answer together.
+    /// with a
+    /// variance of its own; several that answer together, without and with.
     fn examples(&self) -> Result<Vec<Manifest>> {
         let plane = FnoConfig { grid: [6, 5], modes: [4, 4], hidden: 6, layers: 2, ..FnoConfig::default() };
         let padded = FnoConfig { grid: [4, 4], padding: 0.25, channels: [2, 3], ..plane.clone() };
@@ -32,6 +33,8 @@ impl Family for FnoFamily {
         let tucker = FnoConfig { rank: Some(0.5), ..plane.clone() };
         let coarse = FnoConfig { grid: [4, 4], modes: [8, 8], ..plane.clone() };
         let ensemble = FnoConfig { ensemble: Some(Ensemble { members: 3, noise: 0.1, scale: 1.5 }), layers: 1, ..padded.clone() };
-        [plane, padded, line, tucker, coarse, ensemble].iter().map(|config| Manifest::new(FAMILY, config)).collect()
+        let sure = FnoConfig { variance: true, channels: [1, 2], layers: 1, ..plane.clone() };
+        let both = FnoConfig { variance: true, ..ensemble.clone() };
+        [plane, padded, line, tucker, coarse, ensemble, sure, both].iter().map(|config| Manifest::new(FAMILY, config)).collect()
     }
 }

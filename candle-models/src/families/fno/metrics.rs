@@ -5,7 +5,13 @@ pub fn relative_l2(predicted: &[f32], truth: &[f32]) -> f64 {
     ratio(predicted.iter().zip(truth).map(|(p, y)| [f64::from(*p) - f64::from(*y), f64::from(*y)]))
 }
 
-/// The same of values and slopes together (the Sobolev space H1). Slopes are central differences over a grid of length 1; at the edges they go around
+/// The mean of [`relative_l2`] over fields of so many values, one behind another; 0 of none.
+pub fn mean_relative_l2(predicted: &[f32], truth: &[f32], width: usize) -> f64 {
+    let fields = predicted.chunks_exact(width).zip(truth.chunks_exact(width));
+    fields.map(|(p, y)| relative_l2(p, y)).sum::<f64>() / (truth.len() / width).max(1) as f64
+}
+
+/// [`relative_l2`] of values and slopes together (the Sobolev space H1). Slopes are central differences over a grid of length 1; at the edges they go around
 /// to the other side where the field is periodic, and are one-sided of second order where it is not.
 pub fn relative_h1(predicted: &[f32], truth: &[f32], [n, m]: [usize; 2], periodic: bool) -> f64 {
     let channels = truth.len() / (n * m).max(1);
@@ -41,6 +47,8 @@ mod tests {
     fn errors_are_relative_to_the_truth() {
         assert!((relative_l2(&[1.0, 1.0], &[3.0, 4.0]) - (13f64 / 25.0).sqrt()).abs() < 1e-12);
         assert_eq!(relative_l2(&[0.0], &[0.0]), 0.0);
+        assert_eq!(mean_relative_l2(&[1.0, 0.0, 0.0, 2.0], &[1.0, 0.0, 0.0, 1.0], 2), 0.5);
+        assert_eq!(mean_relative_l2(&[], &[], 2), 0.0);
         assert_eq!(relative_l2(&[1.0], &[0.0]), f64::INFINITY);
     }
 

@@ -11,8 +11,10 @@
 //! ```
 //!
 //! `act` is GELU, and nothing in the last block. The names of the parameters are those of neuraloperator; a matrix lies as `[inputs, outputs]`, weights of
-//! waves as `[K, L, C, 2 O]` ([`SpectralConv`]). An [`Ensemble`] is several operators, those of member `i` named `members.i`, that answer with their mean and
-//! with a variance. Not included: norms between blocks, other lengths of the grid than 1.
+//! waves as `[K, L, C, 2 O]` ([`SpectralConv`]). An operator may answer with a variance of the truth around its answer as well: a second perceptron like the
+//! last one, named `deviation`, and a sigmoid say the standard deviation as a part of that of all answers (Nix and Weigend 1994). An [`Ensemble`] is several
+//! operators, those of member `i` named `members.i`, that answer with their mean and with a variance. Not included: norms between blocks, other lengths of the
+//! grid than 1.
 
 use crate::exec::Executor;
 use crate::exec::program::Output;
@@ -20,6 +22,7 @@ use crate::network::{Layers, Network};
 use crate::nn::{Init, Linear, Params, within};
 use crate::ops::grid::{Coordinates, Window};
 use crate::ops::multiply::Multiply;
+use crate::ops::sigmoid::Sigmoid;
 use crate::ops::skip::Skip;
 use crate::ops::spectral_conv::{SpectralConv, WaveWeight};
 use crate::ops::{Activation, Format};
@@ -68,13 +71,13 @@ impl Normaliser {
 }
 
 /// Operators that answer together (Lakshminarayanan et al. 2017, arXiv 1612.01474): their mean, and a variance of the truth around it,
-/// `scale^2 (noise^2 + s^2)`, where `s^2` is the variance of their answers.
+/// `scale^2 (noise^2 + s^2)`, where `s^2` is the variance of their answers and, where each has one of its own, the mean of those.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ensemble {
     /// Operators, 2 to 64.
     pub members: usize,
-    /// Deviation of the truth that they do not disagree about, in units of an answer.
+    /// Deviation of the truth beside that, the same at every place, in units of an answer.
     pub noise: f64,
     /// By how much deviations are stretched, so that intervals of a normal distribution hold as much of the truth as they say.
     pub scale: f64,
@@ -112,6 +115,9 @@ pub struct FnoConfig {
     pub rank: Option<f64>,
     /// How answers were normalised in training: the operator answers with physical values.
     pub output: Normaliser,
+    /// Whether it answers with a variance of its own, learnt with the answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub variance: bool,
     /// Several such operators in place of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ensemble: Option<Ensemble>,
@@ -120,7 +126,19 @@ pub struct FnoConfig {
 impl Default for FnoConfig {
     fn default() -> Self {
         let output = Normaliser { mean: 0.0, deviation: 1.0 };
-        Self { grid: [16, 16], channels: [1, 1], modes: [8, 8], hidden: 24, layers: 4, padding: 0.0, rank: None, output, ensemble: None }
+        let (variance, ensemble) = (false, None);
+        Self {
+            grid: [16, 16],
+            channels: [1, 1],
+            modes: [8, 8],
+            hidden: 24,
+            layers: 4,
+            padding: 0.0,
+            rank: None,
+            output,
+            variance,
+            ensemble,
+        }
     }
 }
 
@@ -149,9 +167,10 @@ impl FnoConfig {
     pub fn name(&self) -> String {
         let Self { grid: [n, m], channels: [inputs, outputs], modes: [down, across], hidden, layers, .. } = self;
         let rank = self.rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
+        let variance = if self.variance { ", with a variance" } else { "" };
         let members = self.ensemble.map_or_else(String::new, |ensemble| format!(", {} members", ensemble.members));
         format!(
-            "fourier operator of {inputs} to {outputs} fields on {n} x {m} places, {layers} blocks of {hidden} channels, {down} x {across} modes{rank}{members}"
+            "fourier operator of {inputs} to {outputs} fields on {n} x {m} places, {layers} blocks of {hidden} channels, {down} x {across} modes{rank}{variance}{members}"
         )
     }
 
@@ -176,10 +195,15 @@ impl FnoConfig {
         [0, 1].map(|axis| self.grid[axis] + 2 * self.margin()[axis])
     }
 
+    /// What puts the places beside the channels that are read.
+    fn coordinates(&self) -> Coordinates {
+        Coordinates { grid: self.grid, channels: self.channels[0] }
+    }
+
     fn signature(&self) -> Signature {
         let field = |name: &str, channels: usize| TensorSpec::f32(name, &[self.grid[0], self.grid[1], channels]);
         let mut outputs = vec![field("y", self.channels[1]).says("the answer, at the same places")];
-        if self.ensemble.is_some() {
+        if self.variance || self.ensemble.is_some() {
             outputs.push(field("variance", self.channels[1]).says("of the truth around the answer"));
         }
         Signature { inputs: vec![field("x", self.channels[0]).says("the field, at every place its channels")], outputs, state: Vec::new() }
@@ -191,6 +215,7 @@ pub type Fno = Network<FnoLayers>;
 
 /// The layers of an [`Fno`].
 pub struct FnoLayers {
+    coordinates: Coordinates,
     members: Vec<Member>,
     /// Of an ensemble.
     spread: Option<Spread>,
@@ -199,12 +224,13 @@ pub struct FnoLayers {
 
 /// One operator.
 struct Member {
-    coordinates: Coordinates,
     lifting: [Linear; 2],
     /// Pads and crops, where there is padding.
     windows: Option<[Window; 2]>,
     blocks: Vec<Block>,
     projection: [Linear; 2],
+    /// Of an operator with a variance of its own.
+    deviation: Option<Deviation>,
     /// Places, without padding and with it.
     places: [usize; 2],
 }
@@ -216,6 +242,19 @@ struct Block {
     gain: Tensor,
 }
 
+/// How large the error of an answer is.
+struct Deviation {
+    perceptron: [Linear; 2],
+    /// The square of a part of the deviation of all answers to a variance.
+    variance: Linear,
+}
+
+/// What an operator says of a field.
+struct Answer<V> {
+    y: V,
+    variance: Option<V>,
+}
+
 /// How answers of members become one, channel by channel.
 struct Spread {
     /// A sum to a mean.
@@ -224,6 +263,8 @@ struct Spread {
     minus: Tensor,
     /// A sum of squares to a variance.
     variance: Linear,
+    /// A sum of the members' own variances to their part of it.
+    own: Linear,
 }
 
 impl Fno {
@@ -241,30 +282,29 @@ impl Fno {
                 ((0..ensemble.members).map(member).collect::<Result<_>>()?, Some(spread))
             }
         };
-        let layers = FnoLayers { members, spread, places: config.places() };
+        let layers = FnoLayers { coordinates: config.coordinates(), members, spread, places: config.places() };
         Self::of((super::FAMILY, config), config.signature(), params.device(), layers)
     }
 }
 
 impl Member {
     fn new(config: &FnoConfig, params: &Params) -> Result<Self> {
-        let &FnoConfig { grid, channels: [inputs, outputs], hidden, modes, .. } = config;
+        let &FnoConfig { grid, channels: [_, outputs], hidden, modes, .. } = config;
         let perceptron = |[inputs, inner, outputs]: [usize; 3], params: &Params| -> Result<[Linear; 2]> {
             let layer = |i: usize, inputs, outputs| Linear::new(inputs, outputs, &params.pp("fcs").pp(i));
             Ok([layer(0, inputs, inner)?, layer(1, inner, outputs)?])
         };
-        let (margin, coordinates) = (config.margin(), Coordinates { grid, channels: inputs });
-        let padded = config.padded();
+        let (margin, padded) = (config.margin(), config.padded());
         // Real and imaginary parts together have the variance 2 / (inputs + outputs).
-        let deviation = (1.0 / hidden as f32).sqrt();
+        let spread = (1.0 / hidden as f32).sqrt();
         let block = |i: usize| {
             let of = |name: &str| params.pp("fno_blocks").pp(name).pp(i);
             let shape = [modes[0], modes[1] / 2 + 1, hidden, hidden];
             let weight = match config.rank {
-                Some(rank) => WaveWeight::tucker(shape, rank, deviation, &of("convs"))?,
-                None => WaveWeight::dense(shape, deviation, &of("convs"))?,
+                Some(rank) => WaveWeight::tucker(shape, rank, spread, &of("convs"))?,
+                None => WaveWeight::dense(shape, spread, &of("convs"))?,
             };
-            let bias = of("convs").get("bias", &[hidden], Init::Normal(deviation))?;
+            let bias = of("convs").get("bias", &[hidden], Init::Normal(spread))?;
             Ok::<_, Error>(Block {
                 spectral: SpectralConv::new(padded, &weight, Some(&bias))?,
                 around: Linear::without_bias(hidden, hidden, &of("fno_skips").pp("conv"))?,
@@ -273,24 +313,28 @@ impl Member {
             })
         };
         let [first, last] = perceptron([hidden, 2 * hidden, outputs], &params.pp("projection"))?;
+        let deviation = || {
+            let variance = each_channel(outputs, config.output.deviation.powi(2), 0.0, params.device())?;
+            Ok::<_, Error>(Deviation { perceptron: perceptron([hidden, 2 * hidden, outputs], &params.pp("deviation"))?, variance })
+        };
         Ok(Self {
-            coordinates,
-            lifting: perceptron([coordinates.outputs(), 2 * hidden, hidden], &params.pp("lifting"))?,
+            lifting: perceptron([config.coordinates().outputs(), 2 * hidden, hidden], &params.pp("lifting"))?,
             windows: (margin != [0, 0]).then(|| [Window::pad(grid, margin, hidden), Window::crop(grid, margin, hidden)]),
             blocks: (0..config.layers).map(block).collect::<Result<_>>()?,
             projection: [first, physical(last, config.output)?],
+            deviation: config.variance.then(deviation).transpose()?,
             places: [config.places(), padded[0] * padded[1]],
         })
     }
 
-    fn pass<E: Executor>(&self, e: &mut E, x: &E::V) -> Result<E::V> {
+    /// What it says of a field `x` with the coordinates of its places.
+    fn pass<E: Executor>(&self, e: &mut E, x: &E::V) -> Result<Answer<E::V>> {
         let perceptron = |e: &mut E, places: usize, [first, last]: &[Linear; 2], x: &E::V| {
             let x = e.linear_at_places(places, x, first, Activation::Gelu)?;
             e.linear_at_places(places, &x, last, Activation::None)
         };
         let [places, padded] = self.places;
-        let x = e.apply(self.coordinates, &[x])?;
-        let mut h = perceptron(e, places, &self.lifting, &x)?;
+        let mut h = perceptron(e, places, &self.lifting, x)?;
         if let Some([pad, _]) = self.windows {
             h = e.apply(pad, &[&h])?;
         }
@@ -305,7 +349,14 @@ impl Member {
         if let Some([_, crop]) = self.windows {
             h = e.apply(crop, &[&h])?;
         }
-        perceptron(e, places, &self.projection, &h)
+        let y = perceptron(e, places, &self.projection, &h)?;
+        let variance = |Deviation { perceptron: layers, variance }: &Deviation| {
+            let part = perceptron(e, places, layers, &h)?;
+            let part = e.apply(Sigmoid, &[&part])?;
+            let square = e.apply(Multiply, &[&part, &part])?;
+            e.linear_at_places(places, &square, variance, Activation::None)
+        };
+        Ok(Answer { y, variance: self.deviation.as_ref().map(variance).transpose()? })
     }
 }
 
@@ -315,50 +366,64 @@ fn physical(layer: Linear, Normaliser { mean, deviation }: Normaliser) -> Result
     Ok(Linear { weight: (layer.weight * deviation)?, bias, format: layer.format })
 }
 
+/// `factor x + more` of every channel.
+fn each_channel(channels: usize, factor: f64, more: f64, device: &Device) -> Result<Linear> {
+    let weight = (Tensor::eye(channels, DType::F32, device)? * factor)?;
+    Ok(Linear { weight, bias: Some(Tensor::full(more as f32, channels, device)?), format: Format::F32 })
+}
+
 impl Spread {
     fn new(ensemble: &Ensemble, channels: usize, device: &Device) -> Result<Self> {
         let &Ensemble { members, noise, scale } = ensemble;
-        let each = |factor: f64, more: f64| -> Result<Linear> {
-            let weight = (Tensor::eye(channels, DType::F32, device)? * factor)?;
-            Ok(Linear { weight, bias: Some(Tensor::full(more as f32, channels, device)?), format: Format::F32 })
-        };
-        let squared = scale * scale;
+        let each = |factor: f64, more: f64| each_channel(channels, factor, more, device);
+        let (count, squared) = (members as f64, scale * scale);
         Ok(Self {
-            mean: each(1.0 / members as f64, 0.0)?,
+            mean: each(1.0 / count, 0.0)?,
             minus: Tensor::full(-1f32, channels, device)?,
-            variance: each(squared / (members - 1) as f64, squared * noise * noise)?,
+            variance: each(squared / (count - 1.0), squared * noise * noise)?,
+            own: each(squared / count, 0.0)?,
         })
     }
 
     /// The mean and the variance of answers.
-    fn pass<E: Executor>(&self, e: &mut E, places: usize, answers: &[E::V]) -> Result<[E::V; 2]> {
-        let total = sum(e, answers)?;
+    fn pass<E: Executor>(&self, e: &mut E, places: usize, answers: &[Answer<E::V>]) -> Result<Answer<E::V>> {
+        let total = sum(e, answers.iter().map(|answer| &answer.y))?;
         let mean = e.linear_at_places(places, &total, &self.mean, Activation::None)?;
-        let square = |answer: &E::V, e: &mut E| {
-            let difference = e.apply(Skip { gain: Some(self.minus.clone()), act: Activation::None }, &[answer, &mean])?;
+        let square = |answer: &Answer<E::V>| {
+            let difference = e.apply(Skip { gain: Some(self.minus.clone()), act: Activation::None }, &[&answer.y, &mean])?;
             e.apply(Multiply, &[&difference, &difference])
         };
-        let squares = answers.iter().map(|answer| square(answer, e)).collect::<Result<Vec<_>>>()?;
+        let squares = answers.iter().map(square).collect::<Result<Vec<_>>>()?;
         let total = sum(e, &squares)?;
-        let variance = e.linear_at_places(places, &total, &self.variance, Activation::None)?;
-        Ok([mean, variance])
+        let mut variance = e.linear_at_places(places, &total, &self.variance, Activation::None)?;
+        if answers.iter().all(|answer| answer.variance.is_some()) {
+            let total = sum(e, answers.iter().filter_map(|answer| answer.variance.as_ref()))?;
+            let own = e.linear_at_places(places, &total, &self.own, Activation::None)?;
+            variance = sum(e, [&variance, &own])?;
+        }
+        Ok(Answer { y: mean, variance: Some(variance) })
     }
 }
 
 /// The sum of two values or more.
-fn sum<E: Executor>(e: &mut E, values: &[E::V]) -> Result<E::V> {
-    let add = |e: &mut E, sum: &E::V, value: &E::V| e.apply(Skip { gain: None, act: Activation::None }, &[sum, value]);
-    let first = add(e, &values[0], &values[1])?;
-    values[2..].iter().try_fold(first, |sum, value| add(e, &sum, value))
+fn sum<'a, E: Executor>(e: &mut E, values: impl IntoIterator<Item = &'a E::V>) -> Result<E::V>
+where
+    E::V: 'a,
+{
+    let mut values = values.into_iter();
+    let first = values.next().ok_or_else(|| Error::Input("a sum of no values".to_owned()))?.clone();
+    values.try_fold(first, |sum, value| e.apply(Skip { gain: None, act: Activation::None }, &[&sum, value]))
 }
 
 impl Layers for FnoLayers {
     fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
         let x = e.input("x")?;
-        let answers = self.members.iter().map(|member| member.pass(e, &x)).collect::<Result<Vec<_>>>()?;
-        Ok(match &self.spread {
-            None => answers.into_iter().map(Output::Floats).collect(),
-            Some(spread) => spread.pass(e, self.places, &answers)?.map(Output::Floats).into(),
-        })
+        let x = e.apply(self.coordinates, &[&x])?;
+        let mut answers = self.members.iter().map(|member| member.pass(e, &x)).collect::<Result<Vec<_>>>()?;
+        let Answer { y, variance } = match &self.spread {
+            None => answers.remove(0),
+            Some(spread) => spread.pass(e, self.places, &answers)?,
+        };
+        Ok([Some(y), variance].into_iter().flatten().map(Output::Floats).collect())
     }
 }

@@ -54,17 +54,36 @@ fn answers_are_physical_values() {
 fn an_ensemble_answers_with_the_mean_and_the_variance_of_its_members() {
     let member = FnoConfig { grid: [4, 5], channels: [1, 2], modes: [2, 2], hidden: 4, layers: 1, ..FnoConfig::default() };
     let (noise, scale) = (0.3, 1.5);
-    let config = FnoConfig { ensemble: Some(Ensemble { members: 3, noise, scale }), ..member.clone() };
-    let (params, x) = (parameters(&config), (0..20).map(|i| (i as f32).sin()).collect::<Vec<_>>());
-    let answers: Vec<Vec<f64>> = (0..3).map(|i| answer(&member, &params.pp("members").pp(i), x.clone())).collect();
-    assert_ne!(answers[0], answers[1]);
-    let (y, variance) = (answer(&config, &params, x.clone()), output("variance", &config, &params, x));
-    for (at, (y, variance)) in y.iter().zip(variance).enumerate() {
-        let of = [0, 1, 2].map(|i| answers[i][at]);
-        let mean = of.iter().sum::<f64>() / 3.0;
-        let spread = of.iter().map(|a| (a - mean).powi(2)).sum::<f64>() / 2.0;
-        assert!((y - mean).abs() < 1e-6 && (variance - scale * scale * (noise * noise + spread)).abs() < 1e-5, "{at}");
+    for member in [member.clone(), FnoConfig { variance: true, ..member }] {
+        let config = FnoConfig { ensemble: Some(Ensemble { members: 3, noise, scale }), ..member.clone() };
+        let (params, x) = (parameters(&config), (0..20).map(|i| (i as f32).sin()).collect::<Vec<_>>());
+        let of_members = |name: &str| [0, 1, 2].map(|i| output(name, &member, &params.pp("members").pp(i), x.clone()));
+        let answers = of_members("y");
+        assert_ne!(answers[0], answers[1]);
+        let own = if member.variance { of_members("variance") } else { [0, 1, 2].map(|_| vec![0.0; 40]) };
+        let (y, variance) = (answer(&config, &params, x.clone()), output("variance", &config, &params, x.clone()));
+        for (at, (y, variance)) in y.iter().zip(variance).enumerate() {
+            let (of, own) = ([0, 1, 2].map(|i| answers[i][at]), [0, 1, 2].map(|i| own[i][at]).iter().sum::<f64>() / 3.0);
+            let mean = of.iter().sum::<f64>() / 3.0;
+            let spread = of.iter().map(|a| (a - mean).powi(2)).sum::<f64>() / 2.0;
+            assert!((y - mean).abs() < 1e-6 && (variance - scale * scale * (noise * noise + spread + own)).abs() < 1e-5, "{at}");
+        }
     }
+}
+
+/// Its answers are those of the operator without it, and a deviation lies between 0 and that of all answers.
+#[test]
+fn a_variance_of_its_own_leaves_the_answer_as_it_is() {
+    let plain = FnoConfig { grid: [4, 5], modes: [2, 2], hidden: 4, layers: 1, ..FnoConfig::default() };
+    let config = FnoConfig { variance: true, output: Normaliser { mean: 1.0, deviation: 3.0 }, ..plain.clone() };
+    let (params, x) = (parameters(&config), (0..20).map(|i| (i as f32).sin()).collect::<Vec<_>>());
+    let without = FnoConfig { variance: false, ..config.clone() };
+    assert_eq!(answer(&config, &params, x.clone()), answer(&without, &params, x.clone()));
+    let variance = output("variance", &config, &params, x.clone());
+    assert!(variance.iter().all(|variance| (0.0..9.0).contains(variance)) && variance[0] != variance[7], "{variance:?}");
+    let small = FnoConfig { output: Normaliser { mean: 1.0, deviation: 1.5 }, ..config };
+    let of = output("variance", &small, &params, x);
+    assert!(variance.iter().zip(of).all(|(variance, of)| (variance - 4.0 * of).abs() < 1e-5));
 }
 
 /// Without coordinates of its own a field that is constant has an answer that is as smooth as the coordinates: on a finer grid the same at the same places

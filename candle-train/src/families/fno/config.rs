@@ -52,6 +52,9 @@ pub struct ModelConfig {
     pub padding: f64,
     /// Weights of waves as a Tucker product with so many times the numbers of a dense one.
     pub rank: Option<f64>,
+    /// Whether it learns to say a variance of the truth around its answer as well.
+    #[serde(default)]
+    pub variance: bool,
 }
 
 impl ModelConfig {
@@ -60,8 +63,8 @@ impl ModelConfig {
     /// # Errors
     /// If a size is out of range.
     pub fn on(&self, grid: [usize; 2], channels: [usize; 2], output: Normaliser) -> Result<FnoConfig> {
-        let Self { modes, hidden, layers, padding, rank } = *self;
-        let config = FnoConfig { grid, channels, modes, hidden, layers, padding, rank, output, ensemble: None };
+        let Self { modes, hidden, layers, padding, rank, variance } = *self;
+        let config = FnoConfig { grid, channels, modes, hidden, layers, padding, rank, output, variance, ensemble: None };
         config.validate().map_err(within("model"))?;
         Ok(config)
     }
@@ -91,7 +94,7 @@ impl RunConfig {
             noise: 0.0,
             loss: Norm::H1Periodic,
             data: Some(source.clone()),
-            model: ModelConfig { modes: [8, 8], hidden: 24, layers: 4, padding: 0.0, rank: None },
+            model: ModelConfig { modes: [8, 8], hidden: 24, layers: 4, padding: 0.0, rank: None, variance: false },
             trainer,
         };
         // The states that follow from a beginning leave nothing to guess, and what is learnt of them need not be small.

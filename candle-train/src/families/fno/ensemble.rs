@@ -1,23 +1,22 @@
 //! `candle-train fno-ensemble`: operators that were trained alike but for their seeds as one bundle, which answers with their mean and with a variance that
 //! was calibrated on pairs that none of them has learnt from.
 //!
-//! Two numbers are found there. `noise` makes the mean variance the mean square error, with what the members disagree about as it is; `scale` then stretches
-//! deviations until intervals of 90% of a normal distribution hold 90% of the values.
+//! Two numbers are found there. `noise` is the one with which the errors are most likely, each of a normal distribution with its variance, stretched as suits
+//! them; `scale` then stretches deviations until intervals of 90% of a normal distribution hold 90% of the values.
 
-use super::fields::Fields;
+use super::fields::{self, Fields};
 use super::stored::{Stored, values};
 use crate::command::command_line;
 use anyhow::{Result, ensure};
-use candle_core::Device;
 use candle_models::Error;
-use candle_models::bundle::{self, Bundle, CARD, Manifest, Parameter};
-use candle_models::fno::metrics::relative_l2;
-use candle_models::fno::{Ensemble, FAMILY, FnoConfig, FnoFamily};
-use candle_models::nn::Params;
-use candle_models::registry::Family;
+use candle_models::bundle::{self, CARD, Manifest, Parameter};
+use candle_models::fno::metrics::mean_relative_l2;
+use candle_models::fno::{Ensemble, FAMILY, FnoConfig};
+use candle_models::tensors::NamedTensors;
 use clap::Args;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::f64::consts::TAU;
+use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 pub struct Arguments {
@@ -41,6 +40,10 @@ pub struct Arguments {
 /// Parts of a normal distribution, and how many deviations around its mean they reach.
 const PARTS: [(f64, f64); 2] = [(0.5, 0.674_489_750_196_081_7), (0.9, 1.644_853_626_951_472_2)];
 
+/// Noises that are looked at, from the root of the mean square error down to a part of it.
+const NOISES: u32 = 64;
+const LEAST_NOISE: f64 = 1e-2;
+
 /// An answer beside the truth: the error, and the variance that was said.
 type Seen = Vec<[f64; 2]>;
 
@@ -58,22 +61,21 @@ impl Arguments {
                 return Err(Error::file(path, format!("{reason}; this is another one, or an ensemble itself")).into());
             }
         }
-        let held = self.held(read(&self.fields)?)?;
-        let tests = self.tests.iter().map(|path| Ok((name(path), read(path)?))).collect::<Result<Vec<_>>>()?;
-        let parameters = self.parameters()?;
+        let held = self.held(Fields::read_single(&self.fields)?)?;
+        let tests = self.tests.iter().map(|path| Ok((fields::name(path), Fields::read_single(path)?))).collect::<Result<Vec<_>>>()?;
         let stored = |ensemble| {
             let config = FnoConfig { ensemble: Some(ensemble), ..first.clone() };
-            Stored { config, parameters: Params::stored(parameters.clone(), &Device::Cpu), pairs: None }
+            Stored { config, parameters: parameters(&members), pairs: None, command: None }
         };
         let raw = Ensemble { members: members.len(), noise: 0.0, scale: 1.0 };
-        let calibrated = calibrate(raw, &seen(&stored(raw), &held)?)?;
+        let calibrated = calibrate(raw, &seen(&stored(raw).answers(&held)?, &held)?)?;
         let whole = stored(calibrated);
-        let held = [(format!("held out of {}", name(&self.fields)), held)];
+        let held = [(format!("held out of {}", fields::name(&self.fields)), held)];
         let rows = held.iter().chain(&tests).map(|(name, pairs)| row(name, &members, &whole, pairs)).collect::<Result<Vec<_>>>()?;
-        let commands = self.commands()?;
+        let commands: Vec<String> = members.iter().map(|member| member.command.clone().unwrap_or_else(|| "(unknown)".to_owned())).collect();
         let metadata = serde_json::json!({ "members": commands, "command": command_line() });
         let files = [(CARD, Some(card(&whole.config, calibrated, (&rows.concat(), &commands)).into_bytes()))];
-        bundle::save_parameters(&self.out, &Manifest::new(FAMILY, &whole.config)?, &parameters, metadata, &files)?;
+        bundle::save_parameters(&self.out, &Manifest::new(FAMILY, &whole.config)?, &whole.parameters, metadata, &files)?;
         println!("{}: {}", self.out.display(), whole.config.name());
         print!("{HEAD}{}", rows.concat());
         Ok(())
@@ -88,42 +90,19 @@ impl Arguments {
         let [_, held] = fields.split(count);
         Ok(held)
     }
-
-    /// What trained the members, as far as they say.
-    fn commands(&self) -> Result<Vec<String>> {
-        let command = |path: &PathBuf| Ok(Bundle::open(path)?.metadata()?["command"].as_str().unwrap_or("(unknown)").to_owned());
-        self.members.iter().map(command).collect()
-    }
-
-    /// Those of all members, as an ensemble names them.
-    fn parameters(&self) -> Result<BTreeMap<String, Parameter>> {
-        let mut all = BTreeMap::new();
-        for (i, path) in self.members.iter().enumerate() {
-            let bundle = Bundle::open(path)?;
-            let own = bundle.read_parameters(&FnoFamily.parameters(&bundle)?)?;
-            all.extend(own.into_iter().map(|(name, parameter)| (format!("members.{i}.{name}"), parameter)));
-        }
-        Ok(all)
-    }
 }
 
-/// The pairs of a file.
-fn read(path: &Path) -> Result<Fields> {
-    let pairs = Fields::read(path)?;
-    if pairs.channels != [1, 1] {
-        return Err(Error::file(path, format!("expected one channel of each field, found {:?}", pairs.channels)).into());
-    }
-    Ok(pairs)
-}
-
-fn name(path: &Path) -> String {
-    path.file_stem().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+/// Those of all members, as an ensemble names them.
+fn parameters(members: &[Stored]) -> BTreeMap<String, Parameter> {
+    let of = |(i, member): (usize, &Stored)| {
+        member.parameters.iter().map(move |(name, parameter)| (format!("members.{i}.{name}"), parameter.clone())).collect::<Vec<_>>()
+    };
+    members.iter().enumerate().flat_map(of).collect()
 }
 
 /// What an ensemble says of pairs, value by value.
-fn seen(ensemble: &Stored, pairs: &Fields) -> Result<Seen> {
-    let answers = ensemble.answers(pairs)?;
-    let (y, variance) = (values(&answers, "y")?, values(&answers, "variance")?);
+fn seen(answers: &NamedTensors, pairs: &Fields) -> Result<Seen> {
+    let (y, variance) = (values(answers, "y")?, values(answers, "variance")?);
     let errors = y.iter().zip(&pairs.answers).map(|(y, truth)| f64::from(*y) - f64::from(*truth));
     Ok(errors.zip(variance).map(|(error, variance)| [error, f64::from(variance)]).collect())
 }
@@ -133,50 +112,58 @@ fn calibrate(raw: Ensemble, seen: &[[f64; 2]]) -> Result<Ensemble> {
     let mean = |of: &dyn Fn(&[f64; 2]) -> f64| seen.iter().map(of).sum::<f64>() / seen.len() as f64;
     let spread = mean(&|[_, variance]| *variance);
     ensure!(spread > 0.0, "all members say the same: expected members that differ");
-    let noise = (mean(&|[error, _]| error * error) - spread).max(0.0).sqrt();
+    let most = mean(&|[error, _]| error * error).sqrt();
+    let surprise = |noise: f64| {
+        // With the scale that suits it best.
+        let scale = mean(&|[error, variance]| error * error / (noise * noise + variance));
+        scale.ln() + mean(&|[_, variance]| (noise * noise + variance).ln())
+    };
+    let candidates = (0..NOISES).map(|i| most * LEAST_NOISE.powf(f64::from(i) / f64::from(NOISES - 1)));
+    let noise = candidates.min_by(|a, b| surprise(*a).total_cmp(&surprise(*b))).unwrap_or(most);
     let (part, reach) = PARTS[1];
     let ratio = |[error, variance]: &[f64; 2]| if *error == 0.0 { 0.0 } else { error.abs() / (noise * noise + variance).sqrt() };
     let mut ratios: Vec<f64> = seen.iter().map(ratio).collect();
     ratios.sort_by(f64::total_cmp);
     let at = ((part * ratios.len() as f64).ceil() as usize).clamp(1, ratios.len()) - 1;
-    ensure!(ratios[at].is_finite(), "the members say the same of many values and are wrong: no scale makes that variance right");
     Ok(Ensemble { noise, scale: ratios[at] / reach, ..raw })
 }
 
 /// The columns of [`row`].
-const HEAD: &str = "| pairs | number | places | L2 of the mean | of a member | in 50% | in 90% | in 50%, one width for all | in 90%, one width for all |\n|---|---|---|---|---|---|---|---|---|\n";
+const HEAD: &str = "| pairs | number | places | L2 of the mean | of a member | in 50% | in 90% | NLL | NLL, one variance for all |\n|---|---|---|---|---|---|---|---|---|\n";
 
-/// What an ensemble reaches on pairs, as a line of a Markdown table: errors, and how much of the truth lies within intervals. Beside them, what intervals
-/// hold that are as wide everywhere as the mean variance has it.
+/// What an ensemble reaches on pairs, as a line of a Markdown table: errors, how much of the truth lies within intervals, and the mean negative log-likelihood
+/// of a value, which is least for variances that are those of the errors. Beside it, that of intervals which are as wide everywhere as the mean variance has it.
 fn row(name: &str, members: &[Stored], ensemble: &Stored, pairs: &Fields) -> Result<String> {
     let ([n, m], width) = (pairs.grid, pairs.widths()[1]);
-    let error = |stored: &Stored| {
-        let y = values(&stored.answers(pairs)?, "y")?;
-        let rows = y.chunks_exact(width).zip(pairs.answers.chunks_exact(width));
-        Ok::<_, anyhow::Error>(rows.map(|(y, truth)| relative_l2(y, truth)).sum::<f64>() / pairs.len() as f64)
-    };
-    let each = members.iter().map(error).sum::<Result<f64>>()? / members.len() as f64;
-    let seen = seen(ensemble, pairs)?;
+    let error = |answers: &NamedTensors| Ok::<_, anyhow::Error>(mean_relative_l2(&values(answers, "y")?, &pairs.answers, width));
+    let each = members.iter().map(|member| error(&member.answers(pairs)?)).sum::<Result<f64>>()? / members.len() as f64;
+    let answers = ensemble.answers(pairs)?;
+    let seen = seen(&answers, pairs)?;
     let same = seen.iter().map(|[_, variance]| variance).sum::<f64>() / seen.len() as f64;
-    let within = |variance: &dyn Fn(f64) -> f64| {
-        PARTS.map(|(_, reach)| {
-            let inside = seen.iter().filter(|[error, own]| error.abs() <= reach * variance(*own).sqrt()).count();
-            format!("{:.1}%", 100.0 * inside as f64 / seen.len() as f64)
-        })
+    let [half, most] = PARTS.map(|(_, reach)| {
+        let inside = seen.iter().filter(|[error, own]| error.abs() <= reach * own.sqrt()).count();
+        format!("{:.1}%", 100.0 * inside as f64 / seen.len() as f64)
+    });
+    let nll = |variance: &dyn Fn(f64) -> f64| {
+        let of = |[error, own]: &[f64; 2]| 0.5 * ((TAU * variance(*own)).ln() + error * error / variance(*own));
+        seen.iter().map(of).sum::<f64>() / seen.len() as f64
     };
-    let ([half, most], [plain_half, plain_most]) = (within(&|own| own), within(&|_| same));
-    let mean = error(ensemble)?;
+    let [own, plain] = [nll(&|own| own), nll(&|_| same)];
+    let mean = error(&answers)?;
     let pairs = pairs.len();
-    Ok(format!("| {name} | {pairs} | {n} x {m} | {mean:.4} | {each:.4} | {half} | {most} | {plain_half} | {plain_most} |\n"))
+    Ok(format!("| {name} | {pairs} | {n} x {m} | {mean:.4} | {each:.4} | {half} | {most} | {own:.2} | {plain:.2} |\n"))
 }
 
 fn card(config: &FnoConfig, Ensemble { members, noise, scale }: Ensemble, (rows, commands): (&str, &[String])) -> String {
+    let spread = match config.variance {
+        true => "`s^2`, the variance of their answers at a place and the mean of the variances that they have learnt to say",
+        false => "the variance `s^2` of their answers at a place",
+    };
     format!(
         "# Neural operators that answer together\n\nA field to a field, and the variance of the truth around it: {}.\n\n\
-         The answer is the mean of {members} operators that were trained alike but for their seeds. The variance is `scale^2 (noise^2 + s^2)`, with the variance `s^2` of \
-         their answers at a place,\na deviation of {noise:.4} that they do not disagree about, and a scale of {scale:.4}: found on the pairs that were held out, so that 90% of \
-         their values lie within 1.645 deviations.\n\n## Figures\n\nMean relative errors, and how much of the truth lies within intervals of a normal distribution that \
-         should hold 50% and 90% of it.\n\n{HEAD}{rows}\n## Training\n\n\
+         The answer is the mean of {members} operators that were trained alike but for their seeds. The variance is `scale^2 (noise^2 + s^2)`, with {spread},\na deviation of {noise:.4} that is the same everywhere, \
+         and a scale of {scale:.4}: found on the pairs that were held out, so that 90% of their values lie within 1.645 deviations.\n\n## Figures\n\nMean relative errors, how much of the truth lies within intervals of a normal distribution that \
+         should hold 50% and 90% of it,\nand the mean negative log-likelihood of a value (NLL, in nats): with these variances, and with their mean at every place.\n\n{HEAD}{rows}\n## Training\n\n\
          The members, and what made them one:\n\n```sh\n{}\n{}\n```\n",
         config.name(),
         commands.join("\n"),
@@ -201,7 +188,7 @@ mod tests {
         let inside = seen.iter().filter(|[error, s]| error.abs() <= PARTS[1].1 * found.scale * (found.noise.powi(2) + s).sqrt()).count();
         assert!((inside as f64 / seen.len() as f64 - 0.9).abs() < 1e-3);
         assert!(calibrate(raw, &[[0.1, 0.0], [0.2, 0.0]]).is_err());
-        // Where all say the same and are wrong no scale helps.
-        assert!(calibrate(raw, &[[0.1, 0.0], [0.0, 1.0]]).is_err());
+        // Where members differ and are right there is nothing to say.
+        assert_eq!(calibrate(raw, &[[0.0, 0.5], [0.0, 1.0]]).unwrap().scale, 0.0);
     }
 }

@@ -49,6 +49,18 @@ impl Fields {
         Self::of(tensors.get("x")?, tensors.get("y")?).map_err(|error| Error::file(path, error.to_string()))
     }
 
+    /// [`Self::read`], of fields with one channel each.
+    ///
+    /// # Errors
+    /// As there, or if there are more channels.
+    pub fn read_single(path: &Path) -> Result<Self> {
+        let pairs = Self::read(path)?;
+        match pairs.channels {
+            [1, 1] => Ok(pairs),
+            found => Err(Error::file(path, format!("expected one channel of each field, found {found:?}"))),
+        }
+    }
+
     /// Of tensors as a file has them.
     ///
     /// # Errors
@@ -136,6 +148,11 @@ impl Fields {
         let last = Self { inputs, answers, ..self };
         [self, last]
     }
+}
+
+/// What the pairs of a file or a data set are called.
+pub fn name(path: &Path) -> String {
+    path.file_stem().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
 /// A field `[n, n, C]` with its axes exchanged.

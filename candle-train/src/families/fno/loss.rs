@@ -67,6 +67,21 @@ impl RelativeLoss {
     }
 }
 
+/// What is added to a variance, as a part of that of all answers: none is 0.
+const LEAST: f64 = 1e-6;
+
+/// The mean negative log-likelihood of `truth` where it is normal around `predicted`, which is taken as it is, with that `variance`: all `[N, n m C]`. `deviation`
+/// is that of all answers, in units of which it is counted.
+///
+/// # Errors
+/// If the shapes differ.
+pub fn likelihood(predicted: &Tensor, variance: &Tensor, truth: &Tensor, deviation: f64) -> Result<Tensor> {
+    let unit = deviation * deviation;
+    let squares = ((predicted.detach() - truth)?.sqr()? / unit)?;
+    let variance = ((variance / unit)? + LEAST)?;
+    Ok(((variance.log()? + (squares / variance)?)? * 0.5)?.mean_all()?)
+}
+
 /// `[n, n]`: slopes at `n` places of a grid of length 1.
 fn differences(n: usize, periodic: bool) -> Vec<f32> {
     let mut table = vec![0.0; n * n];
@@ -106,6 +121,23 @@ mod tests {
                 assert!((f64::from(*found) - want).abs() < 1e-5, "{norm:?}: {found} {want}");
             }
         }
+    }
+
+    /// The likelihood is greatest where the variance is that of the errors, and no gradient reaches the answer.
+    #[test]
+    fn a_variance_is_likely_where_it_is_that_of_the_errors() {
+        let truth = Tensor::new(&[[1f32, -1.0, 3.0, -3.0]], &Device::Cpu).unwrap();
+        let answer = candle_core::Var::new(&[[0f32; 4]], &Device::Cpu).unwrap();
+        let at = |variance: f64| {
+            let variance = candle_core::Var::from_tensor(&(truth.ones_like().unwrap() * variance).unwrap()).unwrap();
+            let value = likelihood(answer.as_tensor(), variance.as_tensor(), &truth, 2.0).unwrap();
+            let gradients = value.backward().unwrap();
+            assert!(gradients.get(&answer).is_none());
+            (value.to_scalar::<f32>().unwrap(), gradients.get(&variance).unwrap().sum_all().unwrap().to_scalar::<f32>().unwrap())
+        };
+        let (best, flat) = at(5.0);
+        assert!((best - 0.5 * (1.25f32.ln() + 1.0)).abs() < 1e-5 && flat.abs() < 1e-5, "{best} {flat}");
+        assert!(at(4.0).0 > best && at(4.0).1 < 0.0 && at(6.0).0 > best && at(6.0).1 > 0.0);
     }
 
     #[test]

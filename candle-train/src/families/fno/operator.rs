@@ -2,7 +2,8 @@
 
 use super::config::RunConfig;
 use super::fields::{Fields, transposed};
-use super::loss::RelativeLoss;
+use super::loss::{RelativeLoss, likelihood};
+use super::stored::values;
 use crate::feed::feed;
 use crate::parallel::{Communicator, gather, share};
 use crate::task::{Context, Evaluation, Loss, Score, Task};
@@ -13,7 +14,11 @@ use candle_models::fno::{Fno, FnoConfig};
 use candle_models::network::Tapes;
 use candle_models::nn::Params;
 use candle_models::random::Random;
+use candle_models::tensors::NamedTensors;
 use std::ops::Range;
+
+/// How much the likelihood of an operator with a variance counts beside the error: little, so that what the answer is computed from is learnt for the answer.
+const LIKELIHOOD: f64 = 0.01;
 
 /// Pairs of a pass where nothing is learnt.
 pub(super) const CHUNK: usize = 32;
@@ -166,10 +171,10 @@ impl Operator {
     }
 }
 
-/// What the network says of fields `[N, places C]`: `[N, places O]`, with gradients.
-fn answers(network: &Fno, inputs: &[f32], width: usize, device: &Device, tapes: &Tapes) -> Result<Tensor> {
+/// What the network says of fields `[N, places C]`: `[N, places O]` by name, with gradients.
+fn answers(network: &Fno, inputs: &[f32], width: usize, device: &Device, tapes: &Tapes) -> Result<NamedTensors> {
     let x = Tensor::from_slice(inputs, (inputs.len() / width, width), device)?;
-    Ok(feed(network, &[x], tapes)?.get("y")?.clone())
+    feed(network, &[x], tapes)
 }
 
 /// How wrong the parameters of a network are about pairs, which may lie on another grid than it was trained on; each rank looks at its share.
@@ -179,9 +184,7 @@ fn answers(network: &Fno, inputs: &[f32], width: usize, device: &Device, tapes: 
 pub fn errors(model: &FnoConfig, parameters: &Params, pairs: &Fields, ranks: &dyn Communicator) -> Result<Errors> {
     let network = Fno::new(&FnoConfig { channels: pairs.channels, ..model.on_grid(pairs.grid) }, parameters)?;
     let (tapes, [x, y], states) = (Tapes::default(), pairs.widths(), pairs.states);
-    let answer = |inputs: &[f32]| -> Result<Vec<f32>> {
-        Ok(answers(&network, inputs, x, parameters.device(), &tapes)?.detach().flatten_all()?.to_vec1()?)
-    };
+    let answer = |inputs: &[f32]| -> Result<Vec<f32>> { values(&answers(&network, inputs, x, parameters.device(), &tapes)?, "y") };
     let runs = share(pairs.runs(), ranks.rank(), ranks.size());
     let mut found = Vec::with_capacity(runs.len() * states);
     for chunk in chunks(runs.start * states..runs.end * states) {
@@ -229,7 +232,12 @@ impl Task for Operator {
         let ([x, y], n) = (pairs.widths(), self.rows.len());
         let said = answers(&network, &batch.inputs, x, parameters.device(), tapes)?;
         let truth = Tensor::from_slice(&batch.answers, (n, y), parameters.device())?;
-        Ok(Loss { weight: n as f64 / self.batch as f64, ..Loss::new(loss.of(&said, &truth)?.mean_all()?, n) })
+        let answer = said.get("y")?;
+        let mut value = loss.of(answer, &truth)?.mean_all()?;
+        if self.model.variance {
+            value = (value + (likelihood(answer, said.get("variance")?, &truth, self.model.output.deviation)? * LIKELIHOOD)?)?;
+        }
+        Ok(Loss { weight: n as f64 / self.batch as f64, ..Loss::new(value, n) })
     }
 
     /// The errors on the pairs that are held out, of roll-outs where there are any; none where there are no pairs.
@@ -254,7 +262,7 @@ mod tests {
     use candle_models::fno::Normaliser;
 
     fn task(sources: &[(u64, Equation)], noise: f64) -> Operator {
-        let model = ModelConfig { modes: [4, 4], hidden: 4, layers: 1, padding: 0.0, rank: None };
+        let model = ModelConfig { modes: [4, 4], hidden: 4, layers: 1, padding: 0.0, rank: None, variance: false };
         let run = RunConfig { batch: 4, held_out: 3, noise, model, ..RunConfig::preset("darcy").unwrap() };
         let made = |(count, equation): &(u64, Equation)| Source { seed: 1, count: *count, equation: equation.clone() }.all().unwrap();
         let mut sources: Vec<Fields> = sources.iter().map(made).collect();
@@ -326,8 +334,7 @@ mod tests {
         let mut task = task(&[(7, flow)], 0.0);
         let (params, held) = (parameters(&task), task.held.clone());
         let network = Fno::new(&task.model, &params).unwrap();
-        let answer =
-            |x: &[f32]| answers(&network, x, 36, &Device::Cpu, &Tapes::default()).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        let answer = |x: &[f32]| values(&answers(&network, x, 36, &Device::Cpu, &Tapes::default()).unwrap(), "y").unwrap();
         let error = |run: usize| {
             let first: Vec<f32> = answer(held.pair(2 * run)[0]);
             let second: Vec<f32> = answer(&first);

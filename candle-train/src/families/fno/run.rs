@@ -1,7 +1,7 @@
 //! A training run of a neural operator from pairs of fields to a model bundle.
 
 use super::config::RunConfig;
-use super::fields::Fields;
+use super::fields::{self, Fields};
 use super::operator::{Errors, Operator, errors};
 use crate::export::{EQUATIONS, Skeleton};
 use crate::overlay;
@@ -59,17 +59,17 @@ struct Measured {
 }
 
 impl Plan {
-    /// Checks a configuration. `fields` are files and data sets to learn from in place of pairs that are made, each on its own grid; `tests` those to measure
+    /// Checks a configuration. `paths` are files and data sets to learn from in place of pairs that are made, each on its own grid; `tests` those to measure
     /// the end by. `command` is what asked for the run, for its report and its card.
     ///
     /// # Errors
     /// If a field is out of range, a file cannot be read or does not fit, or a rank is left without a pair of the batch.
-    pub fn new(mut config: RunConfig, fields: &[PathBuf], tests: &[PathBuf], with: Resources, command: String) -> Result<Self> {
+    pub fn new(mut config: RunConfig, paths: &[PathBuf], tests: &[PathBuf], with: Resources, command: String) -> Result<Self> {
         config.validate()?;
         if config.batch < with.ranks.size() {
             return Err(Error::config("batch", format!("{} pairs cannot be shared by {} ranks", config.batch, with.ranks.size())));
         }
-        let files = fields.iter().map(|path| Fields::read(path)).collect::<Result<Vec<_>>>()?;
+        let files = paths.iter().map(|path| Fields::read(path)).collect::<Result<Vec<_>>>()?;
         if !files.is_empty() {
             config.data = None;
         }
@@ -84,17 +84,16 @@ impl Plan {
                 Err(Error::file(path, format!("expected {channels:?} channels as there are to learn from, found {:?}", found.channels)))
             }
         };
-        fields.iter().zip(&files).try_for_each(|(path, found)| fits(path, found))?;
+        paths.iter().zip(&files).try_for_each(|(path, found)| fits(path, found))?;
         let learnt = learnt(&config, &shapes, states)?;
         let batches = config.epochs.saturating_mul(Operator::batches(&config, learnt.iter().copied()));
         let data: Vec<String> =
             shapes.iter().zip(&learnt).map(|((_, [n, m]), pairs)| format!("{pairs} pairs on {n} x {m} places")).collect();
         let model = config.model.on(shapes[0].1, channels, Normaliser { mean: 0.0, deviation: 1.0 })?;
         let test = |path: &PathBuf| {
-            let fields = Fields::read(path)?;
-            fits(path, &fields)?;
-            let name = path.file_stem().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
-            Ok((name, fields))
+            let pairs = Fields::read(path)?;
+            fits(path, &pairs)?;
+            Ok((fields::name(path), pairs))
         };
         let tests = tests.iter().map(test).collect::<Result<Vec<_>>>()?;
         let description = Params::description();

@@ -4,21 +4,24 @@ use super::fields::Fields;
 use super::operator::CHUNK;
 use crate::feed::feed;
 use candle_core::{Device, Tensor};
-use candle_models::bundle::Bundle;
+use candle_models::bundle::{Bundle, Parameter};
 use candle_models::fno::{FAMILY, Fno, FnoConfig, FnoFamily};
 use candle_models::network::Tapes;
 use candle_models::nn::Params;
 use candle_models::registry::Family;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// An operator with its parameters.
 pub struct Stored {
     pub config: FnoConfig,
-    pub parameters: Params,
+    pub parameters: BTreeMap<String, Parameter>,
     /// How many pairs it learnt from, where the bundle says so.
     pub pairs: Option<u64>,
+    /// What trained it, where the bundle says so.
+    pub command: Option<String>,
 }
 
 impl Stored {
@@ -34,10 +37,9 @@ impl Stored {
             let found = config.channels;
             return Err(Error::file(path, format!("expected an operator of one field to one field, found {found:?} channels")));
         }
-        let parameters = Params::stored(bundle.read_parameters(&FnoFamily.parameters(&bundle)?)?, &Device::Cpu);
-        Fno::new(&config, &parameters)?;
-        let pairs = bundle.metadata()?["pairs"].as_u64();
-        Ok(Self { config, parameters, pairs })
+        let parameters = bundle.read_parameters(&FnoFamily.parameters(&bundle)?)?;
+        let metadata = bundle.metadata()?;
+        Ok(Self { config, parameters, pairs: metadata["pairs"].as_u64(), command: metadata["command"].as_str().map(str::to_owned) })
     }
 
     /// All that it says of fields, on their grid: `[N, n m]` by name.
@@ -45,11 +47,11 @@ impl Stored {
     /// # Errors
     /// If the network fails.
     pub fn answers(&self, pairs: &Fields) -> Result<NamedTensors> {
-        let network = Fno::new(&self.config.on_grid(pairs.grid), &self.parameters)?;
+        let network = Fno::new(&self.config.on_grid(pairs.grid), &Params::stored(self.parameters.clone(), &Device::Cpu))?;
         let (tapes, width) = (Tapes::default(), pairs.widths()[0]);
         let mut chunks = Vec::new();
         for inputs in pairs.inputs.chunks(CHUNK * width) {
-            let x = Tensor::from_slice(inputs, (inputs.len() / width, width), self.parameters.device())?;
+            let x = Tensor::from_slice(inputs, (inputs.len() / width, width), &Device::Cpu)?;
             chunks.push(feed(&network, &[x], &tapes)?);
         }
         let names: Vec<String> = chunks.first().map_or_else(Vec::new, |chunk| chunk.iter().map(|(name, _)| name.to_owned()).collect());

@@ -9,7 +9,7 @@ use crate::families::fno::stored::{Stored, values};
 use crate::report::figure::Line;
 use crate::report::sections::{Section, of_seeds};
 use candle_models::Result;
-use candle_models::fno::metrics::relative_l2;
+use candle_models::fno::metrics::mean_relative_l2;
 use candle_models::fno::physics::spectrum_error;
 
 /// What is measured of operators for the equations of Navier and Stokes.
@@ -111,21 +111,12 @@ fn state(pairs: &Fields, fields: &[f32], time: usize) -> Vec<f32> {
 
 /// The mean error of state `time`.
 fn error_at(pairs: &Fields, answers: &[f32], time: usize) -> f64 {
-    let width = pairs.widths()[1];
-    let (found, truth) = (state(pairs, answers, time), state(pairs, &pairs.answers, time));
-    mean(&found.chunks_exact(width).zip(truth.chunks_exact(width)).map(|(found, truth)| relative_l2(found, truth)).collect::<Vec<_>>())
+    mean_relative_l2(&state(pairs, answers, time), &state(pairs, &pairs.answers, time), pairs.widths()[1])
 }
 
 /// The mean error of all values of a run.
 fn run_errors(pairs: &Fields, answers: &[f32]) -> f64 {
-    let width = pairs.states * pairs.widths()[1];
-    mean(
-        &answers
-            .chunks_exact(width)
-            .zip(pairs.answers.chunks_exact(width))
-            .map(|(found, truth)| relative_l2(found, truth))
-            .collect::<Vec<_>>(),
-    )
+    mean_relative_l2(answers, &pairs.answers, pairs.states * pairs.widths()[1])
 }
 
 /// The greatest mean of a field over the root of its mean square.

@@ -10,7 +10,7 @@ mod measure;
 #[cfg(test)]
 mod tests;
 
-use super::fields::Fields;
+use super::fields::{self, Fields};
 use super::source::Equation;
 use super::stored::Stored;
 use crate::command::command_line;
@@ -145,12 +145,7 @@ impl PageArguments {
             (None, Some(root)) => Path::new(&root).join("pde").join(file),
             (None, None) => return Err(Error::config("--data", "expected the directory of the files of pairs, or CANDLE_DATA").into()),
         };
-        let pairs = Fields::read(&path)?;
-        if pairs.channels != [1, 1] {
-            return Err(Error::file(&path, format!("expected one channel of each field, found {:?}", pairs.channels)).into());
-        }
-        let name = path.file_stem().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        Ok(Test { name, pairs })
+        Ok(Test { name: fields::name(&path), pairs: Fields::read_single(&path)? })
     }
 }
 
