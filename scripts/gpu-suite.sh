@@ -65,7 +65,7 @@ build() {
 # ------------------------------------------------------------------------------------------------------------------ run
 
 TOTAL_S=470
-LIBRARIES=(libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcurand.so.10 libnvrtc.so.13)
+LIBRARIES=(libcudart.so.13 libcublas.so.13 libcublasLt.so.13 libcufft.so.12 libcurand.so.10 libnvrtc.so.13)
 
 # Whether the loader finds a library as things stand.
 loads() {

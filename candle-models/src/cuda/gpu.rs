@@ -1,6 +1,7 @@
 //! A device with our kernels: compiled modules, launches, and the addresses of tensors.
 
 use super::compiler::Compiler;
+use super::fft;
 use super::{KERNELS, counted};
 use candle_core::backend::{BackendDevice, BackendStorage};
 use candle_core::cuda_backend::cudarc::cublas;
@@ -81,6 +82,7 @@ pub struct Gpu {
     compiler: Compiler,
     modules: Mutex<HashMap<&'static str, Arc<CudaModule>>>,
     functions: RwLock<Functions>,
+    plans: fft::Plans,
     /// cuBLAS works in here: what it would allocate by itself cannot be captured.
     _workspace: CudaSlice<u8>,
 }
@@ -119,6 +121,7 @@ impl Gpu {
             compiler: Compiler::new((10 * major + minor) as u32),
             modules: Mutex::new(HashMap::new()),
             functions: RwLock::new(HashMap::new()),
+            plans: fft::Plans::default(),
             _workspace: workspace,
             stream,
             device,
@@ -161,6 +164,14 @@ impl Gpu {
         let module = counted(&KERNELS, load)?;
         modules.insert(source.name, module.clone());
         Ok(module)
+    }
+
+    /// The plan of `batch` Fourier transforms of one length; made when it is first asked for, and kept with the memory that it works in.
+    ///
+    /// # Errors
+    /// If cuFFT is not installed, or there is no memory.
+    pub fn transform(&self, of: fft::Transform, length: usize, batch: usize) -> Result<Arc<fft::Plan>> {
+        fft::plan(&self.plans, &self.device, of, length, batch)
     }
 
     /// Puts a kernel on the stream: `grid` blocks of `block` threads with `shared` bytes of dynamic shared memory.

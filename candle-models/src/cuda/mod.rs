@@ -9,6 +9,7 @@
 //! All work of a device goes through one stream, in order; whoever holds the device uses it from one thread at a time.
 
 mod compiler;
+pub mod fft;
 mod gpu;
 mod pinned;
 mod start;

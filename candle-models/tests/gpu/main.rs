@@ -8,6 +8,7 @@ mod beam;
 mod device;
 mod engine;
 mod faults;
+mod fft;
 mod operations;
 mod ops;
 #[path = "../it/policies.rs"]

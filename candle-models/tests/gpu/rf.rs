@@ -1,10 +1,11 @@
-//! Generated signals.
+//! Generated signals and their features.
 
 use super::cuda;
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use candle_models::random::Random;
+use candle_models::rf::features::{COUNT, Extractor, FEATURES, Form};
 use candle_models::rf::synthesis::{Compatible, Reception};
-use candle_models::rf::{Complex32, power};
+use candle_models::rf::{Complex32, Complex64, narrow, power, wide};
 
 /// Signals of a GPU are those of the CPU but for rounding: parts of 1024 samples that are whole and one that is not, echoes over many samples, no echoes and no
 /// fading.
@@ -31,4 +32,137 @@ fn signals_are_those_of_the_cpu() {
     }
     let refused = Compatible { samples: 0, ..Compatible::default() }.generate_on(Random::new(1), 0, &[vec![]], &device);
     assert!(refused.unwrap_err().to_string().contains("samples"));
+}
+
+const RATE: f64 = 200e3;
+
+/// A tone in white noise; a level of noise below -200 dB is none.
+fn tone(watts: f64, frequency: f64, noise_db: f64, n: usize, random: u64) -> Vec<Complex32> {
+    let mut noise = vec![0.0; 2 * n];
+    Random::new(random).fill_normal(0, &mut noise);
+    let deviation = if noise_db < -200.0 { 0.0 } else { (watts * 10f64.powf(noise_db / 10.0) / 2.0).sqrt() };
+    let sample = |i: usize| {
+        let carrier = watts.sqrt() * Complex64::cis(std::f64::consts::TAU * frequency * i as f64 / RATE + 0.7);
+        narrow(carrier + deviation * wide(Complex32::new(noise[2 * i], noise[2 * i + 1])))
+    };
+    (0..n).map(sample).collect()
+}
+
+/// Chunks of every kind: tones in little and much noise, at both ends of the band and between two bins, at powers from 100 W to far below 1e-12 W, noise,
+/// two tones of almost the same power, a pulse, and a carrier that begins late.
+fn chunks(n: usize) -> Vec<Vec<Complex32>> {
+    let late = |at: usize| tone(1e-9, 12e3, -20.0, n, 9).into_iter().enumerate().map(|(i, x)| if i < at { x * 1e-3 } else { x }).collect();
+    let two = tone(1e-8, 5e3, -25.0, n, 7).iter().zip(tone(0.9e-8, -61e3, -300.0, n, 0)).map(|(a, b)| a + b).collect();
+    let mut pulse = tone(1e-10, 0.0, 60.0, n, 8);
+    pulse[n / 3] += 1.0;
+    vec![
+        tone(1e-8, 1234.5, -15.0, n, 1),
+        tone(1e-11, -45_678.9, -5.0, n, 2),
+        tone(1e2, 99_990.0, -10.0, n, 3),
+        tone(1e-15, -99_900.0, -20.0, n, 4),
+        tone(1e-7, RATE * (n / 5) as f64 / n as f64 + 0.4 * RATE / n as f64, -40.0, n, 5),
+        tone(1e-10, 0.0, 90.0, n, 6),
+        two,
+        pulse,
+        late(n / 2),
+        late(9 * n / 10),
+        tone(1e-9, 777.0, 0.0, n, 10),
+    ]
+}
+
+fn tensor(chunks: &[Vec<Complex32>], device: &Device) -> Tensor {
+    let values: Vec<f32> = chunks.iter().flatten().flat_map(|x| [x.re, x.im]).collect();
+    Tensor::from_vec(values, (chunks.len(), chunks[0].len(), 2), device).unwrap()
+}
+
+/// Those of a GPU beside those of the CPU: powers within a thousandth of a dB, frequencies within a tenth of a hertz.
+fn compare(what: &str, found: &[f64; COUNT], expected: &[f64; COUNT], places: impl Fn(&str) -> bool) {
+    for (feature, (found, expected)) in FEATURES.iter().zip(found.iter().zip(expected)).filter(|(feature, _)| places(feature.name)) {
+        let tolerance = match feature.name {
+            name if name.contains("_db") => 1e-3,
+            name if name.ends_with("_hz") => 0.1,
+            "zero_crossing_rate" | "signal_present" => 0.0,
+            "multipath_delay_spread_us" | "coherence_bandwidth_khz" => 1e-5 * expected.abs(),
+            "delay_spread_confidence" | "confidence_score" => 1e-4,
+            _ => 1e-6 * expected.abs().max(1.0),
+        };
+        // Silence has as much signal as nothing: minus infinity.
+        assert!(found == expected || (found - expected).abs() <= tolerance, "{what}: {} is {found}, on the CPU {expected}", feature.name);
+    }
+}
+
+/// Chunks of powers of two, of other and of odd lengths, and so short that bins are their own neighbours; more of them than one group of a power of two.
+#[test]
+fn features_are_those_of_the_cpu() {
+    let Some(device) = cuda() else { return };
+    for n in super::cases([1000, 257, 2, 3, 1024, 64], 2) {
+        let chunks = chunks(n);
+        for form in [Form::Compatible, Form::Repaired] {
+            let mut extractor = Extractor::new(RATE, n, form).unwrap();
+            let on_device = tensor(&chunks, &device);
+            let found = extractor.extract_all(&on_device).unwrap();
+            assert_eq!(found.len(), chunks.len());
+            for (i, (found, chunk)) in found.iter().zip(&chunks).enumerate() {
+                compare(&format!("{form:?}, {n} samples, chunk {i}"), found, &extractor.extract(chunk).unwrap(), |_| true);
+            }
+            if n == 257 {
+                assert!(extractor.extract_all(&on_device).unwrap() == found, "two runs differ");
+                // Rows of a larger tensor, which begin within its memory.
+                for (found, there) in found[3..8].iter().zip(extractor.extract_all(&on_device.narrow(0, 3, 5).unwrap()).unwrap()) {
+                    compare(&format!("{form:?}, rows of a larger tensor"), &there, found, |_| true);
+                }
+            }
+        }
+    }
+}
+
+/// Without noise the noise floor is what rounding leaves: everything else is the CPU's, and as published silence has features.
+#[test]
+fn features_of_clean_tones_and_of_silence_are_those_of_the_cpu() {
+    let Some(device) = cuda() else { return };
+    let n = 1000;
+    let chunks = [tone(1e-11, 25.0 * RATE / n as f64, -300.0, n, 0), tone(1e-11, -31_234.5, -300.0, n, 0), vec![Complex32::default(); n]];
+    for (form, of) in [(Form::Compatible, 3), (Form::Repaired, 2)] {
+        let mut extractor = Extractor::new(RATE, n, form).unwrap();
+        let found = extractor.extract_all(&tensor(&chunks[..of], &device)).unwrap();
+        let places = |name: &str| form == Form::Compatible || !matches!(name, "snr_db" | "noise_floor_dbm");
+        for (i, (found, chunk)) in found.iter().zip(&chunks).enumerate() {
+            compare(&format!("{form:?}, chunk {i}"), found, &extractor.extract(chunk).unwrap(), places);
+        }
+    }
+}
+
+#[test]
+fn what_has_no_features_is_refused() {
+    let Some(device) = cuda() else { return };
+    let n = 256;
+    let noise = || tone(1e-9, 0.0, 10.0, n, 1);
+    let refused = |third: Vec<Complex32>, form| {
+        let chunks = tensor(&[noise(), noise(), third, noise()], &device);
+        Extractor::new(RATE, n, form).unwrap().extract_all(&chunks).unwrap_err().to_string()
+    };
+    let with = |at: usize, x: f32| {
+        let mut chunk = noise();
+        chunk[at] = Complex32::new(0.0, x);
+        chunk
+    };
+    for form in [Form::Compatible, Form::Repaired] {
+        for (third, what) in [
+            (with(77, f32::NAN), "chunk 2: expected finite numbers, sample 77 is "),
+            (with(255, f32::INFINITY), "chunk 2: expected finite numbers, sample 255 is "),
+            (with(0, f32::MAX), "chunk 2: expected finite numbers, its power is beyond f32"),
+        ] {
+            let error = refused(third, form);
+            assert!(error.contains(what), "{error}");
+        }
+    }
+    let error = refused(vec![Complex32::default(); n], Form::Repaired);
+    assert!(error.contains("chunk 2: all of its samples are 0"), "{error}");
+    let extractor = Extractor::new(RATE, n, Form::Repaired).unwrap();
+    for chunks in [tensor(&[vec![Complex32::default(); n - 1]], &device), Tensor::zeros((1, n, 2), DType::F64, &device).unwrap()] {
+        let error = extractor.extract_all(&chunks).unwrap_err().to_string();
+        assert!(error.contains("chunks: expected [count, 256, 2] of f32"), "{error}");
+    }
+    let none = tensor(&[noise()], &device).narrow(0, 0, 0).unwrap();
+    assert!(extractor.extract_all(&none).unwrap().is_empty());
 }

@@ -26,10 +26,11 @@ struct Known {
     needed: bool,
 }
 
-const KNOWN: [Known; 6] = [
+const KNOWN: [Known; 7] = [
     Known { name: "CUDA runtime", file: "libcudart.so.13", version: Version::Thousands("cudaRuntimeGetVersion"), needed: true },
     Known { name: "cuBLAS", file: "libcublas.so.13", version: Version::Property("cublasGetProperty"), needed: true },
     Known { name: "cuBLASLt", file: "libcublasLt.so.13", version: Version::Property("cublasLtGetProperty"), needed: true },
+    Known { name: "cuFFT", file: "libcufft.so.12", version: Version::Property("cufftGetProperty"), needed: false },
     Known { name: "cuRAND", file: "libcurand.so.10", version: Version::Property("curandGetProperty"), needed: true },
     Known { name: "NVRTC", file: "libnvrtc.so.13", version: Version::Pair("nvrtcVersion"), needed: true },
     Known { name: "NCCL", file: "libnccl.so.2", version: Version::TenThousands("ncclGetVersion"), needed: false },

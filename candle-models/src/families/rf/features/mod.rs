@@ -20,12 +20,18 @@
 //! # }
 //! ```
 
+#[cfg(feature = "cuda")]
+mod cuda;
+mod measures;
 mod rank;
 #[cfg(test)]
 mod tests;
 
 use super::{narrow, wide};
 use crate::{Error, Result};
+use candle_core::{DType, Tensor};
+use measures::{Definition, LOWEST, Measures};
+use rayon::prelude::*;
 use realfft::{RealFftPlanner, RealToComplex};
 use rustfft::num_complex::{Complex32, Complex64};
 use rustfft::{Fft, FftPlanner};
@@ -84,12 +90,6 @@ pub enum Form {
     Repaired,
 }
 
-/// The share of the bins, the lowest ones, whose median is the noise floor.
-const LOWEST: f64 = 0.3;
-/// The median of the lowest 30% of exponentially distributed numbers is their quantile of 15%: that much of their mean.
-const MEDIAN_OF_LOWEST: f64 = 0.162_518_929_497_774_9;
-/// The least signal-to-noise ratio that the repaired form knows: a thousandth, -30 dB.
-const LEAST_SNR: f64 = 1e-3;
 /// The part of the greatest squared autocorrelation from which one counts.
 const COUNTS: f64 = 0.1;
 /// Samples whose sums are taken in f32 before they are added up in f64.
@@ -98,8 +98,7 @@ const BLOCK: usize = 256;
 /// Extracts the features of chunks of one length. It holds what they are computed in: nothing is allocated for a chunk.
 #[derive(Clone)]
 pub struct Extractor {
-    rate: f64,
-    form: Form,
+    definition: Definition,
     fft: Arc<dyn Fft<f32>>,
     real: Arc<dyn RealToComplex<f32>>,
     /// `[N]`: half a bin down.
@@ -136,8 +135,7 @@ impl Extractor {
         let zeros = |n| vec![Complex32::default(); n];
         let shift = (0..samples).map(|n| Complex64::cis(-PI * n as f64 / samples as f64));
         Ok(Self {
-            rate,
-            form,
+            definition: Definition { rate, samples, form },
             shift: shift.map(narrow).collect(),
             whole: zeros(samples),
             half: zeros(samples),
@@ -166,68 +164,43 @@ impl Extractor {
         if chunk.len() != self.samples() {
             return Err(Error::Input(format!("a chunk: expected {} samples, found {}", self.samples(), chunk.len())));
         }
-        let envelope = self.envelope(chunk);
-        if !envelope.power.is_finite() {
-            let at = chunk.iter().position(|x| !x.is_finite());
-            let what = at.map_or_else(|| "its power is beyond f32".to_owned(), |at| format!("sample {at} is {}", chunk[at]));
-            return Err(Error::Input(format!("a chunk: expected finite numbers, {what}")));
+        self.found(chunk).map_err(|what| Error::Input(format!("a chunk: {what}")))
+    }
+
+    /// The features of chunks, `[count, N, 2]` of f32. Those of a GPU are those of the CPU but for rounding; some chunks at a time are in its memory.
+    ///
+    /// # Errors
+    /// If the shape is another one, a device has no memory or no cuFFT, or as [`extract`](Self::extract): the first such chunk is named.
+    pub fn extract_all(&self, chunks: &Tensor) -> Result<Vec<[f64; COUNT]>> {
+        let samples = self.samples();
+        if !matches!(chunks.dims(), [_, n, 2] if *n == samples) || chunks.dtype() != DType::F32 {
+            let found = format!("{:?} of {:?}", chunks.dims(), chunks.dtype());
+            return Err(Error::tensor("chunks", format!("[count, {samples}, 2] of f32"), found));
         }
-        if self.form == Form::Repaired && envelope.power == 0.0 {
-            return Err(Error::Input("a chunk: all of its samples are 0, and it has no features".to_owned()));
+        let named = |(i, found): (usize, std::result::Result<_, String>)| found.map_err(|what| Error::Input(format!("chunk {i}: {what}")));
+        #[cfg(feature = "cuda")]
+        if chunks.device().is_cuda() {
+            return cuda::extract(&self.definition, chunks)?.into_iter().enumerate().map(named).collect();
+        }
+        let iq = complex(chunks)?;
+        let found: Vec<_> = iq.par_chunks(samples).map_init(|| self.clone(), |own, chunk| own.found(chunk)).collect();
+        found.into_iter().enumerate().map(named).collect()
+    }
+
+    /// The features of a chunk of N samples, or why it has none.
+    fn found(&mut self, chunk: &[Complex32]) -> std::result::Result<[f64; COUNT], String> {
+        let mut measures = self.envelope(chunk);
+        if let Some(what) = self.definition.refusal(measures.power, chunk) {
+            return Err(what);
         }
         self.transform(chunk);
-        let spectrum = self.spectrum(chunk);
-        let spread = self.spread();
-        let eps = self.eps();
-        let (signal, noise) = match self.form {
-            Form::Compatible => (envelope.power, spectrum.lowest),
-            Form::Repaired => {
-                let noise = spectrum.lowest / MEDIAN_OF_LOWEST;
-                ((envelope.power - noise).max(LEAST_SNR * noise), noise)
-            }
-        };
-        let snr = if noise + eps > 0.0 { 10.0 * (signal / (noise + eps)).log10() } else { MOST_SNR };
-        let dbm = |watts: f64| 10.0 * (watts + eps).log10() + 30.0;
-        let full = match self.form {
-            Form::Compatible => envelope.most.sqrt() + eps,
-            Form::Repaired => envelope.power.sqrt(),
-        };
-        let confidence = match (self.form, spread) {
-            (_, 0.0) => 0.0,
-            (Form::Compatible, _) => published_confidence(snr),
-            (Form::Repaired, _) => (snr / 15.0).clamp(0.0, 1.0),
-        };
-        Ok([
-            dbm(envelope.power),
-            snr,
-            if noise + eps > 0.0 { dbm(noise) } else { dbm(envelope.power) - MOST_SNR },
-            spectrum.strongest,
-            spectrum.bandwidth,
-            dbm(spectrum.most / self.rate),
-            spectrum.centroid,
-            spectrum.rolloff,
-            envelope.mean / full,
-            envelope.deviation / full,
-            envelope.most.sqrt() / full,
-            10.0 * (envelope.most / (envelope.power + eps)).log10(),
-            crossings(chunk) as f64 / chunk.len() as f64,
-            1e6 * spread,
-            if spread > 0.0 { 1e-3 / (5.0 * spread + eps) } else { 0.0 },
-            confidence,
-            f64::from(u8::from(snr > 0.0)),
-            (snr / 30.0).clamp(0.0, 1.0),
-        ])
+        self.spectrum(chunk, &mut measures);
+        measures.lags = self.lags();
+        Ok(self.definition.features(&measures))
     }
 
-    /// What is added wherever something is divided by.
-    fn eps(&self) -> f64 {
-        match self.form {
-            Form::Compatible => 1e-12,
-            Form::Repaired => 0.0,
-        }
-    }
-
-    fn envelope(&mut self, chunk: &[Complex32]) -> Envelope {
+    /// What is measured of the samples themselves.
+    fn envelope(&mut self, chunk: &[Complex32]) -> Measures {
         let (mut power, mut sum, mut most) = (0.0, 0.0, 0.0f32);
         for (part, magnitudes) in chunk.chunks(BLOCK).zip(self.work.chunks_mut(BLOCK)) {
             for (to, x) in magnitudes.iter_mut().zip(part) {
@@ -244,7 +217,8 @@ impl Extractor {
         let middle = mean as f32;
         let squares: f64 = self.work.chunks(BLOCK).map(|part| f64::from(lanes(part, |x| (x - middle) * (x - middle)))).sum();
         let variance = squares / n - (mean - f64::from(middle)).powi(2);
-        Envelope { power: power / n, mean, deviation: variance.max(0.0).sqrt(), most: f64::from(most) }
+        let crossings = crossings(chunk) as f64;
+        Measures { power: power / n, most: f64::from(most), mean, variance, crossings, ..Measures::default() }
     }
 
     /// The transform at whole bins and half a bin above each: that of the chunk with as many zeros behind it.
@@ -261,7 +235,8 @@ impl Extractor {
         }
     }
 
-    fn spectrum(&mut self, chunk: &[Complex32]) -> Spectrum {
+    /// What is measured of the bins.
+    fn spectrum(&mut self, chunk: &[Complex32], to: &mut Measures) {
         let n = chunk.len();
         let (first, scale) = (n.div_ceil(2), 1.0 / n as f32);
         // Those of whole bins stand at even places.
@@ -270,7 +245,6 @@ impl Extractor {
             *to = pair[0] * scale;
         }
         let powers = &self.work;
-        let frequency = |place: usize| (place as f64 - (n / 2) as f64) * self.rate / n as f64;
         let most = powers.iter().fold(0.0f32, |most, x| if *x > most { *x } else { most });
         let at = powers.iter().position(|x| *x == most).unwrap_or(0);
         let (total, moment) = moments(powers);
@@ -288,30 +262,23 @@ impl Extractor {
             }
             below += sum;
         }
-        let strong = powers.iter().filter(|x| **x > most / 2.0).count();
-        let lowest = match self.form {
+        to.strong = powers.iter().filter(|x| **x > most / 2.0).count() as f64;
+        to.lowest = match self.definition.form {
             Form::Compatible => self.rank.median_of_lowest(powers, LOWEST),
             Form::Repaired => {
                 faded(&self.whole, &mut self.windowed);
                 self.rank.median_of_lowest(&self.windowed, LOWEST)
             }
         };
-        let centroid = (moment - (n / 2) as f64 * total) * self.rate / n as f64 / (total + self.eps());
-        let strongest = match self.form {
-            Form::Compatible => frequency(at),
+        to.strongest = match self.definition.form {
+            Form::Compatible => at as f64 - (n / 2) as f64,
             Form::Repaired => self.refine(chunk, (at + n - n / 2) % n),
         };
-        Spectrum {
-            lowest,
-            strongest,
-            bandwidth: strong as f64 * self.rate / n as f64,
-            most: f64::from(most),
-            centroid,
-            rolloff: frequency(rolloff),
-        }
+        (to.peak, to.total, to.moment, to.rolloff) = (f64::from(most), total, moment, rolloff as f64);
     }
 
-    /// The frequency of the tone whose strongest bin this is (Aboutanios and Mulgrew 2005): the transform half a bin to either side, twice.
+    /// The frequency of the tone whose strongest bin this is, in bins from the centre (Aboutanios and Mulgrew 2005): the transform half a bin to either
+    /// side, twice.
     fn refine(&self, chunk: &[Complex32], bin: usize) -> f64 {
         let n = chunk.len();
         let step = |below: Complex64, above: Complex64| {
@@ -323,11 +290,11 @@ impl Extractor {
         let [below, above] = [-0.5, 0.5].map(|side| at_bin(chunk, bin as f64 + offset + side));
         offset += step(below, above);
         let bins = bin as f64 + offset;
-        (if bins >= n as f64 / 2.0 { bins - n as f64 } else { bins }) * self.rate / n as f64
+        if bins >= n as f64 / 2.0 { bins - n as f64 } else { bins }
     }
 
-    /// The root mean square width of the squared autocorrelation, in seconds: 0 where no second lag counts.
-    fn spread(&mut self) -> f64 {
+    /// The lags whose squared autocorrelation counts, as [`Measures`] has them.
+    fn lags(&mut self) -> [f64; 4] {
         // The transform has its own length and all buffers theirs.
         let transformed = self.real.process_with_scratch(&mut self.powers, &mut self.correlation, &mut self.real_scratch);
         debug_assert!(transformed.is_ok());
@@ -336,47 +303,22 @@ impl Extractor {
         let squared = |x: &Complex32| wide(*x).norm_sqr();
         let scale = (0.5 / n as f64).powi(2);
         let most = lags.iter().map(squared).fold(0.0, f64::max) * scale;
-        let (scale, mut count) = (scale / (most + self.eps()), 0);
-        let [mut sum, mut first, mut second] = [0.0; 3];
+        let scale = scale / (most + self.definition.eps());
+        let [mut count, mut sum, mut first, mut second] = [0.0; 4];
         for (lag, x) in lags.iter().enumerate() {
             let q = squared(x) * scale;
             if q > COUNTS {
                 let lag = lag as f64;
-                (count, sum, first, second) = (count + 1, sum + q, first + q * lag, second + q * lag * lag);
+                (count, sum, first, second) = (count + 1.0, sum + q, first + q * lag, second + q * lag * lag);
             }
         }
-        if count < 2 { 0.0 } else { (second / sum - (first / sum).powi(2)).max(0.0).sqrt() / self.rate }
+        [count, sum, first, second]
     }
 }
 
-/// The signal-to-noise ratio of a chunk in which every bin of the lowest is empty, in dB.
-const MOST_SNR: f64 = 200.0;
-
-struct Envelope {
-    power: f64,
-    mean: f64,
-    deviation: f64,
-    /// The largest power.
-    most: f64,
-}
-
-struct Spectrum {
-    lowest: f64,
-    strongest: f64,
-    bandwidth: f64,
-    most: f64,
-    centroid: f64,
-    rolloff: f64,
-}
-
-/// As published: it jumps down at 10 dB.
-fn published_confidence(snr: f64) -> f64 {
-    match snr {
-        snr if snr > 15.0 => 1.0,
-        snr if snr > 10.0 => 0.5 + (snr - 10.0) / 10.0,
-        snr if snr > 5.0 => 0.3 + (snr - 5.0) / 10.0,
-        snr => (snr / 15.0).max(0.0),
-    }
+/// The samples of a tensor whose last axis has their two parts.
+fn complex(tensor: &Tensor) -> Result<Vec<Complex32>> {
+    Ok(tensor.flatten_all()?.to_vec1::<f32>()?.chunks_exact(2).map(|x| Complex32::new(x[0], x[1])).collect())
 }
 
 /// A sum in sixteen parts, which the compiler keeps in vector registers.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::random::Random;
+use candle_core::Device;
 
 const RATE: f64 = 200e3;
 const N: usize = 40_000;
@@ -158,6 +159,27 @@ fn what_has_no_features_is_refused() {
     check(&silent, &[(1, -90.0), (3, -90.0), (14, 0.0)]);
     for (rate, n, field) in [(0.0, 4, "rate"), (f64::INFINITY, 4, "rate"), (1.0, 1, "chunk"), (1.0, 0, "chunk"), (1.0, 1 << 25, "chunk")] {
         assert!(Extractor::new(rate, n, Form::Repaired).err().unwrap().to_string().contains(field));
+    }
+}
+
+/// Chunks of a tensor have the features of each alone, and the first one without any is named.
+#[test]
+fn many_chunks_at_once_are_each_alone() {
+    let chunks: Vec<_> = (0..5).map(|i| noisy(1e3 * i as f64, 10.0, 300, Random::new(9).at(i))).collect();
+    let tensor = |chunks: &[Vec<Complex32>]| {
+        let values: Vec<f32> = chunks.iter().flatten().flat_map(|x| [x.re, x.im]).collect();
+        Tensor::from_vec(values, (chunks.len(), chunks[0].len(), 2), &Device::Cpu).unwrap()
+    };
+    for form in [Form::Compatible, Form::Repaired] {
+        let extractor = Extractor::new(RATE, 300, form).unwrap();
+        let alone: Vec<_> = chunks.iter().map(|chunk| extract(chunk, form)).collect();
+        assert!(extractor.extract_all(&tensor(&chunks)).unwrap() == alone);
+        let error = extractor.extract_all(&tensor(&[vec![Complex32::default(); 299]])).unwrap_err().to_string();
+        assert!(error.contains("chunks: expected [count, 300, 2] of f32"), "{error}");
+        let mut wrong = chunks.clone();
+        (wrong[3][7], wrong[4]) = (Complex32::new(0.0, f32::NAN), vec![Complex32::new(f32::MAX, 0.0); 300]);
+        let error = extractor.extract_all(&tensor(&wrong)).unwrap_err().to_string();
+        assert!(error.contains("chunk 3: expected finite numbers, sample 7 is "), "{error}");
     }
 }
 
