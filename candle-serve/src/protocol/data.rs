@@ -163,7 +163,7 @@ impl<'de, T: Value> Visitor<'de> for Flat<'_, T> {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
-        self.push(T::float(value), value)
+        self.push(T::float(value), format_args!("{value:?}"))
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {

@@ -215,6 +215,10 @@ impl<'a> InferRequest<'a> {
         let Some(json) = body.get(..length) else {
             return Err(Fault::input(format!("expected {length} bytes of JSON, found a body of {}", body.len())));
         };
+        // Serde would take a list of the values as well.
+        if json.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|first| *first != b'{') {
+            return Err(Fault::input("request: expected an object of JSON"));
+        }
         let parsed: Body<'a> = serde_json::from_slice(json).map_err(|e| Fault::input(format!("request: {}", one_line(&e.to_string()))))?;
         let mut tail = header.map(|_| body.slice(length..));
         let inputs = parsed.inputs.into_iter().map(|input| read_input(input, body, &mut tail)).collect::<Result<Vec<_>, _>>()?;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
@@ -57,6 +57,13 @@ pub fn options(folder: impl Into<PathBuf>) -> Options {
 
 /// One server of all shipped bundles for all tests that only ask it something.
 pub static SHIPPED: LazyLock<Running> = LazyLock::new(|| Running::new(options(weights()), families::shipped()));
+
+/// The same for tests that compare bits, one at a time: those of a row depend on how many rows share its batch, in the last place.
+pub fn alone() -> MutexGuard<'static, Running> {
+    static ALONE: LazyLock<Mutex<Running>> = LazyLock::new(|| Mutex::new(Running::new(options(weights()), families::shipped())));
+    // A test that has failed has not harmed the server.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A connection.
 pub struct Client<S>(BufReader<S>);

@@ -47,7 +47,6 @@ fn a_wrong_request_is_told_what_is_wrong() {
     client.post(MLP, &valid()).ok();
     let nan = json!({"name": "features", "shape": [1, 288], "datatype": "FP32", "data": vec![Value::Null; 288]});
     let cases: Vec<(Value, &str)> = vec![
-        (json!([]), "request: invalid length 0, expected struct Body with 4 elements at line 1 column 2"),
         (json!({}), "request: missing field `inputs` at line 1 column 2"),
         (json!({"inputs": []}), "tensor features: expected FP32 [-1, 288]: it has no default, found no such input"),
         (
@@ -73,10 +72,7 @@ fn a_wrong_request_is_told_what_is_wrong() {
         (with("/inputs/0/data", json!(1.5)), "tensor features: expected an array in data, found 1.5"),
         (with("/inputs/0/data", json!({"a": 1})), "tensor features: expected an array in data, found {\"a\":1}"),
         (with("/inputs/0/data/7", json!("x")), "tensor features: expected numbers that 32-bit floats hold, found \"x\" at index 7"),
-        (
-            with("/inputs/0/data/7", json!(1e300)),
-            "tensor features: expected numbers that 32-bit floats hold, found 1000000000000000000000000000000000000000000000000000000000000...",
-        ),
+        (with("/inputs/0/data/7", json!(1e300)), "tensor features: expected numbers that 32-bit floats hold, found 1e300 at index 7"),
         (with("/inputs/0/data/7", json!(true)), "tensor features: expected numbers that 32-bit floats hold, found true at index 7"),
         (with("/inputs/0", nan), "tensor features: invalid type: null, expected numbers that 32-bit floats hold"),
         (with("/inputs/1/data/2", json!(-1)), "tensor ids: expected integers from 0 to 2^32 - 1, found -1 at index 2"),
@@ -145,15 +141,18 @@ fn rows_of_a_batch_are_checked_before_one_is_stepped() {
 #[test]
 fn a_body_that_is_no_json_is_refused() {
     let mut client = SHIPPED.client();
-    let deep = format!(r#"{{"inputs": [{{"name": "features", "shape": [1, 288], "datatype": "FP32", "data": {}"#, "[".repeat(100_000));
+    let nested = |depth| "[".repeat(depth) + &"]".repeat(depth);
+    let deep = |data: String| format!(r#"{{"inputs": [{{"name": "features", "shape": [1, 288], "datatype": "FP32", "data": {data}}}]}}"#);
     for (body, start) in [
         (&b""[..], "request: EOF while parsing a value"),
         (b"{", "request: EOF while parsing an object"),
-        (b"\xff\xfe", "request: expected value"),
+        (b"\xff\xfe", "request: expected an object of JSON"),
+        (b" [null, null, []]", "request: expected an object of JSON"),
         (b"{\"inputs\": [{\"name\": \"\xff\"}]}", "request: invalid unicode code point"),
         (br#"{"inputs": []} x"#, "request: trailing characters"),
         (br#"{"inputs": [{"name": 7}]}"#, "request: invalid type: integer `7`, expected a string"),
-        (deep.as_bytes(), "request: recursion limit exceeded"),
+        (deep(nested(100_000)).as_bytes(), "tensor features: recursion limit exceeded"),
+        (deep("[".repeat(100_000)).as_bytes(), "request: expected value"),
     ] {
         let reply = client.call("POST", MLP, &[], body);
         assert_eq!(reply.status, 400);

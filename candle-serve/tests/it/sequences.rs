@@ -1,6 +1,6 @@
 //! Sequences: sessions that stay from request to request.
 
-use crate::client::{Client, Reply, Running, SHIPPED, options, weights};
+use crate::client::{Client, Reply, Running, alone, options, weights};
 use crate::sum::{self, FAILS, WAITS};
 use candle_models::prelude::*;
 use candle_models::random::Random;
@@ -67,7 +67,8 @@ fn a_sequence_of_a_policy_is_a_session_of_its_own() {
     let model = families::shipped().load(&Bundle::open(weights().join("policy-mamba")).unwrap()).unwrap();
     let engine = Engine::start(model.clone(), &Options::default()).unwrap();
     let mut session = engine.open().unwrap();
-    let mut client = SHIPPED.client();
+    let server = alone();
+    let mut client = server.client();
     for frame in 0..5 {
         let random = Random::new(frame);
         let mut inputs = Vec::new();
