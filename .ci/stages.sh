@@ -25,8 +25,8 @@ fi
 mkdir -p "$CI_CACHE/passed" "$CI_CACHE/fetch"
 
 # What says how crates are built, and what every crate of the workspace is built from.
-MANIFESTS=".cargo Cargo.toml Cargo.lock clippy.toml candle-models/Cargo.toml candle-envs/Cargo.toml candle-train/Cargo.toml candle-bench/Cargo.toml candle-c/Cargo.toml candle-python/Cargo.toml examples/Cargo.toml"
-RUST="$MANIFESTS candle-models candle-envs candle-train candle-bench candle-c candle-python examples weights"
+MANIFESTS=".cargo Cargo.toml Cargo.lock clippy.toml candle-models/Cargo.toml candle-envs/Cargo.toml candle-train/Cargo.toml candle-bench/Cargo.toml candle-serve/Cargo.toml candle-c/Cargo.toml candle-python/Cargo.toml examples/Cargo.toml"
+RUST="$MANIFESTS candle-models candle-envs candle-train candle-bench candle-serve candle-c candle-python examples weights"
 STAGES=()
 
 # The hash of all files below those paths, as they lie in the working tree. A file that was removed there and is still in the index has none.

@@ -6,8 +6,22 @@ use std::fs;
 use std::path::Path;
 
 /// What is not ours, or made by the line before.
-const OTHERS: [&str; 13] =
-    ["git", "cd", "source", "export", "tar", "pip", "maturin", "cc", "python", "./agent", "PYTHON=python3", "program", "gpu-suite/run.sh"];
+const OTHERS: [&str; 14] = [
+    "git",
+    "cd",
+    "source",
+    "export",
+    "tar",
+    "pip",
+    "curl",
+    "maturin",
+    "cc",
+    "python",
+    "./agent",
+    "PYTHON=python3",
+    "program",
+    "gpu-suite/run.sh",
+];
 
 /// The commands of a shell block, their comments cut off.
 fn commands(text: &str) -> Vec<Vec<String>> {
@@ -22,6 +36,7 @@ fn program(name: &str) -> Option<Command> {
         "candle-infer" => candle_models::infer::command(&candle_models::families::commands()),
         "candle-train" => candle_train::command::command(&candle_train::families::shipped()),
         "candle-bench" => candle_bench::command::command(&candle_bench::families::shipped()),
+        "candle-serve" => candle_serve::command(),
         _ => return None,
     })
 }

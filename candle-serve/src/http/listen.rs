@@ -1,0 +1,152 @@
+//! Listeners and connections.
+
+use super::clock::{Clock, Timed};
+use super::serve::answer;
+use crate::options::{Address, Limits};
+use crate::server::Shared;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use std::convert::Infallible;
+use std::io;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+/// How far a server is on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+pub(crate) enum Phase {
+    /// It takes requests, and says that it is ready once its models are loaded.
+    Open,
+    /// It takes requests, and says that it is not ready.
+    Leaving,
+    /// It takes no connections any more, and closes those that it has once they are answered.
+    Closing,
+}
+
+/// A socket that connections come from.
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix { listener: UnixListener, _file: Socket },
+}
+
+/// The file of a Unix socket, removed in the end.
+pub(crate) struct Socket(PathBuf);
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Somebody else has removed it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Listener {
+    /// Listens; also where, as a port of 0 is one that was free.
+    pub async fn bind(address: &Address) -> io::Result<(Self, Address)> {
+        match address {
+            Address::Tcp(address) => {
+                let listener = TcpListener::bind(address).await?;
+                let address = listener.local_addr()?;
+                Ok((Self::Tcp(listener), Address::Tcp(address)))
+            }
+            Address::Unix(path) => {
+                let bound = match UnixListener::bind(path) {
+                    // What a server that was killed has left behind: nobody listens there.
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left_behind(path).await => {
+                        std::fs::remove_file(path)?;
+                        UnixListener::bind(path)
+                    }
+                    bound => bound,
+                };
+                Ok((Self::Unix { listener: bound?, _file: Socket(path.clone()) }, Address::Unix(path.clone())))
+            }
+        }
+    }
+}
+
+async fn is_left_behind(path: &PathBuf) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    is_socket && UnixStream::connect(path).await.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// Takes connections until the server is closing, each as soon as there is room for it.
+pub(crate) async fn accept(listener: Listener, shared: Arc<Shared>, room: Arc<Semaphore>, mut phase: watch::Receiver<Phase>) {
+    let connections = phase.clone();
+    let closing = async move {
+        // The server is gone as well if nobody can say so any more.
+        let _ = phase.wait_for(|phase| *phase == Phase::Closing).await;
+    };
+    let mut closing = pin!(closing);
+    loop {
+        let next = async {
+            let permit = room.clone().acquire_owned().await;
+            (accept_one(&listener).await, permit)
+        };
+        let (stream, permit) = tokio::select! {
+            () = &mut closing => return,
+            next = next => next,
+        };
+        match (stream, permit) {
+            (Ok(Stream::Tcp(stream)), Ok(permit)) => {
+                // Without it an answer waits for the client's acknowledgement of the last one.
+                let _ = stream.set_nodelay(true);
+                tokio::spawn(connection(stream, shared.clone(), permit, connections.clone()));
+            }
+            (Ok(Stream::Unix(stream)), Ok(permit)) => {
+                tokio::spawn(connection(stream, shared.clone(), permit, connections.clone()));
+            }
+            // Too many open files, mostly: others close some.
+            _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+enum Stream {
+    Tcp(tokio::net::TcpStream),
+    Unix(UnixStream),
+}
+
+async fn accept_one(listener: &Listener) -> io::Result<Stream> {
+    Ok(match listener {
+        Listener::Tcp(listener) => Stream::Tcp(listener.accept().await?.0),
+        Listener::Unix { listener, .. } => Stream::Unix(listener.accept().await?.0),
+    })
+}
+
+/// Serves a connection until either side closes it, or the client takes too long.
+async fn connection<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    shared: Arc<Shared>,
+    _room: OwnedSemaphorePermit,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let Limits { header_time, idle_time, .. } = shared.options.limits;
+    let clock = Clock::new(header_time, idle_time);
+    let service = service_fn(|request| {
+        let (shared, clock) = (&shared, &clock);
+        clock.busy();
+        async move {
+            let answer = answer(shared, request).await;
+            clock.idle();
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    let served = http1::Builder::new().header_read_timeout(None).serve_connection(Timed::new(stream, clock.clone()), service);
+    let mut served = pin!(served);
+    let mut open = true;
+    loop {
+        tokio::select! {
+            // What the client has done wrong, or that it has gone, is nobody's concern.
+            _ = served.as_mut() => return,
+            _ = phase.wait_for(|phase| *phase == Phase::Closing), if open => {
+                open = false;
+                served.as_mut().graceful_shutdown();
+            }
+            () = tokio::time::sleep(clock.tick()) => if clock.is_over() { return },
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! `candle-serve` with the shipped families.
+
+use candle_models::families;
+use candle_serve::{Arguments, Server};
+use clap::Parser;
+use std::io::Write;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let served = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Into::into).and_then(|runtime| {
+        let served = runtime.block_on(serve(arguments));
+        // A client that has not taken its answer by now does not keep the process.
+        runtime.shutdown_background();
+        served
+    });
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
+    // Before anything else: a signal that comes while models are loaded is one all the same.
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let grace = Duration::from_secs(arguments.grace);
+    let server = Server::start(arguments.options(), families::shipped()).await?;
+    let asked = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let mut asked = pin!(asked);
+    tokio::select! {
+        () = &mut asked => {}
+        loaded = load(&server) => {
+            loaded?;
+            asked.await;
+        }
+    }
+    server.leave();
+    tokio::time::sleep(grace).await;
+    if !server.stop().await {
+        eprintln!("some requests were not finished in time");
+    }
+    Ok(())
+}
+
+/// Loads every bundle, and says what is served where.
+async fn load(server: &Server) -> Result<(), Box<dyn std::error::Error>> {
+    let loaded = server.load().await?;
+    for (name, reason) in server.failures() {
+        eprintln!("{name} is not served: {reason}");
+    }
+    if loaded == 0 {
+        return Err("no bundle could be loaded".into());
+    }
+    let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{loaded} models are served at {}", addresses.join(", "))?;
+    out.flush()?;
+    Ok(())
+}

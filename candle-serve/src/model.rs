@@ -1,0 +1,193 @@
+//! A model that is served: its engine, its sequences and what it has been asked.
+
+use crate::fault::Fault;
+use crate::inference::{Inference, Wanted};
+use crate::protocol::answer::{Rows, Tensor};
+use crate::sequences::{Begin, Lease, Sequences};
+use crate::statistics::{Statistics, Times};
+use candle_models::candle_core::DType;
+use candle_models::engine::{self, Engine, EngineError, Options, Session, Step};
+use candle_models::signature::Signature;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// A bundle has one version.
+pub(crate) const VERSION: &str = "1";
+
+/// A model that is served.
+pub(crate) struct Model {
+    pub name: String,
+    /// The name of its family, for people.
+    pub family: String,
+    pub signature: Signature,
+    /// Most rows of a request, and of a batch of the engine.
+    pub max_batch: usize,
+    pub engine: Engine,
+    pub sequences: Arc<Sequences>,
+    pub statistics: Statistics,
+    /// How long loading took.
+    pub load: Duration,
+}
+
+/// The sessions of the rows of a request.
+enum Sessions {
+    /// Opened for this request.
+    Fresh(Vec<Session>),
+    Sequences(Vec<Lease>),
+}
+
+impl Model {
+    /// Starts the engine of a model.
+    pub fn start(name: &str, model: Arc<dyn engine::Model>, options: &Options, idle: Duration) -> candle_models::Result<Self> {
+        let began = Instant::now();
+        let (family, signature) = (model.family().to_owned(), model.signature().clone());
+        let engine = Engine::start(model, options)?;
+        let max_batch = options.max_batch.min(options.sessions);
+        Ok(Self {
+            name: name.to_owned(),
+            family,
+            signature,
+            max_batch,
+            engine,
+            sequences: Sequences::new(name, idle),
+            statistics: Statistics::new(max_batch),
+            load: began.elapsed(),
+        })
+    }
+
+    /// Steps the rows of a request. The answer is in their sessions; dropping the future gives the step up.
+    pub async fn step(&self, inference: &Inference) -> Result<Stepped, Fault> {
+        let mut sessions = self.sessions(inference).await?;
+        let began = Instant::now();
+        sessions.each().enumerate().try_for_each(|(row, session)| inference.fill(&self.signature, row, session))?;
+        let input = began.elapsed();
+        // Several sequences go on together or not at all: once the first has been asked for, none may be too late.
+        let deadline = inference.deadline;
+        if inference.sequences.len() > 1 && deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return Err(Fault::deadline());
+        }
+        let deadline = deadline.filter(|_| inference.sequences.len() <= 1);
+        sessions.begin_step();
+        let stepped = Together::new(sessions.each(), deadline).await;
+        sessions.end_step(inference, stepped.is_ok());
+        stepped?;
+        let step = sessions.each().next().map(|session| session.timing()).unwrap_or_default();
+        Ok(Stepped { sessions, times: Times { input, step, output: Duration::ZERO } })
+    }
+
+    async fn sessions(&self, inference: &Inference) -> Result<Sessions, Fault> {
+        if inference.sequences.is_empty() {
+            let fresh = (0..inference.rows).map(|_| self.engine.open()).collect::<Result<_, EngineError>>()?;
+            return Ok(Sessions::Fresh(fresh));
+        }
+        // In one order for all requests: two that want the same sequences do not wait for each other.
+        let mut order: Vec<usize> = (0..inference.rows).collect();
+        order.sort_unstable_by_key(|row| &inference.sequences[*row].id);
+        let mut leases: Vec<Option<Lease>> = order.iter().map(|_| None).collect();
+        for row in order {
+            let step = &inference.sequences[row];
+            let begin = if step.start { Begin::Start } else { Begin::GoOn };
+            leases[row] = Some(self.sequences.lease(&self.engine, &step.id, begin, inference.deadline).await?);
+        }
+        Ok(Sessions::Sequences(leases.into_iter().flatten().collect()))
+    }
+}
+
+impl Sessions {
+    /// The session of each row.
+    fn each(&mut self) -> impl Iterator<Item = &mut Session> {
+        let (fresh, leases) = match self {
+            Self::Fresh(sessions) => (Some(sessions), None),
+            Self::Sequences(leases) => (None, Some(leases)),
+        };
+        fresh.into_iter().flatten().chain(leases.into_iter().flatten().map(Lease::session))
+    }
+
+    /// The session of a row that has been stepped.
+    fn row(&self, row: usize) -> &Session {
+        match self {
+            Self::Fresh(sessions) => &sessions[row],
+            Self::Sequences(leases) => leases[row].stepped(),
+        }
+    }
+
+    fn begin_step(&mut self) {
+        if let Self::Sequences(leases) = self {
+            leases.iter_mut().for_each(Lease::begin_step);
+        }
+    }
+
+    /// A sequence whose first step succeeded stays, one whose last step did is over.
+    fn end_step(&mut self, inference: &Inference, succeeded: bool) {
+        let Self::Sequences(leases) = self else { return };
+        for (lease, step) in leases.iter_mut().zip(&inference.sequences) {
+            lease.end_step();
+            match (succeeded, step.end) {
+                (true, true) => lease.end(),
+                (true, false) => lease.keep(),
+                (false, _) => {}
+            }
+        }
+    }
+}
+
+/// Rows that have been stepped, with their outputs.
+pub(crate) struct Stepped {
+    sessions: Sessions,
+    pub times: Times,
+}
+
+impl Stepped {
+    /// The outputs that a request wants.
+    pub fn tensors<'a>(&'a self, signature: &'a Signature, inference: &Inference) -> Result<Vec<Tensor<'a>>, Fault> {
+        let tensor = |&Wanted { index, binary }: &Wanted| {
+            let spec = &signature.outputs[index];
+            let sessions = (0..inference.rows).map(|row| self.sessions.row(row));
+            let rows = match spec.dtype() {
+                DType::U32 => Rows::Indices(sessions.map(|session| session.indices(&spec.name)).collect::<Result<_, _>>()?),
+                _ => Rows::Floats(sessions.map(|session| session.floats(&spec.name)).collect::<Result<_, _>>()?),
+            };
+            Ok(Tensor { name: &spec.name, shape: &spec.shape, rows, binary })
+        };
+        inference.outputs.iter().map(tensor).collect()
+    }
+}
+
+/// Steps of several sessions, asked for at once so that they share a batch. It is over when all are, with the first error.
+struct Together<'a> {
+    steps: Vec<Option<Step<'a>>>,
+    error: Option<EngineError>,
+}
+
+impl<'a> Together<'a> {
+    fn new(sessions: impl Iterator<Item = &'a mut Session>, deadline: Option<Instant>) -> Self {
+        let step = |session: &'a mut Session| match deadline {
+            Some(deadline) => session.step_async_before(deadline),
+            None => session.step_async(),
+        };
+        Self { steps: sessions.map(|session| Some(step(session))).collect(), error: None }
+    }
+}
+
+impl Future for Together<'_> {
+    type Output = Result<(), EngineError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { steps, error } = &mut *self;
+        for slot in steps.iter_mut() {
+            let Some(step) = slot else { continue };
+            if let Poll::Ready(result) = Pin::new(step).poll(context) {
+                *slot = None;
+                if let Err(failed) = result {
+                    error.get_or_insert(failed);
+                }
+            }
+        }
+        if self.steps.iter().any(Option::is_some) {
+            return Poll::Pending;
+        }
+        Poll::Ready(self.error.take().map_or(Ok(()), Err))
+    }
+}

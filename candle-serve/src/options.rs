@@ -1,0 +1,111 @@
+//! How a server is set up.
+
+use candle_models::engine;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Where a server listens.
+///
+/// ```
+/// use candle_serve::Address;
+///
+/// assert_eq!("unix:/run/candle.sock".parse(), Ok(Address::Unix("/run/candle.sock".into())));
+/// assert_eq!("127.0.0.1:8000".parse::<Address>().map(|address| address.to_string()), Ok("http://127.0.0.1:8000".to_owned()));
+/// assert!("8000".parse::<Address>().is_err());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// A port; 0 takes one that is free.
+    Tcp(SocketAddr),
+    /// A Unix socket: a file that the server makes and removes.
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err("expected a path behind unix:".to_owned()),
+            Some(path) => Ok(Self::Unix(path.into())),
+            None => {
+                let found = text.to_socket_addrs().map_err(|e| format!("expected HOST:PORT or unix:PATH, found {text:?}: {e}"))?;
+                found.into_iter().next().map(Self::Tcp).ok_or_else(|| format!("{text:?} has no address"))
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "http://{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// What a client may take up, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a request's body, decompressed; by default 16 MiB.
+    pub body: usize,
+    /// Connections at the same time, by default 1024; further ones wait.
+    pub connections: usize,
+    /// From the first byte of a request to the end of its headers; by default 5 s.
+    pub header_time: Duration,
+    /// For a request's body; by default 10 s.
+    pub body_time: Duration,
+    /// Without a request, or without taking an answer; by default 60 s.
+    pub idle_time: Duration,
+    /// Without a step, for a sequence; by default 60 s.
+    pub sequence_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body: 16 << 20,
+            connections: 1024,
+            header_time: Duration::from_secs(5),
+            body_time: Duration::from_secs(10),
+            idle_time: Duration::from_secs(60),
+            sequence_time: Duration::from_secs(60),
+        }
+    }
+}
+
+/// How a server is set up.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// A folder of bundles, or a bundle.
+    pub folder: PathBuf,
+    /// What a single bundle is called; by default like its folder.
+    pub model_name: Option<String>,
+    /// Where to listen.
+    pub http: Vec<Address>,
+    /// How the engine of each model is set up.
+    pub engine: engine::Options,
+    /// What clients may take up.
+    pub limits: Limits,
+    /// How long a server that ends waits for what runs; by default 20 s.
+    pub patience: Duration,
+}
+
+impl Options {
+    /// The defaults for that folder, on port 8000 of this machine alone. An engine has room for 4096 sessions.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        let sessions = 4096;
+        Self {
+            folder: folder.into(),
+            model_name: None,
+            http: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8000)))],
+            // A session has one request at most, so none is refused for the queue's sake.
+            engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },
+            limits: Limits::default(),
+            patience: Duration::from_secs(20),
+        }
+    }
+}

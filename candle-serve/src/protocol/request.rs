@@ -1,0 +1,293 @@
+//! Requests for an inference.
+
+use super::Datatype;
+use crate::fault::{Fault, Kind, one_line};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// Longest id of a sequence, as a text.
+const ID_LIMIT: usize = 128;
+
+/// Which sequence a step belongs to. A text of digits that a number is written with is that number, so that every id has one form in a
+/// path.
+///
+/// ```
+/// use candle_serve::protocol::request::SequenceId;
+///
+/// assert_eq!(SequenceId::text("17")?, Some(SequenceId::Number(17)));
+/// assert_eq!(SequenceId::text("")?, None);
+/// # Ok::<(), candle_serve::Fault>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SequenceId {
+    /// A number above 0.
+    Number(u64),
+    /// Another text that is not empty.
+    Text(Box<str>),
+}
+
+impl SequenceId {
+    /// The sequence of that number; 0 is none.
+    pub fn number(id: u64) -> Option<Self> {
+        (id != 0).then_some(Self::Number(id))
+    }
+
+    /// The sequence of that name; an empty one is none.
+    ///
+    /// # Errors
+    /// If the name is longer than 128 bytes.
+    pub fn text(id: &str) -> Result<Option<Self>, Fault> {
+        if id.len() > ID_LIMIT {
+            return Err(Fault::input(format!("sequence_id: expected at most {ID_LIMIT} bytes, found {}", id.len())));
+        }
+        match id.parse::<u64>() {
+            Ok(number) if number.to_string() == id => Ok(Self::number(number)),
+            _ if id.is_empty() => Ok(None),
+            _ => Ok(Some(Self::Text(id.into()))),
+        }
+    }
+}
+
+impl std::fmt::Display for SequenceId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(id) => write!(f, "{id}"),
+            Self::Text(id) => f.write_str(&one_line(id)),
+        }
+    }
+}
+
+/// A step of a sequence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SequenceStep {
+    /// Which.
+    pub id: SequenceId,
+    /// Whether it begins, or begins anew, with this step.
+    pub start: bool,
+    /// Whether it ends with this step.
+    pub end: bool,
+}
+
+/// What a tensor of a request holds, where it lies in the body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Data {
+    /// The text of a JSON array, flat or nested, in row-major order.
+    Json(Bytes),
+    /// Little-endian values in row-major order.
+    Raw(Bytes),
+}
+
+/// A tensor of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Input<'a> {
+    /// The name.
+    pub name: Cow<'a, str>,
+    /// The whole shape, the batch first.
+    pub shape: Vec<u64>,
+    /// What the values are.
+    pub datatype: Datatype,
+    /// The values.
+    pub data: Data,
+}
+
+/// An output that a request asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output<'a> {
+    /// The name.
+    pub name: Cow<'a, str>,
+    /// Whether the answer has its values behind the JSON.
+    pub binary: bool,
+}
+
+/// A request for an inference, checked as far as that goes without a model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InferRequest<'a> {
+    /// Comes back in the answer.
+    pub id: Option<Cow<'a, str>>,
+    /// The sequence that is to be stepped; without one the rows of the batch are begun anew.
+    pub sequence: Option<SequenceStep>,
+    /// How long the answer may take.
+    pub timeout: Option<Duration>,
+    /// The tensors.
+    pub inputs: Vec<Input<'a>>,
+    /// What is to be answered; `None` is all outputs.
+    pub outputs: Option<Vec<Output<'a>>>,
+    /// Whether outputs that do not say so themselves are answered behind the JSON.
+    pub binary: bool,
+}
+
+#[derive(Deserialize)]
+struct Body<'a> {
+    #[serde(borrow, default)]
+    id: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    parameters: Option<Parameters<'a>>,
+    #[serde(borrow)]
+    inputs: Vec<BodyInput<'a>>,
+    #[serde(borrow, default)]
+    outputs: Option<Vec<BodyOutput<'a>>>,
+}
+
+#[derive(Deserialize, Default)]
+struct Parameters<'a> {
+    #[serde(borrow, default)]
+    sequence_id: Option<Id<'a>>,
+    #[serde(default)]
+    sequence_start: bool,
+    #[serde(default)]
+    sequence_end: bool,
+    timeout: Option<u64>,
+    #[serde(default)]
+    binary_data_output: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected sequence_id to be a number from 0 to 2^64 - 1 or a text")]
+enum Id<'a> {
+    Number(u64),
+    #[serde(borrow)]
+    Text(Cow<'a, str>),
+}
+
+#[derive(Deserialize)]
+struct BodyInput<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    shape: Vec<u64>,
+    #[serde(borrow)]
+    datatype: Cow<'a, str>,
+    #[serde(default)]
+    parameters: Option<TensorParameters>,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct BodyOutput<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(default)]
+    parameters: Option<TensorParameters>,
+}
+
+#[derive(Deserialize, Default)]
+struct TensorParameters {
+    binary_data: Option<bool>,
+    binary_data_size: Option<u64>,
+    classification: Option<serde::de::IgnoredAny>,
+    shared_memory_region: Option<serde::de::IgnoredAny>,
+}
+
+impl TensorParameters {
+    /// Parameters that change what a request means are refused where they are not served; others are ignored.
+    fn check(&self, tensor: &str) -> Result<(), Fault> {
+        let unsupported = [("classification", &self.classification), ("shared_memory_region", &self.shared_memory_region)];
+        match unsupported.iter().find(|(_, given)| given.is_some()) {
+            Some((name, _)) => {
+                Err(Fault::new(Kind::Unsupported, format!("tensor {}: the parameter {name} is not supported", one_line(tensor))))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl<'a> InferRequest<'a> {
+    /// Reads a body. `header` is the length of its JSON where tensors follow behind it.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use candle_serve::protocol::request::{Data, InferRequest};
+    ///
+    /// let json = r#"{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [[0.5, 1]]}]}"#;
+    /// let body = Bytes::from_static(json.as_bytes());
+    /// let request = InferRequest::parse(&body, None)?;
+    /// assert_eq!(request.inputs[0].data, Data::Json(Bytes::from_static(b"[[0.5, 1]]")));
+    /// # Ok::<(), candle_serve::Fault>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If it is not such a body; the message says where.
+    pub fn parse(body: &'a Bytes, header: Option<usize>) -> Result<Self, Fault> {
+        let length = header.unwrap_or(body.len());
+        let Some(json) = body.get(..length) else {
+            return Err(Fault::input(format!("expected {length} bytes of JSON, found a body of {}", body.len())));
+        };
+        // Serde would take a list of the values as well.
+        if json.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|first| *first != b'{') {
+            return Err(Fault::input("request: expected an object of JSON"));
+        }
+        let parsed: Body<'a> = serde_json::from_slice(json).map_err(|e| Fault::input(format!("request: {}", one_line(&e.to_string()))))?;
+        let mut tail = header.map(|_| body.slice(length..));
+        let inputs = parsed.inputs.into_iter().map(|input| read_input(input, body, &mut tail)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(rest) = tail.filter(|rest| !rest.is_empty()) {
+            return Err(Fault::input(format!("the body has {} bytes more than its inputs behind the JSON", rest.len())));
+        }
+        no_twins("input", inputs.iter().map(|input| &*input.name))?;
+        let parameters = parsed.parameters.unwrap_or_default();
+        let outputs = parsed.outputs.map(|outputs| read_outputs(outputs, parameters.binary_data_output)).transpose()?;
+        Ok(Self {
+            id: parsed.id,
+            sequence: parameters.sequence()?,
+            timeout: parameters.timeout.filter(|timeout| *timeout > 0).map(Duration::from_micros),
+            inputs,
+            outputs,
+            binary: parameters.binary_data_output,
+        })
+    }
+}
+
+impl Parameters<'_> {
+    fn sequence(&self) -> Result<Option<SequenceStep>, Fault> {
+        let id = match &self.sequence_id {
+            Some(Id::Number(id)) => SequenceId::number(*id),
+            Some(Id::Text(id)) => SequenceId::text(id)?,
+            None => None,
+        };
+        Ok(id.map(|id| SequenceStep { id, start: self.sequence_start, end: self.sequence_end }))
+    }
+}
+
+/// Takes an input's values out of the body: `tail` is what is left behind the JSON.
+fn read_input<'a>(input: BodyInput<'a>, body: &Bytes, tail: &mut Option<Bytes>) -> Result<Input<'a>, Fault> {
+    let BodyInput { name, shape, datatype, parameters, data } = input;
+    let parameters = parameters.unwrap_or_default();
+    parameters.check(&name)?;
+    let wrong = |expected: &str, found: &str| Err(Fault::tensor(&name, expected, found));
+    let data = match (data, parameters.binary_data_size, tail) {
+        (Some(_), Some(_), _) => return wrong("either data or binary_data_size", "both"),
+        (None, None, _) => return wrong("data or the parameter binary_data_size", "neither"),
+        (None, Some(_), None) => return wrong("the header Inference-Header-Content-Length with binary data", "none"),
+        (Some(data), None, _) => Data::Json(body.slice_ref(data.get().as_bytes())),
+        (None, Some(size), Some(tail)) => match usize::try_from(size) {
+            Ok(size) if size <= tail.len() => Data::Raw(tail.split_to(size)),
+            _ => return wrong(&format!("{size} bytes in the body"), &tail.len().to_string()),
+        },
+    };
+    let datatype = Datatype::parse(&datatype).map_err(|fault| Fault::input(format!("tensor {}: {fault}", one_line(&name))))?;
+    Ok(Input { name, shape, datatype, data })
+}
+
+fn read_outputs(outputs: Vec<BodyOutput<'_>>, binary: bool) -> Result<Vec<Output<'_>>, Fault> {
+    let read = |BodyOutput { name, parameters }| {
+        let parameters: TensorParameters = parameters.unwrap_or_default();
+        parameters.check(&name)?;
+        Ok(Output { binary: parameters.binary_data.unwrap_or(binary), name })
+    };
+    let outputs: Vec<_> = outputs.into_iter().map(read).collect::<Result<_, Fault>>()?;
+    no_twins("output", outputs.iter().map(|output| &*output.name))?;
+    Ok(outputs)
+}
+
+/// Names are few: a request with thousands of them is refused by the model, and is looked through quickly all the same.
+fn no_twins<'n>(what: &str, names: impl Iterator<Item = &'n str>) -> Result<(), Fault> {
+    let mut seen = std::collections::HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(Fault::input(format!("{what} {}: expected once, found twice", one_line(name))));
+        }
+    }
+    Ok(())
+}

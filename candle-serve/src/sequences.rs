@@ -1,0 +1,323 @@
+//! Sequences are sessions: each has a state that stays from request to request, and takes its requests one after the other.
+
+use crate::fault::{Fault, Kind};
+use crate::protocol::request::SequenceId;
+use candle_models::engine::{Engine, Session};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::OwnedMutexGuard;
+
+/// Requests that may wait for the one that runs, of each sequence.
+const WAITING: usize = 8;
+/// Sequences whose end is remembered, to tell a client that comes back what became of its sequence.
+const REMEMBERED: usize = 1024;
+
+/// What a request wants of a sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// It goes on.
+    GoOn,
+    /// It goes on, or is opened where there is none.
+    Open,
+    /// It is opened, or begins anew.
+    Start,
+}
+
+/// The sequences of one model.
+pub(crate) struct Sequences {
+    /// In messages.
+    model: String,
+    idle: Duration,
+    since: Instant,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    live: HashMap<SequenceId, Arc<Entry>>,
+    /// Those that were ended without being asked to, and why.
+    ended: VecDeque<(SequenceId, &'static str)>,
+    /// Why no sequence can be begun any more.
+    closed: Option<&'static str>,
+}
+
+struct Entry {
+    slot: Arc<tokio::sync::Mutex<Slot>>,
+    waiting: AtomicUsize,
+    /// When it was last used, in milliseconds since the table's beginning.
+    used: AtomicU64,
+}
+
+/// Its session, unless the sequence is over.
+struct Slot {
+    session: Option<Session>,
+    /// Whether a step was given up: it may still be running, and touching the session could block.
+    unsettled: bool,
+}
+
+impl Sequences {
+    /// None yet. One that was not used for `idle` is ended by [`Self::expire`].
+    pub fn new(model: &str, idle: Duration) -> Arc<Self> {
+        Arc::new(Self { model: model.to_owned(), idle, since: Instant::now(), table: Mutex::default() })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> u64 {
+        self.since.elapsed().as_millis() as u64
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.table().live.len()
+    }
+
+    /// How many requests wait for their turn.
+    pub fn waiting(&self) -> usize {
+        self.table().live.values().map(|entry| entry.waiting.load(Relaxed)).sum()
+    }
+
+    /// Waits for its turn in a sequence. A sequence that this opens is gone again unless [`Lease::keep`] is called.
+    pub async fn lease(
+        self: &Arc<Self>,
+        engine: &Engine,
+        id: &SequenceId,
+        begin: Begin,
+        deadline: Option<Instant>,
+    ) -> Result<Lease, Fault> {
+        loop {
+            let entry = match self.find(id, begin)? {
+                Found::Live(entry) => entry,
+                Found::New(mut lease) => {
+                    // On a failure the lease takes the entry back.
+                    lease.slot().session = Some(engine.open()?);
+                    return Ok(lease);
+                }
+            };
+            let slot = self.wait(id, &entry, deadline).await?;
+            let over = slot.session.is_none();
+            let mut lease = Lease { sequences: self.clone(), id: id.clone(), entry, slot: Some(slot), ends: false };
+            match begin {
+                Begin::GoOn if over => return Err(self.unknown(id)),
+                // It ended while this request waited: another one is opened.
+                _ if over => continue,
+                _ => lease.settle().await?,
+            }
+            if begin == Begin::Start {
+                lease.session().reset();
+            }
+            return Ok(lease);
+        }
+    }
+
+    fn find(self: &Arc<Self>, id: &SequenceId, begin: Begin) -> Result<Found, Fault> {
+        let mut table = self.table();
+        if let Some(reason) = table.closed {
+            return Err(Fault::new(Kind::Unavailable, format!("model '{}' {reason}", self.model)));
+        }
+        match table.live.get(id) {
+            Some(entry) => Ok(Found::Live(entry.clone())),
+            None if begin == Begin::GoOn => {
+                drop(table);
+                Err(self.unknown(id))
+            }
+            None => {
+                let slot = Arc::new(tokio::sync::Mutex::new(Slot { session: None, unsettled: false }));
+                let Ok(held) = slot.clone().try_lock_owned() else { unreachable!("nobody else has the new sequence yet") };
+                let entry = Arc::new(Entry { slot, waiting: AtomicUsize::new(0), used: AtomicU64::new(self.now()) });
+                table.live.insert(id.clone(), entry.clone());
+                Ok(Found::New(Lease { sequences: self.clone(), id: id.clone(), entry, slot: Some(held), ends: true }))
+            }
+        }
+    }
+
+    /// Its turn, in order of arrival.
+    async fn wait(&self, id: &SequenceId, entry: &Entry, deadline: Option<Instant>) -> Result<OwnedMutexGuard<Slot>, Fault> {
+        if let Ok(slot) = entry.slot.clone().try_lock_owned() {
+            return Ok(slot);
+        }
+        let waiting = Waiting(&entry.waiting);
+        if waiting.0.fetch_add(1, Relaxed) >= WAITING {
+            return Err(Fault::new(Kind::Overloaded, format!("sequence {id} of model '{}': {WAITING} requests wait for it", self.model)));
+        }
+        let turn = entry.slot.clone().lock_owned();
+        match deadline {
+            None => Ok(turn.await),
+            Some(deadline) => tokio::time::timeout_at(deadline.into(), turn).await.map_err(|_| Fault::deadline()),
+        }
+    }
+
+    /// A second sequence that goes on from a session.
+    pub fn adopt(self: &Arc<Self>, id: &SequenceId, session: Session) -> Result<(), Fault> {
+        match self.find(id, Begin::Open)? {
+            Found::Live(_) => Err(Fault::input(format!("sequence {id} of model '{}': expected a new id, found one in use", self.model))),
+            Found::New(mut lease) => {
+                lease.slot().session = Some(session);
+                lease.keep();
+                Ok(())
+            }
+        }
+    }
+
+    fn unknown(&self, id: &SequenceId) -> Fault {
+        let table = self.table();
+        let ended = table.ended.iter().rev().find(|(ended, _)| ended == id).map_or(String::new(), |(_, why)| format!(" (it {why})"));
+        Fault::input(format!(
+            "inference request for sequence {id} to model '{}' must specify the START flag on the first request of the sequence{ended}",
+            self.model
+        ))
+    }
+
+    /// Ends those that were not used for too long; none that runs or that a request waits for.
+    pub fn expire(&self) {
+        let (now, idle) = (self.now(), self.idle.as_millis() as u64);
+        let mut sessions = Vec::new();
+        let mut table = self.table();
+        let Table { live, ended, .. } = &mut *table;
+        live.retain(|id, entry| {
+            if now.saturating_sub(entry.used.load(Relaxed)) < idle || entry.waiting.load(Relaxed) > 0 {
+                return true;
+            }
+            let Ok(mut slot) = entry.slot.try_lock() else { return true };
+            sessions.extend(slot.session.take());
+            remember(ended, id.clone(), "was idle for too long and ended");
+            false
+        });
+        drop(table);
+        drop(sessions);
+    }
+
+    /// Ends all of them, those that run after their step, and refuses new ones.
+    pub fn close(&self, why: &'static str) {
+        let mut table = self.table();
+        table.closed = Some(why);
+        let live = std::mem::take(&mut table.live);
+        drop(table);
+        drop(live);
+    }
+}
+
+fn remember(ended: &mut VecDeque<(SequenceId, &'static str)>, id: SequenceId, why: &'static str) {
+    if ended.len() == REMEMBERED {
+        ended.pop_front();
+    }
+    ended.push_back((id, why));
+}
+
+enum Found {
+    Live(Arc<Entry>),
+    New(Lease),
+}
+
+/// A place in the line of a sequence.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A sequence in the hands of one request.
+pub(crate) struct Lease {
+    sequences: Arc<Sequences>,
+    id: SequenceId,
+    entry: Arc<Entry>,
+    /// `None` only while another thread has it.
+    slot: Option<OwnedMutexGuard<Slot>>,
+    /// Whether it is over once this request is.
+    ends: bool,
+}
+
+impl Lease {
+    fn slot(&mut self) -> &mut Slot {
+        let Some(slot) = &mut self.slot else { unreachable!("a lease is used by one task, which waits for the other thread") };
+        slot
+    }
+
+    /// Its session.
+    pub fn session(&mut self) -> &mut Session {
+        let Some(session) = &mut self.slot().session else { unreachable!("a lease is given out with a session") };
+        session
+    }
+
+    /// The same, to be read.
+    pub fn stepped(&self) -> &Session {
+        let session = self.slot.as_ref().and_then(|slot| slot.session.as_ref());
+        let Some(session) = session else { unreachable!("a lease is given out with a session") };
+        session
+    }
+
+    /// How long it was not used before.
+    pub fn idle(&self) -> Duration {
+        Duration::from_millis(self.sequences.now().saturating_sub(self.entry.used.load(Relaxed)))
+    }
+
+    /// How many requests wait for it.
+    pub fn waiting(&self) -> usize {
+        self.entry.waiting.load(Relaxed)
+    }
+
+    /// Says that a step may be running from here on: where the request is given up, the next one waits for it on another thread.
+    pub fn begin_step(&mut self) {
+        self.slot().unsettled = true;
+    }
+
+    /// Says that the step has been answered.
+    pub fn end_step(&mut self) {
+        self.slot().unsettled = false;
+    }
+
+    /// The sequence stays once this request is over.
+    pub fn keep(&mut self) {
+        self.ends = false;
+    }
+
+    /// The sequence is over once this request is.
+    pub fn end(&mut self) {
+        self.ends = true;
+    }
+
+    async fn settle(&mut self) -> Result<(), Fault> {
+        if self.slot().unsettled {
+            // Waits for the step; whether the state was lost with it is the next step's to say.
+            self.work(|session| drop(session.frames())).await?;
+            self.end_step();
+        }
+        Ok(())
+    }
+
+    /// Does something with the session that may block, where it blocks nobody else. It is finished even where the request is given up.
+    pub async fn work<T: Send + 'static>(&mut self, work: impl FnOnce(&mut Session) -> T + Send + 'static) -> Result<T, Fault> {
+        let Some(mut slot) = self.slot.take() else { unreachable!("a lease is used by one task, which waits for the other thread") };
+        let done = tokio::task::spawn_blocking(move || {
+            let result = slot.session.as_mut().map(work);
+            (slot, result)
+        });
+        let (slot, result) = done.await.map_err(|panic| Fault::new(Kind::Failed, format!("sequence {}: {panic}", self.id)))?;
+        self.slot = Some(slot);
+        result.ok_or_else(|| self.sequences.unknown(&self.id))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.entry.used.store(self.sequences.now(), Relaxed);
+        let Some(slot) = &mut self.slot else { return };
+        if !self.ends && slot.session.is_some() {
+            return;
+        }
+        let session = slot.session.take();
+        let mut table = self.sequences.table();
+        // Another one may have been begun under this id after all were ended.
+        if table.live.get(&self.id).is_some_and(|entry| Arc::ptr_eq(entry, &self.entry)) {
+            table.live.remove(&self.id);
+        }
+        drop(table);
+        drop(session);
+    }
+}

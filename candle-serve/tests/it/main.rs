@@ -1,0 +1,12 @@
+//! The server from outside: over sockets, with real bundles, and with a model that waits and fails when it is told to.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod bundles;
+mod client;
+mod hostile;
+mod life;
+mod python;
+mod repository;
+mod sequences;
+mod sum;

@@ -1,0 +1,123 @@
+//! Bundles that come, go and fail.
+
+use crate::client::{Running, options, weights};
+use crate::sum::{self, WAITS};
+use serde_json::{Value, json};
+use std::fs;
+
+fn index(server: &Running) -> Value {
+    server.client().post("/v2/repository/index", &json!({})).ok().json()
+}
+
+fn entry(name: &str, state: &str, reason: &str) -> Value {
+    json!({"name": name, "version": "1", "state": state, "reason": reason})
+}
+
+fn infer(x: f32) -> Value {
+    json!({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [x]}]})
+}
+
+#[test]
+fn a_bundle_that_fails_is_reported_and_the_others_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    sum::save(folder.path(), "good", "good");
+    for (name, config) in [("damaged", "{"), ("foreign", r#"{"family": "none", "format_version": 1, "model": {}}"#)] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+        fs::write(folder.path().join(name).join("config.json"), config).unwrap();
+    }
+    sum::save(folder.path(), "a name", "good");
+    // What is no bundle is none, wherever it lies.
+    fs::create_dir_all(folder.path().join("notes/inner")).unwrap();
+    sum::save(folder.path(), "notes/inner/deep", "good");
+    fs::write(folder.path().join("config.txt"), "").unwrap();
+    let server = Running::new(options(folder.path()), sum::families());
+    let mut client = server.client();
+    client.get("/v2/health/ready").ok();
+    let found = index(&server);
+    let reason = |at: usize| found[at]["reason"].as_str().unwrap().to_owned();
+    let names: Vec<&str> = found.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["a name", "damaged", "foreign", "good"]);
+    assert_eq!(reason(0), "expected a name of at most 128 letters, digits, '_', '-' and '.', found a name");
+    assert!(reason(1).contains("config.json: EOF while parsing"), "{}", reason(1));
+    assert!(reason(2).ends_with("muzero, sum], found none") || reason(2).ends_with("found none"), "{}", reason(2));
+    assert_eq!(found[3], entry("good", "READY", ""));
+    client.post("/v2/models/good/infer", &infer(1.0)).ok();
+    let reply = client.post("/v2/models/damaged/infer", &infer(1.0));
+    assert_eq!(reply.status, 503);
+    assert!(reply.error().starts_with("model 'damaged' is not loaded: "), "{}", reply.error());
+    assert_eq!(client.get("/v2/models/damaged/ready").status, 503);
+    let ready = client.post("/v2/repository/index", &json!({"ready": true})).ok().json();
+    assert_eq!(ready, json!([entry("good", "READY", "")]));
+}
+
+#[test]
+fn models_are_loaded_unloaded_and_loaded_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    sum::save(folder.path(), "m", "anew");
+    let server = Running::new(options(folder.path()), sum::families());
+    let gate = sum::gate("anew");
+    let mut client = server.client();
+    // One that came later is there to be loaded.
+    sum::save(folder.path(), "later", "anew");
+    assert_eq!(index(&server), json!([entry("later", "UNAVAILABLE", "not loaded"), entry("m", "READY", "")]));
+    assert_eq!(client.get("/v2/models/later/ready").status, 404);
+    client.post("/v2/repository/models/later/load", &json!({})).ok();
+    client.get("/v2/models/later/ready").ok();
+    // A request that runs while its model goes is answered.
+    let mut busy = server.client().patient();
+    busy.send("POST", "/v2/models/m/infer", &[], infer(WAITS).to_string().as_bytes());
+    gate.reached(1);
+    client.post("/v2/repository/models/m/unload", &json!({"parameters": {"unload_dependents": false}})).ok();
+    let reply = client.post("/v2/models/m/infer", &infer(1.0));
+    assert_eq!((reply.status, reply.error()), (503, "model 'm' is not loaded: unloaded".to_owned()));
+    gate.open();
+    busy.receive().ok();
+    assert_eq!(index(&server), json!([entry("later", "READY", ""), entry("m", "UNAVAILABLE", "unloaded")]));
+    client.call("POST", "/v2/repository/models/m/load", &[], b"").ok();
+    client.post("/v2/models/m/infer", &infer(1.0)).ok();
+    // Loading anew ends its sequences; a bundle that has become worse leaves the old model where it was.
+    let mut start = infer(1.0);
+    start["parameters"] = json!({"sequence_id": 1, "sequence_start": true});
+    client.post("/v2/models/m/infer", &start).ok();
+    client.post("/v2/repository/models/m/load", &json!({})).ok();
+    start["parameters"] = json!({"sequence_id": 1});
+    assert_eq!(client.post("/v2/models/m/infer", &start).status, 400);
+    fs::write(folder.path().join("m/config.json"), "{").unwrap();
+    let reply = client.post("/v2/repository/models/m/load", &json!({}));
+    assert_eq!(reply.status, 400);
+    assert!(reply.error().starts_with("failed to load 'm': "), "{}", reply.error());
+    client.post("/v2/models/m/infer", &infer(1.0)).ok();
+    for name in ["none", "..", ".", "%2e%2e", "..%2fetc", "a%00b"] {
+        let reply = client.post(&format!("/v2/repository/models/{name}/load"), &json!({}));
+        assert_eq!((reply.status, reply.error()), (404, format!("unknown model: '{name}' is not found")), "{name}");
+    }
+    assert_eq!(client.post("/v2/repository/models/none/unload", &json!({})).status, 404);
+    assert_eq!(index(&server).as_array().unwrap().len(), 2, "what is not there is not kept in mind");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_leads_nowhere_but_within_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let (inside, outside) = (folder.path().join("models"), folder.path().join("outside"));
+    fs::create_dir_all(inside.join("..data")).unwrap();
+    sum::save(&inside, "..data/real", "links");
+    sum::save(folder.path(), "outside", "links");
+    // As volumes of Kubernetes have them.
+    std::os::unix::fs::symlink("..data/real", inside.join("mounted")).unwrap();
+    std::os::unix::fs::symlink(&outside, inside.join("escape")).unwrap();
+    let server = Running::new(options(&inside), sum::families());
+    let escape = entry("escape", "UNAVAILABLE", "its folder is a link out of the repository");
+    assert_eq!(index(&server), json!([escape, entry("mounted", "READY", "")]));
+}
+
+#[test]
+fn a_single_bundle_is_served_under_the_name_that_it_is_given() {
+    let mut own = options(weights().join("policy-mlp"));
+    let server = Running::new(own.clone(), sum::families());
+    assert_eq!(index(&server), json!([entry("policy-mlp", "READY", "")]));
+    own.model_name = Some("agent".to_owned());
+    let server = Running::new(own, sum::families());
+    assert_eq!(index(&server), json!([entry("agent", "READY", "")]));
+    assert_eq!(server.client().get("/v2/models/policy-mlp").status, 404);
+}
