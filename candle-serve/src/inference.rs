@@ -227,7 +227,7 @@ fn required(signature: &Signature, given: &[Option<Given>]) -> Result<(), Fault>
 
 /// The outputs that a request asks for; all of them where it names none.
 fn wanted(signature: &Signature, request: &InferRequest<'_>) -> Result<Vec<Wanted>, Fault> {
-    let Some(outputs) = &request.outputs else {
+    let Some(outputs) = request.outputs.as_ref().filter(|outputs| !outputs.is_empty()) else {
         return Ok((0..signature.outputs.len()).map(|index| Wanted { index, binary: request.binary }).collect());
     };
     let find = |output: &crate::protocol::request::Output<'_>| {

@@ -9,7 +9,7 @@ use candle_models::registry::{Family, Registry};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest name of a model.
 const NAME_LIMIT: usize = 128;
@@ -221,8 +221,11 @@ impl Repository {
     fn start(&self, name: &str, old: Option<&Model>) -> Result<Model, Missing> {
         let path = self.path(name)?;
         let start = || {
-            let bundle = Bundle::open(path)?;
-            Model::start(name, self.families.load(&bundle)?, &self.options, self.idle, old)
+            let began = Instant::now();
+            let network = self.families.load(&Bundle::open(path)?)?;
+            let mut model = Model::start(name, network, &self.options, self.idle, old)?;
+            model.load = began.elapsed();
+            Ok::<_, candle_models::Error>(model)
         };
         start().map_err(|error| Missing::Model(error.to_string()))
     }

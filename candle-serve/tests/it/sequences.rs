@@ -47,6 +47,9 @@ fn a_sequence_remembers_from_its_start_to_its_end() {
     assert_eq!(sum_of(step(&mut other, 8.0, json!({"sequence_id": "seven", "sequence_start": true}))), 8.0);
     assert_eq!(sum_of(step(&mut other, 8.0, json!({}))), 8.0);
     assert_eq!(sum_of(step(&mut other, 8.0, json!({"sequence_id": 0}))), 8.0);
+    let mut all = request(8.0, json!({}));
+    all["outputs"] = json!([]);
+    assert_eq!(sum_of(other.post(PATH, &all)), 8.0);
     // A text that is a number is that number, and an input that is left out has its default, whatever it was before.
     let reply = client.post(PATH, &json!({"inputs": [], "parameters": {"sequence_id": "7"}}));
     assert_eq!(sum_of(reply), 7.5);
