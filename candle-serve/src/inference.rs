@@ -105,10 +105,10 @@ impl Inference {
         Ok(Self { id: None, rows: 1, sequences: Vec::new(), deadline: None, outputs, inputs })
     }
 
-    /// Rows of a batch stand or fall together: a value that the engine would refuse in one of them is refused before any is stepped. The
-    /// only row is left to the engine.
+    /// Rows of a batch stand or fall together: a value that the engine would refuse in one of them is refused before any is stepped, or begun
+    /// anew. Where there is nothing to be undone it is left to the engine.
     fn check(&self, signature: &Signature) -> Result<(), Fault> {
-        if self.rows == 1 {
+        if self.rows == 1 && !self.sequences.iter().any(|step| step.start) {
             return Ok(());
         }
         for (spec, given) in signature.inputs.iter().zip(&self.inputs) {

@@ -41,8 +41,8 @@ enum Sessions {
 }
 
 impl Model {
-    /// Starts the engine of a model. It takes over the sequences of an older one of the same signature, if there is one:
-    /// [`Self::replace`] has to follow.
+    /// Starts the engine of a model. It shares the sequences of an older one of the same signature, if there is one: each goes on in the
+    /// new engine with its next step.
     pub fn start(
         name: &str,
         model: Arc<dyn engine::Model>,
@@ -72,11 +72,9 @@ impl Model {
         Current { engine: &self.engine, generation: self.generation }
     }
 
-    /// Goes on with the sequences of the model that it replaces, or ends them if they have another signature. Blocks.
+    /// Ends the sequences of the model that it replaces, unless they are its own.
     pub fn replace(&self, older: &Self) {
-        if Arc::ptr_eq(&self.sequences, &older.sequences) {
-            self.sequences.carry(self.current());
-        } else {
+        if !Arc::ptr_eq(&self.sequences, &older.sequences) {
             older.sequences.close("was loaded anew");
         }
     }
@@ -115,7 +113,11 @@ impl Model {
             let begin = if step.start { Begin::Start } else { Begin::GoOn };
             leases[row] = Some(self.sequences.lease(self.current(), &step.id, begin, inference.deadline).await?);
         }
-        Ok(Sessions::Sequences(leases.into_iter().flatten().collect()))
+        let mut leases: Vec<Lease> = leases.into_iter().flatten().collect();
+        // Not before all of them are there: what is refused leaves everything as it was.
+        let starts = leases.iter_mut().zip(&inference.sequences).filter(|(_, step)| step.start);
+        starts.into_iter().try_for_each(|(lease, _)| lease.restart(self.current()))?;
+        Ok(Sessions::Sequences(leases))
     }
 }
 

@@ -181,7 +181,7 @@ impl Repository {
     }
 
     /// Loads a bundle, or loads it anew. Until that has succeeded the old model answers; its sequences go on in the new one, or are over if
-    /// that has another signature. Blocks.
+    /// that has another signature. Takes its time.
     pub fn load(&self, name: &str) -> Result<(), Fault> {
         let _change = self.change();
         if is_name(name) {

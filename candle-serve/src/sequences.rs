@@ -92,7 +92,8 @@ impl Sequences {
         self.table().live.values().map(|entry| entry.waiting.load(Relaxed)).sum()
     }
 
-    /// Waits for its turn in a sequence. A sequence that this opens is gone again unless [`Lease::keep`] is called.
+    /// Waits for its turn in a sequence. A sequence that this opens is gone again unless [`Lease::keep`] is called; one that is to begin
+    /// anew does so with [`Lease::restart`].
     pub async fn lease(
         self: &Arc<Self>,
         current: Current<'_>,
@@ -118,8 +119,8 @@ impl Sequences {
                 _ if over => continue,
                 _ => lease.settle().await?,
             }
-            if begin == Begin::Start {
-                lease.restart(current)?;
+            if begin != Begin::Start {
+                lease.catch_up(current).await?;
             }
             return Ok(lease);
         }
@@ -203,20 +204,6 @@ impl Sequences {
         drop(sessions);
     }
 
-    /// Moves all of them into another engine of the same signature, each between two of its steps. Blocks. One whose state is lost stays
-    /// where it is until it begins anew.
-    pub fn carry(&self, to: Current<'_>) {
-        let entries: Vec<Arc<Entry>> = self.table().live.values().cloned().collect();
-        for entry in entries {
-            let mut slot = entry.slot.blocking_lock();
-            let (before, is_old) = (slot.frames, slot.generation < to.generation);
-            let Some(old) = slot.session.as_mut().filter(|_| is_old) else { continue };
-            if let Ok((frames, new)) = moved(old, to.engine) {
-                *slot = Slot { session: Some(new), generation: to.generation, frames: before + frames, unsettled: false };
-            }
-        }
-    }
-
     /// Ends all of them, those that run after their step, and refuses new ones.
     pub fn close(&self, why: &'static str) {
         let mut table = self.table();
@@ -225,15 +212,6 @@ impl Sequences {
         drop(table);
         drop(live);
     }
-}
-
-/// A session's frames, and a session of another engine that goes on from it.
-fn moved(session: &mut Session, engine: &Engine) -> Result<(u64, Session), EngineError> {
-    let frames = session.frames()?;
-    let state = session.save()?;
-    let mut new = engine.open()?;
-    new.restore(&state)?;
-    Ok((frames, new))
 }
 
 fn remember(ended: &mut VecDeque<(SequenceId, &'static str)>, id: SequenceId, why: &'static str) {
@@ -280,9 +258,31 @@ impl Lease {
         Ok(())
     }
 
+    /// Goes on in the model's present engine, if it has been loaded anew. A state that is lost stays so.
+    async fn catch_up(&mut self, current: Current<'_>) -> Result<(), Fault> {
+        if self.slot().generation >= current.generation {
+            return Ok(());
+        }
+        let mut new = current.engine.open()?;
+        let moved = self.work(move |old| {
+            let frames = old.frames()?;
+            new.restore(&old.save()?)?;
+            Ok((frames, new))
+        });
+        match moved.await? {
+            Ok((frames, new)) => {
+                let slot = self.slot();
+                *slot = Slot { session: Some(new), generation: current.generation, frames: slot.frames + frames, unsettled: false };
+                Ok(())
+            }
+            Err(EngineError::StateLost) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Begins anew, with the model's present engine.
-    fn restart(&mut self, current: Current<'_>) -> Result<(), EngineError> {
-        if self.slot().generation != current.generation {
+    pub fn restart(&mut self, current: Current<'_>) -> Result<(), EngineError> {
+        if self.slot().generation < current.generation {
             return self.open(current);
         }
         self.slot().frames = 0;
