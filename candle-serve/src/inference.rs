@@ -105,10 +105,10 @@ impl Inference {
         Ok(Self { id: None, rows: 1, sequences: Vec::new(), deadline: None, outputs, inputs })
     }
 
-    /// Rows of a batch stand or fall together: a value that the engine would refuse in one of them is refused before any is stepped. The
-    /// only row is left to the engine.
+    /// Rows of a batch stand or fall together: a value that the engine would refuse in one of them is refused before any is stepped, or begun
+    /// anew. Where there is nothing to be undone it is left to the engine.
     fn check(&self, signature: &Signature) -> Result<(), Fault> {
-        if self.rows == 1 {
+        if self.rows == 1 && !self.sequences.iter().any(|step| step.start) {
             return Ok(());
         }
         for (spec, given) in signature.inputs.iter().zip(&self.inputs) {
@@ -227,7 +227,7 @@ fn required(signature: &Signature, given: &[Option<Given>]) -> Result<(), Fault>
 
 /// The outputs that a request asks for; all of them where it names none.
 fn wanted(signature: &Signature, request: &InferRequest<'_>) -> Result<Vec<Wanted>, Fault> {
-    let Some(outputs) = &request.outputs else {
+    let Some(outputs) = request.outputs.as_ref().filter(|outputs| !outputs.is_empty()) else {
         return Ok((0..signature.outputs.len()).map(|index| Wanted { index, binary: request.binary }).collect());
     };
     let find = |output: &crate::protocol::request::Output<'_>| {

@@ -4,7 +4,6 @@ use candle_models::families;
 use candle_serve::{Arguments, Server};
 use clap::Parser;
 use std::io::Write;
-use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,22 +30,22 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let grace = Duration::from_secs(arguments.grace);
     let server = Server::start(arguments.options(), families::shipped()).await?;
-    let asked = async {
+    let mut asked = async || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     };
-    let mut asked = pin!(asked);
-    tokio::select! {
-        () = &mut asked => {}
-        loaded = load(&server) => {
-            loaded?;
-            asked.await;
-        }
+    let loaded = tokio::select! {
+        () = asked() => false,
+        loaded = load(&server) => loaded.map(|()| true)?,
+    };
+    if loaded {
+        asked().await;
     }
     server.leave();
-    tokio::time::sleep(grace).await;
+    // Whoever asks twice is in a hurry.
+    let _ = tokio::time::timeout(grace, asked()).await;
     if !server.stop().await {
         eprintln!("some requests were not finished in time");
     }

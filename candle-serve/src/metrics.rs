@@ -21,7 +21,7 @@ const METRICS: [(&str, &str, &str, Read); 12] = [
     }),
     ("nv_inference_compute_output_duration_us", "counter", "Time to write answers, microseconds", |m| us(m.statistics.output.read().ns)),
     ("nv_inference_pending_request_count", "gauge", "Requests that are being answered", |m| m.statistics.pending.load(Relaxed) as f64),
-    ("nv_model_load_duration_secs", "gauge", "Time to start the engine, seconds", |m| m.load.as_secs_f64()),
+    ("nv_model_load_duration_secs", "gauge", "Time to load the model, seconds", |m| m.load.as_secs_f64()),
     ("candle_sequences", "gauge", "Sequences that are open", |m| m.sequences.len() as f64),
     ("candle_sequence_requests_waiting", "gauge", "Requests that wait for their sequence's turn", |m| m.sequences.waiting() as f64),
 ];

@@ -3,7 +3,7 @@
 use crate::fault::Fault;
 use crate::inference::{Inference, Wanted};
 use crate::protocol::answer::{Rows, Tensor};
-use crate::sequences::{Begin, Lease, Sequences};
+use crate::sequences::{Begin, Current, Lease, Sequences};
 use crate::statistics::{Statistics, Times};
 use candle_models::candle_core::DType;
 use candle_models::engine::{self, Engine, EngineError, Options, Session, Step};
@@ -25,9 +25,11 @@ pub(crate) struct Model {
     /// Most rows of a request, and of a batch of the engine.
     pub max_batch: usize,
     pub engine: Engine,
+    /// How many engines the model has had before this one.
+    generation: u64,
     pub sequences: Arc<Sequences>,
     pub statistics: Statistics,
-    /// How long loading took.
+    /// How long loading took, from the first byte that was read.
     pub load: Duration,
 }
 
@@ -39,11 +41,18 @@ enum Sessions {
 }
 
 impl Model {
-    /// Starts the engine of a model.
-    pub fn start(name: &str, model: Arc<dyn engine::Model>, options: &Options, idle: Duration) -> candle_models::Result<Self> {
-        let began = Instant::now();
+    /// Starts the engine of a model. It shares the sequences of an older one of the same signature, if there is one: each goes on in the
+    /// new engine with its next step.
+    pub fn start(
+        name: &str,
+        model: Arc<dyn engine::Model>,
+        options: &Options,
+        idle: Duration,
+        older: Option<&Self>,
+    ) -> candle_models::Result<Self> {
         let (family, signature) = (model.family().to_owned(), model.signature().clone());
         let engine = Engine::start(model, options)?;
+        let older = older.filter(|older| older.signature == signature);
         let max_batch = options.max_batch.min(options.sessions);
         Ok(Self {
             name: name.to_owned(),
@@ -51,10 +60,23 @@ impl Model {
             signature,
             max_batch,
             engine,
-            sequences: Sequences::new(name, idle),
+            generation: older.map_or(0, |older| older.generation + 1),
+            sequences: older.map_or_else(|| Sequences::new(name, idle), |older| older.sequences.clone()),
             statistics: Statistics::new(max_batch),
-            load: began.elapsed(),
+            load: Duration::ZERO,
         })
+    }
+
+    /// The engine for sequences that begin.
+    pub fn current(&self) -> Current<'_> {
+        Current { engine: &self.engine, generation: self.generation }
+    }
+
+    /// Ends the sequences of the model that it replaces, unless they are its own.
+    pub fn replace(&self, older: &Self) {
+        if !Arc::ptr_eq(&self.sequences, &older.sequences) {
+            older.sequences.close("was loaded anew");
+        }
     }
 
     /// Steps the rows of a request. The answer is in their sessions; dropping the future gives the step up.
@@ -89,9 +111,13 @@ impl Model {
         for row in order {
             let step = &inference.sequences[row];
             let begin = if step.start { Begin::Start } else { Begin::GoOn };
-            leases[row] = Some(self.sequences.lease(&self.engine, &step.id, begin, inference.deadline).await?);
+            leases[row] = Some(self.sequences.lease(self.current(), &step.id, begin, inference.deadline).await?);
         }
-        Ok(Sessions::Sequences(leases.into_iter().flatten().collect()))
+        let mut leases: Vec<Lease> = leases.into_iter().flatten().collect();
+        // Not before all of them are there: what is refused leaves everything as it was.
+        let starts = leases.iter_mut().zip(&inference.sequences).filter(|(_, step)| step.start);
+        starts.into_iter().try_for_each(|(lease, _)| lease.restart(self.current()))?;
+        Ok(Sessions::Sequences(leases))
     }
 }
 

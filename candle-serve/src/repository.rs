@@ -9,7 +9,7 @@ use candle_models::registry::{Family, Registry};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest name of a model.
 const NAME_LIMIT: usize = 128;
@@ -180,7 +180,8 @@ impl Repository {
         Ok(self.served().len())
     }
 
-    /// Loads a bundle, or loads it anew. Until that has succeeded the old model answers; its sequences are over then.
+    /// Loads a bundle, or loads it anew. Until that has succeeded the old model answers; its sequences go on in the new one, or are over if
+    /// that has another signature. Takes its time.
     pub fn load(&self, name: &str) -> Result<(), Fault> {
         let _change = self.change();
         if is_name(name) {
@@ -189,15 +190,16 @@ impl Repository {
             let entry = models.entry(name.to_owned()).or_default();
             entry.state = Some(State::Loading);
         }
-        let loaded = self.start(name);
+        let old = self.read().get(name).and_then(|entry| entry.model.clone());
+        let loaded = self.start(name, old.as_deref());
         let mut models = self.write();
         match loaded {
             Ok(model) => {
-                let new = Entry { model: Some(Arc::new(model)), state: None, reason: String::new() };
-                let old = models.insert(name.to_owned(), new);
+                let model = Arc::new(model);
+                models.insert(name.to_owned(), Entry { model: Some(model.clone()), state: None, reason: String::new() });
                 drop(models);
-                if let Some(Entry { model: Some(old), .. }) = old {
-                    old.sequences.close("was loaded anew");
+                if let Some(old) = old {
+                    model.replace(&old);
                 }
                 Ok(())
             }
@@ -216,11 +218,14 @@ impl Repository {
         }
     }
 
-    fn start(&self, name: &str) -> Result<Model, Missing> {
+    fn start(&self, name: &str, old: Option<&Model>) -> Result<Model, Missing> {
         let path = self.path(name)?;
         let start = || {
-            let bundle = Bundle::open(path)?;
-            Model::start(name, self.families.load(&bundle)?, &self.options, self.idle)
+            let began = Instant::now();
+            let network = self.families.load(&Bundle::open(path)?)?;
+            let mut model = Model::start(name, network, &self.options, self.idle, old)?;
+            model.load = began.elapsed();
+            Ok::<_, candle_models::Error>(model)
         };
         start().map_err(|error| Missing::Model(error.to_string()))
     }

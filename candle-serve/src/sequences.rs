@@ -2,7 +2,7 @@
 
 use crate::fault::{Fault, Kind};
 use crate::protocol::request::SequenceId;
-use candle_models::engine::{Engine, Session};
+use candle_models::engine::{Engine, EngineError, Session};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +23,13 @@ pub(crate) enum Begin {
     Open,
     /// It is opened, or begins anew.
     Start,
+}
+
+/// A model's engine, and how many it has had before: it is loaded anew now and then.
+#[derive(Clone, Copy)]
+pub(crate) struct Current<'a> {
+    pub engine: &'a Engine,
+    pub generation: u64,
 }
 
 /// The sequences of one model.
@@ -53,6 +60,10 @@ struct Entry {
 /// Its session, unless the sequence is over.
 struct Slot {
     session: Option<Session>,
+    /// Which of the model's engines it is of.
+    generation: u64,
+    /// Frames that were made by sessions before this one.
+    frames: u64,
     /// Whether a step was given up: it may still be running, and touching the session could block.
     unsettled: bool,
 }
@@ -81,10 +92,11 @@ impl Sequences {
         self.table().live.values().map(|entry| entry.waiting.load(Relaxed)).sum()
     }
 
-    /// Waits for its turn in a sequence. A sequence that this opens is gone again unless [`Lease::keep`] is called.
+    /// Waits for its turn in a sequence. A sequence that this opens is gone again unless [`Lease::keep`] is called; one that is to begin
+    /// anew does so with [`Lease::restart`].
     pub async fn lease(
         self: &Arc<Self>,
-        engine: &Engine,
+        current: Current<'_>,
         id: &SequenceId,
         begin: Begin,
         deadline: Option<Instant>,
@@ -94,7 +106,7 @@ impl Sequences {
                 Found::Live(entry) => entry,
                 Found::New(mut lease) => {
                     // On a failure the lease takes the entry back.
-                    lease.slot().session = Some(engine.open()?);
+                    lease.open(current)?;
                     return Ok(lease);
                 }
             };
@@ -107,8 +119,8 @@ impl Sequences {
                 _ if over => continue,
                 _ => lease.settle().await?,
             }
-            if begin == Begin::Start {
-                lease.session().reset();
+            if begin != Begin::Start {
+                lease.catch_up(current).await?;
             }
             return Ok(lease);
         }
@@ -126,7 +138,7 @@ impl Sequences {
                 Err(self.unknown(id))
             }
             None => {
-                let slot = Arc::new(tokio::sync::Mutex::new(Slot { session: None, unsettled: false }));
+                let slot = Arc::new(tokio::sync::Mutex::new(Slot { session: None, generation: 0, frames: 0, unsettled: false }));
                 let Ok(held) = slot.clone().try_lock_owned() else { unreachable!("nobody else has the new sequence yet") };
                 let entry = Arc::new(Entry { slot, waiting: AtomicUsize::new(0), used: AtomicU64::new(self.now()) });
                 table.live.insert(id.clone(), entry.clone());
@@ -152,11 +164,12 @@ impl Sequences {
     }
 
     /// A second sequence that goes on from a session.
-    pub fn adopt(self: &Arc<Self>, id: &SequenceId, session: Session) -> Result<(), Fault> {
+    pub fn adopt(self: &Arc<Self>, id: &SequenceId, (session, from): (Session, &Lease)) -> Result<(), Fault> {
         match self.find(id, Begin::Open)? {
             Found::Live(_) => Err(Fault::input(format!("sequence {id} of model '{}': expected a new id, found one in use", self.model))),
             Found::New(mut lease) => {
-                lease.slot().session = Some(session);
+                let (generation, frames) = from.slot.as_ref().map_or((0, 0), |slot| (slot.generation, slot.frames));
+                *lease.slot() = Slot { session: Some(session), generation, frames, unsettled: false };
                 lease.keep();
                 Ok(())
             }
@@ -237,6 +250,54 @@ impl Lease {
     fn slot(&mut self) -> &mut Slot {
         let Some(slot) = &mut self.slot else { unreachable!("a lease is used by one task, which waits for the other thread") };
         slot
+    }
+
+    /// A session for a sequence that begins.
+    fn open(&mut self, Current { engine, generation }: Current<'_>) -> Result<(), EngineError> {
+        *self.slot() = Slot { session: Some(engine.open()?), generation, frames: 0, unsettled: false };
+        Ok(())
+    }
+
+    /// Goes on in the model's present engine, if it has been loaded anew. A state that is lost stays so.
+    async fn catch_up(&mut self, current: Current<'_>) -> Result<(), Fault> {
+        if self.slot().generation >= current.generation {
+            return Ok(());
+        }
+        let mut new = current.engine.open()?;
+        let moved = self.work(move |old| {
+            let frames = old.frames()?;
+            new.restore(&old.save()?)?;
+            Ok((frames, new))
+        });
+        match moved.await? {
+            Ok((frames, new)) => {
+                let slot = self.slot();
+                *slot = Slot { session: Some(new), generation: current.generation, frames: slot.frames + frames, unsettled: false };
+                Ok(())
+            }
+            Err(EngineError::StateLost) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Begins anew, with the model's present engine.
+    pub fn restart(&mut self, current: Current<'_>) -> Result<(), EngineError> {
+        if self.slot().generation < current.generation {
+            return self.open(current);
+        }
+        self.slot().frames = 0;
+        self.session().reset();
+        Ok(())
+    }
+
+    /// Steps behind it.
+    pub fn frames(&mut self) -> Result<u64, EngineError> {
+        Ok(self.slot().frames + self.session().frames()?)
+    }
+
+    /// Says that the session's own frames are all that it has: it goes on from a state that was put there.
+    pub fn forget_frames(&mut self) {
+        self.slot().frames = 0;
     }
 
     /// Its session.

@@ -46,7 +46,7 @@ fn id(text: &str) -> Result<SequenceId, Fault> {
 
 /// A sequence that is there: 404 where it is not.
 async fn found(model: &Model, id: &SequenceId) -> Result<Lease, Fault> {
-    let lease = model.sequences.lease(&model.engine, id, Begin::GoOn, None).await;
+    let lease = model.sequences.lease(model.current(), id, Begin::GoOn, None).await;
     lease.map_err(|fault| match fault.kind {
         Kind::Input => Fault::new(Kind::NotFound, format!("model '{}' has no sequence {id}", model.name)),
         _ => fault,
@@ -57,7 +57,7 @@ pub(super) async fn get(model: &Model, text: &str) -> Result<Answer, Fault> {
     let id = id(text)?;
     let mut lease = found(model, &id).await?;
     let idle_ms = lease.idle().as_millis() as u64;
-    let frames = lease.session().frames()?;
+    let frames = lease.frames()?;
     let description = Description { model_name: &model.name, sequence_id: id.to_string(), frames, waiting: lease.waiting(), idle_ms };
     Ok(reply::json(&description))
 }
@@ -80,13 +80,14 @@ pub(super) async fn save(model: &Model, text: &str) -> Result<Answer, Fault> {
 
 /// Goes on from such a state, in a sequence that is there or a new one.
 pub(super) async fn restore(model: &Model, text: &str, body: Bytes) -> Result<Answer, Fault> {
-    let mut lease = model.sequences.lease(&model.engine, &id(text)?, Begin::Open, None).await?;
+    let mut lease = model.sequences.lease(model.current(), &id(text)?, Begin::Open, None).await?;
     let restored = lease.work(move |session| {
         let damaged = |e| Fault::input(format!("the body is no safetensors file: {e}"));
         let state: NamedTensors = load_buffer(&body, &Device::Cpu).map_err(damaged)?.into_iter().collect();
         session.restore(&state).map_err(Fault::from)
     });
     restored.await??;
+    lease.forget_frames();
     lease.keep();
     Ok(reply::empty())
 }
@@ -101,6 +102,6 @@ pub(super) async fn fork(model: &Model, text: &str, Fork { sequence_id }: Fork) 
     let new = new.ok_or_else(|| Fault::input("sequence_id: expected the id of the new sequence, found none"))?;
     let mut lease = found(model, &id(text)?).await?;
     let forked = lease.work(|session| session.fork()).await??;
-    model.sequences.adopt(&new, forked)?;
+    model.sequences.adopt(&new, (forked, &lease))?;
     Ok(reply::empty())
 }

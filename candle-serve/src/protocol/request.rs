@@ -113,7 +113,7 @@ pub struct InferRequest<'a> {
     pub timeout: Option<Duration>,
     /// The tensors.
     pub inputs: Vec<Input<'a>>,
-    /// What is to be answered; `None` is all outputs.
+    /// What is to be answered; `None`, or an empty list, is all outputs.
     pub outputs: Option<Vec<Output<'a>>>,
     /// Whether outputs that do not say so themselves are answered behind the JSON.
     pub binary: bool,

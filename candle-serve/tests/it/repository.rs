@@ -75,13 +75,7 @@ fn models_are_loaded_unloaded_and_loaded_anew() {
     assert_eq!(index(&server), json!([entry("later", "READY", ""), entry("m", "UNAVAILABLE", "unloaded")]));
     client.call("POST", "/v2/repository/models/m/load", &[], b"").ok();
     client.post("/v2/models/m/infer", &infer(1.0)).ok();
-    // Loading anew ends its sequences; a bundle that has become worse leaves the old model where it was.
-    let mut start = infer(1.0);
-    start["parameters"] = json!({"sequence_id": 1, "sequence_start": true});
-    client.post("/v2/models/m/infer", &start).ok();
-    client.post("/v2/repository/models/m/load", &json!({})).ok();
-    start["parameters"] = json!({"sequence_id": 1});
-    assert_eq!(client.post("/v2/models/m/infer", &start).status, 400);
+    // A bundle that has become worse leaves the old model where it was.
     fs::write(folder.path().join("m/config.json"), "{").unwrap();
     let reply = client.post("/v2/repository/models/m/load", &json!({}));
     assert_eq!(reply.status, 400);
@@ -93,6 +87,44 @@ fn models_are_loaded_unloaded_and_loaded_anew() {
     }
     assert_eq!(client.post("/v2/repository/models/none/unload", &json!({})).status, 404);
     assert_eq!(index(&server).as_array().unwrap().len(), 2, "what is not there is not kept in mind");
+}
+
+fn step(x: f32, start: bool) -> Value {
+    let mut request = infer(x);
+    request["parameters"] = json!({"sequence_id": 1, "sequence_start": start});
+    request
+}
+
+#[test]
+fn sequences_outlive_their_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    sum::save(folder.path(), "m", "outlive");
+    let server = Running::new(options(folder.path()), sum::families());
+    let gate = sum::gate("outlive");
+    let mut client = server.client();
+    let path = "/v2/models/m/infer";
+    client.post(path, &step(1.0, true)).ok();
+    // One step runs and one waits while the model is loaded anew: both are made.
+    let (mut first, mut second, mut load) = (server.client().patient(), server.client().patient(), server.client().patient());
+    first.send("POST", path, &[], step(WAITS, false).to_string().as_bytes());
+    gate.reached(1);
+    second.send("POST", path, &[], step(4.0, false).to_string().as_bytes());
+    client.wait_for("candle_sequence_requests_waiting", "m", 1.0);
+    load.send("POST", "/v2/repository/models/m/load", &[], b"");
+    // The new engine has made nothing yet: that is how one sees that it is there. It answers while the old one is held back.
+    client.wait_for("nv_inference_count", "m", 0.0);
+    client.post(path, &infer(1.0)).ok();
+    gate.open();
+    let sum = |reply: crate::client::Reply| reply.ok().json()["outputs"][0]["data"][0].as_f64().unwrap();
+    assert_eq!(sum(first.receive()), f64::from(1.0 + WAITS));
+    assert_eq!(sum(second.receive()), f64::from(5.0 + WAITS));
+    load.receive().ok();
+    assert_eq!(client.get("/v2/models/m/sequences/1").ok().json()["frames"], json!(3));
+    assert_eq!(sum(client.post(path, &step(8.0, false))), f64::from(13.0 + WAITS));
+    // Taken away, they are over.
+    client.post("/v2/repository/models/m/unload", &json!({})).ok();
+    client.post("/v2/repository/models/m/load", &json!({})).ok();
+    assert_eq!(client.post(path, &step(1.0, false)).status, 400);
 }
 
 #[cfg(unix)]

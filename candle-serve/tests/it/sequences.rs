@@ -47,12 +47,24 @@ fn a_sequence_remembers_from_its_start_to_its_end() {
     assert_eq!(sum_of(step(&mut other, 8.0, json!({"sequence_id": "seven", "sequence_start": true}))), 8.0);
     assert_eq!(sum_of(step(&mut other, 8.0, json!({}))), 8.0);
     assert_eq!(sum_of(step(&mut other, 8.0, json!({"sequence_id": 0}))), 8.0);
+    let mut all = request(8.0, json!({}));
+    all["outputs"] = json!([]);
+    assert_eq!(sum_of(other.post(PATH, &all)), 8.0);
     // A text that is a number is that number, and an input that is left out has its default, whatever it was before.
     let reply = client.post(PATH, &json!({"inputs": [], "parameters": {"sequence_id": "7"}}));
     assert_eq!(sum_of(reply), 7.5);
     let described = client.get("/v2/models/m/sequences/7").ok().json();
     assert_eq!((&described["frames"], &described["sequence_id"]), (&json!(4), &json!("7")));
-    // It begins anew, and ends.
+    // It begins anew, unless that is refused, and ends.
+    let mut wrong = request(1.0, json!({"sequence_id": 7, "sequence_start": true}));
+    wrong["inputs"][0]["data"] = json!([1e39]);
+    assert_eq!(client.post(PATH, &wrong).status, 400);
+    let mut body = json!({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "parameters": {"binary_data_size": 4}}]});
+    body["parameters"] = json!({"sequence_id": 7, "sequence_start": true});
+    let body = [body.to_string().as_bytes(), &f32::NAN.to_le_bytes()].concat();
+    let length = (body.len() - 4).to_string();
+    assert_eq!(client.call("POST", PATH, &[("Inference-Header-Content-Length", &length)], &body).status, 400);
+    assert_eq!(sum_of(step(&mut client, 0.0, json!({"sequence_id": 7}))), 7.5);
     assert_eq!(sum_of(step(&mut client, 1.0, json!({"sequence_id": 7, "sequence_start": true}))), 1.0);
     assert_eq!(sum_of(step(&mut client, 1.0, json!({"sequence_id": 7, "sequence_end": true}))), 2.0);
     let reply = step(&mut client, 1.0, json!({"sequence_id": 7}));
@@ -189,6 +201,8 @@ fn a_request_can_step_many_sequences() {
     assert_eq!(sums(call(request)), json!([13.0, 21.0]));
     // One that is unknown, or there twice: none is stepped.
     let reply = call(vector(json!([1, 1]), json!([10, 30]), "UINT64", None, None));
+    assert_eq!((reply.status, reply.error()), (400, unknown("30")));
+    let reply = call(vector(json!([1, 1]), json!([10, 30]), "UINT64", Some(json!([true, false])), None));
     assert_eq!((reply.status, reply.error()), (400, unknown("30")));
     let reply = call(vector(json!([1, 1]), json!([10, 10]), "UINT64", None, None));
     assert_eq!((reply.status, reply.error()), (400, "tensor __sequence_id: expected each sequence once, found 10 twice".to_owned()));
