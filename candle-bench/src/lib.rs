@@ -36,6 +36,7 @@ pub mod roofline;
 pub mod run;
 pub mod scaling;
 pub mod self_check;
+pub mod serve;
 pub mod split;
 pub mod startup;
 pub mod stats;

@@ -6,7 +6,7 @@ use crate::host::Host;
 use crate::report::charts::Panel;
 use crate::suite::{self, Suite};
 use crate::table::{self, FORMAT, Record, Report, Shown};
-use crate::{batch_size, graph, latency, load, memory, ops, overlap, peers, precision, roofline, scaling, split, startup};
+use crate::{batch_size, graph, latency, load, memory, ops, overlap, peers, precision, roofline, scaling, serve, split, startup};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{ArgMatches, Command};
 use roofline::RooflineRow;
@@ -70,7 +70,7 @@ const ROOFLINE: &str = roofline::Roofline::NAME;
 
 /// Every suite, in the order of a page: those that are about no family in particular, listed here alone, and those of the families.
 pub fn suites(families: &Families) -> Vec<Entry> {
-    use Chapter::{Inference, Operations, Training};
+    use Chapter::{Inference, Limits, Operations, Training};
     let mut suites = vec![
         Entry::of::<latency::Latency>(Inference),
         Entry::of::<batch_size::BatchSize>(Inference),
@@ -79,6 +79,7 @@ pub fn suites(families: &Families) -> Vec<Entry> {
         Entry::of::<startup::Startup>(Inference),
         Entry::of::<roofline::Roofline>(Inference),
         Entry::of::<load::Load>(Inference),
+        Entry::of::<serve::Serve>(Limits),
         Entry::of::<peers::Peers>(Inference),
         Entry::of::<split::Train>(Training),
         Entry::of::<overlap::Overlap>(Training),
