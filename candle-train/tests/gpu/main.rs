@@ -10,6 +10,7 @@ mod loader;
 mod optimiser;
 #[cfg(feature = "nccl")]
 mod ranks;
+mod rf;
 mod run;
 
 use candle_train::run::Place;

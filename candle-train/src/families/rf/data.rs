@@ -29,8 +29,8 @@ pub struct Arguments {
     /// A key of the scenario, as events=1000 or signals.samples=20000; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Where the signals of the published generator are made: cpu, cuda, cuda:NUMBER, or auto (a GPU if there is one, or else the CPU with a warning). Those of a GPU
-    /// differ by rounding, so a data set is made on one kind of device.
+    /// Where the signals of the published generator are made and their features extracted: cpu, cuda, cuda:NUMBER, or auto (a GPU if there is one, or else the CPU with a
+    /// warning). Those of a GPU differ by rounding, so a data set is made on one kind of device.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
 }

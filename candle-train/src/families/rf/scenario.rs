@@ -2,7 +2,7 @@
 
 use crate::overlay;
 use crate::shards::Shards;
-use candle_core::Device;
+use candle_core::{Device, Tensor};
 use candle_models::random::Random;
 use candle_models::rf::Complex32;
 use candle_models::rf::features::{Extractor, Form, SUMMARY, summarise};
@@ -10,7 +10,6 @@ use candle_models::rf::geometry::LIGHT;
 use candle_models::rf::localiser::events::{Event, Events};
 use candle_models::rf::synthesis::{Compatible, Physical, Reception};
 use candle_models::{Error, Result};
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -24,13 +23,13 @@ pub enum Signals {
     Physical(Box<Physical>),
 }
 
-/// Where signals are made.
+/// Where signals are made and their features extracted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MadeOn {
     /// On the CPU.
     Cpu,
-    /// On a GPU: those of the CPU but for rounding.
+    /// On a GPU: as on the CPU but for rounding.
     Cuda,
 }
 
@@ -48,7 +47,7 @@ pub struct Scenario {
     pub chunk: f64,
     /// Which definitions of the features count.
     pub form: Form,
-    /// Where signals are made: the command's `--device` says it.
+    /// Where signals are made and their features extracted: the command's `--device` says it.
     pub device: MadeOn,
     /// Whether the samples themselves are written: 11 MB for an event of seven receivers and a second.
     pub iq: bool,
@@ -201,21 +200,21 @@ impl Scenario {
                 signals.generate(self.signals().at(event), &heard, &delays, &mut iq)?;
             }
         }
-        self.row_of(&drawn, &heard, &iq, extractor)
+        let mut features = Vec::with_capacity(heard.len() * SUMMARY);
+        for signal in iq.chunks_exact(self.samples()) {
+            let chunks: Vec<_> = signal.chunks_exact(extractor.samples()).map(|chunk| extractor.extract(chunk)).collect::<Result<_>>()?;
+            features.extend(summarise(&chunks).map(|x| x as f32));
+        }
+        let iq = if self.iq { iq.iter().flat_map(|x| [x.re, x.im]).collect() } else { Vec::new() };
+        Ok(row_of(&drawn, &heard, features, iq))
     }
 
-    /// Events one behind the other whose signals are made on a device, a few events at a time; `done` is called after each event.
+    /// Events one behind the other whose signals are made on a device and their features extracted there, a few events at a time; `done` is called after
+    /// each event. The samples leave the device only where they are wanted.
     ///
     /// # Errors
     /// If a value is out of range, or the device has no memory; for signals that no GPU makes.
-    pub fn rows(
-        &self,
-        events: &Events,
-        extractor: &Extractor,
-        numbers: Range<u64>,
-        device: &Device,
-        done: impl Fn() + Sync,
-    ) -> Result<Vec<Row>> {
+    pub fn rows(&self, events: &Events, extractor: &Extractor, numbers: Range<u64>, device: &Device, done: impl Fn()) -> Result<Vec<Row>> {
         /// Events whose signals are in the device's memory at once.
         const AT_ONCE: usize = 16;
         let Signals::Compatible(signals) = &self.signals else {
@@ -223,32 +222,39 @@ impl Scenario {
         };
         let mut rows = Vec::with_capacity(numbers.clone().count());
         for first in numbers.clone().step_by(AT_ONCE) {
-            let drawn: Vec<_> = (first..numbers.end.min(first + AT_ONCE as u64)).map(|event| self.draw(events, event)).collect();
+            let last = numbers.end.min(first + AT_ONCE as u64);
+            let drawn: Vec<_> = (first..last).map(|event| self.draw(events, event)).collect();
             let receptions: Vec<Vec<Reception>> = drawn.iter().map(|(_, heard)| heard.clone()).collect();
             let (iq, _) = signals.generate_on(self.signals(), first, &receptions, device)?;
-            let iq: Vec<Complex32> =
-                iq.flatten_all()?.to_vec1::<f32>()?.chunks_exact(2).map(|part| Complex32::new(part[0], part[1])).collect();
-            let row = |own: &mut Extractor, ((drawn, heard), iq): (&(Event, Vec<Reception>), &[Complex32])| {
-                let row = self.row_of(drawn, heard, iq, own);
-                done();
-                row
+            let named = |error| match error {
+                Error::Input(what) => Error::Input(format!("events {first} to {}: {what}", last - 1)),
+                other => other,
             };
-            let of_event = receptions[0].len() * self.samples();
-            rows.extend(drawn.par_iter().zip(iq.par_chunks(of_event)).map_init(|| extractor.clone(), row).collect::<Result<Vec<_>>>()?);
+            let features = summaries(&iq, extractor).map_err(named)?;
+            let iq = if self.iq { iq.flatten_from(1)?.to_vec2()? } else { vec![Vec::new(); drawn.len()] };
+            for (((event, heard), features), iq) in drawn.iter().zip(features).zip(iq) {
+                rows.push(row_of(event, heard, features, iq));
+                done();
+            }
         }
         Ok(rows)
     }
+}
 
-    fn row_of(&self, event: &Event, heard: &[Reception], iq: &[Complex32], extractor: &mut Extractor) -> Result<Row> {
-        let mut features = Vec::with_capacity(heard.len() * SUMMARY);
-        for signal in iq.chunks_exact(self.samples()) {
-            let chunks: Vec<_> = signal.chunks_exact(extractor.samples()).map(|chunk| extractor.extract(chunk)).collect::<Result<_>>()?;
-            features.extend(summarise(&chunks).map(|x| x as f32));
-        }
-        let numbers = heard.iter().flat_map(|one| [one.power_dbm, one.snr_db, one.frequency_offset_hz].map(|x| x as f32));
-        let iq = if self.iq { iq.iter().flat_map(|x| [x.re, x.im]).collect() } else { Vec::new() };
-        Ok(Row { features, receptions: numbers.collect(), emitter: [event.emitter.latitude, event.emitter.longitude], iq })
-    }
+/// What is written of the features of signals `[events, receivers, samples, 2]`, event by event.
+fn summaries(iq: &Tensor, extractor: &Extractor) -> Result<Vec<Vec<f32>>> {
+    let (events, receivers, samples, parts) = iq.dims4()?;
+    let (chunk, each) = (extractor.samples(), samples / extractor.samples());
+    // What is left at the end of a signal and makes no whole chunk is left out.
+    let chunks = iq.narrow(2, 0, each * chunk)?.reshape((events * receivers * each, chunk, parts))?;
+    let found = extractor.extract_all(&chunks)?;
+    let of_event = |chunks: &[_]| chunks.chunks(each).flat_map(|signal| summarise(signal).map(|x| x as f32)).collect();
+    Ok(found.chunks(receivers * each).map(of_event).collect())
+}
+
+fn row_of(event: &Event, heard: &[Reception], features: Vec<f32>, iq: Vec<f32>) -> Row {
+    let numbers = heard.iter().flat_map(|one| [one.power_dbm, one.snr_db, one.frequency_offset_hz].map(|x| x as f32));
+    Row { features, receptions: numbers.collect(), emitter: [event.emitter.latitude, event.emitter.longitude], iq }
 }
 
 #[cfg(test)]
@@ -258,7 +264,8 @@ mod tests {
     /// Rows of several events at once are those of each alone.
     #[test]
     fn events_at_once_are_those_alone() {
-        let sets = ["signals.samples=4000", "chunk=0.004", "iq=true", "form=\"repaired\""].map(str::to_owned);
+        // Five chunks of 796 samples, and 20 that make none.
+        let sets = ["signals.samples=4000", "chunk=0.00398", "iq=true", "form=\"repaired\""].map(str::to_owned);
         let scenario = Scenario::resolve("compatible", None, &sets).unwrap();
         let (events, mut extractor) = (Events::default(), scenario.extractor().unwrap());
         let rows = scenario.rows(&events, &extractor, 3..22, &Device::Cpu, || ()).unwrap();
@@ -266,6 +273,8 @@ mod tests {
             let alone = scenario.row(&events, &mut extractor, event).unwrap();
             assert!(found.features == alone.features && found.iq == alone.iq && found.emitter == alone.emitter, "{event}");
         }
+        let without = Scenario { iq: false, ..scenario }.rows(&events, &extractor, 3..5, &Device::Cpu, || ()).unwrap();
+        assert!(without.len() == 2 && without.iter().zip(&rows).all(|(row, with)| row.iq.is_empty() && row.features == with.features));
         let physical = Scenario::preset("physical").unwrap();
         let error = physical.rows(&events, &extractor, 0..1, &Device::Cpu, || ()).err().unwrap().to_string();
         assert!(error.contains("device: expected cpu"), "{error}");
