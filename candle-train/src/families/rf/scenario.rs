@@ -226,7 +226,10 @@ impl Scenario {
             let drawn: Vec<_> = (first..last).map(|event| self.draw(events, event)).collect();
             let receptions: Vec<Vec<Reception>> = drawn.iter().map(|(_, heard)| heard.clone()).collect();
             let (iq, _) = signals.generate_on(self.signals(), first, &receptions, device)?;
-            let named = |error| Error::Input(format!("events {first} to {}: {error}", last - 1));
+            let named = |error| match error {
+                Error::Input(what) => Error::Input(format!("events {first} to {}: {what}", last - 1)),
+                other => other,
+            };
             let features = summaries(&iq, extractor).map_err(named)?;
             let iq = if self.iq { iq.flatten_from(1)?.to_vec2()? } else { vec![Vec::new(); drawn.len()] };
             for (((event, heard), features), iq) in drawn.iter().zip(features).zip(iq) {
