@@ -142,6 +142,8 @@ impl Sequences {
                 let Ok(held) = slot.clone().try_lock_owned() else { unreachable!("nobody else has the new sequence yet") };
                 let entry = Arc::new(Entry { slot, waiting: AtomicUsize::new(0), used: AtomicU64::new(self.now()) });
                 table.live.insert(id.clone(), entry.clone());
+                // What became of an earlier one of that id is over.
+                table.ended.retain(|(ended, _)| ended != id);
                 Ok(Found::New(Lease { sequences: self.clone(), id: id.clone(), entry, slot: Some(held), ends: true }))
             }
         }
@@ -264,15 +266,17 @@ impl Lease {
             return Ok(());
         }
         let mut new = current.engine.open()?;
-        let moved = self.work(move |old| {
-            let frames = old.frames()?;
-            new.restore(&old.save()?)?;
-            Ok((frames, new))
+        // The last session of an engine waits for its thread when it is dropped, which is done there as well.
+        let moved = self.work(move |session| {
+            let frames = session.frames()?;
+            new.restore(&session.save()?)?;
+            *session = new;
+            Ok(frames)
         });
         match moved.await? {
-            Ok((frames, new)) => {
+            Ok(frames) => {
                 let slot = self.slot();
-                *slot = Slot { session: Some(new), generation: current.generation, frames: slot.frames + frames, unsettled: false };
+                (slot.generation, slot.frames) = (current.generation, slot.frames + frames);
                 Ok(())
             }
             Err(EngineError::StateLost) => Ok(()),

@@ -133,6 +133,9 @@ async fn expire(shared: std::sync::Weak<Shared>, idle: Duration, mut phase: watc
             _ = phase.wait_for(|phase| *phase == Phase::Closing) => return,
         }
         let Some(shared) = shared.upgrade() else { return };
-        shared.repository.served().iter().for_each(|model| model.sequences.expire());
+        // The last session of an engine waits for its thread when it is dropped.
+        let expired = tokio::task::spawn_blocking(move || shared.repository.served().iter().for_each(|model| model.sequences.expire()));
+        // A panic has been reported by the panic hook; the next round goes on.
+        let _ = expired.await;
     }
 }

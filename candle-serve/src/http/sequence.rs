@@ -21,7 +21,7 @@ struct Description<'a> {
     frames: u64,
     /// Requests that wait for it.
     waiting: usize,
-    /// Since its last step.
+    /// Since it was last stepped, or asked for here.
     idle_ms: u64,
 }
 

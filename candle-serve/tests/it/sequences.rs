@@ -302,6 +302,8 @@ fn sequences_that_nobody_uses_end() {
     client.wait_for("candle_sequences", "m", 0.0);
     let reply = step(&mut client, 1.0, json!({"sequence_id": 1}));
     assert_eq!((reply.status, reply.error()), (400, unknown("1") + " (it was idle for too long and ended)"));
+    step(&mut client, 1.0, json!({"sequence_id": 1, "sequence_start": true, "sequence_end": true})).ok();
+    assert_eq!(step(&mut client, 1.0, json!({"sequence_id": 1})).error(), unknown("1"));
 }
 
 #[test]
