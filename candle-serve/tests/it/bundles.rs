@@ -9,7 +9,7 @@ use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 use std::io::Read;
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Rows of the requests.
 const ROWS: usize = 3;
@@ -20,7 +20,13 @@ struct Shipped {
 }
 
 impl Shipped {
-    fn all() -> Vec<Self> {
+    /// Each is read once for all tests.
+    fn all() -> &'static [Self] {
+        static ALL: LazyLock<Vec<Shipped>> = LazyLock::new(Shipped::read);
+        &ALL
+    }
+
+    fn read() -> Vec<Self> {
         let mut folders: Vec<_> = std::fs::read_dir(weights()).unwrap().map(|entry| entry.unwrap().path()).collect();
         folders.retain(|path| path.join("config.json").is_file());
         folders.sort();
@@ -169,7 +175,7 @@ fn every_bundle_answers_as_its_engine_does() {
     client.get("/v2/health/ready").ok();
     let all = Shipped::all();
     assert!(all.len() >= 20);
-    for shipped in &all {
+    for shipped in all {
         compare(&mut client, shipped, ROWS);
         compare(&mut client, shipped, 1);
     }
@@ -180,7 +186,7 @@ fn every_bundle_answers_as_its_engine_does() {
 #[test]
 fn every_bundle_describes_itself() {
     let mut client = SHIPPED.client();
-    for Shipped { name, model } in &Shipped::all() {
+    for Shipped { name, model } in Shipped::all() {
         let signature = model.signature();
         client.get(&format!("/v2/models/{name}/ready")).ok();
         let metadata = client.get(&format!("/v2/models/{name}/versions/1")).ok().json();
@@ -206,7 +212,7 @@ fn every_bundle_describes_itself() {
 fn inputs_with_defaults_can_be_left_out() {
     let server = alone();
     let mut client = server.client();
-    for shipped in &Shipped::all() {
+    for shipped in Shipped::all() {
         let signature = shipped.model.signature();
         let mut inputs = shipped.draw(3, 1);
         for (spec, input) in signature.inputs.iter().zip(&mut inputs) {
