@@ -75,12 +75,14 @@ const STARTS: usize = 5;
 
 impl Serve {
     fn describe(&self) -> String {
+        let settings = &self.common.settings;
         format!(
-            "Server, echo and clients share this process and its processors; the server and the echo have a multi-threaded runtime each, as candle-serve has. The echo reads every request and answers with as many bytes as the server. Clients send HTTP/1.1 \
-             over connections that stay, tensors behind the JSON, one row without a sequence, and wait for every answer. {} Beside the model: the median of a request less that of the echo and less that of a step of a session in \
-             this process. Rates: {} clients, {TURNS} turns of each side. Sequences: one request steps all of them, the next is due a sixtieth of a second later; its time counts from then.",
-            self.common.settings.describe_comparison(),
-            self.clients
+            "Server, echo and clients share this process and its processors; server and echo have a multi-threaded runtime each, as candle-serve has. The echo reads every request and answers \
+             with as many bytes as the server. Clients send HTTP/1.1 over connections that stay, tensors behind the JSON, one row without a sequence, and wait for every answer. Warm-up {} s each, \
+             then {} rounds of {} s of either side in turn, the first mover changing; a ratio is the median of those of rounds, with its 95% bootstrap interval. Beside the model: the median of a \
+             request less that of the echo and less that of a step of a session in this process. Rates: {} clients, {TURNS} turns of each side. Sequences: one request steps all of them, sixty a \
+             second are due; a time counts from when its request was due, so that one which came late delays those behind it.",
+            settings.warm_up_s, settings.rounds, settings.window_s, self.clients
         )
     }
 
