@@ -4,6 +4,8 @@
 use crate::case::Pass;
 use crate::family::Families;
 use crate::run;
+use crate::serve::Serve;
+use crate::suite::Suite;
 use crate::table::Report;
 use crate::target::{Limit, Sides, TargetRow};
 use anyhow::{Context, Result, bail, ensure};
@@ -40,9 +42,10 @@ pub struct Filled {
     pub tables: usize,
 }
 
-/// The tables of all families.
+/// The tables of all families, and that of the server.
 pub fn tables(families: &Families) -> Vec<Table> {
-    families.iter().flat_map(|family| family.tables()).collect()
+    let server = Table { name: "serve", suite: Serve::NAME, rows: any, layout: with_evidence };
+    families.iter().flat_map(|family| family.tables()).chain([server]).collect()
 }
 
 /// The Markdown files of some folders that ask for a table.
