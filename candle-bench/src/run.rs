@@ -79,7 +79,6 @@ pub fn suites(families: &Families) -> Vec<Entry> {
         Entry::of::<startup::Startup>(Inference),
         Entry::of::<roofline::Roofline>(Inference),
         Entry::of::<load::Load>(Inference),
-        Entry::of::<serve::Serve>(Limits),
         Entry::of::<peers::Peers>(Inference),
         Entry::of::<split::Train>(Training),
         Entry::of::<overlap::Overlap>(Training),
@@ -89,6 +88,7 @@ pub fn suites(families: &Families) -> Vec<Entry> {
         Entry::of::<ops::steps::Steps>(Operations),
     ];
     suites.extend(families.iter().flat_map(|family| family.suites()));
+    suites.push(Entry::of::<serve::Serve>(Limits));
     suites.sort_by_key(|entry| entry.chapter);
     suites
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 #[test]
 fn suites_of_families_stand_among_the_others_in_the_order_of_a_page() {
     let names: Vec<_> = suites(&families::shipped()).iter().map(|entry| entry.name).collect();
-    let expected = "targets latency batch-size graph precision startup roofline load peers train overlap memory scaling training beam fno gpu ops steps rf";
+    let expected = "targets serve latency batch-size graph precision startup roofline load peers train overlap memory scaling training beam fno gpu ops steps rf";
     assert_eq!(names, expected.split(' ').collect::<Vec<_>>());
     // Options of families take nothing from what a suite says of itself.
     let commands: Vec<_> = suites(&families::shipped()).iter().map(|entry| (entry.command)(&families::shipped())).collect();
