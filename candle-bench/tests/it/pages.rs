@@ -70,7 +70,10 @@ fn the_tables_of_this_repository_are_fresh() {
     let (mut tables, known) = (0, readme::tables(&families::shipped()));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let docs = readme::with_tables(&[root, &root.join("docs/src")]).unwrap();
-    assert_eq!(docs.iter().map(|file| file.file_name().unwrap()).collect::<Vec<_>>(), ["README.md", "beam.md", "benchmarks.md", "serving.md"]);
+    assert_eq!(
+        docs.iter().map(|file| file.file_name().unwrap()).collect::<Vec<_>>(),
+        ["README.md", "beam.md", "benchmarks.md", "serving.md"]
+    );
     for file in docs {
         let filled = readme::fill(&known, &file).unwrap();
         assert!(filled.stale.is_empty(), "{:?}: candle-bench readme makes them anew", filled.stale);
