@@ -18,3 +18,11 @@ pub(crate) fn feed(network: &Network<impl Layers>, inputs: &[Tensor], tapes: &Ta
     };
     network.signature().outputs.iter().map(&mut output).collect()
 }
+
+/// The values of an output, one behind another.
+///
+/// # Errors
+/// If there is no such output.
+pub(crate) fn values(answers: &NamedTensors, name: &str) -> Result<Vec<f32>> {
+    Ok(answers.get(name)?.flatten_all()?.to_vec1()?)
+}

@@ -5,8 +5,9 @@
 //! them; `scale` then stretches deviations until intervals of 90% of a normal distribution hold 90% of the values.
 
 use super::fields::{self, Fields};
-use super::stored::{Stored, values};
+use super::stored::Stored;
 use crate::command::command_line;
+use crate::feed::values;
 use anyhow::{Result, ensure};
 use candle_models::Error;
 use candle_models::bundle::{self, CARD, Manifest, Parameter};

@@ -3,8 +3,7 @@
 use super::config::RunConfig;
 use super::fields::{Fields, transposed};
 use super::loss::{RelativeLoss, likelihood};
-use super::stored::values;
-use crate::feed::feed;
+use crate::feed::{feed, values};
 use crate::parallel::{Communicator, gather, share};
 use crate::task::{Context, Evaluation, Loss, Score, Task};
 use candle_core::{Device, Tensor};

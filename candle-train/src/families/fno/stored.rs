@@ -62,11 +62,3 @@ impl Stored {
         names.into_iter().map(whole).collect()
     }
 }
-
-/// The values of an output, one behind another.
-///
-/// # Errors
-/// If there is no such output.
-pub fn values(answers: &NamedTensors, name: &str) -> Result<Vec<f32>> {
-    Ok(answers.get(name)?.flatten_all()?.to_vec1()?)
-}
