@@ -1,6 +1,6 @@
 //! Sequences: sessions that stay from request to request.
 
-use crate::client::{Client, Reply, Running, alone, options, weights};
+use crate::client::{Client, Reply, Running, alone, weights};
 use crate::sum::{self, FAILS, WAITS};
 use candle_models::prelude::*;
 use candle_models::random::Random;
@@ -15,7 +15,7 @@ const PATH: &str = "/v2/models/m/infer";
 fn server(gate: &str) -> (Running, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", gate);
-    (Running::new(options(folder.path()), sum::families()), folder)
+    (Running::new(sum::options(folder.path()), sum::families()), folder)
 }
 
 fn request(x: f32, parameters: Value) -> Value {
@@ -294,7 +294,7 @@ fn a_failed_step_is_told_until_the_sequence_begins_anew() {
 fn sequences_that_nobody_uses_end() {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", "unused");
-    let mut options = options(folder.path());
+    let mut options = sum::options(folder.path());
     options.limits.sequence_time = Duration::from_millis(1);
     let server = Running::new(options, sum::families());
     let mut client = server.client();
@@ -310,7 +310,7 @@ fn sequences_that_nobody_uses_end() {
 fn sessions_that_are_all_taken_are_told() {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", "taken");
-    let mut options = options(folder.path());
+    let mut options = sum::options(folder.path());
     options.engine.sessions = 1;
     let server = Running::new(options, sum::families());
     let mut client = server.client();
