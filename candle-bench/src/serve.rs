@@ -91,7 +91,8 @@ impl Serve {
         let (mut seconds, mut served) = (Vec::new(), 0);
         for _ in 0..STARTS {
             let began = Instant::now();
-            let running = Running::start(Options { http: vec![free_port()], ..Options::new(&self.folder) }, &self.common.settings)?;
+            let running =
+                Running::start(Options { http: vec![free_port()], grpc: Vec::new(), ..Options::new(&self.folder) }, &self.common.settings)?;
             seconds.push(began.elapsed().as_secs_f64());
             served = running.models;
         }
@@ -170,7 +171,13 @@ impl ServeSuite<'_> {
 
     fn serve(&self, scratch: &Path) -> Result<Running> {
         let http = vec![free_port(), Address::Unix(scratch.join("socket"))];
-        let options = Options { model_name: Some(MODEL.to_owned()), http, engine: self.options(), ..Options::new(&self.network.bundle) };
+        let options = Options {
+            model_name: Some(MODEL.to_owned()),
+            http,
+            grpc: Vec::new(),
+            engine: self.options(),
+            ..Options::new(&self.network.bundle)
+        };
         Running::start(options, &self.arguments.common.settings)
     }
 
