@@ -99,7 +99,8 @@ impl Serve {
         let (mut seconds, mut served) = (Vec::new(), 0);
         for _ in 0..STARTS {
             let began = Instant::now();
-            let running = Running::start(Options { http: vec![free_port()], ..Options::new(&self.folder) }, &self.common.settings)?;
+            let running =
+                Running::start(Options { http: vec![free_port()], grpc: Vec::new(), ..Options::new(&self.folder) }, &self.common.settings)?;
             seconds.push(began.elapsed().as_secs_f64());
             served = running.models;
         }
@@ -181,8 +182,13 @@ impl ServeSuite<'_> {
 
     fn serve(&self, scratch: &Path) -> Result<Running> {
         let http = vec![free_port(), Address::Unix(scratch.join("socket"))];
-        let mut options =
-            Options { model_name: Some(MODEL.to_owned()), http, engine: self.options(), ..Options::new(&self.network.bundle) };
+        let mut options = Options {
+            model_name: Some(MODEL.to_owned()),
+            http,
+            grpc: Vec::new(),
+            engine: self.options(),
+            ..Options::new(&self.network.bundle)
+        };
         options.limits.connections += self.arguments.idle;
         Running::start(options, &self.arguments.common.settings)
     }

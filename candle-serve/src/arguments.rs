@@ -14,9 +14,13 @@ pub struct Arguments {
     /// A folder of bundles, each of which is served under the name of its own folder; or a single bundle.
     pub folder: PathBuf,
 
-    /// Where to listen: HOST:PORT, or unix:PATH. Can be given several times.
+    /// Where to listen for HTTP: HOST:PORT, or unix:PATH. Can be given several times.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     pub http: Vec<Address>,
+
+    /// Where to listen for gRPC, in the same way.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8001")]
+    pub grpc: Vec<Address>,
 
     /// What a single bundle is called; by default like its folder.
     #[arg(long, value_name = "NAME")]
@@ -60,7 +64,7 @@ impl Arguments {
         options.engine.max_wait = self.max_wait.map(Duration::from_micros);
         (options.engine.sessions, options.engine.queue) = (self.sessions, self.sessions);
         options.limits.sequence_time = Duration::from_secs(self.sequence_idle);
-        Options { model_name: self.model_name, http: self.http, ..options }
+        Options { model_name: self.model_name, http: self.http, grpc: self.grpc, ..options }
     }
 }
 

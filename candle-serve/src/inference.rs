@@ -12,7 +12,7 @@ use candle_models::signature::{Signature, TensorSpec, Values};
 use std::time::{Duration, Instant};
 
 /// The tensors that say which sequences the rows of a batch belong to, one for each row.
-const IDS: &str = "__sequence_id";
+pub(crate) const IDS: &str = "__sequence_id";
 const STARTS: &str = "__sequence_start";
 const ENDS: &str = "__sequence_end";
 

@@ -61,7 +61,9 @@ async fn load(server: &Server) -> Result<(), Box<dyn std::error::Error>> {
     if loaded == 0 {
         return Err("no bundle could be loaded".into());
     }
-    let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
+    // Both kinds of sockets have names of the same form.
+    let grpc = server.grpc_addresses().iter().map(|address| format!("{} (gRPC)", address.to_string().trim_start_matches("http://")));
+    let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).chain(grpc).collect();
     let mut out = std::io::stdout().lock();
     writeln!(out, "{loaded} models are served at {}", addresses.join(", "))?;
     out.flush()?;

@@ -84,8 +84,10 @@ pub struct Options {
     pub folder: PathBuf,
     /// What a single bundle is called; by default like its folder.
     pub model_name: Option<String>,
-    /// Where to listen.
+    /// Where to listen for HTTP.
     pub http: Vec<Address>,
+    /// Where to listen for gRPC.
+    pub grpc: Vec<Address>,
     /// How the engine of each model is set up.
     pub engine: engine::Options,
     /// What clients may take up.
@@ -95,13 +97,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults for that folder, on port 8000 of this machine alone. An engine has room for 4096 sessions.
+    /// The defaults for that folder, on ports 8000 and, for gRPC, 8001 of this machine alone. An engine has room for 4096 sessions.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         let sessions = 4096;
         Self {
             folder: folder.into(),
             model_name: None,
             http: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8000)))],
+            grpc: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8001)))],
             // A session has one request at most, so none is refused for the queue's sake.
             engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },
             limits: Limits::default(),

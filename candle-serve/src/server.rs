@@ -1,12 +1,12 @@
 //! A server: its listeners, its models, and its end.
 
-use crate::http::{Listener, Phase, accept};
+use crate::grpc::{self, Services};
+use crate::http::{Listener, Phase, Protocol, accept};
 use crate::options::{Address, Options};
 use crate::repository::Repository;
 use candle_models::registry::{Family, Registry};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -16,14 +16,14 @@ pub(crate) struct Shared {
     pub options: Options,
     pub repository: Repository,
     /// Models that were loaded at the start, and one more; 0 before that.
-    loaded: AtomicUsize,
-    phase: watch::Receiver<Phase>,
+    pub loaded: watch::Sender<usize>,
+    pub phase: watch::Receiver<Phase>,
 }
 
 impl Shared {
     /// Why the server is not ready, if it is not.
     pub fn readiness(&self) -> Option<&'static str> {
-        match (self.loaded.load(Ordering::Acquire), *self.phase.borrow()) {
+        match (*self.loaded.borrow(), *self.phase.borrow()) {
             (_, Phase::Leaving | Phase::Closing) => Some("the server is about to end"),
             (0, _) => Some("models are being loaded"),
             (1, _) => Some("no model was loaded"),
@@ -40,7 +40,8 @@ impl Shared {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
 /// runtime.block_on(async {
-///     let options = Options { http: vec!["127.0.0.1:0".parse()?], ..Options::new("../weights/policy-mlp") };
+///     let port = vec!["127.0.0.1:0".parse()?];
+///     let options = Options { http: port.clone(), grpc: port, ..Options::new("../weights/policy-mlp") };
 ///     let server = Server::start(options, candle_models::families::shipped()).await?;
 ///     println!("{} serves {} models", server.addresses()[0], server.load().await?);
 ///     server.stop().await;
@@ -51,6 +52,7 @@ impl Shared {
 pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<Address>,
+    grpc_addresses: Vec<Address>,
     phase: watch::Sender<Phase>,
     listeners: JoinSet<()>,
     /// Room for connections: all of it is free once none is left.
@@ -69,25 +71,33 @@ impl Server {
         let repository = Repository::open(&options.folder, name, families, options.engine.clone(), idle).map_err(other)?;
         let connections = u32::try_from(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let (phase, watched) = watch::channel(Phase::Open);
-        let mut bound = Vec::new();
-        for address in &options.http {
-            let listener = Listener::bind(address).await;
-            bound.push(listener.map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?);
-        }
-        let shared = Arc::new(Shared { options, repository, loaded: AtomicUsize::new(0), phase: watched.clone() });
+        let (http, grpc) = (bind(&options.http).await?, bind(&options.grpc).await?);
+        let shared = Arc::new(Shared { options, repository, loaded: watch::Sender::new(0), phase: watched.clone() });
+        let (services, reporter) = Services::new(shared.clone()).await.map_err(io::Error::other)?;
         let room = Arc::new(Semaphore::new(connections as usize));
-        let (mut listeners, mut addresses) = (JoinSet::new(), Vec::new());
-        for (listener, address) in bound {
-            addresses.push(address);
-            listeners.spawn(accept(listener, shared.clone(), room.clone(), watched.clone()));
-        }
+        let mut listeners = JoinSet::new();
+        let mut listen = |bound: Vec<(Listener, Address)>, protocol: Protocol| {
+            let each = bound.into_iter().map(|(listener, address)| {
+                listeners.spawn(accept(listener, protocol.clone(), room.clone(), watched.clone()));
+                address
+            });
+            each.collect()
+        };
+        let addresses = listen(http, Protocol::Http(shared.clone()));
+        let grpc_addresses = listen(grpc, Protocol::Grpc(services));
+        listeners.spawn(grpc::report(reporter, shared.clone()));
         listeners.spawn(expire(Arc::downgrade(&shared), idle, watched));
-        Ok(Self { shared, addresses, phase, listeners, room, connections })
+        Ok(Self { shared, addresses, grpc_addresses, phase, listeners, room, connections })
     }
 
-    /// Where it listens, with the port that was free in place of 0.
+    /// Where it listens for HTTP, with the port that was free in place of 0.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// The same for gRPC.
+    pub fn grpc_addresses(&self) -> &[Address] {
+        &self.grpc_addresses
     }
 
     /// Loads every bundle: how many are served then. Those that fail stand in the repository's index with their reasons, and in
@@ -99,7 +109,7 @@ impl Server {
         let shared = self.shared.clone();
         let loaded = tokio::task::spawn_blocking(move || shared.repository.load_all()).await;
         let loaded = loaded.map_err(|panic| candle_models::Error::Input(format!("loading: {panic}")))??;
-        self.shared.loaded.store(loaded + 1, Ordering::Release);
+        self.shared.loaded.send_replace(loaded + 1);
         Ok(loaded)
     }
 
@@ -121,6 +131,15 @@ impl Server {
         while self.listeners.join_next().await.is_some() {}
         tokio::time::timeout(patience, self.room.acquire_many(self.connections)).await.is_ok()
     }
+}
+
+async fn bind(addresses: &[Address]) -> io::Result<Vec<(Listener, Address)>> {
+    let mut bound = Vec::new();
+    for address in addresses {
+        let listener = Listener::bind(address).await;
+        bound.push(listener.map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?);
+    }
+    Ok(bound)
 }
 
 /// Ends sequences that were not used for too long.

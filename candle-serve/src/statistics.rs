@@ -183,15 +183,15 @@ impl Drop for Running<'_> {
 /// A model's statistics, as the protocol has them.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report<'a> {
-    name: &'a str,
-    version: &'static str,
-    last_inference: u64,
-    inference_count: u64,
-    execution_count: u64,
-    inference_stats: InferenceStats,
+    pub name: &'a str,
+    pub version: &'static str,
+    pub last_inference: u64,
+    pub inference_count: u64,
+    pub execution_count: u64,
+    pub inference_stats: InferenceStats,
     /// Of models that answer more than once: none here.
     response_stats: Empty,
-    batch_stats: Vec<BatchStats>,
+    pub batch_stats: Vec<BatchStats>,
     /// The engine does not count its memory.
     memory_usage: [(); 0],
 }
@@ -200,21 +200,21 @@ pub(crate) struct Report<'a> {
 struct Empty {}
 
 #[derive(Debug, Serialize)]
-struct InferenceStats {
-    success: Counted,
-    fail: Counted,
-    queue: Counted,
-    compute_input: Counted,
-    compute_infer: Counted,
-    compute_output: Counted,
-    cache_hit: Counted,
-    cache_miss: Counted,
+pub(crate) struct InferenceStats {
+    pub success: Counted,
+    pub fail: Counted,
+    pub queue: Counted,
+    pub compute_input: Counted,
+    pub compute_infer: Counted,
+    pub compute_output: Counted,
+    pub cache_hit: Counted,
+    pub cache_miss: Counted,
 }
 
 #[derive(Debug, Serialize)]
-struct BatchStats {
-    batch_size: u64,
-    compute_input: Counted,
-    compute_infer: Counted,
-    compute_output: Counted,
+pub(crate) struct BatchStats {
+    pub batch_size: u64,
+    pub compute_input: Counted,
+    pub compute_infer: Counted,
+    pub compute_output: Counted,
 }

@@ -11,4 +11,4 @@ mod route;
 mod sequence;
 mod serve;
 
-pub(crate) use listen::{Listener, Phase, accept};
+pub(crate) use listen::{Listener, Phase, Protocol, accept, closing};

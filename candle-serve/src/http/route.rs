@@ -1,7 +1,7 @@
 //! Paths.
 
 use crate::fault::{Fault, Kind, one_line};
-use crate::model::VERSION;
+use crate::operations::check_version;
 use hyper::Method;
 use std::borrow::Cow;
 
@@ -47,10 +47,7 @@ impl<'a> Route<'a> {
             ["v2", "repository", "models", name, "load"] => Ok(Self::Load(name)),
             ["v2", "repository", "models", name, "unload"] => Ok(Self::Unload(name)),
             ["v2", "models", name, "versions", version, rest @ ..] if is_version(version) => {
-                if *version != VERSION {
-                    let reason = format!("model '{}' has version {VERSION}, and no version {}", one_line(name), one_line(version));
-                    return Err(Fault::new(Kind::NotFound, reason));
-                }
+                check_version(name, version)?;
                 Self::of_model(name, rest).ok_or_else(|| nowhere(path))
             }
             ["v2", "models", name, rest @ ..] => Self::of_model(name, rest).ok_or_else(|| nowhere(path)),

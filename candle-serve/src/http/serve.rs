@@ -1,25 +1,25 @@
 //! What each page answers.
 
-use super::body::{self, Encoding, work};
+use super::body::{self, Encoding};
 use super::reply::{self, Answer, HEADER_LENGTH};
 use super::route::Route;
 use super::sequence;
 use crate::fault::{Fault, Kind, one_line};
-use crate::inference::{Inference, unsupported};
+use crate::inference::Inference;
 use crate::metrics;
 use crate::model::{Model, VERSION};
-use crate::protocol::answer::write;
-use crate::protocol::describe::{EXTENSIONS, IndexRequest, ModelConfig, ModelMetadata, RepositoryRequest, Served, ServerMetadata};
+use crate::operations::SERVER;
+use crate::protocol::answer::{Tensor, write};
+use crate::protocol::describe::{IndexRequest, RepositoryRequest};
 use crate::protocol::request::InferRequest;
 use crate::server::Shared;
-use crate::statistics::Report;
+use crate::statistics::{Report, Times};
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Method, Request};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// The answer to a request, whatever it is.
 pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
@@ -35,46 +35,26 @@ async fn page(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer
     let limits = &shared.options.limits;
     let models = &shared.repository;
     match route {
-        Route::Server => {
-            let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-            Ok(reply::json(&ServerMetadata { name, version, extensions: EXTENSIONS }))
-        }
+        Route::Server => Ok(reply::json(&SERVER)),
         Route::Live => Ok(reply::empty()),
         Route::Ready => ready(shared),
         Route::Metrics => Ok(reply::bytes(metrics::text(&models.served()), "text/plain; version=0.0.4; charset=utf-8")),
-        Route::Model(name) => {
-            let model = models.model(name)?;
-            Ok(reply::json(&ModelMetadata::new(&model.name, VERSION, &model.signature)))
-        }
+        Route::Model(name) => Ok(reply::json(&models.model(name)?.metadata())),
         Route::ModelReady(name) => models.model(name).map(|_| reply::empty()),
-        Route::Config(name) => {
-            let model = models.model(name)?;
-            Ok(config(shared, &model))
-        }
-        Route::Stats(name) => {
-            let models = match name {
-                Some(name) => vec![models.model(name)?],
-                None => models.served(),
-            };
-            Ok(statistics(&models))
-        }
+        Route::Config(name) => Ok(reply::json(&shared.config(&*models.model(name)?))),
+        Route::Stats(name) => Ok(statistics(&shared.models(name)?)),
         Route::Infer(name) => infer(shared, name, &head.headers, body).await,
         Route::Index => {
             let IndexRequest { ready } = parse(&body::read(&head.headers, body, limits).await?)?;
-            let shared = shared.clone();
-            Ok(reply::json(&work(move || shared.repository.index(ready)).await?))
+            Ok(reply::json(&shared.index(ready).await?))
         }
         Route::Load(name) => {
-            plain(&parse(&body::read(&head.headers, body, limits).await?)?)?;
-            let (shared, name) = (shared.clone(), name.to_owned());
-            // It is finished even where the client does not wait for it.
-            work(move || shared.repository.load(&name)).await?.map(|()| reply::empty())
+            let request: RepositoryRequest = parse(&body::read(&head.headers, body, limits).await?)?;
+            shared.load(name, request.parameters.keys().map(String::as_str)).await.map(|()| reply::empty())
         }
         Route::Unload(name) => {
-            // A model here depends on no other: `unload_dependents` asks for nothing.
             let RepositoryRequest { .. } = parse(&body::read(&head.headers, body, limits).await?)?;
-            let (shared, name) = (shared.clone(), name.to_owned());
-            work(move || shared.repository.unload(&name)).await?.map(|()| reply::empty())
+            shared.unload(name).await.map(|()| reply::empty())
         }
         Route::Sequence(name, id) => {
             let model = models.model(name)?;
@@ -102,28 +82,11 @@ fn parse<T: DeserializeOwned + Default>(body: &Bytes) -> Result<T, Fault> {
     serde_json::from_slice(body).map_err(|e| Fault::input(format!("request: {}", one_line(&e.to_string()))))
 }
 
-/// A bundle is loaded as it lies there: what asks for something else is refused.
-fn plain(request: &RepositoryRequest) -> Result<(), Fault> {
-    match request.parameters.keys().find(|name| *name == "config" || name.starts_with("file:")) {
-        Some(name) => Err(unsupported(format_args!("the parameter {} of a load", one_line(name)))),
-        None => Ok(()),
-    }
-}
-
 fn ready(shared: &Shared) -> Result<Answer, Fault> {
     match shared.readiness() {
         None => Ok(reply::empty()),
         Some(reason) => Err(Fault::new(Kind::Unavailable, reason)),
     }
-}
-
-fn config(shared: &Shared, model: &Model) -> Answer {
-    let served = Served {
-        max_batch: model.max_batch,
-        sessions: shared.repository.options().sessions,
-        idle: shared.repository.idle().as_micros() as u64,
-    };
-    reply::json(&ModelConfig::new(&model.name, &model.family, &model.signature, served))
 }
 
 #[derive(Serialize)]
@@ -132,46 +95,25 @@ struct AllStatistics<'a> {
 }
 
 fn statistics(models: &[Arc<Model>]) -> Answer {
-    let model_stats = models.iter().map(|model| model.statistics.report(&model.name, &model.engine.stats())).collect();
+    let model_stats = models.iter().map(|model| model.report()).collect();
     reply::json(&AllStatistics { model_stats })
 }
 
 async fn infer(shared: &Arc<Shared>, name: &str, headers: &HeaderMap, body: Incoming) -> Result<Answer, Fault> {
     let model = shared.repository.model(name)?;
-    let running = model.statistics.begin();
-    match inferred(shared, &model, headers, body).await {
-        Ok((answer, rows, times)) => {
-            running.success(rows, &times);
-            Ok(answer)
-        }
-        Err(fault) => {
-            running.fail(&fault);
-            Err(fault)
-        }
-    }
+    model.counted(inferred(shared, &model, headers, body)).await
 }
 
-async fn inferred(
-    shared: &Shared,
-    model: &Model,
-    headers: &HeaderMap,
-    body: Incoming,
-) -> Result<(Answer, usize, crate::statistics::Times), Fault> {
+async fn inferred(shared: &Shared, model: &Model, headers: &HeaderMap, body: Incoming) -> Result<(Answer, usize, Times), Fault> {
     let header = header_length(headers)?;
     let body = body::read(headers, body, &shared.options.limits).await?;
     let inference = match header {
         Some(0) => Inference::bare(&model.signature, body)?,
         _ => Inference::new(&model.signature, model.max_batch, &InferRequest::parse(&body, header)?)?,
     };
-    let mut stepped = model.step(&inference).await?;
-    let began = Instant::now();
-    let tensors = stepped.tensors(&model.signature, &inference)?;
-    let (body, length) = write((&model.name, VERSION), inference.id.as_deref(), &tensors);
-    drop(tensors);
-    stepped.times.output = began.elapsed();
-    let times = stepped.times;
+    let write = |tensors: &[Tensor<'_>]| write((&model.name, VERSION), inference.id.as_deref(), tensors);
     // The next request of a sequence need not wait for the compression.
-    drop(stepped);
+    let ((body, length), times) = model.infer(&inference, write).await?;
     Ok((reply::inference(body, length, Encoding::wanted(headers)).await?, inference.rows, times))
 }
 

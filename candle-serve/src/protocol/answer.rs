@@ -15,26 +15,26 @@ pub enum Rows<'a> {
 }
 
 impl Rows<'_> {
-    fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         match self {
             Self::Floats(rows) => rows.len(),
             Self::Indices(rows) => rows.len(),
         }
     }
 
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Floats(rows) => rows.iter().map(|row| size_of_val(*row)).sum(),
             Self::Indices(rows) => rows.iter().map(|row| size_of_val(*row)).sum(),
         }
     }
 
-    fn datatype(&self) -> Datatype {
+    pub(crate) fn datatype(&self) -> Datatype {
         Datatype::of(if matches!(self, Self::Indices(_)) { DType::U32 } else { DType::F32 })
     }
 
     /// Little-endian, as numbers lie in memory on every machine that Candle runs on.
-    fn append(&self, body: &mut Vec<u8>) {
+    pub(crate) fn append(&self, body: &mut Vec<u8>) {
         match self {
             Self::Floats(rows) => rows.iter().for_each(|row| body.extend_from_slice(bytemuck::cast_slice(row))),
             Self::Indices(rows) => rows.iter().for_each(|row| body.extend_from_slice(bytemuck::cast_slice(row))),

@@ -282,7 +282,7 @@ fn read_outputs(outputs: Vec<BodyOutput<'_>>, binary: bool) -> Result<Vec<Output
 }
 
 /// Names are few: a request with thousands of them is refused by the model, and is looked through quickly all the same.
-fn no_twins<'n>(what: &str, names: impl Iterator<Item = &'n str>) -> Result<(), Fault> {
+pub(crate) fn no_twins<'n>(what: &str, names: impl Iterator<Item = &'n str>) -> Result<(), Fault> {
     let mut seen = std::collections::HashSet::new();
     for name in names {
         if !seen.insert(name) {
