@@ -9,6 +9,7 @@ use bytes::Bytes;
 use candle_models::candle_core::DType;
 use candle_models::engine::Session;
 use candle_models::signature::{Signature, TensorSpec, Values};
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 /// The tensors that say which sequences the rows of a batch belong to, one for each row.
@@ -32,6 +33,8 @@ pub(crate) struct Wanted {
     pub index: usize,
     /// Whether its values stand behind the JSON.
     pub binary: bool,
+    /// How many classes are wanted in place of the values.
+    pub classes: Option<NonZeroU64>,
 }
 
 /// What an engine is to compute.
@@ -101,7 +104,7 @@ impl Inference {
         let spec = &signature.inputs[at];
         let mut inputs: Vec<Option<Given>> = signature.inputs.iter().map(|_| None).collect();
         inputs[at] = Some(raw(spec, body, 1)?);
-        let outputs = (0..signature.outputs.len()).map(|index| Wanted { index, binary: true }).collect();
+        let outputs = (0..signature.outputs.len()).map(|index| Wanted { index, binary: true, classes: None }).collect();
         Ok(Self { id: None, rows: 1, sequences: Vec::new(), deadline: None, outputs, inputs })
     }
 
@@ -228,12 +231,16 @@ fn required(signature: &Signature, given: &[Option<Given>]) -> Result<(), Fault>
 /// The outputs that a request asks for; all of them where it names none.
 fn wanted(signature: &Signature, request: &InferRequest<'_>) -> Result<Vec<Wanted>, Fault> {
     let Some(outputs) = request.outputs.as_ref().filter(|outputs| !outputs.is_empty()) else {
-        return Ok((0..signature.outputs.len()).map(|index| Wanted { index, binary: request.binary }).collect());
+        return Ok((0..signature.outputs.len()).map(|index| Wanted { index, binary: request.binary, classes: None }).collect());
     };
     let find = |output: &crate::protocol::request::Output<'_>| {
         let index = signature.outputs.iter().position(|spec| spec.name == output.name);
         let unknown = || Fault::tensor(&output.name, "an output of the model", format!("only [{}]", names(&signature.outputs)));
-        Ok(Wanted { index: index.ok_or_else(unknown)?, binary: output.binary })
+        let index = index.ok_or_else(unknown)?;
+        if output.classes.is_some() && signature.outputs[index].shape.is_empty() {
+            return Err(Fault::tensor(&output.name, "an output of several values a row with the parameter classification", "one"));
+        }
+        Ok(Wanted { index, binary: output.binary, classes: output.classes })
     };
     outputs.iter().map(find).collect()
 }

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The parts of the protocol beyond its core that this server has: those that work.
-pub const EXTENSIONS: [&str; 6] =
-    ["binary_tensor_data", "model_configuration", "model_repository", "sequence", "sequence(string_id)", "statistics"];
+pub const EXTENSIONS: [&str; 7] =
+    ["binary_tensor_data", "classification", "model_configuration", "model_repository", "sequence", "sequence(string_id)", "statistics"];
 
 /// The server.
 #[derive(Debug, Serialize)]

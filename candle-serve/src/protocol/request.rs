@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// Longest id of a sequence, as a text.
@@ -100,6 +101,8 @@ pub struct Output<'a> {
     pub name: Cow<'a, str>,
     /// Whether the answer has its values behind the JSON.
     pub binary: bool,
+    /// How many classes are wanted in place of the values: see [`super::answer::Rows::classes`].
+    pub classes: Option<NonZeroU64>,
 }
 
 /// A request for an inference, checked as far as that goes without a model.
@@ -177,17 +180,17 @@ struct BodyOutput<'a> {
 struct TensorParameters {
     binary_data: Option<bool>,
     binary_data_size: Option<u64>,
-    classification: Option<serde::de::IgnoredAny>,
+    classification: Option<u64>,
     shared_memory_region: Option<serde::de::IgnoredAny>,
 }
 
 impl TensorParameters {
     /// Parameters that change what a request means are refused where they are not served; others are ignored.
     fn check(&self, tensor: &str) -> Result<(), Fault> {
-        let unsupported = [("classification", &self.classification), ("shared_memory_region", &self.shared_memory_region)];
-        match unsupported.iter().find(|(_, given)| given.is_some()) {
-            Some((name, _)) => {
-                Err(Fault::new(Kind::Unsupported, format!("tensor {}: the parameter {name} is not supported", one_line(tensor))))
+        match self.shared_memory_region {
+            Some(_) => {
+                let reason = format!("tensor {}: the parameter shared_memory_region is not supported", one_line(tensor));
+                Err(Fault::new(Kind::Unsupported, reason))
             }
             None => Ok(()),
         }
@@ -274,7 +277,8 @@ fn read_outputs(outputs: Vec<BodyOutput<'_>>, binary: bool) -> Result<Vec<Output
     let read = |BodyOutput { name, parameters }| {
         let parameters: TensorParameters = parameters.unwrap_or_default();
         parameters.check(&name)?;
-        Ok(Output { binary: parameters.binary_data.unwrap_or(binary), name })
+        let classes = parameters.classification.and_then(NonZeroU64::new);
+        Ok(Output { binary: parameters.binary_data.unwrap_or(binary), classes, name })
     };
     let outputs: Vec<_> = outputs.into_iter().map(read).collect::<Result<_, Fault>>()?;
     no_twins("output", outputs.iter().map(|output| &*output.name))?;

@@ -65,6 +65,12 @@ for algorithm in ["gzip", "deflate"]:
 logits = client.infer(MODEL, tensors(1), outputs=[http.InferRequestedOutput("logits")])
 numpy.testing.assert_array_equal(logits.as_numpy("logits"), binary.as_numpy("logits"))
 assert logits.as_numpy("action") is None
+for binary_data in [True, False]:
+    classes = client.infer(MODEL, tensors(1), outputs=[http.InferRequestedOutput("logits", binary_data, class_count=3)])
+    texts = [text.decode() if isinstance(text, bytes) else text for text in classes.as_numpy("logits").ravel()]
+    places = numpy.argsort(-binary.as_numpy("logits").ravel(), kind="stable")[:3]
+    assert [int(text.split(":")[1]) for text in texts] == places.tolist(), texts
+    assert [numpy.float32(text.split(":")[0]) for text in texts] == binary.as_numpy("logits").ravel()[places].tolist(), texts
 rows = client.infer(MODEL, tensors(1, rows=3))
 assert rows.as_numpy("logits").shape[0] == 3
 for pending in [client.async_infer(MODEL, tensors(1, rows=3)) for _ in range(8)]:
