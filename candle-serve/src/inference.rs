@@ -94,8 +94,9 @@ impl Inference {
         Ok(inference)
     }
 
-    /// A body that is the one input that the model has to be given, of one row; all outputs are answered behind the JSON.
-    pub fn bare(signature: &Signature, body: Bytes) -> Result<Self, Fault> {
+    /// A body that is the one input that the model has to be given, of one row: all outputs are answered behind the JSON. It goes on with the
+    /// sequence that stands beside it.
+    pub fn bare(signature: &Signature, body: Bytes, sequence: Option<SequenceId>) -> Result<Self, Fault> {
         let required: Vec<usize> = (0..signature.inputs.len()).filter(|at| signature.inputs[*at].is_required()).collect();
         let &[at] = &required[..] else {
             let reason = format!("a body without JSON: expected a model that has to be given one input, found {}", required.len());
@@ -105,7 +106,8 @@ impl Inference {
         let mut inputs: Vec<Option<Given>> = signature.inputs.iter().map(|_| None).collect();
         inputs[at] = Some(raw(spec, body, 1)?);
         let outputs = (0..signature.outputs.len()).map(|index| Wanted { index, binary: true, classes: None }).collect();
-        Ok(Self { id: None, rows: 1, sequences: Vec::new(), deadline: None, outputs, inputs })
+        let sequences = sequence.map(|id| SequenceStep { id, start: false, end: false }).into_iter().collect();
+        Ok(Self { id: None, rows: 1, sequences, deadline: None, outputs, inputs })
     }
 
     /// Rows of a batch stand or fall together: a value that the engine would refuse in one of them is refused before any is stepped, or begun

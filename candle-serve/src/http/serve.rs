@@ -1,7 +1,7 @@
 //! What each page answers.
 
 use super::body::{self, Encoding, work};
-use super::reply::{self, Answer, HEADER_LENGTH};
+use super::reply::{self, Answer, HEADER_LENGTH, SEQUENCE_ID};
 use super::route::Route;
 use super::sequence;
 use crate::fault::{Fault, Kind, one_line};
@@ -10,7 +10,7 @@ use crate::metrics;
 use crate::model::{Model, VERSION};
 use crate::protocol::answer::write;
 use crate::protocol::describe::{EXTENSIONS, IndexRequest, ModelConfig, ModelMetadata, RepositoryRequest, Served, ServerMetadata};
-use crate::protocol::request::InferRequest;
+use crate::protocol::request::{InferRequest, SequenceId};
 use crate::server::Shared;
 use crate::statistics::Report;
 use bytes::Bytes;
@@ -157,11 +157,11 @@ async fn inferred(
     headers: &HeaderMap,
     body: Incoming,
 ) -> Result<(Answer, usize, crate::statistics::Times), Fault> {
-    let header = header_length(headers)?;
+    let (header, sequence) = (header_length(headers)?, sequence_id(headers)?);
     let body = body::read(headers, body, &shared.options.limits).await?;
     let inference = match header {
-        Some(0) => Inference::bare(&model.signature, body)?,
-        _ => Inference::new(&model.signature, model.max_batch, &InferRequest::parse(&body, header)?)?,
+        Some(0) => Inference::bare(&model.signature, body, sequence)?,
+        _ => Inference::new(&model.signature, model.max_batch, &InferRequest::parse(&body, header, sequence)?)?,
     };
     let mut stepped = model.step(&inference).await?;
     let began = Instant::now();
@@ -183,4 +183,12 @@ fn header_length(headers: &HeaderMap) -> Result<Option<usize>, Fault> {
     length
         .map(Some)
         .ok_or_else(|| Fault::input(format!("Inference-Header-Content-Length: expected a number of bytes, found {}", one_line(text))))
+}
+
+/// The sequence that a balancer can see.
+fn sequence_id(headers: &HeaderMap) -> Result<Option<SequenceId>, Fault> {
+    let Some(value) = headers.get(&SEQUENCE_ID) else { return Ok(None) };
+    let text =
+        std::str::from_utf8(value.as_bytes()).map_err(|_| Fault::input("x-sequence-id: expected a text in UTF-8, found other bytes"))?;
+    SequenceId::text(text.trim())
 }

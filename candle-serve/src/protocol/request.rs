@@ -72,6 +72,31 @@ pub struct SequenceStep {
     pub end: bool,
 }
 
+impl SequenceStep {
+    /// The step that a request says. Its id can stand beside the request, where balancers see it, in its parameters, or in both.
+    ///
+    /// ```
+    /// use candle_serve::protocol::request::{SequenceId, SequenceStep};
+    ///
+    /// let (inside, outside) = (None, Some(SequenceId::Number(7)));
+    /// let step = SequenceStep::of(inside, outside, (true, false))?;
+    /// assert_eq!(step, Some(SequenceStep { id: SequenceId::Number(7), start: true, end: false }));
+    /// assert!(SequenceStep::of(Some(SequenceId::Number(8)), Some(SequenceId::Number(7)), (true, false)).is_err());
+    /// # Ok::<(), candle_serve::Fault>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If they are two.
+    pub fn of(inside: Option<SequenceId>, outside: Option<SequenceId>, (start, end): (bool, bool)) -> Result<Option<Self>, Fault> {
+        match (inside, outside) {
+            (Some(inside), Some(outside)) if inside != outside => {
+                Err(Fault::input(format!("expected one sequence, found sequence_id {inside} and the header x-sequence-id {outside}")))
+            }
+            (inside, outside) => Ok(inside.or(outside).map(|id| Self { id, start, end })),
+        }
+    }
+}
+
 /// What a tensor of a request holds, where it lies in the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Data {
@@ -198,7 +223,7 @@ impl TensorParameters {
 }
 
 impl<'a> InferRequest<'a> {
-    /// Reads a body. `header` is the length of its JSON where tensors follow behind it.
+    /// Reads a body. `header` is the length of its JSON where tensors follow behind it, `sequence` the id that stands beside the body.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -206,14 +231,14 @@ impl<'a> InferRequest<'a> {
     ///
     /// let json = r#"{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [[0.5, 1]]}]}"#;
     /// let body = Bytes::from_static(json.as_bytes());
-    /// let request = InferRequest::parse(&body, None)?;
+    /// let request = InferRequest::parse(&body, None, None)?;
     /// assert_eq!(request.inputs[0].data, Data::Json(Bytes::from_static(b"[[0.5, 1]]")));
     /// # Ok::<(), candle_serve::Fault>(())
     /// ```
     ///
     /// # Errors
     /// If it is not such a body; the message says where.
-    pub fn parse(body: &'a Bytes, header: Option<usize>) -> Result<Self, Fault> {
+    pub fn parse(body: &'a Bytes, header: Option<usize>, sequence: Option<SequenceId>) -> Result<Self, Fault> {
         let length = header.unwrap_or(body.len());
         let Some(json) = body.get(..length) else {
             return Err(Fault::input(format!("expected {length} bytes of JSON, found a body of {}", body.len())));
@@ -233,7 +258,7 @@ impl<'a> InferRequest<'a> {
         let outputs = parsed.outputs.map(|outputs| read_outputs(outputs, parameters.binary_data_output)).transpose()?;
         Ok(Self {
             id: parsed.id,
-            sequence: parameters.sequence()?,
+            sequence: parameters.sequence(sequence)?,
             timeout: parameters.timeout.filter(|timeout| *timeout > 0).map(Duration::from_micros),
             inputs,
             outputs,
@@ -243,13 +268,13 @@ impl<'a> InferRequest<'a> {
 }
 
 impl Parameters<'_> {
-    fn sequence(&self) -> Result<Option<SequenceStep>, Fault> {
+    fn sequence(&self, outside: Option<SequenceId>) -> Result<Option<SequenceStep>, Fault> {
         let id = match &self.sequence_id {
             Some(Id::Number(id)) => SequenceId::number(*id),
             Some(Id::Text(id)) => SequenceId::text(id)?,
             None => None,
         };
-        Ok(id.map(|id| SequenceStep { id, start: self.sequence_start, end: self.sequence_end }))
+        SequenceStep::of(id, outside, (self.sequence_start, self.sequence_end))
     }
 }
 

@@ -345,7 +345,7 @@ fn mutilated_requests_are_answered_or_refused() {
             body.resize(body.len().max(json.len()), b' ');
         }
         let bytes = Bytes::from(body.clone());
-        match InferRequest::parse(&bytes, Some(json.len())) {
+        match InferRequest::parse(&bytes, Some(json.len()), None) {
             Ok(_) => understood += 1,
             Err(fault) => {
                 refused += 1;
