@@ -167,9 +167,10 @@ pub(crate) struct Stepped {
 }
 
 impl Stepped {
-    /// The outputs that a request wants.
-    pub fn tensors<'a>(&'a self, signature: &'a Signature, inference: &Inference) -> Result<Vec<Tensor<'a>>, Fault> {
-        let tensor = |&Wanted { index, binary, classes }: &Wanted| {
+    /// The outputs that a request wants. Those that it wants in shared memory are written there.
+    pub fn tensors<'a>(&'a self, signature: &'a Signature, inference: &'a Inference) -> Result<Vec<Tensor<'a>>, Fault> {
+        let tensor = |wanted: &'a Wanted| {
+            let &Wanted { index, binary, classes, ref shared } = wanted;
             let spec = &signature.outputs[index];
             let sessions = (0..inference.rows).map(|row| self.sessions.row(row));
             let rows = match spec.dtype() {
@@ -177,10 +178,11 @@ impl Stepped {
                 _ => Rows::Floats(sessions.map(|session| session.floats(&spec.name)).collect::<Result<_, _>>()?),
             };
             let (Some(most), Some((&width, outer))) = (classes, spec.shape.split_last()) else {
-                return Ok(Tensor { name: &spec.name, shape: Cow::Borrowed(&spec.shape), rows, binary });
+                let shared = shared.as_ref().map(|window| window.write(&rows).map(|()| &window.range)).transpose()?;
+                return Ok(Tensor { name: &spec.name, shape: Cow::Borrowed(&spec.shape), rows, binary, shared });
             };
             let (rows, width) = rows.classes(width, most);
-            Ok(Tensor { name: &spec.name, shape: [outer, &[width]].concat().into(), rows, binary })
+            Ok(Tensor { name: &spec.name, shape: [outer, &[width]].concat().into(), rows, binary, shared: None })
         };
         inference.outputs.iter().map(tensor).collect()
     }

@@ -88,6 +88,8 @@ pub struct Options {
     pub http: Vec<Address>,
     /// How the engine of each model is set up.
     pub engine: engine::Options,
+    /// Whether clients may name shared memory of this machine, to be read and written.
+    pub shared_memory: bool,
     /// What clients may take up.
     pub limits: Limits,
     /// How long a server that ends waits for what runs; by default 20 s.
@@ -104,6 +106,7 @@ impl Options {
             http: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8000)))],
             // A session has one request at most, so none is refused for the queue's sake.
             engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },
+            shared_memory: false,
             limits: Limits::default(),
             patience: Duration::from_secs(20),
         }

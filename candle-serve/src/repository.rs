@@ -57,7 +57,7 @@ impl Entry {
 }
 
 /// Names of models: letters, digits, `_`, `-` and, behind the first place, `.`.
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     name.len() <= NAME_LIMIT && name.starts_with(plain) && name.chars().all(|c| plain(c) || c == '.')
 }

@@ -2,7 +2,9 @@
 
 use crate::http::{Listener, Phase, accept};
 use crate::options::{Address, Options};
+use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY};
 use crate::repository::Repository;
+use crate::shared_memory::Regions;
 use candle_models::registry::{Family, Registry};
 use std::io;
 use std::sync::Arc;
@@ -15,12 +17,18 @@ use tokio::task::JoinSet;
 pub(crate) struct Shared {
     pub options: Options,
     pub repository: Repository,
+    pub regions: Regions,
     /// Models that were loaded at the start, and one more; 0 before that.
     loaded: AtomicUsize,
     phase: watch::Receiver<Phase>,
 }
 
 impl Shared {
+    /// The parts of the protocol beyond its core that this server has.
+    pub fn extensions(&self) -> Vec<&'static str> {
+        EXTENSIONS.into_iter().filter(|name| *name != SHARED_MEMORY || self.regions.is_allowed()).collect()
+    }
+
     /// Why the server is not ready, if it is not.
     pub fn readiness(&self) -> Option<&'static str> {
         match (self.loaded.load(Ordering::Acquire), *self.phase.borrow()) {
@@ -74,7 +82,13 @@ impl Server {
             let listener = Listener::bind(address).await;
             bound.push(listener.map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?);
         }
-        let shared = Arc::new(Shared { options, repository, loaded: AtomicUsize::new(0), phase: watched.clone() });
+        let shared = Arc::new(Shared {
+            regions: Regions::new(options.shared_memory),
+            options,
+            repository,
+            loaded: AtomicUsize::new(0),
+            phase: watched.clone(),
+        });
         let room = Arc::new(Semaphore::new(connections as usize));
         let (mut listeners, mut addresses) = (JoinSet::new(), Vec::new());
         for (listener, address) in bound {

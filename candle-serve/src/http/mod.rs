@@ -10,5 +10,6 @@ mod reply;
 mod route;
 mod sequence;
 mod serve;
+mod shared_memory;
 
 pub(crate) use listen::{Listener, Phase, accept};

@@ -1,6 +1,7 @@
 //! Paths.
 
 use crate::fault::{Fault, Kind, one_line};
+use crate::inference::unsupported;
 use crate::model::VERSION;
 use hyper::Method;
 use std::borrow::Cow;
@@ -24,6 +25,12 @@ pub(super) enum Route<'a> {
     Sequence(&'a str, Cow<'a, str>),
     State(&'a str, Cow<'a, str>),
     Fork(&'a str, Cow<'a, str>),
+    /// The region of that name, or all.
+    Regions(Option<Cow<'a, str>>),
+    Register(Cow<'a, str>),
+    Unregister(Option<Cow<'a, str>>),
+    /// Regions of memory on a GPU: there are none.
+    CudaRegions,
 }
 
 impl<'a> Route<'a> {
@@ -53,6 +60,9 @@ impl<'a> Route<'a> {
                 }
                 Self::of_model(name, rest).ok_or_else(|| nowhere(path))
             }
+            ["v2", "systemsharedmemory", rest @ ..] => Self::of_memory(rest).ok_or_else(|| nowhere(path)),
+            ["v2", "cudasharedmemory", "status"] => Ok(Self::CudaRegions),
+            ["v2", "cudasharedmemory", ..] => Err(unsupported("shared memory on a GPU")),
             ["v2", "models", name, rest @ ..] => Self::of_model(name, rest).ok_or_else(|| nowhere(path)),
             _ => Err(nowhere(path)),
         }
@@ -72,10 +82,23 @@ impl<'a> Route<'a> {
         })
     }
 
+    fn of_memory(rest: &[&'a str]) -> Option<Self> {
+        Some(match rest {
+            ["status"] => Self::Regions(None),
+            ["unregister"] => Self::Unregister(None),
+            ["region", name, "status"] => Self::Regions(Some(decoded(name)?)),
+            ["region", name, "register"] => Self::Register(decoded(name)?),
+            ["region", name, "unregister"] => Self::Unregister(Some(decoded(name)?)),
+            _ => return None,
+        })
+    }
+
     /// The methods that the page takes.
     pub fn methods(&self) -> &'static [Method] {
         match self {
-            Self::Infer(_) | Self::Index | Self::Load(_) | Self::Unload(_) | Self::Fork(..) => &[Method::POST],
+            Self::Infer(_) | Self::Index | Self::Load(_) | Self::Unload(_) | Self::Fork(..) | Self::Register(_) | Self::Unregister(_) => {
+                &[Method::POST]
+            }
             Self::Sequence(..) => &[Method::GET, Method::DELETE],
             Self::State(..) => &[Method::GET, Method::PUT],
             _ => &[Method::GET],
@@ -126,6 +149,8 @@ mod tests {
         assert_eq!(page("/v2/models/m/versions/1/infer"), Ok(Route::Infer("m")));
         assert_eq!(page("/v2/models/m/stats"), Ok(Route::Stats(Some("m"))));
         assert_eq!(page("/v2/models/m/sequences/a%2Fb"), Ok(Route::Sequence("m", Cow::Borrowed("a/b"))));
+        assert_eq!(page("/v2/systemsharedmemory/region/a/register"), Ok(Route::Register(Cow::Borrowed("a"))));
+        assert_eq!(page("/v2/systemsharedmemory/status"), Ok(Route::Regions(None)));
         assert_eq!(page("/v2/models/m/sequences/7/state"), Ok(Route::State("m", Cow::Borrowed("7"))));
         for path in [
             "/",
@@ -138,6 +163,7 @@ mod tests {
             "/v2/models/m/sequences/%",
             "/v2/models/m/sequences/%g0",
             "/v2/models/m/sequences/%ff",
+            "/v2/systemsharedmemory/region/a",
             "/v2/a/b/c/d/e/f/g/h/i",
         ] {
             assert_eq!(page(path), Err(Kind::NotFound), "{path}");

@@ -3,16 +3,17 @@
 use super::body::{self, Encoding, work};
 use super::reply::{self, Answer, HEADER_LENGTH, SEQUENCE_ID};
 use super::route::Route;
-use super::sequence;
+use super::{sequence, shared_memory};
 use crate::fault::{Fault, Kind, one_line};
 use crate::inference::{Inference, unsupported};
 use crate::metrics;
 use crate::model::{Model, VERSION};
+use crate::options::Limits;
 use crate::protocol::answer::write;
-use crate::protocol::describe::{EXTENSIONS, IndexRequest, ModelConfig, ModelMetadata, RepositoryRequest, Served, ServerMetadata};
+use crate::protocol::describe::{IndexRequest, ModelConfig, ModelMetadata, RepositoryRequest, Served, ServerMetadata};
 use crate::protocol::request::{InferRequest, SequenceId};
 use crate::server::Shared;
-use crate::statistics::Report;
+use crate::statistics::{Report, Times};
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{HeaderMap, Method, Request};
@@ -32,74 +33,81 @@ async fn page(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer
     if !route.methods().contains(&head.method) {
         return Ok(reply::other_method(&head.method, route.methods()));
     }
-    let limits = &shared.options.limits;
     let models = &shared.repository;
+    let body = Received { headers: &head.headers, body, limits: &shared.options.limits };
     match route {
         Route::Server => {
             let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-            Ok(reply::json(&ServerMetadata { name, version, extensions: EXTENSIONS }))
+            Ok(reply::json(&ServerMetadata { name, version, extensions: shared.extensions() }))
         }
         Route::Live => Ok(reply::empty()),
         Route::Ready => ready(shared),
         Route::Metrics => Ok(reply::bytes(metrics::text(&models.served()), "text/plain; version=0.0.4; charset=utf-8")),
-        Route::Model(name) => {
-            let model = models.model(name)?;
-            Ok(reply::json(&ModelMetadata::new(&model.name, VERSION, &model.signature)))
-        }
+        Route::Model(name) => models.model(name).map(|model| reply::json(&ModelMetadata::new(&model.name, VERSION, &model.signature))),
         Route::ModelReady(name) => models.model(name).map(|_| reply::empty()),
-        Route::Config(name) => {
-            let model = models.model(name)?;
-            Ok(config(shared, &model))
-        }
-        Route::Stats(name) => {
-            let models = match name {
-                Some(name) => vec![models.model(name)?],
-                None => models.served(),
-            };
-            Ok(statistics(&models))
-        }
-        Route::Infer(name) => infer(shared, name, &head.headers, body).await,
-        Route::Index => {
-            let IndexRequest { ready } = parse(&body::read(&head.headers, body, limits).await?)?;
-            let shared = shared.clone();
-            Ok(reply::json(&work(move || shared.repository.index(ready)).await?))
-        }
-        Route::Load(name) => {
-            plain(&parse(&body::read(&head.headers, body, limits).await?)?)?;
-            let (shared, name) = (shared.clone(), name.to_owned());
-            // It is finished even where the client does not wait for it.
-            work(move || shared.repository.load(&name)).await?.map(|()| reply::empty())
-        }
-        Route::Unload(name) => {
-            // A model here depends on no other: `unload_dependents` asks for nothing.
-            let RepositoryRequest { .. } = parse(&body::read(&head.headers, body, limits).await?)?;
-            let (shared, name) = (shared.clone(), name.to_owned());
-            work(move || shared.repository.unload(&name)).await?.map(|()| reply::empty())
-        }
-        Route::Sequence(name, id) => {
-            let model = models.model(name)?;
-            if head.method == Method::DELETE { sequence::delete(&model, &id).await } else { sequence::get(&model, &id).await }
-        }
-        Route::State(name, id) => {
-            let model = models.model(name)?;
-            if head.method == Method::GET {
-                return sequence::save(&model, &id).await;
-            }
-            sequence::restore(&model, &id, body::read(&head.headers, body, limits).await?).await
-        }
-        Route::Fork(name, id) => {
-            let model = models.model(name)?;
-            sequence::fork(&model, &id, parse(&body::read(&head.headers, body, limits).await?)?).await
-        }
+        Route::Config(name) => models.model(name).map(|model| config(shared, &model)),
+        Route::Stats(None) => Ok(statistics(&models.served())),
+        Route::Stats(Some(name)) => Ok(statistics(&[models.model(name)?])),
+        Route::Infer(name) => infer(shared, name, body).await,
+        Route::Index => index(shared, body.json().await?).await,
+        Route::Load(name) => load(shared, name, body.json().await?).await,
+        Route::Unload(name) => unload(shared, name, body.json().await?).await,
+        Route::Sequence(name, id) if head.method == Method::DELETE => sequence::delete(&*models.model(name)?, &id).await,
+        Route::Sequence(name, id) => sequence::get(&*models.model(name)?, &id).await,
+        Route::State(name, id) if head.method == Method::GET => sequence::save(&*models.model(name)?, &id).await,
+        Route::State(name, id) => sequence::restore(&*models.model(name)?, &id, body.read().await?).await,
+        Route::Fork(name, id) => sequence::fork(&*models.model(name)?, &id, body.json().await?).await,
+        Route::Regions(name) => shared_memory::status(&shared.regions, name.as_deref()),
+        Route::Register(name) => shared_memory::register(&shared.regions, &name, body.required().await?),
+        Route::Unregister(name) => shared_memory::unregister(&shared.regions, name.as_deref()),
+        Route::CudaRegions => Ok(reply::json(&[(); 0])),
     }
 }
 
-/// The JSON of a body; of an empty one the defaults.
-fn parse<T: DeserializeOwned + Default>(body: &Bytes) -> Result<T, Fault> {
-    if body.iter().all(u8::is_ascii_whitespace) {
-        return Ok(T::default());
+/// A body that is on its way.
+struct Received<'a> {
+    headers: &'a HeaderMap,
+    body: Incoming,
+    limits: &'a Limits,
+}
+
+impl Received<'_> {
+    async fn read(self) -> Result<Bytes, Fault> {
+        body::read(self.headers, self.body, self.limits).await
     }
+
+    /// Its JSON; of an empty one the defaults.
+    async fn json<T: DeserializeOwned + Default>(self) -> Result<T, Fault> {
+        let bytes = self.read().await?;
+        if bytes.iter().all(u8::is_ascii_whitespace) { Ok(T::default()) } else { parse(&bytes) }
+    }
+
+    /// Its JSON, which there has to be.
+    async fn required<T: DeserializeOwned>(self) -> Result<T, Fault> {
+        parse(&self.read().await?)
+    }
+}
+
+fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Fault> {
     serde_json::from_slice(body).map_err(|e| Fault::input(format!("request: {}", one_line(&e.to_string()))))
+}
+
+async fn index(shared: &Arc<Shared>, IndexRequest { ready }: IndexRequest) -> Result<Answer, Fault> {
+    let shared = shared.clone();
+    Ok(reply::json(&work(move || shared.repository.index(ready)).await?))
+}
+
+/// It is finished even where the client does not wait for it.
+async fn load(shared: &Arc<Shared>, name: &str, request: RepositoryRequest) -> Result<Answer, Fault> {
+    plain(&request)?;
+    let (shared, name) = (shared.clone(), name.to_owned());
+    work(move || shared.repository.load(&name)).await?.map(|()| reply::empty())
+}
+
+/// A model here depends on no other: `unload_dependents` asks for nothing.
+async fn unload(shared: &Arc<Shared>, name: &str, RepositoryRequest { .. }: RepositoryRequest) -> Result<Answer, Fault> {
+    let (shared, name) = (shared.clone(), name.to_owned());
+    work(move || shared.repository.unload(&name)).await?.map(|()| reply::empty())
 }
 
 /// A bundle is loaded as it lies there: what asks for something else is refused.
@@ -136,10 +144,10 @@ fn statistics(models: &[Arc<Model>]) -> Answer {
     reply::json(&AllStatistics { model_stats })
 }
 
-async fn infer(shared: &Arc<Shared>, name: &str, headers: &HeaderMap, body: Incoming) -> Result<Answer, Fault> {
+async fn infer(shared: &Arc<Shared>, name: &str, body: Received<'_>) -> Result<Answer, Fault> {
     let model = shared.repository.model(name)?;
     let running = model.statistics.begin();
-    match inferred(shared, &model, headers, body).await {
+    match inferred(shared, &model, body).await {
         Ok((answer, rows, times)) => {
             running.success(rows, &times);
             Ok(answer)
@@ -151,17 +159,13 @@ async fn infer(shared: &Arc<Shared>, name: &str, headers: &HeaderMap, body: Inco
     }
 }
 
-async fn inferred(
-    shared: &Shared,
-    model: &Model,
-    headers: &HeaderMap,
-    body: Incoming,
-) -> Result<(Answer, usize, crate::statistics::Times), Fault> {
+async fn inferred(shared: &Shared, model: &Model, body: Received<'_>) -> Result<(Answer, usize, Times), Fault> {
+    let headers = body.headers;
     let (header, sequence) = (header_length(headers)?, sequence_id(headers)?);
-    let body = body::read(headers, body, &shared.options.limits).await?;
+    let body = body.read().await?;
     let inference = match header {
         Some(0) => Inference::bare(&model.signature, body, sequence)?,
-        _ => Inference::new(&model.signature, model.max_batch, &InferRequest::parse(&body, header, sequence)?)?,
+        _ => Inference::new(&model.signature, model.max_batch, &shared.regions, &InferRequest::parse(&body, header, sequence)?)?,
     };
     let mut stepped = model.step(&inference).await?;
     let began = Instant::now();

@@ -1,6 +1,7 @@
 //! Answers to inferences.
 
 use super::Datatype;
+use super::request::SharedRange;
 use candle_models::candle_core::DType;
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
@@ -66,7 +67,7 @@ impl Rows<'_> {
     }
 
     /// Little-endian, as numbers lie in memory on every machine that Candle runs on; texts behind their lengths in four bytes.
-    fn append(&self, body: &mut Vec<u8>) {
+    pub fn append(&self, body: &mut Vec<u8>) {
         match self {
             Self::Floats(rows) => rows.iter().for_each(|row| body.extend_from_slice(bytemuck::cast_slice(row))),
             Self::Indices(rows) => rows.iter().for_each(|row| body.extend_from_slice(bytemuck::cast_slice(row))),
@@ -112,6 +113,8 @@ pub struct Tensor<'a> {
     pub rows: Rows<'a>,
     /// Whether the values stand behind the JSON.
     pub binary: bool,
+    /// Where they were written to in place of the answer.
+    pub shared: Option<&'a SharedRange>,
 }
 
 #[derive(Serialize)]
@@ -129,14 +132,28 @@ struct HeadTensor<'a> {
     datatype: &'static str,
     shape: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    parameters: Option<Size>,
+    parameters: Option<Place<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     data: Option<&'a Rows<'a>>,
 }
 
+/// Where values are that are not in the JSON.
 #[derive(Serialize)]
-struct Size {
-    binary_data_size: usize,
+#[serde(untagged)]
+enum Place<'a> {
+    Behind { binary_data_size: usize },
+    Shared { shared_memory_region: &'a str, shared_memory_byte_size: u64, shared_memory_offset: u64 },
+}
+
+impl<'a> Place<'a> {
+    fn of(tensor: &Tensor<'a>) -> Option<Self> {
+        match tensor.shared {
+            Some(SharedRange { region, offset, byte_size }) => {
+                Some(Self::Shared { shared_memory_region: region, shared_memory_byte_size: *byte_size, shared_memory_offset: *offset })
+            }
+            None => tensor.binary.then(|| Self::Behind { binary_data_size: tensor.rows.bytes() }),
+        }
+    }
 }
 
 /// Writes an answer: its body, and the length of the JSON where binary tensors follow behind it.
@@ -144,7 +161,7 @@ struct Size {
 /// ```
 /// use candle_serve::protocol::answer::{Rows, Tensor, write};
 ///
-/// let tensor = |binary| Tensor { name: "y", shape: [2][..].into(), rows: Rows::Floats(vec![&[0.5, 1.0]]), binary };
+/// let tensor = |binary| Tensor { name: "y", shape: [2][..].into(), rows: Rows::Floats(vec![&[0.5, 1.0]]), binary, shared: None };
 /// let (body, header) = write(("m", "1"), Some("7"), &[tensor(false)]);
 /// assert_eq!(header, None);
 /// assert_eq!(
@@ -155,20 +172,18 @@ struct Size {
 /// assert_eq!(body[header.expect("binary")..], [0, 0, 0, 63, 0, 0, 128, 63]);
 /// ```
 pub fn write((name, version): (&str, &str), id: Option<&str>, tensors: &[Tensor<'_>]) -> (Vec<u8>, Option<usize>) {
-    let head =
-        |tensor: &'_ Tensor<'_>| (tensor.rows.bytes(), std::iter::once(tensor.rows.count()).chain(tensor.shape.iter().copied()).collect());
     let outputs = tensors.iter().map(|tensor| {
-        let (bytes, shape) = head(tensor);
+        let parameters = Place::of(tensor);
         HeadTensor {
             name: tensor.name,
             datatype: tensor.rows.datatype().name(),
-            shape,
-            parameters: tensor.binary.then_some(Size { binary_data_size: bytes }),
-            data: (!tensor.binary).then_some(&tensor.rows),
+            shape: std::iter::once(tensor.rows.count()).chain(tensor.shape.iter().copied()).collect(),
+            data: parameters.is_none().then_some(&tensor.rows),
+            parameters,
         }
     });
     let head = Head { model_name: name, model_version: version, id, outputs: outputs.collect() };
-    let binary = || tensors.iter().filter(|tensor| tensor.binary);
+    let binary = || tensors.iter().filter(|tensor| tensor.binary && tensor.shared.is_none());
     let mut body = Vec::with_capacity(256 + 96 * tensors.len() + binary().map(|tensor| tensor.rows.bytes()).sum::<usize>());
     // Texts and numbers are always JSON, and memory is always written to.
     if serde_json::to_writer(&mut body, &head).is_err() {

@@ -1,7 +1,7 @@
 //! Requests for an inference.
 
 use super::Datatype;
-use crate::fault::{Fault, Kind, one_line};
+use crate::fault::{Fault, one_line};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -10,7 +10,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// Longest id of a sequence, as a text.
-const ID_LIMIT: usize = 128;
+pub(crate) const ID_LIMIT: usize = 128;
 
 /// Which sequence a step belongs to. A text of digits that a number is written with is that number, so that every id has one form in a
 /// path.
@@ -104,6 +104,19 @@ pub enum Data {
     Json(Bytes),
     /// Little-endian values in row-major order.
     Raw(Bytes),
+    /// The same, outside of the request.
+    Shared(SharedRange),
+}
+
+/// A part of a region of shared memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedRange {
+    /// The region's name.
+    pub region: String,
+    /// Where it begins in the region, in bytes.
+    pub offset: u64,
+    /// How long it is.
+    pub byte_size: u64,
 }
 
 /// A tensor of a request.
@@ -128,6 +141,8 @@ pub struct Output<'a> {
     pub binary: bool,
     /// How many classes are wanted in place of the values: see [`super::answer::Rows::classes`].
     pub classes: Option<NonZeroU64>,
+    /// Where the values are to be written, in place of the answer.
+    pub shared: Option<SharedRange>,
 }
 
 /// A request for an inference, checked as far as that goes without a model.
@@ -206,19 +221,17 @@ struct TensorParameters {
     binary_data: Option<bool>,
     binary_data_size: Option<u64>,
     classification: Option<u64>,
-    shared_memory_region: Option<serde::de::IgnoredAny>,
+    shared_memory_region: Option<String>,
+    shared_memory_byte_size: Option<u64>,
+    shared_memory_offset: Option<u64>,
 }
 
 impl TensorParameters {
-    /// Parameters that change what a request means are refused where they are not served; others are ignored.
-    fn check(&self, tensor: &str) -> Result<(), Fault> {
-        match self.shared_memory_region {
-            Some(_) => {
-                let reason = format!("tensor {}: the parameter shared_memory_region is not supported", one_line(tensor));
-                Err(Fault::new(Kind::Unsupported, reason))
-            }
-            None => Ok(()),
-        }
+    fn shared(&mut self, tensor: &str) -> Result<Option<SharedRange>, Fault> {
+        let Some(region) = self.shared_memory_region.take() else { return Ok(None) };
+        let missing = || Fault::tensor(tensor, "the parameter shared_memory_byte_size with shared_memory_region", "none");
+        let byte_size = self.shared_memory_byte_size.ok_or_else(missing)?;
+        Ok(Some(SharedRange { region, offset: self.shared_memory_offset.unwrap_or(0), byte_size }))
     }
 }
 
@@ -281,15 +294,17 @@ impl Parameters<'_> {
 /// Takes an input's values out of the body: `tail` is what is left behind the JSON.
 fn read_input<'a>(input: BodyInput<'a>, body: &Bytes, tail: &mut Option<Bytes>) -> Result<Input<'a>, Fault> {
     let BodyInput { name, shape, datatype, parameters, data } = input;
-    let parameters = parameters.unwrap_or_default();
-    parameters.check(&name)?;
+    let mut parameters = parameters.unwrap_or_default();
+    let shared = parameters.shared(&name)?;
     let wrong = |expected: &str, found: &str| Err(Fault::tensor(&name, expected, found));
-    let data = match (data, parameters.binary_data_size, tail) {
-        (Some(_), Some(_), _) => return wrong("either data or binary_data_size", "both"),
-        (None, None, _) => return wrong("data or the parameter binary_data_size", "neither"),
-        (None, Some(_), None) => return wrong("the header Inference-Header-Content-Length with binary data", "none"),
-        (Some(data), None, _) => Data::Json(body.slice_ref(data.get().as_bytes())),
-        (None, Some(size), Some(tail)) => match usize::try_from(size) {
+    let data = match (data, parameters.binary_data_size, shared, tail) {
+        (None, None, Some(range), _) => Data::Shared(range),
+        (Some(_), Some(_), None, _) => return wrong("either data or binary_data_size", "both"),
+        (_, _, Some(_), _) => return wrong("either shared_memory_region or values in the body", "both"),
+        (None, None, None, _) => return wrong("data or the parameter binary_data_size", "neither"),
+        (None, Some(_), None, None) => return wrong("the header Inference-Header-Content-Length with binary data", "none"),
+        (Some(data), None, None, _) => Data::Json(body.slice_ref(data.get().as_bytes())),
+        (None, Some(size), None, Some(tail)) => match usize::try_from(size) {
             Ok(size) if size <= tail.len() => Data::Raw(tail.split_to(size)),
             _ => return wrong(&format!("{size} bytes in the body"), &tail.len().to_string()),
         },
@@ -300,10 +315,13 @@ fn read_input<'a>(input: BodyInput<'a>, body: &Bytes, tail: &mut Option<Bytes>) 
 
 fn read_outputs(outputs: Vec<BodyOutput<'_>>, binary: bool) -> Result<Vec<Output<'_>>, Fault> {
     let read = |BodyOutput { name, parameters }| {
-        let parameters: TensorParameters = parameters.unwrap_or_default();
-        parameters.check(&name)?;
+        let mut parameters: TensorParameters = parameters.unwrap_or_default();
+        let shared = parameters.shared(&name)?;
         let classes = parameters.classification.and_then(NonZeroU64::new);
-        Ok(Output { binary: parameters.binary_data.unwrap_or(binary), classes, name })
+        if classes.is_some() && shared.is_some() {
+            return Err(Fault::tensor(&name, "either classification or shared_memory_region", "both"));
+        }
+        Ok(Output { binary: parameters.binary_data.unwrap_or(binary), classes, shared, name })
     };
     let outputs: Vec<_> = outputs.into_iter().map(read).collect::<Result<_, Fault>>()?;
     no_twins("output", outputs.iter().map(|output| &*output.name))?;

@@ -228,8 +228,6 @@ fn what_is_not_there_is_not_found() {
 #[test]
 fn parts_of_the_protocol_that_are_missing_say_so() {
     let mut client = SHIPPED.client();
-    let region = and("/inputs/1", "parameters", json!({"shared_memory_region": "x"}));
-    refused(&client.post(MLP, &region), 501, "tensor ids: the parameter shared_memory_region is not supported");
     let load = json!({"parameters": {"config": "{}"}});
     refused(&client.post("/v2/repository/models/policy-mlp/load", &load), 501, "the parameter config of a load is not supported");
 }

@@ -1,10 +1,11 @@
 """Every method of tritonclient.http that the server has, against a server of the shipped bundles at the address that is given."""
 
+import os
 import sys
 
 import numpy
 import tritonclient.http as http
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, shared_memory
 
 client = http.InferenceServerClient(url=sys.argv[1], concurrency=4)
 MODEL = "policy-mamba"
@@ -75,6 +76,35 @@ rows = client.infer(MODEL, tensors(1, rows=3))
 assert rows.as_numpy("logits").shape[0] == 3
 for pending in [client.async_infer(MODEL, tensors(1, rows=3)) for _ in range(8)]:
     same(rows, pending.get_result(), exact=False)
+
+# Inputs and outputs in shared memory.
+key = f"candle-serve-python-{os.getpid()}"
+memory = shared_memory.create_shared_memory_region("both", f"/{key}", 65536)
+try:
+    random = numpy.random.default_rng(1)
+    features = random.normal(size=(1, 288)).astype(numpy.float32)
+    shared_memory.set_shared_memory_region(memory, [features, numpy.full((1, 6), 14, numpy.uint32)])
+    client.register_system_shared_memory("both", f"/{key}", 65536)
+    assert client.get_system_shared_memory_status() == [{"name": "both", "key": f"/{key}", "offset": 0, "byte_size": 65536}]
+    shared = tensors(1)
+    shared[0].set_shared_memory("both", 1152)
+    shared[1].set_shared_memory("both", 24, offset=1152)
+    wanted = http.InferRequestedOutput("logits")
+    wanted.set_shared_memory("both", 16384, offset=4096)
+    answer = client.infer(MODEL, shared, outputs=[wanted])
+    shape = answer.get_output("logits")["shape"]
+    written = shared_memory.get_contents_as_numpy(memory, numpy.float32, shape, offset=4096)
+    numpy.testing.assert_array_equal(written, binary.as_numpy("logits"))
+    client.unregister_system_shared_memory("both")
+    client.unregister_system_shared_memory()
+    assert client.get_system_shared_memory_status() == []
+    refused("there is no shared memory region 'both'", client.infer, MODEL, shared)
+finally:
+    del written
+    shared_memory.destroy_shared_memory_region(memory)
+assert client.get_cuda_shared_memory_status() == []
+refused("shared memory on a GPU is not supported", client.register_cuda_shared_memory, "gpu", b"", 0, 4)
+refused("shared memory on a GPU is not supported", client.unregister_cuda_shared_memory, "gpu")
 
 # Sequences: two side by side, by number and by name, are the same as each alone.
 def run(name, frames=4):
