@@ -11,6 +11,7 @@ mod arguments;
 mod fault;
 mod http;
 mod inference;
+mod log;
 mod metrics;
 mod model;
 mod options;
@@ -23,5 +24,6 @@ mod statistics;
 
 pub use arguments::{Arguments, command};
 pub use fault::{Fault, Kind};
+pub use log::{LogFormat, to_stderr};
 pub use options::{Address, Limits, Options};
 pub use server::Server;

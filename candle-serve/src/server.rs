@@ -1,6 +1,7 @@
 //! A server: its listeners, its models, and its end.
 
 use crate::http::{Listener, Phase, accept};
+use crate::log::Log;
 use crate::options::{Address, Options};
 use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY};
 use crate::repository::Repository;
@@ -18,6 +19,7 @@ pub(crate) struct Shared {
     pub options: Options,
     pub repository: Repository,
     pub regions: Regions,
+    pub log: Arc<Log>,
     /// Models that were loaded at the start, and one more; 0 before that.
     loaded: AtomicUsize,
     phase: watch::Receiver<Phase>,
@@ -74,7 +76,8 @@ impl Server {
     pub async fn start(options: Options, families: Registry<dyn Family>) -> io::Result<Self> {
         let other = |error: candle_models::Error| io::Error::other(error.to_string());
         let (name, idle) = (options.model_name.as_deref(), options.limits.sequence_time);
-        let repository = Repository::open(&options.folder, name, families, options.engine.clone(), idle).map_err(other)?;
+        let log = Arc::new(Log::new(options.log));
+        let repository = Repository::open(&options.folder, name, families, options.engine.clone(), idle, log.clone()).map_err(other)?;
         let connections = u32::try_from(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let (phase, watched) = watch::channel(Phase::Open);
         let mut bound = Vec::new();
@@ -84,6 +87,7 @@ impl Server {
         }
         let shared = Arc::new(Shared {
             regions: Regions::new(options.shared_memory),
+            log,
             options,
             repository,
             loaded: AtomicUsize::new(0),
@@ -92,6 +96,7 @@ impl Server {
         let room = Arc::new(Semaphore::new(connections as usize));
         let (mut listeners, mut addresses) = (JoinSet::new(), Vec::new());
         for (listener, address) in bound {
+            shared.log.server(&format!("listening at {address}"));
             addresses.push(address);
             listeners.spawn(accept(listener, shared.clone(), room.clone(), watched.clone()));
         }
@@ -114,6 +119,7 @@ impl Server {
         let loaded = tokio::task::spawn_blocking(move || shared.repository.load_all()).await;
         let loaded = loaded.map_err(|panic| candle_models::Error::Input(format!("loading: {panic}")))??;
         self.shared.loaded.store(loaded + 1, Ordering::Release);
+        self.shared.log.server(&format!("{loaded} models are served"));
         Ok(loaded)
     }
 
@@ -126,6 +132,7 @@ impl Server {
     /// Says from now on that it is not ready, and answers as before: a balancer can turn away.
     pub fn leave(&self) {
         self.phase.send_replace(Phase::Leaving);
+        self.shared.log.server("about to end");
     }
 
     /// Ends: takes no connection any more and finishes what runs, for [`Options::patience`] at most. Whether everything was finished.
@@ -133,7 +140,9 @@ impl Server {
         let patience = self.shared.options.patience;
         self.phase.send_replace(Phase::Closing);
         while self.listeners.join_next().await.is_some() {}
-        tokio::time::timeout(patience, self.room.acquire_many(self.connections)).await.is_ok()
+        let finished = tokio::time::timeout(patience, self.room.acquire_many(self.connections)).await.is_ok();
+        self.shared.log.server(if finished { "stopped" } else { "stopped before some requests were finished" });
+        finished
     }
 }
 

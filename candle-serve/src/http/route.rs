@@ -29,6 +29,7 @@ pub(super) enum Route<'a> {
     Regions(Option<Cow<'a, str>>),
     Register(Cow<'a, str>),
     Unregister(Option<Cow<'a, str>>),
+    Logging,
     /// Regions of memory on a GPU: there are none.
     CudaRegions,
 }
@@ -50,6 +51,7 @@ impl<'a> Route<'a> {
             ["v2", "health", "live"] => Ok(Self::Live),
             ["v2", "health", "ready"] => Ok(Self::Ready),
             ["v2", "models", "stats"] => Ok(Self::Stats(None)),
+            ["v2", "logging"] => Ok(Self::Logging),
             ["v2", "repository", "index"] => Ok(Self::Index),
             ["v2", "repository", "models", name, "load"] => Ok(Self::Load(name)),
             ["v2", "repository", "models", name, "unload"] => Ok(Self::Unload(name)),
@@ -99,6 +101,7 @@ impl<'a> Route<'a> {
             Self::Infer(_) | Self::Index | Self::Load(_) | Self::Unload(_) | Self::Fork(..) | Self::Register(_) | Self::Unregister(_) => {
                 &[Method::POST]
             }
+            Self::Logging => &[Method::GET, Method::POST],
             Self::Sequence(..) => &[Method::GET, Method::DELETE],
             Self::State(..) => &[Method::GET, Method::PUT],
             _ => &[Method::GET],

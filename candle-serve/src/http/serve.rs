@@ -3,9 +3,10 @@
 use super::body::{self, Encoding, work};
 use super::reply::{self, Answer, HEADER_LENGTH, SEQUENCE_ID};
 use super::route::Route;
-use super::{sequence, shared_memory};
+use super::{sequence, settings, shared_memory};
 use crate::fault::{Fault, Kind, one_line};
 use crate::inference::{Inference, unsupported};
+use crate::log;
 use crate::metrics;
 use crate::model::{Model, VERSION};
 use crate::options::Limits;
@@ -16,6 +17,7 @@ use crate::server::Shared;
 use crate::statistics::{Report, Times};
 use bytes::Bytes;
 use hyper::body::Incoming;
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,11 +26,16 @@ use std::time::Instant;
 
 /// The answer to a request, whatever it is.
 pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
-    page(shared, request).await.unwrap_or_else(|fault| reply::fault(&fault))
+    let began = Instant::now();
+    let (head, body) = request.into_parts();
+    let result = page(shared, &head, body).await;
+    let call = head.uri.path();
+    let model = call.split('/').skip_while(|part| *part != "models").nth(1);
+    shared.log.request(log::Request { protocol: "HTTP", call, model }, began.elapsed(), result.as_ref().err());
+    result.unwrap_or_else(|fault| reply::fault(&fault))
 }
 
-async fn page(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Fault> {
-    let (head, body) = request.into_parts();
+async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answer, Fault> {
     let route = Route::of(head.uri.path())?;
     if !route.methods().contains(&head.method) {
         return Ok(reply::other_method(&head.method, route.methods()));
@@ -60,6 +67,8 @@ async fn page(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer
         Route::Regions(name) => shared_memory::status(&shared.regions, name.as_deref()),
         Route::Register(name) => shared_memory::register(&shared.regions, &name, body.required().await?),
         Route::Unregister(name) => shared_memory::unregister(&shared.regions, name.as_deref()),
+        Route::Logging if head.method == Method::GET => settings::log(&shared.log, None),
+        Route::Logging => settings::log(&shared.log, Some(body.required().await?)),
         Route::CudaRegions => Ok(reply::json(&[(); 0])),
     }
 }

@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 pub const SHARED_MEMORY: &str = "system_shared_memory";
 
 /// The parts of the protocol beyond its core that this server can have: those that work.
-pub const EXTENSIONS: [&str; 8] = [
+pub const EXTENSIONS: [&str; 9] = [
     "binary_tensor_data",
     "classification",
+    "logging",
     "model_configuration",
     "model_repository",
     "sequence",

@@ -6,6 +6,7 @@ mod bundles;
 mod client;
 mod hostile;
 mod life;
+mod log;
 mod python;
 mod repository;
 mod sequences;

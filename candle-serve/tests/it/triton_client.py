@@ -140,4 +140,11 @@ refused("the parameter config of a load is not supported", client.load_model, MO
 assert statistics["inference_stats"]["success"]["count"] >= 20 and statistics["inference_stats"]["success"]["ns"] > 0
 assert statistics["inference_count"] >= statistics["execution_count"] > 0
 assert len(client.get_inference_statistics()["model_stats"]) == len(index)
+
+# The log.
+before = client.get_log_settings()
+assert before["log_info"] is True and before["log_verbose_level"] == 0, before
+assert client.update_log_settings({"log_verbose_level": 2, "log_info": False})["log_info"] is False
+assert client.update_log_settings(before) == before == client.get_log_settings()
+refused("which is set where the server is started", client.update_log_settings, {"log_file": "/tmp/log"})
 client.close()
