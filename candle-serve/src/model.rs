@@ -8,6 +8,7 @@ use crate::statistics::{Statistics, Times};
 use candle_models::candle_core::DType;
 use candle_models::engine::{self, Engine, EngineError, Options, Session, Steps};
 use candle_models::signature::Signature;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -164,16 +165,22 @@ pub(crate) struct Stepped {
 }
 
 impl Stepped {
-    /// The outputs that a request wants.
-    pub fn tensors<'a>(&'a self, signature: &'a Signature, inference: &Inference) -> Result<Vec<Tensor<'a>>, Fault> {
-        let tensor = |&Wanted { index, binary }: &Wanted| {
+    /// The outputs that a request wants. Those that it wants in shared memory are written there.
+    pub fn tensors<'a>(&'a self, signature: &'a Signature, inference: &'a Inference) -> Result<Vec<Tensor<'a>>, Fault> {
+        let tensor = |wanted: &'a Wanted| {
+            let &Wanted { index, binary, classes, ref shared } = wanted;
             let spec = &signature.outputs[index];
             let sessions = (0..inference.rows).map(|row| self.sessions.row(row));
             let rows = match spec.dtype() {
                 DType::U32 => Rows::Indices(sessions.map(|session| session.indices(&spec.name)).collect::<Result<_, _>>()?),
                 _ => Rows::Floats(sessions.map(|session| session.floats(&spec.name)).collect::<Result<_, _>>()?),
             };
-            Ok(Tensor { name: &spec.name, shape: &spec.shape, rows, binary })
+            let (Some(most), Some((&width, outer))) = (classes, spec.shape.split_last()) else {
+                let shared = shared.as_ref().map(|window| window.write(&rows).map(|()| &window.range)).transpose()?;
+                return Ok(Tensor { name: &spec.name, shape: Cow::Borrowed(&spec.shape), rows, binary, shared });
+            };
+            let (rows, width) = rows.classes(width, most);
+            Ok(Tensor { name: &spec.name, shape: [outer, &[width]].concat().into(), rows, binary, shared: None })
         };
         inference.outputs.iter().map(tensor).collect()
     }

@@ -14,7 +14,7 @@ pub(super) async fn infer(shared: &Shared, message: &ModelInferRequest, limit: O
     version(&message.model_name, &message.model_version)?;
     let model = shared.repository.model(&message.model_name)?;
     let answered = async {
-        let inference = Inference::new(&model.signature, model.max_batch, &convert::request(message, limit)?)?;
+        let inference = Inference::new(&model.signature, model.max_batch, &shared.regions, &convert::request(message, limit)?)?;
         let write = |tensors: &[Tensor<'_>]| convert::answer(&model, inference.id.as_deref(), tensors);
         let (answer, times) = model.infer(&inference, write).await?;
         Ok((answer, inference.rows, times))

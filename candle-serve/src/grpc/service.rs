@@ -8,9 +8,9 @@ use super::stream::{Answers, OnError, answers};
 use crate::fault::Fault;
 use crate::inference::unsupported;
 use crate::model::Model;
-use crate::operations::SERVER;
 use crate::proto::grpc_inference_service_server::GrpcInferenceService;
 use crate::proto::*;
+use crate::protocol::describe::ServerMetadata;
 use crate::server::Shared;
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,11 +54,9 @@ impl GrpcInferenceService for Service {
     }
 
     async fn server_metadata(&self, _: Request<ServerMetadataRequest>) -> Result<Response<ServerMetadataResponse>, Status> {
-        Ok(Response::new(ServerMetadataResponse {
-            name: SERVER.name.to_owned(),
-            version: SERVER.version.to_owned(),
-            extensions: SERVER.extensions.map(str::to_owned).into(),
-        }))
+        let ServerMetadata { name, version, extensions } = self.shared.metadata();
+        let extensions = extensions.into_iter().map(str::to_owned).collect();
+        Ok(Response::new(ServerMetadataResponse { name: name.to_owned(), version: version.to_owned(), extensions }))
     }
 
     async fn model_metadata(&self, request: Request<ModelMetadataRequest>) -> Result<Response<ModelMetadataResponse>, Status> {

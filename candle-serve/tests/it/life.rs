@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_candle-serve");
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_candle-serve");
 
 fn infer(x: f32) -> Value {
     json!({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [x]}]})
