@@ -24,6 +24,7 @@ mod sequences;
 mod server;
 mod shared_memory;
 mod statistics;
+mod workers;
 
 pub use arguments::{Arguments, command};
 pub use fault::{Fault, Kind};

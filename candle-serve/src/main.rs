@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         eprintln!("error: {error}");
         return ExitCode::FAILURE;
     }
-    let served = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Into::into).and_then(|runtime| {
+    let served = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Into::into).and_then(|runtime| {
         let served = runtime.block_on(serve(arguments));
         // A client that has not taken its answer by now does not keep the process.
         runtime.shutdown_background();

@@ -7,6 +7,7 @@ use crate::options::{Address, Options};
 use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY};
 use crate::repository::Repository;
 use crate::shared_memory::Regions;
+use crate::workers::Workers;
 use candle_models::registry::{Family, Registry};
 use std::io;
 use std::sync::Arc;
@@ -68,6 +69,8 @@ pub struct Server {
     /// Room for connections: all of it is free once none is left.
     room: Arc<Semaphore>,
     connections: u32,
+    /// They end with the server.
+    _workers: Arc<Workers>,
 }
 
 impl Server {
@@ -92,12 +95,12 @@ impl Server {
             phase: watched.clone(),
         });
         let (services, reporter) = Services::new(shared.clone()).await.map_err(io::Error::other)?;
-        let room = Arc::new(Semaphore::new(connections as usize));
+        let (room, workers) = (Arc::new(Semaphore::new(connections as usize)), Arc::new(Workers::start()?));
         let mut listeners = JoinSet::new();
         let mut listen = |bound: Vec<(Listener, Address)>, protocol: Protocol| {
             let each = bound.into_iter().map(|(listener, address)| {
                 shared.log.server(&format!("listening at {address}"));
-                listeners.spawn(accept(listener, protocol.clone(), room.clone(), watched.clone()));
+                listeners.spawn(accept(listener, protocol.clone(), (room.clone(), workers.clone()), watched.clone()));
                 address
             });
             each.collect()
@@ -106,7 +109,7 @@ impl Server {
         let grpc_addresses = listen(grpc, Protocol::Grpc(services));
         listeners.spawn(grpc::report(reporter, shared.clone()));
         listeners.spawn(expire(Arc::downgrade(&shared), idle, watched));
-        Ok(Self { shared, addresses, grpc_addresses, phase, listeners, room, connections })
+        Ok(Self { shared, addresses, grpc_addresses, phase, listeners, room, connections, _workers: workers })
     }
 
     /// Where it listens for HTTP, with the port that was free in place of 0.

@@ -5,6 +5,7 @@ use super::serve::answer;
 use crate::grpc::Services;
 use crate::options::{Address, Limits};
 use crate::server::Shared;
+use crate::workers::Workers;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use std::convert::Infallible;
@@ -14,7 +15,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// How far a server is on its way.
@@ -88,7 +89,12 @@ async fn is_left_behind(path: &PathBuf) -> bool {
 }
 
 /// Takes connections until the server is closing, each as soon as there is room for it.
-pub(crate) async fn accept(listener: Listener, protocol: Protocol, room: Arc<Semaphore>, mut phase: watch::Receiver<Phase>) {
+pub(crate) async fn accept(
+    listener: Listener,
+    protocol: Protocol,
+    (room, workers): (Arc<Semaphore>, Arc<Workers>),
+    mut phase: watch::Receiver<Phase>,
+) {
     let connections = phase.clone();
     let mut closing = pin!(closing(&mut phase));
     loop {
@@ -101,13 +107,21 @@ pub(crate) async fn accept(listener: Listener, protocol: Protocol, room: Arc<Sem
             next = next => next,
         };
         match (stream, permit) {
-            (Ok(Stream::Tcp(stream)), Ok(permit)) => {
-                // Without it an answer waits for the client's acknowledgement of the last one.
-                let _ = stream.set_nodelay(true);
-                tokio::spawn(serve(stream, protocol.clone(), permit, connections.clone()));
-            }
-            (Ok(Stream::Unix(stream)), Ok(permit)) => {
-                tokio::spawn(serve(stream, protocol.clone(), permit, connections.clone()));
+            (Ok(stream), Ok(permit)) => {
+                let (protocol, phase) = (protocol.clone(), connections.clone());
+                workers.serve(async move {
+                    // Of a socket that the thread cannot take the client hears that it is closed.
+                    match stream {
+                        Stream::Tcp(stream) => {
+                            let Ok(stream) = TcpStream::from_std(stream) else { return };
+                            serve(stream, protocol, permit, phase).await;
+                        }
+                        Stream::Unix(stream) => {
+                            let Ok(stream) = UnixStream::from_std(stream) else { return };
+                            serve(stream, protocol, permit, phase).await;
+                        }
+                    }
+                });
             }
             // Too many open files, mostly: others close some.
             _ => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -115,15 +129,21 @@ pub(crate) async fn accept(listener: Listener, protocol: Protocol, room: Arc<Sem
     }
 }
 
+/// A connection on its way to the thread that serves it.
 enum Stream {
-    Tcp(tokio::net::TcpStream),
-    Unix(UnixStream),
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
 }
 
 async fn accept_one(listener: &Listener) -> io::Result<Stream> {
     Ok(match listener {
-        Listener::Tcp(listener) => Stream::Tcp(listener.accept().await?.0),
-        Listener::Unix { listener, .. } => Stream::Unix(listener.accept().await?.0),
+        Listener::Tcp(listener) => {
+            let (stream, _) = listener.accept().await?;
+            // Without it an answer waits for the client's acknowledgement of the last one.
+            let _ = stream.set_nodelay(true);
+            Stream::Tcp(stream.into_std()?)
+        }
+        Listener::Unix { listener, .. } => Stream::Unix(listener.accept().await?.0.into_std()?),
     })
 }
 
