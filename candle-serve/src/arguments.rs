@@ -46,6 +46,15 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub sequence_idle: u64,
 
+    /// A folder for snapshots of sequences, which can be shared with other servers: sequences go on from there. By default they end with the
+    /// server.
+    #[arg(long, value_name = "DIR")]
+    pub snapshots: Option<PathBuf>,
+
+    /// How often sequences that have moved are written there, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub snapshot_every: u64,
+
     /// How long a server that is asked to end still takes requests, in seconds, while it says that it is not ready.
     #[arg(long, value_name = "S", default_value_t = 5)]
     pub grace: u64,
@@ -60,7 +69,8 @@ impl Arguments {
         options.engine.max_wait = self.max_wait.map(Duration::from_micros);
         (options.engine.sessions, options.engine.queue) = (self.sessions, self.sessions);
         options.limits.sequence_time = Duration::from_secs(self.sequence_idle);
-        Options { model_name: self.model_name, http: self.http, ..options }
+        options.snapshot_every = Duration::from_secs(self.snapshot_every);
+        Options { model_name: self.model_name, http: self.http, snapshots: self.snapshots, ..options }
     }
 }
 

@@ -18,6 +18,7 @@ pub mod protocol;
 mod repository;
 mod sequences;
 mod server;
+mod snapshots;
 mod statistics;
 
 pub use arguments::{Arguments, command};

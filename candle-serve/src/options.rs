@@ -88,6 +88,10 @@ pub struct Options {
     pub http: Vec<Address>,
     /// How the engine of each model is set up.
     pub engine: engine::Options,
+    /// A folder for snapshots of sequences, which servers can share; without one they end with the server.
+    pub snapshots: Option<PathBuf>,
+    /// How often sequences that have moved are written there; by default every 10 s.
+    pub snapshot_every: Duration,
     /// What clients may take up.
     pub limits: Limits,
     /// How long a server that ends waits for what runs; by default 20 s.
@@ -104,6 +108,8 @@ impl Options {
             http: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8000)))],
             // A session has one request at most, so none is refused for the queue's sake.
             engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },
+            snapshots: None,
+            snapshot_every: Duration::from_secs(10),
             limits: Limits::default(),
             patience: Duration::from_secs(20),
         }

@@ -3,6 +3,7 @@
 use crate::fault::{Fault, Kind, one_line};
 use crate::model::{Model, VERSION};
 use crate::protocol::describe::{IndexEntry, State};
+use crate::sequences::Keep;
 use candle_models::bundle::{Bundle, CONFIG};
 use candle_models::engine::Options;
 use candle_models::registry::{Family, Registry};
@@ -30,8 +31,7 @@ pub(crate) struct Repository {
     place: Place,
     families: Registry<dyn Family>,
     options: Options,
-    /// How long a sequence may be idle.
-    idle: Duration,
+    keep: Keep,
     models: RwLock<BTreeMap<String, Entry>>,
     /// Held by whoever loads or unloads: one at a time.
     changing: Mutex<()>,
@@ -72,7 +72,7 @@ impl Repository {
         name: Option<&str>,
         families: Registry<dyn Family>,
         options: Options,
-        idle: Duration,
+        keep: Keep,
     ) -> candle_models::Result<Self> {
         options.validate()?;
         let path = path.canonicalize().map_err(candle_models::Error::io(path))?;
@@ -94,7 +94,7 @@ impl Repository {
         } else {
             Place::Folder(path)
         };
-        Ok(Self { place, families, options, idle, models: RwLock::default(), changing: Mutex::default() })
+        Ok(Self { place, families, options, keep, models: RwLock::default(), changing: Mutex::default() })
     }
 
     /// How engines are set up.
@@ -104,7 +104,7 @@ impl Repository {
 
     /// How long a sequence may be idle.
     pub fn idle(&self) -> Duration {
-        self.idle
+        self.keep.idle
     }
 
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, Entry>> {
@@ -223,7 +223,7 @@ impl Repository {
         let start = || {
             let began = Instant::now();
             let network = self.families.load(&Bundle::open(path)?)?;
-            let mut model = Model::start(name, network, &self.options, self.idle, old)?;
+            let mut model = Model::start(name, network, &self.options, &self.keep, old)?;
             model.load = began.elapsed();
             Ok::<_, candle_models::Error>(model)
         };
@@ -260,7 +260,7 @@ impl Repository {
         }
     }
 
-    /// Stops serving a model. Requests that it has are answered; its sequences are over.
+    /// Stops serving a model. Requests that it has are answered; its sequences are over, but for the snapshots of those that nobody uses.
     pub fn unload(&self, name: &str) -> Result<(), Fault> {
         let _change = self.change();
         let mut models = self.write();
@@ -271,6 +271,7 @@ impl Repository {
         (entry.state, entry.reason) = (Some(State::Unavailable), "unloaded".to_owned());
         drop(models);
         if let Some(old) = old {
+            old.sequences.save();
             old.sequences.close("was unloaded");
         }
         Ok(())

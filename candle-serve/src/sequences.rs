@@ -1,10 +1,14 @@
 //! Sequences are sessions: each has a state that stays from request to request, and takes its requests one after the other.
 
+mod keep;
+
 use crate::fault::{Fault, Kind};
 use crate::protocol::request::SequenceId;
+use crate::snapshots::{Snapshot, Snapshots, Store};
 use candle_models::engine::{Engine, EngineError, Session};
+use candle_models::signature::Signature;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedMutexGuard;
@@ -13,6 +17,17 @@ use tokio::sync::OwnedMutexGuard;
 const WAITING: usize = 8;
 /// Sequences whose end is remembered, to tell a client that comes back what became of its sequence.
 const REMEMBERED: usize = 1024;
+/// In place of the frames of a snapshot that is not there.
+const NONE: u64 = u64::MAX;
+
+/// What becomes of sequences that nobody uses.
+#[derive(Clone)]
+pub(crate) struct Keep {
+    /// After how long one is ended.
+    pub idle: Duration,
+    /// Where its state is kept then, if it is.
+    pub store: Option<Arc<dyn Store>>,
+}
 
 /// What a request wants of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +54,8 @@ pub(crate) struct Sequences {
     idle: Duration,
     since: Instant,
     table: Mutex<Table>,
+    /// Where those go on from that are not there, if anywhere.
+    pub snapshots: Option<Arc<Snapshots>>,
 }
 
 #[derive(Default)]
@@ -55,6 +72,12 @@ struct Entry {
     waiting: AtomicUsize,
     /// When it was last used, in milliseconds since the table's beginning.
     used: AtomicU64,
+    /// Whether its state may be another one than that of its snapshot.
+    moved: AtomicBool,
+    /// Frames behind its snapshot.
+    saved: AtomicU64,
+    /// Held while its snapshot is written or removed.
+    file: Mutex<()>,
 }
 
 /// Its session, unless the sequence is over.
@@ -69,9 +92,10 @@ struct Slot {
 }
 
 impl Sequences {
-    /// None yet. One that was not used for `idle` is ended by [`Self::expire`].
-    pub fn new(model: &str, idle: Duration) -> Arc<Self> {
-        Arc::new(Self { model: model.to_owned(), idle, since: Instant::now(), table: Mutex::default() })
+    /// None yet, of a model of that name and signature. One that was not used for too long is ended by [`Self::expire`].
+    pub fn new(model: &str, signature: &Signature, Keep { idle, store }: &Keep) -> Arc<Self> {
+        let snapshots = store.clone().map(|store| Arc::new(Snapshots::new(store, model, signature)));
+        Arc::new(Self { model: model.to_owned(), idle: *idle, since: Instant::now(), table: Mutex::default(), snapshots })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -104,21 +128,22 @@ impl Sequences {
         loop {
             let entry = match self.find(id, begin)? {
                 Found::Live(entry) => entry,
+                // On a failure the lease takes the entry back.
                 Found::New(mut lease) => {
-                    // On a failure the lease takes the entry back.
-                    lease.open(current)?;
+                    match begin {
+                        Begin::GoOn => lease.resume(current).await?,
+                        Begin::Open | Begin::Start => lease.open(current)?,
+                    }
                     return Ok(lease);
                 }
             };
             let slot = self.wait(id, &entry, deadline).await?;
-            let over = slot.session.is_none();
-            let mut lease = Lease { sequences: self.clone(), id: id.clone(), entry, slot: Some(slot), ends: false };
-            match begin {
-                Begin::GoOn if over => return Err(self.unknown(id)),
-                // It ended while this request waited: another one is opened.
-                _ if over => continue,
-                _ => lease.settle().await?,
+            // It ended while this request waited: another one is opened, or goes on from a snapshot.
+            if slot.session.is_none() {
+                continue;
             }
+            let mut lease = Lease { sequences: self.clone(), id: id.clone(), entry, slot: Some(slot), ends: false };
+            lease.settle().await?;
             if begin != Begin::Start {
                 lease.catch_up(current).await?;
             }
@@ -133,17 +158,19 @@ impl Sequences {
         }
         match table.live.get(id) {
             Some(entry) => Ok(Found::Live(entry.clone())),
-            None if begin == Begin::GoOn => {
+            None if begin == Begin::GoOn && self.snapshots.is_none() => {
                 drop(table);
                 Err(self.unknown(id))
             }
             None => {
                 let slot = Arc::new(tokio::sync::Mutex::new(Slot { session: None, generation: 0, frames: 0, unsettled: false }));
                 let Ok(held) = slot.clone().try_lock_owned() else { unreachable!("nobody else has the new sequence yet") };
-                let entry = Arc::new(Entry { slot, waiting: AtomicUsize::new(0), used: AtomicU64::new(self.now()) });
+                let entry = Arc::new(Entry::new(slot, self.now()));
                 table.live.insert(id.clone(), entry.clone());
-                // What became of an earlier one of that id is over.
-                table.ended.retain(|(ended, _)| ended != id);
+                if begin != Begin::GoOn {
+                    // What became of an earlier one of that id is over.
+                    table.ended.retain(|(ended, _)| ended != id);
+                }
                 Ok(Found::New(Lease { sequences: self.clone(), id: id.clone(), entry, slot: Some(held), ends: true }))
             }
         }
@@ -166,12 +193,13 @@ impl Sequences {
     }
 
     /// A second sequence that goes on from a session.
-    pub fn adopt(self: &Arc<Self>, id: &SequenceId, (session, from): (Session, &Lease)) -> Result<(), Fault> {
+    pub async fn adopt(self: &Arc<Self>, id: &SequenceId, (session, from): (Session, &Lease)) -> Result<(), Fault> {
         match self.find(id, Begin::Open)? {
             Found::Live(_) => Err(Fault::input(format!("sequence {id} of model '{}': expected a new id, found one in use", self.model))),
             Found::New(mut lease) => {
                 let (generation, frames) = from.slot.as_ref().map_or((0, 0), |slot| (slot.generation, slot.frames));
                 *lease.slot() = Slot { session: Some(session), generation, frames, unsettled: false };
+                lease.forget_snapshot().await?;
                 lease.keep();
                 Ok(())
             }
@@ -185,25 +213,6 @@ impl Sequences {
             "inference request for sequence {id} to model '{}' must specify the START flag on the first request of the sequence{ended}",
             self.model
         ))
-    }
-
-    /// Ends those that were not used for too long; none that runs or that a request waits for.
-    pub fn expire(&self) {
-        let (now, idle) = (self.now(), self.idle.as_millis() as u64);
-        let mut sessions = Vec::new();
-        let mut table = self.table();
-        let Table { live, ended, .. } = &mut *table;
-        live.retain(|id, entry| {
-            if now.saturating_sub(entry.used.load(Relaxed)) < idle || entry.waiting.load(Relaxed) > 0 {
-                return true;
-            }
-            let Ok(mut slot) = entry.slot.try_lock() else { return true };
-            sessions.extend(slot.session.take());
-            remember(ended, id.clone(), "was idle for too long and ended");
-            false
-        });
-        drop(table);
-        drop(sessions);
     }
 
     /// Ends all of them, those that run after their step, and refuses new ones.
@@ -221,6 +230,13 @@ fn remember(ended: &mut VecDeque<(SequenceId, &'static str)>, id: SequenceId, wh
         ended.pop_front();
     }
     ended.push_back((id, why));
+}
+
+impl Entry {
+    fn new(slot: Arc<tokio::sync::Mutex<Slot>>, now: u64) -> Self {
+        let (moved, saved) = (AtomicBool::new(true), AtomicU64::new(NONE));
+        Self { slot, waiting: AtomicUsize::new(0), used: AtomicU64::new(now), moved, saved, file: Mutex::new(()) }
+    }
 }
 
 enum Found {
@@ -260,6 +276,23 @@ impl Lease {
         Ok(())
     }
 
+    /// A session that goes on from the sequence's snapshot.
+    async fn resume(&mut self, current: Current<'_>) -> Result<(), Fault> {
+        let (sequences, id) = (self.sequences.clone(), self.id.clone());
+        let read = move || sequences.snapshots.as_ref().map_or(Ok(None), |snapshots| snapshots.read(&id));
+        let found = tokio::task::spawn_blocking(read).await.map_err(|panic| Fault::new(Kind::Failed, panic.to_string()))??;
+        let Some(Snapshot { state, frames }) = found else { return Err(self.sequences.unknown(&self.id)) };
+        let mut session = current.engine.open()?;
+        // Not in the slot before it is restored: where the request is given up meanwhile, the next one reads the snapshot again.
+        let restored = tokio::task::spawn_blocking(move || session.restore(&state).map(|()| session)).await;
+        let session = restored.map_err(|panic| Fault::new(Kind::Failed, panic.to_string()))??;
+        *self.slot() = Slot { session: Some(session), generation: current.generation, frames, unsettled: false };
+        self.entry.moved.store(false, Relaxed);
+        self.entry.saved.store(frames, Relaxed);
+        self.keep();
+        Ok(())
+    }
+
     /// Goes on in the model's present engine, if it has been loaded anew. A state that is lost stays so.
     async fn catch_up(&mut self, current: Current<'_>) -> Result<(), Fault> {
         if self.slot().generation >= current.generation {
@@ -290,6 +323,7 @@ impl Lease {
             return self.open(current);
         }
         self.slot().frames = 0;
+        self.entry.moved.store(true, Relaxed);
         self.session().reset();
         Ok(())
     }
@@ -301,6 +335,7 @@ impl Lease {
 
     /// Says that the session's own frames are all that it has: it goes on from a state that was put there.
     pub fn forget_frames(&mut self) {
+        self.entry.moved.store(true, Relaxed);
         self.slot().frames = 0;
     }
 
@@ -329,6 +364,7 @@ impl Lease {
 
     /// Says that a step may be running from here on: where the request is given up, the next one waits for it on another thread.
     pub fn begin_step(&mut self) {
+        self.entry.moved.store(true, Relaxed);
         self.slot().unsettled = true;
     }
 

@@ -3,11 +3,13 @@
 use crate::http::{Listener, Phase, accept};
 use crate::options::{Address, Options};
 use crate::repository::Repository;
+use crate::sequences::Keep;
+use crate::snapshots::{Folder, Store};
 use candle_models::registry::{Family, Registry};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -65,8 +67,11 @@ impl Server {
     /// If the folder is none, an option is out of range, or an address cannot be had.
     pub async fn start(options: Options, families: Registry<dyn Family>) -> io::Result<Self> {
         let other = |error: candle_models::Error| io::Error::other(error.to_string());
-        let (name, idle) = (options.model_name.as_deref(), options.limits.sequence_time);
-        let repository = Repository::open(&options.folder, name, families, options.engine.clone(), idle).map_err(other)?;
+        let folder = options.snapshots.as_deref().map(Folder::open).transpose().map_err(other)?;
+        let store = folder.map(|folder| Arc::new(folder) as Arc<dyn Store>);
+        let keep = Keep { idle: options.limits.sequence_time, store };
+        let name = options.model_name.as_deref();
+        let repository = Repository::open(&options.folder, name, families, options.engine.clone(), keep).map_err(other)?;
         let connections = u32::try_from(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let (phase, watched) = watch::channel(Phase::Open);
         let mut bound = Vec::new();
@@ -81,7 +86,7 @@ impl Server {
             addresses.push(address);
             listeners.spawn(accept(listener, shared.clone(), room.clone(), watched.clone()));
         }
-        listeners.spawn(expire(Arc::downgrade(&shared), idle, watched));
+        listeners.spawn(keep_sequences(Arc::downgrade(&shared), watched));
         Ok(Self { shared, addresses, phase, listeners, room, connections })
     }
 
@@ -114,18 +119,26 @@ impl Server {
         self.phase.send_replace(Phase::Leaving);
     }
 
-    /// Ends: takes no connection any more and finishes what runs, for [`Options::patience`] at most. Whether everything was finished.
+    /// Ends: takes no connection any more and finishes what runs, for [`Options::patience`] at most; then the sequences that have moved are
+    /// written into snapshots, if there are any. Whether everything was finished.
     pub async fn stop(mut self) -> bool {
         let patience = self.shared.options.patience;
         self.phase.send_replace(Phase::Closing);
         while self.listeners.join_next().await.is_some() {}
-        tokio::time::timeout(patience, self.room.acquire_many(self.connections)).await.is_ok()
+        let finished = tokio::time::timeout(patience, self.room.acquire_many(self.connections)).await.is_ok();
+        let shared = self.shared.clone();
+        let saved = tokio::task::spawn_blocking(move || shared.repository.served().iter().for_each(|model| model.sequences.save()));
+        finished && saved.await.is_ok()
     }
 }
 
-/// Ends sequences that were not used for too long.
-async fn expire(shared: std::sync::Weak<Shared>, idle: Duration, mut phase: watch::Receiver<Phase>) {
-    let tick = (idle / 8).clamp(Duration::from_millis(5), Duration::from_secs(10));
+/// Ends sequences that were not used for too long, and writes snapshots of those that have moved, if there are any.
+async fn keep_sequences(shared: std::sync::Weak<Shared>, mut phase: watch::Receiver<Phase>) {
+    let Some((idle, every)) = shared.upgrade().map(|shared| (shared.options.limits.sequence_time, shared.options.snapshot_every)) else {
+        return;
+    };
+    let tick = (idle / 8).min(every).clamp(Duration::from_millis(5), Duration::from_secs(10));
+    let mut saved = Instant::now();
     loop {
         tokio::select! {
             () = tokio::time::sleep(tick) => {}
@@ -133,9 +146,20 @@ async fn expire(shared: std::sync::Weak<Shared>, idle: Duration, mut phase: watc
             _ = phase.wait_for(|phase| *phase == Phase::Closing) => return,
         }
         let Some(shared) = shared.upgrade() else { return };
-        // The last session of an engine waits for its thread when it is dropped.
-        let expired = tokio::task::spawn_blocking(move || shared.repository.served().iter().for_each(|model| model.sequences.expire()));
-        // A panic has been reported by the panic hook; the next round goes on.
-        let _ = expired.await;
+        let due = saved.elapsed() >= every;
+        if due {
+            saved = Instant::now();
+        }
+        let round = move || {
+            for model in shared.repository.served() {
+                model.sequences.expire();
+                if due {
+                    model.sequences.save();
+                }
+            }
+        };
+        // The last session of an engine waits for its thread when it is dropped, and files are written. A panic has been reported by the
+        // panic hook; the next round goes on.
+        let _ = tokio::task::spawn_blocking(round).await;
     }
 }

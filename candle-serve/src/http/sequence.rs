@@ -23,6 +23,9 @@ struct Description<'a> {
     waiting: usize,
     /// Since it was last stepped, or asked for here.
     idle_ms: u64,
+    /// Steps behind its snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot_frames: Option<u64>,
 }
 
 /// What is to be made of a sequence.
@@ -58,12 +61,15 @@ pub(super) async fn get(model: &Model, text: &str) -> Result<Answer, Fault> {
     let mut lease = found(model, &id).await?;
     let idle_ms = lease.idle().as_millis() as u64;
     let frames = lease.frames()?;
-    let description = Description { model_name: &model.name, sequence_id: id.to_string(), frames, waiting: lease.waiting(), idle_ms };
+    let (sequence_id, waiting, snapshot_frames) = (id.to_string(), lease.waiting(), lease.saved());
+    let description = Description { model_name: &model.name, sequence_id, frames, waiting, idle_ms, snapshot_frames };
     Ok(reply::json(&description))
 }
 
 pub(super) async fn delete(model: &Model, text: &str) -> Result<Answer, Fault> {
-    found(model, &id(text)?).await?.end();
+    let mut lease = found(model, &id(text)?).await?;
+    lease.forget_snapshot().await?;
+    lease.end();
     Ok(reply::empty())
 }
 
@@ -88,6 +94,7 @@ pub(super) async fn restore(model: &Model, text: &str, body: Bytes) -> Result<An
     });
     restored.await??;
     lease.forget_frames();
+    lease.forget_snapshot().await?;
     lease.keep();
     Ok(reply::empty())
 }
@@ -102,6 +109,6 @@ pub(super) async fn fork(model: &Model, text: &str, Fork { sequence_id }: Fork) 
     let new = new.ok_or_else(|| Fault::input("sequence_id: expected the id of the new sequence, found none"))?;
     let mut lease = found(model, &id(text)?).await?;
     let forked = lease.work(|session| session.fork()).await??;
-    model.sequences.adopt(&new, (forked, &lease))?;
+    model.sequences.adopt(&new, (forked, &lease)).await?;
     Ok(reply::empty())
 }

@@ -159,6 +159,13 @@ impl<S: Read + Write> Client<S> {
         self.receive()
     }
 
+    /// `None` where the connection is closed, before or after the request was sent.
+    pub fn try_call(&mut self, method: &str, path: &str, body: &[u8]) -> Option<Reply> {
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", body.len());
+        self.0.get_mut().write_all(&[head.as_bytes(), body].concat()).ok()?;
+        self.try_receive()
+    }
+
     pub fn get(&mut self, path: &str) -> Reply {
         self.call("GET", path, &[], b"")
     }

@@ -9,4 +9,5 @@ mod life;
 mod python;
 mod repository;
 mod sequences;
+mod snapshots;
 mod sum;
