@@ -1,6 +1,6 @@
 //! The command line of `candle-serve`.
 
-use crate::options::{Address, Options};
+use crate::options::{Address, Options, TlsFiles};
 use candle_models::device::DeviceChoice;
 use candle_models::engine::Placement;
 use clap::{CommandFactory, Parser};
@@ -17,6 +17,18 @@ pub struct Arguments {
     /// Where to listen: HOST:PORT, or unix:PATH. Can be given several times.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     pub http: Vec<Address>,
+
+    /// The server's certificate in PEM, with those behind it: all ports speak TLS.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The private key of that certificate in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Certificates in PEM one of which has to have signed that of every client.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
 
     /// What a single bundle is called; by default like its folder.
     #[arg(long, value_name = "NAME")]
@@ -70,6 +82,8 @@ impl Arguments {
         (options.engine.sessions, options.engine.queue) = (self.sessions, self.sessions);
         options.limits.sequence_time = Duration::from_secs(self.sequence_idle);
         options.snapshot_every = Duration::from_secs(self.snapshot_every);
+        let tls = self.tls_cert.zip(self.tls_key);
+        options.tls = tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: self.tls_client_ca });
         Options { model_name: self.model_name, http: self.http, snapshots: self.snapshots, ..options }
     }
 }

@@ -20,8 +20,9 @@ mod sequences;
 mod server;
 mod snapshots;
 mod statistics;
+mod tls;
 
 pub use arguments::{Arguments, command};
 pub use fault::{Fault, Kind};
-pub use options::{Address, Limits, Options};
+pub use options::{Address, Limits, Options, TlsFiles};
 pub use server::Server;

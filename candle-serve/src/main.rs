@@ -28,6 +28,7 @@ fn main() -> ExitCode {
 async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     // Before anything else: a signal that comes while models are loaded is one all the same.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let scheme = if arguments.tls_cert.is_some() { "https:" } else { "http:" };
     let grace = Duration::from_secs(arguments.grace);
     let server = Server::start(arguments.options(), families::shipped()).await?;
     let mut asked = async || {
@@ -38,7 +39,7 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     };
     let loaded = tokio::select! {
         () = asked() => false,
-        loaded = load(&server) => loaded.map(|()| true)?,
+        loaded = load(&server, scheme) => loaded.map(|()| true)?,
     };
     if loaded {
         asked().await;
@@ -53,7 +54,7 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Loads every bundle, and says what is served where.
-async fn load(server: &Server) -> Result<(), Box<dyn std::error::Error>> {
+async fn load(server: &Server, scheme: &str) -> Result<(), Box<dyn std::error::Error>> {
     let loaded = server.load().await?;
     for (name, reason) in server.failures() {
         eprintln!("{name} is not served: {reason}");
@@ -61,7 +62,7 @@ async fn load(server: &Server) -> Result<(), Box<dyn std::error::Error>> {
     if loaded == 0 {
         return Err("no bundle could be loaded".into());
     }
-    let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).collect();
+    let addresses: Vec<String> = server.addresses().iter().map(|address| address.to_string().replacen("http:", scheme, 1)).collect();
     let mut out = std::io::stdout().lock();
     writeln!(out, "{loaded} models are served at {}", addresses.join(", "))?;
     out.flush()?;

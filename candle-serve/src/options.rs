@@ -54,7 +54,7 @@ pub struct Limits {
     pub body: usize,
     /// Connections at the same time, by default 1024; further ones wait.
     pub connections: usize,
-    /// From the first byte of a request to the end of its headers; by default 5 s.
+    /// From the first byte of a request to the end of its headers, and for a handshake of TLS; by default 5 s.
     pub header_time: Duration,
     /// For a request's body; by default 10 s.
     pub body_time: Duration,
@@ -77,6 +77,17 @@ impl Default for Limits {
     }
 }
 
+/// Files in PEM for TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate, and behind it those up to one that clients trust.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Certificates one of which has signed every client's; without them clients need none.
+    pub client_ca: Option<PathBuf>,
+}
+
 /// How a server is set up.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -86,6 +97,8 @@ pub struct Options {
     pub model_name: Option<String>,
     /// Where to listen.
     pub http: Vec<Address>,
+    /// TLS for all ports; a Unix socket has none.
+    pub tls: Option<TlsFiles>,
     /// How the engine of each model is set up.
     pub engine: engine::Options,
     /// A folder for snapshots of sequences, which servers can share; without one they end with the server.
@@ -106,6 +119,7 @@ impl Options {
             folder: folder.into(),
             model_name: None,
             http: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8000)))],
+            tls: None,
             // A session has one request at most, so none is refused for the queue's sake.
             engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },
             snapshots: None,

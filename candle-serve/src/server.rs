@@ -5,6 +5,7 @@ use crate::options::{Address, Options};
 use crate::repository::Repository;
 use crate::sequences::Keep;
 use crate::snapshots::{Folder, Store};
+use crate::tls::{HTTP_1, Tls};
 use candle_models::registry::{Family, Registry};
 use std::io;
 use std::sync::Arc;
@@ -72,6 +73,7 @@ impl Server {
         let keep = Keep { idle: options.limits.sequence_time, store };
         let name = options.model_name.as_deref();
         let repository = Repository::open(&options.folder, name, families, options.engine.clone(), keep).map_err(other)?;
+        let tls = options.tls.as_ref().map(|files| Tls::open(files, HTTP_1, options.limits.header_time)).transpose().map_err(other)?;
         let connections = u32::try_from(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let (phase, watched) = watch::channel(Phase::Open);
         let mut bound = Vec::new();
@@ -84,7 +86,7 @@ impl Server {
         let (mut listeners, mut addresses) = (JoinSet::new(), Vec::new());
         for (listener, address) in bound {
             addresses.push(address);
-            listeners.spawn(accept(listener, shared.clone(), room.clone(), watched.clone()));
+            listeners.spawn(accept(listener, tls.clone(), shared.clone(), room.clone(), watched.clone()));
         }
         listeners.spawn(keep_sequences(Arc::downgrade(&shared), watched));
         Ok(Self { shared, addresses, phase, listeners, room, connections })

@@ -4,6 +4,7 @@ use super::clock::{Clock, Timed};
 use super::serve::answer;
 use crate::options::{Address, Limits};
 use crate::server::Shared;
+use crate::tls::Tls;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use std::convert::Infallible;
@@ -74,7 +75,13 @@ async fn is_left_behind(path: &PathBuf) -> bool {
 }
 
 /// Takes connections until the server is closing, each as soon as there is room for it.
-pub(crate) async fn accept(listener: Listener, shared: Arc<Shared>, room: Arc<Semaphore>, mut phase: watch::Receiver<Phase>) {
+pub(crate) async fn accept(
+    listener: Listener,
+    tls: Option<Tls>,
+    shared: Arc<Shared>,
+    room: Arc<Semaphore>,
+    mut phase: watch::Receiver<Phase>,
+) {
     let connections = phase.clone();
     let closing = async move {
         // The server is gone as well if nobody can say so any more.
@@ -94,7 +101,17 @@ pub(crate) async fn accept(listener: Listener, shared: Arc<Shared>, room: Arc<Se
             (Ok(Stream::Tcp(stream)), Ok(permit)) => {
                 // Without it an answer waits for the client's acknowledgement of the last one.
                 let _ = stream.set_nodelay(true);
-                tokio::spawn(connection(stream, shared.clone(), permit, connections.clone()));
+                let (tls, shared, connections) = (tls.clone(), shared.clone(), connections.clone());
+                tokio::spawn(async move {
+                    match tls {
+                        None => connection(stream, shared, permit, connections).await,
+                        Some(tls) => {
+                            if let Some(stream) = tls.accept(stream).await {
+                                connection(stream, shared, permit, connections).await;
+                            }
+                        }
+                    }
+                });
             }
             (Ok(Stream::Unix(stream)), Ok(permit)) => {
                 tokio::spawn(connection(stream, shared.clone(), permit, connections.clone()));

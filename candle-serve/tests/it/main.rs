@@ -11,3 +11,4 @@ mod repository;
 mod sequences;
 mod snapshots;
 mod sum;
+mod tls;
