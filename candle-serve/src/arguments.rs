@@ -1,5 +1,6 @@
 //! The command line of `candle-serve`.
 
+use crate::keys::Role;
 use crate::options::{Address, Options, TlsFiles};
 use candle_models::device::DeviceChoice;
 use candle_models::engine::Placement;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 /// Serves model bundles over the Open Inference Protocol v2.
 #[derive(Debug, Parser)]
-#[command(name = "candle-serve", version, about)]
+#[command(name = "candle-serve", version, about, after_help = "candle-serve key --help: keys for clients.")]
 pub struct Arguments {
     /// A folder of bundles, each of which is served under the name of its own folder; or a single bundle.
     pub folder: PathBuf,
@@ -29,6 +30,10 @@ pub struct Arguments {
     /// Certificates in PEM one of which has to have signed that of every client.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
+
+    /// A file of keys, one in each line as `candle-serve key` makes them: every request has to have one.
+    #[arg(long, value_name = "FILE")]
+    pub keys: Option<PathBuf>,
 
     /// What a single bundle is called; by default like its folder.
     #[arg(long, value_name = "NAME")]
@@ -72,6 +77,18 @@ pub struct Arguments {
     pub grace: u64,
 }
 
+/// Makes a key for a client: its line for the file of `--keys` on the standard output, the key itself on the standard error.
+#[derive(Debug, Parser)]
+#[command(name = "candle-serve key", version, about)]
+pub struct KeyArguments {
+    /// Whose key it is: sequences belong to that name.
+    pub name: String,
+
+    /// What the key is good for.
+    #[arg(long)]
+    pub role: Role,
+}
+
 impl Arguments {
     /// The options that were asked for.
     pub fn options(self) -> Options {
@@ -81,6 +98,7 @@ impl Arguments {
         options.engine.max_wait = self.max_wait.map(Duration::from_micros);
         (options.engine.sessions, options.engine.queue) = (self.sessions, self.sessions);
         options.limits.sequence_time = Duration::from_secs(self.sequence_idle);
+        options.keys = self.keys;
         options.snapshot_every = Duration::from_secs(self.snapshot_every);
         let tls = self.tls_cert.zip(self.tls_key);
         options.tls = tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: self.tls_client_ca });

@@ -2,6 +2,7 @@
 //! before an engine is asked.
 
 use crate::fault::{Fault, Kind, one_line};
+use crate::keys::Principal;
 use crate::protocol::Datatype;
 use crate::protocol::data::{raw_texts, values};
 use crate::protocol::request::{Data, InferRequest, Input, SequenceId, SequenceStep};
@@ -39,6 +40,8 @@ pub(crate) struct Wanted {
 pub(crate) struct Inference {
     /// Comes back in the answer.
     pub id: Option<String>,
+    /// Whose sequences they are.
+    pub principal: Principal,
     /// How many rows.
     pub rows: usize,
     /// The sequence of each row; empty where every row is begun anew.
@@ -81,6 +84,7 @@ impl Inference {
         };
         let inference = Self {
             id: request.id.as_deref().map(str::to_owned),
+            principal: None,
             rows,
             sequences,
             deadline: request.timeout.map(|timeout| Instant::now() + timeout.min(Duration::from_secs(86_400))),
@@ -102,7 +106,7 @@ impl Inference {
         let mut inputs: Vec<Option<Given>> = signature.inputs.iter().map(|_| None).collect();
         inputs[at] = Some(raw(spec, body, 1)?);
         let outputs = (0..signature.outputs.len()).map(|index| Wanted { index, binary: true }).collect();
-        Ok(Self { id: None, rows: 1, sequences: Vec::new(), deadline: None, outputs, inputs })
+        Ok(Self { id: None, principal: None, rows: 1, sequences: Vec::new(), deadline: None, outputs, inputs })
     }
 
     /// Rows of a batch stand or fall together: a value that the engine would refuse in one of them is refused before any is stepped, or begun

@@ -11,6 +11,7 @@ mod arguments;
 mod fault;
 mod http;
 mod inference;
+mod keys;
 mod metrics;
 mod model;
 mod options;
@@ -22,7 +23,8 @@ mod snapshots;
 mod statistics;
 mod tls;
 
-pub use arguments::{Arguments, command};
+pub use arguments::{Arguments, KeyArguments, command};
 pub use fault::{Fault, Kind};
+pub use keys::{Role, create as create_key};
 pub use options::{Address, Limits, Options, TlsFiles};
 pub use server::Server;

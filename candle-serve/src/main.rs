@@ -1,7 +1,7 @@
 //! `candle-serve` with the shipped families.
 
 use candle_models::families;
-use candle_serve::{Arguments, Server};
+use candle_serve::{Arguments, KeyArguments, Server, create_key};
 use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,6 +9,9 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == "key") {
+        return key(KeyArguments::parse_from(std::env::args_os().skip(1)));
+    }
     let arguments = Arguments::parse();
     let served = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Into::into).and_then(|runtime| {
         let served = runtime.block_on(serve(arguments));
@@ -18,6 +21,21 @@ fn main() -> ExitCode {
     });
     match served {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says a new key, and the line that makes servers know it.
+fn key(KeyArguments { name, role }: KeyArguments) -> ExitCode {
+    match create_key(&name, role) {
+        Ok((key, line)) => {
+            println!("{line}");
+            eprintln!("{key}");
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE

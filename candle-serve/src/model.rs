@@ -3,7 +3,7 @@
 use crate::fault::Fault;
 use crate::inference::{Inference, Wanted};
 use crate::protocol::answer::{Rows, Tensor};
-use crate::sequences::{Begin, Current, Keep, Lease, Sequences};
+use crate::sequences::{Begin, Current, Keep, Lease, Name, Sequences};
 use crate::statistics::{Statistics, Times};
 use candle_models::candle_core::DType;
 use candle_models::engine::{self, Engine, EngineError, Options, Session, Step};
@@ -113,7 +113,8 @@ impl Model {
         for row in order {
             let step = &inference.sequences[row];
             let begin = if step.start { Begin::Start } else { Begin::GoOn };
-            leases[row] = Some(self.sequences.lease(self.current(), &step.id, begin, inference.deadline).await?);
+            leases[row] =
+                Some(self.sequences.lease(self.current(), &Name::new(&inference.principal, &step.id), begin, inference.deadline).await?);
         }
         let mut leases: Vec<Lease> = leases.into_iter().flatten().collect();
         // Not before all of them are there: what is refused leaves everything as it was.

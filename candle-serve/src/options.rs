@@ -97,6 +97,8 @@ pub struct Options {
     pub model_name: Option<String>,
     /// Where to listen.
     pub http: Vec<Address>,
+    /// A file of keys, one of which every request has to have; without it everybody may do everything.
+    pub keys: Option<PathBuf>,
     /// TLS for all ports; a Unix socket has none.
     pub tls: Option<TlsFiles>,
     /// How the engine of each model is set up.
@@ -119,6 +121,7 @@ impl Options {
             folder: folder.into(),
             model_name: None,
             http: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8000)))],
+            keys: None,
             tls: None,
             // A session has one request at most, so none is refused for the queue's sake.
             engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },

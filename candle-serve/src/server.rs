@@ -1,6 +1,7 @@
 //! A server: its listeners, its models, and its end.
 
 use crate::http::{Listener, Phase, accept};
+use crate::keys::Keys;
 use crate::options::{Address, Options};
 use crate::repository::Repository;
 use crate::sequences::Keep;
@@ -18,6 +19,8 @@ use tokio::task::JoinSet;
 pub(crate) struct Shared {
     pub options: Options,
     pub repository: Repository,
+    /// Of clients; without them everybody may do everything.
+    pub keys: Option<Keys>,
     /// Models that were loaded at the start, and one more; 0 before that.
     loaded: AtomicUsize,
     phase: watch::Receiver<Phase>,
@@ -74,6 +77,7 @@ impl Server {
         let name = options.model_name.as_deref();
         let repository = Repository::open(&options.folder, name, families, options.engine.clone(), keep).map_err(other)?;
         let tls = options.tls.as_ref().map(|files| Tls::open(files, HTTP_1, options.limits.header_time)).transpose().map_err(other)?;
+        let keys = options.keys.as_deref().map(Keys::open).transpose().map_err(other)?;
         let connections = u32::try_from(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let (phase, watched) = watch::channel(Phase::Open);
         let mut bound = Vec::new();
@@ -81,7 +85,7 @@ impl Server {
             let listener = Listener::bind(address).await;
             bound.push(listener.map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?);
         }
-        let shared = Arc::new(Shared { options, repository, loaded: AtomicUsize::new(0), phase: watched.clone() });
+        let shared = Arc::new(Shared { options, repository, keys, loaded: AtomicUsize::new(0), phase: watched.clone() });
         let room = Arc::new(Semaphore::new(connections as usize));
         let (mut listeners, mut addresses) = (JoinSet::new(), Vec::new());
         for (listener, address) in bound {

@@ -4,7 +4,7 @@
 //! is of, a digest of the signature of the model that made it, and a checksum over all of that.
 
 use crate::fault::{Fault, Kind};
-use crate::protocol::request::SequenceId;
+use crate::sequences::Name;
 use candle_models::candle_core::Device;
 use candle_models::candle_core::safetensors::load_buffer;
 use candle_models::files::write_atomic;
@@ -100,7 +100,7 @@ impl Snapshots {
     }
 
     /// Writes one. That it could not be written is counted and said on the standard error, and hurts nothing else.
-    pub fn write(&self, id: &SequenceId, snapshot: &Snapshot) -> bool {
+    pub fn write(&self, id: &Name, snapshot: &Snapshot) -> bool {
         let written = self.encode(id, snapshot).and_then(|bytes| self.store.put(&self.model, &key(id), &bytes));
         if written.is_ok() {
             self.written.fetch_add(1, Relaxed);
@@ -109,7 +109,7 @@ impl Snapshots {
     }
 
     /// Reads the one of a sequence, if there is one. One that cannot be used is left where it is.
-    pub fn read(&self, id: &SequenceId) -> Result<Option<Snapshot>, Fault> {
+    pub fn read(&self, id: &Name) -> Result<Option<Snapshot>, Fault> {
         let of = |reason: &str| format!("sequence {id} of model '{}': its snapshot {reason}", self.model);
         let Some(found) = self.noted(id, "could not be read", self.store.get(&self.model, &key(id))) else {
             return Err(Fault::new(Kind::Unavailable, of("could not be read")));
@@ -119,16 +119,16 @@ impl Snapshots {
     }
 
     /// Removes the one of a sequence that is over, or has begun anew.
-    pub fn remove(&self, id: &SequenceId) {
+    pub fn remove(&self, id: &Name) {
         self.noted(id, "was not removed", self.store.remove(&self.model, &key(id)));
     }
 
     /// Counts a state that could not be read from the engine.
-    pub fn failed(&self, id: &SequenceId, error: &dyn std::fmt::Display) {
+    pub fn failed(&self, id: &Name, error: &dyn std::fmt::Display) {
         self.fault(format_args!("the snapshot of sequence {id} of model '{}' was not written: {error}", self.model));
     }
 
-    fn noted<T>(&self, id: &SequenceId, what: &str, result: candle_models::Result<T>) -> Option<T> {
+    fn noted<T>(&self, id: &Name, what: &str, result: candle_models::Result<T>) -> Option<T> {
         result.map_err(|error| self.fault(format_args!("the snapshot of sequence {id} of model '{}' {what}: {error}", self.model))).ok()
     }
 
@@ -139,15 +139,15 @@ impl Snapshots {
         }
     }
 
-    fn encode(&self, id: &SequenceId, snapshot: &Snapshot) -> candle_models::Result<Vec<u8>> {
+    fn encode(&self, id: &Name, snapshot: &Snapshot) -> candle_models::Result<Vec<u8>> {
         let frames = snapshot.frames.to_string();
         let data = snapshot.state.iter().map(|(name, tensor)| (name, tensor.data().into_owned()));
-        let checksum = checksum([&self.signature, id.as_str().as_ref(), &frames], data);
+        let checksum = checksum([&self.signature, &id.text(), &frames], data);
         let metadata = [
             ("format", FORMAT.to_owned()),
             ("model", self.model.clone()),
             ("signature", self.signature.clone()),
-            ("sequence", id.as_str().into_owned()),
+            ("sequence", id.text()),
             ("frames", frames),
             ("checksum", checksum),
         ];
@@ -156,7 +156,7 @@ impl Snapshots {
         bytes.map_err(|e| Error::from(candle_core::Error::from(e)))
     }
 
-    fn decode(&self, id: &SequenceId, bytes: &[u8]) -> Result<Snapshot, String> {
+    fn decode(&self, id: &Name, bytes: &[u8]) -> Result<Snapshot, String> {
         let damaged = |e: &dyn std::fmt::Display| format!("is damaged: {e}");
         let tensors = SafeTensors::deserialize(bytes).map_err(|e| damaged(&e))?;
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| damaged(&e))?;
@@ -170,8 +170,8 @@ impl Snapshots {
         if checksum([of("signature"), of("sequence"), of("frames")], data) != of("checksum") {
             return Err(damaged(&"its checksum is another one"));
         }
-        if of("sequence") != id.as_str() {
-            return Err(format!("is of the sequence {}", crate::fault::one_line(of("sequence"))));
+        if of("sequence") != id.text() {
+            return Err("is of another sequence".to_owned());
         }
         if of("signature") != self.signature {
             return Err("is of a model with other inputs, outputs or states: begin the sequence anew".to_owned());
@@ -182,9 +182,9 @@ impl Snapshots {
     }
 }
 
-/// A key of hexadecimal digits for an id, which can hold anything.
-fn key(id: &SequenceId) -> String {
-    hex(&Sha256::digest(id.as_str().as_bytes()))
+/// A key of hexadecimal digits for a name, which can hold anything.
+fn key(id: &Name) -> String {
+    hex(&Sha256::digest(id.text()))
 }
 
 /// What stands in the way of going on from a state: names, datatypes and shapes of all tensors. Weights are not among it, as sequences also

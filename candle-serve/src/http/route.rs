@@ -1,6 +1,7 @@
 //! Paths.
 
 use crate::fault::{Fault, Kind, one_line};
+use crate::keys::Role;
 use crate::model::VERSION;
 use hyper::Method;
 use std::borrow::Cow;
@@ -70,6 +71,15 @@ impl<'a> Route<'a> {
             ["sequences", id, "fork"] => Self::Fork(name, decoded(id)?),
             _ => return None,
         })
+    }
+
+    /// What a key has to be good for; `None` where there need be none.
+    pub fn role(&self) -> Option<Role> {
+        match self {
+            Self::Live | Self::Ready => None,
+            Self::Load(_) | Self::Unload(_) => Some(Role::Admin),
+            _ => Some(Role::Infer),
+        }
     }
 
     /// The methods that the page takes.

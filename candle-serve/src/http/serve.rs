@@ -6,6 +6,7 @@ use super::route::Route;
 use super::sequence;
 use crate::fault::{Fault, Kind, one_line};
 use crate::inference::{Inference, unsupported};
+use crate::keys::{Principal, Role};
 use crate::metrics;
 use crate::model::{Model, VERSION};
 use crate::protocol::answer::write;
@@ -15,6 +16,7 @@ use crate::server::Shared;
 use crate::statistics::Report;
 use bytes::Bytes;
 use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::{HeaderMap, Method, Request};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,7 +30,9 @@ pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> 
 
 async fn page(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Fault> {
     let (head, body) = request.into_parts();
-    let route = Route::of(head.uri.path())?;
+    let route = Route::of(head.uri.path());
+    let principal = identify(shared, &head.headers, route.as_ref().ok())?;
+    let route = route?;
     if !route.methods().contains(&head.method) {
         return Ok(reply::other_method(&head.method, route.methods()));
     }
@@ -58,7 +62,7 @@ async fn page(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer
             };
             Ok(statistics(&models))
         }
-        Route::Infer(name) => infer(shared, name, &head.headers, body).await,
+        Route::Infer(name) => infer(shared, name, principal, &head.headers, body).await,
         Route::Index => {
             let IndexRequest { ready } = parse(&body::read(&head.headers, body, limits).await?)?;
             let shared = shared.clone();
@@ -77,21 +81,27 @@ async fn page(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer
             work(move || shared.repository.unload(&name)).await?.map(|()| reply::empty())
         }
         Route::Sequence(name, id) => {
-            let model = models.model(name)?;
+            let (model, id) = (models.model(name)?, sequence::name(&principal, &id)?);
             if head.method == Method::DELETE { sequence::delete(&model, &id).await } else { sequence::get(&model, &id).await }
         }
         Route::State(name, id) => {
-            let model = models.model(name)?;
+            let (model, id) = (models.model(name)?, sequence::name(&principal, &id)?);
             if head.method == Method::GET {
                 return sequence::save(&model, &id).await;
             }
             sequence::restore(&model, &id, body::read(&head.headers, body, limits).await?).await
         }
         Route::Fork(name, id) => {
-            let model = models.model(name)?;
-            sequence::fork(&model, &id, parse(&body::read(&head.headers, body, limits).await?)?).await
+            let (model, id) = (models.model(name)?, sequence::name(&principal, &id)?);
+            sequence::fork(&model, &principal, &id, parse(&body::read(&head.headers, body, limits).await?)?).await
         }
     }
+}
+
+/// Who asks, if that may see the page. Without a key only the pages of health are answered, and not even said which others there are.
+fn identify(shared: &Shared, headers: &HeaderMap, route: Option<&Route<'_>>) -> Result<Principal, Fault> {
+    let (Some(keys), Some(needed)) = (&shared.keys, route.map_or(Some(Role::Infer), Route::role)) else { return Ok(None) };
+    keys.check(headers.get(AUTHORIZATION).map(HeaderValue::as_bytes), needed).map(Some)
 }
 
 /// The JSON of a body; of an empty one the defaults.
@@ -136,10 +146,10 @@ fn statistics(models: &[Arc<Model>]) -> Answer {
     reply::json(&AllStatistics { model_stats })
 }
 
-async fn infer(shared: &Arc<Shared>, name: &str, headers: &HeaderMap, body: Incoming) -> Result<Answer, Fault> {
+async fn infer(shared: &Arc<Shared>, name: &str, principal: Principal, headers: &HeaderMap, body: Incoming) -> Result<Answer, Fault> {
     let model = shared.repository.model(name)?;
     let running = model.statistics.begin();
-    match inferred(shared, &model, headers, body).await {
+    match inferred(shared, &model, principal, headers, body).await {
         Ok((answer, rows, times)) => {
             running.success(rows, &times);
             Ok(answer)
@@ -154,15 +164,17 @@ async fn infer(shared: &Arc<Shared>, name: &str, headers: &HeaderMap, body: Inco
 async fn inferred(
     shared: &Shared,
     model: &Model,
+    principal: Principal,
     headers: &HeaderMap,
     body: Incoming,
 ) -> Result<(Answer, usize, crate::statistics::Times), Fault> {
     let header = header_length(headers)?;
     let body = body::read(headers, body, &shared.options.limits).await?;
-    let inference = match header {
+    let mut inference = match header {
         Some(0) => Inference::bare(&model.signature, body)?,
         _ => Inference::new(&model.signature, model.max_batch, &InferRequest::parse(&body, header)?)?,
     };
+    inference.principal = principal;
     let mut stepped = model.step(&inference).await?;
     let began = Instant::now();
     let tensors = stepped.tensors(&model.signature, &inference)?;

@@ -1,8 +1,6 @@
 //! What becomes of sequences that nobody uses, and of all of them when a server ends: they are written into snapshots, if there are any.
 
-use super::{Entry, Lease, Sequences, Slot, Table, remember};
-use crate::fault::Fault;
-use crate::protocol::request::SequenceId;
+use super::{Entry, Name, Sequences, Slot, Table, remember};
 use crate::snapshots::{Snapshot, Snapshots};
 use candle_models::engine::EngineError;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,8 +12,6 @@ use tokio::runtime::Handle;
 const WRITERS: usize = 8;
 /// How long a snapshot waits for the step that its sequence is at; otherwise the next round writes it.
 const TURN: Duration = Duration::from_secs(1);
-
-type Named = (SequenceId, Arc<Entry>);
 
 impl Sequences {
     /// Ends those that were not used for too long; none that runs or that a request waits for. Takes its time.
@@ -62,10 +58,10 @@ impl Sequences {
     }
 
     /// Does something with each sequence that is chosen, several at a time.
-    fn each(&self, choice: impl Fn(&Entry) -> bool, work: impl Fn(&SequenceId, &Arc<Entry>) + Sync) {
+    fn each(&self, choice: impl Fn(&Entry) -> bool, work: impl Fn(&Name, &Arc<Entry>) + Sync) {
         let table = self.table();
         let chosen = table.live.iter().filter(|(_, entry)| choice(entry)).map(|(id, entry)| (id.clone(), entry.clone()));
-        let chosen: Vec<Named> = chosen.collect();
+        let chosen: Vec<(Name, Arc<Entry>)> = chosen.collect();
         drop(table);
         let next = AtomicUsize::new(0);
         let take = || {
@@ -90,7 +86,7 @@ fn state(slot: &mut Slot) -> Result<Option<Snapshot>, EngineError> {
 }
 
 /// Writes a state; one that was lost leaves nothing to go on from. Whether there is a snapshot of the sequence as it is.
-fn write(snapshots: &Snapshots, id: &SequenceId, entry: &Entry, state: Result<Option<Snapshot>, EngineError>) -> bool {
+fn write(snapshots: &Snapshots, id: &Name, entry: &Entry, state: Result<Option<Snapshot>, EngineError>) -> bool {
     match state {
         // It has ended, and its snapshot with it.
         Ok(None) => false,
@@ -116,26 +112,7 @@ fn write(snapshots: &Snapshots, id: &SequenceId, entry: &Entry, state: Result<Op
 }
 
 /// Writes the state of a sequence that nobody uses, if it has moved.
-fn shelve(snapshots: &Snapshots, id: &SequenceId, entry: &Entry, slot: &mut Slot) -> bool {
+fn shelve(snapshots: &Snapshots, id: &Name, entry: &Entry, slot: &mut Slot) -> bool {
     let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
     !entry.moved.swap(false, Relaxed) || write(snapshots, id, entry, state(slot))
-}
-
-impl Lease {
-    /// Removes the snapshot of a sequence that has begun anew, or is over.
-    pub async fn forget_snapshot(&mut self) -> Result<(), Fault> {
-        let Some(snapshots) = self.sequences.snapshots.clone() else { return Ok(()) };
-        let (id, entry) = (self.id.clone(), self.entry.clone());
-        let removed = self.work(move |_| {
-            let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
-            snapshots.remove(&id);
-            entry.saved.store(super::NONE, Relaxed);
-        });
-        removed.await
-    }
-
-    /// Frames behind the last snapshot, if there is one.
-    pub fn saved(&self) -> Option<u64> {
-        Some(self.entry.saved.load(Relaxed)).filter(|frames| *frames != super::NONE)
-    }
 }

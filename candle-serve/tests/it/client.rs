@@ -108,6 +108,15 @@ impl Client<TcpStream> {
         self.0.into_inner().shutdown(std::net::Shutdown::Both).unwrap();
     }
 
+    /// Whether nothing has come that was not read.
+    pub fn is_silent(&self) -> bool {
+        let stream = self.0.get_ref();
+        stream.set_nonblocking(true).unwrap();
+        let found = stream.peek(&mut [0]);
+        stream.set_nonblocking(false).unwrap();
+        found.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+
     pub fn patient(self) -> Self {
         self.0.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
         self

@@ -4,7 +4,9 @@
 
 mod bundles;
 mod client;
+mod endurance;
 mod hostile;
+mod keys;
 mod life;
 mod python;
 mod repository;

@@ -200,7 +200,7 @@ fn snapshots_that_are_damaged_or_of_another_model_are_refused_and_stay() {
     fs::copy(file, &other).unwrap();
     let server = folders.server();
     let reply = step(&mut server.client(), 1.0, json!({"sequence_id": 2}));
-    assert_eq!((reply.status, reply.error()), (409, "sequence 2 of model 'm': its snapshot is of the sequence 1".to_owned()));
+    assert_eq!((reply.status, reply.error()), (409, "sequence 2 of model 'm': its snapshot is of another sequence".to_owned()));
     drop(server);
     let key = file.file_name().unwrap();
     fs::create_dir(folders.snapshots.join("policy-mamba")).unwrap();
