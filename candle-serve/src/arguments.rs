@@ -1,6 +1,7 @@
 //! The command line of `candle-serve`.
 
 use crate::keys::Role;
+use crate::log::LogFormat;
 use crate::options::{Address, Options, TlsFiles};
 use candle_models::device::DeviceChoice;
 use candle_models::engine::Placement;
@@ -15,7 +16,7 @@ pub struct Arguments {
     /// A folder of bundles, each of which is served under the name of its own folder; or a single bundle.
     pub folder: PathBuf,
 
-    /// Where to listen: HOST:PORT, or unix:PATH. Can be given several times.
+    /// Where to listen for HTTP: HOST:PORT, or unix:PATH. Can be given several times.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     pub http: Vec<Address>,
 
@@ -34,6 +35,10 @@ pub struct Arguments {
     /// A file of keys, one in each line as `candle-serve key` makes them: every request has to have one.
     #[arg(long, value_name = "FILE")]
     pub keys: Option<PathBuf>,
+
+    /// Where to listen for gRPC, in the same way.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8001")]
+    pub grpc: Vec<Address>,
 
     /// What a single bundle is called; by default like its folder.
     #[arg(long, value_name = "NAME")]
@@ -72,6 +77,14 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub snapshot_every: u64,
 
+    /// Lets clients name shared memory of this machine, which the server then reads and writes for them.
+    #[arg(long)]
+    pub allow_shared_memory: bool,
+
+    /// How lines of the log on standard error are written.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+
     /// How long a server that is asked to end still takes requests, in seconds, while it says that it is not ready.
     #[arg(long, value_name = "S", default_value_t = 5)]
     pub grace: u64,
@@ -102,7 +115,15 @@ impl Arguments {
         options.snapshot_every = Duration::from_secs(self.snapshot_every);
         let tls = self.tls_cert.zip(self.tls_key);
         options.tls = tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: self.tls_client_ca });
-        Options { model_name: self.model_name, http: self.http, snapshots: self.snapshots, ..options }
+        Options {
+            model_name: self.model_name,
+            http: self.http,
+            grpc: self.grpc,
+            snapshots: self.snapshots,
+            shared_memory: self.allow_shared_memory,
+            log: self.log_format,
+            ..options
+        }
     }
 }
 

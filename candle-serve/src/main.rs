@@ -1,7 +1,7 @@
 //! `candle-serve` with the shipped families.
 
 use candle_models::families;
-use candle_serve::{Arguments, KeyArguments, Server, create_key};
+use candle_serve::{Arguments, KeyArguments, Server, create_key, to_stderr};
 use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
@@ -13,6 +13,10 @@ fn main() -> ExitCode {
         return key(KeyArguments::parse_from(std::env::args_os().skip(1)));
     }
     let arguments = Arguments::parse();
+    if let Err(error) = to_stderr(arguments.log_format) {
+        eprintln!("error: {error}");
+        return ExitCode::FAILURE;
+    }
     let served = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Into::into).and_then(|runtime| {
         let served = runtime.block_on(serve(arguments));
         // A client that has not taken its answer by now does not keep the process.
@@ -65,22 +69,20 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     server.leave();
     // Whoever asks twice is in a hurry.
     let _ = tokio::time::timeout(grace, asked()).await;
-    if !server.stop().await {
-        eprintln!("some requests were not finished in time");
-    }
+    server.stop().await;
     Ok(())
 }
 
-/// Loads every bundle, and says what is served where.
+/// Loads every bundle, and says what is served where. Why others are not stands in the log.
 async fn load(server: &Server, scheme: &str) -> Result<(), Box<dyn std::error::Error>> {
     let loaded = server.load().await?;
-    for (name, reason) in server.failures() {
-        eprintln!("{name} is not served: {reason}");
-    }
     if loaded == 0 {
         return Err("no bundle could be loaded".into());
     }
-    let addresses: Vec<String> = server.addresses().iter().map(|address| address.to_string().replacen("http:", scheme, 1)).collect();
+    // Both kinds of sockets have names of the same form.
+    let grpc = server.grpc_addresses().iter().map(|address| format!("{} (gRPC)", address.to_string().trim_start_matches("http://")));
+    let addresses: Vec<String> =
+        server.addresses().iter().map(|address| address.to_string().replacen("http:", scheme, 1)).chain(grpc).collect();
     let mut out = std::io::stdout().lock();
     writeln!(out, "{loaded} models are served at {}", addresses.join(", "))?;
     out.flush()?;

@@ -1,5 +1,6 @@
 //! How a server is set up.
 
+use crate::log::LogFormat;
 use candle_models::engine;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -95,8 +96,10 @@ pub struct Options {
     pub folder: PathBuf,
     /// What a single bundle is called; by default like its folder.
     pub model_name: Option<String>,
-    /// Where to listen.
+    /// Where to listen for HTTP.
     pub http: Vec<Address>,
+    /// Where to listen for gRPC.
+    pub grpc: Vec<Address>,
     /// A file of keys, one of which every request has to have; without it everybody may do everything.
     pub keys: Option<PathBuf>,
     /// TLS for all ports; a Unix socket has none.
@@ -107,6 +110,10 @@ pub struct Options {
     pub snapshots: Option<PathBuf>,
     /// How often sequences that have moved are written there; by default every 10 s.
     pub snapshot_every: Duration,
+    /// Whether clients may name shared memory of this machine, to be read and written.
+    pub shared_memory: bool,
+    /// How lines of the log are written by [`to_stderr`](crate::to_stderr): what clients are told of it.
+    pub log: LogFormat,
     /// What clients may take up.
     pub limits: Limits,
     /// How long a server that ends waits for what runs; by default 20 s.
@@ -114,7 +121,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults for that folder, on port 8000 of this machine alone. An engine has room for 4096 sessions.
+    /// The defaults for that folder, on ports 8000 and, for gRPC, 8001 of this machine alone. An engine has room for 4096 sessions.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         let sessions = 4096;
         Self {
@@ -123,10 +130,13 @@ impl Options {
             http: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8000)))],
             keys: None,
             tls: None,
-            // A session has one request at most, so none is refused for the queue's sake.
-            engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },
             snapshots: None,
             snapshot_every: Duration::from_secs(10),
+            grpc: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8001)))],
+            // A session has one request at most, so none is refused for the queue's sake.
+            engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },
+            shared_memory: false,
+            log: LogFormat::default(),
             limits: Limits::default(),
             patience: Duration::from_secs(20),
         }

@@ -1,16 +1,20 @@
 //! A server: its listeners, its models, and its end.
 
-use crate::http::{Listener, Phase, accept};
-use crate::keys::Keys;
+use crate::fault::Fault;
+use crate::grpc::{self, Services};
+use crate::http::{Listener, Phase, Protocol, accept};
+use crate::keys::{Keys, Principal, Role};
+use crate::log::Log;
 use crate::options::{Address, Options};
+use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY};
 use crate::repository::Repository;
 use crate::sequences::Keep;
+use crate::shared_memory::Regions;
 use crate::snapshots::{Folder, Store};
-use crate::tls::{HTTP_1, Tls};
+use crate::tls::{HTTP_1, HTTP_2, Tls};
 use candle_models::registry::{Family, Registry};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -21,15 +25,30 @@ pub(crate) struct Shared {
     pub repository: Repository,
     /// Of clients; without them everybody may do everything.
     pub keys: Option<Keys>,
+    pub regions: Regions,
+    pub log: Arc<Log>,
     /// Models that were loaded at the start, and one more; 0 before that.
-    loaded: AtomicUsize,
-    phase: watch::Receiver<Phase>,
+    pub loaded: watch::Sender<usize>,
+    pub phase: watch::Receiver<Phase>,
 }
 
 impl Shared {
+    /// Who has this authorization, whatever protocol it came by; nobody in particular where no keys are asked for, or no role is needed.
+    pub fn identify(&self, authorization: Option<&[u8]>, needed: Option<Role>) -> Result<Principal, Fault> {
+        match (&self.keys, needed) {
+            (Some(keys), Some(needed)) => keys.check(authorization, needed).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The parts of the protocol beyond its core that this server has.
+    pub fn extensions(&self) -> Vec<&'static str> {
+        EXTENSIONS.into_iter().filter(|name| *name != SHARED_MEMORY || self.regions.is_allowed()).collect()
+    }
+
     /// Why the server is not ready, if it is not.
     pub fn readiness(&self) -> Option<&'static str> {
-        match (self.loaded.load(Ordering::Acquire), *self.phase.borrow()) {
+        match (*self.loaded.borrow(), *self.phase.borrow()) {
             (_, Phase::Leaving | Phase::Closing) => Some("the server is about to end"),
             (0, _) => Some("models are being loaded"),
             (1, _) => Some("no model was loaded"),
@@ -46,7 +65,8 @@ impl Shared {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
 /// runtime.block_on(async {
-///     let options = Options { http: vec!["127.0.0.1:0".parse()?], ..Options::new("../weights/policy-mlp") };
+///     let port = vec!["127.0.0.1:0".parse()?];
+///     let options = Options { http: port.clone(), grpc: port, ..Options::new("../weights/policy-mlp") };
 ///     let server = Server::start(options, candle_models::families::shipped()).await?;
 ///     println!("{} serves {} models", server.addresses()[0], server.load().await?);
 ///     server.stop().await;
@@ -57,6 +77,7 @@ impl Shared {
 pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<Address>,
+    grpc_addresses: Vec<Address>,
     phase: watch::Sender<Phase>,
     listeners: JoinSet<()>,
     /// Room for connections: all of it is free once none is left.
@@ -75,30 +96,49 @@ impl Server {
         let store = folder.map(|folder| Arc::new(folder) as Arc<dyn Store>);
         let keep = Keep { idle: options.limits.sequence_time, store };
         let name = options.model_name.as_deref();
-        let repository = Repository::open(&options.folder, name, families, options.engine.clone(), keep).map_err(other)?;
-        let tls = options.tls.as_ref().map(|files| Tls::open(files, HTTP_1, options.limits.header_time)).transpose().map_err(other)?;
+        let log = Arc::new(Log::new(options.log));
+        let repository = Repository::open(&options.folder, name, families, options.engine.clone(), keep, log.clone()).map_err(other)?;
+        let open = |protocol| options.tls.as_ref().map(|files| Tls::open(files, protocol, options.limits.header_time)).transpose();
+        let (http_tls, grpc_tls) = (open(HTTP_1).map_err(other)?, open(HTTP_2).map_err(other)?);
         let keys = options.keys.as_deref().map(Keys::open).transpose().map_err(other)?;
         let connections = u32::try_from(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let (phase, watched) = watch::channel(Phase::Open);
-        let mut bound = Vec::new();
-        for address in &options.http {
-            let listener = Listener::bind(address).await;
-            bound.push(listener.map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?);
-        }
-        let shared = Arc::new(Shared { options, repository, keys, loaded: AtomicUsize::new(0), phase: watched.clone() });
+        let (http, grpc) = (bind(&options.http).await?, bind(&options.grpc).await?);
+        let shared = Arc::new(Shared {
+            regions: Regions::new(options.shared_memory),
+            log,
+            options,
+            repository,
+            keys,
+            loaded: watch::Sender::new(0),
+            phase: watched.clone(),
+        });
+        let (services, reporter) = Services::new(shared.clone()).await.map_err(io::Error::other)?;
         let room = Arc::new(Semaphore::new(connections as usize));
-        let (mut listeners, mut addresses) = (JoinSet::new(), Vec::new());
-        for (listener, address) in bound {
-            addresses.push(address);
-            listeners.spawn(accept(listener, tls.clone(), shared.clone(), room.clone(), watched.clone()));
-        }
+        let mut listeners = JoinSet::new();
+        let mut listen = |bound: Vec<(Listener, Address)>, tls: Option<Tls>, protocol: Protocol| {
+            let each = bound.into_iter().map(|(listener, address)| {
+                shared.log.server(&format!("listening at {address}"));
+                listeners.spawn(accept(listener, tls.clone(), protocol.clone(), room.clone(), watched.clone()));
+                address
+            });
+            each.collect()
+        };
+        let addresses = listen(http, http_tls, Protocol::Http(shared.clone()));
+        let grpc_addresses = listen(grpc, grpc_tls, Protocol::Grpc(services));
+        listeners.spawn(grpc::report(reporter, shared.clone()));
         listeners.spawn(keep_sequences(Arc::downgrade(&shared), watched));
-        Ok(Self { shared, addresses, phase, listeners, room, connections })
+        Ok(Self { shared, addresses, grpc_addresses, phase, listeners, room, connections })
     }
 
-    /// Where it listens, with the port that was free in place of 0.
+    /// Where it listens for HTTP, with the port that was free in place of 0.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// The same for gRPC.
+    pub fn grpc_addresses(&self) -> &[Address] {
+        &self.grpc_addresses
     }
 
     /// Loads every bundle: how many are served then. Those that fail stand in the repository's index with their reasons, and in
@@ -110,7 +150,8 @@ impl Server {
         let shared = self.shared.clone();
         let loaded = tokio::task::spawn_blocking(move || shared.repository.load_all()).await;
         let loaded = loaded.map_err(|panic| candle_models::Error::Input(format!("loading: {panic}")))??;
-        self.shared.loaded.store(loaded + 1, Ordering::Release);
+        self.shared.loaded.send_replace(loaded + 1);
+        self.shared.log.server(&format!("{loaded} models are served"));
         Ok(loaded)
     }
 
@@ -123,6 +164,7 @@ impl Server {
     /// Says from now on that it is not ready, and answers as before: a balancer can turn away.
     pub fn leave(&self) {
         self.phase.send_replace(Phase::Leaving);
+        self.shared.log.server("about to end");
     }
 
     /// Ends: takes no connection any more and finishes what runs, for [`Options::patience`] at most; then the sequences that have moved are
@@ -133,9 +175,20 @@ impl Server {
         while self.listeners.join_next().await.is_some() {}
         let finished = tokio::time::timeout(patience, self.room.acquire_many(self.connections)).await.is_ok();
         let shared = self.shared.clone();
-        let saved = tokio::task::spawn_blocking(move || shared.repository.served().iter().for_each(|model| model.sequences.save()));
-        finished && saved.await.is_ok()
+        let save = move || shared.repository.served().iter().for_each(|model| model.sequences.save());
+        let saved = tokio::task::spawn_blocking(save).await.is_ok();
+        self.shared.log.server(if finished { "stopped" } else { "stopped before some requests were finished" });
+        finished && saved
     }
+}
+
+async fn bind(addresses: &[Address]) -> io::Result<Vec<(Listener, Address)>> {
+    let mut bound = Vec::new();
+    for address in addresses {
+        let listener = Listener::bind(address).await;
+        bound.push(listener.map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?);
+    }
+    Ok(bound)
 }
 
 /// Ends sequences that were not used for too long, and writes snapshots of those that have moved, if there are any.

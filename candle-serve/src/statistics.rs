@@ -1,7 +1,7 @@
 //! What a model has been asked and how long that took, counted by atomics: reading stops nobody.
 
 use crate::fault::{Fault, Kind};
-use candle_models::engine::{Stats, Timing};
+use candle_models::engine::{Histogram, Stats, Timing};
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -49,6 +49,8 @@ const CANCELED: usize = 1;
 pub(crate) struct Statistics {
     pub success: Timer,
     pub fail: Timer,
+    /// Both of them.
+    pub requests: Histogram,
     pub queue: Timer,
     pub input: Timer,
     pub infer: Timer,
@@ -89,6 +91,7 @@ impl Statistics {
 
     fn failed(&self, reason: usize, time: Duration) {
         self.fail.record(time);
+        self.requests.record(time);
         self.failures[reason].fetch_add(1, Relaxed);
     }
 
@@ -142,7 +145,9 @@ impl Running<'_> {
     pub fn success(mut self, rows: usize, times: &Times) {
         self.over = true;
         let statistics = self.statistics;
-        statistics.success.record(self.began.elapsed());
+        let time = self.began.elapsed();
+        statistics.success.record(time);
+        statistics.requests.record(time);
         statistics.queue.record(times.step.queue);
         statistics.input.record(times.input);
         statistics.infer.record(times.step.execute);
@@ -178,15 +183,15 @@ impl Drop for Running<'_> {
 /// A model's statistics, as the protocol has them.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report<'a> {
-    name: &'a str,
-    version: &'static str,
-    last_inference: u64,
-    inference_count: u64,
-    execution_count: u64,
-    inference_stats: InferenceStats,
+    pub name: &'a str,
+    pub version: &'static str,
+    pub last_inference: u64,
+    pub inference_count: u64,
+    pub execution_count: u64,
+    pub inference_stats: InferenceStats,
     /// Of models that answer more than once: none here.
     response_stats: Empty,
-    batch_stats: Vec<BatchStats>,
+    pub batch_stats: Vec<BatchStats>,
     /// The engine does not count its memory.
     memory_usage: [(); 0],
 }
@@ -195,21 +200,21 @@ pub(crate) struct Report<'a> {
 struct Empty {}
 
 #[derive(Debug, Serialize)]
-struct InferenceStats {
-    success: Counted,
-    fail: Counted,
-    queue: Counted,
-    compute_input: Counted,
-    compute_infer: Counted,
-    compute_output: Counted,
-    cache_hit: Counted,
-    cache_miss: Counted,
+pub(crate) struct InferenceStats {
+    pub success: Counted,
+    pub fail: Counted,
+    pub queue: Counted,
+    pub compute_input: Counted,
+    pub compute_infer: Counted,
+    pub compute_output: Counted,
+    pub cache_hit: Counted,
+    pub cache_miss: Counted,
 }
 
 #[derive(Debug, Serialize)]
-struct BatchStats {
-    batch_size: u64,
-    compute_input: Counted,
-    compute_infer: Counted,
-    compute_output: Counted,
+pub(crate) struct BatchStats {
+    pub batch_size: u64,
+    pub compute_input: Counted,
+    pub compute_infer: Counted,
+    pub compute_output: Counted,
 }

@@ -15,6 +15,8 @@ use tokio_rustls::server::TlsStream;
 
 /// The name of HTTP/1.1 in a handshake.
 pub(crate) const HTTP_1: &[u8] = b"http/1.1";
+/// The name of HTTP/2, which gRPC is spoken over.
+pub(crate) const HTTP_2: &[u8] = b"h2";
 
 /// Makes streams of connections.
 #[derive(Clone)]

@@ -1,6 +1,7 @@
 //! Bodies of requests, read and decompressed within limits, and of answers, compressed where a client asks for that.
 
 use crate::fault::{Fault, Kind, one_line};
+pub(super) use crate::operations::work;
 use crate::options::Limits;
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
@@ -69,11 +70,6 @@ pub(super) async fn read(headers: &HeaderMap, body: Incoming, limits: &Limits) -
         // A small body can become a large one, which takes its time.
         Some(encoding) => work(move || decompress(encoding, &bytes, limit)).await?,
     }
-}
-
-/// Does something that takes its time where nobody waits for it.
-pub(super) async fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
-    tokio::task::spawn_blocking(work).await.map_err(|panic| Fault::new(Kind::Failed, panic.to_string()))
 }
 
 fn too_large(limit: usize) -> Fault {

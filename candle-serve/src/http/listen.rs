@@ -2,6 +2,7 @@
 
 use super::clock::{Clock, Timed};
 use super::serve::answer;
+use crate::grpc::Services;
 use crate::options::{Address, Limits};
 use crate::server::Shared;
 use crate::tls::Tls;
@@ -26,6 +27,19 @@ pub(crate) enum Phase {
     Leaving,
     /// It takes no connections any more, and closes those that it has once they are answered.
     Closing,
+}
+
+/// Waits until the server is closing.
+pub(crate) async fn closing(phase: &mut watch::Receiver<Phase>) {
+    // The server is gone as well if nobody can say so any more.
+    let _ = phase.wait_for(|phase| *phase == Phase::Closing).await;
+}
+
+/// What is spoken over the connections of a listener.
+#[derive(Clone)]
+pub(crate) enum Protocol {
+    Http(Arc<Shared>),
+    Grpc(Services),
 }
 
 /// A socket that connections come from.
@@ -78,16 +92,12 @@ async fn is_left_behind(path: &PathBuf) -> bool {
 pub(crate) async fn accept(
     listener: Listener,
     tls: Option<Tls>,
-    shared: Arc<Shared>,
+    protocol: Protocol,
     room: Arc<Semaphore>,
     mut phase: watch::Receiver<Phase>,
 ) {
     let connections = phase.clone();
-    let closing = async move {
-        // The server is gone as well if nobody can say so any more.
-        let _ = phase.wait_for(|phase| *phase == Phase::Closing).await;
-    };
-    let mut closing = pin!(closing);
+    let mut closing = pin!(closing(&mut phase));
     loop {
         let next = async {
             let permit = room.clone().acquire_owned().await;
@@ -101,20 +111,18 @@ pub(crate) async fn accept(
             (Ok(Stream::Tcp(stream)), Ok(permit)) => {
                 // Without it an answer waits for the client's acknowledgement of the last one.
                 let _ = stream.set_nodelay(true);
-                let (tls, shared, connections) = (tls.clone(), shared.clone(), connections.clone());
-                tokio::spawn(async move {
-                    match tls {
-                        None => connection(stream, shared, permit, connections).await,
-                        Some(tls) => {
-                            if let Some(stream) = tls.accept(stream).await {
-                                connection(stream, shared, permit, connections).await;
-                            }
+                let (protocol, connections) = (protocol.clone(), connections.clone());
+                match tls.clone() {
+                    None => drop(tokio::spawn(serve(stream, protocol, permit, connections))),
+                    Some(tls) => drop(tokio::spawn(async move {
+                        if let Some(stream) = tls.accept(stream).await {
+                            serve(stream, protocol, permit, connections).await;
                         }
-                    }
-                });
+                    })),
+                }
             }
             (Ok(Stream::Unix(stream)), Ok(permit)) => {
-                tokio::spawn(connection(stream, shared.clone(), permit, connections.clone()));
+                tokio::spawn(serve(stream, protocol.clone(), permit, connections.clone()));
             }
             // Too many open files, mostly: others close some.
             _ => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -132,6 +140,18 @@ async fn accept_one(listener: &Listener) -> io::Result<Stream> {
         Listener::Tcp(listener) => Stream::Tcp(listener.accept().await?.0),
         Listener::Unix { listener, .. } => Stream::Unix(listener.accept().await?.0),
     })
+}
+
+async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
+    protocol: Protocol,
+    room: OwnedSemaphorePermit,
+    phase: watch::Receiver<Phase>,
+) {
+    match protocol {
+        Protocol::Http(shared) => connection(stream, shared, room, phase).await,
+        Protocol::Grpc(services) => crate::grpc::connection(stream, services, room, phase).await,
+    }
 }
 
 /// Serves a connection until either side closes it, or the client takes too long.
@@ -159,7 +179,7 @@ async fn connection<S: AsyncRead + AsyncWrite + Unpin>(
         tokio::select! {
             // What the client has done wrong, or that it has gone, is nobody's concern.
             _ = served.as_mut() => return,
-            _ = phase.wait_for(|phase| *phase == Phase::Closing), if open => {
+            () = closing(&mut phase), if open => {
                 open = false;
                 served.as_mut().graceful_shutdown();
             }

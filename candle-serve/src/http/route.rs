@@ -1,8 +1,9 @@
 //! Paths.
 
 use crate::fault::{Fault, Kind, one_line};
+use crate::inference::unsupported;
 use crate::keys::Role;
-use crate::model::VERSION;
+use crate::operations::check_version;
 use hyper::Method;
 use std::borrow::Cow;
 
@@ -25,6 +26,13 @@ pub(super) enum Route<'a> {
     Sequence(&'a str, Cow<'a, str>),
     State(&'a str, Cow<'a, str>),
     Fork(&'a str, Cow<'a, str>),
+    /// The region of that name, or all.
+    Regions(Option<Cow<'a, str>>),
+    Register(Cow<'a, str>),
+    Unregister(Option<Cow<'a, str>>),
+    Logging,
+    /// Regions of memory on a GPU: there are none.
+    CudaRegions,
 }
 
 impl<'a> Route<'a> {
@@ -44,16 +52,17 @@ impl<'a> Route<'a> {
             ["v2", "health", "live"] => Ok(Self::Live),
             ["v2", "health", "ready"] => Ok(Self::Ready),
             ["v2", "models", "stats"] => Ok(Self::Stats(None)),
+            ["v2", "logging"] => Ok(Self::Logging),
             ["v2", "repository", "index"] => Ok(Self::Index),
             ["v2", "repository", "models", name, "load"] => Ok(Self::Load(name)),
             ["v2", "repository", "models", name, "unload"] => Ok(Self::Unload(name)),
             ["v2", "models", name, "versions", version, rest @ ..] if is_version(version) => {
-                if *version != VERSION {
-                    let reason = format!("model '{}' has version {VERSION}, and no version {}", one_line(name), one_line(version));
-                    return Err(Fault::new(Kind::NotFound, reason));
-                }
+                check_version(name, version)?;
                 Self::of_model(name, rest).ok_or_else(|| nowhere(path))
             }
+            ["v2", "systemsharedmemory", rest @ ..] => Self::of_memory(rest).ok_or_else(|| nowhere(path)),
+            ["v2", "cudasharedmemory", "status"] => Ok(Self::CudaRegions),
+            ["v2", "cudasharedmemory", ..] => Err(unsupported("shared memory on a GPU")),
             ["v2", "models", name, rest @ ..] => Self::of_model(name, rest).ok_or_else(|| nowhere(path)),
             _ => Err(nowhere(path)),
         }
@@ -73,11 +82,23 @@ impl<'a> Route<'a> {
         })
     }
 
+    fn of_memory(rest: &[&'a str]) -> Option<Self> {
+        Some(match rest {
+            ["status"] => Self::Regions(None),
+            ["unregister"] => Self::Unregister(None),
+            ["region", name, "status"] => Self::Regions(Some(decoded(name)?)),
+            ["region", name, "register"] => Self::Register(decoded(name)?),
+            ["region", name, "unregister"] => Self::Unregister(Some(decoded(name)?)),
+            _ => return None,
+        })
+    }
+
     /// What a key has to be good for; `None` where there need be none.
     pub fn role(&self) -> Option<Role> {
         match self {
             Self::Live | Self::Ready => None,
-            Self::Load(_) | Self::Unload(_) => Some(Role::Admin),
+            Self::Load(_) | Self::Unload(_) | Self::Logging => Some(Role::Admin),
+            Self::Regions(_) | Self::Register(_) | Self::Unregister(_) | Self::CudaRegions => Some(Role::Admin),
             _ => Some(Role::Infer),
         }
     }
@@ -85,7 +106,10 @@ impl<'a> Route<'a> {
     /// The methods that the page takes.
     pub fn methods(&self) -> &'static [Method] {
         match self {
-            Self::Infer(_) | Self::Index | Self::Load(_) | Self::Unload(_) | Self::Fork(..) => &[Method::POST],
+            Self::Infer(_) | Self::Index | Self::Load(_) | Self::Unload(_) | Self::Fork(..) | Self::Register(_) | Self::Unregister(_) => {
+                &[Method::POST]
+            }
+            Self::Logging => &[Method::GET, Method::POST],
             Self::Sequence(..) => &[Method::GET, Method::DELETE],
             Self::State(..) => &[Method::GET, Method::PUT],
             _ => &[Method::GET],
@@ -136,6 +160,8 @@ mod tests {
         assert_eq!(page("/v2/models/m/versions/1/infer"), Ok(Route::Infer("m")));
         assert_eq!(page("/v2/models/m/stats"), Ok(Route::Stats(Some("m"))));
         assert_eq!(page("/v2/models/m/sequences/a%2Fb"), Ok(Route::Sequence("m", Cow::Borrowed("a/b"))));
+        assert_eq!(page("/v2/systemsharedmemory/region/a/register"), Ok(Route::Register(Cow::Borrowed("a"))));
+        assert_eq!(page("/v2/systemsharedmemory/status"), Ok(Route::Regions(None)));
         assert_eq!(page("/v2/models/m/sequences/7/state"), Ok(Route::State("m", Cow::Borrowed("7"))));
         for path in [
             "/",
@@ -148,6 +174,7 @@ mod tests {
             "/v2/models/m/sequences/%",
             "/v2/models/m/sequences/%g0",
             "/v2/models/m/sequences/%ff",
+            "/v2/systemsharedmemory/region/a",
             "/v2/a/b/c/d/e/f/g/h/i",
         ] {
             assert_eq!(page(path), Err(Kind::NotFound), "{path}");

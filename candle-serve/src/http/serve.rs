@@ -1,22 +1,25 @@
 //! What each page answers.
 
-use super::body::{self, Encoding, work};
-use super::reply::{self, Answer, HEADER_LENGTH};
+use super::body::{self, Encoding};
+use super::reply::{self, Answer, HEADER_LENGTH, SEQUENCE_ID};
 use super::route::Route;
-use super::sequence;
+use super::{sequence, settings, shared_memory};
 use crate::fault::{Fault, Kind, one_line};
-use crate::inference::{Inference, unsupported};
+use crate::inference::Inference;
 use crate::keys::{Principal, Role};
+use crate::log;
 use crate::metrics;
 use crate::model::{Model, VERSION};
-use crate::protocol::answer::write;
-use crate::protocol::describe::{EXTENSIONS, IndexRequest, ModelConfig, ModelMetadata, RepositoryRequest, Served, ServerMetadata};
-use crate::protocol::request::InferRequest;
+use crate::options::Limits;
+use crate::protocol::answer::{Tensor, write};
+use crate::protocol::describe::{IndexRequest, RepositoryRequest};
+use crate::protocol::request::{InferRequest, SequenceId};
 use crate::server::Shared;
-use crate::statistics::Report;
+use crate::statistics::{Report, Times};
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -25,99 +28,98 @@ use std::time::Instant;
 
 /// The answer to a request, whatever it is.
 pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
-    page(shared, request).await.unwrap_or_else(|fault| reply::fault(&fault))
+    let began = Instant::now();
+    let (head, body) = request.into_parts();
+    let result = page(shared, &head, body).await;
+    let call = head.uri.path();
+    let model = call.split('/').skip_while(|part| *part != "models").nth(1);
+    shared.log.request(log::Request { protocol: "HTTP", call, model }, began.elapsed(), result.as_ref().err());
+    result.unwrap_or_else(|fault| reply::fault(&fault))
 }
 
-async fn page(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Fault> {
-    let (head, body) = request.into_parts();
+async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answer, Fault> {
     let route = Route::of(head.uri.path());
     let principal = identify(shared, &head.headers, route.as_ref().ok())?;
     let route = route?;
     if !route.methods().contains(&head.method) {
         return Ok(reply::other_method(&head.method, route.methods()));
     }
-    let limits = &shared.options.limits;
     let models = &shared.repository;
+    let body = Received { headers: &head.headers, body, limits: &shared.options.limits };
     match route {
-        Route::Server => {
-            let (name, version) = (env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-            Ok(reply::json(&ServerMetadata { name, version, extensions: EXTENSIONS }))
-        }
+        Route::Server => Ok(reply::json(&shared.metadata())),
         Route::Live => Ok(reply::empty()),
         Route::Ready => ready(shared),
         Route::Metrics => Ok(reply::bytes(metrics::text(&models.served()), "text/plain; version=0.0.4; charset=utf-8")),
-        Route::Model(name) => {
-            let model = models.model(name)?;
-            Ok(reply::json(&ModelMetadata::new(&model.name, VERSION, &model.signature)))
-        }
+        Route::Model(name) => Ok(reply::json(&models.model(name)?.metadata())),
         Route::ModelReady(name) => models.model(name).map(|_| reply::empty()),
-        Route::Config(name) => {
-            let model = models.model(name)?;
-            Ok(config(shared, &model))
-        }
-        Route::Stats(name) => {
-            let models = match name {
-                Some(name) => vec![models.model(name)?],
-                None => models.served(),
-            };
-            Ok(statistics(&models))
-        }
-        Route::Infer(name) => infer(shared, name, principal, &head.headers, body).await,
+        Route::Config(name) => Ok(reply::json(&shared.config(&*models.model(name)?))),
+        Route::Stats(name) => Ok(statistics(&shared.models(name)?)),
+        Route::Infer(name) => infer(shared, name, principal, body).await,
         Route::Index => {
-            let IndexRequest { ready } = parse(&body::read(&head.headers, body, limits).await?)?;
-            let shared = shared.clone();
-            Ok(reply::json(&work(move || shared.repository.index(ready)).await?))
+            let IndexRequest { ready } = body.json().await?;
+            Ok(reply::json(&shared.index(ready).await?))
         }
         Route::Load(name) => {
-            plain(&parse(&body::read(&head.headers, body, limits).await?)?)?;
-            let (shared, name) = (shared.clone(), name.to_owned());
-            // It is finished even where the client does not wait for it.
-            work(move || shared.repository.load(&name)).await?.map(|()| reply::empty())
+            let request: RepositoryRequest = body.json().await?;
+            shared.load(name, request.parameters.keys().map(String::as_str)).await.map(|()| reply::empty())
         }
         Route::Unload(name) => {
-            // A model here depends on no other: `unload_dependents` asks for nothing.
-            let RepositoryRequest { .. } = parse(&body::read(&head.headers, body, limits).await?)?;
-            let (shared, name) = (shared.clone(), name.to_owned());
-            work(move || shared.repository.unload(&name)).await?.map(|()| reply::empty())
+            let RepositoryRequest { .. } = body.json().await?;
+            shared.unload(name).await.map(|()| reply::empty())
         }
-        Route::Sequence(name, id) => {
-            let (model, id) = (models.model(name)?, sequence::name(&principal, &id)?);
-            if head.method == Method::DELETE { sequence::delete(&model, &id).await } else { sequence::get(&model, &id).await }
+        Route::Sequence(name, id) if head.method == Method::DELETE => {
+            sequence::delete(&*models.model(name)?, &sequence::name(&principal, &id)?).await
         }
-        Route::State(name, id) => {
-            let (model, id) = (models.model(name)?, sequence::name(&principal, &id)?);
-            if head.method == Method::GET {
-                return sequence::save(&model, &id).await;
-            }
-            sequence::restore(&model, &id, body::read(&head.headers, body, limits).await?).await
+        Route::Sequence(name, id) => sequence::get(&*models.model(name)?, &sequence::name(&principal, &id)?).await,
+        Route::State(name, id) if head.method == Method::GET => {
+            sequence::save(&*models.model(name)?, &sequence::name(&principal, &id)?).await
         }
+        Route::State(name, id) => sequence::restore(&*models.model(name)?, &sequence::name(&principal, &id)?, body.read().await?).await,
         Route::Fork(name, id) => {
-            let (model, id) = (models.model(name)?, sequence::name(&principal, &id)?);
-            sequence::fork(&model, &principal, &id, parse(&body::read(&head.headers, body, limits).await?)?).await
+            sequence::fork(&*models.model(name)?, &principal, &sequence::name(&principal, &id)?, body.json().await?).await
         }
+        Route::Regions(name) => shared_memory::status(&shared.regions, name.as_deref()),
+        Route::Register(name) => shared_memory::register(&shared.regions, &name, body.required().await?),
+        Route::Unregister(name) => shared_memory::unregister(&shared.regions, name.as_deref()),
+        Route::Logging if head.method == Method::GET => settings::log(&shared.log, None),
+        Route::Logging => settings::log(&shared.log, Some(body.required().await?)),
+        Route::CudaRegions => Ok(reply::json(&[(); 0])),
     }
 }
 
 /// Who asks, if that may see the page. Without a key only the pages of health are answered, and not even said which others there are.
 fn identify(shared: &Shared, headers: &HeaderMap, route: Option<&Route<'_>>) -> Result<Principal, Fault> {
-    let (Some(keys), Some(needed)) = (&shared.keys, route.map_or(Some(Role::Infer), Route::role)) else { return Ok(None) };
-    keys.check(headers.get(AUTHORIZATION).map(HeaderValue::as_bytes), needed).map(Some)
+    let needed = route.map_or(Some(Role::Infer), Route::role);
+    shared.identify(headers.get(AUTHORIZATION).map(HeaderValue::as_bytes), needed)
 }
 
-/// The JSON of a body; of an empty one the defaults.
-fn parse<T: DeserializeOwned + Default>(body: &Bytes) -> Result<T, Fault> {
-    if body.iter().all(u8::is_ascii_whitespace) {
-        return Ok(T::default());
+/// A body that is on its way.
+struct Received<'a> {
+    headers: &'a HeaderMap,
+    body: Incoming,
+    limits: &'a Limits,
+}
+
+impl Received<'_> {
+    async fn read(self) -> Result<Bytes, Fault> {
+        body::read(self.headers, self.body, self.limits).await
     }
+
+    /// Its JSON; of an empty one the defaults.
+    async fn json<T: DeserializeOwned + Default>(self) -> Result<T, Fault> {
+        let bytes = self.read().await?;
+        if bytes.iter().all(u8::is_ascii_whitespace) { Ok(T::default()) } else { parse(&bytes) }
+    }
+
+    /// Its JSON, which there has to be.
+    async fn required<T: DeserializeOwned>(self) -> Result<T, Fault> {
+        parse(&self.read().await?)
+    }
+}
+
+fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Fault> {
     serde_json::from_slice(body).map_err(|e| Fault::input(format!("request: {}", one_line(&e.to_string()))))
-}
-
-/// A bundle is loaded as it lies there: what asks for something else is refused.
-fn plain(request: &RepositoryRequest) -> Result<(), Fault> {
-    match request.parameters.keys().find(|name| *name == "config" || name.starts_with("file:")) {
-        Some(name) => Err(unsupported(format_args!("the parameter {} of a load", one_line(name)))),
-        None => Ok(()),
-    }
 }
 
 fn ready(shared: &Shared) -> Result<Answer, Fault> {
@@ -127,63 +129,33 @@ fn ready(shared: &Shared) -> Result<Answer, Fault> {
     }
 }
 
-fn config(shared: &Shared, model: &Model) -> Answer {
-    let served = Served {
-        max_batch: model.max_batch,
-        sessions: shared.repository.options().sessions,
-        idle: shared.repository.idle().as_micros() as u64,
-    };
-    reply::json(&ModelConfig::new(&model.name, &model.family, &model.signature, served))
-}
-
 #[derive(Serialize)]
 struct AllStatistics<'a> {
     model_stats: Vec<Report<'a>>,
 }
 
 fn statistics(models: &[Arc<Model>]) -> Answer {
-    let model_stats = models.iter().map(|model| model.statistics.report(&model.name, &model.engine.stats())).collect();
+    let model_stats = models.iter().map(|model| model.report()).collect();
     reply::json(&AllStatistics { model_stats })
 }
 
-async fn infer(shared: &Arc<Shared>, name: &str, principal: Principal, headers: &HeaderMap, body: Incoming) -> Result<Answer, Fault> {
+async fn infer(shared: &Arc<Shared>, name: &str, principal: Principal, body: Received<'_>) -> Result<Answer, Fault> {
     let model = shared.repository.model(name)?;
-    let running = model.statistics.begin();
-    match inferred(shared, &model, principal, headers, body).await {
-        Ok((answer, rows, times)) => {
-            running.success(rows, &times);
-            Ok(answer)
-        }
-        Err(fault) => {
-            running.fail(&fault);
-            Err(fault)
-        }
-    }
+    model.counted(inferred(shared, &model, principal, body)).await
 }
 
-async fn inferred(
-    shared: &Shared,
-    model: &Model,
-    principal: Principal,
-    headers: &HeaderMap,
-    body: Incoming,
-) -> Result<(Answer, usize, crate::statistics::Times), Fault> {
-    let header = header_length(headers)?;
-    let body = body::read(headers, body, &shared.options.limits).await?;
+async fn inferred(shared: &Shared, model: &Model, principal: Principal, body: Received<'_>) -> Result<(Answer, usize, Times), Fault> {
+    let headers = body.headers;
+    let (header, sequence) = (header_length(headers)?, sequence_id(headers)?);
+    let body = body.read().await?;
     let mut inference = match header {
-        Some(0) => Inference::bare(&model.signature, body)?,
-        _ => Inference::new(&model.signature, model.max_batch, &InferRequest::parse(&body, header)?)?,
+        Some(0) => Inference::bare(&model.signature, body, sequence)?,
+        _ => Inference::new(&model.signature, model.max_batch, &shared.regions, &InferRequest::parse(&body, header, sequence)?)?,
     };
     inference.principal = principal;
-    let mut stepped = model.step(&inference).await?;
-    let began = Instant::now();
-    let tensors = stepped.tensors(&model.signature, &inference)?;
-    let (body, length) = write((&model.name, VERSION), inference.id.as_deref(), &tensors);
-    drop(tensors);
-    stepped.times.output = began.elapsed();
-    let times = stepped.times;
+    let write = |tensors: &[Tensor<'_>]| write((&model.name, VERSION), inference.id.as_deref(), tensors);
     // The next request of a sequence need not wait for the compression.
-    drop(stepped);
+    let ((body, length), times) = model.infer(&inference, write).await?;
     Ok((reply::inference(body, length, Encoding::wanted(headers)).await?, inference.rows, times))
 }
 
@@ -195,4 +167,12 @@ fn header_length(headers: &HeaderMap) -> Result<Option<usize>, Fault> {
     length
         .map(Some)
         .ok_or_else(|| Fault::input(format!("Inference-Header-Content-Length: expected a number of bytes, found {}", one_line(text))))
+}
+
+/// The sequence that a balancer can see.
+fn sequence_id(headers: &HeaderMap) -> Result<Option<SequenceId>, Fault> {
+    let Some(value) = headers.get(&SEQUENCE_ID) else { return Ok(None) };
+    let text =
+        std::str::from_utf8(value.as_bytes()).map_err(|_| Fault::input("x-sequence-id: expected a text in UTF-8, found other bytes"))?;
+    SequenceId::text(text.trim())
 }

@@ -5,9 +5,21 @@ use candle_models::signature::{Signature, TensorSpec, Values};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The parts of the protocol beyond its core that this server has: those that work.
-pub const EXTENSIONS: [&str; 6] =
-    ["binary_tensor_data", "model_configuration", "model_repository", "sequence", "sequence(string_id)", "statistics"];
+/// Of [`EXTENSIONS`] the one that a server has only where it was asked for.
+pub const SHARED_MEMORY: &str = "system_shared_memory";
+
+/// The parts of the protocol beyond its core that this server can have: those that work.
+pub const EXTENSIONS: [&str; 9] = [
+    "binary_tensor_data",
+    "classification",
+    "logging",
+    "model_configuration",
+    "model_repository",
+    "sequence",
+    "sequence(string_id)",
+    "statistics",
+    SHARED_MEMORY,
+];
 
 /// The server.
 #[derive(Debug, Serialize)]
@@ -17,25 +29,33 @@ pub struct ServerMetadata {
     /// Its version.
     pub version: &'static str,
     /// What it has beyond the protocol's core.
-    pub extensions: [&'static str; EXTENSIONS.len()],
+    pub extensions: Vec<&'static str>,
 }
 
 /// A tensor, the batch first as -1.
 #[derive(Debug, Serialize)]
 pub struct TensorMetadata<'a> {
-    name: &'a str,
-    datatype: &'static str,
-    shape: Vec<i64>,
+    /// The name.
+    pub name: &'a str,
+    /// What its values are.
+    pub datatype: &'static str,
+    /// The whole shape.
+    pub shape: Vec<i64>,
 }
 
 /// A model.
 #[derive(Debug, Serialize)]
 pub struct ModelMetadata<'a> {
-    name: &'a str,
-    versions: [&'a str; 1],
-    platform: &'static str,
-    inputs: Vec<TensorMetadata<'a>>,
-    outputs: Vec<TensorMetadata<'a>>,
+    /// The name.
+    pub name: &'a str,
+    /// The only one.
+    pub versions: [&'a str; 1],
+    /// What runs it.
+    pub platform: &'static str,
+    /// What it can be given.
+    pub inputs: Vec<TensorMetadata<'a>>,
+    /// What it answers.
+    pub outputs: Vec<TensorMetadata<'a>>,
 }
 
 /// What runs the models.
@@ -63,51 +83,73 @@ fn dims(spec: &TensorSpec) -> impl Iterator<Item = i64> {
     spec.shape.iter().map(|n| *n as i64)
 }
 
+/// An input, in a configuration.
 #[derive(Debug, Serialize)]
-struct ConfigInput<'a> {
-    name: &'a str,
-    data_type: &'static str,
-    dims: Vec<i64>,
+pub struct ConfigInput<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// What its values are.
+    pub data_type: &'static str,
+    /// The shape without the batch.
+    pub dims: Vec<i64>,
     /// Whether it has a default.
-    optional: bool,
+    pub optional: bool,
 }
 
+/// An output, in a configuration.
 #[derive(Debug, Serialize)]
-struct ConfigOutput<'a> {
-    name: &'a str,
-    data_type: &'static str,
-    dims: Vec<i64>,
+pub struct ConfigOutput<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// What its values are.
+    pub data_type: &'static str,
+    /// The shape without the batch.
+    pub dims: Vec<i64>,
 }
 
+/// How sequences are served.
 #[derive(Debug, Serialize)]
-struct SequenceBatching {
-    max_sequence_idle_microseconds: u64,
-    oldest: Oldest,
+pub struct SequenceBatching {
+    /// How long one may be idle.
+    pub max_sequence_idle_microseconds: u64,
+    /// Each gives a batch one step at most.
+    pub oldest: Oldest,
 }
 
+/// Sequences whose next steps are batched, the oldest first.
 #[derive(Debug, Serialize)]
-struct Oldest {
-    max_candidate_sequences: usize,
+pub struct Oldest {
+    /// How many there can be at the same time.
+    pub max_candidate_sequences: usize,
 }
 
+/// A parameter of a configuration.
 #[derive(Debug, Serialize)]
-struct Text {
-    string_value: String,
+pub struct Text {
+    /// Its value.
+    pub string_value: String,
 }
 
 /// The configuration of a model, as far as it has one.
 #[derive(Debug, Serialize)]
 pub struct ModelConfig<'a> {
-    name: &'a str,
-    platform: &'static str,
-    backend: &'static str,
-    max_batch_size: usize,
-    input: Vec<ConfigInput<'a>>,
-    output: Vec<ConfigOutput<'a>>,
+    /// The name.
+    pub name: &'a str,
+    /// What runs it.
+    pub platform: &'static str,
+    /// The same.
+    pub backend: &'static str,
+    /// Most rows of a request.
+    pub max_batch_size: usize,
+    /// What it can be given.
+    pub input: Vec<ConfigInput<'a>>,
+    /// What it answers.
+    pub output: Vec<ConfigOutput<'a>>,
+    /// Of a model that has a state.
     #[serde(skip_serializing_if = "Option::is_none")]
-    sequence_batching: Option<SequenceBatching>,
+    pub sequence_batching: Option<SequenceBatching>,
     /// What each tensor means and which values an input can take, in words.
-    parameters: BTreeMap<String, Text>,
+    pub parameters: BTreeMap<String, Text>,
 }
 
 /// How a model is served.
@@ -191,6 +233,18 @@ pub enum State {
     Loading,
     /// It is about not to be.
     Unloading,
+}
+
+impl State {
+    /// The protocol's word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "READY",
+            Self::Unavailable => "UNAVAILABLE",
+            Self::Loading => "LOADING",
+            Self::Unloading => "UNLOADING",
+        }
+    }
 }
 
 /// The body of a request for the index.

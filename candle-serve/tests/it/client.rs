@@ -49,10 +49,10 @@ impl Running {
     }
 }
 
-/// Options for tests: a port that is free.
+/// Options for tests: ports that are free.
 pub fn options(folder: impl Into<PathBuf>) -> Options {
     let http = vec!["127.0.0.1:0".parse().unwrap()];
-    Options { http, ..Options::new(folder) }
+    Options { grpc: http.clone(), http, ..Options::new(folder) }
 }
 
 /// One server of all shipped bundles for all tests that only ask it something.

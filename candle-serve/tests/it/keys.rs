@@ -12,7 +12,7 @@ use std::process::Command;
 const PATH: &str = "/v2/models/m/infer";
 
 /// A server of one model that sums, with the keys of two who infer and of one who may do everything.
-fn server(folder: &Path) -> (Running, [String; 3]) {
+pub fn server(folder: &Path) -> (Running, [String; 3]) {
     fs::create_dir(folder.join("models")).unwrap();
     sum::save(&folder.join("models"), "m", "keys");
     let made = [("alice", Role::Infer), ("bob", Role::Infer), ("root", Role::Admin)].map(|(name, role)| create_key(name, role).unwrap());
@@ -47,6 +47,9 @@ fn without_a_key_only_health_is_answered() {
         ("GET", "/v2/models/stats"),
         ("POST", PATH),
         ("POST", "/v2/repository/index"),
+        ("GET", "/v2/logging"),
+        ("GET", "/v2/systemsharedmemory/status"),
+        ("GET", "/v2/cudasharedmemory/status"),
         ("POST", "/v2/repository/models/m/load"),
         ("POST", "/v2/repository/models/m/unload"),
         ("GET", "/v2/models/m/sequences/1"),
@@ -80,6 +83,10 @@ fn a_role_that_is_too_low_is_refused() {
         let reply = call(&mut client, &alice, "POST", &path, None);
         assert_eq!((reply.status, reply.error().as_str()), (403, "the key of alice is for infer: expected one for admin"));
         call(&mut client, &root, "POST", &path, None).ok();
+    }
+    for page in ["/v2/logging", "/v2/systemsharedmemory/status", "/v2/cudasharedmemory/status"] {
+        assert_eq!(call(&mut client, &alice, "GET", page, None).status, 403, "{page}");
+        call(&mut client, &root, "GET", page, None).ok();
     }
     call(&mut client, &alice, "POST", PATH, step(1.0, "", false)).ok();
     call(&mut client, &root, "POST", PATH, step(1.0, "", false)).ok();

@@ -5,12 +5,16 @@
 mod bundles;
 mod client;
 mod endurance;
+mod grpc_keys;
 mod hostile;
 mod keys;
 mod life;
+mod log;
+mod metrics;
 mod python;
 mod repository;
 mod sequences;
+mod shared_memory;
 mod snapshots;
 mod sum;
 mod tls;

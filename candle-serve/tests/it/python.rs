@@ -24,7 +24,9 @@ fn the_python_client_of_triton_gets_along_with_it() {
             std::fs::copy(entry.path(), folder.path().join(name).join(entry.file_name())).unwrap();
         }
     }
-    let server = Running::new(options(folder.path()), families::shipped());
+    let mut options = options(folder.path());
+    options.shared_memory = true;
+    let server = Running::new(options, families::shipped());
     let output = Command::new(python).arg(script).arg(server.address().to_string()).env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&text));

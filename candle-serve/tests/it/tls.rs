@@ -8,19 +8,19 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// An authority that signs certificates.
-struct Authority {
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: Certificate,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -33,7 +33,7 @@ impl Authority {
         (CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap(), key)
     }
 
-    fn roots(&self) -> RootCertStore {
+    pub fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.der().clone()).unwrap();
         roots
@@ -41,7 +41,7 @@ impl Authority {
 }
 
 /// Writes the certificate of a server that `authority` has signed; clients are to be signed by `clients`.
-fn files(folder: &Path, authority: &Authority, clients: Option<&Authority>) -> TlsFiles {
+pub fn files(folder: &Path, authority: &Authority, clients: Option<&Authority>) -> TlsFiles {
     let (certificate, key) = authority.sign("localhost");
     let write = |name: &str, text: String| {
         fs::write(folder.join(name), text).unwrap();
@@ -55,7 +55,7 @@ fn files(folder: &Path, authority: &Authority, clients: Option<&Authority>) -> T
 }
 
 /// A server that gives its clients so much time for a handshake.
-fn server(files: TlsFiles, time: Duration) -> Running {
+pub fn server(files: TlsFiles, time: Duration) -> Running {
     let mut options = Options { tls: Some(files), ..options(weights().join("policy-mlp")) };
     options.limits.header_time = time;
     options.limits.idle_time = Duration::from_secs(3600);
@@ -65,7 +65,7 @@ fn server(files: TlsFiles, time: Duration) -> Running {
 type Secure = StreamOwned<ClientConnection, TcpStream>;
 
 /// A client that trusts `roots` and shows a certificate, if it has one.
-fn connect(server: &Running, roots: RootCertStore, own: Option<(Certificate, KeyPair)>) -> Secure {
+pub fn connect(address: SocketAddr, roots: RootCertStore, own: Option<(Certificate, KeyPair)>) -> Secure {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
@@ -77,7 +77,7 @@ fn connect(server: &Running, roots: RootCertStore, own: Option<(Certificate, Key
         }
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let stream = TcpStream::connect(server.address()).unwrap();
+    let stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     StreamOwned::new(ClientConnection::new(Arc::new(config), ServerName::try_from("localhost").unwrap()).unwrap(), stream)
 }
@@ -94,7 +94,7 @@ fn answered(mut stream: Secure) -> bool {
 fn requests_are_answered_under_tls() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let server = server(files(folder.path(), &authority, None), PATIENCE);
-    let mut stream = connect(&server, authority.roots(), None);
+    let mut stream = connect(server.address(), authority.roots(), None);
     stream.conn.complete_io(&mut stream.sock).unwrap();
     while stream.conn.is_handshaking() {
         stream.conn.complete_io(&mut stream.sock).unwrap();
@@ -105,17 +105,17 @@ fn requests_are_answered_under_tls() {
         client.get("/v2/models/policy-mlp").ok();
     }
     // Somebody else's certificate is the client's to refuse.
-    assert!(!answered(connect(&server, Authority::new().roots(), None)));
+    assert!(!answered(connect(server.address(), Authority::new().roots(), None)));
 }
 
 #[test]
 fn clients_are_known_by_their_certificates() {
     let (folder, authority, clients) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
     let server = server(files(folder.path(), &authority, Some(&clients)), PATIENCE);
-    assert!(answered(connect(&server, authority.roots(), Some(clients.sign("agent")))));
-    assert!(!answered(connect(&server, authority.roots(), None)));
-    assert!(!answered(connect(&server, authority.roots(), Some(Authority::new().sign("agent")))));
-    assert!(answered(connect(&server, authority.roots(), Some(clients.sign("other")))));
+    assert!(answered(connect(server.address(), authority.roots(), Some(clients.sign("agent")))));
+    assert!(!answered(connect(server.address(), authority.roots(), None)));
+    assert!(!answered(connect(server.address(), authority.roots(), Some(Authority::new().sign("agent")))));
+    assert!(answered(connect(server.address(), authority.roots(), Some(clients.sign("other")))));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_client_that_speaks_no_tls_or_is_slow_is_closed() {
     assert_eq!(end(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"), b"");
     // One that is in time is served, on a machine that is busy at the second try.
     let since = Instant::now();
-    while !answered(connect(&server, authority.roots(), None)) {
+    while !answered(connect(server.address(), authority.roots(), None)) {
         assert!(since.elapsed() < PATIENCE);
     }
 }
