@@ -1,7 +1,8 @@
 //! The command line of `candle-serve`.
 
+use crate::keys::Role;
 use crate::log::LogFormat;
-use crate::options::{Address, Options};
+use crate::options::{Address, Options, TlsFiles};
 use candle_models::device::DeviceChoice;
 use candle_models::engine::Placement;
 use clap::{CommandFactory, Parser};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 /// Serves model bundles over the Open Inference Protocol v2.
 #[derive(Debug, Parser)]
-#[command(name = "candle-serve", version, about)]
+#[command(name = "candle-serve", version, about, after_help = "candle-serve key --help: keys for clients.")]
 pub struct Arguments {
     /// A folder of bundles, each of which is served under the name of its own folder; or a single bundle.
     pub folder: PathBuf,
@@ -18,6 +19,22 @@ pub struct Arguments {
     /// Where to listen for HTTP: HOST:PORT, or unix:PATH. Can be given several times.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
     pub http: Vec<Address>,
+
+    /// The server's certificate in PEM, with those behind it: all ports speak TLS.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// The private key of that certificate in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Certificates in PEM one of which has to have signed that of every client.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+
+    /// A file of keys, one in each line as `candle-serve key` makes them: every request has to have one.
+    #[arg(long, value_name = "FILE")]
+    pub keys: Option<PathBuf>,
 
     /// Where to listen for gRPC, in the same way.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8001")]
@@ -51,6 +68,15 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub sequence_idle: u64,
 
+    /// A folder for snapshots of sequences, which can be shared with other servers: sequences go on from there. By default they end with the
+    /// server.
+    #[arg(long, value_name = "DIR")]
+    pub snapshots: Option<PathBuf>,
+
+    /// How often sequences that have moved are written there, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub snapshot_every: u64,
+
     /// Lets clients name shared memory of this machine, which the server then reads and writes for them.
     #[arg(long)]
     pub allow_shared_memory: bool,
@@ -64,6 +90,18 @@ pub struct Arguments {
     pub grace: u64,
 }
 
+/// Makes a key for a client: its line for the file of `--keys` on the standard output, the key itself on the standard error.
+#[derive(Debug, Parser)]
+#[command(name = "candle-serve key", version, about)]
+pub struct KeyArguments {
+    /// Whose key it is: sequences belong to that name.
+    pub name: String,
+
+    /// What the key is good for.
+    #[arg(long)]
+    pub role: Role,
+}
+
 impl Arguments {
     /// The options that were asked for.
     pub fn options(self) -> Options {
@@ -73,10 +111,15 @@ impl Arguments {
         options.engine.max_wait = self.max_wait.map(Duration::from_micros);
         (options.engine.sessions, options.engine.queue) = (self.sessions, self.sessions);
         options.limits.sequence_time = Duration::from_secs(self.sequence_idle);
+        options.keys = self.keys;
+        options.snapshot_every = Duration::from_secs(self.snapshot_every);
+        let tls = self.tls_cert.zip(self.tls_key);
+        options.tls = tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: self.tls_client_ca });
         Options {
             model_name: self.model_name,
             http: self.http,
             grpc: self.grpc,
+            snapshots: self.snapshots,
             shared_memory: self.allow_shared_memory,
             log: self.log_format,
             ..options

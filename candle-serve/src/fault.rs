@@ -9,6 +9,10 @@ pub(crate) use candle_models::one_line;
 pub enum Kind {
     /// The request is wrong, and will be wrong the next time: 400.
     Input,
+    /// The request has no key that is known here: 401.
+    Unauthenticated,
+    /// The request's key is not good for that: 403.
+    Forbidden,
     /// There is no such model, sequence or page: 404.
     NotFound,
     /// The page is there, and takes another method: 405.

@@ -2,6 +2,7 @@
 //! before an engine is asked.
 
 use crate::fault::{Fault, Kind, one_line};
+use crate::keys::Principal;
 use crate::protocol::Datatype;
 use crate::protocol::data::{raw_texts, values};
 use crate::protocol::request::{Data, ID_LIMIT, InferRequest, Input, SequenceId, SequenceStep};
@@ -50,6 +51,8 @@ pub(crate) struct Wanted {
 pub(crate) struct Inference {
     /// Comes back in the answer.
     pub id: Option<String>,
+    /// Whose sequences they are.
+    pub principal: Principal,
     /// How many rows.
     pub rows: usize,
     /// The sequence of each row; empty where every row is begun anew.
@@ -96,6 +99,7 @@ impl Inference {
         };
         let inference = Self {
             id: request.id.as_deref().map(str::to_owned),
+            principal: None,
             rows,
             sequences,
             deadline: request.timeout.map(|timeout| Instant::now() + timeout.min(Duration::from_secs(86_400))),
@@ -119,7 +123,7 @@ impl Inference {
         inputs[at] = Some(raw(spec, body, 1)?);
         let outputs = (0..signature.outputs.len()).map(|index| Wanted { index, binary: true, classes: None, shared: None }).collect();
         let sequences = sequence.map(|id| SequenceStep { id, start: false, end: false }).into_iter().collect();
-        Ok(Self { id: None, rows: 1, sequences, deadline: None, outputs, inputs })
+        Ok(Self { id: None, principal: None, rows: 1, sequences, deadline: None, outputs, inputs })
     }
 
     /// Rows of a batch stand or fall together: a value that the engine would refuse in one of them is refused before any is stepped, or begun

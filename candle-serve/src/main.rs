@@ -1,7 +1,7 @@
 //! `candle-serve` with the shipped families.
 
 use candle_models::families;
-use candle_serve::{Arguments, Server, to_stderr};
+use candle_serve::{Arguments, KeyArguments, Server, create_key, to_stderr};
 use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,6 +9,9 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == "key") {
+        return key(KeyArguments::parse_from(std::env::args_os().skip(1)));
+    }
     let arguments = Arguments::parse();
     if let Err(error) = to_stderr(arguments.log_format) {
         eprintln!("error: {error}");
@@ -29,9 +32,25 @@ fn main() -> ExitCode {
     }
 }
 
+/// Says a new key, and the line that makes servers know it.
+fn key(KeyArguments { name, role }: KeyArguments) -> ExitCode {
+    match create_key(&name, role) {
+        Ok((key, line)) => {
+            println!("{line}");
+            eprintln!("{key}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     // Before anything else: a signal that comes while models are loaded is one all the same.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let scheme = if arguments.tls_cert.is_some() { "https:" } else { "http:" };
     let grace = Duration::from_secs(arguments.grace);
     let server = Server::start(arguments.options(), families::shipped()).await?;
     let mut asked = async || {
@@ -42,7 +61,7 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     };
     let loaded = tokio::select! {
         () = asked() => false,
-        loaded = load(&server) => loaded.map(|()| true)?,
+        loaded = load(&server, scheme) => loaded.map(|()| true)?,
     };
     if loaded {
         asked().await;
@@ -55,14 +74,15 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Loads every bundle, and says what is served where. Why others are not stands in the log.
-async fn load(server: &Server) -> Result<(), Box<dyn std::error::Error>> {
+async fn load(server: &Server, scheme: &str) -> Result<(), Box<dyn std::error::Error>> {
     let loaded = server.load().await?;
     if loaded == 0 {
         return Err("no bundle could be loaded".into());
     }
     // Both kinds of sockets have names of the same form.
     let grpc = server.grpc_addresses().iter().map(|address| format!("{} (gRPC)", address.to_string().trim_start_matches("http://")));
-    let addresses: Vec<String> = server.addresses().iter().map(ToString::to_string).chain(grpc).collect();
+    let addresses: Vec<String> =
+        server.addresses().iter().map(|address| address.to_string().replacen("http:", scheme, 1)).chain(grpc).collect();
     let mut out = std::io::stdout().lock();
     writeln!(out, "{loaded} models are served at {}", addresses.join(", "))?;
     out.flush()?;

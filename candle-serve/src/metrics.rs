@@ -1,16 +1,17 @@
 //! Counters for Prometheus, under the names that dashboards of inference servers know.
 
 use crate::model::{Model, VERSION};
+use crate::snapshots::Snapshots;
 use crate::statistics::{REASONS, Statistics};
 use candle_models::engine::{Histogram, Stats};
 use std::fmt::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 type Read = fn(&Model) -> f64;
 
 /// Names, kinds and explanations, and where the numbers of a model come from.
-const METRICS: [(&str, &str, &str, Read); 12] = [
+const METRICS: [(&str, &str, &str, Read); 14] = [
     ("nv_inference_request_success", "counter", "Requests that succeeded", |m| m.statistics.success.read().count as f64),
     ("nv_inference_count", "counter", "Rows of requests that succeeded", |m| m.statistics.rows.load(Relaxed) as f64),
     ("nv_inference_exec_count", "counter", "Batches that the engine has run", |m| m.engine.stats().batches as f64),
@@ -24,8 +25,14 @@ const METRICS: [(&str, &str, &str, Read); 12] = [
     ("nv_inference_pending_request_count", "gauge", "Requests that are being answered", |m| m.statistics.pending.load(Relaxed) as f64),
     ("nv_model_load_duration_secs", "gauge", "Time to load the model, seconds", |m| m.load.as_secs_f64()),
     ("candle_sequences", "gauge", "Sequences that are open", |m| m.sequences.len() as f64),
+    ("candle_snapshots_written", "counter", "Snapshots of sequences that were written", |m| snapshots(m, |found| &found.written)),
+    ("candle_snapshot_faults", "counter", "Snapshots that could not be written, read or removed", |m| snapshots(m, |found| &found.faults)),
     ("candle_sequence_requests_waiting", "gauge", "Requests that wait for their sequence's turn", |m| m.sequences.waiting() as f64),
 ];
+
+fn snapshots(model: &Model, count: fn(&Snapshots) -> &AtomicU64) -> f64 {
+    model.sequences.snapshots.as_ref().map_or(0.0, |snapshots| count(snapshots).load(Relaxed) as f64)
+}
 
 type Times = for<'a> fn(&'a Model, &'a Stats) -> &'a Histogram;
 

@@ -3,7 +3,7 @@
 use crate::fault::Fault;
 use crate::inference::{Inference, Wanted};
 use crate::protocol::answer::{Rows, Tensor};
-use crate::sequences::{Begin, Current, Lease, Sequences};
+use crate::sequences::{Begin, Current, Keep, Lease, Name, Sequences};
 use crate::statistics::{Statistics, Times};
 use candle_models::candle_core::DType;
 use candle_models::engine::{self, Engine, EngineError, Options, Session, Steps};
@@ -46,13 +46,14 @@ impl Model {
         name: &str,
         model: Arc<dyn engine::Model>,
         options: &Options,
-        idle: Duration,
+        keep: &Keep,
         older: Option<&Self>,
     ) -> candle_models::Result<Self> {
         let (family, signature) = (model.family().to_owned(), model.signature().clone());
         let engine = Engine::start(model, options)?;
         let older = older.filter(|older| older.signature == signature);
         let max_batch = options.max_batch.min(options.sessions);
+        let sequences = older.map_or_else(|| Sequences::new(name, &signature, keep), |older| older.sequences.clone());
         Ok(Self {
             name: name.to_owned(),
             family,
@@ -60,7 +61,7 @@ impl Model {
             max_batch,
             engine,
             generation: older.map_or(0, |older| older.generation + 1),
-            sequences: older.map_or_else(|| Sequences::new(name, idle), |older| older.sequences.clone()),
+            sequences,
             statistics: Statistics::new(max_batch),
             load: Duration::ZERO,
         })
@@ -94,6 +95,7 @@ impl Model {
         let stepped = together(sessions.each().collect(), deadline).await;
         sessions.end_step(inference, stepped.is_ok());
         stepped?;
+        sessions.forget_snapshots(inference).await?;
         let step = sessions.each().next().map(|session| session.timing()).unwrap_or_default();
         Ok(Stepped { sessions, times: Times { input, step, output: Duration::ZERO } })
     }
@@ -110,7 +112,8 @@ impl Model {
         for row in order {
             let step = &inference.sequences[row];
             let begin = if step.start { Begin::Start } else { Begin::GoOn };
-            leases[row] = Some(self.sequences.lease(self.current(), &step.id, begin, inference.deadline).await?);
+            leases[row] =
+                Some(self.sequences.lease(self.current(), &Name::new(&inference.principal, &step.id), begin, inference.deadline).await?);
         }
         let mut leases: Vec<Lease> = leases.into_iter().flatten().collect();
         // Not before all of them are there: what is refused leaves everything as it was.
@@ -142,6 +145,15 @@ impl Sessions {
         if let Self::Sequences(leases) = self {
             leases.iter_mut().for_each(Lease::begin_step);
         }
+    }
+
+    /// What begins anew or is over leaves no snapshot of what was before.
+    async fn forget_snapshots(&mut self, inference: &Inference) -> Result<(), Fault> {
+        let Self::Sequences(leases) = self else { return Ok(()) };
+        for (lease, _) in leases.iter_mut().zip(&inference.sequences).filter(|(_, step)| step.start || step.end) {
+            lease.forget_snapshot().await?;
+        }
+        Ok(())
     }
 
     /// A sequence whose first step succeeded stays, one whose last step did is over.

@@ -55,7 +55,7 @@ pub struct Limits {
     pub body: usize,
     /// Connections at the same time, by default 1024; further ones wait.
     pub connections: usize,
-    /// From the first byte of a request to the end of its headers; by default 5 s.
+    /// From the first byte of a request to the end of its headers, and for a handshake of TLS; by default 5 s.
     pub header_time: Duration,
     /// For a request's body; by default 10 s.
     pub body_time: Duration,
@@ -78,6 +78,17 @@ impl Default for Limits {
     }
 }
 
+/// Files in PEM for TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The server's certificate, and behind it those up to one that clients trust.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Certificates one of which has signed every client's; without them clients need none.
+    pub client_ca: Option<PathBuf>,
+}
+
 /// How a server is set up.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -89,8 +100,16 @@ pub struct Options {
     pub http: Vec<Address>,
     /// Where to listen for gRPC.
     pub grpc: Vec<Address>,
+    /// A file of keys, one of which every request has to have; without it everybody may do everything.
+    pub keys: Option<PathBuf>,
+    /// TLS for all ports; a Unix socket has none.
+    pub tls: Option<TlsFiles>,
     /// How the engine of each model is set up.
     pub engine: engine::Options,
+    /// A folder for snapshots of sequences, which servers can share; without one they end with the server.
+    pub snapshots: Option<PathBuf>,
+    /// How often sequences that have moved are written there; by default every 10 s.
+    pub snapshot_every: Duration,
     /// Whether clients may name shared memory of this machine, to be read and written.
     pub shared_memory: bool,
     /// How lines of the log are written by [`to_stderr`](crate::to_stderr): what clients are told of it.
@@ -109,6 +128,10 @@ impl Options {
             folder: folder.into(),
             model_name: None,
             http: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8000)))],
+            keys: None,
+            tls: None,
+            snapshots: None,
+            snapshot_every: Duration::from_secs(10),
             grpc: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8001)))],
             // A session has one request at most, so none is refused for the queue's sake.
             engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },

@@ -4,6 +4,7 @@ use crate::fault::{Fault, Kind, one_line};
 use crate::log::Log;
 use crate::model::{Model, VERSION};
 use crate::protocol::describe::{IndexEntry, State};
+use crate::sequences::Keep;
 use candle_models::bundle::{Bundle, CONFIG};
 use candle_models::engine::Options;
 use candle_models::registry::{Family, Registry};
@@ -31,8 +32,7 @@ pub(crate) struct Repository {
     place: Place,
     families: Registry<dyn Family>,
     options: Options,
-    /// How long a sequence may be idle.
-    idle: Duration,
+    keep: Keep,
     log: Arc<Log>,
     models: RwLock<BTreeMap<String, Entry>>,
     /// Held by whoever loads or unloads: one at a time.
@@ -74,7 +74,7 @@ impl Repository {
         name: Option<&str>,
         families: Registry<dyn Family>,
         options: Options,
-        idle: Duration,
+        keep: Keep,
         log: Arc<Log>,
     ) -> candle_models::Result<Self> {
         options.validate()?;
@@ -97,7 +97,7 @@ impl Repository {
         } else {
             Place::Folder(path)
         };
-        Ok(Self { place, families, options, idle, log, models: RwLock::default(), changing: Mutex::default() })
+        Ok(Self { place, families, options, keep, log, models: RwLock::default(), changing: Mutex::default() })
     }
 
     /// How engines are set up.
@@ -107,7 +107,7 @@ impl Repository {
 
     /// How long a sequence may be idle.
     pub fn idle(&self) -> Duration {
-        self.idle
+        self.keep.idle
     }
 
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, Entry>> {
@@ -233,7 +233,7 @@ impl Repository {
         let start = || {
             let began = Instant::now();
             let network = self.families.load(&Bundle::open(path)?)?;
-            let mut model = Model::start(name, network, &self.options, self.idle, old)?;
+            let mut model = Model::start(name, network, &self.options, &self.keep, old)?;
             model.load = began.elapsed();
             Ok::<_, candle_models::Error>(model)
         };
@@ -270,7 +270,7 @@ impl Repository {
         }
     }
 
-    /// Stops serving a model. Requests that it has are answered; its sequences are over.
+    /// Stops serving a model. Requests that it has are answered; its sequences are over, but for the snapshots of those that nobody uses.
     pub fn unload(&self, name: &str) -> Result<(), Fault> {
         let _change = self.change();
         let mut models = self.write();
@@ -281,6 +281,7 @@ impl Repository {
         (entry.state, entry.reason) = (Some(State::Unavailable), "unloaded".to_owned());
         drop(models);
         if let Some(old) = old {
+            old.sequences.save();
             old.sequences.close("was unloaded");
             self.log.unload(name);
         }

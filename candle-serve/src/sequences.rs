@@ -1,18 +1,63 @@
 //! Sequences are sessions: each has a state that stays from request to request, and takes its requests one after the other.
 
+mod keep;
+mod lease;
+
 use crate::fault::{Fault, Kind};
+use crate::keys::Principal;
 use crate::protocol::request::SequenceId;
-use candle_models::engine::{Engine, EngineError, Session};
+use crate::snapshots::{Snapshots, Store};
+use candle_models::engine::{Engine, Session};
+use candle_models::signature::Signature;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedMutexGuard;
+
+pub(crate) use lease::Lease;
 
 /// Requests that may wait for the one that runs, of each sequence.
 const WAITING: usize = 8;
 /// Sequences whose end is remembered, to tell a client that comes back what became of its sequence.
 const REMEMBERED: usize = 1024;
+/// In place of the frames of a snapshot that is not there.
+const NONE: u64 = u64::MAX;
+
+/// What becomes of sequences that nobody uses.
+#[derive(Clone)]
+pub(crate) struct Keep {
+    /// After how long one is ended.
+    pub idle: Duration,
+    /// Where its state is kept then, if it is.
+    pub store: Option<Arc<dyn Store>>,
+}
+
+/// What a sequence is called: one of a principal is none of another's, whatever ids they choose.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Name {
+    principal: Principal,
+    id: SequenceId,
+}
+
+impl Name {
+    /// The sequence of that id.
+    pub fn new(principal: &Principal, id: &SequenceId) -> Self {
+        Self { principal: principal.clone(), id: id.clone() }
+    }
+
+    /// The whole of it, as a text that is no other's: there is no line break in a principal.
+    pub fn text(&self) -> String {
+        format!("{}\n{}", self.principal.as_deref().unwrap_or_default(), self.id.as_str())
+    }
+}
+
+/// The id, which is what the client knows it by.
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.id.fmt(f)
+    }
+}
 
 /// What a request wants of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,13 +84,15 @@ pub(crate) struct Sequences {
     idle: Duration,
     since: Instant,
     table: Mutex<Table>,
+    /// Where those go on from that are not there, if anywhere.
+    pub snapshots: Option<Arc<Snapshots>>,
 }
 
 #[derive(Default)]
 struct Table {
-    live: HashMap<SequenceId, Arc<Entry>>,
+    live: HashMap<Name, Arc<Entry>>,
     /// Those that were ended without being asked to, and why.
-    ended: VecDeque<(SequenceId, &'static str)>,
+    ended: VecDeque<(Name, &'static str)>,
     /// Why no sequence can be begun any more.
     closed: Option<&'static str>,
 }
@@ -55,6 +102,12 @@ struct Entry {
     waiting: AtomicUsize,
     /// When it was last used, in milliseconds since the table's beginning.
     used: AtomicU64,
+    /// Whether its state may be another one than that of its snapshot.
+    moved: AtomicBool,
+    /// Frames behind its snapshot.
+    saved: AtomicU64,
+    /// Held while its snapshot is written or removed.
+    file: Mutex<()>,
 }
 
 /// Its session, unless the sequence is over.
@@ -69,9 +122,10 @@ struct Slot {
 }
 
 impl Sequences {
-    /// None yet. One that was not used for `idle` is ended by [`Self::expire`].
-    pub fn new(model: &str, idle: Duration) -> Arc<Self> {
-        Arc::new(Self { model: model.to_owned(), idle, since: Instant::now(), table: Mutex::default() })
+    /// None yet, of a model of that name and signature. One that was not used for too long is ended by [`Self::expire`].
+    pub fn new(model: &str, signature: &Signature, Keep { idle, store }: &Keep) -> Arc<Self> {
+        let snapshots = store.clone().map(|store| Arc::new(Snapshots::new(store, model, signature)));
+        Arc::new(Self { model: model.to_owned(), idle: *idle, since: Instant::now(), table: Mutex::default(), snapshots })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -94,31 +148,26 @@ impl Sequences {
 
     /// Waits for its turn in a sequence. A sequence that this opens is gone again unless [`Lease::keep`] is called; one that is to begin
     /// anew does so with [`Lease::restart`].
-    pub async fn lease(
-        self: &Arc<Self>,
-        current: Current<'_>,
-        id: &SequenceId,
-        begin: Begin,
-        deadline: Option<Instant>,
-    ) -> Result<Lease, Fault> {
+    pub async fn lease(self: &Arc<Self>, current: Current<'_>, id: &Name, begin: Begin, deadline: Option<Instant>) -> Result<Lease, Fault> {
         loop {
             let entry = match self.find(id, begin)? {
                 Found::Live(entry) => entry,
+                // On a failure the lease takes the entry back.
                 Found::New(mut lease) => {
-                    // On a failure the lease takes the entry back.
-                    lease.open(current)?;
+                    match begin {
+                        Begin::GoOn => lease.resume(current).await?,
+                        Begin::Open | Begin::Start => lease.open(current)?,
+                    }
                     return Ok(lease);
                 }
             };
             let slot = self.wait(id, &entry, deadline).await?;
-            let over = slot.session.is_none();
-            let mut lease = Lease { sequences: self.clone(), id: id.clone(), entry, slot: Some(slot), ends: false };
-            match begin {
-                Begin::GoOn if over => return Err(self.unknown(id)),
-                // It ended while this request waited: another one is opened.
-                _ if over => continue,
-                _ => lease.settle().await?,
+            // It ended while this request waited: another one is opened, or goes on from a snapshot.
+            if slot.session.is_none() {
+                continue;
             }
+            let mut lease = Lease { sequences: self.clone(), id: id.clone(), entry, slot: Some(slot), ends: false };
+            lease.settle().await?;
             if begin != Begin::Start {
                 lease.catch_up(current).await?;
             }
@@ -126,31 +175,33 @@ impl Sequences {
         }
     }
 
-    fn find(self: &Arc<Self>, id: &SequenceId, begin: Begin) -> Result<Found, Fault> {
+    fn find(self: &Arc<Self>, id: &Name, begin: Begin) -> Result<Found, Fault> {
         let mut table = self.table();
         if let Some(reason) = table.closed {
             return Err(Fault::new(Kind::Unavailable, format!("model '{}' {reason}", self.model)));
         }
         match table.live.get(id) {
             Some(entry) => Ok(Found::Live(entry.clone())),
-            None if begin == Begin::GoOn => {
+            None if begin == Begin::GoOn && self.snapshots.is_none() => {
                 drop(table);
                 Err(self.unknown(id))
             }
             None => {
                 let slot = Arc::new(tokio::sync::Mutex::new(Slot { session: None, generation: 0, frames: 0, unsettled: false }));
                 let Ok(held) = slot.clone().try_lock_owned() else { unreachable!("nobody else has the new sequence yet") };
-                let entry = Arc::new(Entry { slot, waiting: AtomicUsize::new(0), used: AtomicU64::new(self.now()) });
+                let entry = Arc::new(Entry::new(slot, self.now()));
                 table.live.insert(id.clone(), entry.clone());
-                // What became of an earlier one of that id is over.
-                table.ended.retain(|(ended, _)| ended != id);
+                if begin != Begin::GoOn {
+                    // What became of an earlier one of that id is over.
+                    table.ended.retain(|(ended, _)| ended != id);
+                }
                 Ok(Found::New(Lease { sequences: self.clone(), id: id.clone(), entry, slot: Some(held), ends: true }))
             }
         }
     }
 
     /// Its turn, in order of arrival.
-    async fn wait(&self, id: &SequenceId, entry: &Entry, deadline: Option<Instant>) -> Result<OwnedMutexGuard<Slot>, Fault> {
+    async fn wait(&self, id: &Name, entry: &Entry, deadline: Option<Instant>) -> Result<OwnedMutexGuard<Slot>, Fault> {
         if let Ok(slot) = entry.slot.clone().try_lock_owned() {
             return Ok(slot);
         }
@@ -166,44 +217,26 @@ impl Sequences {
     }
 
     /// A second sequence that goes on from a session.
-    pub fn adopt(self: &Arc<Self>, id: &SequenceId, (session, from): (Session, &Lease)) -> Result<(), Fault> {
+    pub async fn adopt(self: &Arc<Self>, id: &Name, (session, from): (Session, &Lease)) -> Result<(), Fault> {
         match self.find(id, Begin::Open)? {
             Found::Live(_) => Err(Fault::input(format!("sequence {id} of model '{}': expected a new id, found one in use", self.model))),
             Found::New(mut lease) => {
                 let (generation, frames) = from.slot.as_ref().map_or((0, 0), |slot| (slot.generation, slot.frames));
                 *lease.slot() = Slot { session: Some(session), generation, frames, unsettled: false };
+                lease.forget_snapshot().await?;
                 lease.keep();
                 Ok(())
             }
         }
     }
 
-    fn unknown(&self, id: &SequenceId) -> Fault {
+    fn unknown(&self, id: &Name) -> Fault {
         let table = self.table();
         let ended = table.ended.iter().rev().find(|(ended, _)| ended == id).map_or(String::new(), |(_, why)| format!(" (it {why})"));
         Fault::input(format!(
             "inference request for sequence {id} to model '{}' must specify the START flag on the first request of the sequence{ended}",
             self.model
         ))
-    }
-
-    /// Ends those that were not used for too long; none that runs or that a request waits for.
-    pub fn expire(&self) {
-        let (now, idle) = (self.now(), self.idle.as_millis() as u64);
-        let mut sessions = Vec::new();
-        let mut table = self.table();
-        let Table { live, ended, .. } = &mut *table;
-        live.retain(|id, entry| {
-            if now.saturating_sub(entry.used.load(Relaxed)) < idle || entry.waiting.load(Relaxed) > 0 {
-                return true;
-            }
-            let Ok(mut slot) = entry.slot.try_lock() else { return true };
-            sessions.extend(slot.session.take());
-            remember(ended, id.clone(), "was idle for too long and ended");
-            false
-        });
-        drop(table);
-        drop(sessions);
     }
 
     /// Ends all of them, those that run after their step, and refuses new ones.
@@ -216,11 +249,18 @@ impl Sequences {
     }
 }
 
-fn remember(ended: &mut VecDeque<(SequenceId, &'static str)>, id: SequenceId, why: &'static str) {
+fn remember(ended: &mut VecDeque<(Name, &'static str)>, id: Name, why: &'static str) {
     if ended.len() == REMEMBERED {
         ended.pop_front();
     }
     ended.push_back((id, why));
+}
+
+impl Entry {
+    fn new(slot: Arc<tokio::sync::Mutex<Slot>>, now: u64) -> Self {
+        let (moved, saved) = (AtomicBool::new(true), AtomicU64::new(NONE));
+        Self { slot, waiting: AtomicUsize::new(0), used: AtomicU64::new(now), moved, saved, file: Mutex::new(()) }
+    }
 }
 
 enum Found {
@@ -234,155 +274,5 @@ struct Waiting<'a>(&'a AtomicUsize);
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
-    }
-}
-
-/// A sequence in the hands of one request.
-pub(crate) struct Lease {
-    sequences: Arc<Sequences>,
-    id: SequenceId,
-    entry: Arc<Entry>,
-    /// `None` only while another thread has it.
-    slot: Option<OwnedMutexGuard<Slot>>,
-    /// Whether it is over once this request is.
-    ends: bool,
-}
-
-impl Lease {
-    fn slot(&mut self) -> &mut Slot {
-        let Some(slot) = &mut self.slot else { unreachable!("a lease is used by one task, which waits for the other thread") };
-        slot
-    }
-
-    /// A session for a sequence that begins.
-    fn open(&mut self, Current { engine, generation }: Current<'_>) -> Result<(), EngineError> {
-        *self.slot() = Slot { session: Some(engine.open()?), generation, frames: 0, unsettled: false };
-        Ok(())
-    }
-
-    /// Goes on in the model's present engine, if it has been loaded anew. A state that is lost stays so.
-    async fn catch_up(&mut self, current: Current<'_>) -> Result<(), Fault> {
-        if self.slot().generation >= current.generation {
-            return Ok(());
-        }
-        let mut new = current.engine.open()?;
-        // The last session of an engine waits for its thread when it is dropped, which is done there as well.
-        let moved = self.work(move |session| {
-            let frames = session.frames()?;
-            new.restore(&session.save()?)?;
-            *session = new;
-            Ok(frames)
-        });
-        match moved.await? {
-            Ok(frames) => {
-                let slot = self.slot();
-                (slot.generation, slot.frames) = (current.generation, slot.frames + frames);
-                Ok(())
-            }
-            Err(EngineError::StateLost) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Begins anew, with the model's present engine.
-    pub fn restart(&mut self, current: Current<'_>) -> Result<(), EngineError> {
-        if self.slot().generation < current.generation {
-            return self.open(current);
-        }
-        self.slot().frames = 0;
-        self.session().reset();
-        Ok(())
-    }
-
-    /// Steps behind it.
-    pub fn frames(&mut self) -> Result<u64, EngineError> {
-        Ok(self.slot().frames + self.session().frames()?)
-    }
-
-    /// Says that the session's own frames are all that it has: it goes on from a state that was put there.
-    pub fn forget_frames(&mut self) {
-        self.slot().frames = 0;
-    }
-
-    /// Its session.
-    pub fn session(&mut self) -> &mut Session {
-        let Some(session) = &mut self.slot().session else { unreachable!("a lease is given out with a session") };
-        session
-    }
-
-    /// The same, to be read.
-    pub fn stepped(&self) -> &Session {
-        let session = self.slot.as_ref().and_then(|slot| slot.session.as_ref());
-        let Some(session) = session else { unreachable!("a lease is given out with a session") };
-        session
-    }
-
-    /// How long it was not used before.
-    pub fn idle(&self) -> Duration {
-        Duration::from_millis(self.sequences.now().saturating_sub(self.entry.used.load(Relaxed)))
-    }
-
-    /// How many requests wait for it.
-    pub fn waiting(&self) -> usize {
-        self.entry.waiting.load(Relaxed)
-    }
-
-    /// Says that a step may be running from here on: where the request is given up, the next one waits for it on another thread.
-    pub fn begin_step(&mut self) {
-        self.slot().unsettled = true;
-    }
-
-    /// Says that the step has been answered.
-    pub fn end_step(&mut self) {
-        self.slot().unsettled = false;
-    }
-
-    /// The sequence stays once this request is over.
-    pub fn keep(&mut self) {
-        self.ends = false;
-    }
-
-    /// The sequence is over once this request is.
-    pub fn end(&mut self) {
-        self.ends = true;
-    }
-
-    async fn settle(&mut self) -> Result<(), Fault> {
-        if self.slot().unsettled {
-            // Waits for the step; whether the state was lost with it is the next step's to say.
-            self.work(|session| drop(session.frames())).await?;
-            self.end_step();
-        }
-        Ok(())
-    }
-
-    /// Does something with the session that may block, where it blocks nobody else. It is finished even where the request is given up.
-    pub async fn work<T: Send + 'static>(&mut self, work: impl FnOnce(&mut Session) -> T + Send + 'static) -> Result<T, Fault> {
-        let Some(mut slot) = self.slot.take() else { unreachable!("a lease is used by one task, which waits for the other thread") };
-        let done = tokio::task::spawn_blocking(move || {
-            let result = slot.session.as_mut().map(work);
-            (slot, result)
-        });
-        let (slot, result) = done.await.map_err(|panic| Fault::new(Kind::Failed, format!("sequence {}: {panic}", self.id)))?;
-        self.slot = Some(slot);
-        result.ok_or_else(|| self.sequences.unknown(&self.id))
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.entry.used.store(self.sequences.now(), Relaxed);
-        let Some(slot) = &mut self.slot else { return };
-        if !self.ends && slot.session.is_some() {
-            return;
-        }
-        let session = slot.session.take();
-        let mut table = self.sequences.table();
-        // Another one may have been begun under this id after all were ended.
-        if table.live.get(&self.id).is_some_and(|entry| Arc::ptr_eq(entry, &self.entry)) {
-            table.live.remove(&self.id);
-        }
-        drop(table);
-        drop(session);
     }
 }

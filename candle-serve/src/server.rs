@@ -1,17 +1,22 @@
 //! A server: its listeners, its models, and its end.
 
+use crate::fault::Fault;
 use crate::grpc::{self, Services};
 use crate::http::{Listener, Phase, Protocol, accept};
+use crate::keys::{Keys, Principal, Role};
 use crate::log::Log;
 use crate::options::{Address, Options};
 use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY};
 use crate::repository::Repository;
+use crate::sequences::Keep;
 use crate::shared_memory::Regions;
+use crate::snapshots::{Folder, Store};
+use crate::tls::{HTTP_1, HTTP_2, Tls};
 use crate::workers::Workers;
 use candle_models::registry::{Family, Registry};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -19,6 +24,8 @@ use tokio::task::JoinSet;
 pub(crate) struct Shared {
     pub options: Options,
     pub repository: Repository,
+    /// Of clients; without them everybody may do everything.
+    pub keys: Option<Keys>,
     pub regions: Regions,
     pub log: Arc<Log>,
     /// Models that were loaded at the start, and one more; 0 before that.
@@ -27,6 +34,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Who has this authorization, whatever protocol it came by; nobody in particular where no keys are asked for, or no role is needed.
+    pub fn identify(&self, authorization: Option<&[u8]>, needed: Option<Role>) -> Result<Principal, Fault> {
+        match (&self.keys, needed) {
+            (Some(keys), Some(needed)) => keys.check(authorization, needed).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// The parts of the protocol beyond its core that this server has.
     pub fn extensions(&self) -> Vec<&'static str> {
         EXTENSIONS.into_iter().filter(|name| *name != SHARED_MEMORY || self.regions.is_allowed()).collect()
@@ -80,9 +95,15 @@ impl Server {
     /// If the folder is none, an option is out of range, or an address cannot be had.
     pub async fn start(options: Options, families: Registry<dyn Family>) -> io::Result<Self> {
         let other = |error: candle_models::Error| io::Error::other(error.to_string());
-        let (name, idle) = (options.model_name.as_deref(), options.limits.sequence_time);
+        let folder = options.snapshots.as_deref().map(Folder::open).transpose().map_err(other)?;
+        let store = folder.map(|folder| Arc::new(folder) as Arc<dyn Store>);
+        let keep = Keep { idle: options.limits.sequence_time, store };
+        let name = options.model_name.as_deref();
         let log = Arc::new(Log::new(options.log));
-        let repository = Repository::open(&options.folder, name, families, options.engine.clone(), idle, log.clone()).map_err(other)?;
+        let repository = Repository::open(&options.folder, name, families, options.engine.clone(), keep, log.clone()).map_err(other)?;
+        let open = |protocol| options.tls.as_ref().map(|files| Tls::open(files, protocol, options.limits.header_time)).transpose();
+        let (http_tls, grpc_tls) = (open(HTTP_1).map_err(other)?, open(HTTP_2).map_err(other)?);
+        let keys = options.keys.as_deref().map(Keys::open).transpose().map_err(other)?;
         let connections = u32::try_from(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let (phase, watched) = watch::channel(Phase::Open);
         let (http, grpc) = (bind(&options.http).await?, bind(&options.grpc).await?);
@@ -91,24 +112,26 @@ impl Server {
             log,
             options,
             repository,
+            keys,
             loaded: watch::Sender::new(0),
             phase: watched.clone(),
         });
         let (services, reporter) = Services::new(shared.clone()).await.map_err(io::Error::other)?;
         let (room, workers) = (Arc::new(Semaphore::new(connections as usize)), Arc::new(Workers::start()?));
         let mut listeners = JoinSet::new();
-        let mut listen = |bound: Vec<(Listener, Address)>, protocol: Protocol| {
+        let mut listen = |bound: Vec<(Listener, Address)>, tls: Option<Tls>, protocol: Protocol| {
             let each = bound.into_iter().map(|(listener, address)| {
                 shared.log.server(&format!("listening at {address}"));
-                listeners.spawn(accept(listener, protocol.clone(), (room.clone(), workers.clone()), watched.clone()));
+                let (speaks, workers) = ((protocol.clone(), tls.clone()), (room.clone(), workers.clone()));
+                listeners.spawn(accept(listener, speaks, workers, watched.clone()));
                 address
             });
             each.collect()
         };
-        let addresses = listen(http, Protocol::Http(shared.clone()));
-        let grpc_addresses = listen(grpc, Protocol::Grpc(services));
+        let addresses = listen(http, http_tls, Protocol::Http(shared.clone()));
+        let grpc_addresses = listen(grpc, grpc_tls, Protocol::Grpc(services));
         listeners.spawn(grpc::report(reporter, shared.clone()));
-        listeners.spawn(expire(Arc::downgrade(&shared), idle, watched));
+        listeners.spawn(keep_sequences(Arc::downgrade(&shared), watched));
         Ok(Self { shared, addresses, grpc_addresses, phase, listeners, room, connections, _workers: workers })
     }
 
@@ -148,14 +171,18 @@ impl Server {
         self.shared.log.server("about to end");
     }
 
-    /// Ends: takes no connection any more and finishes what runs, for [`Options::patience`] at most. Whether everything was finished.
+    /// Ends: takes no connection any more and finishes what runs, for [`Options::patience`] at most; then the sequences that have moved are
+    /// written into snapshots, if there are any. Whether everything was finished.
     pub async fn stop(mut self) -> bool {
         let patience = self.shared.options.patience;
         self.phase.send_replace(Phase::Closing);
         while self.listeners.join_next().await.is_some() {}
         let finished = tokio::time::timeout(patience, self.room.acquire_many(self.connections)).await.is_ok();
+        let shared = self.shared.clone();
+        let save = move || shared.repository.served().iter().for_each(|model| model.sequences.save());
+        let saved = tokio::task::spawn_blocking(save).await.is_ok();
         self.shared.log.server(if finished { "stopped" } else { "stopped before some requests were finished" });
-        finished
+        finished && saved
     }
 }
 
@@ -168,9 +195,13 @@ async fn bind(addresses: &[Address]) -> io::Result<Vec<(Listener, Address)>> {
     Ok(bound)
 }
 
-/// Ends sequences that were not used for too long.
-async fn expire(shared: std::sync::Weak<Shared>, idle: Duration, mut phase: watch::Receiver<Phase>) {
-    let tick = (idle / 8).clamp(Duration::from_millis(5), Duration::from_secs(10));
+/// Ends sequences that were not used for too long, and writes snapshots of those that have moved, if there are any.
+async fn keep_sequences(shared: std::sync::Weak<Shared>, mut phase: watch::Receiver<Phase>) {
+    let Some((idle, every)) = shared.upgrade().map(|shared| (shared.options.limits.sequence_time, shared.options.snapshot_every)) else {
+        return;
+    };
+    let tick = (idle / 8).min(every).clamp(Duration::from_millis(5), Duration::from_secs(10));
+    let mut saved = Instant::now();
     loop {
         tokio::select! {
             () = tokio::time::sleep(tick) => {}
@@ -178,9 +209,20 @@ async fn expire(shared: std::sync::Weak<Shared>, idle: Duration, mut phase: watc
             _ = phase.wait_for(|phase| *phase == Phase::Closing) => return,
         }
         let Some(shared) = shared.upgrade() else { return };
-        // The last session of an engine waits for its thread when it is dropped.
-        let expired = tokio::task::spawn_blocking(move || shared.repository.served().iter().for_each(|model| model.sequences.expire()));
-        // A panic has been reported by the panic hook; the next round goes on.
-        let _ = expired.await;
+        let due = saved.elapsed() >= every;
+        if due {
+            saved = Instant::now();
+        }
+        let round = move || {
+            for model in shared.repository.served() {
+                model.sequences.expire();
+                if due {
+                    model.sequences.save();
+                }
+            }
+        };
+        // The last session of an engine waits for its thread when it is dropped, and files are written. A panic has been reported by the
+        // panic hook; the next round goes on.
+        let _ = tokio::task::spawn_blocking(round).await;
     }
 }

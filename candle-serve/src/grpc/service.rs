@@ -7,6 +7,7 @@ use super::status::status;
 use super::stream::{Answers, OnError, answers};
 use crate::fault::Fault;
 use crate::inference::unsupported;
+use crate::keys::Principal;
 use crate::model::Model;
 use crate::proto::grpc_inference_service_server::GrpcInferenceService;
 use crate::proto::*;
@@ -26,6 +27,11 @@ impl Service {
         version(name, number)?;
         self.shared.repository.model(name)
     }
+}
+
+/// Who asks, as the connection has found out.
+fn principal<T>(request: &Request<T>) -> Principal {
+    request.extensions().get::<Principal>().cloned().flatten()
 }
 
 /// What became of a request.
@@ -66,7 +72,7 @@ impl GrpcInferenceService for Service {
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Result<Response<ModelInferResponse>, Status> {
         let limit = timeout(request.metadata()).map_err(status)?;
-        answer(infer(&self.shared, request.get_ref(), limit).await)
+        answer(infer(&self.shared, &principal(&request), request.get_ref(), limit).await)
     }
 
     type ModelStreamInferStream = Answers;
@@ -74,7 +80,7 @@ impl GrpcInferenceService for Service {
     async fn model_stream_infer(&self, request: Request<Streaming<ModelInferRequest>>) -> Result<Response<Answers>, Status> {
         let deadline = timeout(request.metadata()).map_err(status)?.map(|limit| Instant::now() + limit);
         let on_error = OnError::of(request.metadata());
-        Ok(Response::new(answers(self.shared.clone(), request.into_inner(), deadline, on_error)))
+        Ok(Response::new(answers(self.shared.clone(), principal(&request), request.into_inner(), deadline, on_error)))
     }
 
     async fn model_config(&self, request: Request<ModelConfigRequest>) -> Result<Response<ModelConfigResponse>, Status> {

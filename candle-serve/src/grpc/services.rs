@@ -3,12 +3,14 @@
 use super::activity::{Activity, Guard};
 use super::body::{AnswerBody, RequestBody};
 use super::service::Service;
-use super::status::too_large;
+use super::status::{status, too_large};
 use crate::fault::one_line;
+use crate::keys::Role;
 use crate::proto;
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::server::Shared;
 use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::{Request, Response};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use tonic_reflection::server::Builder;
 
 /// The name of the protocol's service.
 pub(super) const SERVICE: &str = "inference.GRPCInferenceService";
+const HEALTH: &str = "grpc.health.v1.Health";
 
 type Handler = Arc<dyn Fn(Request<RequestBody>) -> BoxFuture<Response<Body>, Infallible> + Send + Sync>;
 
@@ -53,7 +56,7 @@ impl Services {
         };
         let list = [
             (SERVICE, handler(inference)),
-            ("grpc.health.v1.Health", handler(HealthServer::new(HealthService::from_health_reporter(reporter.clone())))),
+            (HEALTH, handler(HealthServer::new(HealthService::from_health_reporter(reporter.clone())))),
             ("grpc.reflection.v1.ServerReflection", handler(reflection().build_v1()?)),
             ("grpc.reflection.v1alpha.ServerReflection", handler(reflection().build_v1alpha()?)),
         ];
@@ -73,7 +76,13 @@ impl Services {
         let handler =
             found.map(|(_, handler)| handler).ok_or_else(|| Status::unimplemented(format!("there is no service for {}", one_line(path))));
         let limits = &self.shared.options.limits;
-        let request = request.map(|body| RequestBody::new(body, (!streams).then_some(limits.body_time)));
+        let authorization = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
+        let identified = self.shared.identify(authorization, role(request.uri().path())).map_err(status);
+        let principal = identified.as_ref().ok().cloned().flatten();
+        // Without a key a client is not even told which services there are.
+        let handler = identified.and(handler);
+        let mut request = request.map(|body| RequestBody::new(body, (!streams).then_some(limits.body_time)));
+        request.extensions_mut().insert(principal);
         let answer = match handler {
             Ok(handler) => match handler(request).await {
                 Ok(answer) => answer,
@@ -88,6 +97,17 @@ impl Services {
         };
         let phase = (streams && !ours).then(|| self.shared.phase.clone());
         answer.map(|body| AnswerBody::new(body, open, streams.then_some(working), phase))
+    }
+}
+
+/// What a key has to be good for; `None` where there need be none.
+fn role(path: &str) -> Option<Role> {
+    let (service, method) = path.trim_start_matches('/').split_once('/').unwrap_or((path, ""));
+    match (service, method) {
+        (HEALTH, _) | (SERVICE, "ServerLive" | "ServerReady") => None,
+        (SERVICE, "RepositoryModelLoad" | "RepositoryModelUnload" | "TraceSetting" | "LogSettings") => Some(Role::Admin),
+        (SERVICE, memory) if memory.contains("SharedMemory") => Some(Role::Admin),
+        _ => Some(Role::Infer),
     }
 }
 

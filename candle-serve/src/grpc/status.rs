@@ -12,6 +12,8 @@ const PUSHBACK: &str = "grpc-retry-pushback-ms";
 fn code(kind: Kind) -> Code {
     match kind {
         Kind::Input => Code::InvalidArgument,
+        Kind::Unauthenticated => Code::Unauthenticated,
+        Kind::Forbidden => Code::PermissionDenied,
         Kind::NotFound => Code::NotFound,
         Kind::StateLost => Code::FailedPrecondition,
         Kind::TooLarge | Kind::Overloaded => Code::ResourceExhausted,

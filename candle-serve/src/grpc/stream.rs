@@ -7,6 +7,7 @@ use super::status::{ending, status, too_large};
 use crate::fault::Fault;
 use crate::http::{Phase, closing};
 use crate::inference::IDS;
+use crate::keys::Principal;
 use crate::proto::infer_parameter::ParameterChoice;
 use crate::proto::{InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 use crate::protocol::request::SequenceId;
@@ -83,6 +84,7 @@ type Answered = Result<ModelInferResponse, (Fault, String, String)>;
 /// A stream on its way.
 struct Calls {
     shared: Arc<Shared>,
+    principal: Principal,
     requests: Streaming<ModelInferRequest>,
     phase: watch::Receiver<Phase>,
     /// When the client does not wait any longer.
@@ -100,13 +102,14 @@ struct Calls {
 /// The answers to the requests of a stream.
 pub(super) fn answers(
     shared: Arc<Shared>,
+    principal: Principal,
     requests: Streaming<ModelInferRequest>,
     deadline: Option<Instant>,
     on_error: OnError,
 ) -> Answers {
     let phase = shared.phase.clone();
     let (running, orders, held, end) = (FuturesOrdered::new(), VecDeque::new(), None, None);
-    let calls = Calls { shared, requests, phase, deadline, on_error, running, orders, held, end };
+    let calls = Calls { shared, principal, requests, phase, deadline, on_error, running, orders, held, end };
     unfold(calls, |mut calls| async { Some((calls.next().await?, calls)) }).boxed()
 }
 
@@ -140,11 +143,11 @@ impl Calls {
     }
 
     fn start(&mut self, order: Order, message: ModelInferRequest) {
-        let (shared, deadline) = (self.shared.clone(), self.deadline);
+        let (shared, principal, deadline) = (self.shared.clone(), self.principal.clone(), self.deadline);
         self.orders.push_back(order);
         self.running.push_back(Box::pin(async move {
             let limit = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let answer = infer(&shared, &message, limit).await;
+            let answer = infer(&shared, &principal, &message, limit).await;
             answer.map_err(|fault| (fault, message.model_name, message.id))
         }));
     }

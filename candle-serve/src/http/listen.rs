@@ -5,6 +5,7 @@ use super::serve::answer;
 use crate::grpc::Services;
 use crate::options::{Address, Limits};
 use crate::server::Shared;
+use crate::tls::Tls;
 use crate::workers::Workers;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -91,7 +92,7 @@ async fn is_left_behind(path: &PathBuf) -> bool {
 /// Takes connections until the server is closing, each as soon as there is room for it.
 pub(crate) async fn accept(
     listener: Listener,
-    protocol: Protocol,
+    (protocol, tls): (Protocol, Option<Tls>),
     (room, workers): (Arc<Semaphore>, Arc<Workers>),
     mut phase: watch::Receiver<Phase>,
 ) {
@@ -108,20 +109,7 @@ pub(crate) async fn accept(
         };
         match (stream, permit) {
             (Ok(stream), Ok(permit)) => {
-                let (protocol, phase) = (protocol.clone(), connections.clone());
-                workers.serve(async move {
-                    // Of a socket that the thread cannot take the client hears that it is closed.
-                    match stream {
-                        Stream::Tcp(stream) => {
-                            let Ok(stream) = TcpStream::from_std(stream) else { return };
-                            serve(stream, protocol, permit, phase).await;
-                        }
-                        Stream::Unix(stream) => {
-                            let Ok(stream) = UnixStream::from_std(stream) else { return };
-                            serve(stream, protocol, permit, phase).await;
-                        }
-                    }
-                });
+                workers.serve(begin(stream, (protocol.clone(), tls.clone()), permit, connections.clone()));
             }
             // Too many open files, mostly: others close some.
             _ => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -145,6 +133,25 @@ async fn accept_one(listener: &Listener) -> io::Result<Stream> {
         }
         Listener::Unix { listener, .. } => Stream::Unix(listener.accept().await?.0.into_std()?),
     })
+}
+
+/// Serves a connection on the thread that it stays on. Of one that the thread cannot take the client hears that it is closed.
+async fn begin(stream: Stream, (protocol, tls): (Protocol, Option<Tls>), room: OwnedSemaphorePermit, phase: watch::Receiver<Phase>) {
+    match (stream, tls) {
+        (Stream::Unix(stream), _) => {
+            let Ok(stream) = UnixStream::from_std(stream) else { return };
+            serve(stream, protocol, room, phase).await;
+        }
+        (Stream::Tcp(stream), None) => {
+            let Ok(stream) = TcpStream::from_std(stream) else { return };
+            serve(stream, protocol, room, phase).await;
+        }
+        (Stream::Tcp(stream), Some(tls)) => {
+            let Ok(stream) = TcpStream::from_std(stream) else { return };
+            let Some(stream) = tls.accept(stream).await else { return };
+            serve(stream, protocol, room, phase).await;
+        }
+    }
 }
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(

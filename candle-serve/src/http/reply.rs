@@ -4,7 +4,7 @@ use super::body::{Encoding, compress, work};
 use crate::fault::{Fault, Kind};
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Method, Response, StatusCode};
 use serde::Serialize;
 
@@ -21,6 +21,8 @@ pub(super) static SEQUENCE_ID: HeaderName = HeaderName::from_static("x-sequence-
 fn status(kind: Kind) -> StatusCode {
     match kind {
         Kind::Input => StatusCode::BAD_REQUEST,
+        Kind::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Kind::Forbidden => StatusCode::FORBIDDEN,
         Kind::NotFound => StatusCode::NOT_FOUND,
         Kind::Method => StatusCode::METHOD_NOT_ALLOWED,
         Kind::Slow => StatusCode::REQUEST_TIMEOUT,
@@ -62,8 +64,10 @@ struct Error<'a> {
 pub(super) fn fault(fault: &Fault) -> Answer {
     let mut answer = json(&Error { error: &fault.message });
     *answer.status_mut() = status(fault.kind);
-    if fault.kind == Kind::Overloaded {
-        answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    match fault.kind {
+        Kind::Overloaded => drop(answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"))),
+        Kind::Unauthenticated => drop(answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+        _ => {}
     }
     answer
 }

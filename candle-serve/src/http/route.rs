@@ -2,6 +2,7 @@
 
 use crate::fault::{Fault, Kind, one_line};
 use crate::inference::unsupported;
+use crate::keys::Role;
 use crate::operations::check_version;
 use hyper::Method;
 use std::borrow::Cow;
@@ -90,6 +91,16 @@ impl<'a> Route<'a> {
             ["region", name, "unregister"] => Self::Unregister(Some(decoded(name)?)),
             _ => return None,
         })
+    }
+
+    /// What a key has to be good for; `None` where there need be none.
+    pub fn role(&self) -> Option<Role> {
+        match self {
+            Self::Live | Self::Ready => None,
+            Self::Load(_) | Self::Unload(_) | Self::Logging => Some(Role::Admin),
+            Self::Regions(_) | Self::Register(_) | Self::Unregister(_) | Self::CudaRegions => Some(Role::Admin),
+            _ => Some(Role::Infer),
+        }
     }
 
     /// The methods that the page takes.

@@ -2,9 +2,10 @@
 
 use super::reply::{self, Answer};
 use crate::fault::{Fault, Kind};
+use crate::keys::Principal;
 use crate::model::Model;
 use crate::protocol::request::SequenceId;
-use crate::sequences::{Begin, Lease};
+use crate::sequences::{Begin, Lease, Name};
 use bytes::Bytes;
 use candle_models::Error;
 use candle_models::candle_core::safetensors::load_buffer;
@@ -23,6 +24,9 @@ struct Description<'a> {
     waiting: usize,
     /// Since it was last stepped, or asked for here.
     idle_ms: u64,
+    /// Steps behind its snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshot_frames: Option<u64>,
 }
 
 /// What is to be made of a sequence.
@@ -40,12 +44,15 @@ enum NewId {
     Text(String),
 }
 
-fn id(text: &str) -> Result<SequenceId, Fault> {
-    SequenceId::text(text)?.ok_or_else(|| Fault::input("sequence_id: expected one of a sequence, found 0 or an empty text"))
+/// The sequence of a page, which belongs to whoever asks for it.
+pub(super) fn name(principal: &Principal, text: &str) -> Result<Name, Fault> {
+    let id = SequenceId::text(text)?;
+    let id = id.ok_or_else(|| Fault::input("sequence_id: expected one of a sequence, found 0 or an empty text"))?;
+    Ok(Name::new(principal, &id))
 }
 
 /// A sequence that is there: 404 where it is not.
-async fn found(model: &Model, id: &SequenceId) -> Result<Lease, Fault> {
+async fn found(model: &Model, id: &Name) -> Result<Lease, Fault> {
     let lease = model.sequences.lease(model.current(), id, Begin::GoOn, None).await;
     lease.map_err(|fault| match fault.kind {
         Kind::Input => Fault::new(Kind::NotFound, format!("model '{}' has no sequence {id}", model.name)),
@@ -53,23 +60,25 @@ async fn found(model: &Model, id: &SequenceId) -> Result<Lease, Fault> {
     })
 }
 
-pub(super) async fn get(model: &Model, text: &str) -> Result<Answer, Fault> {
-    let id = id(text)?;
-    let mut lease = found(model, &id).await?;
+pub(super) async fn get(model: &Model, id: &Name) -> Result<Answer, Fault> {
+    let mut lease = found(model, id).await?;
     let idle_ms = lease.idle().as_millis() as u64;
     let frames = lease.frames()?;
-    let description = Description { model_name: &model.name, sequence_id: id.to_string(), frames, waiting: lease.waiting(), idle_ms };
+    let (sequence_id, waiting, snapshot_frames) = (id.to_string(), lease.waiting(), lease.saved());
+    let description = Description { model_name: &model.name, sequence_id, frames, waiting, idle_ms, snapshot_frames };
     Ok(reply::json(&description))
 }
 
-pub(super) async fn delete(model: &Model, text: &str) -> Result<Answer, Fault> {
-    found(model, &id(text)?).await?.end();
+pub(super) async fn delete(model: &Model, id: &Name) -> Result<Answer, Fault> {
+    let mut lease = found(model, id).await?;
+    lease.forget_snapshot().await?;
+    lease.end();
     Ok(reply::empty())
 }
 
 /// The state as a safetensors file, tensors of one row.
-pub(super) async fn save(model: &Model, text: &str) -> Result<Answer, Fault> {
-    let mut lease = found(model, &id(text)?).await?;
+pub(super) async fn save(model: &Model, id: &Name) -> Result<Answer, Fault> {
+    let mut lease = found(model, id).await?;
     let saved = lease.work(|session| {
         let state = session.save()?;
         let bytes = safetensors::serialize(state.iter(), None);
@@ -79,8 +88,8 @@ pub(super) async fn save(model: &Model, text: &str) -> Result<Answer, Fault> {
 }
 
 /// Goes on from such a state, in a sequence that is there or a new one.
-pub(super) async fn restore(model: &Model, text: &str, body: Bytes) -> Result<Answer, Fault> {
-    let mut lease = model.sequences.lease(model.current(), &id(text)?, Begin::Open, None).await?;
+pub(super) async fn restore(model: &Model, id: &Name, body: Bytes) -> Result<Answer, Fault> {
+    let mut lease = model.sequences.lease(model.current(), id, Begin::Open, None).await?;
     let restored = lease.work(move |session| {
         let damaged = |e| Fault::input(format!("the body is no safetensors file: {e}"));
         let state: NamedTensors = load_buffer(&body, &Device::Cpu).map_err(damaged)?.into_iter().collect();
@@ -88,20 +97,21 @@ pub(super) async fn restore(model: &Model, text: &str, body: Bytes) -> Result<An
     });
     restored.await??;
     lease.forget_frames();
+    lease.forget_snapshot().await?;
     lease.keep();
     Ok(reply::empty())
 }
 
 /// A second sequence with the same state.
-pub(super) async fn fork(model: &Model, text: &str, Fork { sequence_id }: Fork) -> Result<Answer, Fault> {
+pub(super) async fn fork(model: &Model, principal: &Principal, id: &Name, Fork { sequence_id }: Fork) -> Result<Answer, Fault> {
     let new = match sequence_id {
         Some(NewId::Number(number)) => SequenceId::number(number),
         Some(NewId::Text(text)) => SequenceId::text(&text)?,
         None => None,
     };
     let new = new.ok_or_else(|| Fault::input("sequence_id: expected the id of the new sequence, found none"))?;
-    let mut lease = found(model, &id(text)?).await?;
+    let mut lease = found(model, id).await?;
     let forked = lease.work(|session| session.fork()).await??;
-    model.sequences.adopt(&new, (forked, &lease))?;
+    model.sequences.adopt(&Name::new(principal, &new), (forked, &lease)).await?;
     Ok(reply::empty())
 }

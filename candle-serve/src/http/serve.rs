@@ -6,6 +6,7 @@ use super::route::Route;
 use super::{sequence, settings, shared_memory};
 use crate::fault::{Fault, Kind, one_line};
 use crate::inference::Inference;
+use crate::keys::{Principal, Role};
 use crate::log;
 use crate::metrics;
 use crate::model::{Model, VERSION};
@@ -17,6 +18,7 @@ use crate::server::Shared;
 use crate::statistics::{Report, Times};
 use bytes::Bytes;
 use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request};
 use serde::Serialize;
@@ -36,7 +38,9 @@ pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> 
 }
 
 async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answer, Fault> {
-    let route = Route::of(head.uri.path())?;
+    let route = Route::of(head.uri.path());
+    let principal = identify(shared, &head.headers, route.as_ref().ok())?;
+    let route = route?;
     if !route.methods().contains(&head.method) {
         return Ok(reply::other_method(&head.method, route.methods()));
     }
@@ -51,7 +55,7 @@ async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answ
         Route::ModelReady(name) => models.model(name).map(|_| reply::empty()),
         Route::Config(name) => Ok(reply::json(&shared.config(&*models.model(name)?))),
         Route::Stats(name) => Ok(statistics(&shared.models(name)?)),
-        Route::Infer(name) => infer(shared, name, body).await,
+        Route::Infer(name) => infer(shared, name, principal, body).await,
         Route::Index => {
             let IndexRequest { ready } = body.json().await?;
             Ok(reply::json(&shared.index(ready).await?))
@@ -64,11 +68,17 @@ async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answ
             let RepositoryRequest { .. } = body.json().await?;
             shared.unload(name).await.map(|()| reply::empty())
         }
-        Route::Sequence(name, id) if head.method == Method::DELETE => sequence::delete(&*models.model(name)?, &id).await,
-        Route::Sequence(name, id) => sequence::get(&*models.model(name)?, &id).await,
-        Route::State(name, id) if head.method == Method::GET => sequence::save(&*models.model(name)?, &id).await,
-        Route::State(name, id) => sequence::restore(&*models.model(name)?, &id, body.read().await?).await,
-        Route::Fork(name, id) => sequence::fork(&*models.model(name)?, &id, body.json().await?).await,
+        Route::Sequence(name, id) if head.method == Method::DELETE => {
+            sequence::delete(&*models.model(name)?, &sequence::name(&principal, &id)?).await
+        }
+        Route::Sequence(name, id) => sequence::get(&*models.model(name)?, &sequence::name(&principal, &id)?).await,
+        Route::State(name, id) if head.method == Method::GET => {
+            sequence::save(&*models.model(name)?, &sequence::name(&principal, &id)?).await
+        }
+        Route::State(name, id) => sequence::restore(&*models.model(name)?, &sequence::name(&principal, &id)?, body.read().await?).await,
+        Route::Fork(name, id) => {
+            sequence::fork(&*models.model(name)?, &principal, &sequence::name(&principal, &id)?, body.json().await?).await
+        }
         Route::Regions(name) => shared_memory::status(&shared.regions, name.as_deref()),
         Route::Register(name) => shared_memory::register(&shared.regions, &name, body.required().await?),
         Route::Unregister(name) => shared_memory::unregister(&shared.regions, name.as_deref()),
@@ -76,6 +86,12 @@ async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answ
         Route::Logging => settings::log(&shared.log, Some(body.required().await?)),
         Route::CudaRegions => Ok(reply::json(&[(); 0])),
     }
+}
+
+/// Who asks, if that may see the page. Without a key only the pages of health are answered, and not even said which others there are.
+fn identify(shared: &Shared, headers: &HeaderMap, route: Option<&Route<'_>>) -> Result<Principal, Fault> {
+    let needed = route.map_or(Some(Role::Infer), Route::role);
+    shared.identify(headers.get(AUTHORIZATION).map(HeaderValue::as_bytes), needed)
 }
 
 /// A body that is on its way.
@@ -123,19 +139,20 @@ fn statistics(models: &[Arc<Model>]) -> Answer {
     reply::json(&AllStatistics { model_stats })
 }
 
-async fn infer(shared: &Arc<Shared>, name: &str, body: Received<'_>) -> Result<Answer, Fault> {
+async fn infer(shared: &Arc<Shared>, name: &str, principal: Principal, body: Received<'_>) -> Result<Answer, Fault> {
     let model = shared.repository.model(name)?;
-    model.counted(inferred(shared, &model, body)).await
+    model.counted(inferred(shared, &model, principal, body)).await
 }
 
-async fn inferred(shared: &Shared, model: &Model, body: Received<'_>) -> Result<(Answer, usize, Times), Fault> {
+async fn inferred(shared: &Shared, model: &Model, principal: Principal, body: Received<'_>) -> Result<(Answer, usize, Times), Fault> {
     let headers = body.headers;
     let (header, sequence) = (header_length(headers)?, sequence_id(headers)?);
     let body = body.read().await?;
-    let inference = match header {
+    let mut inference = match header {
         Some(0) => Inference::bare(&model.signature, body, sequence)?,
         _ => Inference::new(&model.signature, model.max_batch, &shared.regions, &InferRequest::parse(&body, header, sequence)?)?,
     };
+    inference.principal = principal;
     let write = |tensors: &[Tensor<'_>]| write((&model.name, VERSION), inference.id.as_deref(), tensors);
     // The next request of a sequence need not wait for the compression.
     let ((body, length), times) = model.infer(&inference, write).await?;

@@ -50,6 +50,14 @@ impl SequenceId {
             _ => Ok(Some(Self::Text(id.into()))),
         }
     }
+
+    /// The whole of it, as a text that is no other id's.
+    pub fn as_str(&self) -> Cow<'_, str> {
+        match self {
+            Self::Number(id) => Cow::Owned(id.to_string()),
+            Self::Text(id) => Cow::Borrowed(id),
+        }
+    }
 }
 
 impl std::fmt::Display for SequenceId {

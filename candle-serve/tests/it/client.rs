@@ -108,6 +108,15 @@ impl Client<TcpStream> {
         self.0.into_inner().shutdown(std::net::Shutdown::Both).unwrap();
     }
 
+    /// Whether nothing has come that was not read.
+    pub fn is_silent(&self) -> bool {
+        let stream = self.0.get_ref();
+        stream.set_nonblocking(true).unwrap();
+        let found = stream.peek(&mut [0]);
+        stream.set_nonblocking(false).unwrap();
+        found.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+
     pub fn patient(self) -> Self {
         self.0.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
         self
@@ -157,6 +166,13 @@ impl<S: Read + Write> Client<S> {
     pub fn call(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
         self.send(method, path, headers, body);
         self.receive()
+    }
+
+    /// `None` where the connection is closed, before or after the request was sent.
+    pub fn try_call(&mut self, method: &str, path: &str, body: &[u8]) -> Option<Reply> {
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", body.len());
+        self.0.get_mut().write_all(&[head.as_bytes(), body].concat()).ok()?;
+        self.try_receive()
     }
 
     pub fn get(&mut self, path: &str) -> Reply {

@@ -91,7 +91,7 @@ fn a_unix_socket_is_made_used_and_removed() {
 }
 
 /// The program, and where it says that it serves.
-fn program(arguments: &[&str]) -> (Child, String) {
+pub fn program(arguments: &[&str]) -> (Child, String) {
     let mut child = Command::new(PROGRAM).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();

@@ -4,7 +4,10 @@
 
 mod bundles;
 mod client;
+mod endurance;
+mod grpc_keys;
 mod hostile;
+mod keys;
 mod life;
 mod log;
 mod metrics;
@@ -12,4 +15,6 @@ mod python;
 mod repository;
 mod sequences;
 mod shared_memory;
+mod snapshots;
 mod sum;
+mod tls;

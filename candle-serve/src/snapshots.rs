@@ -1,0 +1,227 @@
+//! Snapshots of sequences: states that outlive the server, each in a file of its own that other servers can go on from.
+//!
+//! A snapshot is a safetensors file: the state as the engine saves it, and beside it in the metadata the frames behind it, the sequence it
+//! is of, a digest of the signature of the model that made it, and a checksum over all of that.
+
+use crate::fault::{Fault, Kind};
+use crate::sequences::Name;
+use candle_models::candle_core::Device;
+use candle_models::candle_core::safetensors::load_buffer;
+use candle_models::files::write_atomic;
+use candle_models::signature::{Signature, TensorSpec};
+use candle_models::tensors::NamedTensors;
+use candle_models::{Error, candle_core};
+use safetensors::{SafeTensors, View};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What this version writes and reads.
+const FORMAT: &str = "candle-sequence 1";
+
+/// Where snapshots are kept, by the name of a model and a key of 64 hexadecimal digits. Several servers may share one store: the snapshot
+/// that was put there last is the one that is there. Its methods may block.
+pub(crate) trait Store: Send + Sync {
+    /// Puts a snapshot there, complete or not at all.
+    fn put(&self, model: &str, key: &str, bytes: &[u8]) -> candle_models::Result<()>;
+    /// The snapshot, if there is one.
+    fn get(&self, model: &str, key: &str) -> candle_models::Result<Option<Vec<u8>>>;
+    /// Takes it away, if it is there.
+    fn remove(&self, model: &str, key: &str) -> candle_models::Result<()>;
+}
+
+/// A folder with a folder for each model.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    /// The folder at `path`, which is made if there is none.
+    pub fn open(path: &Path) -> candle_models::Result<Self> {
+        std::fs::create_dir_all(path).map_err(Error::io(path))?;
+        Ok(Self(path.to_owned()))
+    }
+
+    fn file(&self, model: &str, key: &str) -> PathBuf {
+        self.0.join(model).join(format!("{key}.safetensors"))
+    }
+}
+
+impl Store for Folder {
+    fn put(&self, model: &str, key: &str, bytes: &[u8]) -> candle_models::Result<()> {
+        let folder = self.0.join(model);
+        std::fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
+        write_atomic(self.file(model, key), bytes)
+    }
+
+    fn get(&self, model: &str, key: &str) -> candle_models::Result<Option<Vec<u8>>> {
+        let path = self.file(model, key);
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::io(path)(error)),
+        }
+    }
+
+    fn remove(&self, model: &str, key: &str) -> candle_models::Result<()> {
+        let path = self.file(model, key);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(path)(error)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The state of a sequence, and the frames behind it.
+pub(crate) struct Snapshot {
+    pub state: NamedTensors,
+    pub frames: u64,
+}
+
+/// The snapshots of one model's sequences.
+pub(crate) struct Snapshots {
+    store: Arc<dyn Store>,
+    model: String,
+    /// Digest of the model's signature.
+    signature: String,
+    /// How many were written.
+    pub written: AtomicU64,
+    /// How often the store failed.
+    pub faults: AtomicU64,
+}
+
+impl Snapshots {
+    /// The snapshots of a model, of which there may be some from earlier servers.
+    pub fn new(store: Arc<dyn Store>, model: &str, signature: &Signature) -> Self {
+        let signature = digest(signature);
+        Self { store, model: model.to_owned(), signature, written: AtomicU64::new(0), faults: AtomicU64::new(0) }
+    }
+
+    /// Writes one. That it could not be written is counted and said on the standard error, and hurts nothing else.
+    pub fn write(&self, id: &Name, snapshot: &Snapshot) -> bool {
+        let written = self.encode(id, snapshot).and_then(|bytes| self.store.put(&self.model, &key(id), &bytes));
+        if written.is_ok() {
+            self.written.fetch_add(1, Relaxed);
+        }
+        self.noted(id, "was not written", written).is_some()
+    }
+
+    /// Reads the one of a sequence, if there is one. One that cannot be used is left where it is.
+    pub fn read(&self, id: &Name) -> Result<Option<Snapshot>, Fault> {
+        let of = |reason: &str| format!("sequence {id} of model '{}': its snapshot {reason}", self.model);
+        let Some(found) = self.noted(id, "could not be read", self.store.get(&self.model, &key(id))) else {
+            return Err(Fault::new(Kind::Unavailable, of("could not be read")));
+        };
+        let decoded = found.map(|bytes| self.decode(id, &bytes)).transpose();
+        decoded.map_err(|reason| Fault::new(Kind::StateLost, of(&reason)))
+    }
+
+    /// Removes the one of a sequence that is over, or has begun anew.
+    pub fn remove(&self, id: &Name) {
+        self.noted(id, "was not removed", self.store.remove(&self.model, &key(id)));
+    }
+
+    /// Counts a state that could not be read from the engine.
+    pub fn failed(&self, id: &Name, error: &dyn std::fmt::Display) {
+        self.fault(format_args!("the snapshot of sequence {id} of model '{}' was not written: {error}", self.model));
+    }
+
+    fn noted<T>(&self, id: &Name, what: &str, result: candle_models::Result<T>) -> Option<T> {
+        result.map_err(|error| self.fault(format_args!("the snapshot of sequence {id} of model '{}' {what}: {error}", self.model))).ok()
+    }
+
+    fn fault(&self, message: std::fmt::Arguments<'_>) {
+        // The first of many says what the matter is; after that a line for every thousand.
+        if self.faults.fetch_add(1, Relaxed).is_multiple_of(1000) {
+            eprintln!("{message}");
+        }
+    }
+
+    fn encode(&self, id: &Name, snapshot: &Snapshot) -> candle_models::Result<Vec<u8>> {
+        let frames = snapshot.frames.to_string();
+        let data = snapshot.state.iter().map(|(name, tensor)| (name, tensor.data().into_owned()));
+        let checksum = checksum([&self.signature, &id.text(), &frames], data);
+        let metadata = [
+            ("format", FORMAT.to_owned()),
+            ("model", self.model.clone()),
+            ("signature", self.signature.clone()),
+            ("sequence", id.text()),
+            ("frames", frames),
+            ("checksum", checksum),
+        ];
+        let metadata: HashMap<String, String> = metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let bytes = safetensors::serialize(snapshot.state.iter(), Some(metadata));
+        bytes.map_err(|e| Error::from(candle_core::Error::from(e)))
+    }
+
+    fn decode(&self, id: &Name, bytes: &[u8]) -> Result<Snapshot, String> {
+        let damaged = |e: &dyn std::fmt::Display| format!("is damaged: {e}");
+        let tensors = SafeTensors::deserialize(bytes).map_err(|e| damaged(&e))?;
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| damaged(&e))?;
+        let metadata = header.metadata().as_ref();
+        let of = |name: &str| metadata.and_then(|metadata| metadata.get(name)).map_or("", String::as_str);
+        if of("format") != FORMAT {
+            return Err(format!("has another format: expected {FORMAT}, found {:?}", of("format")));
+        }
+        let mut data: Vec<_> = tensors.iter().map(|(name, view)| (name, view.data().to_vec())).collect();
+        data.sort_unstable();
+        if checksum([of("signature"), of("sequence"), of("frames")], data) != of("checksum") {
+            return Err(damaged(&"its checksum is another one"));
+        }
+        if of("sequence") != id.text() {
+            return Err("is of another sequence".to_owned());
+        }
+        if of("signature") != self.signature {
+            return Err("is of a model with other inputs, outputs or states: begin the sequence anew".to_owned());
+        }
+        let frames = of("frames").parse().map_err(|e| damaged(&e))?;
+        let state = load_buffer(bytes, &Device::Cpu).map_err(|e| damaged(&e))?.into_iter().collect();
+        Ok(Snapshot { state, frames })
+    }
+}
+
+/// A key of hexadecimal digits for a name, which can hold anything.
+fn key(id: &Name) -> String {
+    hex(&Sha256::digest(id.text()))
+}
+
+/// What stands in the way of going on from a state: names, datatypes and shapes of all tensors. Weights are not among it, as sequences also
+/// go on in a model that was loaded anew with others.
+fn digest(signature: &Signature) -> String {
+    let mut text = String::new();
+    let mut add = |kind: &str, specs: &[TensorSpec]| {
+        for spec in specs {
+            // A text takes whatever is written to it.
+            let _ = writeln!(text, "{kind} {:?} {:?} {:?}", spec.name, spec.dtype(), spec.shape);
+        }
+    };
+    add("input", &signature.inputs);
+    add("output", &signature.outputs);
+    add("state", &signature.state);
+    hex(&Sha256::digest(text))
+}
+
+/// Of the metadata and of tensors in the order of their names.
+fn checksum(metadata: [&str; 3], tensors: impl IntoIterator<Item = (impl AsRef<str>, Vec<u8>)>) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    metadata.iter().for_each(|text| add(text.as_bytes()));
+    for (name, data) in tensors {
+        add(name.as_ref().as_bytes());
+        add(&data);
+    }
+    hex(&hash.finalize())
+}
+
+/// Two hexadecimal digits for each byte.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
