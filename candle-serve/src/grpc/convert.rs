@@ -17,6 +17,9 @@ use std::time::Duration;
 
 type Parameters = BTreeMap<String, InferParameter>;
 
+/// What a number of a parameter can be.
+const NUMBER: &str = "a number from 0 to 2^64 - 1";
+
 /// The request of a message whose client waits for `limit`.
 pub(super) fn request(message: &ModelInferRequest, limit: Option<Duration>) -> Result<InferRequest<'_>, Fault> {
     let (inputs, raw) = (&message.inputs, &message.raw_input_contents);
@@ -32,7 +35,7 @@ pub(super) fn request(message: &ModelInferRequest, limit: Option<Duration>) -> R
     };
     let outputs: Vec<Cow<'_, str>> = message.outputs.iter().map(output).collect::<Result<_, Fault>>()?;
     no_twins("output", outputs.iter().map(|name| &**name))?;
-    let own = number(&message.parameters, "timeout")?.filter(|timeout| *timeout > 0).map(Duration::from_micros);
+    let own = number(&message.parameters, "timeout", NUMBER)?.filter(|timeout| *timeout > 0).map(Duration::from_micros);
     Ok(InferRequest {
         id: Some(Cow::Borrowed(&*message.id)).filter(|id| !id.is_empty()),
         sequence: sequence(&message.parameters)?,
@@ -122,8 +125,7 @@ fn wrong(name: &str, expected: &str, found: &ParameterChoice) -> Fault {
     Fault::input(format!("{name}: expected {expected}, found {found}"))
 }
 
-fn number(parameters: &Parameters, name: &str) -> Result<Option<u64>, Fault> {
-    let expected = "a number from 0 to 2^64 - 1";
+fn number(parameters: &Parameters, name: &str, expected: &str) -> Result<Option<u64>, Fault> {
     match choice(parameters, name) {
         None => Ok(None),
         Some(ParameterChoice::Uint64Param(value)) => Ok(Some(*value)),
@@ -144,7 +146,7 @@ fn flag(parameters: &Parameters, name: &str) -> Result<bool, Fault> {
 pub(super) fn sequence(parameters: &Parameters) -> Result<Option<SequenceStep>, Fault> {
     let id = match choice(parameters, "sequence_id") {
         Some(ParameterChoice::StringParam(id)) => SequenceId::text(id)?,
-        _ => number(parameters, "sequence_id")?.and_then(SequenceId::number),
+        _ => number(parameters, "sequence_id", "a number from 0 to 2^64 - 1 or a text")?.and_then(SequenceId::number),
     };
     let (start, end) = (flag(parameters, "sequence_start")?, flag(parameters, "sequence_end")?);
     Ok(id.map(|id| SequenceStep { id, start, end }))

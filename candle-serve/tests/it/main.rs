@@ -4,6 +4,11 @@
 
 mod bundles;
 mod client;
+mod grpc;
+mod grpc_calls;
+mod grpc_hostile;
+mod grpc_life;
+mod grpc_streams;
 mod hostile;
 mod life;
 mod python;
