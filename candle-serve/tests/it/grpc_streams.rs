@@ -50,6 +50,16 @@ impl Stream {
         assert_eq!(answer.parameters["triton_final_response"], parameter(BoolParam(true)));
         floats(&answer)
     }
+
+    /// The next answer is that error.
+    #[track_caller]
+    pub fn told(&mut self, id: &str, model: &str, message: &str) {
+        let answer = self.receive().unwrap().unwrap();
+        let response = answer.infer_response.unwrap();
+        assert_eq!((&*response.id, &*response.model_name, &*answer.error_message), (id, model, message));
+        assert_eq!(response.parameters["triton_final_response"], parameter(BoolParam(true)));
+        assert!(response.outputs.is_empty());
+    }
 }
 
 fn server(gate: &str) -> (Running, tempfile::TempDir) {
@@ -123,23 +133,16 @@ fn an_error_is_told_and_the_stream_goes_on() {
         request.id = id.to_owned();
         request
     };
+    // A step that fails takes its batch with it: it is alone.
     stream.send(step(1.0, Int64Param(1), true));
+    assert_eq!(stream.values(), [1.0]);
     stream.send(named(add(FAILS), "failed"));
+    stream.told("failed", "m", "the model failed: asked to fail");
     stream.send(named(ModelInferRequest { model_name: "none".to_owned(), ..Default::default() }, "nowhere"));
     stream.send(named(step(1.0, BoolParam(true), false), "no id"));
     stream.send(step(1.0, Int64Param(1), false));
-    assert_eq!(stream.values(), [1.0]);
-    for (id, model, message) in [
-        ("failed", "m", "the model failed: asked to fail"),
-        ("nowhere", "none", "unknown model: 'none' is not found"),
-        ("no id", "m", "sequence_id: expected a number from 0 to 2^64 - 1 or a text, found true"),
-    ] {
-        let answer = stream.receive().unwrap().unwrap();
-        let response = answer.infer_response.unwrap();
-        assert_eq!((&*response.id, &*response.model_name, &*answer.error_message), (id, model, message));
-        assert_eq!(response.parameters["triton_final_response"], parameter(BoolParam(true)));
-        assert!(response.outputs.is_empty());
-    }
+    stream.told("nowhere", "none", "unknown model: 'none' is not found");
+    stream.told("no id", "m", "sequence_id: expected a number from 0 to 2^64 - 1 or a text, found true");
     assert_eq!(stream.values(), [2.0]);
 }
 
