@@ -278,6 +278,16 @@ fn models_are_loaded_unloaded_and_counted_over_grpc() {
 }
 
 #[test]
+fn a_connection_can_have_more_calls_than_run_at_the_same_time() {
+    let (server, _folder) = server("more calls");
+    let client = server.grpc();
+    let calls: Vec<_> = (1..=400).map(|x| client.spawn(add(x as f32))).collect();
+    for (x, call) in (1..=400).zip(calls) {
+        assert_eq!(floats(&server.runtime.block_on(call).unwrap().unwrap()), [x as f32]);
+    }
+}
+
+#[test]
 fn calls_come_over_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");

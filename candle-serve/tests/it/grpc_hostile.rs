@@ -2,6 +2,7 @@
 
 use crate::client::{Client, PATIENCE, Running, SHIPPED, options};
 use crate::grpc::{INFER, add, call, floats, frame, input, parameter, step};
+use crate::grpc_streams::Stream;
 use crate::sum::{self, FAILS};
 use bytes::Bytes;
 use candle_models::random::Random;
@@ -207,6 +208,13 @@ fn large_and_bloated_messages_are_refused() {
     let body = [&[1][..], &frame(&bomb)[1..]].concat();
     assert_eq!(call(&server, INFER, &[("grpc-encoding", "gzip")], body).0, Code::ResourceExhausted);
     assert_eq!(floats(&server.grpc().infer(add(1.0)).unwrap()), [1.0]);
+    // What was asked before it over a stream is answered.
+    let mut stream = Stream::open(&server, &[]);
+    stream.send(add(1.0));
+    stream.send(ModelInferRequest { id: "x".repeat(10_001), ..add(1.0) });
+    assert_eq!(stream.values(), [1.0]);
+    let status = stream.receive().unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "expected a message of at most 10000 bytes, found more"));
 }
 
 #[test]

@@ -60,6 +60,12 @@ fn a_call_that_is_too_late_leaves_the_state_as_it_was() {
         calls.into_iter().for_each(|call| assert_eq!(call.join().unwrap(), told));
     });
     assert_eq!(floats(&server.runtime.block_on(busy).unwrap().unwrap()), [WAITS]);
+    let headers = [("grpc-timeout", "0n"), ("triton_grpc_error", "true")];
+    let stream = "/inference.GRPCInferenceService/ModelStreamInfer";
+    assert_eq!(
+        call(&server, stream, &headers, late(0)),
+        (Code::DeadlineExceeded, "the deadline was over before the step began".to_owned())
+    );
     assert_eq!(floats(&client.infer(step(0.0, Int64Param(1), false)).unwrap()), [1.0]);
 }
 
