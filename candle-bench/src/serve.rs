@@ -2,6 +2,7 @@
 
 mod client;
 mod echo;
+mod trouble;
 
 use crate::case::{Case, Pass};
 use crate::harness::{self, Comparison, FRAME, Settings, Timed};
@@ -36,6 +37,12 @@ pub struct Serve {
     /// Such requests.
     #[arg(long, value_name = "N", default_value_t = 2400)]
     requests: usize,
+    /// Connections that ask nothing, beside which a client is timed.
+    #[arg(long, value_name = "N", default_value_t = 5000)]
+    idle: usize,
+    /// How often the model is unloaded and loaded again while the memory is watched.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    cycles: usize,
     /// The folder of bundles whose start is timed.
     #[arg(long, value_name = "DIR", default_value = "weights")]
     folder: PathBuf,
@@ -52,7 +59,7 @@ impl Suite for Serve {
 
     fn measure(&self, bench: &mut SuiteRun<TargetRow>) -> Result<()> {
         let common = &self.common;
-        common.validate(&[&[self.clients], &[self.sequences], &[self.requests]])?;
+        common.validate(&[&[self.clients], &[self.sequences], &[self.requests], &[self.idle], &[self.cycles]])?;
         bench.begin(&self.describe(), None);
         let host = bench.host.clone();
         for network in bench.networks(common, &["mlp"])? {
@@ -81,7 +88,8 @@ impl Serve {
              with as many bytes as the server. Clients send HTTP/1.1 over connections that stay, tensors behind the JSON, one row without a sequence, and wait for every answer. Warm-up {} s each, \
              then {} rounds of {} s of either side in turn, the first mover changing; a ratio is the median of those of rounds, with its 95% bootstrap interval. Beside the model: the median of a \
              request less that of the echo and less that of a step of a session in this process. Rates: {} clients, {TURNS} turns of each side. Sequences: one request steps all of them, sixty a \
-             second are due; a time counts from when its request was due, so that one which came late delays those behind it.",
+             second are due; a time counts from when its request was due, so that one which came late delays those behind it. Beside something: the 99th percentile of one \
+             client's requests, in windows with it and without in turn.",
             settings.warm_up_s, settings.rounds, settings.window_s, self.clients
         )
     }
@@ -160,6 +168,9 @@ impl ServeSuite<'_> {
         }
         seen(&self.rates(&one, tcp, &echo)?);
         seen(&self.together(&*model, tcp)?);
+        for row in self.trouble(&one, tcp)? {
+            seen(&row);
+        }
         Ok(())
     }
 
@@ -171,13 +182,14 @@ impl ServeSuite<'_> {
 
     fn serve(&self, scratch: &Path) -> Result<Running> {
         let http = vec![free_port(), Address::Unix(scratch.join("socket"))];
-        let options = Options {
+        let mut options = Options {
             model_name: Some(MODEL.to_owned()),
             http,
             grpc: Vec::new(),
             engine: self.options(),
             ..Options::new(&self.network.bundle)
         };
+        options.limits.connections += self.arguments.idle;
         Running::start(options, &self.arguments.common.settings)
     }
 
@@ -284,19 +296,23 @@ impl ServeSuite<'_> {
         let of = |begin| request(model.signature(), MODEL, *sequences, Some(begin));
         Client::connect(tcp, of(Begin::Start)?)?.ask()?;
         let mut client = Client::connect(tcp, of(Begin::GoOn)?)?;
-        let (mut times, mut due) = (Vec::with_capacity(*requests), Instant::now());
+        let (mut times, mut own, mut due) = (Vec::with_capacity(*requests), Vec::with_capacity(*requests), Instant::now());
         for number in 0..*requests {
             if number % 60 == 0 {
                 common.settings.interrupt.check()?;
             }
             due += FRAME;
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let sent = Instant::now();
             client.ask()?;
             times.push((Instant::now() - due).as_secs_f64() * 1e3);
+            own.push(sent.elapsed().as_secs_f64() * 1e3);
         }
         let summary = Summary::of(&times).context("no request was timed")?;
         let p99_9 = summary.p99_9.unwrap_or(f64::NAN);
-        let evidence = format!("median {:.2} ms, greatest {:.2} ms of {requests} requests", summary.p50, summary.max);
+        let own = Summary::of(&own).context("no request was timed")?.p50;
+        let evidence =
+            format!("median {:.2} ms, from sending {own:.2} ms, greatest {:.2} ms of {requests} requests", summary.p50, summary.max);
         Ok(self.row("sequences in one request at 60 Hz, p99.9", *sequences, (p99_9, Limit::AtMost(4.0), "ms"), evidence))
     }
 }
@@ -309,7 +325,7 @@ mod tests {
 
     fn arguments() -> Serve {
         let command = Serve::augment_args(clap::Command::new("serve"));
-        let sizes = ["serve", "--clients", "2", "--sequences", "3", "--requests", "5"];
+        let sizes = ["serve", "--clients", "2", "--sequences", "3", "--requests", "5", "--idle", "9", "--cycles", "3"];
         let times = ["--warm-up", "0", "--window-length", "0.01", "--rounds", "4", "--limit", "0"];
         Serve::from_arg_matches(&command.get_matches_from(sizes.into_iter().chain(times))).unwrap()
     }
@@ -323,7 +339,7 @@ mod tests {
         let host = Host::detect(Some("test".into()));
         let mut rows = Vec::new();
         ServeSuite { arguments: &arguments, network: &network, threads: 1, host: &host }.run(|row| rows.push(row.clone())).unwrap();
-        assert_eq!(rows.len(), 6);
+        assert_eq!(rows.len(), 12);
         for row in &rows {
             assert!(row.found.is_finite() || row.what.contains("p99"), "{row:?}");
         }

@@ -22,9 +22,9 @@
 
 use crate::files::{read_limited, write_atomic, write_directory};
 use crate::ops::Format;
-use crate::stored::{self, Entry, Stored, one_line};
+use crate::stored::{self, Entry, Stored};
 use crate::tensors::NamedTensors;
-use crate::{Error, Result};
+use crate::{Error, Result, one_line};
 use candle_core::{DType, Device, Tensor};
 use safetensors::tensor::{Dtype, TensorInfo};
 use serde::de::DeserializeOwned;

@@ -5,7 +5,7 @@
 use crate::device::{self, ChosenDevice, DeviceChoice, Purpose};
 use crate::engine::Placement;
 use crate::exec::Launches;
-use crate::stored::one_line;
+use crate::one_line;
 use anyhow::Result;
 use candle_core::{DType, Device};
 use clap::{Args, Parser};

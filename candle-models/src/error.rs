@@ -86,3 +86,23 @@ impl Error {
         Self::Tensor { name: name.to_string(), expected: expected.to_string(), found: found.to_string() }
     }
 }
+
+/// A stranger's text on its way into a message: on one line, and not longer than one can read.
+///
+/// ```
+/// use candle_models::one_line;
+///
+/// assert_eq!(one_line("a\nb"), r"a\nb");
+/// assert_eq!(one_line(&"x".repeat(300)), format!("{}...", "x".repeat(200)));
+/// ```
+pub fn one_line(text: &str) -> String {
+    const LIMIT: usize = 200;
+    let mut line = String::new();
+    for c in text.chars().take(LIMIT) {
+        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
+    }
+    if text.chars().nth(LIMIT).is_some() {
+        line.push_str("...");
+    }
+    line
+}

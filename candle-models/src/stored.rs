@@ -3,7 +3,7 @@
 
 use crate::files::{AtomicFile, open_limited};
 use crate::ops::Format;
-use crate::{Error, Result};
+use crate::{Error, Result, one_line};
 use candle_core::{DType, Device, Tensor};
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
@@ -310,17 +310,4 @@ fn decode_signed<const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> i64, v
         *x = u32::try_from(value).map_err(|_| (i, value))?;
     }
     Ok(())
-}
-
-/// Text from a file on its way into an error: on one line, and not longer than one can read.
-pub(crate) fn one_line(text: &str) -> String {
-    const LIMIT: usize = 200;
-    let mut line = String::new();
-    for c in text.chars().take(LIMIT) {
-        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
-    }
-    if text.chars().nth(LIMIT).is_some() {
-        line.push_str("...");
-    }
-    line
 }

@@ -1,5 +1,6 @@
 //! The command line of `candle-serve`.
 
+use crate::log::LogFormat;
 use crate::options::{Address, Options};
 use candle_models::device::DeviceChoice;
 use candle_models::engine::Placement;
@@ -50,6 +51,14 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub sequence_idle: u64,
 
+    /// Lets clients name shared memory of this machine, which the server then reads and writes for them.
+    #[arg(long)]
+    pub allow_shared_memory: bool,
+
+    /// How lines of the log on standard error are written.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+
     /// How long a server that is asked to end still takes requests, in seconds, while it says that it is not ready.
     #[arg(long, value_name = "S", default_value_t = 5)]
     pub grace: u64,
@@ -64,7 +73,14 @@ impl Arguments {
         options.engine.max_wait = self.max_wait.map(Duration::from_micros);
         (options.engine.sessions, options.engine.queue) = (self.sessions, self.sessions);
         options.limits.sequence_time = Duration::from_secs(self.sequence_idle);
-        Options { model_name: self.model_name, http: self.http, grpc: self.grpc, ..options }
+        Options {
+            model_name: self.model_name,
+            http: self.http,
+            grpc: self.grpc,
+            shared_memory: self.allow_shared_memory,
+            log: self.log_format,
+            ..options
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use candle_models::Error;
 use candle_models::engine::EngineError;
+pub(crate) use candle_models::one_line;
 
 /// What a client has to tell apart. The HTTP status of each stands behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,17 +95,4 @@ impl From<Error> for Fault {
             other => Self::new(Kind::Failed, other.to_string()),
         }
     }
-}
-
-/// A client's text on its way into a message: on one line, and not longer than one can read.
-pub(crate) fn one_line(text: &str) -> String {
-    const LIMIT: usize = 100;
-    let mut line = String::new();
-    for c in text.chars().take(LIMIT) {
-        if c.is_control() { line.extend(c.escape_default()) } else { line.push(c) }
-    }
-    if text.chars().nth(LIMIT).is_some() {
-        line.push_str("...");
-    }
-    line
 }

@@ -4,17 +4,24 @@
 use crate::fault::{Fault, Kind, one_line};
 use crate::protocol::Datatype;
 use crate::protocol::data::{raw_texts, values};
-use crate::protocol::request::{Data, InferRequest, Input, SequenceId, SequenceStep};
+use crate::protocol::request::{Data, ID_LIMIT, InferRequest, Input, SequenceId, SequenceStep};
+use crate::shared_memory::{Regions, Window};
 use bytes::Bytes;
 use candle_models::candle_core::DType;
 use candle_models::engine::Session;
 use candle_models::signature::{Signature, TensorSpec, Values};
+use std::borrow::Cow;
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 /// The tensors that say which sequences the rows of a batch belong to, one for each row.
 pub(crate) const IDS: &str = "__sequence_id";
 const STARTS: &str = "__sequence_start";
 const ENDS: &str = "__sequence_end";
+/// Why an input's values are none in shared memory any more.
+const HERE: &str = "what lies in shared memory is read before it is looked at";
+/// Bytes that a row can have of any of them: a length and the longest id.
+const CONTROL_LIMIT: usize = size_of::<u32>() + ID_LIMIT;
 
 /// Values of an input, `[rows, width]`.
 #[derive(Debug)]
@@ -26,12 +33,16 @@ enum Given {
 }
 
 /// An output that is to be answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Wanted {
     /// Its place in the signature.
     pub index: usize,
     /// Whether its values stand behind the JSON.
     pub binary: bool,
+    /// How many classes are wanted in place of the values.
+    pub classes: Option<NonZeroU64>,
+    /// Where its values are to be written, in place of the answer.
+    pub shared: Option<Window>,
 }
 
 /// What an engine is to compute.
@@ -52,9 +63,11 @@ pub(crate) struct Inference {
 }
 
 impl Inference {
-    /// Holds a request against the signature of a model that takes up to `max_batch` rows.
-    pub fn new(signature: &Signature, max_batch: usize, request: &InferRequest<'_>) -> Result<Self, Fault> {
+    /// Holds a request against the signature of a model that takes up to `max_batch` rows. Inputs that lie in `regions` are read from there.
+    pub fn new(signature: &Signature, max_batch: usize, regions: &Regions, request: &InferRequest<'_>) -> Result<Self, Fault> {
         let (control, inputs): (Vec<_>, Vec<_>) = request.inputs.iter().partition(|input| [IDS, STARTS, ENDS].contains(&&*input.name));
+        let most = (max_batch * CONTROL_LIMIT) as u64;
+        let control = control.into_iter().map(|input| here(input, regions, most)).collect::<Result<Vec<_>, _>>()?;
         let mut given: Vec<Option<Given>> = signature.inputs.iter().map(|_| None).collect();
         let mut rows = None;
         for input in inputs {
@@ -64,7 +77,9 @@ impl Inference {
             let spec = &signature.inputs[at];
             let found = batch(input, &spec.shape)?;
             agree(&mut rows, input, found, max_batch)?;
-            given[at] = Some(read(input, spec, found)?);
+            let expected = found * (spec.width() * size_of::<f32>()) as u64;
+            let input = here(input, regions, expected)?;
+            given[at] = Some(read(&input, spec, found)?);
         }
         required(signature, &given)?;
         let vector = sequences(&control, &mut rows, max_batch)?;
@@ -84,15 +99,16 @@ impl Inference {
             rows,
             sequences,
             deadline: request.timeout.map(|timeout| Instant::now() + timeout.min(Duration::from_secs(86_400))),
-            outputs: wanted(signature, request)?,
+            outputs: wanted(signature, regions, rows, request)?,
             inputs: given,
         };
         inference.check(signature)?;
         Ok(inference)
     }
 
-    /// A body that is the one input that the model has to be given, of one row; all outputs are answered behind the JSON.
-    pub fn bare(signature: &Signature, body: Bytes) -> Result<Self, Fault> {
+    /// A body that is the one input that the model has to be given, of one row: all outputs are answered behind the JSON. It goes on with the
+    /// sequence that stands beside it.
+    pub fn bare(signature: &Signature, body: Bytes, sequence: Option<SequenceId>) -> Result<Self, Fault> {
         let required: Vec<usize> = (0..signature.inputs.len()).filter(|at| signature.inputs[*at].is_required()).collect();
         let &[at] = &required[..] else {
             let reason = format!("a body without JSON: expected a model that has to be given one input, found {}", required.len());
@@ -101,8 +117,9 @@ impl Inference {
         let spec = &signature.inputs[at];
         let mut inputs: Vec<Option<Given>> = signature.inputs.iter().map(|_| None).collect();
         inputs[at] = Some(raw(spec, body, 1)?);
-        let outputs = (0..signature.outputs.len()).map(|index| Wanted { index, binary: true }).collect();
-        Ok(Self { id: None, rows: 1, sequences: Vec::new(), deadline: None, outputs, inputs })
+        let outputs = (0..signature.outputs.len()).map(|index| Wanted { index, binary: true, classes: None, shared: None }).collect();
+        let sequences = sequence.map(|id| SequenceStep { id, start: false, end: false }).into_iter().collect();
+        Ok(Self { id: None, rows: 1, sequences, deadline: None, outputs, inputs })
     }
 
     /// Rows of a batch stand or fall together: a value that the engine would refuse in one of them is refused before any is stepped, or begun
@@ -192,6 +209,16 @@ fn agree(rows: &mut Option<usize>, input: &Input<'_>, found: u64, max_batch: usi
     }
 }
 
+/// An input with its values: those in shared memory are read, if they are not more bytes than it can have.
+fn here<'i, 'r>(input: &'i Input<'r>, regions: &Regions, most: u64) -> Result<Cow<'i, Input<'r>>, Fault> {
+    let Data::Shared(range) = &input.data else { return Ok(Cow::Borrowed(input)) };
+    if range.byte_size > most {
+        return Err(Fault::tensor(&input.name, format!("a shared_memory_byte_size of at most {most}"), range.byte_size));
+    }
+    let data = Data::Raw(regions.window(range)?.read()?);
+    Ok(Cow::Owned(Input { data, ..input.clone() }))
+}
+
 /// Values of `rows` rows that were found to be at most the largest batch.
 fn read(input: &Input<'_>, spec: &TensorSpec, rows: u64) -> Result<Given, Fault> {
     let expected = Datatype::of(spec.dtype());
@@ -203,6 +230,7 @@ fn read(input: &Input<'_>, spec: &TensorSpec, rows: u64) -> Result<Given, Fault>
         Data::Raw(bytes) => raw(spec, bytes.clone(), rows as usize),
         Data::Json(json) if expected == Datatype::Uint32 => Ok(Given::Indices(values(&input.name, json, count)?)),
         Data::Json(json) => Ok(Given::Floats(values(&input.name, json, count)?)),
+        Data::Shared(_) => unreachable!("{HERE}"),
     }
 }
 
@@ -226,20 +254,34 @@ fn required(signature: &Signature, given: &[Option<Given>]) -> Result<(), Fault>
 }
 
 /// The outputs that a request asks for; all of them where it names none.
-fn wanted(signature: &Signature, request: &InferRequest<'_>) -> Result<Vec<Wanted>, Fault> {
+fn wanted(signature: &Signature, regions: &Regions, rows: usize, request: &InferRequest<'_>) -> Result<Vec<Wanted>, Fault> {
     let Some(outputs) = request.outputs.as_ref().filter(|outputs| !outputs.is_empty()) else {
-        return Ok((0..signature.outputs.len()).map(|index| Wanted { index, binary: request.binary }).collect());
+        return Ok((0..signature.outputs.len())
+            .map(|index| Wanted { index, binary: request.binary, classes: None, shared: None })
+            .collect());
     };
     let find = |output: &crate::protocol::request::Output<'_>| {
         let index = signature.outputs.iter().position(|spec| spec.name == output.name);
         let unknown = || Fault::tensor(&output.name, "an output of the model", format!("only [{}]", names(&signature.outputs)));
-        Ok(Wanted { index: index.ok_or_else(unknown)?, binary: output.binary })
+        let index = index.ok_or_else(unknown)?;
+        if output.classes.is_some() && signature.outputs[index].shape.is_empty() {
+            return Err(Fault::tensor(&output.name, "an output of several values a row with the parameter classification", "one"));
+        }
+        let size = (rows * signature.outputs[index].width() * size_of::<f32>()) as u64;
+        let shared = output.shared.as_ref().map(|range| regions.window(range)?.for_output(&output.name, size)).transpose()?;
+        Ok(Wanted { index, binary: output.binary, classes: output.classes, shared })
     };
-    outputs.iter().map(find).collect()
+    let wanted: Vec<Wanted> = outputs.iter().map(find).collect::<Result<_, Fault>>()?;
+    let windows: Vec<&Window> = wanted.iter().filter_map(|output| output.shared.as_ref()).collect();
+    let meets = |(at, window): (usize, &&Window)| windows[..at].iter().any(|other| window.overlaps(other));
+    match windows.iter().enumerate().any(meets) {
+        true => Err(Fault::input("expected a place of its own in shared memory for each output, found two that overlap")),
+        false => Ok(wanted),
+    }
 }
 
 /// The sequence of each row, from the tensors that say so.
-fn sequences(control: &[&Input<'_>], rows: &mut Option<usize>, max_batch: usize) -> Result<Option<Vec<SequenceStep>>, Fault> {
+fn sequences(control: &[Cow<'_, Input<'_>>], rows: &mut Option<usize>, max_batch: usize) -> Result<Option<Vec<SequenceStep>>, Fault> {
     let Some(ids) = control.iter().find(|input| input.name == IDS) else {
         return match control.first() {
             Some(input) => Err(Fault::tensor(IDS, format!("to be present with {}", one_line(&input.name)), "no such input")),
@@ -276,9 +318,11 @@ fn identify(input: &Input<'_>, count: usize) -> Result<Vec<SequenceId>, Fault> {
             let texts = match data {
                 Data::Json(json) => values::<String>(IDS, json, count)?,
                 Data::Raw(bytes) => raw_texts(IDS, bytes, count)?,
+                Data::Shared(_) => unreachable!("{HERE}"),
             };
             texts.iter().map(|id| SequenceId::text(id)).collect::<Result<_, _>>()?
         }
+        (Datatype::Uint64, Data::Shared(_)) => unreachable!("{HERE}"),
         (found, _) => return Err(Fault::tensor(IDS, "datatype UINT64 or BYTES", found.name())),
     };
     let missing = || Fault::tensor(IDS, "a sequence for each row", "0 or an empty text");
@@ -293,6 +337,7 @@ fn booleans(input: &Input<'_>, count: usize) -> Result<Vec<bool>, Fault> {
         Data::Json(json) => values(&input.name, json, count),
         Data::Raw(bytes) if bytes.len() == count => Ok(bytes.iter().map(|byte| *byte != 0).collect()),
         Data::Raw(bytes) => Err(Fault::tensor(&input.name, format!("{count} bytes"), bytes.len())),
+        Data::Shared(_) => unreachable!("{HERE}"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `candle-serve` with the shipped families.
 
 use candle_models::families;
-use candle_serve::{Arguments, Server};
+use candle_serve::{Arguments, Server, to_stderr};
 use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
@@ -10,6 +10,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let Err(error) = to_stderr(arguments.log_format) {
+        eprintln!("error: {error}");
+        return ExitCode::FAILURE;
+    }
     let served = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Into::into).and_then(|runtime| {
         let served = runtime.block_on(serve(arguments));
         // A client that has not taken its answer by now does not keep the process.
@@ -46,18 +50,13 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     server.leave();
     // Whoever asks twice is in a hurry.
     let _ = tokio::time::timeout(grace, asked()).await;
-    if !server.stop().await {
-        eprintln!("some requests were not finished in time");
-    }
+    server.stop().await;
     Ok(())
 }
 
-/// Loads every bundle, and says what is served where.
+/// Loads every bundle, and says what is served where. Why others are not stands in the log.
 async fn load(server: &Server) -> Result<(), Box<dyn std::error::Error>> {
     let loaded = server.load().await?;
-    for (name, reason) in server.failures() {
-        eprintln!("{name} is not served: {reason}");
-    }
     if loaded == 0 {
         return Err("no bundle could be loaded".into());
     }

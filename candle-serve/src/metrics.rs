@@ -2,6 +2,7 @@
 
 use crate::model::{Model, VERSION};
 use crate::statistics::{REASONS, Statistics};
+use candle_models::engine::{Histogram, Stats};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,6 +25,16 @@ const METRICS: [(&str, &str, &str, Read); 12] = [
     ("nv_model_load_duration_secs", "gauge", "Time to load the model, seconds", |m| m.load.as_secs_f64()),
     ("candle_sequences", "gauge", "Sequences that are open", |m| m.sequences.len() as f64),
     ("candle_sequence_requests_waiting", "gauge", "Requests that wait for their sequence's turn", |m| m.sequences.waiting() as f64),
+];
+
+type Times = for<'a> fn(&'a Model, &'a Stats) -> &'a Histogram;
+
+/// Names, explanations and sources of histograms, in seconds.
+const HISTOGRAMS: [(&str, &str, Times); 4] = [
+    ("candle_request_seconds", "Requests, from their headers to their answers", |model, _| &model.statistics.requests),
+    ("candle_queue_seconds", "Rows that wait for their batch", |_, engine| &engine.queue),
+    ("candle_execute_seconds", "Batches", |_, engine| &engine.execute),
+    ("candle_reply_seconds", "Rows, from the end of their batch until the request goes on", |_, engine| &engine.reply),
 ];
 
 fn us(ns: u64) -> f64 {
@@ -56,5 +67,37 @@ pub(crate) fn text(models: &[Arc<Model>]) -> String {
             line(format_args!("{name}{{model=\"{}\",version=\"{VERSION}\",reason=\"{reason}\"}} {count}", model.name));
         }
     }
+    let engines: Vec<Stats> = models.iter().map(|model| model.engine.stats()).collect();
+    for (name, help, times) in HISTOGRAMS {
+        line(format_args!("# HELP {name} {help}, seconds\n# TYPE {name} histogram"));
+        for (model, engine) in models.iter().zip(&engines) {
+            histogram(name, &model.name, times(model, engine), &mut line);
+        }
+    }
+    let name = "candle_batch_size";
+    line(format_args!("# HELP {name} Rows of batches\n# TYPE {name} histogram"));
+    for (model, engine) in models.iter().zip(&engines) {
+        let sizes = engine.batch_sizes.iter().enumerate().filter(|(_, count)| **count > 0).map(|(at, count)| (at as f64 + 1.0, *count));
+        let sum = sizes.clone().map(|(rows, count)| rows * count as f64).sum();
+        buckets(name, &model.name, sizes, sum, &mut line);
+    }
     text
+}
+
+fn histogram(name: &str, model: &str, times: &Histogram, line: &mut impl FnMut(std::fmt::Arguments<'_>)) {
+    buckets(name, model, times.buckets().map(|(most, count)| (most.as_secs_f64(), count)), times.sum().as_secs_f64(), line);
+}
+
+/// A histogram of which only the buckets are written that hold something: they are 1/64 wide, so that all would be two thousand. One that has been written
+/// once stays.
+fn buckets(name: &str, model: &str, buckets: impl Iterator<Item = (f64, u64)>, sum: f64, line: &mut impl FnMut(std::fmt::Arguments<'_>)) {
+    let labels = format_args!("model=\"{model}\",version=\"{VERSION}\"");
+    let mut all = 0;
+    for (most, count) in buckets {
+        all += count;
+        line(format_args!("{name}_bucket{{{labels},le=\"{most}\"}} {all}"));
+    }
+    line(format_args!("{name}_bucket{{{labels},le=\"+Inf\"}} {all}"));
+    line(format_args!("{name}_sum{{{labels}}} {sum}"));
+    line(format_args!("{name}_count{{{labels}}} {all}"));
 }

@@ -6,11 +6,10 @@ use crate::protocol::answer::{Rows, Tensor};
 use crate::sequences::{Begin, Current, Lease, Sequences};
 use crate::statistics::{Statistics, Times};
 use candle_models::candle_core::DType;
-use candle_models::engine::{self, Engine, EngineError, Options, Session, Step};
+use candle_models::engine::{self, Engine, EngineError, Options, Session, Steps};
 use candle_models::signature::Signature;
-use std::pin::Pin;
+use std::borrow::Cow;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// A bundle has one version.
@@ -92,7 +91,7 @@ impl Model {
         }
         let deadline = deadline.filter(|_| inference.sequences.len() <= 1);
         sessions.begin_step();
-        let stepped = Together::new(sessions.each(), deadline).await;
+        let stepped = together(sessions.each().collect(), deadline).await;
         sessions.end_step(inference, stepped.is_ok());
         stepped?;
         let step = sessions.each().next().map(|session| session.timing()).unwrap_or_default();
@@ -166,54 +165,30 @@ pub(crate) struct Stepped {
 }
 
 impl Stepped {
-    /// The outputs that a request wants.
-    pub fn tensors<'a>(&'a self, signature: &'a Signature, inference: &Inference) -> Result<Vec<Tensor<'a>>, Fault> {
-        let tensor = |&Wanted { index, binary }: &Wanted| {
+    /// The outputs that a request wants. Those that it wants in shared memory are written there.
+    pub fn tensors<'a>(&'a self, signature: &'a Signature, inference: &'a Inference) -> Result<Vec<Tensor<'a>>, Fault> {
+        let tensor = |wanted: &'a Wanted| {
+            let &Wanted { index, binary, classes, ref shared } = wanted;
             let spec = &signature.outputs[index];
             let sessions = (0..inference.rows).map(|row| self.sessions.row(row));
             let rows = match spec.dtype() {
                 DType::U32 => Rows::Indices(sessions.map(|session| session.indices(&spec.name)).collect::<Result<_, _>>()?),
                 _ => Rows::Floats(sessions.map(|session| session.floats(&spec.name)).collect::<Result<_, _>>()?),
             };
-            Ok(Tensor { name: &spec.name, shape: &spec.shape, rows, binary })
+            let (Some(most), Some((&width, outer))) = (classes, spec.shape.split_last()) else {
+                let shared = shared.as_ref().map(|window| window.write(&rows).map(|()| &window.range)).transpose()?;
+                return Ok(Tensor { name: &spec.name, shape: Cow::Borrowed(&spec.shape), rows, binary, shared });
+            };
+            let (rows, width) = rows.classes(width, most);
+            Ok(Tensor { name: &spec.name, shape: [outer, &[width]].concat().into(), rows, binary, shared: None })
         };
         inference.outputs.iter().map(tensor).collect()
     }
 }
 
-/// Steps of several sessions, asked for at once so that they share a batch. It is over when all are, with the first error.
-struct Together<'a> {
-    steps: Vec<Option<Step<'a>>>,
-    error: Option<EngineError>,
-}
-
-impl<'a> Together<'a> {
-    fn new(sessions: impl Iterator<Item = &'a mut Session>, deadline: Option<Instant>) -> Self {
-        let step = |session: &'a mut Session| match deadline {
-            Some(deadline) => session.step_async_before(deadline),
-            None => session.step_async(),
-        };
-        Self { steps: sessions.map(|session| Some(step(session))).collect(), error: None }
-    }
-}
-
-impl Future for Together<'_> {
-    type Output = Result<(), EngineError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { steps, error } = &mut *self;
-        for slot in steps.iter_mut() {
-            let Some(step) = slot else { continue };
-            if let Poll::Ready(result) = Pin::new(step).poll(context) {
-                *slot = None;
-                if let Err(failed) = result {
-                    error.get_or_insert(failed);
-                }
-            }
-        }
-        if self.steps.iter().any(Option::is_some) {
-            return Poll::Pending;
-        }
-        Poll::Ready(self.error.take().map_or(Ok(()), Err))
-    }
+/// Steps of sessions that share their batches with those of other requests that are there by now.
+async fn together(sessions: Vec<&mut Session>, deadline: Option<Instant>) -> Result<(), EngineError> {
+    let steps = Steps::request(sessions, deadline).await?;
+    tokio::task::yield_now().await;
+    steps.await
 }

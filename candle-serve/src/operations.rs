@@ -4,15 +4,11 @@ use crate::fault::{Fault, Kind, one_line};
 use crate::inference::{Inference, unsupported};
 use crate::model::{Model, VERSION};
 use crate::protocol::answer::Tensor;
-use crate::protocol::describe::{EXTENSIONS, IndexEntry, ModelConfig, ModelMetadata, Served, ServerMetadata};
+use crate::protocol::describe::{IndexEntry, ModelConfig, ModelMetadata, Served, ServerMetadata};
 use crate::server::Shared;
 use crate::statistics::{Report, Times};
 use std::sync::Arc;
 use std::time::Instant;
-
-/// What the server is.
-pub(crate) const SERVER: ServerMetadata =
-    ServerMetadata { name: env!("CARGO_PKG_NAME"), version: env!("CARGO_PKG_VERSION"), extensions: EXTENSIONS };
 
 /// Does something that takes its time where nobody waits for it. It is finished even where the client does not wait for it.
 pub(crate) async fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
@@ -29,6 +25,11 @@ pub(crate) fn check_version(model: &str, version: &str) -> Result<(), Fault> {
 }
 
 impl Shared {
+    /// What the server is.
+    pub fn metadata(&self) -> ServerMetadata {
+        ServerMetadata { name: env!("CARGO_PKG_NAME"), version: env!("CARGO_PKG_VERSION"), extensions: self.extensions() }
+    }
+
     /// How a model is served.
     pub fn config<'a>(&self, model: &'a Model) -> ModelConfig<'a> {
         let served = Served {

@@ -1,5 +1,6 @@
 //! How a server is set up.
 
+use crate::log::LogFormat;
 use candle_models::engine;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -90,6 +91,10 @@ pub struct Options {
     pub grpc: Vec<Address>,
     /// How the engine of each model is set up.
     pub engine: engine::Options,
+    /// Whether clients may name shared memory of this machine, to be read and written.
+    pub shared_memory: bool,
+    /// How lines of the log are written by [`to_stderr`](crate::to_stderr): what clients are told of it.
+    pub log: LogFormat,
     /// What clients may take up.
     pub limits: Limits,
     /// How long a server that ends waits for what runs; by default 20 s.
@@ -107,6 +112,8 @@ impl Options {
             grpc: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8001)))],
             // A session has one request at most, so none is refused for the queue's sake.
             engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },
+            shared_memory: false,
+            log: LogFormat::default(),
             limits: Limits::default(),
             patience: Duration::from_secs(20),
         }

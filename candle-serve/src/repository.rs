@@ -1,6 +1,7 @@
 //! The models that a server has: the bundles of a folder, or a single one.
 
 use crate::fault::{Fault, Kind, one_line};
+use crate::log::Log;
 use crate::model::{Model, VERSION};
 use crate::protocol::describe::{IndexEntry, State};
 use candle_models::bundle::{Bundle, CONFIG};
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::{Duration, Instant};
 
 /// Longest name of a model.
-const NAME_LIMIT: usize = 128;
+pub(crate) const NAME_LIMIT: usize = 128;
 /// Bundles of a folder that are looked at.
 const MOST: usize = 4096;
 
@@ -32,6 +33,7 @@ pub(crate) struct Repository {
     options: Options,
     /// How long a sequence may be idle.
     idle: Duration,
+    log: Arc<Log>,
     models: RwLock<BTreeMap<String, Entry>>,
     /// Held by whoever loads or unloads: one at a time.
     changing: Mutex<()>,
@@ -57,7 +59,7 @@ impl Entry {
 }
 
 /// Names of models: letters, digits, `_`, `-` and, behind the first place, `.`.
-fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     name.len() <= NAME_LIMIT && name.starts_with(plain) && name.chars().all(|c| plain(c) || c == '.')
 }
@@ -73,6 +75,7 @@ impl Repository {
         families: Registry<dyn Family>,
         options: Options,
         idle: Duration,
+        log: Arc<Log>,
     ) -> candle_models::Result<Self> {
         options.validate()?;
         let path = path.canonicalize().map_err(candle_models::Error::io(path))?;
@@ -94,7 +97,7 @@ impl Repository {
         } else {
             Place::Folder(path)
         };
-        Ok(Self { place, families, options, idle, models: RwLock::default(), changing: Mutex::default() })
+        Ok(Self { place, families, options, idle, log, models: RwLock::default(), changing: Mutex::default() })
     }
 
     /// How engines are set up.
@@ -183,6 +186,13 @@ impl Repository {
     /// Loads a bundle, or loads it anew. Until that has succeeded the old model answers; its sequences go on in the new one, or are over if
     /// that has another signature. Takes its time.
     pub fn load(&self, name: &str) -> Result<(), Fault> {
+        let began = Instant::now();
+        let loaded = self.replace(name);
+        self.log.load(name, &loaded, began.elapsed());
+        loaded
+    }
+
+    fn replace(&self, name: &str) -> Result<(), Fault> {
         let _change = self.change();
         if is_name(name) {
             // Otherwise there is no such bundle, or it cannot be asked for.
@@ -272,6 +282,7 @@ impl Repository {
         drop(models);
         if let Some(old) = old {
             old.sequences.close("was unloaded");
+            self.log.unload(name);
         }
         Ok(())
     }

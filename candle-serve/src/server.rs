@@ -2,8 +2,11 @@
 
 use crate::grpc::{self, Services};
 use crate::http::{Listener, Phase, Protocol, accept};
+use crate::log::Log;
 use crate::options::{Address, Options};
+use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY};
 use crate::repository::Repository;
+use crate::shared_memory::Regions;
 use candle_models::registry::{Family, Registry};
 use std::io;
 use std::sync::Arc;
@@ -15,12 +18,19 @@ use tokio::task::JoinSet;
 pub(crate) struct Shared {
     pub options: Options,
     pub repository: Repository,
+    pub regions: Regions,
+    pub log: Arc<Log>,
     /// Models that were loaded at the start, and one more; 0 before that.
     pub loaded: watch::Sender<usize>,
     pub phase: watch::Receiver<Phase>,
 }
 
 impl Shared {
+    /// The parts of the protocol beyond its core that this server has.
+    pub fn extensions(&self) -> Vec<&'static str> {
+        EXTENSIONS.into_iter().filter(|name| *name != SHARED_MEMORY || self.regions.is_allowed()).collect()
+    }
+
     /// Why the server is not ready, if it is not.
     pub fn readiness(&self) -> Option<&'static str> {
         match (*self.loaded.borrow(), *self.phase.borrow()) {
@@ -68,16 +78,25 @@ impl Server {
     pub async fn start(options: Options, families: Registry<dyn Family>) -> io::Result<Self> {
         let other = |error: candle_models::Error| io::Error::other(error.to_string());
         let (name, idle) = (options.model_name.as_deref(), options.limits.sequence_time);
-        let repository = Repository::open(&options.folder, name, families, options.engine.clone(), idle).map_err(other)?;
+        let log = Arc::new(Log::new(options.log));
+        let repository = Repository::open(&options.folder, name, families, options.engine.clone(), idle, log.clone()).map_err(other)?;
         let connections = u32::try_from(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let (phase, watched) = watch::channel(Phase::Open);
         let (http, grpc) = (bind(&options.http).await?, bind(&options.grpc).await?);
-        let shared = Arc::new(Shared { options, repository, loaded: watch::Sender::new(0), phase: watched.clone() });
+        let shared = Arc::new(Shared {
+            regions: Regions::new(options.shared_memory),
+            log,
+            options,
+            repository,
+            loaded: watch::Sender::new(0),
+            phase: watched.clone(),
+        });
         let (services, reporter) = Services::new(shared.clone()).await.map_err(io::Error::other)?;
         let room = Arc::new(Semaphore::new(connections as usize));
         let mut listeners = JoinSet::new();
         let mut listen = |bound: Vec<(Listener, Address)>, protocol: Protocol| {
             let each = bound.into_iter().map(|(listener, address)| {
+                shared.log.server(&format!("listening at {address}"));
                 listeners.spawn(accept(listener, protocol.clone(), room.clone(), watched.clone()));
                 address
             });
@@ -110,6 +129,7 @@ impl Server {
         let loaded = tokio::task::spawn_blocking(move || shared.repository.load_all()).await;
         let loaded = loaded.map_err(|panic| candle_models::Error::Input(format!("loading: {panic}")))??;
         self.shared.loaded.send_replace(loaded + 1);
+        self.shared.log.server(&format!("{loaded} models are served"));
         Ok(loaded)
     }
 
@@ -122,6 +142,7 @@ impl Server {
     /// Says from now on that it is not ready, and answers as before: a balancer can turn away.
     pub fn leave(&self) {
         self.phase.send_replace(Phase::Leaving);
+        self.shared.log.server("about to end");
     }
 
     /// Ends: takes no connection any more and finishes what runs, for [`Options::patience`] at most. Whether everything was finished.
@@ -129,7 +150,9 @@ impl Server {
         let patience = self.shared.options.patience;
         self.phase.send_replace(Phase::Closing);
         while self.listeners.join_next().await.is_some() {}
-        tokio::time::timeout(patience, self.room.acquire_many(self.connections)).await.is_ok()
+        let finished = tokio::time::timeout(patience, self.room.acquire_many(self.connections)).await.is_ok();
+        self.shared.log.server(if finished { "stopped" } else { "stopped before some requests were finished" });
+        finished
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a model has been asked and how long that took, counted by atomics: reading stops nobody.
 
 use crate::fault::{Fault, Kind};
-use candle_models::engine::{Stats, Timing};
+use candle_models::engine::{Histogram, Stats, Timing};
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -49,6 +49,8 @@ const CANCELED: usize = 1;
 pub(crate) struct Statistics {
     pub success: Timer,
     pub fail: Timer,
+    /// Both of them.
+    pub requests: Histogram,
     pub queue: Timer,
     pub input: Timer,
     pub infer: Timer,
@@ -89,6 +91,7 @@ impl Statistics {
 
     fn failed(&self, reason: usize, time: Duration) {
         self.fail.record(time);
+        self.requests.record(time);
         self.failures[reason].fetch_add(1, Relaxed);
     }
 
@@ -142,7 +145,9 @@ impl Running<'_> {
     pub fn success(mut self, rows: usize, times: &Times) {
         self.over = true;
         let statistics = self.statistics;
-        statistics.success.record(self.began.elapsed());
+        let time = self.began.elapsed();
+        statistics.success.record(time);
+        statistics.requests.record(time);
         statistics.queue.record(times.step.queue);
         statistics.input.record(times.input);
         statistics.infer.record(times.step.execute);

@@ -104,13 +104,14 @@ pub fn request(signature: &Signature, model: &str, rows: usize, sequences: Optio
         data.extend(std::iter::repeat_n(u8::from(begin == Begin::Start), rows));
     }
     let json = json!({ "inputs": inputs, "parameters": { "binary_data_output": true } }).to_string();
-    let head = format!(
-        "POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\nContent-Length: {}\r\n\
-         Inference-Header-Content-Length: {}\r\n\r\n{json}",
-        json.len() + data.len(),
-        json.len()
-    );
-    Ok([head.into_bytes(), data].concat())
+    let headers = format!("Content-Type: application/octet-stream\r\nInference-Header-Content-Length: {}\r\n", json.len());
+    Ok(post(&format!("/v2/models/{model}/infer"), &headers, &[json.as_bytes(), &data].concat()))
+}
+
+/// The bytes of a request with a body; every further header ends its line.
+pub fn post(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
+    let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
+    [head.as_bytes(), body].concat()
 }
 
 /// What a request is to its sequences.

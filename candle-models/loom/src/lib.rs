@@ -4,6 +4,8 @@
 //! the checker watches), and every request is answered once or taken back.
 #![cfg(test)]
 
+// The scenes hold no batch back.
+#[allow(dead_code)]
 #[path = "../../src/engine/queue.rs"]
 mod queue;
 // The scenes do not look at the times in an answer.
@@ -11,6 +13,8 @@ mod queue;
 #[path = "../../src/engine/slot.rs"]
 mod slot;
 mod sync;
+#[path = "../../src/engine/turn.rs"]
+mod turn;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -20,6 +24,7 @@ use queue::{Queue, Refused, Request};
 use slot::{Answer, State};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
+use turn::{Turn, Turns};
 
 /// What the slot carries and does not look into.
 #[derive(Debug)]
@@ -37,6 +42,8 @@ unsafe impl Send for Row {}
 
 struct Scene {
     queue: Queue,
+    /// What the executor is to the engine.
+    turns: Turns<()>,
     rows: Vec<Row>,
     free: AtomicUsize,
     steps: AtomicUsize,
@@ -46,6 +53,7 @@ impl Scene {
     fn new(sessions: usize, bound: usize, max_batch: usize) -> Arc<Self> {
         Arc::new(Self {
             queue: Queue::new(sessions, bound, max_batch, None),
+            turns: Turns::new(()),
             rows: (0..sessions).map(|_| Row(UnsafeCell::new(0))).collect(),
             free: AtomicUsize::new(0),
             steps: AtomicUsize::new(0),
@@ -70,15 +78,22 @@ impl Scene {
 
     /// The engine's thread, until the queue is closed.
     fn serve(&self) {
-        let mut batch = self.queue.batch();
-        while self.queue.form(&mut batch, || self.rows.len()) {
-            assert!(!batch.live.is_empty() && batch.expired.is_empty());
-            for request in &batch.live {
-                self.touch(request.slot);
-                self.steps.fetch_add(1, Ordering::Relaxed);
-            }
-            batch.live.iter().for_each(|request| self.answer(request.slot, Ok(())));
+        while self.queue.wait_for_batch(|| self.rows.len()) {
+            self.run(self.turns.enter(&self.queue));
         }
+    }
+
+    /// The next batch, on any thread.
+    fn run(&self, turn: Turn<'_, ()>) {
+        let mut batch = self.queue.batch();
+        self.queue.claim(&mut batch);
+        assert!(batch.expired.is_empty());
+        for request in &batch.live {
+            self.touch(request.slot);
+            self.steps.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(turn);
+        batch.live.iter().for_each(|request| self.answer(request.slot, Ok(())));
     }
 
     fn close(&self) {
@@ -88,8 +103,28 @@ impl Scene {
     }
 
     fn push(&self, slot: u32) -> Result<(), Refused> {
+        self.queue_only(slot)?;
+        self.queue.call();
+        Ok(())
+    }
+
+    /// Queues a request and calls nobody.
+    fn queue_only(&self, slot: u32) -> Result<(), Refused> {
         self.touch(slot);
-        self.queue.push(Request { slot, queued: Instant::now(), deadline: None })
+        self.queue.push(std::iter::once(Request { slot, queued: Instant::now(), deadline: None }))
+    }
+
+    /// A step whose batch this thread runs, unless somebody else has the executor: whether it was made.
+    fn step_here(&self, slot: u32) -> bool {
+        if self.queue_only(slot).is_err() {
+            return false;
+        }
+        if let Some(turn) = self.turns.try_enter(&self.queue) {
+            self.run(turn);
+        }
+        self.queue.wait(slot);
+        self.touch(slot);
+        self.queue.take(slot).is_some_and(|answer| answer.result.is_ok())
     }
 
     /// A blocking step: whether it was made.
@@ -156,6 +191,35 @@ fn loom_two_sessions_share_the_engine() {
             move || assert!(scene.step(1))
         });
         assert!(scene.step(0));
+        other.join().unwrap();
+        scene.close();
+        assert_eq!(scene.steps.load(Ordering::Relaxed), 2);
+    });
+}
+
+#[test]
+fn loom_a_session_that_runs_its_batch_forgets_nobody() {
+    // The other one calls nobody either: whoever has the executor sees to it.
+    scene(2, 1, 3, |scene| {
+        let other = thread::spawn({
+            let scene = scene.clone();
+            move || assert!(scene.step_here(1))
+        });
+        assert!(scene.step_here(0));
+        other.join().unwrap();
+        scene.close();
+        assert_eq!(scene.steps.load(Ordering::Relaxed), 2);
+    });
+}
+
+#[test]
+fn loom_a_session_that_runs_its_batch_gets_along_with_one_that_waits() {
+    scene(2, 2, 3, |scene| {
+        let other = thread::spawn({
+            let scene = scene.clone();
+            move || assert!(scene.step(1))
+        });
+        assert!(scene.step_here(0));
         other.join().unwrap();
         scene.close();
         assert_eq!(scene.steps.load(Ordering::Relaxed), 2);

@@ -60,6 +60,7 @@ mod step;
 mod sync;
 #[cfg(test)]
 pub(crate) mod tests;
+mod turn;
 mod unrolled;
 
 pub use error::EngineError;
@@ -68,7 +69,7 @@ pub use runner::Runner;
 pub use server::Engine;
 pub use session::{Session, Timing};
 pub use stats::{Histogram, Stats};
-pub use step::Step;
+pub use step::{Step, Steps};
 
 use crate::Result;
 use crate::exec::Target;

@@ -83,7 +83,12 @@ impl Queue {
 
     /// A batch with room for all that one can hold.
     pub fn batch(&self) -> Batch {
-        Batch { live: Vec::with_capacity(self.max_batch.min(self.bound)), expired: Vec::with_capacity(self.bound) }
+        Batch { live: Vec::with_capacity(self.most()), expired: Vec::with_capacity(self.bound) }
+    }
+
+    /// Most requests of a batch.
+    pub fn most(&self) -> usize {
+        self.max_batch.min(self.bound)
     }
 
     /// Whether it is closed.
@@ -100,24 +105,40 @@ impl Queue {
         self.slot(slot).state()
     }
 
-    /// Queues a request of an idle slot.
-    pub fn push(&self, request: Request) -> Result<(), Refused> {
+    /// Queues requests of idle slots one behind the other, all of them or none. Whoever queues them sees to it that they are run: by the
+    /// engine's thread, which [`call`](Self::call) wakes, or on a thread of its own.
+    pub fn push(&self, requests: impl ExactSizeIterator<Item = Request>) -> Result<(), Refused> {
         let mut waiting = lock(&self.waiting);
         if waiting.closed {
             return Err(Refused::Closed);
         }
-        if waiting.requests.len() >= self.bound {
+        if waiting.requests.len() + requests.len() > self.bound {
             return Err(Refused::Full(self.bound));
         }
-        self.slot(request.slot).push();
-        waiting.requests.push_back(request);
+        for request in requests {
+            self.slot(request.slot).push();
+            waiting.requests.push_back(request);
+        }
         self.length.store(waiting.requests.len(), Ordering::Release);
-        let asleep = std::mem::take(&mut waiting.asleep);
-        drop(waiting);
+        Ok(())
+    }
+
+    /// Wakes the engine's thread, if it sleeps.
+    pub fn call(&self) {
+        let asleep = std::mem::take(&mut lock(&self.waiting).asleep);
         if asleep {
             self.arrived.notify_one();
         }
-        Ok(())
+    }
+
+    /// How many requests wait.
+    pub fn len(&self) -> usize {
+        self.length.load(Ordering::Acquire)
+    }
+
+    /// Whether a batch may be held back until it is fuller.
+    pub fn holds_back(&self) -> bool {
+        self.max_wait.is_some()
     }
 
     /// Takes a slot's request back. False where it is not in the queue any more.
@@ -132,25 +153,23 @@ impl Queue {
         true
     }
 
-    /// Waits for requests and claims the next batch; `open` says how many sessions there are. False once the queue is closed.
-    pub fn form(&self, batch: &mut Batch, open: impl Fn() -> usize) -> bool {
-        batch.live.clear();
-        batch.expired.clear();
-        self.engine.look(|| self.length.load(Ordering::Acquire) > 0 || self.is_closed());
+    /// For the engine's thread: waits until there is a batch to be claimed; `open` says how many sessions there are. False once the queue is
+    /// closed.
+    pub fn wait_for_batch(&self, open: impl Fn() -> usize) -> bool {
+        self.engine.look(|| self.len() > 0 || self.is_closed());
         let mut waiting = lock(&self.waiting);
-        let now = loop {
+        loop {
             if waiting.closed {
                 return false;
             }
-            let now = Instant::now();
             let full = self.max_batch.min(open());
             let held = match waiting.requests.front() {
                 None => None,
-                Some(oldest) if waiting.requests.len() < full => self.hold(oldest.queued, &waiting.requests, now),
-                Some(_) => break now,
+                Some(oldest) if waiting.requests.len() < full => self.hold(oldest.queued, &waiting.requests, Instant::now()),
+                Some(_) => return true,
             };
             if held.is_none() && !waiting.requests.is_empty() {
-                break now;
+                return true;
             }
             waiting.asleep = true;
             waiting = match held {
@@ -158,7 +177,15 @@ impl Queue {
                 None => wait(&self.arrived, waiting),
             };
             waiting.asleep = false;
-        };
+        }
+    }
+
+    /// Claims the next batch, of what waits now: it can be empty.
+    pub fn claim(&self, batch: &mut Batch) {
+        batch.live.clear();
+        batch.expired.clear();
+        let mut waiting = lock(&self.waiting);
+        let now = Instant::now();
         while batch.live.len() < self.max_batch
             && let Some(request) = waiting.requests.pop_front()
         {
@@ -167,7 +194,6 @@ impl Queue {
             if late { batch.expired.push(request) } else { batch.live.push(request) }
         }
         self.length.store(waiting.requests.len(), Ordering::Release);
-        true
     }
 
     /// How long a batch that is not full is held back.

@@ -7,14 +7,15 @@ use super::queue::{Batch, Queue, Request};
 use super::slab::Slab;
 use super::slot::Answer;
 use super::stats::{Counters, Stats, count};
+use super::turn::{Turn, Turns};
 use super::{EngineError, Model, Options, Session};
 use crate::signature::Signature;
 use crate::{Error, Result};
 use candle_core::DType;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -70,7 +71,9 @@ impl Engine {
             keeps_states: executor.keeps_states(),
             open: AtomicUsize::new(0),
             counters: Counters::new(max_batch),
-            executor: Mutex::new(Some(executor)),
+            executor: Turns::new(Some(executor)),
+            batches: Mutex::default(),
+            pace: Pace::default(),
             signature,
             layout,
             checks,
@@ -158,8 +161,36 @@ pub(super) struct Shared {
     keeps_states: bool,
     open: AtomicUsize,
     /// `None` once the engine is closed and its thread has ended.
-    executor: Mutex<Option<Box<dyn Execute>>>,
+    executor: Turns<Option<Box<dyn Execute>>>,
+    /// Memory for batches that are run on sessions' threads.
+    batches: Mutex<Vec<(Batch, Vec<Sequence>)>>,
+    pace: Pace,
 }
+
+/// How long the last batch took, as nanoseconds and rows in one word: what the next one may take is guessed from it.
+#[derive(Default)]
+struct Pace(AtomicU64);
+
+impl Pace {
+    const ROWS: u32 = 20;
+
+    fn set(&self, time: Duration, rows: usize) {
+        let rows = (rows as u64).min((1 << Self::ROWS) - 1);
+        let ns = (time.as_nanos() as u64).clamp(1, u64::MAX >> Self::ROWS);
+        self.0.store(ns << Self::ROWS | rows, Ordering::Relaxed);
+    }
+
+    /// Nothing before the first batch.
+    fn guess(&self, rows: usize) -> Option<Duration> {
+        let word = self.0.load(Ordering::Relaxed);
+        let (ns, before) = (word >> Self::ROWS, word & ((1 << Self::ROWS) - 1));
+        (ns > 0).then(|| Duration::from_nanos(ns.saturating_mul((rows as u64).div_ceil(before.max(1)).max(1))))
+    }
+}
+
+/// A batch that may take longer is left to the engine's thread: the thread of a session may have others to serve, and waking another one
+/// costs some fifty microseconds.
+const SHORT: Duration = Duration::from_millis(1);
 
 /// How a batch went.
 pub(super) struct Pass {
@@ -264,12 +295,8 @@ impl Shared {
         if self.open() != 1 {
             return Alone::Others;
         }
-        let mut guard = match self.executor.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Alone::Others,
-        };
-        let Some(executor) = &mut *guard else { return Alone::Closed };
+        let Some(mut turn) = self.executor.try_enter(&self.queue) else { return Alone::Others };
+        let Some(executor) = &mut *turn else { return Alone::Closed };
         // SAFETY: the caller owns the row.
         Alone::Ran(unsafe { Pass::run(&mut **executor, &[self.slab.row(row).sequence()]) })
     }
@@ -282,8 +309,8 @@ impl Shared {
         if !self.keeps_states {
             return Ok(());
         }
-        let mut guard = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
-        let executor = guard.as_mut().ok_or(EngineError::Closed)?;
+        let mut turn = self.executor.enter(&self.queue);
+        let executor = turn.as_mut().ok_or(EngineError::Closed)?;
         Ok(f(&mut **executor, &self.slab.row(row).sequence())?)
     }
 
@@ -310,33 +337,49 @@ impl Shared {
     /// The engine's thread.
     fn serve(&self) {
         let _exit = Exit(self);
-        let mut batch = self.queue.batch();
-        let mut sequences = Vec::with_capacity(batch.live.capacity());
-        while self.queue.form(&mut batch, || self.open()) {
-            let now = Instant::now();
-            for request in batch.expired.drain(..) {
-                count(&self.counters.expired);
-                self.refuse(request, EngineError::DeadlineExceeded, now);
-            }
-            if !batch.live.is_empty() {
-                self.run(&mut batch, &mut sequences);
-            }
+        let mut work = (self.queue.batch(), Vec::with_capacity(self.queue.most()));
+        while self.queue.wait_for_batch(|| self.open()) {
+            self.run_batch(self.executor.enter(&self.queue), &mut work);
         }
     }
 
-    /// Runs and answers the requests of a batch.
-    fn run(&self, batch: &mut Batch, sequences: &mut Vec<Sequence>) {
-        sequences.clear();
+    /// Runs the next batch on the caller's thread, if that is soon over and nobody else runs one. True where the caller need do no more for
+    /// the requests that wait: they have been run, or whoever has the executor sees to them.
+    pub fn run_here(&self) -> bool {
+        if self.queue.holds_back() || self.pace.guess(self.queue.len()).is_none_or(|time| time > SHORT) {
+            return false;
+        }
+        let Some(turn) = self.executor.try_enter(&self.queue) else { return true };
+        let batches = || self.batches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut work = batches().pop().unwrap_or_else(|| (self.queue.batch(), Vec::with_capacity(self.queue.most())));
+        self.run_batch(turn, &mut work);
+        batches().push(work);
+        true
+    }
+
+    /// Claims, runs and answers what waits now, as far as it fits into a batch.
+    fn run_batch(&self, mut turn: Turn<'_, Option<Box<dyn Execute>>>, (batch, sequences): &mut (Batch, Vec<Sequence>)) {
+        self.queue.claim(batch);
+        let now = Instant::now();
+        for request in batch.expired.drain(..) {
+            count(&self.counters.expired);
+            self.refuse(request, EngineError::DeadlineExceeded, now);
+        }
+        if batch.live.is_empty() {
+            return;
+        }
         sequences.extend(batch.live.iter().map(|request| self.slab.row(request.slot).sequence()));
-        let pass = {
-            let mut guard = self.executor.lock().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: the requests are claimed, so the engine owns their rows, and every session has one.
-            guard.as_mut().map(|executor| unsafe { Pass::run(&mut **executor, sequences) })
-        };
-        // Only this thread takes the executor away, at its end.
-        let Some(pass) = pass else { unreachable!("the engine's thread runs a batch without an executor") };
-        self.tally(batch, &pass);
+        // SAFETY: the requests are claimed, so that their rows belong to the engine, and every session has one.
+        let pass = turn.as_mut().map(|executor| unsafe { Pass::run(&mut **executor, sequences) });
+        sequences.clear();
+        drop(turn);
         let size = batch.live.len();
+        let Some(pass) = pass else {
+            // Only the engine's thread takes the executor away, at its end: what waited in the closed queue has been refused before.
+            batch.live.drain(..).for_each(|request| self.refuse(request, EngineError::Closed, now));
+            return;
+        };
+        self.tally(batch, &pass);
         for request in batch.live.drain(..) {
             let queue = pass.started.saturating_duration_since(request.queued);
             let result = pass.result.clone().map_err(EngineError::from);
@@ -351,6 +394,7 @@ impl Shared {
         count(&counters.batches);
         count(&counters.batch_sizes[size - 1]);
         counters.execute.record(pass.time());
+        self.pace.set(pass.time(), size);
         let late = batch.live.iter().filter(|r| r.deadline.is_some_and(|deadline| deadline < pass.finished)).count();
         counters.late.fetch_add(late as u64, Ordering::Relaxed);
         batch.live.iter().for_each(|r| counters.queue.record(pass.started.saturating_duration_since(r.queued)));
@@ -363,7 +407,7 @@ struct Exit<'a>(&'a Shared);
 impl Drop for Exit<'_> {
     fn drop(&mut self) {
         self.0.close();
-        let executor = self.0.executor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let executor = self.0.executor.enter(&self.0.queue).take();
         drop(executor);
     }
 }

@@ -295,14 +295,45 @@ impl Session {
     }
 
     fn submit(&mut self, deadline: Option<Instant>) -> Result<(), EngineError> {
-        let request = Request { slot: self.row, queued: Instant::now(), deadline };
-        self.shared.queue.push(request).map_err(|refused| match refused {
+        Self::queue(&[&mut *self], deadline)?;
+        self.shared.queue.call();
+        Ok(())
+    }
+
+    /// Queues requests of prepared sessions of one engine, all of them or none.
+    fn queue(sessions: &[&mut Self], deadline: Option<Instant>) -> Result<(), EngineError> {
+        let Some(first) = sessions.first() else { return Ok(()) };
+        let (shared, queued) = (&first.shared, Instant::now());
+        let requests = sessions.iter().map(|session| Request { slot: session.row, queued, deadline });
+        shared.queue.push(requests).map_err(|refused| match refused {
             Refused::Closed => EngineError::Closed,
             Refused::Full(queue) => {
-                count(&self.shared.counters.overloaded);
+                count(&shared.counters.overloaded);
                 EngineError::Overloaded { queue }
             }
         })
+    }
+
+    /// Queues requests of settled sessions, those of one engine next to each other. Nobody has been called to run them yet. On an error none is
+    /// queued.
+    pub(super) fn queue_all(sessions: &mut [&mut Self], deadline: Option<Instant>) -> Result<(), EngineError> {
+        sessions.iter_mut().try_for_each(|session| session.prepare())?;
+        let mut queued = 0;
+        for group in sessions.chunk_by(|a, b| Arc::ptr_eq(&a.shared, &b.shared)) {
+            if let Err(refused) = Self::queue(group, deadline) {
+                sessions[..queued].iter_mut().for_each(|session| session.cancel());
+                return Err(refused);
+            }
+            queued += group.len();
+        }
+        Ok(())
+    }
+
+    /// Has the session's request run, on this thread if that is soon over.
+    pub(super) fn hurry(&self) {
+        if self.shared.queue.state(self.row) == State::Queued && !self.shared.run_here() {
+            self.shared.queue.call();
+        }
     }
 
     /// The answer to the request that is done.
@@ -351,7 +382,7 @@ impl Session {
     }
 
     /// [`settle`](Self::settle) without blocking.
-    fn poll_settled(&mut self, context: &mut Context<'_>) -> bool {
+    pub(super) fn poll_settled(&mut self, context: &mut Context<'_>) -> bool {
         if self.shared.queue.state(self.row) == State::Queued {
             self.shared.queue.withdraw(self.row);
         }

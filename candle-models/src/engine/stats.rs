@@ -62,6 +62,12 @@ impl Histogram {
         Duration::from_nanos(self.sum.load(Relaxed).checked_div(self.count()).unwrap_or(0))
     }
 
+    /// The buckets that hold something, each with the longest time that falls into it, in order.
+    pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let counts = self.buckets.iter().enumerate().map(|(bucket, n)| (bucket, n.load(Relaxed)));
+        counts.filter(|(_, count)| *count > 0).map(|(bucket, count)| (Duration::from_nanos(lowest(bucket + 1) - 1), count))
+    }
+
     /// The time that a share of the counted ones (0 to 1) does not exceed, less at most 1/64; zero without any.
     pub fn percentile(&self, share: f64) -> Duration {
         let rank = (share * self.count() as f64).ceil().max(1.0) as u64;
@@ -214,6 +220,13 @@ mod tests {
             assert!((found - us).abs() <= us / 64.0, "{share}: {found} us");
         }
         assert_eq!((times.count(), times.sum()), (1000, Duration::from_micros(500_500)));
+        let mut least = Duration::ZERO;
+        for (most, count) in times.buckets() {
+            let inside = (1..=1000).map(Duration::from_micros).filter(|time| (least..=most).contains(time)).count() as u64;
+            assert_eq!(count, inside);
+            least = most + Duration::from_nanos(1);
+        }
+        assert_eq!(times.buckets().map(|(_, count)| count).sum::<u64>(), 1000);
         assert_eq!(times.clone().mean(), Duration::from_nanos(500_500));
     }
 }

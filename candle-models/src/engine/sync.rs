@@ -4,13 +4,22 @@
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard, atomic};
 
 use std::cell::UnsafeCell;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// The guard, whether or not a thread panicked while it held the lock: nothing in this module is left half done by a panic.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The guard, if nobody else has it.
+pub(super) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// Sleeps until notified (or for no reason).

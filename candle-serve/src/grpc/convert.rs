@@ -1,18 +1,19 @@
 //! Messages of inferences from and to the protocol-neutral ones.
 
+use super::metadata::Beside;
 use crate::fault::{Fault, one_line};
-use crate::inference::unsupported;
 use crate::model::{Model, VERSION};
 use crate::proto::infer_parameter::ParameterChoice;
-use crate::proto::model_infer_request::InferInputTensor;
+use crate::proto::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
 use crate::proto::model_infer_response::InferOutputTensor;
 use crate::proto::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
 use crate::protocol::Datatype;
 use crate::protocol::answer::Tensor;
-use crate::protocol::request::{Data, InferRequest, Input, Output, SequenceId, SequenceStep, no_twins};
+use crate::protocol::request::{Data, InferRequest, Input, Output, SequenceId, SequenceStep, SharedRange, no_twins};
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 type Parameters = BTreeMap<String, InferParameter>;
@@ -20,53 +21,71 @@ type Parameters = BTreeMap<String, InferParameter>;
 /// What a number of a parameter can be.
 const NUMBER: &str = "a number from 0 to 2^64 - 1";
 
-/// The request of a message whose client waits for `limit`.
-pub(super) fn request(message: &ModelInferRequest, limit: Option<Duration>) -> Result<InferRequest<'_>, Fault> {
+/// The request of a message and what is said beside it.
+pub(super) fn request(message: &ModelInferRequest, Beside { limit, sequence: outside }: Beside) -> Result<InferRequest<'_>, Fault> {
     let (inputs, raw) = (&message.inputs, &message.raw_input_contents);
-    if !raw.is_empty() && raw.len() != inputs.len() {
-        return Err(Fault::input(format!("raw_input_contents: expected one for each of {} inputs, found {}", inputs.len(), raw.len())));
+    let own = inputs.iter().filter(|input| !input.parameters.contains_key(REGION)).count();
+    if !raw.is_empty() && raw.len() != own {
+        return Err(Fault::input(format!("raw_input_contents: expected one for each of {own} inputs, found {}", raw.len())));
     }
     let mut raw = raw.iter();
-    let inputs = inputs.iter().map(|input| read_input(input, raw.next())).collect::<Result<Vec<_>, _>>()?;
+    let inputs = inputs.iter().map(|input| read_input(input, &mut raw)).collect::<Result<Vec<_>, _>>()?;
     no_twins("input", inputs.iter().map(|input| &*input.name))?;
-    let output = |output: &'_ crate::proto::model_infer_request::InferRequestedOutputTensor| {
-        refuse(&output.name, &output.parameters)?;
-        Ok(Cow::Owned(output.name.clone()))
-    };
-    let outputs: Vec<Cow<'_, str>> = message.outputs.iter().map(output).collect::<Result<_, Fault>>()?;
-    no_twins("output", outputs.iter().map(|name| &**name))?;
+    let outputs = message.outputs.iter().map(read_output).collect::<Result<Vec<_>, _>>()?;
+    no_twins("output", outputs.iter().map(|output| &*output.name))?;
     let own = number(&message.parameters, "timeout", NUMBER)?.filter(|timeout| *timeout > 0).map(Duration::from_micros);
     Ok(InferRequest {
         id: Some(Cow::Borrowed(&*message.id)).filter(|id| !id.is_empty()),
-        sequence: sequence(&message.parameters)?,
+        sequence: sequence(&message.parameters, outside)?,
         timeout: own.into_iter().chain(limit).min(),
         inputs,
-        outputs: Some(outputs.into_iter().map(|name| Output { name, binary: true }).collect()),
+        outputs: Some(outputs),
         binary: true,
     })
 }
 
-/// Parameters that change what a request means are refused where they are not served; others are ignored.
-fn refuse(tensor: &str, parameters: &Parameters) -> Result<(), Fault> {
-    match ["classification", "shared_memory_region"].into_iter().find(|name| parameters.contains_key(*name)) {
-        Some(name) => Err(unsupported(format_args!("tensor {}: the parameter {name}", one_line(tensor)))),
-        None => Ok(()),
+fn read_output(output: &InferRequestedOutputTensor) -> Result<Output<'_>, Fault> {
+    let InferRequestedOutputTensor { name, parameters } = output;
+    let classes = number(parameters, "classification", NUMBER)?.and_then(NonZeroU64::new);
+    let shared = shared(name, parameters)?;
+    if classes.is_some() && shared.is_some() {
+        return Err(Fault::tensor(name, "either classification or shared_memory_region", "both"));
     }
+    Ok(Output { name: Cow::Borrowed(name), binary: true, classes, shared })
 }
 
-fn read_input<'a>(input: &'a InferInputTensor, raw: Option<&Bytes>) -> Result<Input<'a>, Fault> {
+/// The name of a region of shared memory, where a tensor has one.
+const REGION: &str = "shared_memory_region";
+
+/// Where in shared memory the values of a tensor lie.
+fn shared(tensor: &str, parameters: &Parameters) -> Result<Option<SharedRange>, Fault> {
+    let region = match choice(parameters, REGION) {
+        None => return Ok(None),
+        Some(ParameterChoice::StringParam(region)) => region.clone(),
+        Some(found) => return Err(wrong(REGION, "a text", found)),
+    };
+    let missing = || Fault::tensor(tensor, "the parameter shared_memory_byte_size with shared_memory_region", "none");
+    let byte_size = number(parameters, "shared_memory_byte_size", NUMBER)?.ok_or_else(missing)?;
+    Ok(Some(SharedRange { region, offset: number(parameters, "shared_memory_offset", NUMBER)?.unwrap_or(0), byte_size }))
+}
+
+/// An input, the values of which are the next ones of `raw` unless it has its own or lies in shared memory.
+fn read_input<'a>(input: &'a InferInputTensor, raw: &mut std::slice::Iter<'a, Bytes>) -> Result<Input<'a>, Fault> {
     let name = &*input.name;
-    refuse(name, &input.parameters)?;
+    let shared = shared(name, &input.parameters)?;
     let datatype = Datatype::parse(&input.datatype).map_err(|fault| Fault::input(format!("tensor {}: {fault}", one_line(name))))?;
     let size = |size: &i64| u64::try_from(*size).map_err(|_| Fault::tensor(name, "sizes from 0 in its shape", size));
     let shape = input.shape.iter().map(size).collect::<Result<_, _>>()?;
-    let values = match (&input.contents, raw) {
-        (Some(_), Some(_)) => return Err(Fault::tensor(name, "either contents or raw_input_contents", "both")),
-        (None, None) => return Err(Fault::tensor(name, "contents or raw_input_contents", "neither")),
-        (None, Some(raw)) => raw.clone(),
-        (Some(contents), None) => typed(name, datatype, contents)?,
+    let raw = if shared.is_some() { None } else { raw.next() };
+    let data = match (shared, &input.contents, raw) {
+        (Some(_), Some(_), _) => return Err(Fault::tensor(name, "either contents or shared memory", "both")),
+        (_, Some(_), Some(_)) => return Err(Fault::tensor(name, "either contents or raw_input_contents", "both")),
+        (None, None, None) => return Err(Fault::tensor(name, "contents or raw_input_contents", "neither")),
+        (Some(range), None, _) => Data::Shared(range),
+        (None, None, Some(raw)) => Data::Raw(raw.clone()),
+        (None, Some(contents), None) => Data::Raw(typed(name, datatype, contents)?),
     };
-    Ok(Input { name: Cow::Borrowed(name), shape, datatype, data: Data::Raw(values) })
+    Ok(Input { name: Cow::Borrowed(name), shape, datatype, data })
 }
 
 /// Values as they would lie in `raw_input_contents`.
@@ -142,27 +161,29 @@ fn flag(parameters: &Parameters, name: &str) -> Result<bool, Fault> {
     }
 }
 
-/// The sequence that is to be stepped.
-pub(super) fn sequence(parameters: &Parameters) -> Result<Option<SequenceStep>, Fault> {
+/// The sequence that is to be stepped, whose id can stand beside the message.
+pub(super) fn sequence(parameters: &Parameters, outside: Option<SequenceId>) -> Result<Option<SequenceStep>, Fault> {
     let id = match choice(parameters, "sequence_id") {
         Some(ParameterChoice::StringParam(id)) => SequenceId::text(id)?,
         _ => number(parameters, "sequence_id", "a number from 0 to 2^64 - 1 or a text")?.and_then(SequenceId::number),
     };
-    let (start, end) = (flag(parameters, "sequence_start")?, flag(parameters, "sequence_end")?);
-    Ok(id.map(|id| SequenceStep { id, start, end }))
+    SequenceStep::of(id, outside, (flag(parameters, "sequence_start")?, flag(parameters, "sequence_end")?))
 }
 
 /// The answer with those outputs.
 pub(super) fn answer(model: &Model, id: Option<&str>, tensors: &[Tensor<'_>]) -> ModelInferResponse {
-    let mut values = Vec::with_capacity(tensors.iter().map(|tensor| tensor.rows.bytes()).sum());
-    tensors.iter().for_each(|tensor| tensor.rows.append(&mut values));
+    // What lies in shared memory is not repeated; its place among the values stays empty.
+    let bytes = |tensor: &Tensor<'_>| if tensor.shared.is_some() { 0 } else { tensor.rows.bytes() };
+    let mut values = Vec::with_capacity(tensors.iter().map(bytes).sum());
+    tensors.iter().filter(|tensor| tensor.shared.is_none()).for_each(|tensor| tensor.rows.append(&mut values));
     // One piece of memory for all of them.
     let mut values = Bytes::from(values);
     let output = |tensor: &Tensor<'_>| InferOutputTensor {
         name: tensor.name.to_owned(),
         datatype: tensor.rows.datatype().name().to_owned(),
         shape: std::iter::once(tensor.rows.count()).chain(tensor.shape.iter().copied()).map(|size| size as i64).collect(),
-        ..InferOutputTensor::default()
+        parameters: tensor.shared.map(written).unwrap_or_default(),
+        contents: None,
     };
     ModelInferResponse {
         model_name: model.name.clone(),
@@ -170,6 +191,17 @@ pub(super) fn answer(model: &Model, id: Option<&str>, tensors: &[Tensor<'_>]) ->
         id: id.unwrap_or_default().to_owned(),
         parameters: Parameters::new(),
         outputs: tensors.iter().map(output).collect(),
-        raw_output_contents: tensors.iter().map(|tensor| values.split_to(tensor.rows.bytes())).collect(),
+        raw_output_contents: tensors.iter().map(|tensor| values.split_to(bytes(tensor))).collect(),
     }
+}
+
+/// Where an output was written, as a request says it.
+fn written(range: &SharedRange) -> Parameters {
+    let parameter = |choice| InferParameter { parameter_choice: Some(choice) };
+    // Regions are files, whose sizes are no larger.
+    let number = |n: u64| parameter(ParameterChoice::Int64Param(i64::try_from(n).unwrap_or(i64::MAX)));
+    let region = parameter(ParameterChoice::StringParam(range.region.clone()));
+    let (offset, size) = (number(range.offset), number(range.byte_size));
+    let named = [(REGION, region), ("shared_memory_byte_size", size), ("shared_memory_offset", offset)];
+    named.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -10,5 +10,7 @@ mod reply;
 mod route;
 mod sequence;
 mod serve;
+mod settings;
+mod shared_memory;
 
 pub(crate) use listen::{Listener, Phase, Protocol, accept, closing};

@@ -14,6 +14,9 @@ pub(super) type Answer = Response<Full<Bytes>>;
 /// Length of the JSON in front of binary tensors.
 pub(super) static HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
+/// The sequence that a request belongs to, where a balancer can see it.
+pub(super) static SEQUENCE_ID: HeaderName = HeaderName::from_static("x-sequence-id");
+
 /// The code of each kind of fault.
 fn status(kind: Kind) -> StatusCode {
     match kind {

@@ -1,6 +1,7 @@
 //! Paths.
 
 use crate::fault::{Fault, Kind, one_line};
+use crate::inference::unsupported;
 use crate::operations::check_version;
 use hyper::Method;
 use std::borrow::Cow;
@@ -24,6 +25,13 @@ pub(super) enum Route<'a> {
     Sequence(&'a str, Cow<'a, str>),
     State(&'a str, Cow<'a, str>),
     Fork(&'a str, Cow<'a, str>),
+    /// The region of that name, or all.
+    Regions(Option<Cow<'a, str>>),
+    Register(Cow<'a, str>),
+    Unregister(Option<Cow<'a, str>>),
+    Logging,
+    /// Regions of memory on a GPU: there are none.
+    CudaRegions,
 }
 
 impl<'a> Route<'a> {
@@ -43,6 +51,7 @@ impl<'a> Route<'a> {
             ["v2", "health", "live"] => Ok(Self::Live),
             ["v2", "health", "ready"] => Ok(Self::Ready),
             ["v2", "models", "stats"] => Ok(Self::Stats(None)),
+            ["v2", "logging"] => Ok(Self::Logging),
             ["v2", "repository", "index"] => Ok(Self::Index),
             ["v2", "repository", "models", name, "load"] => Ok(Self::Load(name)),
             ["v2", "repository", "models", name, "unload"] => Ok(Self::Unload(name)),
@@ -50,6 +59,9 @@ impl<'a> Route<'a> {
                 check_version(name, version)?;
                 Self::of_model(name, rest).ok_or_else(|| nowhere(path))
             }
+            ["v2", "systemsharedmemory", rest @ ..] => Self::of_memory(rest).ok_or_else(|| nowhere(path)),
+            ["v2", "cudasharedmemory", "status"] => Ok(Self::CudaRegions),
+            ["v2", "cudasharedmemory", ..] => Err(unsupported("shared memory on a GPU")),
             ["v2", "models", name, rest @ ..] => Self::of_model(name, rest).ok_or_else(|| nowhere(path)),
             _ => Err(nowhere(path)),
         }
@@ -69,10 +81,24 @@ impl<'a> Route<'a> {
         })
     }
 
+    fn of_memory(rest: &[&'a str]) -> Option<Self> {
+        Some(match rest {
+            ["status"] => Self::Regions(None),
+            ["unregister"] => Self::Unregister(None),
+            ["region", name, "status"] => Self::Regions(Some(decoded(name)?)),
+            ["region", name, "register"] => Self::Register(decoded(name)?),
+            ["region", name, "unregister"] => Self::Unregister(Some(decoded(name)?)),
+            _ => return None,
+        })
+    }
+
     /// The methods that the page takes.
     pub fn methods(&self) -> &'static [Method] {
         match self {
-            Self::Infer(_) | Self::Index | Self::Load(_) | Self::Unload(_) | Self::Fork(..) => &[Method::POST],
+            Self::Infer(_) | Self::Index | Self::Load(_) | Self::Unload(_) | Self::Fork(..) | Self::Register(_) | Self::Unregister(_) => {
+                &[Method::POST]
+            }
+            Self::Logging => &[Method::GET, Method::POST],
             Self::Sequence(..) => &[Method::GET, Method::DELETE],
             Self::State(..) => &[Method::GET, Method::PUT],
             _ => &[Method::GET],
@@ -123,6 +149,8 @@ mod tests {
         assert_eq!(page("/v2/models/m/versions/1/infer"), Ok(Route::Infer("m")));
         assert_eq!(page("/v2/models/m/stats"), Ok(Route::Stats(Some("m"))));
         assert_eq!(page("/v2/models/m/sequences/a%2Fb"), Ok(Route::Sequence("m", Cow::Borrowed("a/b"))));
+        assert_eq!(page("/v2/systemsharedmemory/region/a/register"), Ok(Route::Register(Cow::Borrowed("a"))));
+        assert_eq!(page("/v2/systemsharedmemory/status"), Ok(Route::Regions(None)));
         assert_eq!(page("/v2/models/m/sequences/7/state"), Ok(Route::State("m", Cow::Borrowed("7"))));
         for path in [
             "/",
@@ -135,6 +163,7 @@ mod tests {
             "/v2/models/m/sequences/%",
             "/v2/models/m/sequences/%g0",
             "/v2/models/m/sequences/%ff",
+            "/v2/systemsharedmemory/region/a",
             "/v2/a/b/c/d/e/f/g/h/i",
         ] {
             assert_eq!(page(path), Err(Kind::NotFound), "{path}");

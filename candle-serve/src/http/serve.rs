@@ -1,41 +1,49 @@
 //! What each page answers.
 
 use super::body::{self, Encoding};
-use super::reply::{self, Answer, HEADER_LENGTH};
+use super::reply::{self, Answer, HEADER_LENGTH, SEQUENCE_ID};
 use super::route::Route;
-use super::sequence;
+use super::{sequence, settings, shared_memory};
 use crate::fault::{Fault, Kind, one_line};
 use crate::inference::Inference;
+use crate::log;
 use crate::metrics;
 use crate::model::{Model, VERSION};
-use crate::operations::SERVER;
+use crate::options::Limits;
 use crate::protocol::answer::{Tensor, write};
 use crate::protocol::describe::{IndexRequest, RepositoryRequest};
-use crate::protocol::request::InferRequest;
+use crate::protocol::request::{InferRequest, SequenceId};
 use crate::server::Shared;
 use crate::statistics::{Report, Times};
 use bytes::Bytes;
 use hyper::body::Incoming;
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The answer to a request, whatever it is.
 pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
-    page(shared, request).await.unwrap_or_else(|fault| reply::fault(&fault))
+    let began = Instant::now();
+    let (head, body) = request.into_parts();
+    let result = page(shared, &head, body).await;
+    let call = head.uri.path();
+    let model = call.split('/').skip_while(|part| *part != "models").nth(1);
+    shared.log.request(log::Request { protocol: "HTTP", call, model }, began.elapsed(), result.as_ref().err());
+    result.unwrap_or_else(|fault| reply::fault(&fault))
 }
 
-async fn page(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer, Fault> {
-    let (head, body) = request.into_parts();
+async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answer, Fault> {
     let route = Route::of(head.uri.path())?;
     if !route.methods().contains(&head.method) {
         return Ok(reply::other_method(&head.method, route.methods()));
     }
-    let limits = &shared.options.limits;
     let models = &shared.repository;
+    let body = Received { headers: &head.headers, body, limits: &shared.options.limits };
     match route {
-        Route::Server => Ok(reply::json(&SERVER)),
+        Route::Server => Ok(reply::json(&shared.metadata())),
         Route::Live => Ok(reply::empty()),
         Route::Ready => ready(shared),
         Route::Metrics => Ok(reply::bytes(metrics::text(&models.served()), "text/plain; version=0.0.4; charset=utf-8")),
@@ -43,42 +51,58 @@ async fn page(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Answer
         Route::ModelReady(name) => models.model(name).map(|_| reply::empty()),
         Route::Config(name) => Ok(reply::json(&shared.config(&*models.model(name)?))),
         Route::Stats(name) => Ok(statistics(&shared.models(name)?)),
-        Route::Infer(name) => infer(shared, name, &head.headers, body).await,
+        Route::Infer(name) => infer(shared, name, body).await,
         Route::Index => {
-            let IndexRequest { ready } = parse(&body::read(&head.headers, body, limits).await?)?;
+            let IndexRequest { ready } = body.json().await?;
             Ok(reply::json(&shared.index(ready).await?))
         }
         Route::Load(name) => {
-            let request: RepositoryRequest = parse(&body::read(&head.headers, body, limits).await?)?;
+            let request: RepositoryRequest = body.json().await?;
             shared.load(name, request.parameters.keys().map(String::as_str)).await.map(|()| reply::empty())
         }
         Route::Unload(name) => {
-            let RepositoryRequest { .. } = parse(&body::read(&head.headers, body, limits).await?)?;
+            let RepositoryRequest { .. } = body.json().await?;
             shared.unload(name).await.map(|()| reply::empty())
         }
-        Route::Sequence(name, id) => {
-            let model = models.model(name)?;
-            if head.method == Method::DELETE { sequence::delete(&model, &id).await } else { sequence::get(&model, &id).await }
-        }
-        Route::State(name, id) => {
-            let model = models.model(name)?;
-            if head.method == Method::GET {
-                return sequence::save(&model, &id).await;
-            }
-            sequence::restore(&model, &id, body::read(&head.headers, body, limits).await?).await
-        }
-        Route::Fork(name, id) => {
-            let model = models.model(name)?;
-            sequence::fork(&model, &id, parse(&body::read(&head.headers, body, limits).await?)?).await
-        }
+        Route::Sequence(name, id) if head.method == Method::DELETE => sequence::delete(&*models.model(name)?, &id).await,
+        Route::Sequence(name, id) => sequence::get(&*models.model(name)?, &id).await,
+        Route::State(name, id) if head.method == Method::GET => sequence::save(&*models.model(name)?, &id).await,
+        Route::State(name, id) => sequence::restore(&*models.model(name)?, &id, body.read().await?).await,
+        Route::Fork(name, id) => sequence::fork(&*models.model(name)?, &id, body.json().await?).await,
+        Route::Regions(name) => shared_memory::status(&shared.regions, name.as_deref()),
+        Route::Register(name) => shared_memory::register(&shared.regions, &name, body.required().await?),
+        Route::Unregister(name) => shared_memory::unregister(&shared.regions, name.as_deref()),
+        Route::Logging if head.method == Method::GET => settings::log(&shared.log, None),
+        Route::Logging => settings::log(&shared.log, Some(body.required().await?)),
+        Route::CudaRegions => Ok(reply::json(&[(); 0])),
     }
 }
 
-/// The JSON of a body; of an empty one the defaults.
-fn parse<T: DeserializeOwned + Default>(body: &Bytes) -> Result<T, Fault> {
-    if body.iter().all(u8::is_ascii_whitespace) {
-        return Ok(T::default());
+/// A body that is on its way.
+struct Received<'a> {
+    headers: &'a HeaderMap,
+    body: Incoming,
+    limits: &'a Limits,
+}
+
+impl Received<'_> {
+    async fn read(self) -> Result<Bytes, Fault> {
+        body::read(self.headers, self.body, self.limits).await
     }
+
+    /// Its JSON; of an empty one the defaults.
+    async fn json<T: DeserializeOwned + Default>(self) -> Result<T, Fault> {
+        let bytes = self.read().await?;
+        if bytes.iter().all(u8::is_ascii_whitespace) { Ok(T::default()) } else { parse(&bytes) }
+    }
+
+    /// Its JSON, which there has to be.
+    async fn required<T: DeserializeOwned>(self) -> Result<T, Fault> {
+        parse(&self.read().await?)
+    }
+}
+
+fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, Fault> {
     serde_json::from_slice(body).map_err(|e| Fault::input(format!("request: {}", one_line(&e.to_string()))))
 }
 
@@ -99,17 +123,18 @@ fn statistics(models: &[Arc<Model>]) -> Answer {
     reply::json(&AllStatistics { model_stats })
 }
 
-async fn infer(shared: &Arc<Shared>, name: &str, headers: &HeaderMap, body: Incoming) -> Result<Answer, Fault> {
+async fn infer(shared: &Arc<Shared>, name: &str, body: Received<'_>) -> Result<Answer, Fault> {
     let model = shared.repository.model(name)?;
-    model.counted(inferred(shared, &model, headers, body)).await
+    model.counted(inferred(shared, &model, body)).await
 }
 
-async fn inferred(shared: &Shared, model: &Model, headers: &HeaderMap, body: Incoming) -> Result<(Answer, usize, Times), Fault> {
-    let header = header_length(headers)?;
-    let body = body::read(headers, body, &shared.options.limits).await?;
+async fn inferred(shared: &Shared, model: &Model, body: Received<'_>) -> Result<(Answer, usize, Times), Fault> {
+    let headers = body.headers;
+    let (header, sequence) = (header_length(headers)?, sequence_id(headers)?);
+    let body = body.read().await?;
     let inference = match header {
-        Some(0) => Inference::bare(&model.signature, body)?,
-        _ => Inference::new(&model.signature, model.max_batch, &InferRequest::parse(&body, header)?)?,
+        Some(0) => Inference::bare(&model.signature, body, sequence)?,
+        _ => Inference::new(&model.signature, model.max_batch, &shared.regions, &InferRequest::parse(&body, header, sequence)?)?,
     };
     let write = |tensors: &[Tensor<'_>]| write((&model.name, VERSION), inference.id.as_deref(), tensors);
     // The next request of a sequence need not wait for the compression.
@@ -125,4 +150,12 @@ fn header_length(headers: &HeaderMap) -> Result<Option<usize>, Fault> {
     length
         .map(Some)
         .ok_or_else(|| Fault::input(format!("Inference-Header-Content-Length: expected a number of bytes, found {}", one_line(text))))
+}
+
+/// The sequence that a balancer can see.
+fn sequence_id(headers: &HeaderMap) -> Result<Option<SequenceId>, Fault> {
+    let Some(value) = headers.get(&SEQUENCE_ID) else { return Ok(None) };
+    let text =
+        std::str::from_utf8(value.as_bytes()).map_err(|_| Fault::input("x-sequence-id: expected a text in UTF-8, found other bytes"))?;
+    SequenceId::text(text.trim())
 }

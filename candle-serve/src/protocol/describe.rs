@@ -5,9 +5,21 @@ use candle_models::signature::{Signature, TensorSpec, Values};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The parts of the protocol beyond its core that this server has: those that work.
-pub const EXTENSIONS: [&str; 6] =
-    ["binary_tensor_data", "model_configuration", "model_repository", "sequence", "sequence(string_id)", "statistics"];
+/// Of [`EXTENSIONS`] the one that a server has only where it was asked for.
+pub const SHARED_MEMORY: &str = "system_shared_memory";
+
+/// The parts of the protocol beyond its core that this server can have: those that work.
+pub const EXTENSIONS: [&str; 9] = [
+    "binary_tensor_data",
+    "classification",
+    "logging",
+    "model_configuration",
+    "model_repository",
+    "sequence",
+    "sequence(string_id)",
+    "statistics",
+    SHARED_MEMORY,
+];
 
 /// The server.
 #[derive(Debug, Serialize)]
@@ -17,7 +29,7 @@ pub struct ServerMetadata {
     /// Its version.
     pub version: &'static str,
     /// What it has beyond the protocol's core.
-    pub extensions: [&'static str; EXTENSIONS.len()],
+    pub extensions: Vec<&'static str>,
 }
 
 /// A tensor, the batch first as -1.

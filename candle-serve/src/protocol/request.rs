@@ -1,15 +1,16 @@
 //! Requests for an inference.
 
 use super::Datatype;
-use crate::fault::{Fault, Kind, one_line};
+use crate::fault::{Fault, one_line};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// Longest id of a sequence, as a text.
-const ID_LIMIT: usize = 128;
+pub(crate) const ID_LIMIT: usize = 128;
 
 /// Which sequence a step belongs to. A text of digits that a number is written with is that number, so that every id has one form in a
 /// path.
@@ -71,6 +72,31 @@ pub struct SequenceStep {
     pub end: bool,
 }
 
+impl SequenceStep {
+    /// The step that a request says. Its id can stand beside the request, where balancers see it, in its parameters, or in both.
+    ///
+    /// ```
+    /// use candle_serve::protocol::request::{SequenceId, SequenceStep};
+    ///
+    /// let (inside, outside) = (None, Some(SequenceId::Number(7)));
+    /// let step = SequenceStep::of(inside, outside, (true, false))?;
+    /// assert_eq!(step, Some(SequenceStep { id: SequenceId::Number(7), start: true, end: false }));
+    /// assert!(SequenceStep::of(Some(SequenceId::Number(8)), Some(SequenceId::Number(7)), (true, false)).is_err());
+    /// # Ok::<(), candle_serve::Fault>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If they are two.
+    pub fn of(inside: Option<SequenceId>, outside: Option<SequenceId>, (start, end): (bool, bool)) -> Result<Option<Self>, Fault> {
+        match (inside, outside) {
+            (Some(inside), Some(outside)) if inside != outside => {
+                Err(Fault::input(format!("expected one sequence, found sequence_id {inside} and the header x-sequence-id {outside}")))
+            }
+            (inside, outside) => Ok(inside.or(outside).map(|id| Self { id, start, end })),
+        }
+    }
+}
+
 /// What a tensor of a request holds, where it lies in the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Data {
@@ -78,6 +104,19 @@ pub enum Data {
     Json(Bytes),
     /// Little-endian values in row-major order.
     Raw(Bytes),
+    /// The same, outside of the request.
+    Shared(SharedRange),
+}
+
+/// A part of a region of shared memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedRange {
+    /// The region's name.
+    pub region: String,
+    /// Where it begins in the region, in bytes.
+    pub offset: u64,
+    /// How long it is.
+    pub byte_size: u64,
 }
 
 /// A tensor of a request.
@@ -100,6 +139,10 @@ pub struct Output<'a> {
     pub name: Cow<'a, str>,
     /// Whether the answer has its values behind the JSON.
     pub binary: bool,
+    /// How many classes are wanted in place of the values: see [`super::answer::Rows::classes`].
+    pub classes: Option<NonZeroU64>,
+    /// Where the values are to be written, in place of the answer.
+    pub shared: Option<SharedRange>,
 }
 
 /// A request for an inference, checked as far as that goes without a model.
@@ -177,25 +220,23 @@ struct BodyOutput<'a> {
 struct TensorParameters {
     binary_data: Option<bool>,
     binary_data_size: Option<u64>,
-    classification: Option<serde::de::IgnoredAny>,
-    shared_memory_region: Option<serde::de::IgnoredAny>,
+    classification: Option<u64>,
+    shared_memory_region: Option<String>,
+    shared_memory_byte_size: Option<u64>,
+    shared_memory_offset: Option<u64>,
 }
 
 impl TensorParameters {
-    /// Parameters that change what a request means are refused where they are not served; others are ignored.
-    fn check(&self, tensor: &str) -> Result<(), Fault> {
-        let unsupported = [("classification", &self.classification), ("shared_memory_region", &self.shared_memory_region)];
-        match unsupported.iter().find(|(_, given)| given.is_some()) {
-            Some((name, _)) => {
-                Err(Fault::new(Kind::Unsupported, format!("tensor {}: the parameter {name} is not supported", one_line(tensor))))
-            }
-            None => Ok(()),
-        }
+    fn shared(&mut self, tensor: &str) -> Result<Option<SharedRange>, Fault> {
+        let Some(region) = self.shared_memory_region.take() else { return Ok(None) };
+        let missing = || Fault::tensor(tensor, "the parameter shared_memory_byte_size with shared_memory_region", "none");
+        let byte_size = self.shared_memory_byte_size.ok_or_else(missing)?;
+        Ok(Some(SharedRange { region, offset: self.shared_memory_offset.unwrap_or(0), byte_size }))
     }
 }
 
 impl<'a> InferRequest<'a> {
-    /// Reads a body. `header` is the length of its JSON where tensors follow behind it.
+    /// Reads a body. `header` is the length of its JSON where tensors follow behind it, `sequence` the id that stands beside the body.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -203,14 +244,14 @@ impl<'a> InferRequest<'a> {
     ///
     /// let json = r#"{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [[0.5, 1]]}]}"#;
     /// let body = Bytes::from_static(json.as_bytes());
-    /// let request = InferRequest::parse(&body, None)?;
+    /// let request = InferRequest::parse(&body, None, None)?;
     /// assert_eq!(request.inputs[0].data, Data::Json(Bytes::from_static(b"[[0.5, 1]]")));
     /// # Ok::<(), candle_serve::Fault>(())
     /// ```
     ///
     /// # Errors
     /// If it is not such a body; the message says where.
-    pub fn parse(body: &'a Bytes, header: Option<usize>) -> Result<Self, Fault> {
+    pub fn parse(body: &'a Bytes, header: Option<usize>, sequence: Option<SequenceId>) -> Result<Self, Fault> {
         let length = header.unwrap_or(body.len());
         let Some(json) = body.get(..length) else {
             return Err(Fault::input(format!("expected {length} bytes of JSON, found a body of {}", body.len())));
@@ -230,7 +271,7 @@ impl<'a> InferRequest<'a> {
         let outputs = parsed.outputs.map(|outputs| read_outputs(outputs, parameters.binary_data_output)).transpose()?;
         Ok(Self {
             id: parsed.id,
-            sequence: parameters.sequence()?,
+            sequence: parameters.sequence(sequence)?,
             timeout: parameters.timeout.filter(|timeout| *timeout > 0).map(Duration::from_micros),
             inputs,
             outputs,
@@ -240,28 +281,30 @@ impl<'a> InferRequest<'a> {
 }
 
 impl Parameters<'_> {
-    fn sequence(&self) -> Result<Option<SequenceStep>, Fault> {
+    fn sequence(&self, outside: Option<SequenceId>) -> Result<Option<SequenceStep>, Fault> {
         let id = match &self.sequence_id {
             Some(Id::Number(id)) => SequenceId::number(*id),
             Some(Id::Text(id)) => SequenceId::text(id)?,
             None => None,
         };
-        Ok(id.map(|id| SequenceStep { id, start: self.sequence_start, end: self.sequence_end }))
+        SequenceStep::of(id, outside, (self.sequence_start, self.sequence_end))
     }
 }
 
 /// Takes an input's values out of the body: `tail` is what is left behind the JSON.
 fn read_input<'a>(input: BodyInput<'a>, body: &Bytes, tail: &mut Option<Bytes>) -> Result<Input<'a>, Fault> {
     let BodyInput { name, shape, datatype, parameters, data } = input;
-    let parameters = parameters.unwrap_or_default();
-    parameters.check(&name)?;
+    let mut parameters = parameters.unwrap_or_default();
+    let shared = parameters.shared(&name)?;
     let wrong = |expected: &str, found: &str| Err(Fault::tensor(&name, expected, found));
-    let data = match (data, parameters.binary_data_size, tail) {
-        (Some(_), Some(_), _) => return wrong("either data or binary_data_size", "both"),
-        (None, None, _) => return wrong("data or the parameter binary_data_size", "neither"),
-        (None, Some(_), None) => return wrong("the header Inference-Header-Content-Length with binary data", "none"),
-        (Some(data), None, _) => Data::Json(body.slice_ref(data.get().as_bytes())),
-        (None, Some(size), Some(tail)) => match usize::try_from(size) {
+    let data = match (data, parameters.binary_data_size, shared, tail) {
+        (None, None, Some(range), _) => Data::Shared(range),
+        (Some(_), Some(_), None, _) => return wrong("either data or binary_data_size", "both"),
+        (_, _, Some(_), _) => return wrong("either shared_memory_region or values in the body", "both"),
+        (None, None, None, _) => return wrong("data or the parameter binary_data_size", "neither"),
+        (None, Some(_), None, None) => return wrong("the header Inference-Header-Content-Length with binary data", "none"),
+        (Some(data), None, None, _) => Data::Json(body.slice_ref(data.get().as_bytes())),
+        (None, Some(size), None, Some(tail)) => match usize::try_from(size) {
             Ok(size) if size <= tail.len() => Data::Raw(tail.split_to(size)),
             _ => return wrong(&format!("{size} bytes in the body"), &tail.len().to_string()),
         },
@@ -272,9 +315,13 @@ fn read_input<'a>(input: BodyInput<'a>, body: &Bytes, tail: &mut Option<Bytes>) 
 
 fn read_outputs(outputs: Vec<BodyOutput<'_>>, binary: bool) -> Result<Vec<Output<'_>>, Fault> {
     let read = |BodyOutput { name, parameters }| {
-        let parameters: TensorParameters = parameters.unwrap_or_default();
-        parameters.check(&name)?;
-        Ok(Output { binary: parameters.binary_data.unwrap_or(binary), name })
+        let mut parameters: TensorParameters = parameters.unwrap_or_default();
+        let shared = parameters.shared(&name)?;
+        let classes = parameters.classification.and_then(NonZeroU64::new);
+        if classes.is_some() && shared.is_some() {
+            return Err(Fault::tensor(&name, "either classification or shared_memory_region", "both"));
+        }
+        Ok(Output { binary: parameters.binary_data.unwrap_or(binary), classes, shared, name })
     };
     let outputs: Vec<_> = outputs.into_iter().map(read).collect::<Result<_, Fault>>()?;
     no_twins("output", outputs.iter().map(|output| &*output.name))?;

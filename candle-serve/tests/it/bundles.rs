@@ -248,6 +248,64 @@ fn outputs_are_chosen_one_by_one() {
     assert_eq!(head["outputs"].as_array().unwrap().len(), 2);
 }
 
+/// The best places of each row of an output with two of them at most, as a client would find them itself.
+fn two_best(values: &[f32], width: usize) -> Vec<String> {
+    let best = |row: &[f32]| {
+        let mut places: Vec<usize> = (0..width).collect();
+        places.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+        places.iter().take(2).map(|at| format!("{}:{at}", row[*at])).collect::<Vec<_>>()
+    };
+    values.chunks(width).flat_map(best).collect()
+}
+
+#[test]
+fn classes_are_the_best_places_of_the_last_dimension() {
+    let server = alone();
+    let mut client = server.client();
+    let shipped = Shipped::all().iter().find(|shipped| shipped.name == "policy-mlp").unwrap();
+    let signature = shipped.model.signature();
+    let width = *signature.outputs.iter().find(|spec| spec.name == "logits").unwrap().shape.last().unwrap();
+    for rows in [1, ROWS] {
+        let mut request = as_json(signature, &shipped.draw(5, rows));
+        let mut ask = |outputs: Value| {
+            request["outputs"] = outputs;
+            client.post(&shipped.path(), &request).ok()
+        };
+        let classes = |count: u64, binary: bool| json!({"name": "logits", "parameters": {"classification": count, "binary_data": binary}});
+        // 0 are none: these are the values themselves.
+        let values = ask(json!([classes(0, true)]));
+        let length: usize = values.header("inference-header-content-length").unwrap().parse().unwrap();
+        let expected = two_best(&floats(&values.body[length..]), width);
+        let reply = ask(json!([classes(2, false)])).json();
+        let output = &reply["outputs"][0];
+        assert_eq!((&output["datatype"], &output["shape"]), (&json!("BYTES"), &json!([rows, 2])));
+        let found: Vec<String> = serde_json::from_value(output["data"].clone()).unwrap();
+        // Where rows were together they may have been in batches of two sizes.
+        let places = |texts: &[String]| texts.iter().map(|text| text.rsplit_once(':').unwrap().1.to_owned()).collect::<Vec<_>>();
+        if rows == 1 {
+            assert_eq!(found, expected)
+        } else {
+            assert_eq!(places(&found), places(&expected))
+        }
+        // The same behind the JSON, each text behind its length.
+        let reply = ask(json!([classes(2, true)]));
+        let length: usize = reply.header("inference-header-content-length").unwrap().parse().unwrap();
+        let (head, mut tail) = reply.body.split_at(length);
+        let head: Value = serde_json::from_slice(head).unwrap();
+        assert_eq!(head["outputs"][0]["parameters"]["binary_data_size"], json!(tail.len()));
+        let mut texts = Vec::new();
+        while let Some((size, rest)) = tail.split_first_chunk::<4>() {
+            let (text, rest) = rest.split_at(u32::from_le_bytes(*size) as usize);
+            texts.push(String::from_utf8(text.to_vec()).unwrap());
+            tail = rest;
+        }
+        assert_eq!(places(&texts), places(&expected));
+        // More than there are is all of them.
+        let reply = ask(json!([classes(u64::MAX, false)])).json();
+        assert_eq!(reply["outputs"][0]["shape"], json!([rows, width]));
+    }
+}
+
 #[test]
 fn bodies_are_compressed_both_ways() {
     let server = alone();

@@ -1,7 +1,7 @@
 //! Calls that are answered: every method, with the shipped bundles through their signatures and with a model that adds up.
 
 use crate::bundles::{ROWS, Shipped, bytes, datatype};
-use crate::client::{Running, SHIPPED, alone, options};
+use crate::client::{Running, SHIPPED, alone};
 use crate::grpc::{Grpc, add, connect, floats, input, step};
 use crate::sum;
 use candle_models::prelude::*;
@@ -155,7 +155,7 @@ fn messages_are_taken_compressed() {
 fn server(gate: &str) -> (Running, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", gate);
-    (Running::new(options(folder.path()), sum::families()), folder)
+    (Running::new(sum::options(folder.path()), sum::families()), folder)
 }
 
 #[test]
@@ -169,7 +169,11 @@ fn a_sequence_goes_on_whatever_it_is_asked_by() {
         "inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [4]}], "parameters": {"sequence_id": 7},
     });
     assert_eq!(http.post("/v2/models/m/infer", &body).ok().json()["outputs"][0]["data"], json!([7.0]));
-    assert_eq!(sum(step(8.0, StringParam("7".to_owned()), false)).unwrap(), [15.0]);
+    let mut beside = tonic::Request::new(add(8.0));
+    beside.metadata_mut().insert("x-sequence-id", "7".parse().unwrap());
+    let answer = server.runtime.block_on(server.grpc().client.model_infer(beside)).unwrap();
+    assert_eq!(floats(answer.get_ref()), [15.0]);
+    assert_eq!(sum(step(0.0, StringParam("7".to_owned()), false)).unwrap(), [15.0]);
     assert_eq!(sum(step(1.0, StringParam("seven".to_owned()), true)).unwrap(), [1.0]);
     // 0 and an empty text are none; so are requests without one.
     for none in [Int64Param(0), StringParam(String::new())] {
@@ -292,7 +296,7 @@ fn calls_come_over_a_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     sum::save(folder.path(), "m", "grpc over unix");
-    let mut options = options(folder.path().join("m"));
+    let mut options = sum::options(folder.path().join("m"));
     options.grpc = vec![format!("unix:{}", path.display()).parse().unwrap()];
     let mut running = Running::new(options, sum::families());
     let channel = running.runtime.block_on(connect(format!("unix://{}", path.display())));

@@ -1,6 +1,6 @@
 //! Calls that are wrong: each is answered with its code and with words that say what is wrong, and nothing else goes wrong with it.
 
-use crate::client::{Client, PATIENCE, Running, SHIPPED, options};
+use crate::client::{Client, PATIENCE, Running, SHIPPED};
 use crate::grpc::{INFER, add, call, floats, frame, input, parameter, step};
 use crate::grpc_streams::Stream;
 use crate::sum::{self, FAILS};
@@ -110,7 +110,7 @@ fn a_wrong_call_is_told_what_is_wrong() {
 fn every_kind_of_fault_has_its_code() {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", "codes");
-    let mut options = options(folder.path());
+    let mut options = sum::options(folder.path());
     options.engine.sessions = 2;
     let server = Running::new(options, sum::families());
     let mut client = server.grpc();
@@ -130,12 +130,14 @@ fn every_kind_of_fault_has_its_code() {
     assert_eq!(refused(named("../m", "")), told(Code::NotFound, "unknown model: '../m' is not found"));
     assert_eq!(refused(add(FAILS)), told(Code::Internal, "the model failed: asked to fail"));
     let mut shared = add(1.0);
-    shared.inputs[0].parameters.insert("shared_memory_region".to_owned(), parameter(StringParam("r".to_owned())));
-    assert_eq!(refused(shared), told(Code::Unimplemented, "tensor x: the parameter shared_memory_region is not supported"));
-    let mut classes = add(1.0);
-    let parameters = [("classification".to_owned(), parameter(Int64Param(3)))].into();
-    classes.outputs = vec![InferRequestedOutputTensor { name: "y".to_owned(), parameters }];
-    assert_eq!(refused(classes), told(Code::Unimplemented, "tensor y: the parameter classification is not supported"));
+    shared.raw_input_contents.clear();
+    let range = [
+        ("shared_memory_region".to_owned(), parameter(StringParam("r".to_owned()))),
+        ("shared_memory_byte_size".to_owned(), parameter(Int64Param(4))),
+    ];
+    shared.inputs[0].parameters.extend(range);
+    let off = "shared memory is not allowed: the server was started without --allow-shared-memory";
+    assert_eq!(refused(shared), told(Code::Unimplemented, off));
     server.grpc().infer(step(1.0, Int64Param(1), true)).unwrap();
     assert_eq!(refused(step(FAILS, Int64Param(1), false)).0, Code::Internal);
     let lost = "the state was lost in a failed step: reset or restore the session";
@@ -149,9 +151,12 @@ fn every_kind_of_fault_has_its_code() {
 fn methods_and_services_that_are_missing_say_so() {
     for (path, message) in [
         ("/inference.GRPCInferenceService/TraceSetting", "tracing is not supported"),
-        ("/inference.GRPCInferenceService/LogSettings", "a setting of the log is not supported"),
-        ("/inference.GRPCInferenceService/SystemSharedMemoryStatus", "shared memory is not supported"),
-        ("/inference.GRPCInferenceService/CudaSharedMemoryUnregister", "shared memory of a GPU is not supported"),
+        (
+            "/inference.GRPCInferenceService/SystemSharedMemoryStatus",
+            "shared memory is not allowed: the server was started without --allow-shared-memory",
+        ),
+        ("/inference.GRPCInferenceService/CudaSharedMemoryRegister", "shared memory on a GPU is not supported"),
+        ("/inference.GRPCInferenceService/CudaSharedMemoryUnregister", "shared memory on a GPU is not supported"),
         ("/inference.GRPCInferenceService/None", ""),
         ("/other.Service/Method", "there is no service for /other.Service/Method"),
         ("/", "there is no service for /"),
@@ -166,6 +171,28 @@ fn methods_and_services_that_are_missing_say_so() {
     let load = RepositoryModelLoadRequest { repository_name: "other".to_owned(), ..Default::default() };
     let message = "repository_name is not supported".to_owned();
     assert_eq!(call(&SHIPPED, path, &[], frame(&load.encode_to_vec())), (Code::Unimplemented, message));
+}
+
+#[test]
+fn settings_of_the_log_are_checked() {
+    use log_settings_request::SettingValue;
+    use log_settings_request::setting_value::ParameterChoice::{BoolParam, StringParam, Uint32Param};
+    let mut client = SHIPPED.grpc();
+    for (name, choice, message) in [
+        ("log_info", Some(Uint32Param(1)), "log_info: expected true or false, found a number"),
+        ("log_verbose_level", Some(BoolParam(true)), "log_verbose_level: expected a number from 0 to 2^32 - 1, found true or false"),
+        ("log_format", None, "log_format: expected a text, found nothing"),
+        ("log_color", Some(BoolParam(true)), "there is no setting log_color"),
+        (
+            "log_file",
+            Some(StringParam("/tmp/log".to_owned())),
+            "log_file: expected \"\", which is set where the server is started, found \"/tmp/log\"",
+        ),
+    ] {
+        let settings = [(name.to_owned(), SettingValue { parameter_choice: choice })].into();
+        let status = client.runtime.block_on(client.client.log_settings(LogSettingsRequest { settings })).unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, message));
+    }
 }
 
 #[test]
@@ -194,7 +221,7 @@ fn what_is_no_message_is_refused() {
 fn large_and_bloated_messages_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", "large messages");
-    let mut options = options(folder.path());
+    let mut options = sum::options(folder.path());
     options.limits.body = 10_000;
     let server = Running::new(options, sum::families());
     let message = "expected a message of at most 10000 bytes, found more".to_owned();
@@ -245,7 +272,7 @@ fn damaged_messages_harm_nobody() {
 fn silent_clients_are_let_go() {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", "silent");
-    let mut options = options(folder.path());
+    let mut options = sum::options(folder.path());
     options.limits.idle_time = Duration::from_millis(100);
     options.limits.connections = 2;
     let server = Running::new(options, sum::families());
@@ -275,7 +302,7 @@ fn silent_clients_are_let_go() {
 fn a_message_that_does_not_come_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", "does not come");
-    let mut options = options(folder.path());
+    let mut options = sum::options(folder.path());
     options.limits.body_time = Duration::from_millis(20);
     let server = Running::new(options, sum::families());
     let status = server.runtime.block_on(async {

@@ -23,7 +23,7 @@ const SERVICE: &str = "inference.GRPCInferenceService";
 fn server(gate: &str) -> (Running, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", gate);
-    let mut options = options(folder.path());
+    let mut options = sum::options(folder.path());
     options.patience = PATIENCE;
     (Running::new(options, sum::families()), folder)
 }

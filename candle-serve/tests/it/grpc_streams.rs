@@ -1,6 +1,6 @@
 //! Inferences over streams.
 
-use crate::client::{Running, options};
+use crate::client::Running;
 use crate::grpc::{add, floats, parameter, step};
 use crate::grpc_calls::both;
 use crate::sum::{self, FAILS, WAITS};
@@ -65,7 +65,7 @@ impl Stream {
 fn server(gate: &str) -> (Running, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", gate);
-    (Running::new(options(folder.path()), sum::families()), folder)
+    (Running::new(sum::options(folder.path()), sum::families()), folder)
 }
 
 #[test]

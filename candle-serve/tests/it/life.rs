@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_candle-serve");
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_candle-serve");
 
 fn infer(x: f32) -> Value {
     json!({"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [x]}]})
@@ -35,7 +35,7 @@ fn a_server_is_alive_before_it_is_ready() {
 fn what_runs_is_finished_before_the_end() {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", "end");
-    let mut options = options(folder.path());
+    let mut options = sum::options(folder.path());
     options.patience = PATIENCE;
     let mut running = Running::new(options, sum::families());
     let gate = sum::gate("end");
@@ -75,7 +75,7 @@ fn a_unix_socket_is_made_used_and_removed() {
     sum::save(folder.path(), "m", "unix");
     // What a server that was killed has left behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    let mut options = options(folder.path().join("m"));
+    let mut options = sum::options(folder.path().join("m"));
     options.http.push(format!("unix:{}", path.display()).parse().unwrap());
     let again = options.clone();
     let mut running = Running::new(options, sum::families());

@@ -24,7 +24,9 @@ fn run(script: &str, modules: &str, arguments: impl FnOnce(&Running, &Path) -> V
             std::fs::copy(entry.path(), folder.path().join(name).join(entry.file_name())).unwrap();
         }
     }
-    let server = Running::new(options(folder.path()), families::shipped());
+    let mut options = options(folder.path());
+    options.shared_memory = true;
+    let server = Running::new(options, families::shipped());
     let scratch = tempfile::tempdir().unwrap();
     let arguments = arguments(&server, scratch.path());
     let output = Command::new(python).arg(script).args(arguments).env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();

@@ -30,7 +30,7 @@ fn a_bundle_that_fails_is_reported_and_the_others_are_served() {
     fs::create_dir_all(folder.path().join("notes/inner")).unwrap();
     sum::save(folder.path(), "notes/inner/deep", "good");
     fs::write(folder.path().join("config.txt"), "").unwrap();
-    let server = Running::new(options(folder.path()), sum::families());
+    let server = Running::new(sum::options(folder.path()), sum::families());
     let mut client = server.client();
     client.get("/v2/health/ready").ok();
     let found = index(&server);
@@ -54,7 +54,7 @@ fn a_bundle_that_fails_is_reported_and_the_others_are_served() {
 fn models_are_loaded_unloaded_and_loaded_anew() {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", "anew");
-    let server = Running::new(options(folder.path()), sum::families());
+    let server = Running::new(sum::options(folder.path()), sum::families());
     let gate = sum::gate("anew");
     let mut client = server.client();
     // One that came later is there to be loaded.
@@ -99,7 +99,7 @@ fn step(x: f32, start: bool) -> Value {
 fn sequences_outlive_their_engine() {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", "outlive");
-    let server = Running::new(options(folder.path()), sum::families());
+    let server = Running::new(sum::options(folder.path()), sum::families());
     let gate = sum::gate("outlive");
     let mut client = server.client();
     let path = "/v2/models/m/infer";
@@ -138,7 +138,7 @@ fn a_link_leads_nowhere_but_within_the_folder() {
     // As volumes of Kubernetes have them.
     std::os::unix::fs::symlink("..data/real", inside.join("mounted")).unwrap();
     std::os::unix::fs::symlink(&outside, inside.join("escape")).unwrap();
-    let server = Running::new(options(&inside), sum::families());
+    let server = Running::new(sum::options(&inside), sum::families());
     let escape = entry("escape", "UNAVAILABLE", "its folder is a link out of the repository");
     assert_eq!(index(&server), json!([escape, entry("mounted", "READY", "")]));
 }

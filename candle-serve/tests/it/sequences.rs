@@ -1,6 +1,6 @@
 //! Sequences: sessions that stay from request to request.
 
-use crate::client::{Client, Reply, Running, alone, options, weights};
+use crate::client::{Client, Reply, Running, SHIPPED, alone, weights};
 use crate::sum::{self, FAILS, WAITS};
 use candle_models::prelude::*;
 use candle_models::random::Random;
@@ -15,7 +15,7 @@ const PATH: &str = "/v2/models/m/infer";
 fn server(gate: &str) -> (Running, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", gate);
-    (Running::new(options(folder.path()), sum::families()), folder)
+    (Running::new(sum::options(folder.path()), sum::families()), folder)
 }
 
 fn request(x: f32, parameters: Value) -> Value {
@@ -72,6 +72,33 @@ fn a_sequence_remembers_from_its_start_to_its_end() {
     client.call("DELETE", "/v2/models/m/sequences/seven", &[], b"").ok();
     assert_eq!(client.get("/v2/models/m/sequences/seven").status, 404);
     assert_eq!(client.metric("candle_sequences", "m"), 0.0);
+}
+
+#[test]
+fn a_sequence_can_stand_in_a_header() {
+    let (server, _folder) = server("header");
+    let mut client = server.client();
+    let mut with = |header: &str, x: f32, parameters: Value| {
+        client.call("POST", PATH, &[("X-Sequence-Id", header)], request(x, parameters).to_string().as_bytes())
+    };
+    assert_eq!(sum_of(with("7", 1.0, json!({"sequence_start": true}))), 1.0);
+    assert_eq!(sum_of(with("7", 2.0, json!({}))), 3.0);
+    assert_eq!(sum_of(with("7", 4.0, json!({"sequence_id": 7}))), 7.0);
+    assert_eq!(sum_of(with("left", 1.0, json!({"sequence_start": true}))), 1.0);
+    // None, and the body's alone.
+    assert_eq!(sum_of(with("", 8.0, json!({}))), 8.0);
+    assert_eq!(sum_of(with("0", 8.0, json!({"sequence_id": 7}))), 15.0);
+    let refused = |reply: Reply, message: &str| assert_eq!((reply.status, reply.error().as_str()), (400, message));
+    let message = "expected one sequence, found sequence_id 7 and the header x-sequence-id left";
+    refused(with("left", 1.0, json!({"sequence_id": 7})), message);
+    refused(with("none", 1.0, json!({})), &unknown("none"));
+    refused(with(&"x".repeat(129), 1.0, json!({})), "sequence_id: expected at most 128 bytes, found 129");
+    assert_eq!(sum_of(with("7", 0.0, json!({"sequence_end": true}))), 15.0, "what was refused has changed it");
+    refused(with("7", 1.0, json!({})), &unknown("7"));
+    // Beside a body without JSON, for a model that has to be given one input.
+    let headers = [("Inference-Header-Content-Length", "0"), ("x-sequence-id", "header")];
+    let reply = SHIPPED.client().call("POST", "/v2/models/cartpole/infer", &headers, &[0; 16]);
+    refused(reply, &unknown("header").replace("'m'", "'cartpole'"));
 }
 
 #[test]
@@ -294,7 +321,7 @@ fn a_failed_step_is_told_until_the_sequence_begins_anew() {
 fn sequences_that_nobody_uses_end() {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", "unused");
-    let mut options = options(folder.path());
+    let mut options = sum::options(folder.path());
     options.limits.sequence_time = Duration::from_millis(1);
     let server = Running::new(options, sum::families());
     let mut client = server.client();
@@ -310,7 +337,7 @@ fn sequences_that_nobody_uses_end() {
 fn sessions_that_are_all_taken_are_told() {
     let folder = tempfile::tempdir().unwrap();
     sum::save(folder.path(), "m", "taken");
-    let mut options = options(folder.path());
+    let mut options = sum::options(folder.path());
     options.engine.sessions = 1;
     let server = Running::new(options, sum::families());
     let mut client = server.client();

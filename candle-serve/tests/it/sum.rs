@@ -135,6 +135,14 @@ impl candle_models::registry::Family for SumFamily {
     }
 }
 
+/// Options for this model: on the engine's thread alone. A short step runs where its request is served, and one that a gate holds up would hold up
+/// a thread of the server's runtime.
+pub fn options(folder: impl Into<std::path::PathBuf>) -> candle_serve::Options {
+    let mut options = crate::client::options(folder);
+    options.engine.max_wait = Some(std::time::Duration::from_micros(1));
+    options
+}
+
 /// The shipped families and this one.
 pub fn families() -> Registry<dyn candle_models::registry::Family> {
     candle_models::families::shipped().with(&SumFamily)

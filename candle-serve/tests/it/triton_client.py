@@ -1,10 +1,11 @@
 """Every method of tritonclient.http that the server has, against a server of the shipped bundles at the address that is given."""
 
+import os
 import sys
 
 import numpy
 import tritonclient.http as http
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, shared_memory
 
 client = http.InferenceServerClient(url=sys.argv[1], concurrency=4)
 MODEL = "policy-mamba"
@@ -65,10 +66,45 @@ for algorithm in ["gzip", "deflate"]:
 logits = client.infer(MODEL, tensors(1), outputs=[http.InferRequestedOutput("logits")])
 numpy.testing.assert_array_equal(logits.as_numpy("logits"), binary.as_numpy("logits"))
 assert logits.as_numpy("action") is None
+for binary_data in [True, False]:
+    classes = client.infer(MODEL, tensors(1), outputs=[http.InferRequestedOutput("logits", binary_data, class_count=3)])
+    texts = [text.decode() if isinstance(text, bytes) else text for text in classes.as_numpy("logits").ravel()]
+    places = numpy.argsort(-binary.as_numpy("logits").ravel(), kind="stable")[:3]
+    assert [int(text.split(":")[1]) for text in texts] == places.tolist(), texts
+    assert [numpy.float32(text.split(":")[0]) for text in texts] == binary.as_numpy("logits").ravel()[places].tolist(), texts
 rows = client.infer(MODEL, tensors(1, rows=3))
 assert rows.as_numpy("logits").shape[0] == 3
 for pending in [client.async_infer(MODEL, tensors(1, rows=3)) for _ in range(8)]:
     same(rows, pending.get_result(), exact=False)
+
+# Inputs and outputs in shared memory.
+key = f"candle-serve-python-{os.getpid()}"
+memory = shared_memory.create_shared_memory_region("both", f"/{key}", 65536)
+try:
+    random = numpy.random.default_rng(1)
+    features = random.normal(size=(1, 288)).astype(numpy.float32)
+    shared_memory.set_shared_memory_region(memory, [features, numpy.full((1, 6), 14, numpy.uint32)])
+    client.register_system_shared_memory("both", f"/{key}", 65536)
+    assert client.get_system_shared_memory_status() == [{"name": "both", "key": f"/{key}", "offset": 0, "byte_size": 65536}]
+    shared = tensors(1)
+    shared[0].set_shared_memory("both", 1152)
+    shared[1].set_shared_memory("both", 24, offset=1152)
+    wanted = http.InferRequestedOutput("logits")
+    wanted.set_shared_memory("both", 16384, offset=4096)
+    answer = client.infer(MODEL, shared, outputs=[wanted])
+    shape = answer.get_output("logits")["shape"]
+    written = shared_memory.get_contents_as_numpy(memory, numpy.float32, shape, offset=4096)
+    numpy.testing.assert_array_equal(written, binary.as_numpy("logits"))
+    client.unregister_system_shared_memory("both")
+    client.unregister_system_shared_memory()
+    assert client.get_system_shared_memory_status() == []
+    refused("there is no shared memory region 'both'", client.infer, MODEL, shared)
+finally:
+    del written
+    shared_memory.destroy_shared_memory_region(memory)
+assert client.get_cuda_shared_memory_status() == []
+refused("shared memory on a GPU is not supported", client.register_cuda_shared_memory, "gpu", b"", 0, 4)
+refused("shared memory on a GPU is not supported", client.unregister_cuda_shared_memory, "gpu")
 
 # Sequences: two side by side, by number and by name, are the same as each alone.
 def run(name, frames=4):
@@ -104,4 +140,11 @@ refused("the parameter config of a load is not supported", client.load_model, MO
 assert statistics["inference_stats"]["success"]["count"] >= 20 and statistics["inference_stats"]["success"]["ns"] > 0
 assert statistics["inference_count"] >= statistics["execution_count"] > 0
 assert len(client.get_inference_statistics()["model_stats"]) == len(index)
+
+# The log.
+before = client.get_log_settings()
+assert before["log_info"] is True and before["log_verbose_level"] == 0, before
+assert client.update_log_settings({"log_verbose_level": 2, "log_info": False})["log_info"] is False
+assert client.update_log_settings(before) == before == client.get_log_settings()
+refused("which is set where the server is started", client.update_log_settings, {"log_file": "/tmp/log"})
 client.close()

@@ -1,6 +1,7 @@
 """Every method of tritonclient.grpc that the server has, against a server of the shipped bundles at the address that is given; and the
 declarations of that client beside ours, which lie in the file that is given."""
 
+import os
 import queue
 import sys
 
@@ -9,7 +10,7 @@ import numpy
 import tritonclient.grpc as grpc
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from tritonclient.grpc import model_config_pb2, service_pb2
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, shared_memory
 
 client = grpc.InferenceServerClient(url=sys.argv[1])
 MODEL = "policy-mamba"
@@ -112,6 +113,9 @@ for algorithm in ["gzip", "deflate"]:
 logits = client.infer(MODEL, tensors(1), outputs=[grpc.InferRequestedOutput("logits")])
 numpy.testing.assert_array_equal(logits.as_numpy("logits"), plain.as_numpy("logits"))
 assert logits.as_numpy("action") is None
+classes = client.infer(MODEL, tensors(1), outputs=[grpc.InferRequestedOutput("logits", class_count=3)])
+places = numpy.argsort(-plain.as_numpy("logits").ravel(), kind="stable")[:3]
+assert [int(text.split(b":")[1]) for text in classes.as_numpy("logits").ravel()] == places.tolist()
 rows = client.infer(MODEL, tensors(1, rows=3))
 assert rows.as_numpy("logits").shape[0] == 3
 answers = queue.Queue()
@@ -121,6 +125,47 @@ for _ in range(8):
     result, error = answers.get(timeout=120)
     assert error is None, error
     same(rows, result, exact=False)
+
+
+# Inputs and outputs in shared memory.
+key = f"/candle-serve-grpc-{os.getpid()}"
+memory = shared_memory.create_shared_memory_region("both", key, 65536)
+try:
+    features = numpy.random.default_rng(1).normal(size=(1, 288)).astype(numpy.float32)
+    shared_memory.set_shared_memory_region(memory, [features, numpy.full((1, 6), 14, numpy.uint32)])
+    client.register_system_shared_memory("grpc-both", key, 65536)
+    [region] = client.get_system_shared_memory_status("grpc-both").regions.values()
+    assert (region.name, region.key, region.offset, region.byte_size) == ("grpc-both", key, 0, 65536)
+    shared = tensors(1)
+    shared[0].set_shared_memory("grpc-both", 1152)
+    shared[1].set_shared_memory("grpc-both", 24, offset=1152)
+    wanted = grpc.InferRequestedOutput("logits")
+    wanted.set_shared_memory("grpc-both", 16384, offset=4096)
+    answer = client.infer(MODEL, shared, outputs=[wanted])
+    written = shared_memory.get_contents_as_numpy(memory, numpy.float32, answer.get_output("logits").shape, offset=4096)
+    numpy.testing.assert_array_equal(written, plain.as_numpy("logits"))
+    # One input there, and one in the message.
+    mixed = client.infer(MODEL, [shared[0], tensors(1)[1]])
+    same(plain, mixed)
+    client.unregister_system_shared_memory("grpc-both")
+    client.unregister_system_shared_memory()
+    assert not client.get_system_shared_memory_status().regions
+    refused("INVALID_ARGUMENT", "there is no shared memory region 'grpc-both'", client.infer, MODEL, shared)
+finally:
+    written = None
+    shared_memory.destroy_shared_memory_region(memory)
+assert not client.get_cuda_shared_memory_status().regions
+refused("UNIMPLEMENTED", "shared memory on a GPU is not supported", client.register_cuda_shared_memory, "gpu", b"", 0, 4)
+refused("UNIMPLEMENTED", "shared memory on a GPU is not supported", client.unregister_cuda_shared_memory, "gpu")
+
+# The log.
+before = client.get_log_settings(as_json=True)["settings"]
+assert before["log_info"] == {"bool_param": True} and before["log_verbose_level"] == {"uint32_param": 0}, before
+changed = client.update_log_settings({"log_verbose_level": 2, "log_info": False}, as_json=True)["settings"]
+assert changed["log_info"] == {"bool_param": False} and changed["log_verbose_level"] == {"uint32_param": 2}, changed
+client.update_log_settings({"log_verbose_level": 0, "log_info": True})
+assert client.get_log_settings(as_json=True)["settings"] == before
+refused("UNIMPLEMENTED", "tracing is not supported", client.get_trace_settings)
 
 
 # Sequences: one by one and over a stream, by number and by name.

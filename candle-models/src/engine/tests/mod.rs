@@ -4,6 +4,7 @@ pub(crate) mod allocation;
 mod failures;
 mod requests;
 mod sessions;
+mod together;
 
 use super::check::Checks;
 use super::execute::{Execute, Sequence};
@@ -34,6 +35,8 @@ struct Control {
     begun: AtomicUsize,
     /// The ids of every batch.
     batches: Mutex<Vec<Vec<u32>>>,
+    /// Which thread ran the last one.
+    thread: Mutex<Option<std::thread::ThreadId>>,
 }
 
 impl Control {
@@ -53,11 +56,16 @@ impl Control {
 
     fn pass(&self, batch: Vec<u32>) {
         self.batches.lock().unwrap().push(batch);
+        *self.thread.lock().unwrap() = Some(std::thread::current().id());
         self.begun.fetch_add(1, Ordering::SeqCst);
         let mut shut = self.shut.lock().unwrap();
         while *shut {
             shut = self.opened.wait(shut).unwrap();
         }
+    }
+
+    fn last_thread(&self) -> Option<std::thread::ThreadId> {
+        *self.thread.lock().unwrap()
     }
 
     fn batches(&self) -> Vec<Vec<u32>> {
@@ -132,7 +140,7 @@ fn sums(session: &Session) -> [f32; 3] {
 /// What takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-fn until(ready: impl Fn() -> bool) {
+fn until(mut ready: impl FnMut() -> bool) {
     let start = Instant::now();
     while !ready() {
         assert!(start.elapsed() < PATIENCE, "it never came");

@@ -114,13 +114,14 @@ fn calibrate(raw: Ensemble, seen: &[[f64; 2]]) -> Result<Ensemble> {
     let spread = mean(&|[_, variance]| *variance);
     ensure!(spread > 0.0, "all members say the same: expected members that differ");
     let most = mean(&|[error, _]| error * error).sqrt();
-    let surprise = |noise: f64| {
+    // Up to a factor and a constant: the least is what is looked for.
+    let negative_log_likelihood = |noise: f64| {
         // With the scale that suits it best.
         let scale = mean(&|[error, variance]| error * error / (noise * noise + variance));
         scale.ln() + mean(&|[_, variance]| (noise * noise + variance).ln())
     };
     let candidates = (0..NOISES).map(|i| most * LEAST_NOISE.powf(f64::from(i) / f64::from(NOISES - 1)));
-    let noise = candidates.min_by(|a, b| surprise(*a).total_cmp(&surprise(*b))).unwrap_or(most);
+    let noise = candidates.min_by(|a, b| negative_log_likelihood(*a).total_cmp(&negative_log_likelihood(*b))).unwrap_or(most);
     let (part, reach) = PARTS[1];
     let ratio = |[error, variance]: &[f64; 2]| if *error == 0.0 { 0.0 } else { error.abs() / (noise * noise + variance).sqrt() };
     let mut ratios: Vec<f64> = seen.iter().map(ratio).collect();
