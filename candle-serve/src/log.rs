@@ -43,25 +43,25 @@ pub fn to_stderr(format: LogFormat) -> std::io::Result<()> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct LogSettings {
     /// Always standard error, which has no name.
-    log_file: &'static str,
-    log_info: bool,
-    log_warning: bool,
-    log_error: bool,
+    pub log_file: &'static str,
+    pub log_info: bool,
+    pub log_warning: bool,
+    pub log_error: bool,
     /// From 1 on every request is one.
-    log_verbose_level: u32,
-    log_format: &'static str,
+    pub log_verbose_level: u32,
+    pub log_format: &'static str,
 }
 
 /// What is to be changed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LogChange {
-    log_file: Option<String>,
-    log_info: Option<bool>,
-    log_warning: Option<bool>,
-    log_error: Option<bool>,
-    log_verbose_level: Option<u32>,
-    log_format: Option<String>,
+    pub log_file: Option<String>,
+    pub log_info: Option<bool>,
+    pub log_warning: Option<bool>,
+    pub log_error: Option<bool>,
+    pub log_verbose_level: Option<u32>,
+    pub log_format: Option<String>,
 }
 
 /// The log of a server.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::{Duration, Instant};
 
 /// Longest name of a model.
-const NAME_LIMIT: usize = 128;
+pub(crate) const NAME_LIMIT: usize = 128;
 /// Bundles of a folder that are looked at.
 const MOST: usize = 4096;
 

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 
 /// Calls of a connection at the same time.
 const STREAMS: u32 = 128;
-/// How long a connection without a call has for its last words once the server is closing.
+/// How long a connection without a call stays once its client has been told that it will be closed.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Serves a connection until either side closes it, or nothing was asked for too long.
@@ -39,18 +39,23 @@ pub(crate) async fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'stati
     let mut served = pin!(served);
     let mut open = true;
     loop {
-        let (limit, tick) = if open { (idle_time, (idle_time / 4).max(Duration::from_millis(5))) } else { (FAREWELL, FAREWELL / 4) };
-        tokio::select! {
+        let tick = if open { (idle_time / 4).max(Duration::from_millis(5)) } else { FAREWELL / 4 };
+        let leave = tokio::select! {
             // What the client has done wrong, or that it has gone, is nobody's concern.
             _ = served.as_mut() => return,
-            () = closing(&mut phase), if open => {
-                open = false;
-                served.as_mut().graceful_shutdown();
-            }
+            () = closing(&mut phase), if open => true,
             () = tokio::time::sleep(tick) => {
-                let answered = open || activity.is_free();
-                if answered && activity.idle() >= limit { return }
+                let (idle, free) = (activity.idle(), activity.is_free());
+                if !open && (idle >= idle_time || free && idle >= FAREWELL) {
+                    return;
+                }
+                idle >= idle_time
             }
+        };
+        if open && leave {
+            // The client is told first: what it asks after that it asks over another connection.
+            open = false;
+            served.as_mut().graceful_shutdown();
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Messages of inferences from and to the protocol-neutral ones.
 
+use super::metadata::Beside;
 use crate::fault::{Fault, one_line};
 use crate::model::{Model, VERSION};
 use crate::proto::infer_parameter::ParameterChoice;
@@ -17,8 +18,11 @@ use std::time::Duration;
 
 type Parameters = BTreeMap<String, InferParameter>;
 
-/// The request of a message whose client waits for `limit`.
-pub(super) fn request(message: &ModelInferRequest, limit: Option<Duration>) -> Result<InferRequest<'_>, Fault> {
+/// What a number of a parameter can be.
+const NUMBER: &str = "a number from 0 to 2^64 - 1";
+
+/// The request of a message and what is said beside it.
+pub(super) fn request(message: &ModelInferRequest, Beside { limit, sequence: outside }: Beside) -> Result<InferRequest<'_>, Fault> {
     let (inputs, raw) = (&message.inputs, &message.raw_input_contents);
     let own = inputs.iter().filter(|input| !input.parameters.contains_key(REGION)).count();
     if !raw.is_empty() && raw.len() != own {
@@ -29,10 +33,10 @@ pub(super) fn request(message: &ModelInferRequest, limit: Option<Duration>) -> R
     no_twins("input", inputs.iter().map(|input| &*input.name))?;
     let outputs = message.outputs.iter().map(read_output).collect::<Result<Vec<_>, _>>()?;
     no_twins("output", outputs.iter().map(|output| &*output.name))?;
-    let own = number(&message.parameters, "timeout")?.filter(|timeout| *timeout > 0).map(Duration::from_micros);
+    let own = number(&message.parameters, "timeout", NUMBER)?.filter(|timeout| *timeout > 0).map(Duration::from_micros);
     Ok(InferRequest {
         id: Some(Cow::Borrowed(&*message.id)).filter(|id| !id.is_empty()),
-        sequence: sequence(&message.parameters)?,
+        sequence: sequence(&message.parameters, outside)?,
         timeout: own.into_iter().chain(limit).min(),
         inputs,
         outputs: Some(outputs),
@@ -42,7 +46,7 @@ pub(super) fn request(message: &ModelInferRequest, limit: Option<Duration>) -> R
 
 fn read_output(output: &InferRequestedOutputTensor) -> Result<Output<'_>, Fault> {
     let InferRequestedOutputTensor { name, parameters } = output;
-    let classes = number(parameters, "classification")?.and_then(NonZeroU64::new);
+    let classes = number(parameters, "classification", NUMBER)?.and_then(NonZeroU64::new);
     let shared = shared(name, parameters)?;
     if classes.is_some() && shared.is_some() {
         return Err(Fault::tensor(name, "either classification or shared_memory_region", "both"));
@@ -61,8 +65,8 @@ fn shared(tensor: &str, parameters: &Parameters) -> Result<Option<SharedRange>, 
         Some(found) => return Err(wrong(REGION, "a text", found)),
     };
     let missing = || Fault::tensor(tensor, "the parameter shared_memory_byte_size with shared_memory_region", "none");
-    let byte_size = number(parameters, "shared_memory_byte_size")?.ok_or_else(missing)?;
-    Ok(Some(SharedRange { region, offset: number(parameters, "shared_memory_offset")?.unwrap_or(0), byte_size }))
+    let byte_size = number(parameters, "shared_memory_byte_size", NUMBER)?.ok_or_else(missing)?;
+    Ok(Some(SharedRange { region, offset: number(parameters, "shared_memory_offset", NUMBER)?.unwrap_or(0), byte_size }))
 }
 
 /// An input, the values of which are the next ones of `raw` unless it has its own or lies in shared memory.
@@ -140,8 +144,7 @@ fn wrong(name: &str, expected: &str, found: &ParameterChoice) -> Fault {
     Fault::input(format!("{name}: expected {expected}, found {found}"))
 }
 
-fn number(parameters: &Parameters, name: &str) -> Result<Option<u64>, Fault> {
-    let expected = "a number from 0 to 2^64 - 1";
+fn number(parameters: &Parameters, name: &str, expected: &str) -> Result<Option<u64>, Fault> {
     match choice(parameters, name) {
         None => Ok(None),
         Some(ParameterChoice::Uint64Param(value)) => Ok(Some(*value)),
@@ -158,14 +161,13 @@ fn flag(parameters: &Parameters, name: &str) -> Result<bool, Fault> {
     }
 }
 
-/// The sequence that is to be stepped.
-pub(super) fn sequence(parameters: &Parameters) -> Result<Option<SequenceStep>, Fault> {
+/// The sequence that is to be stepped, whose id can stand beside the message.
+pub(super) fn sequence(parameters: &Parameters, outside: Option<SequenceId>) -> Result<Option<SequenceStep>, Fault> {
     let id = match choice(parameters, "sequence_id") {
         Some(ParameterChoice::StringParam(id)) => SequenceId::text(id)?,
-        _ => number(parameters, "sequence_id")?.and_then(SequenceId::number),
+        _ => number(parameters, "sequence_id", "a number from 0 to 2^64 - 1 or a text")?.and_then(SequenceId::number),
     };
-    let (start, end) = (flag(parameters, "sequence_start")?, flag(parameters, "sequence_end")?);
-    Ok(id.map(|id| SequenceStep { id, start, end }))
+    SequenceStep::of(id, outside, (flag(parameters, "sequence_start")?, flag(parameters, "sequence_end")?))
 }
 
 /// The answer with those outputs.

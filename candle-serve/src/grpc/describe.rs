@@ -4,8 +4,10 @@ use crate::proto::model_config::SchedulingChoice;
 use crate::proto::model_metadata_response::TensorMetadata;
 use crate::proto::model_sequence_batching::{StrategyChoice, StrategyOldest};
 use crate::proto::repository_index_response::ModelIndex;
+use crate::proto::system_shared_memory_status_response::RegionStatus;
 use crate::proto::{self, DataType, ModelParameter, StatisticDuration};
 use crate::protocol::describe::{self, IndexEntry, ModelConfig, ModelMetadata};
+use crate::shared_memory::Description;
 use crate::statistics::{BatchStats, Counted, InferenceStats, Report};
 
 pub(super) fn metadata(model: ModelMetadata<'_>) -> proto::ModelMetadataResponse {
@@ -99,4 +101,9 @@ fn batches(stats: &BatchStats) -> proto::InferBatchStatistics {
 
 pub(super) fn index(entry: IndexEntry) -> ModelIndex {
     ModelIndex { name: entry.name, version: entry.version.to_owned(), state: entry.state.name().to_owned(), reason: entry.reason }
+}
+
+pub(super) fn region(region: Description) -> (String, RegionStatus) {
+    let Description { name, key, offset, byte_size } = region;
+    (name.clone(), RegionStatus { name, key, offset, byte_size })
 }

@@ -1,32 +1,54 @@
 //! An inference, from its message to the answer's.
 
 use super::convert;
+use super::metadata::Beside;
 use crate::fault::Fault;
 use crate::inference::Inference;
 use crate::keys::Principal;
+use crate::log;
 use crate::operations::check_version;
 use crate::proto::{ModelInferRequest, ModelInferResponse};
 use crate::protocol::answer::Tensor;
+use crate::repository::NAME_LIMIT;
 use crate::server::Shared;
-use std::time::Duration;
+use std::time::Instant;
 
-/// Answers a client that waits for `limit`. Dropping the future gives the step up.
+/// Answers a request. Dropping the future gives the step up.
 pub(super) async fn infer(
     shared: &Shared,
     principal: &Principal,
     message: &ModelInferRequest,
-    limit: Option<Duration>,
+    beside: Beside,
+) -> Result<ModelInferResponse, Fault> {
+    let began = Instant::now();
+    let answered = inferred(shared, principal, message, beside).await;
+    tell(shared, "ModelInfer", &message.model_name, began, answered.as_ref().err());
+    answered
+}
+
+async fn inferred(
+    shared: &Shared,
+    principal: &Principal,
+    message: &ModelInferRequest,
+    beside: Beside,
 ) -> Result<ModelInferResponse, Fault> {
     version(&message.model_name, &message.model_version)?;
     let model = shared.repository.model(&message.model_name)?;
     let answered = async {
-        let mut inference = Inference::new(&model.signature, model.max_batch, &shared.regions, &convert::request(message, limit)?)?;
+        let request = convert::request(message, beside)?;
+        let mut inference = Inference::new(&model.signature, model.max_batch, &shared.regions, &request)?;
         inference.principal = principal.clone();
         let write = |tensors: &[Tensor<'_>]| convert::answer(&model, inference.id.as_deref(), tensors);
         let (answer, times) = model.infer(&inference, write).await?;
         Ok((answer, inference.rows, times))
     };
     model.counted(answered).await
+}
+
+/// Tells the log of a call that is answered, or refused. A name that no model can have is not repeated: it can be as long as a message.
+pub(super) fn tell(shared: &Shared, call: &str, model: &str, began: Instant, fault: Option<&Fault>) {
+    let model = Some(model).filter(|model| (1..=NAME_LIMIT).contains(&model.len()));
+    shared.log.request(log::Request { protocol: "gRPC", call, model }, began.elapsed(), fault);
 }
 
 /// A message without a version means the only one.

@@ -9,12 +9,13 @@ mod body;
 mod codec;
 mod connection;
 mod convert;
-mod deadline;
 mod describe;
 mod health;
 mod infer;
+mod metadata;
 mod service;
 mod services;
+mod settings;
 mod status;
 mod stream;
 

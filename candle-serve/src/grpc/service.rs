@@ -1,8 +1,9 @@
 //! The methods of the protocol's service.
 
-use super::deadline::timeout;
 use super::describe;
-use super::infer::{infer, version};
+use super::infer::{infer, tell, version};
+use super::metadata::{Beside, timeout};
+use super::settings;
 use super::status::status;
 use super::stream::{Answers, OnError, answers};
 use crate::fault::Fault;
@@ -13,6 +14,7 @@ use crate::proto::grpc_inference_service_server::GrpcInferenceService;
 use crate::proto::*;
 use crate::protocol::describe::ServerMetadata;
 use crate::server::Shared;
+use crate::shared_memory::Description;
 use std::sync::Arc;
 use std::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
@@ -27,6 +29,14 @@ impl Service {
         version(name, number)?;
         self.shared.repository.model(name)
     }
+
+    /// Answers a call about a model, if it is about one, and tells the log.
+    async fn answer<T>(&self, call: &str, model: &str, answered: impl Future<Output = Result<T, Fault>>) -> Result<Response<T>, Status> {
+        let began = Instant::now();
+        let answered = answered.await;
+        tell(&self.shared, call, model, began, answered.as_ref().err());
+        answered.map(Response::new).map_err(status)
+    }
 }
 
 /// Who asks, as the connection has found out.
@@ -34,9 +44,9 @@ fn principal<T>(request: &Request<T>) -> Principal {
     request.extensions().get::<Principal>().cloned().flatten()
 }
 
-/// What became of a request.
-fn answer<T>(answer: Result<T, Fault>) -> Result<Response<T>, Status> {
-    answer.map(Response::new).map_err(status)
+/// The name of a region; an empty one means all.
+fn region(name: &str) -> Option<&str> {
+    Some(name).filter(|name| !name.is_empty())
 }
 
 /// There is one repository, which has no name.
@@ -67,12 +77,13 @@ impl GrpcInferenceService for Service {
 
     async fn model_metadata(&self, request: Request<ModelMetadataRequest>) -> Result<Response<ModelMetadataResponse>, Status> {
         let ModelMetadataRequest { name, version } = request.into_inner();
-        answer(self.model(&name, &version).map(|model| describe::metadata(model.metadata())))
+        let metadata = async { self.model(&name, &version).map(|model| describe::metadata(model.metadata())) };
+        self.answer("ModelMetadata", &name, metadata).await
     }
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Result<Response<ModelInferResponse>, Status> {
-        let limit = timeout(request.metadata()).map_err(status)?;
-        answer(infer(&self.shared, &principal(&request), request.get_ref(), limit).await)
+        let beside = Beside::of(request.metadata()).map_err(status)?;
+        infer(&self.shared, &principal(&request), request.get_ref(), beside).await.map(Response::new).map_err(status)
     }
 
     type ModelStreamInferStream = Answers;
@@ -85,23 +96,31 @@ impl GrpcInferenceService for Service {
 
     async fn model_config(&self, request: Request<ModelConfigRequest>) -> Result<Response<ModelConfigResponse>, Status> {
         let ModelConfigRequest { name, version } = request.into_inner();
-        let config = self.model(&name, &version).map(|model| describe::config(self.shared.config(&model)));
-        answer(config.map(|config| ModelConfigResponse { config: Some(config) }))
+        let config = async {
+            let model = self.model(&name, &version)?;
+            Ok(ModelConfigResponse { config: Some(describe::config(self.shared.config(&model))) })
+        };
+        self.answer("ModelConfig", &name, config).await
     }
 
     async fn model_statistics(&self, request: Request<ModelStatisticsRequest>) -> Result<Response<ModelStatisticsResponse>, Status> {
         let ModelStatisticsRequest { name, version: number } = request.into_inner();
-        version(&name, &number).map_err(status)?;
-        let models = self.shared.models((!name.is_empty()).then_some(&*name));
-        let statistics = |models: Vec<Arc<Model>>| models.iter().map(|model| describe::statistics(model.report())).collect();
-        answer(models.map(|models| ModelStatisticsResponse { model_stats: statistics(models) }))
+        let statistics = async {
+            version(&name, &number)?;
+            let models = self.shared.models((!name.is_empty()).then_some(&*name))?;
+            Ok(ModelStatisticsResponse { model_stats: models.iter().map(|model| describe::statistics(model.report())).collect() })
+        };
+        self.answer("ModelStatistics", &name, statistics).await
     }
 
     async fn repository_index(&self, request: Request<RepositoryIndexRequest>) -> Result<Response<RepositoryIndexResponse>, Status> {
         let RepositoryIndexRequest { repository_name, ready } = request.into_inner();
-        only_repository(&repository_name).map_err(status)?;
-        let index = self.shared.index(ready).await;
-        answer(index.map(|entries| RepositoryIndexResponse { models: entries.into_iter().map(describe::index).collect() }))
+        let index = async {
+            only_repository(&repository_name)?;
+            let entries = self.shared.index(ready).await?;
+            Ok(RepositoryIndexResponse { models: entries.into_iter().map(describe::index).collect() })
+        };
+        self.answer("RepositoryIndex", "", index).await
     }
 
     async fn repository_model_load(
@@ -109,9 +128,12 @@ impl GrpcInferenceService for Service {
         request: Request<RepositoryModelLoadRequest>,
     ) -> Result<Response<RepositoryModelLoadResponse>, Status> {
         let RepositoryModelLoadRequest { repository_name, model_name, parameters } = request.into_inner();
-        only_repository(&repository_name).map_err(status)?;
-        let loaded = self.shared.load(&model_name, parameters.keys().map(String::as_str)).await;
-        answer(loaded.map(|()| RepositoryModelLoadResponse {}))
+        let loaded = async {
+            only_repository(&repository_name)?;
+            self.shared.load(&model_name, parameters.keys().map(String::as_str)).await?;
+            Ok(RepositoryModelLoadResponse {})
+        };
+        self.answer("RepositoryModelLoad", &model_name, loaded).await
     }
 
     async fn repository_model_unload(
@@ -119,57 +141,78 @@ impl GrpcInferenceService for Service {
         request: Request<RepositoryModelUnloadRequest>,
     ) -> Result<Response<RepositoryModelUnloadResponse>, Status> {
         let RepositoryModelUnloadRequest { repository_name, model_name, .. } = request.into_inner();
-        only_repository(&repository_name).map_err(status)?;
-        answer(self.shared.unload(&model_name).await.map(|()| RepositoryModelUnloadResponse {}))
+        let unloaded = async {
+            only_repository(&repository_name)?;
+            self.shared.unload(&model_name).await?;
+            Ok(RepositoryModelUnloadResponse {})
+        };
+        self.answer("RepositoryModelUnload", &model_name, unloaded).await
     }
 
     async fn system_shared_memory_status(
         &self,
-        _: Request<SystemSharedMemoryStatusRequest>,
+        request: Request<SystemSharedMemoryStatusRequest>,
     ) -> Result<Response<SystemSharedMemoryStatusResponse>, Status> {
-        answer(Err(unsupported("shared memory")))
+        let status = async {
+            let regions = self.shared.regions.status(region(&request.get_ref().name))?;
+            Ok(SystemSharedMemoryStatusResponse { regions: regions.into_iter().map(describe::region).collect() })
+        };
+        self.answer("SystemSharedMemoryStatus", "", status).await
     }
 
     async fn system_shared_memory_register(
         &self,
-        _: Request<SystemSharedMemoryRegisterRequest>,
+        request: Request<SystemSharedMemoryRegisterRequest>,
     ) -> Result<Response<SystemSharedMemoryRegisterResponse>, Status> {
-        answer(Err(unsupported("shared memory")))
+        let SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } = request.into_inner();
+        let registered = async {
+            self.shared.regions.register(Description { name, key, offset, byte_size })?;
+            Ok(SystemSharedMemoryRegisterResponse {})
+        };
+        self.answer("SystemSharedMemoryRegister", "", registered).await
     }
 
     async fn system_shared_memory_unregister(
         &self,
-        _: Request<SystemSharedMemoryUnregisterRequest>,
+        request: Request<SystemSharedMemoryUnregisterRequest>,
     ) -> Result<Response<SystemSharedMemoryUnregisterResponse>, Status> {
-        answer(Err(unsupported("shared memory")))
+        let unregistered = async {
+            self.shared.regions.unregister(region(&request.get_ref().name))?;
+            Ok(SystemSharedMemoryUnregisterResponse {})
+        };
+        self.answer("SystemSharedMemoryUnregister", "", unregistered).await
     }
 
     async fn cuda_shared_memory_status(
         &self,
         _: Request<CudaSharedMemoryStatusRequest>,
     ) -> Result<Response<CudaSharedMemoryStatusResponse>, Status> {
-        answer(Err(unsupported("shared memory of a GPU")))
+        Ok(Response::new(CudaSharedMemoryStatusResponse::default()))
     }
 
     async fn cuda_shared_memory_register(
         &self,
         _: Request<CudaSharedMemoryRegisterRequest>,
     ) -> Result<Response<CudaSharedMemoryRegisterResponse>, Status> {
-        answer(Err(unsupported("shared memory of a GPU")))
+        Err(status(unsupported("shared memory on a GPU")))
     }
 
     async fn cuda_shared_memory_unregister(
         &self,
         _: Request<CudaSharedMemoryUnregisterRequest>,
     ) -> Result<Response<CudaSharedMemoryUnregisterResponse>, Status> {
-        answer(Err(unsupported("shared memory of a GPU")))
+        Err(status(unsupported("shared memory on a GPU")))
     }
 
     async fn trace_setting(&self, _: Request<TraceSettingRequest>) -> Result<Response<TraceSettingResponse>, Status> {
-        answer(Err(unsupported("tracing")))
+        Err(status(unsupported("tracing")))
     }
 
-    async fn log_settings(&self, _: Request<LogSettingsRequest>) -> Result<Response<LogSettingsResponse>, Status> {
-        answer(Err(unsupported("a setting of the log")))
+    async fn log_settings(&self, request: Request<LogSettingsRequest>) -> Result<Response<LogSettingsResponse>, Status> {
+        let set = async {
+            self.shared.log.change(&settings::change(request.into_inner().settings)?)?;
+            Ok(LogSettingsResponse { settings: settings::settings(self.shared.log.settings()) })
+        };
+        self.answer("LogSettings", "", set).await
     }
 }

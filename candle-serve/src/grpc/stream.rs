@@ -3,6 +3,7 @@
 
 use super::convert;
 use super::infer::infer;
+use super::metadata::Beside;
 use super::status::{ending, status, too_large};
 use crate::fault::Fault;
 use crate::http::{Phase, closing};
@@ -62,7 +63,7 @@ impl Order {
         if message.inputs.iter().any(|input| input.name == IDS) {
             return Self::Sequences;
         }
-        match convert::sequence(&message.parameters) {
+        match convert::sequence(&message.parameters, None) {
             Ok(Some(step)) => Self::Sequence(message.model_name.clone(), step.id),
             // A request that is wrong is refused at once.
             Ok(None) | Err(_) => Self::Free,
@@ -147,7 +148,7 @@ impl Calls {
         self.orders.push_back(order);
         self.running.push_back(Box::pin(async move {
             let limit = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let answer = infer(&shared, &principal, &message, limit).await;
+            let answer = infer(&shared, &principal, &message, Beside { limit, sequence: None }).await;
             answer.map_err(|fault| (fault, message.model_name, message.id))
         }));
     }

@@ -12,16 +12,16 @@ use std::net::TcpStream;
 use std::sync::{Arc, LazyLock};
 
 /// Rows of the requests.
-const ROWS: usize = 3;
+pub const ROWS: usize = 3;
 
-struct Shipped {
-    name: String,
-    model: Arc<dyn Model>,
+pub struct Shipped {
+    pub name: String,
+    pub model: Arc<dyn Model>,
 }
 
 impl Shipped {
     /// Each is read once for all tests.
-    fn all() -> &'static [Self] {
+    pub fn all() -> &'static [Self] {
         static ALL: LazyLock<Vec<Shipped>> = LazyLock::new(Shipped::read);
         &ALL
     }
@@ -38,13 +38,13 @@ impl Shipped {
     }
 
     /// Inputs of some rows.
-    fn draw(&self, seed: u64, rows: usize) -> Vec<Tensor> {
+    pub fn draw(&self, seed: u64, rows: usize) -> Vec<Tensor> {
         let random = Random::new(seed);
         self.model.signature().inputs.iter().map(|spec| spec.draw(&[rows], &random).unwrap()).collect()
     }
 
     /// What the engine answers to each row in a fresh session: the bytes of each output.
-    fn expected(&self, inputs: &[Tensor], rows: usize) -> Vec<Vec<u8>> {
+    pub fn expected(&self, inputs: &[Tensor], rows: usize) -> Vec<Vec<u8>> {
         let signature = self.model.signature();
         let mut runner = Runner::new(self.model.clone(), rows, 1).unwrap();
         for (spec, input) in signature.inputs.iter().zip(inputs) {
@@ -68,7 +68,7 @@ impl Shipped {
 
     /// That outputs are those: to the bit where there is one row. Several may have been in batches of another size than the runner's.
     #[track_caller]
-    fn agree(&self, found: &[Vec<u8>], expected: &[Vec<u8>], rows: usize) {
+    pub fn agree(&self, found: &[Vec<u8>], expected: &[Vec<u8>], rows: usize) {
         for ((spec, found), expected) in self.model.signature().outputs.iter().zip(found).zip(expected) {
             if rows == 1 || spec.dtype() == DType::U32 {
                 assert_eq!(found, expected, "{} of {}", spec.name, self.name);
@@ -88,11 +88,11 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
-fn datatype(spec: &TensorSpec) -> &'static str {
+pub fn datatype(spec: &TensorSpec) -> &'static str {
     if spec.dtype() == DType::U32 { "UINT32" } else { "FP32" }
 }
 
-fn bytes(tensor: &Tensor) -> Vec<u8> {
+pub fn bytes(tensor: &Tensor) -> Vec<u8> {
     let flat = tensor.flatten_all().unwrap();
     match tensor.dtype() {
         DType::U32 => bytemuck::cast_slice(&flat.to_vec1::<u32>().unwrap()).to_vec(),

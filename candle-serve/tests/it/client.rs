@@ -38,14 +38,22 @@ impl Running {
     }
 
     pub fn address(&self) -> SocketAddr {
-        match &self.server.as_ref().unwrap().addresses()[0] {
-            Address::Tcp(address) => *address,
-            Address::Unix(_) => panic!("expected a port"),
-        }
+        port(self.server.as_ref().unwrap().addresses())
+    }
+
+    pub fn grpc_address(&self) -> SocketAddr {
+        port(self.server.as_ref().unwrap().grpc_addresses())
     }
 
     pub fn client(&self) -> Client<TcpStream> {
         Client::new(TcpStream::connect(self.address()).unwrap())
+    }
+}
+
+fn port(addresses: &[Address]) -> SocketAddr {
+    match &addresses[0] {
+        Address::Tcp(address) => *address,
+        Address::Unix(_) => panic!("expected a port"),
     }
 }
 

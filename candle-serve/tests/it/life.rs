@@ -1,6 +1,7 @@
 //! How a server begins and ends: in this process, and as the program.
 
 use crate::client::{Client, PATIENCE, Running, options, weights};
+use crate::grpc::ready;
 use crate::sum::{self, WAITS};
 use candle_models::families;
 use candle_serve::{Address, Server};
@@ -102,9 +103,11 @@ pub fn program(arguments: &[&str]) -> (Child, String) {
 fn the_program_serves_until_it_is_told_to_end() {
     for signal in ["TERM", "INT"] {
         let bundle = weights().join("policy-mlp");
-        let (mut child, line) = program(&[bundle.to_str().unwrap(), "--http", "127.0.0.1:0", "--grace", "0"]);
-        let address = line.trim().strip_prefix("1 models are served at http://").unwrap().parse().unwrap();
-        Client::connect(address).get("/v2/health/ready").ok();
+        let (mut child, line) = program(&[bundle.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--grace", "0"]);
+        let addresses = line.trim().strip_prefix("1 models are served at http://").unwrap();
+        let (http, grpc) = addresses.strip_suffix(" (gRPC)").unwrap().split_once(", ").unwrap();
+        Client::connect(http.parse().unwrap()).get("/v2/health/ready").ok();
+        assert_eq!(ready(grpc.parse().unwrap()), Ok(true));
         let killed = Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
         assert!(killed.success());
         assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -118,10 +121,15 @@ fn the_program_says_why_it_cannot_serve() {
     std::fs::write(folder.path().join("m/config.json"), "{").unwrap();
     let at = folder.path().to_str().unwrap();
     for (arguments, code, message) in [
-        (vec![at, "--http", "127.0.0.1:0"], 1, "error: no bundle could be loaded"),
+        (vec![at, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"], 1, "error: no bundle could be loaded"),
         (vec!["no/such/folder", "--http", "127.0.0.1:0"], 1, "no/such/folder: No such file or directory"),
         (vec![at, "--http", "8000"], 2, "expected HOST:PORT or unix:PATH"),
-        (vec![at, "--http", "127.0.0.1:0", "--threads", "0"], 1, "config: threads: expected from 1 to 1024, found 0"),
+        (vec![at, "--grpc", "unix:"], 2, "expected a path behind unix:"),
+        (
+            vec![at, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--threads", "0"],
+            1,
+            "config: threads: expected from 1 to 1024, found 0",
+        ),
         (vec![], 2, "Usage"),
     ] {
         let (mut child, _) = program(&arguments);

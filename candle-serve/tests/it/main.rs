@@ -5,7 +5,12 @@
 mod bundles;
 mod client;
 mod endurance;
+mod grpc;
+mod grpc_calls;
+mod grpc_hostile;
 mod grpc_keys;
+mod grpc_life;
+mod grpc_streams;
 mod hostile;
 mod keys;
 mod life;

@@ -5,17 +5,17 @@ use candle_models::families;
 use std::path::Path;
 use std::process::Command;
 
-#[test]
-fn the_python_client_of_triton_gets_along_with_it() {
+/// Runs a script that needs those modules with the arguments that it is given for a server of its own, whose models it loads and unloads.
+fn run(script: &str, modules: &str, arguments: impl FnOnce(&Running, &Path) -> Vec<String>) {
     let python = std::env::var_os("CANDLE_PYTHON").unwrap_or_else(|| "python3".into());
-    let found = Command::new(&python).args(["-c", "import tritonclient.http"]).output().is_ok_and(|output| output.status.success());
+    let import = format!("import {modules}");
+    let found = Command::new(&python).args(["-c", &import]).output().is_ok_and(|output| output.status.success());
     if !found {
-        assert!(std::env::var_os("CANDLE_REQUIRE_TRITONCLIENT").is_none(), "{} cannot import tritonclient.http", python.display());
-        eprintln!("skipped: {} cannot import tritonclient.http", python.display());
+        assert!(std::env::var_os("CANDLE_REQUIRE_TRITONCLIENT").is_none(), "{} cannot import {modules}", python.display());
+        eprintln!("skipped: {} cannot import {modules}", python.display());
         return;
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/triton_client.py");
-    // One of its own, whose models it loads and unloads.
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it").join(script);
     let folder = tempfile::tempdir().unwrap();
     for name in ["beam-c3", "classifier-coherent", "policy-mamba"] {
         std::fs::create_dir(folder.path().join(name)).unwrap();
@@ -27,7 +27,29 @@ fn the_python_client_of_triton_gets_along_with_it() {
     let mut options = options(folder.path());
     options.shared_memory = true;
     let server = Running::new(options, families::shipped());
-    let output = Command::new(python).arg(script).arg(server.address().to_string()).env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
+    let scratch = tempfile::tempdir().unwrap();
+    let arguments = arguments(&server, scratch.path());
+    let output = Command::new(python).arg(script).args(arguments).env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&text));
+}
+
+#[test]
+fn the_python_client_of_triton_gets_along_with_it() {
+    run("triton_client.py", "tritonclient.http", |server, _| vec![server.address().to_string()]);
+}
+
+#[test]
+fn the_python_client_of_triton_gets_along_with_its_grpc() {
+    run("triton_grpc.py", "tritonclient.grpc", |server, scratch| {
+        let declarations = scratch.join("declarations");
+        std::fs::write(&declarations, candle_serve::proto::DESCRIPTOR).unwrap();
+        vec![server.grpc_address().to_string(), declarations.to_string_lossy().into_owned()]
+    });
+}
+
+#[test]
+fn the_python_clients_that_wait_for_nothing_get_along_with_it() {
+    let modules = "tritonclient.http.aio, tritonclient.grpc.aio";
+    run("triton_aio.py", modules, |server, _| vec![server.address().to_string(), server.grpc_address().to_string()]);
 }

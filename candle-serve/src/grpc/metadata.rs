@@ -1,11 +1,33 @@
-//! The header `grpc-timeout`: how long a client waits for an answer. It is read here because a library that ends a call itself says that
-//! the call was cancelled.
+//! What a call says beside its message.
 
 use crate::fault::{Fault, one_line};
+use crate::protocol::request::SequenceId;
 use std::time::Duration;
 use tonic::metadata::MetadataMap;
 
-/// How long the client waits from now on, if it says so.
+/// What an inference is told beside its message.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    /// How long the client waits from now on.
+    pub limit: Option<Duration>,
+    /// The sequence, where balancers see it.
+    pub sequence: Option<SequenceId>,
+}
+
+impl Beside {
+    /// Of a call with one message.
+    pub fn of(metadata: &MetadataMap) -> Result<Self, Fault> {
+        let sequence = match metadata.get("x-sequence-id").map(|value| std::str::from_utf8(value.as_bytes())) {
+            Some(Ok(text)) => SequenceId::text(text.trim())?,
+            Some(Err(_)) => return Err(Fault::input("x-sequence-id: expected a text in UTF-8, found other bytes")),
+            None => None,
+        };
+        Ok(Self { limit: timeout(metadata)?, sequence })
+    }
+}
+
+/// How long the client waits from now on, if it says so. It is read here because a library that ends a call itself says that the call was
+/// cancelled.
 pub(super) fn timeout(metadata: &MetadataMap) -> Result<Option<Duration>, Fault> {
     let Some(value) = metadata.get("grpc-timeout") else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
