@@ -81,6 +81,10 @@ pub struct Arguments {
     #[arg(long)]
     pub allow_shared_memory: bool,
 
+    /// Where traces of requests are written to, once a client asks for them.
+    #[arg(long, value_name = "FILE")]
+    pub trace_file: Option<PathBuf>,
+
     /// How lines of the log on standard error are written.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
@@ -122,6 +126,7 @@ impl Arguments {
             snapshots: self.snapshots,
             shared_memory: self.allow_shared_memory,
             log: self.log_format,
+            trace: self.trace_file,
             ..options
         }
     }

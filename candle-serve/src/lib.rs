@@ -27,6 +27,7 @@ mod shared_memory;
 mod snapshots;
 mod statistics;
 mod tls;
+mod trace;
 mod workers;
 
 pub use arguments::{Arguments, KeyArguments, command};

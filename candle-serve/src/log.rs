@@ -134,6 +134,13 @@ impl Log {
         }
     }
 
+    /// A trace could not be written.
+    pub fn trace_lost(&self, error: &std::io::Error) {
+        if self.error.load(Relaxed) {
+            error!(error = error.to_string(), "a trace was not written");
+        }
+    }
+
     /// A model was unloaded.
     pub fn unload(&self, model: &str) {
         if self.info.load(Relaxed) {

@@ -7,6 +7,7 @@ use crate::protocol::answer::Tensor;
 use crate::protocol::describe::{IndexEntry, ModelConfig, ModelMetadata, Served, ServerMetadata};
 use crate::server::Shared;
 use crate::statistics::{Report, Times};
+use crate::trace::Trace;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -38,6 +39,12 @@ impl Shared {
             idle: self.repository.idle().as_micros() as u64,
         };
         ModelConfig::new(&model.name, &model.family, &model.signature, served)
+    }
+
+    /// Writes a trace of a request to a model, if there is one.
+    pub fn finish(&self, model: &str, trace: Option<Trace>) {
+        let written = trace.map_or(Ok(()), |trace| self.traces.finish(model, trace));
+        written.unwrap_or_else(|error| self.log.trace_lost(&error));
     }
 
     /// One model, or all that are served.

@@ -112,6 +112,8 @@ pub struct Options {
     pub snapshot_every: Duration,
     /// Whether clients may name shared memory of this machine, to be read and written.
     pub shared_memory: bool,
+    /// Where traces of requests are written to, once a client asks for them.
+    pub trace: Option<PathBuf>,
     /// How lines of the log are written by [`to_stderr`](crate::to_stderr): what clients are told of it.
     pub log: LogFormat,
     /// What clients may take up.
@@ -136,6 +138,7 @@ impl Options {
             // A session has one request at most, so none is refused for the queue's sake.
             engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },
             shared_memory: false,
+            trace: None,
             log: LogFormat::default(),
             limits: Limits::default(),
             patience: Duration::from_secs(20),

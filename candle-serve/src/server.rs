@@ -6,12 +6,13 @@ use crate::http::{Listener, Phase, Protocol, accept};
 use crate::keys::{Keys, Principal, Role};
 use crate::log::Log;
 use crate::options::{Address, Options};
-use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY};
+use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY, TRACE};
 use crate::repository::Repository;
 use crate::sequences::Keep;
 use crate::shared_memory::Regions;
 use crate::snapshots::{Folder, Store};
 use crate::tls::{HTTP_1, HTTP_2, Tls};
+use crate::trace::Traces;
 use crate::workers::Workers;
 use candle_models::registry::{Family, Registry};
 use std::io;
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub keys: Option<Keys>,
     pub regions: Regions,
     pub log: Arc<Log>,
+    pub traces: Traces,
     /// Models that were loaded at the start, and one more; 0 before that.
     pub loaded: watch::Sender<usize>,
     pub phase: watch::Receiver<Phase>,
@@ -44,7 +46,12 @@ impl Shared {
 
     /// The parts of the protocol beyond its core that this server has.
     pub fn extensions(&self) -> Vec<&'static str> {
-        EXTENSIONS.into_iter().filter(|name| *name != SHARED_MEMORY || self.regions.is_allowed()).collect()
+        let has = |name: &&str| match *name {
+            SHARED_MEMORY => self.regions.is_allowed(),
+            TRACE => self.traces.is_allowed(),
+            _ => true,
+        };
+        EXTENSIONS.into_iter().filter(has).collect()
     }
 
     /// Why the server is not ready, if it is not.
@@ -100,6 +107,7 @@ impl Server {
         let keep = Keep { idle: options.limits.sequence_time, store };
         let name = options.model_name.as_deref();
         let log = Arc::new(Log::new(options.log));
+        let traces = Traces::new(options.trace.clone())?;
         let repository = Repository::open(&options.folder, name, families, options.engine.clone(), keep, log.clone()).map_err(other)?;
         let open = |protocol| options.tls.as_ref().map(|files| Tls::open(files, protocol, options.limits.header_time)).transpose();
         let (http_tls, grpc_tls) = (open(HTTP_1).map_err(other)?, open(HTTP_2).map_err(other)?);
@@ -110,6 +118,7 @@ impl Server {
         let shared = Arc::new(Shared {
             regions: Regions::new(options.shared_memory),
             log,
+            traces,
             options,
             repository,
             keys,

@@ -11,6 +11,7 @@ use crate::proto::{ModelInferRequest, ModelInferResponse};
 use crate::protocol::answer::Tensor;
 use crate::repository::NAME_LIMIT;
 use crate::server::Shared;
+use crate::trace::Stages;
 use std::time::Instant;
 
 /// Answers a request. Dropping the future gives the step up.
@@ -34,15 +35,21 @@ async fn inferred(
 ) -> Result<ModelInferResponse, Fault> {
     version(&message.model_name, &message.model_version)?;
     let model = shared.repository.model(&message.model_name)?;
+    let mut trace = shared.traces.begin(&model.name);
     let answered = async {
+        trace.stage("REQUEST_START");
         let request = convert::request(message, beside)?;
         let mut inference = Inference::new(&model.signature, model.max_batch, &shared.regions, &request)?;
         inference.principal = principal.clone();
         let write = |tensors: &[Tensor<'_>]| convert::answer(&model, inference.id.as_deref(), tensors);
         let (answer, times) = model.infer(&inference, write).await?;
+        trace.step(&times, inference.id.as_deref());
+        trace.stage("REQUEST_END");
         Ok((answer, inference.rows, times))
     };
-    model.counted(answered).await
+    let answer = model.counted(answered).await;
+    shared.finish(&model.name, trace);
+    answer
 }
 
 /// Tells the log of a call that is answered, or refused. A name that no model can have is not repeated: it can be as long as a message.

@@ -31,6 +31,8 @@ pub(super) enum Route<'a> {
     Register(Cow<'a, str>),
     Unregister(Option<Cow<'a, str>>),
     Logging,
+    /// For one model, or for all.
+    Trace(Option<&'a str>),
     /// Regions of memory on a GPU: there are none.
     CudaRegions,
 }
@@ -53,6 +55,7 @@ impl<'a> Route<'a> {
             ["v2", "health", "ready"] => Ok(Self::Ready),
             ["v2", "models", "stats"] => Ok(Self::Stats(None)),
             ["v2", "logging"] => Ok(Self::Logging),
+            ["v2", "trace", "setting"] => Ok(Self::Trace(None)),
             ["v2", "repository", "index"] => Ok(Self::Index),
             ["v2", "repository", "models", name, "load"] => Ok(Self::Load(name)),
             ["v2", "repository", "models", name, "unload"] => Ok(Self::Unload(name)),
@@ -74,6 +77,7 @@ impl<'a> Route<'a> {
             ["ready"] => Self::ModelReady(name),
             ["config"] => Self::Config(name),
             ["stats"] => Self::Stats(Some(name)),
+            ["trace", "setting"] => Self::Trace(Some(name)),
             ["infer"] => Self::Infer(name),
             ["sequences", id] => Self::Sequence(name, decoded(id)?),
             ["sequences", id, "state"] => Self::State(name, decoded(id)?),
@@ -109,7 +113,7 @@ impl<'a> Route<'a> {
             Self::Infer(_) | Self::Index | Self::Load(_) | Self::Unload(_) | Self::Fork(..) | Self::Register(_) | Self::Unregister(_) => {
                 &[Method::POST]
             }
-            Self::Logging => &[Method::GET, Method::POST],
+            Self::Logging | Self::Trace(_) => &[Method::GET, Method::POST],
             Self::Sequence(..) => &[Method::GET, Method::DELETE],
             Self::State(..) => &[Method::GET, Method::PUT],
             _ => &[Method::GET],

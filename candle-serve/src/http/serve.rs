@@ -16,6 +16,7 @@ use crate::protocol::describe::{IndexRequest, RepositoryRequest};
 use crate::protocol::request::{InferRequest, SequenceId};
 use crate::server::Shared;
 use crate::statistics::{Report, Times};
+use crate::trace::{Stages, Trace};
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderValue};
@@ -84,6 +85,11 @@ async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answ
         Route::Unregister(name) => shared_memory::unregister(&shared.regions, name.as_deref()),
         Route::Logging if head.method == Method::GET => settings::log(&shared.log, None),
         Route::Logging => settings::log(&shared.log, Some(body.required().await?)),
+        Route::Trace(name) => {
+            name.map_or(Ok(()), |name| models.model(name).map(drop))?;
+            let change = if head.method == Method::POST { Some(body.required().await?) } else { None };
+            settings::trace(&shared.traces, name, change)
+        }
         Route::CudaRegions => Ok(reply::json(&[(); 0])),
     }
 }
@@ -141,13 +147,25 @@ fn statistics(models: &[Arc<Model>]) -> Answer {
 
 async fn infer(shared: &Arc<Shared>, name: &str, principal: Principal, body: Received<'_>) -> Result<Answer, Fault> {
     let model = shared.repository.model(name)?;
-    model.counted(inferred(shared, &model, principal, body)).await
+    let mut trace = shared.traces.begin(name);
+    let answer = model.counted(inferred(shared, &model, principal, body, &mut trace)).await;
+    shared.finish(name, trace);
+    answer
 }
 
-async fn inferred(shared: &Shared, model: &Model, principal: Principal, body: Received<'_>) -> Result<(Answer, usize, Times), Fault> {
+async fn inferred(
+    shared: &Shared,
+    model: &Model,
+    principal: Principal,
+    body: Received<'_>,
+    trace: &mut Option<Trace>,
+) -> Result<(Answer, usize, Times), Fault> {
     let headers = body.headers;
+    trace.stage("HTTP_RECV_START");
     let (header, sequence) = (header_length(headers)?, sequence_id(headers)?);
     let body = body.read().await?;
+    trace.stage("HTTP_RECV_END");
+    trace.stage("REQUEST_START");
     let mut inference = match header {
         Some(0) => Inference::bare(&model.signature, body, sequence)?,
         _ => Inference::new(&model.signature, model.max_batch, &shared.regions, &InferRequest::parse(&body, header, sequence)?)?,
@@ -156,7 +174,11 @@ async fn inferred(shared: &Shared, model: &Model, principal: Principal, body: Re
     let write = |tensors: &[Tensor<'_>]| write((&model.name, VERSION), inference.id.as_deref(), tensors);
     // The next request of a sequence need not wait for the compression.
     let ((body, length), times) = model.infer(&inference, write).await?;
-    Ok((reply::inference(body, length, Encoding::wanted(headers)).await?, inference.rows, times))
+    trace.step(&times, inference.id.as_deref());
+    trace.stage("REQUEST_END");
+    let answer = reply::inference(body, length, Encoding::wanted(headers)).await?;
+    trace.stage("HTTP_SEND_START");
+    Ok((answer, inference.rows, times))
 }
 
 fn header_length(headers: &HeaderMap) -> Result<Option<usize>, Fault> {

@@ -5,11 +5,13 @@ use candle_models::signature::{Signature, TensorSpec, Values};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Of [`EXTENSIONS`] the one that a server has only where it was asked for.
+/// Of [`EXTENSIONS`] one that a server has only where it was asked for.
 pub const SHARED_MEMORY: &str = "system_shared_memory";
+/// Another one.
+pub const TRACE: &str = "trace";
 
 /// The parts of the protocol beyond its core that this server can have: those that work.
-pub const EXTENSIONS: [&str; 9] = [
+pub const EXTENSIONS: [&str; 10] = [
     "binary_tensor_data",
     "classification",
     "logging",
@@ -19,6 +21,7 @@ pub const EXTENSIONS: [&str; 9] = [
     "sequence(string_id)",
     "statistics",
     SHARED_MEMORY,
+    TRACE,
 ];
 
 /// The server.

@@ -23,3 +23,4 @@ mod shared_memory;
 mod snapshots;
 mod sum;
 mod tls;
+mod trace;

@@ -26,6 +26,7 @@ fn run(script: &str, modules: &str, arguments: impl FnOnce(&Running, &Path) -> V
     }
     let mut options = options(folder.path());
     options.shared_memory = true;
+    options.trace = Some(folder.path().join("trace.json"));
     let server = Running::new(options, families::shipped());
     let scratch = tempfile::tempdir().unwrap();
     let arguments = arguments(&server, scratch.path());

@@ -1,5 +1,6 @@
 """Every method of tritonclient.http that the server has, against a server of the shipped bundles at the address that is given."""
 
+import json
 import os
 import sys
 
@@ -147,4 +148,18 @@ assert before["log_info"] is True and before["log_verbose_level"] == 0, before
 assert client.update_log_settings({"log_verbose_level": 2, "log_info": False})["log_info"] is False
 assert client.update_log_settings(before) == before == client.get_log_settings()
 refused("which is set where the server is started", client.update_log_settings, {"log_file": "/tmp/log"})
+
+# Traces.
+assert client.get_trace_settings()["trace_level"] == ["OFF"]
+changed = client.update_trace_settings(MODEL, {"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "trace_count": "2"})
+assert changed["trace_level"] == ["TIMESTAMPS"] and changed == client.get_trace_settings(MODEL)
+assert client.get_trace_settings()["trace_level"] == ["OFF"]
+for count in [1, 0, 0]:
+    client.infer(MODEL, tensors(0), request_id="traced")
+    assert client.get_trace_settings(MODEL)["trace_count"] == str(count)
+with open(changed["trace_file"], encoding="utf-8") as file:
+    traces = [json.loads(line) for line in file]
+assert [trace["request_id"] for trace in traces] == ["traced"] * 2
+cleared = dict.fromkeys(["trace_level", "trace_rate", "trace_count"])
+assert client.update_trace_settings(MODEL, cleared) == client.get_trace_settings()
 client.close()

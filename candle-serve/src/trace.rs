@@ -1,0 +1,431 @@
+//! Traces: when each stage of a request began, as lines of JSON in a file. Which requests are traced can be changed at run time, for all
+//! models and for one.
+
+use crate::fault::{Fault, Kind, one_line};
+use crate::inference::unsupported;
+use crate::model::VERSION;
+use candle_models::engine::Timing;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Settings that are to be changed, as texts: `None` takes the one of all models, or of the start.
+pub(crate) type TraceChange = BTreeMap<String, Option<Vec<String>>>;
+
+/// The settings, as the protocol has them.
+#[derive(Debug, Serialize)]
+pub(crate) struct TraceSettings {
+    trace_file: String,
+    trace_level: [&'static str; 1],
+    trace_rate: String,
+    trace_count: String,
+    log_frequency: String,
+}
+
+/// Which requests are traced.
+#[derive(Debug, Clone, Copy)]
+struct Values {
+    timestamps: bool,
+    /// One of so many requests.
+    rate: u64,
+    /// How many more; `None` is without end.
+    count: Option<u64>,
+    /// Traces of a file before another one is begun; 0 is without end.
+    frequency: u64,
+}
+
+/// Before anything is changed.
+const START: Values = Values { timestamps: false, rate: 1000, count: None, frequency: 0 };
+
+/// What a model has that is not as for all.
+#[derive(Debug, Clone, Copy, Default)]
+struct Own {
+    timestamps: Option<bool>,
+    rate: Option<u64>,
+    count: Option<Option<u64>>,
+    frequency: Option<u64>,
+}
+
+impl Own {
+    fn over(&self, all: &Values) -> Values {
+        Values {
+            timestamps: self.timestamps.unwrap_or(all.timestamps),
+            rate: self.rate.unwrap_or(all.rate),
+            count: self.count.unwrap_or(all.count),
+            frequency: self.frequency.unwrap_or(all.frequency),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Self { timestamps: None, rate: None, count: None, frequency: None })
+    }
+
+    /// Reads a change. What it takes back is `None`, as is what it does not speak of: `given` tells them apart by name.
+    fn read(change: &TraceChange, file: Option<&Path>) -> Result<Self, Fault> {
+        let mut own = Self::default();
+        for (name, values) in change {
+            let Some(values) = values else {
+                if !NAMES.contains(&name.as_str()) {
+                    return Err(unknown(name));
+                }
+                continue;
+            };
+            let one = match &values[..] {
+                [one] => one.as_str(),
+                _ => return Err(wrong(name, "one value", format_args!("{} values", values.len()))),
+            };
+            let number = || one.parse::<u64>().map_err(|_| wrong(name, "a number from 0 to 2^64 - 1", one_line(one)));
+            match name.as_str() {
+                "trace_level" => own.timestamps = Some(level(one, file)?),
+                "trace_rate" => own.rate = Some(number()?.max(1)),
+                "trace_count" => own.count = Some(if one == "-1" { None } else { Some(number()?) }),
+                "log_frequency" => own.frequency = Some(number()?),
+                "trace_file" if Some(Path::new(one)) == file || (one.is_empty() && file.is_none()) => {}
+                "trace_file" => {
+                    return Err(Fault::input("trace_file: expected to be left as it is, which is set where the server is started"));
+                }
+                _ => return Err(unknown(name)),
+            }
+        }
+        Ok(own)
+    }
+}
+
+const NAMES: [&str; 5] = ["trace_file", "trace_level", "trace_rate", "trace_count", "log_frequency"];
+
+fn wrong(name: &str, expected: &str, found: impl std::fmt::Display) -> Fault {
+    Fault::input(format!("{}: expected {expected}, found {found}", one_line(name)))
+}
+
+fn unknown(name: &str) -> Fault {
+    Fault::input(format!("trace settings: expected [{}], found {}", NAMES.join(", "), one_line(name)))
+}
+
+fn level(text: &str, file: Option<&Path>) -> Result<bool, Fault> {
+    match text {
+        "OFF" => Ok(false),
+        "TIMESTAMPS" if file.is_some() => Ok(true),
+        "TIMESTAMPS" => {
+            Err(Fault::new(Kind::Unsupported, "trace_level: there is nowhere to write traces: the server was started without --trace-file"))
+        }
+        "TENSORS" => Err(unsupported("the trace_level TENSORS")),
+        _ => Err(wrong("trace_level", "OFF or TIMESTAMPS", one_line(text))),
+    }
+}
+
+/// Picks requests.
+#[derive(Debug, Clone, Copy)]
+struct Sampler {
+    seen: u64,
+    left: Option<u64>,
+}
+
+impl Sampler {
+    fn picks(&mut self, values: &Values) -> bool {
+        if !values.timestamps || self.left == Some(0) {
+            return false;
+        }
+        let picked = self.seen.is_multiple_of(values.rate);
+        self.seen += 1;
+        if picked {
+            self.left = self.left.map(|left| left - 1);
+        }
+        picked
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    all: Values,
+    sampler: Sampler,
+    models: BTreeMap<String, (Own, Sampler)>,
+    next: u64,
+}
+
+/// Where lines go.
+#[derive(Debug, Default)]
+struct Output {
+    /// The file behind the first, where several are wanted, and how many traces it has.
+    index: u64,
+    traces: u64,
+}
+
+/// The traces of a server.
+#[derive(Debug)]
+pub(crate) struct Traces {
+    file: Option<PathBuf>,
+    /// Whether any request may be traced: asked for each of them.
+    active: AtomicBool,
+    state: Mutex<State>,
+    output: Mutex<Output>,
+    /// A moment on both clocks, in nanoseconds since 1970.
+    moment: (Instant, u64),
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+impl Traces {
+    /// None yet, and written to that file.
+    ///
+    /// # Errors
+    /// If the file cannot be written to.
+    pub fn new(file: Option<PathBuf>) -> io::Result<Self> {
+        if let Some(file) = &file {
+            append(file).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", file.display())))?;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let state = State { all: START, sampler: Sampler { seen: 0, left: None }, models: BTreeMap::new(), next: 1 };
+        let moment = (Instant::now(), now.as_nanos() as u64);
+        Ok(Self { file, active: AtomicBool::new(false), state: Mutex::new(state), output: Mutex::default(), moment })
+    }
+
+    /// Whether there is a file for them.
+    pub fn is_allowed(&self) -> bool {
+        self.file.is_some()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The settings for all models that have none of their own, or for one.
+    pub fn settings(&self, model: Option<&str>) -> TraceSettings {
+        let state = self.state();
+        let own = model.and_then(|model| state.models.get(model));
+        let (values, sampler) = own.map_or((state.all, state.sampler), |(own, sampler)| (own.over(&state.all), *sampler));
+        TraceSettings {
+            trace_file: self.file.as_deref().map(|file| file.display().to_string()).unwrap_or_default(),
+            trace_level: [if values.timestamps { "TIMESTAMPS" } else { "OFF" }],
+            trace_rate: values.rate.to_string(),
+            trace_count: sampler.left.map_or_else(|| "-1".to_owned(), |left| left.to_string()),
+            log_frequency: values.frequency.to_string(),
+        }
+    }
+
+    /// Changes the settings of all models, or of one that there is: all that is given, or nothing.
+    pub fn change(&self, model: Option<&str>, change: &TraceChange) -> Result<(), Fault> {
+        let new = Own::read(change, self.file.as_deref())?;
+        let given = |name: &str| change.contains_key(name);
+        let mut state = self.state();
+        let State { all, sampler, models, .. } = &mut *state;
+        if let Some(model) = model {
+            let (own, sampler) = models.entry(model.to_owned()).or_insert((Own::default(), Sampler { seen: 0, left: sampler.left }));
+            *own = Own {
+                timestamps: if given("trace_level") { new.timestamps } else { own.timestamps },
+                rate: if given("trace_rate") { new.rate } else { own.rate },
+                count: if given("trace_count") { new.count } else { own.count },
+                frequency: if given("log_frequency") { new.frequency } else { own.frequency },
+            };
+            sampler.restart(&own.over(all), &given);
+            if own.is_empty() {
+                models.remove(model);
+            }
+        } else {
+            let reset = |name, kept: Values| if given(name) { START } else { kept };
+            *all = Values {
+                timestamps: new.timestamps.unwrap_or(reset("trace_level", *all).timestamps),
+                rate: new.rate.unwrap_or(reset("trace_rate", *all).rate),
+                count: new.count.unwrap_or(reset("trace_count", *all).count),
+                frequency: new.frequency.unwrap_or(reset("log_frequency", *all).frequency),
+            };
+            sampler.restart(all, &given);
+            // Those that count as all models do begin to count with them.
+            models.values_mut().filter(|(own, _)| own.count.is_none()).for_each(|(own, sampler)| sampler.restart(&own.over(all), &given));
+        }
+        let active = all.timestamps || models.values().any(|(own, _)| own.timestamps == Some(true));
+        self.active.store(active, Relaxed);
+        Ok(())
+    }
+
+    /// A trace of a request that begins, if it is one of those that are traced.
+    pub fn begin(&self, model: &str) -> Option<Trace> {
+        if !self.active.load(Relaxed) {
+            return None;
+        }
+        let mut state = self.state();
+        let State { all, sampler, models, next } = &mut *state;
+        let (values, sampler) = match models.get_mut(model) {
+            Some((own, sampler)) => (own.over(all), sampler),
+            None => (*all, sampler),
+        };
+        if !sampler.picks(&values) {
+            return None;
+        }
+        let id = *next;
+        *next += 1;
+        Some(Trace { id, frequency: values.frequency, request: String::new(), stages: Vec::with_capacity(12) })
+    }
+
+    /// Writes a trace.
+    ///
+    /// # Errors
+    /// If that fails.
+    pub fn finish(&self, model: &str, trace: Trace) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let (now, unix) = self.moment;
+        let ns = |at: Instant| unix + at.saturating_duration_since(now).as_nanos() as u64;
+        let timestamps = trace.stages.iter().map(|(name, at)| Timestamp { name, ns: ns(*at) }).collect();
+        let version = VERSION.parse().unwrap_or(1);
+        let line = Line { id: trace.id, model_name: model, model_version: version, request_id: &trace.request, timestamps };
+        let mut line = serde_json::to_vec(&line)?;
+        line.push(b'\n');
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        if trace.frequency == 0 {
+            return append(file)?.write_all(&line);
+        }
+        let numbered = |index: u64| PathBuf::from(format!("{}.{index}", file.display()));
+        // Nothing is added to what an earlier server has left.
+        while output.traces == 0 && numbered(output.index).exists() {
+            output.index += 1;
+        }
+        append(&numbered(output.index))?.write_all(&line)?;
+        output.traces += 1;
+        if output.traces >= trace.frequency {
+            (output.index, output.traces) = (output.index + 1, 0);
+        }
+        Ok(())
+    }
+}
+
+impl Sampler {
+    /// Begins to count anew where the setting that it counts for was given.
+    fn restart(&mut self, values: &Values, given: &dyn Fn(&str) -> bool) {
+        if given("trace_count") {
+            self.left = values.count;
+        }
+        if given("trace_rate") {
+            self.seen = 0;
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    id: u64,
+    model_name: &'a str,
+    model_version: u64,
+    request_id: &'a str,
+    timestamps: Vec<Timestamp<'a>>,
+}
+
+#[derive(Serialize)]
+struct Timestamp<'a> {
+    name: &'a str,
+    ns: u64,
+}
+
+/// A request that is traced.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    id: u64,
+    frequency: u64,
+    request: String,
+    stages: Vec<(&'static str, Instant)>,
+}
+
+impl Trace {
+    fn stage_at(&mut self, name: &'static str, at: Instant) {
+        // What was measured by the engine is rounded: a stage is none before the last.
+        let last = self.stages.last().map_or(at, |(_, last)| *last);
+        self.stages.push((name, at.max(last)));
+    }
+}
+
+/// The stages of a request that may be traced.
+pub(crate) trait Stages {
+    /// One that begins or ends now.
+    fn stage(&mut self, name: &'static str);
+
+    /// Those of the engine and of the outputs, of an answer that has just been written, of the request that the client has called so.
+    fn step(&mut self, times: &Times, id: Option<&str>);
+}
+
+impl Stages for Option<Trace> {
+    fn stage(&mut self, name: &'static str) {
+        if let Some(trace) = self {
+            trace.stage_at(name, Instant::now());
+        }
+    }
+
+    fn step(&mut self, &Times { output, step, .. }: &Times, id: Option<&str>) {
+        let Some(trace) = self else { return };
+        let before = |at: Instant, time| at.checked_sub(time).unwrap_or(at);
+        let now = Instant::now();
+        let end = before(before(now, output), step.reply);
+        let start = before(end, step.execute);
+        trace.stage_at("QUEUE_START", before(start, step.queue));
+        trace.stage_at("COMPUTE_START", start);
+        trace.stage_at("COMPUTE_OUTPUT_START", end);
+        trace.stage_at("COMPUTE_END", now);
+        trace.request = id.map(one_line).unwrap_or_default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(settings: &[(&str, Option<&str>)]) -> TraceChange {
+        settings.iter().map(|(name, value)| ((*name).to_owned(), value.map(|value| vec![value.to_owned()]))).collect()
+    }
+
+    #[test]
+    fn requests_are_picked_by_rate_and_count() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let traces = Traces::new(Some(folder.path().join("trace")))?;
+        let picked = |model: &str| (0..10).map(|_| traces.begin(model).is_some()).collect::<Vec<_>>();
+        let places =
+            |model: &str| picked(model).into_iter().enumerate().filter(|(_, picked)| *picked).map(|(at, _)| at).collect::<Vec<_>>();
+        assert!(places("a").is_empty());
+        traces.change(None, &change(&[("trace_level", Some("TIMESTAMPS")), ("trace_rate", Some("3"))]))?;
+        assert_eq!(places("a"), [0, 3, 6, 9]);
+        // One model has its own rate, and its own end.
+        traces.change(Some("b"), &change(&[("trace_rate", Some("1")), ("trace_count", Some("12"))]))?;
+        assert_eq!(places("b").len(), 10);
+        assert_eq!(traces.settings(Some("b")).trace_count, "2");
+        assert_eq!(places("b"), [0, 1]);
+        assert_eq!((&*traces.settings(None).trace_count, &*traces.settings(Some("a")).trace_rate), ("-1", "3"));
+        // All are off, but for one, which is then as all are.
+        traces.change(None, &change(&[("trace_level", Some("OFF"))]))?;
+        traces.change(Some("b"), &change(&[("trace_level", Some("TIMESTAMPS")), ("trace_count", None)]))?;
+        assert_eq!((places("a").len(), places("b").len()), (0, 10));
+        traces.change(Some("b"), &change(&[("trace_level", None)]))?;
+        assert!(places("b").is_empty());
+        traces.change(Some("b"), &change(&[("trace_rate", None)]))?;
+        assert!(traces.state().models.is_empty());
+        traces.change(None, &change(&[("trace_rate", None)]))?;
+        assert_eq!(traces.settings(Some("b")).trace_rate, "1000");
+        // A change that is wrong in one place changes nothing.
+        let wrong = change(&[("trace_rate", Some("5")), ("trace_count", Some("many"))]);
+        assert_eq!(traces.change(None, &wrong).map_err(|fault| fault.kind), Err(Kind::Input));
+        assert_eq!(traces.settings(None).trace_rate, "1000");
+        Ok(())
+    }
+
+    #[test]
+    fn traces_fill_one_file_after_the_other() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("trace");
+        std::fs::write(folder.path().join("trace.1"), "of another server\n")?;
+        let traces = Traces::new(Some(path.clone()))?;
+        let on = [("trace_level", Some("TIMESTAMPS")), ("trace_rate", Some("1")), ("log_frequency", Some("2"))];
+        traces.change(None, &change(&on))?;
+        for _ in 0..5 {
+            let mut trace = traces.begin("m");
+            trace.stage("REQUEST_START");
+            trace.step(&Timing::default(), None);
+            traces.finish("m", trace.ok_or("not picked")?)?;
+        }
+        let lines = |name: &str| Ok::<_, io::Error>(std::fs::read_to_string(folder.path().join(name))?.lines().count());
+        assert_eq!((lines("trace")?, lines("trace.0")?, lines("trace.1")?, lines("trace.2")?, lines("trace.3")?), (0, 2, 1, 2, 1));
+        assert!(Traces::new(Some(folder.path().join("no/such/folder"))).is_err());
+        Ok(())
+    }
+}
