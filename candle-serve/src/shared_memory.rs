@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Where the objects lie.
 const FOLDER: &str = "/dev/shm";
 /// Regions at the same time: each keeps a file open.
-const MOST: usize = 1024;
+const MOST: usize = 256;
 /// Longest key: that of a file's name.
 const KEY_LIMIT: usize = 255;
 

@@ -4,7 +4,7 @@
 use crate::fault::{Fault, Kind, one_line};
 use crate::inference::unsupported;
 use crate::model::VERSION;
-use candle_models::engine::Timing;
+use crate::statistics::Times;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -420,7 +420,7 @@ mod tests {
         for _ in 0..5 {
             let mut trace = traces.begin("m");
             trace.stage("REQUEST_START");
-            trace.step(&Timing::default(), None);
+            trace.step(&Times::default(), None);
             traces.finish("m", trace.ok_or("not picked")?)?;
         }
         let lines = |name: &str| Ok::<_, io::Error>(std::fs::read_to_string(folder.path().join(name))?.lines().count());

@@ -6,6 +6,8 @@
 mod body;
 mod clock;
 mod listen;
+mod openapi;
+mod pages;
 mod reply;
 mod route;
 mod sequence;

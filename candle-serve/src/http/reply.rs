@@ -4,7 +4,9 @@ use super::body::{Encoding, compress, work};
 use crate::fault::{Fault, Kind};
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::header::{
+    ALLOW, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use hyper::{Method, Response, StatusCode};
 use serde::Serialize;
 
@@ -49,6 +51,14 @@ pub(super) fn bytes(body: impl Into<Bytes>, kind: &'static str) -> Answer {
     answer
 }
 
+/// 200 with a page for people, which loads nothing and runs nothing.
+pub(super) fn html(page: String) -> Answer {
+    let mut answer = bytes(page, "text/html; charset=utf-8");
+    let policy = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'");
+    answer.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+    answer
+}
+
 /// 200 with JSON.
 pub(super) fn json(value: &impl Serialize) -> Answer {
     // Texts, numbers, lists and maps of them are always JSON.
@@ -73,9 +83,9 @@ pub(super) fn fault(fault: &Fault) -> Answer {
 }
 
 /// The page takes other methods.
-pub(super) fn other_method(found: &Method, allowed: &[Method]) -> Answer {
+pub(super) fn other_method(found: &Fault, allowed: &[Method]) -> Answer {
     let names = allowed.iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
-    let mut answer = fault(&Fault::new(Kind::Method, format!("expected {names}, found {found}")));
+    let mut answer = fault(found);
     if let Ok(value) = HeaderValue::from_str(&names) {
         answer.headers_mut().insert(ALLOW, value);
     }

@@ -14,6 +14,10 @@ pub(super) enum Route<'a> {
     Live,
     Ready,
     Metrics,
+    /// What pages there are, for people.
+    Docs,
+    /// The same for programs.
+    OpenApi,
     Model(&'a str),
     ModelReady(&'a str),
     Config(&'a str),
@@ -51,6 +55,8 @@ impl<'a> Route<'a> {
         match &parts[..count] {
             ["v2"] => Ok(Self::Server),
             ["metrics"] => Ok(Self::Metrics),
+            ["v2", "docs"] => Ok(Self::Docs),
+            ["v2", "docs", "openapi.json"] => Ok(Self::OpenApi),
             ["v2", "health", "live"] => Ok(Self::Live),
             ["v2", "health", "ready"] => Ok(Self::Ready),
             ["v2", "models", "stats"] => Ok(Self::Stats(None)),

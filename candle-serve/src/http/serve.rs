@@ -3,7 +3,7 @@
 use super::body::{self, Encoding};
 use super::reply::{self, Answer, HEADER_LENGTH, SEQUENCE_ID};
 use super::route::Route;
-use super::{sequence, settings, shared_memory};
+use super::{openapi, sequence, settings, shared_memory};
 use crate::fault::{Fault, Kind, one_line};
 use crate::inference::Inference;
 use crate::keys::{Principal, Role};
@@ -35,7 +35,10 @@ pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> 
     let call = head.uri.path();
     let model = call.split('/').skip_while(|part| *part != "models").nth(1);
     shared.log.request(log::Request { protocol: "HTTP", call, model }, began.elapsed(), result.as_ref().err());
-    result.unwrap_or_else(|fault| reply::fault(&fault))
+    result.unwrap_or_else(|fault| match Route::of(call) {
+        Ok(route) if fault.kind == Kind::Method => reply::other_method(&fault, route.methods()),
+        _ => reply::fault(&fault),
+    })
 }
 
 async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answer, Fault> {
@@ -43,7 +46,8 @@ async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answ
     let principal = identify(shared, &head.headers, route.as_ref().ok())?;
     let route = route?;
     if !route.methods().contains(&head.method) {
-        return Ok(reply::other_method(&head.method, route.methods()));
+        let names = route.methods().iter().map(Method::as_str).collect::<Vec<_>>().join(", ");
+        return Err(Fault::new(Kind::Method, format!("expected {names}, found {}", head.method)));
     }
     let models = &shared.repository;
     let body = Received { headers: &head.headers, body, limits: &shared.options.limits };
@@ -52,6 +56,8 @@ async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answ
         Route::Live => Ok(reply::empty()),
         Route::Ready => ready(shared),
         Route::Metrics => Ok(reply::bytes(metrics::text(&models.served()), "text/plain; version=0.0.4; charset=utf-8")),
+        Route::Docs => Ok(reply::html(openapi::page())),
+        Route::OpenApi => Ok(reply::json(&openapi::document())),
         Route::Model(name) => Ok(reply::json(&models.model(name)?.metadata())),
         Route::ModelReady(name) => models.model(name).map(|_| reply::empty()),
         Route::Config(name) => Ok(reply::json(&shared.config(&*models.model(name)?))),

@@ -209,6 +209,33 @@ fn every_bundle_describes_itself() {
 }
 
 #[test]
+fn the_server_describes_its_pages() {
+    let mut client = SHIPPED.client();
+    let document = client.get("/v2/docs/openapi.json").ok().json();
+    assert_eq!((&document["openapi"], &document["info"]["version"]), (&json!("3.1.0"), &json!(env!("CARGO_PKG_VERSION"))));
+    let reply = client.get("/v2/docs").ok();
+    assert_eq!(reply.header("content-type"), Some("text/html; charset=utf-8"));
+    assert_eq!(reply.header("content-security-policy"), Some("default-src 'none'; style-src 'unsafe-inline'"));
+    let page = String::from_utf8(reply.body).unwrap();
+    assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("<script"), "it loads something");
+    for (path, operations) in document["paths"].as_object().unwrap() {
+        assert!(page.contains(&format!("<code>{path}</code>")), "{path} is not on the page");
+        // Every page that can be asked without a body answers with what it is described to.
+        if operations.get("get").is_none() {
+            continue;
+        }
+        let example = path.replace("{model}", "cartpole");
+        if example.contains('{') || example.starts_with("/v2/systemsharedmemory") {
+            continue;
+        }
+        let described = operations["get"]["responses"]["200"]["content"].as_object();
+        let reply = client.get(&example).ok();
+        let kind = reply.header("content-type").map(|kind| kind.split(';').next().unwrap().to_owned());
+        assert_eq!(kind, described.map(|content| content.keys().next().unwrap().to_owned()), "{path}");
+    }
+}
+
+#[test]
 fn inputs_with_defaults_can_be_left_out() {
     let server = alone();
     let mut client = server.client();

@@ -223,6 +223,7 @@ fn what_is_not_there_is_not_found() {
     ] {
         refused(&client.call(method, path, &[], b""), status, message);
     }
+    assert_eq!(client.call("PATCH", "/v2/models/policy-mlp/sequences/7", &[], b"").header("allow"), Some("GET, DELETE"));
 }
 
 #[test]

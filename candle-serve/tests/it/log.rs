@@ -113,6 +113,9 @@ fn what_happens_is_logged_as_text() {
     let mut program = Program::new("text");
     let line = program.line("failed to load");
     assert!(line.contains("ERROR") && line.contains("model=\"damaged\""), "{line}");
+    assert_eq!(program.client.get("/v2/repository/index").status, 405);
+    let line = program.line("request refused");
+    assert!(line.contains("kind=Method") && line.contains("error=\"expected POST, found GET\""), "{line}");
     assert_eq!(program.client.get("/v2/models/none").status, 404);
     let line = program.line("request refused");
     assert!(line.contains("WARN") && line.contains("kind=NotFound") && line.contains("call=\"/v2/models/none\""), "{line}");

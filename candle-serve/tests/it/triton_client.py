@@ -80,6 +80,7 @@ for pending in [client.async_infer(MODEL, tensors(1, rows=3)) for _ in range(8)]
 
 # Inputs and outputs in shared memory.
 key = f"candle-serve-python-{os.getpid()}"
+written = None
 memory = shared_memory.create_shared_memory_region("both", f"/{key}", 65536)
 try:
     random = numpy.random.default_rng(1)
@@ -101,6 +102,7 @@ try:
     assert client.get_system_shared_memory_status() == []
     refused("there is no shared memory region 'both'", client.infer, MODEL, shared)
 finally:
+    # A view of the memory keeps it open.
     del written
     shared_memory.destroy_shared_memory_region(memory)
 assert client.get_cuda_shared_memory_status() == []
