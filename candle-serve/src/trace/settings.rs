@@ -1,0 +1,155 @@
+//! Which requests are traced: for all models, and for one.
+
+use crate::fault::{Fault, Kind, one_line};
+use crate::inference::unsupported;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Settings that are to be changed, as texts: `None` takes the one of all models, or of the start.
+pub(crate) type TraceChange = BTreeMap<String, Option<Vec<String>>>;
+
+/// The settings, as the protocol has them.
+#[derive(Debug, Serialize)]
+pub(crate) struct TraceSettings {
+    pub trace_file: String,
+    pub trace_level: [&'static str; 1],
+    pub trace_rate: String,
+    pub trace_count: String,
+    pub log_frequency: String,
+}
+
+impl TraceSettings {
+    /// Of traces to that file, with the count that is left.
+    pub(super) fn new(file: Option<&Path>, values: &Values, left: Option<u64>) -> Self {
+        Self {
+            trace_file: file.map(|file| file.display().to_string()).unwrap_or_default(),
+            trace_level: [if values.timestamps { "TIMESTAMPS" } else { "OFF" }],
+            trace_rate: values.rate.to_string(),
+            trace_count: left.map_or_else(|| "-1".to_owned(), |left| left.to_string()),
+            log_frequency: values.frequency.to_string(),
+        }
+    }
+}
+
+/// Which requests are traced.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Values {
+    pub timestamps: bool,
+    /// One of so many requests.
+    pub rate: u64,
+    /// How many more; `None` is without end.
+    pub count: Option<u64>,
+    /// Traces of a file before another one is begun; 0 is without end.
+    pub frequency: u64,
+}
+
+/// Before anything is changed.
+pub(super) const START: Values = Values { timestamps: false, rate: 1000, count: None, frequency: 0 };
+
+/// What a model has that is not as for all.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Own {
+    pub timestamps: Option<bool>,
+    pub rate: Option<u64>,
+    pub count: Option<Option<u64>>,
+    pub frequency: Option<u64>,
+}
+
+impl Own {
+    pub fn over(&self, all: &Values) -> Values {
+        Values {
+            timestamps: self.timestamps.unwrap_or(all.timestamps),
+            rate: self.rate.unwrap_or(all.rate),
+            count: self.count.unwrap_or(all.count),
+            frequency: self.frequency.unwrap_or(all.frequency),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self { timestamps: None, rate: None, count: None, frequency: None })
+    }
+
+    /// Reads a change. What it takes back is `None`, as is what it does not speak of: `given` tells them apart by name.
+    pub fn read(change: &TraceChange, file: Option<&Path>) -> Result<Self, Fault> {
+        let mut own = Self::default();
+        for (name, values) in change {
+            let Some(values) = values else {
+                if !NAMES.contains(&name.as_str()) {
+                    return Err(unknown(name));
+                }
+                continue;
+            };
+            let one = match &values[..] {
+                [one] => one.as_str(),
+                _ => return Err(wrong(name, "one value", format_args!("{} values", values.len()))),
+            };
+            let number = || one.parse::<u64>().map_err(|_| wrong(name, "a number from 0 to 2^64 - 1", one_line(one)));
+            match name.as_str() {
+                "trace_level" => own.timestamps = Some(level(one, file)?),
+                "trace_rate" => own.rate = Some(number()?.max(1)),
+                "trace_count" => own.count = Some(if one == "-1" { None } else { Some(number()?) }),
+                "log_frequency" => own.frequency = Some(number()?),
+                "trace_file" if Some(Path::new(one)) == file || (one.is_empty() && file.is_none()) => {}
+                "trace_file" => {
+                    return Err(Fault::input("trace_file: expected to be left as it is, which is set where the server is started"));
+                }
+                _ => return Err(unknown(name)),
+            }
+        }
+        Ok(own)
+    }
+}
+
+const NAMES: [&str; 5] = ["trace_file", "trace_level", "trace_rate", "trace_count", "log_frequency"];
+
+fn wrong(name: &str, expected: &str, found: impl std::fmt::Display) -> Fault {
+    Fault::input(format!("{}: expected {expected}, found {found}", one_line(name)))
+}
+
+fn unknown(name: &str) -> Fault {
+    Fault::input(format!("trace settings: expected [{}], found {}", NAMES.join(", "), one_line(name)))
+}
+
+fn level(text: &str, file: Option<&Path>) -> Result<bool, Fault> {
+    match text {
+        "OFF" => Ok(false),
+        "TIMESTAMPS" if file.is_some() => Ok(true),
+        "TIMESTAMPS" => {
+            Err(Fault::new(Kind::Unsupported, "trace_level: there is nowhere to write traces: the server was started without --trace-file"))
+        }
+        "TENSORS" => Err(unsupported("the trace_level TENSORS")),
+        _ => Err(wrong("trace_level", "OFF or TIMESTAMPS", one_line(text))),
+    }
+}
+
+/// Picks requests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sampler {
+    pub seen: u64,
+    pub left: Option<u64>,
+}
+
+impl Sampler {
+    pub fn picks(&mut self, values: &Values) -> bool {
+        if !values.timestamps || self.left == Some(0) {
+            return false;
+        }
+        let picked = self.seen.is_multiple_of(values.rate);
+        self.seen += 1;
+        if picked {
+            self.left = self.left.map(|left| left - 1);
+        }
+        picked
+    }
+
+    /// Begins to count anew where the setting that it counts for was given.
+    pub fn restart(&mut self, values: &Values, given: &dyn Fn(&str) -> bool) {
+        if given("trace_count") {
+            self.left = values.count;
+        }
+        if given("trace_rate") {
+            self.seen = 0;
+        }
+    }
+}
