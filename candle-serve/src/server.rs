@@ -99,7 +99,7 @@ impl Server {
     /// Listens, and answers whether it is alive; models are loaded by [`Self::load`].
     ///
     /// # Errors
-    /// If the folder is none, an option is out of range, or an address cannot be had.
+    /// If the folder is none, an option is out of range, an address cannot be had, or the file of traces cannot be written to.
     pub async fn start(options: Options, families: Registry<dyn Family>) -> io::Result<Self> {
         let other = |error: candle_models::Error| io::Error::other(error.to_string());
         let folder = options.snapshots.as_deref().map(Folder::open).transpose().map_err(other)?;

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import urllib.request
 
 import numpy
 import tritonclient.http as http
@@ -73,6 +74,15 @@ for binary_data in [True, False]:
     places = numpy.argsort(-binary.as_numpy("logits").ravel(), kind="stable")[:3]
     assert [int(text.split(":")[1]) for text in texts] == places.tolist(), texts
     assert [numpy.float32(text.split(":")[0]) for text in texts] == binary.as_numpy("logits").ravel()[places].tolist(), texts
+
+# A body that another client sends.
+body, length = http.InferenceServerClient.generate_request_body(tensors(1))
+headers = {"Inference-Header-Content-Length": str(length)} if length else {}
+request = urllib.request.Request(f"http://{sys.argv[1]}/v2/models/{MODEL}/infer", data=bytes(body), headers=headers)
+with urllib.request.urlopen(request, timeout=120) as response:
+    length = int(response.headers["Inference-Header-Content-Length"])
+    same(binary, http.InferenceServerClient.parse_response_body(response.read(), header_length=length))
+
 rows = client.infer(MODEL, tensors(1, rows=3))
 assert rows.as_numpy("logits").shape[0] == 3
 for pending in [client.async_infer(MODEL, tensors(1, rows=3)) for _ in range(8)]:
