@@ -100,8 +100,9 @@ pub(crate) async fn accept(
     let mut closing = pin!(closing(&mut phase));
     loop {
         let next = async {
-            let permit = room.clone().acquire_owned().await;
-            (accept_one(&listener).await, permit)
+            let stream = accept_one(&listener).await;
+            // Not before there is a connection: a listener that nobody comes to would keep the place from the others.
+            (stream, room.clone().acquire_owned().await)
         };
         let (stream, permit) = tokio::select! {
             () = &mut closing => return,

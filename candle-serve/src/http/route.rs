@@ -107,7 +107,7 @@ impl<'a> Route<'a> {
     pub fn role(&self) -> Option<Role> {
         match self {
             Self::Live | Self::Ready => None,
-            Self::Load(_) | Self::Unload(_) | Self::Logging => Some(Role::Admin),
+            Self::Load(_) | Self::Unload(_) | Self::Logging | Self::Trace(_) => Some(Role::Admin),
             Self::Regions(_) | Self::Register(_) | Self::Unregister(_) | Self::CudaRegions => Some(Role::Admin),
             _ => Some(Role::Infer),
         }

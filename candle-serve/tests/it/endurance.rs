@@ -68,7 +68,7 @@ fn a_thousand_idle_connections_leave_the_others_alone() {
 #[ignore = "deep: loads a bundle more than a thousand times"]
 fn loading_and_unloading_leaves_no_memory_behind() {
     let bundle = weights().join("policy-mlp");
-    let (mut child, line) = program(&[bundle.to_str().unwrap(), "--http", "127.0.0.1:0", "--grace", "0"]);
+    let (mut child, line) = program(&[bundle.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--grace", "0"]);
     let address = line.trim().strip_prefix("1 models are served at http://").unwrap().parse().unwrap();
     let mut client = Client::connect(address).patient();
     let mut cycles = |count: usize| {

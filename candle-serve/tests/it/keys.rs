@@ -17,7 +17,12 @@ pub fn server(folder: &Path) -> (Running, [String; 3]) {
     sum::save(&folder.join("models"), "m", "keys");
     let made = [("alice", Role::Infer), ("bob", Role::Infer), ("root", Role::Admin)].map(|(name, role)| create_key(name, role).unwrap());
     fs::write(folder.join("keys"), made.each_ref().map(|(_, line)| line.as_str()).join("\n")).unwrap();
-    let options = Options { keys: Some(folder.join("keys")), snapshots: Some(folder.join("snapshots")), ..options(folder.join("models")) };
+    let options = Options {
+        keys: Some(folder.join("keys")),
+        snapshots: Some(folder.join("snapshots")),
+        shared_memory: true,
+        ..options(folder.join("models"))
+    };
     (Running::new(options, sum::families()), made.map(|(key, _)| format!("Bearer {key}")))
 }
 
@@ -84,7 +89,7 @@ fn a_role_that_is_too_low_is_refused() {
         assert_eq!((reply.status, reply.error().as_str()), (403, "the key of alice is for infer: expected one for admin"));
         call(&mut client, &root, "POST", &path, None).ok();
     }
-    for page in ["/v2/logging", "/v2/systemsharedmemory/status", "/v2/cudasharedmemory/status"] {
+    for page in ["/v2/logging", "/v2/trace/setting", "/v2/systemsharedmemory/status", "/v2/cudasharedmemory/status"] {
         assert_eq!(call(&mut client, &alice, "GET", page, None).status, 403, "{page}");
         call(&mut client, &root, "GET", page, None).ok();
     }

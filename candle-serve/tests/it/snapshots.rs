@@ -284,7 +284,10 @@ fn a_server_that_ends_under_load_loses_no_sequence() {
 fn program(snapshots: &Path) -> (Child, SocketAddr) {
     let bundle = weights().join("policy-mamba");
     let mut command = Command::new(env!("CARGO_BIN_EXE_candle-serve"));
-    command.arg(bundle).args(["--http", "127.0.0.1:0", "--grace", "0", "--snapshot-every", "1", "--snapshots"]).arg(snapshots);
+    command
+        .arg(bundle)
+        .args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--grace", "0", "--snapshot-every", "1", "--snapshots"])
+        .arg(snapshots);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
