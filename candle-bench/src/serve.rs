@@ -84,7 +84,7 @@ impl Serve {
     fn describe(&self) -> String {
         let settings = &self.common.settings;
         format!(
-            "Server, echo and clients share this process and its processors; server and echo have a multi-threaded runtime each, as candle-serve has. The echo reads every request and answers \
+            "Server, echo and clients share this process and its processors; the server serves connections as candle-serve does, the echo on a multi-threaded runtime. The echo reads every request and answers \
              with as many bytes as the server. Clients send HTTP/1.1 over connections that stay, tensors behind the JSON, one row without a sequence, and wait for every answer. Warm-up {} s each, \
              then {} rounds of {} s of either side in turn, the first mover changing; a ratio is the median of those of rounds, with its 95% bootstrap interval. Beside the model: the median of a \
              request less that of the echo and less that of a step of a session in this process. Rates: {} clients, {TURNS} turns of each side. Sequences: one request steps all of them, sixty a \

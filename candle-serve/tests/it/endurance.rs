@@ -1,7 +1,7 @@
 //! Many clients, and many loads.
 
 use crate::client::{Client, Reply, Running, options, weights};
-use crate::life::program;
+use crate::life::serve;
 use crate::sum;
 use serde_json::{Value, json};
 use std::fs;
@@ -68,9 +68,8 @@ fn a_thousand_idle_connections_leave_the_others_alone() {
 #[ignore = "deep: loads a bundle more than a thousand times"]
 fn loading_and_unloading_leaves_no_memory_behind() {
     let bundle = weights().join("policy-mlp");
-    let (mut child, line) = program(&[bundle.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--grace", "0"]);
-    let address = line.trim().strip_prefix("1 models are served at http://").unwrap().parse().unwrap();
-    let mut client = Client::connect(address).patient();
+    let (mut child, [http, _]) = serve(bundle.to_str().unwrap(), &[]);
+    let mut client = Client::connect(http).patient();
     let mut cycles = |count: usize| {
         for _ in 0..count {
             // Anew, while it is served, and after it was not.

@@ -7,7 +7,7 @@ use candle_models::families;
 use candle_serve::{Address, Server};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -92,22 +92,32 @@ fn a_unix_socket_is_made_used_and_removed() {
 }
 
 /// The program, and where it says that it serves.
-pub fn program(arguments: &[&str]) -> (Child, String) {
+fn program(arguments: &[&str]) -> (Child, String) {
     let mut child = Command::new(PROGRAM).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     (child, line)
 }
 
+/// The program that serves a bundle, and its ports for HTTP and gRPC. It ends without grace; nobody reads its log.
+pub fn serve(bundle: &str, arguments: &[&str]) -> (Child, [SocketAddr; 2]) {
+    let mut command = Command::new(PROGRAM);
+    command.args([bundle, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--grace", "0"]).args(arguments);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let addresses = line.trim().strip_prefix("1 models are served at http://").unwrap();
+    let (http, grpc) = addresses.strip_suffix(" (gRPC)").unwrap().split_once(", ").unwrap();
+    (child, [http, grpc].map(|address| address.parse().unwrap()))
+}
+
 #[test]
 fn the_program_serves_until_it_is_told_to_end() {
     for signal in ["TERM", "INT"] {
         let bundle = weights().join("policy-mlp");
-        let (mut child, line) = program(&[bundle.to_str().unwrap(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--grace", "0"]);
-        let addresses = line.trim().strip_prefix("1 models are served at http://").unwrap();
-        let (http, grpc) = addresses.strip_suffix(" (gRPC)").unwrap().split_once(", ").unwrap();
-        Client::connect(http.parse().unwrap()).get("/v2/health/ready").ok();
-        assert_eq!(ready(grpc.parse().unwrap()), Ok(true));
+        let (mut child, [http, grpc]) = serve(bundle.to_str().unwrap(), &[]);
+        Client::connect(http).get("/v2/health/ready").ok();
+        assert_eq!(ready(grpc), Ok(true));
         let killed = Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
         assert!(killed.success());
         assert_eq!(child.wait().unwrap().code(), Some(0));

@@ -1,14 +1,14 @@
 //! Sequences that go on where they were, in another server.
 
 use crate::client::{Client, PATIENCE, Reply, Running, options, weights};
+use crate::life::serve;
 use crate::sum;
-use candle_serve::{Address, Options};
+use candle_serve::Options;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -282,19 +282,9 @@ fn a_server_that_ends_under_load_loses_no_sequence() {
 
 /// The program with snapshots of a policy with memory, and where it serves.
 fn program(snapshots: &Path) -> (Child, SocketAddr) {
-    let bundle = weights().join("policy-mamba");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_candle-serve"));
-    command
-        .arg(bundle)
-        .args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--grace", "0", "--snapshot-every", "1", "--snapshots"])
-        .arg(snapshots);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let Ok(Address::Tcp(address)) = line.trim().strip_prefix("1 models are served at http://").unwrap().parse() else {
-        panic!("expected a port, found {line}")
-    };
-    (child, address)
+    let (child, [http, _]) =
+        serve(weights().join("policy-mamba").to_str().unwrap(), &["--snapshot-every", "1", "--snapshots", snapshots.to_str().unwrap()]);
+    (child, http)
 }
 
 fn policy_step(client: &mut Client<TcpStream>, start: bool, value: f32) {
