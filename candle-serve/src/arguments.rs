@@ -132,7 +132,7 @@ impl Arguments {
     }
 }
 
-/// The command line, for tests of documentation.
+/// The command lines, for tests of documentation.
 pub fn command() -> clap::Command {
-    Arguments::command()
+    Arguments::command().subcommand_negates_reqs(true).subcommand(KeyArguments::command().name("key"))
 }
