@@ -43,7 +43,7 @@ fn program(name: &str) -> Option<Command> {
 
 /// Arguments that one of our programs takes. What goes to a file or another program is the shell's.
 fn parse(name: &str, arguments: &[String]) -> Result<(), String> {
-    let own = arguments.iter().position(|word| [">", "|"].contains(&word.as_str())).unwrap_or(arguments.len());
+    let own = arguments.iter().position(|word| [">", ">>", "|"].contains(&word.as_str())).unwrap_or(arguments.len());
     let line = std::iter::once(name.to_owned()).chain(arguments[..own].iter().cloned());
     let command = program(name).ok_or_else(|| format!("no program {name}"))?;
     // A launcher's own command line stands behind its options.
