@@ -2,8 +2,8 @@
 
 use crate::fault::Fault;
 use crate::grpc::{self, Services};
-use crate::http::{Listener, Phase, Protocol, accept};
 use crate::keys::{Keys, Principal, Role};
+use crate::listen::{Listener, Phase, Protocol, accept};
 use crate::log::Log;
 use crate::options::{Address, Options};
 use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY, TRACE};
@@ -86,6 +86,7 @@ pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<Address>,
     grpc_addresses: Vec<Address>,
+    places: Vec<String>,
     phase: watch::Sender<Phase>,
     listeners: JoinSet<()>,
     /// Room for connections: all of it is free once none is left.
@@ -128,9 +129,12 @@ impl Server {
         let (services, reporter) = Services::new(shared.clone()).await.map_err(io::Error::other)?;
         let (room, workers) = (Arc::new(Semaphore::new(connections as usize)), Arc::new(Workers::start()?));
         let mut listeners = JoinSet::new();
+        let mut places = Vec::new();
         let mut listen = |bound: Vec<(Listener, Address)>, tls: Option<Tls>, protocol: Protocol| {
             let each = bound.into_iter().map(|(listener, address)| {
-                shared.log.server(&format!("listening at {address}"));
+                let place = protocol.place(&address, tls.as_ref());
+                shared.log.server(&format!("listening at {place}"));
+                places.push(place);
                 let (speaks, workers) = ((protocol.clone(), tls.clone()), (room.clone(), workers.clone()));
                 listeners.spawn(accept(listener, speaks, workers, watched.clone()));
                 address
@@ -141,7 +145,7 @@ impl Server {
         let grpc_addresses = listen(grpc, grpc_tls, Protocol::Grpc(services));
         listeners.spawn(grpc::report(reporter, shared.clone()));
         listeners.spawn(keep_sequences(Arc::downgrade(&shared), watched));
-        Ok(Self { shared, addresses, grpc_addresses, phase, listeners, room, connections, _workers: workers })
+        Ok(Self { shared, addresses, grpc_addresses, places, phase, listeners, room, connections, _workers: workers })
     }
 
     /// Where it listens for HTTP, with the port that was free in place of 0.
@@ -152,6 +156,11 @@ impl Server {
     /// The same for gRPC.
     pub fn grpc_addresses(&self) -> &[Address] {
         &self.grpc_addresses
+    }
+
+    /// All of them for people, with what is spoken there.
+    pub fn places(&self) -> &[String] {
+        &self.places
     }
 
     /// Loads every bundle: how many are served then. Those that fail stand in the repository's index with their reasons, and in
