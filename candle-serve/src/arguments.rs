@@ -13,7 +13,7 @@ use std::time::Duration;
 #[derive(Debug, Parser)]
 #[command(name = "candle-serve", version, about, after_help = "candle-serve key --help: keys for clients.")]
 pub struct Arguments {
-    /// A folder of bundles, each of which is served under the name of its own folder; or a single bundle.
+    /// A folder with bundles in it or in its folders, each of which is served under its way with points between; or a single bundle.
     pub folder: PathBuf,
 
     /// Where to listen for HTTP: HOST:PORT, or unix:PATH. Can be given several times.

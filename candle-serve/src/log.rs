@@ -141,6 +141,13 @@ impl Log {
         }
     }
 
+    /// Files that have changed cannot be used.
+    pub fn not_renewed(&self, what: &str, error: &candle_models::Error) {
+        if self.error.load(Relaxed) {
+            error!(error = error.to_string(), "{what} stay as they were");
+        }
+    }
+
     /// A model was unloaded.
     pub fn unload(&self, model: &str) {
         if self.info.load(Relaxed) {

@@ -50,12 +50,14 @@ fn key(KeyArguments { name, role }: KeyArguments) -> ExitCode {
 async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     // Before anything else: a signal that comes while models are loaded is one all the same.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut hangup = signal(SignalKind::hangup())?;
     let grace = Duration::from_secs(arguments.grace);
     let server = Server::start(arguments.options(), families::shipped()).await?;
-    let mut asked = async || {
+    let mut asked = async || loop {
         tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = terminate.recv() => return,
+            _ = interrupt.recv() => return,
+            _ = hangup.recv() => server.renew(),
         }
     };
     let loaded = tokio::select! {

@@ -5,6 +5,7 @@ use crate::inference::{Inference, Wanted};
 use crate::protocol::answer::{Rows, Tensor};
 use crate::sequences::{Begin, Current, Keep, Lease, Name, Sequences};
 use crate::statistics::{Statistics, Times};
+use crate::trace::Trace;
 use candle_models::candle_core::DType;
 use candle_models::engine::{self, Engine, EngineError, Options, Session, Steps};
 use candle_models::signature::Signature;
@@ -80,11 +81,14 @@ impl Model {
     }
 
     /// Steps the rows of a request. The answer is in their sessions; dropping the future gives the step up.
-    pub async fn step(&self, inference: &Inference) -> Result<Stepped, Fault> {
+    pub async fn step(&self, inference: &Inference, trace: &mut Option<Trace>) -> Result<Stepped, Fault> {
         let mut sessions = self.sessions(inference).await?;
         let began = Instant::now();
         sessions.each().enumerate().try_for_each(|(row, session)| inference.fill(&self.signature, row, session))?;
         let input = began.elapsed();
+        if let Some(trace) = trace.as_mut().filter(|trace| trace.has_tensors()) {
+            sessions.trace_inputs(&self.signature, trace)?;
+        }
         // Several sequences go on together or not at all: once the first has been asked for, none may be too late.
         let deadline = inference.deadline;
         if inference.sequences.len() > 1 && deadline.is_some_and(|deadline| deadline <= Instant::now()) {
@@ -131,6 +135,20 @@ impl Sessions {
             Self::Sequences(leases) => (None, Some(leases)),
         };
         fresh.into_iter().flatten().chain(leases.into_iter().flatten().map(Lease::session))
+    }
+
+    /// Their inputs as the model gets them.
+    fn trace_inputs(&mut self, signature: &Signature, trace: &mut Trace) -> Result<(), Fault> {
+        for spec in &signature.inputs {
+            if spec.dtype() == DType::U32 {
+                let rows = self.each().map(|session| Ok(&*session.indices_mut(&spec.name)?)).collect::<Result<_, Fault>>()?;
+                trace.input(&spec.name, &spec.shape, &Rows::Indices(rows));
+            } else {
+                let rows = self.each().map(|session| Ok(&*session.floats_mut(&spec.name)?)).collect::<Result<_, Fault>>()?;
+                trace.input(&spec.name, &spec.shape, &Rows::Floats(rows));
+            }
+        }
+        Ok(())
     }
 
     /// The session of a row that has been stepped.

@@ -104,10 +104,19 @@ impl Model {
     }
 
     /// Steps the rows of a request, and has the outputs written before their sequences go on.
-    pub async fn infer<T>(&self, inference: &Inference, write: impl FnOnce(&[Tensor<'_>]) -> T) -> Result<(T, Times), Fault> {
-        let mut stepped = self.step(inference).await?;
+    pub async fn infer<T>(
+        &self,
+        inference: &Inference,
+        trace: &mut Option<Trace>,
+        write: impl FnOnce(&[Tensor<'_>]) -> T,
+    ) -> Result<(T, Times), Fault> {
+        let mut stepped = self.step(inference, trace).await?;
         let began = Instant::now();
-        let answer = write(&stepped.tensors(&self.signature, inference)?);
+        let tensors = stepped.tensors(&self.signature, inference)?;
+        let answer = write(&tensors);
+        if let Some(trace) = trace.as_mut().filter(|trace| trace.has_tensors()) {
+            trace.outputs(&tensors);
+        }
         stepped.times.output = began.elapsed();
         Ok((answer, stepped.times))
     }

@@ -92,7 +92,7 @@ pub struct TlsFiles {
 /// How a server is set up.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// A folder of bundles, or a bundle.
+    /// A folder with bundles in it or in its folders, or a bundle.
     pub folder: PathBuf,
     /// What a single bundle is called; by default like its folder.
     pub model_name: Option<String>,

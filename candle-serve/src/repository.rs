@@ -1,31 +1,21 @@
-//! The models that a server has: the bundles of a folder, or a single one.
+//! The models that a server has: those of the bundles below a folder, or of a single one.
 
 use crate::fault::{Fault, Kind, one_line};
 use crate::log::Log;
 use crate::model::{Model, VERSION};
+use crate::places::{Bundles, Place, is_name, wrong_name};
 use crate::protocol::describe::{IndexEntry, State};
 use crate::sequences::Keep;
-use candle_models::bundle::{Bundle, CONFIG};
+use candle_models::bundle::Bundle;
 use candle_models::engine::Options;
 use candle_models::registry::{Family, Registry};
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-/// Longest name of a model.
-pub(crate) const NAME_LIMIT: usize = 128;
-/// Bundles of a folder that are looked at.
-const MOST: usize = 4096;
-
-/// Where bundles lie.
-#[derive(Debug, Clone)]
-enum Place {
-    /// In a folder, each in one of its own.
-    Folder(PathBuf),
-    /// The folder is a bundle itself.
-    Bundle { name: String, path: PathBuf },
-}
+/// How long batches of several rows may take that are run before a model is served.
+const WARM_UP: Duration = Duration::from_millis(5);
 
 /// The models of a server.
 pub(crate) struct Repository {
@@ -45,6 +35,8 @@ struct Entry {
     model: Option<Arc<Model>>,
     /// What is being done, or was done last, where nothing is served.
     state: Option<State>,
+    /// The bundle that it is a further network of.
+    of: Option<String>,
     /// Why nothing is served, or the last attempt to load it anew failed.
     reason: String,
 }
@@ -56,12 +48,6 @@ impl Entry {
             (None, state) => state.unwrap_or(State::Unavailable),
         }
     }
-}
-
-/// Names of models: letters, digits, `_`, `-` and, behind the first place, `.`.
-pub(crate) fn is_name(name: &str) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-    name.len() <= NAME_LIMIT && name.starts_with(plain) && name.chars().all(|c| plain(c) || c == '.')
 }
 
 impl Repository {
@@ -78,25 +64,7 @@ impl Repository {
         log: Arc<Log>,
     ) -> candle_models::Result<Self> {
         options.validate()?;
-        let path = path.canonicalize().map_err(candle_models::Error::io(path))?;
-        if !path.is_dir() {
-            return Err(candle_models::Error::file(&path, "expected a folder of bundles, or a bundle"));
-        }
-        let place = if path.join(CONFIG).is_file() {
-            let folder = path.file_name().map(|name| name.to_string_lossy().into_owned());
-            let name = name.map(str::to_owned).or(folder).unwrap_or_default();
-            if !is_name(&name) {
-                return Err(candle_models::Error::config("model name", wrong_name(&name)));
-            }
-            Place::Bundle { name, path }
-        } else if let Some(name) = name {
-            return Err(candle_models::Error::config(
-                "model name",
-                format!("{name} is for a single bundle, and {} is none", path.display()),
-            ));
-        } else {
-            Place::Folder(path)
-        };
+        let place = Place::open(path, name)?;
         Ok(Self { place, families, options, keep, log, models: RwLock::default(), changing: Mutex::default() })
     }
 
@@ -147,7 +115,7 @@ impl Repository {
     pub fn index(&self, ready: bool) -> Vec<IndexEntry> {
         let mut index: BTreeMap<String, IndexEntry> = BTreeMap::new();
         // A folder that cannot be read any more takes nothing away from what is served.
-        for name in self.found().unwrap_or_default() {
+        for name in self.place.bundles().unwrap_or_default().into_keys() {
             index.insert(name.clone(), IndexEntry { name, version: VERSION, state: State::Unavailable, reason: "not loaded".to_owned() });
         }
         for (name, entry) in self.read().iter() {
@@ -157,42 +125,33 @@ impl Repository {
         index.into_values().filter(|entry| !ready || entry.state == State::Ready).collect()
     }
 
-    /// Names of the bundles that lie there now.
-    fn found(&self) -> candle_models::Result<Vec<String>> {
-        let folder = match &self.place {
-            Place::Folder(folder) => folder,
-            Place::Bundle { name, .. } => return Ok(vec![name.clone()]),
-        };
-        let entries = std::fs::read_dir(folder).map_err(candle_models::Error::io(folder))?;
-        let names = entries.flatten().filter(|entry| entry.path().join(CONFIG).is_file());
-        let mut names: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).take(MOST).collect();
-        names.retain(|name| !name.starts_with('.'));
-        names.sort_unstable();
-        Ok(names)
-    }
-
-    /// Loads every bundle, one after the other: how many are served then. Those that fail stand in the index with their reasons.
+    /// Loads every bundle, one after the other: how many models are served then. Those that fail stand in the index with their reasons.
     ///
     /// # Errors
     /// If the folder cannot be read.
     pub fn load_all(&self) -> candle_models::Result<usize> {
-        for name in self.found()? {
+        let bundles = self.place.bundles()?;
+        for name in bundles.keys() {
             // The reason stands in the index.
-            let _ = self.load(&name);
+            let _ = self.load_from(&bundles, name);
         }
         Ok(self.served().len())
     }
 
-    /// Loads a bundle, or loads it anew. Until that has succeeded the old model answers; its sequences go on in the new one, or are over if
-    /// that has another signature. Takes its time.
+    /// Loads a bundle with all its networks, or one of those, or loads them anew. Until that has succeeded the old models answer; their
+    /// sequences go on in the new ones, or are over in one that has another signature. Takes its time.
     pub fn load(&self, name: &str) -> Result<(), Fault> {
+        self.load_from(&self.place.bundles().unwrap_or_default(), name)
+    }
+
+    fn load_from(&self, bundles: &Bundles, name: &str) -> Result<(), Fault> {
         let began = Instant::now();
-        let loaded = self.replace(name);
+        let loaded = self.replace(bundles, name);
         self.log.load(name, &loaded, began.elapsed());
         loaded
     }
 
-    fn replace(&self, name: &str) -> Result<(), Fault> {
+    fn replace(&self, bundles: &Bundles, name: &str) -> Result<(), Fault> {
         let _change = self.change();
         if is_name(name) {
             // Otherwise there is no such bundle, or it cannot be asked for.
@@ -200,17 +159,16 @@ impl Repository {
             let entry = models.entry(name.to_owned()).or_default();
             entry.state = Some(State::Loading);
         }
-        let old = self.read().get(name).and_then(|entry| entry.model.clone());
-        let loaded = self.start(name, old.as_deref());
+        let loaded = self.start(bundles, name);
         let mut models = self.write();
         match loaded {
-            Ok(model) => {
-                let model = Arc::new(model);
-                models.insert(name.to_owned(), Entry { model: Some(model.clone()), state: None, reason: String::new() });
+            Ok(new) => {
+                let old = put(&mut models, name, new);
                 drop(models);
-                if let Some(old) = old {
-                    model.replace(&old);
-                }
+                old.into_iter().for_each(|(old, new)| match new {
+                    Some(new) => new.replace(&old),
+                    None => old.sequences.close("was unloaded"),
+                });
                 Ok(())
             }
             Err(Missing::Bundle(fault)) => {
@@ -228,64 +186,96 @@ impl Repository {
         }
     }
 
-    fn start(&self, name: &str, old: Option<&Model>) -> Result<Model, Missing> {
-        let path = self.path(name)?;
-        let start = || {
-            let began = Instant::now();
-            let network = self.families.load(&Bundle::open(path)?)?;
-            let mut model = Model::start(name, network, &self.options, &self.keep, old)?;
+    /// The models of a bundle, or the one of them that has that name, warm.
+    fn start(&self, bundles: &Bundles, name: &str) -> Result<Vec<Loaded>, Missing> {
+        let (bundle, path) = find(bundles, name)?;
+        let began = Instant::now();
+        let model = |error: candle_models::Error| Missing::Model(error.to_string());
+        let networks = self.families.networks(&Bundle::open(path).map_err(model)?).map_err(model)?;
+        let mut loaded = Vec::new();
+        for (at, (network, recorded)) in networks.into_iter().enumerate() {
+            let of = (at > 0).then(|| bundle.to_owned());
+            let own = of.as_ref().map_or_else(|| bundle.to_owned(), |bundle| format!("{bundle}.{network}"));
+            if name != bundle && name != own {
+                continue;
+            }
+            if of.is_some() && bundles.contains_key(&own) {
+                return Err(Missing::Model(format!("its network {network} would be called {own}, as another bundle is: rename one")));
+            }
+            if !is_name(&own) {
+                return Err(Missing::Model(wrong_name(&own)));
+            }
+            let old = self.read().get(&own).and_then(|entry| entry.model.clone());
+            let mut model = Model::start(&own, recorded, &self.options, &self.keep, old.as_deref()).map_err(model)?;
+            let cold = |error| Missing::Model(format!("{own} failed in a first step, which is made before it is served: {error}"));
+            model.engine.warm_up(WARM_UP).map_err(cold)?;
             model.load = began.elapsed();
-            Ok::<_, candle_models::Error>(model)
-        };
-        start().map_err(|error| Missing::Model(error.to_string()))
-    }
-
-    /// Where a bundle lies: directly below the repository's folder, whatever links there are.
-    fn path(&self, name: &str) -> Result<PathBuf, Missing> {
-        let unknown = || Missing::Bundle(Fault::new(Kind::NotFound, format!("unknown model: '{}' is not found", one_line(name))));
-        match &self.place {
-            Place::Bundle { name: own, path } => {
-                if own == name {
-                    Ok(path.clone())
-                } else {
-                    Err(unknown())
-                }
-            }
-            Place::Folder(folder) => {
-                let path = folder.join(name);
-                if !is_name(name) {
-                    // A folder that lies there under another name is reported; nothing else is looked for.
-                    let lies_there = self.found().is_ok_and(|found| found.iter().any(|found| found == name));
-                    return Err(if lies_there { Missing::Model(wrong_name(name)) } else { unknown() });
-                }
-                let path = path.canonicalize().map_err(|_| unknown())?;
-                if !path.join(CONFIG).is_file() {
-                    return Err(unknown());
-                }
-                if !path.starts_with(folder) {
-                    return Err(Missing::Model("its folder is a link out of the repository".to_owned()));
-                }
-                Ok(path)
-            }
+            loaded.push(Loaded { model: Arc::new(model), of });
         }
+        if loaded.is_empty() { Err(unknown(name)) } else { Ok(loaded) }
     }
 
-    /// Stops serving a model. Requests that it has are answered; its sequences are over, but for the snapshots of those that nobody uses.
+    /// Stops serving a model, and a bundle's further networks with it. Requests that it has are answered; its sequences are over, but for the
+    /// snapshots of those that nobody uses.
     pub fn unload(&self, name: &str) -> Result<(), Fault> {
         let _change = self.change();
         let mut models = self.write();
-        let Some(entry) = models.get_mut(name) else {
+        if !models.contains_key(name) {
             return Err(Fault::new(Kind::NotFound, format!("unknown model: '{}' is not found", one_line(name))));
-        };
-        let old = entry.model.take();
-        (entry.state, entry.reason) = (Some(State::Unavailable), "unloaded".to_owned());
+        }
+        let its = models.iter_mut().filter(|(own, entry)| *own == name || entry.of.as_deref() == Some(name));
+        let old: Vec<Arc<Model>> = its
+            .filter_map(|(_, entry)| {
+                (entry.state, entry.reason) = (Some(State::Unavailable), "unloaded".to_owned());
+                entry.model.take()
+            })
+            .collect();
         drop(models);
-        if let Some(old) = old {
+        for old in old {
             old.sequences.save();
             old.sequences.close("was unloaded");
-            self.log.unload(name);
+            self.log.unload(&old.name);
         }
         Ok(())
+    }
+}
+
+/// A model that can be served.
+struct Loaded {
+    model: Arc<Model>,
+    /// The bundle that it is a further network of.
+    of: Option<String>,
+}
+
+/// Serves what was loaded as `name`: the models that are not served any more, each with the one in its place if there is one.
+fn put(models: &mut BTreeMap<String, Entry>, name: &str, new: Vec<Loaded>) -> Vec<(Arc<Model>, Option<Arc<Model>>)> {
+    // Networks that the bundle has no more.
+    let mut gone = Vec::new();
+    let stays = |own: &str| new.iter().any(|loaded| loaded.model.name == own);
+    models.retain(|own, entry| {
+        let stays = entry.of.as_deref() != Some(name) || stays(own);
+        if !stays {
+            gone.extend(entry.model.take());
+        }
+        stays
+    });
+    let mut old: Vec<_> = gone.into_iter().map(|model| (model, None)).collect();
+    for Loaded { model, of } in new {
+        let entry = Entry { model: Some(model.clone()), of, ..Entry::default() };
+        let before = models.insert(model.name.clone(), entry).and_then(|entry| entry.model);
+        old.extend(before.map(|before| (before, Some(model))));
+    }
+    old
+}
+
+/// The bundle of that name, or that has a network of that name.
+fn find<'b>(bundles: &'b Bundles, name: &str) -> Result<(&'b str, &'b Path), Missing> {
+    let bundle = |name: &str| bundles.get_key_value(name);
+    let found = bundle(name).or_else(|| name.rsplit_once('.').and_then(|(name, _)| bundle(name)));
+    match found {
+        Some((bundle, Ok(path))) => Ok((bundle, path)),
+        Some((bundle, Err(reason))) if bundle == name => Err(Missing::Model(reason.clone())),
+        _ => Err(unknown(name)),
     }
 }
 
@@ -297,22 +287,6 @@ enum Missing {
     Model(String),
 }
 
-fn wrong_name(name: &str) -> String {
-    format!("expected a name of at most {NAME_LIMIT} letters, digits, '_', '-' and '.', found {}", one_line(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_leave_no_way_out_of_the_folder() {
-        for name in ["policy-mlp", "m", "0", "_", "-x", "a.b", "A_1.2-3"] {
-            assert!(is_name(name), "{name}");
-        }
-        let long = "a".repeat(NAME_LIMIT + 1);
-        for name in ["", ".", "..", ".hidden", "a/b", "a\\b", "../x", "a b", "a\0", "ä", "%2e%2e", &long] {
-            assert!(!is_name(name), "{name}");
-        }
-    }
+fn unknown(name: &str) -> Missing {
+    Missing::Bundle(Fault::new(Kind::NotFound, format!("unknown model: '{}' is not found", one_line(name))))
 }

@@ -7,18 +7,19 @@ use crate::listen::{Listener, Phase, Protocol, accept};
 use crate::log::Log;
 use crate::options::{Address, Options};
 use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY, TRACE};
+use crate::renewal::{self, Renew, Renewed};
 use crate::repository::Repository;
 use crate::sequences::Keep;
 use crate::shared_memory::Regions;
 use crate::snapshots::{Folder, Store};
-use crate::tls::{HTTP_1, HTTP_2, Tls};
+use crate::tls::{Certificates, Spoken, Tls};
 use crate::trace::Traces;
 use crate::workers::Workers;
 use candle_models::registry::{Family, Registry};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// What requests work on.
@@ -26,7 +27,7 @@ pub(crate) struct Shared {
     pub options: Options,
     pub repository: Repository,
     /// Of clients; without them everybody may do everything.
-    pub keys: Option<Keys>,
+    pub keys: Option<Arc<Renewed<Keys>>>,
     pub regions: Regions,
     pub log: Arc<Log>,
     pub traces: Traces,
@@ -39,7 +40,7 @@ impl Shared {
     /// Who has this authorization, whatever protocol it came by; nobody in particular where no keys are asked for, or no role is needed.
     pub fn identify(&self, authorization: Option<&[u8]>, needed: Option<Role>) -> Result<Principal, Fault> {
         match (&self.keys, needed) {
-            (Some(keys), Some(needed)) => keys.check(authorization, needed).map(Some),
+            (Some(keys), Some(needed)) => keys.get().check(authorization, needed).map(Some),
             _ => Ok(None),
         }
     }
@@ -92,6 +93,7 @@ pub struct Server {
     /// Room for connections: all of it is free once none is left.
     room: Arc<Semaphore>,
     connections: u32,
+    renew: Arc<Notify>,
     /// They end with the server.
     _workers: Arc<Workers>,
 }
@@ -110,9 +112,15 @@ impl Server {
         let log = Arc::new(Log::new(options.log));
         let traces = Traces::new(options.trace.clone())?;
         let repository = Repository::open(&options.folder, name, families, options.engine.clone(), keep, log.clone()).map_err(other)?;
-        let open = |protocol| options.tls.as_ref().map(|files| Tls::open(files, protocol, options.limits.header_time)).transpose();
-        let (http_tls, grpc_tls) = (open(HTTP_1).map_err(other)?, open(HTTP_2).map_err(other)?);
-        let keys = options.keys.as_deref().map(Keys::open).transpose().map_err(other)?;
+        let certificates = options
+            .tls
+            .clone()
+            .map(|files| Renewed::open("certificates", Certificates::files(&files), move || Certificates::open(&files)).map(Arc::new));
+        let certificates = certificates.transpose().map_err(other)?;
+        let keys = options.keys.clone().map(|path| Renewed::open("keys", vec![path.clone()], move || Keys::open(&path)).map(Arc::new));
+        let keys = keys.transpose().map_err(other)?;
+        let renewed =
+            certificates.clone().map(|part| part as Arc<dyn Renew>).into_iter().chain(keys.clone().map(|part| part as _)).collect();
         let connections = u32::try_from(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let (phase, watched) = watch::channel(Phase::Open);
         let (http, grpc) = (bind(&options.http).await?, bind(&options.grpc).await?);
@@ -130,7 +138,9 @@ impl Server {
         let (room, workers) = (Arc::new(Semaphore::new(connections as usize)), Arc::new(Workers::start()?));
         let mut listeners = JoinSet::new();
         let mut places = Vec::new();
-        let mut listen = |bound: Vec<(Listener, Address)>, tls: Option<Tls>, protocol: Protocol| {
+        let limit = shared.options.limits.header_time;
+        let mut listen = |bound: Vec<(Listener, Address)>, spoken: Spoken, protocol: Protocol| {
+            let tls = certificates.clone().map(|certificates| Tls { certificates, spoken, limit });
             let each = bound.into_iter().map(|(listener, address)| {
                 let place = protocol.place(&address, tls.as_ref());
                 shared.log.server(&format!("listening at {place}"));
@@ -141,11 +151,13 @@ impl Server {
             });
             each.collect()
         };
-        let addresses = listen(http, http_tls, Protocol::Http(shared.clone()));
-        let grpc_addresses = listen(grpc, grpc_tls, Protocol::Grpc(services));
+        let addresses = listen(http, Spoken::Http, Protocol::Http(shared.clone()));
+        let grpc_addresses = listen(grpc, Spoken::Grpc, Protocol::Grpc(services));
         listeners.spawn(grpc::report(reporter, shared.clone()));
+        let renew = Arc::new(Notify::new());
+        listeners.spawn(renewal::renew(renewed, shared.log.clone(), renew.clone(), watched.clone()));
         listeners.spawn(keep_sequences(Arc::downgrade(&shared), watched));
-        Ok(Self { shared, addresses, grpc_addresses, places, phase, listeners, room, connections, _workers: workers })
+        Ok(Self { shared, addresses, grpc_addresses, places, phase, listeners, room, connections, renew, _workers: workers })
     }
 
     /// Where it listens for HTTP, with the port that was free in place of 0.
@@ -181,6 +193,12 @@ impl Server {
     pub fn failures(&self) -> Vec<(String, String)> {
         let index = self.shared.repository.index(false).into_iter();
         index.filter(|entry| !entry.reason.is_empty()).map(|entry| (entry.name, entry.reason)).collect()
+    }
+
+    /// Has the files of certificates and keys looked at now, which happens every second by itself: what has changed is read anew. New
+    /// connections have the new certificates, requests the new keys. Files that cannot be used are said in the log, and change nothing.
+    pub fn renew(&self) {
+        self.renew.notify_one();
     }
 
     /// Says from now on that it is not ready, and answers as before: a balancer can turn away.

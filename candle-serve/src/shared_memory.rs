@@ -4,9 +4,9 @@
 //! by a signal. What a client says of an object is compared with its length whenever it is used.
 
 use crate::fault::{Fault, Kind, one_line};
+use crate::places::is_name;
 use crate::protocol::answer::Rows;
 use crate::protocol::request::SharedRange;
-use crate::repository::is_name;
 use bytes::Bytes;
 use serde::Serialize;
 use std::collections::BTreeMap;

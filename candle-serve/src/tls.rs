@@ -1,36 +1,31 @@
 //! TLS for whatever is spoken over a listener, with certificates of clients where those are asked for.
 
 use crate::options::TlsFiles;
+use crate::renewal::Renewed;
 use candle_models::{Error, Result};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// The name of HTTP/1.1 in a handshake.
-pub(crate) const HTTP_1: &[u8] = b"http/1.1";
-/// The name of HTTP/2, which gRPC is spoken over.
-pub(crate) const HTTP_2: &[u8] = b"h2";
-
-/// Makes streams of connections.
-#[derive(Clone)]
-pub(crate) struct Tls {
-    acceptor: TlsAcceptor,
-    limit: Duration,
+/// How connections are secured, by what is spoken over them.
+pub(crate) struct Certificates {
+    http: TlsAcceptor,
+    grpc: TlsAcceptor,
 }
 
-impl Tls {
-    /// Reads the files, for listeners that speak `protocol`, and whose clients have `limit` for the handshake.
+impl Certificates {
+    /// Reads the files.
     ///
     /// # Errors
     /// With the file, if one cannot be read, has nothing of what it is for, or the key is not the certificate's.
-    pub fn open(files: &TlsFiles, protocol: &[u8], limit: Duration) -> Result<Self> {
+    pub fn open(files: &TlsFiles) -> Result<Self> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
         let builder = builder.map_err(|e| Error::config("TLS", e))?;
@@ -48,14 +43,48 @@ impl Tls {
         let chain = certificates(&files.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&read(&files.key)?).map_err(|e| Error::file(&files.key, format!("no private key: {e}")))?;
         let with = |e| Error::file(&files.key, format!("with the certificate {}: {e}", files.certificate.display()));
-        let mut config = builder.with_single_cert(chain, key).map_err(with)?;
-        config.alpn_protocols = vec![protocol.to_vec()];
-        Ok(Self { acceptor: Arc::new(config).into(), limit })
+        let config = builder.with_single_cert(chain, key).map_err(with)?;
+        let speaks = |protocol: &[u8]| {
+            let mut config = config.clone();
+            config.alpn_protocols = vec![protocol.to_vec()];
+            Arc::new(config).into()
+        };
+        Ok(Self { http: speaks(b"http/1.1"), grpc: speaks(b"h2") })
     }
 
+    /// Where they are read from.
+    pub fn files(TlsFiles { certificate, key, client_ca }: &TlsFiles) -> Vec<PathBuf> {
+        [certificate, key].into_iter().chain(client_ca).cloned().collect()
+    }
+}
+
+/// What is spoken over the connections of a listener.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Spoken {
+    /// HTTP/1.1.
+    Http,
+    /// HTTP/2, which gRPC is spoken over.
+    Grpc,
+}
+
+/// Makes streams of connections, each with the certificates of its time.
+#[derive(Clone)]
+pub(crate) struct Tls {
+    pub certificates: Arc<Renewed<Certificates>>,
+    pub spoken: Spoken,
+    /// For a handshake.
+    pub limit: Duration,
+}
+
+impl Tls {
     /// The stream of a connection; `None` where the client is not one that this server talks to, or takes too long.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> Option<TlsStream<S>> {
-        tokio::time::timeout(self.limit, self.acceptor.accept(stream)).await.ok()?.ok()
+        let certificates = self.certificates.get();
+        let acceptor = match self.spoken {
+            Spoken::Http => &certificates.http,
+            Spoken::Grpc => &certificates.grpc,
+        };
+        tokio::time::timeout(self.limit, acceptor.accept(stream)).await.ok()?.ok()
     }
 }
 

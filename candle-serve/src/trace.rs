@@ -1,13 +1,14 @@
-//! Traces: when each stage of a request began, as lines of JSON in a file. Which requests are traced can be changed at run time, for all
+//! Traces: when each stage of a request began and what its tensors held, as lines of JSON in a file. Which requests are traced can be changed at run time, for all
 //! models and for one.
 
 mod settings;
 
 use crate::fault::{Fault, one_line};
 use crate::model::VERSION;
+use crate::protocol::answer::{Rows, Tensor};
 use crate::statistics::Times;
 use serde::Serialize;
-use settings::{Own, START, Sampler, Values};
+use settings::{Level, Own, START, Sampler, Values};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -91,7 +92,7 @@ impl Traces {
         if let Some(model) = model {
             let (own, sampler) = models.entry(model.to_owned()).or_insert((Own::default(), Sampler { seen: 0, left: sampler.left }));
             *own = Own {
-                timestamps: if given("trace_level") { new.timestamps } else { own.timestamps },
+                level: if given("trace_level") { new.level } else { own.level },
                 rate: if given("trace_rate") { new.rate } else { own.rate },
                 count: if given("trace_count") { new.count } else { own.count },
                 frequency: if given("log_frequency") { new.frequency } else { own.frequency },
@@ -103,7 +104,7 @@ impl Traces {
         } else {
             let reset = |name, kept: Values| if given(name) { START } else { kept };
             *all = Values {
-                timestamps: new.timestamps.unwrap_or(reset("trace_level", *all).timestamps),
+                level: new.level.unwrap_or(reset("trace_level", *all).level),
                 rate: new.rate.unwrap_or(reset("trace_rate", *all).rate),
                 count: new.count.unwrap_or(reset("trace_count", *all).count),
                 frequency: new.frequency.unwrap_or(reset("log_frequency", *all).frequency),
@@ -112,7 +113,7 @@ impl Traces {
             // Those that count as all models do begin to count with them.
             models.values_mut().filter(|(own, _)| own.count.is_none()).for_each(|(own, sampler)| sampler.restart(&own.over(all), &given));
         }
-        let active = all.timestamps || models.values().any(|(own, _)| own.timestamps == Some(true));
+        let active = all.level.is_on() || models.values().any(|(own, _)| own.level.is_some_and(Level::is_on));
         self.active.store(active, Relaxed);
         Ok(())
     }
@@ -133,7 +134,8 @@ impl Traces {
         }
         let id = *next;
         *next += 1;
-        Some(Trace { id, frequency: values.frequency, request: String::new(), stages: Vec::with_capacity(12) })
+        let Values { level, frequency, .. } = values;
+        Some(Trace { id, level, frequency, request: String::new(), stages: Vec::with_capacity(12), tensors: Vec::new() })
     }
 
     /// Writes a trace.
@@ -144,21 +146,26 @@ impl Traces {
         let Some(file) = &self.file else { return Ok(()) };
         let (now, unix) = self.moment;
         let ns = |at: Instant| unix + at.saturating_duration_since(now).as_nanos() as u64;
-        let timestamps = trace.stages.iter().map(|(name, at)| Timestamp { name, ns: ns(*at) }).collect();
+        let timestamps = || trace.stages.iter().map(|(name, at)| Timestamp { name, ns: ns(*at) }).collect();
+        let timestamps = trace.level.timestamps.then(timestamps);
         let version = VERSION.parse().unwrap_or(1);
         let line = Line { id: trace.id, model_name: model, model_version: version, request_id: &trace.request, timestamps };
-        let mut line = serde_json::to_vec(&line)?;
-        line.push(b'\n');
+        let mut lines = serde_json::to_vec(&line)?;
+        lines.push(b'\n');
+        for (activity, tensor) in &trace.tensors {
+            serde_json::to_writer(&mut lines, &TensorLine { id: trace.id, activity, tensor })?;
+            lines.push(b'\n');
+        }
         let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         if trace.frequency == 0 {
-            return append(file)?.write_all(&line);
+            return append(file)?.write_all(&lines);
         }
         let numbered = |index: u64| PathBuf::from(format!("{}.{index}", file.display()));
         // Nothing is added to what an earlier server has left.
         while output.traces == 0 && numbered(output.index).exists() {
             output.index += 1;
         }
-        append(&numbered(output.index))?.write_all(&line)?;
+        append(&numbered(output.index))?.write_all(&lines)?;
         output.traces += 1;
         if output.traces >= trace.frequency {
             (output.index, output.traces) = (output.index + 1, 0);
@@ -173,7 +180,8 @@ struct Line<'a> {
     model_name: &'a str,
     model_version: u64,
     request_id: &'a str,
-    timestamps: Vec<Timestamp<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timestamps: Option<Vec<Timestamp<'a>>>,
 }
 
 #[derive(Serialize)]
@@ -182,13 +190,48 @@ struct Timestamp<'a> {
     ns: u64,
 }
 
+/// The values of a tensor, in the form that readers of Triton's traces know.
+#[derive(Serialize)]
+struct TensorLine<'a> {
+    id: u64,
+    activity: &'a str,
+    tensor: &'a Traced,
+}
+
+/// Values, their shape with the batch first, and what they are.
+#[derive(Debug, Serialize)]
+struct Traced {
+    name: String,
+    data: String,
+    shape: String,
+    dtype: &'static str,
+}
+
+impl Traced {
+    fn new(name: &str, shape: &[usize], rows: &Rows<'_>) -> Self {
+        let data = match rows {
+            Rows::Floats(rows) => listed(rows.iter().copied().flatten()),
+            Rows::Indices(rows) => listed(rows.iter().copied().flatten()),
+            Rows::Texts(rows) => listed(rows.iter().flatten()),
+        };
+        let shape = listed(std::iter::once(&rows.count()).chain(shape));
+        Self { name: name.to_owned(), data, shape, dtype: rows.datatype().name() }
+    }
+}
+
+fn listed<T: ToString>(values: impl Iterator<Item = T>) -> String {
+    values.map(|value| value.to_string()).collect::<Vec<_>>().join(",")
+}
+
 /// A request that is traced.
 #[derive(Debug)]
 pub(crate) struct Trace {
     id: u64,
+    level: Level,
     frequency: u64,
     request: String,
     stages: Vec<(&'static str, Instant)>,
+    tensors: Vec<(&'static str, Traced)>,
 }
 
 impl Trace {
@@ -196,6 +239,22 @@ impl Trace {
         // What was measured by the engine is rounded: a stage is none before the last.
         let last = self.stages.last().map_or(at, |(_, last)| *last);
         self.stages.push((name, at.max(last)));
+    }
+
+    /// Whether it has the values of tensors.
+    pub fn has_tensors(&self) -> bool {
+        self.level.tensors
+    }
+
+    /// An input as the model gets it, of rows of that shape.
+    pub fn input(&mut self, name: &str, shape: &[usize], rows: &Rows<'_>) {
+        self.tensors.push(("TENSOR_QUEUE_INPUT", Traced::new(name, shape, rows)));
+    }
+
+    /// The outputs that are answered.
+    pub fn outputs(&mut self, tensors: &[Tensor<'_>]) {
+        let traced = |tensor: &Tensor<'_>| ("TENSOR_BACKEND_OUTPUT", Traced::new(tensor.name, &tensor.shape, &tensor.rows));
+        self.tensors.extend(tensors.iter().map(traced));
     }
 }
 

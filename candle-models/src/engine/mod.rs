@@ -62,6 +62,7 @@ mod sync;
 pub(crate) mod tests;
 mod turn;
 mod unrolled;
+mod warm;
 
 pub use error::EngineError;
 pub use options::{Options, Placement};

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 /// # }
 /// ```
 pub struct Engine {
-    shared: Arc<Running>,
+    pub(super) shared: Arc<Running>,
     on_tensors: Vec<&'static str>,
 }
 
@@ -299,6 +299,18 @@ impl Shared {
         let Some(executor) = &mut *turn else { return Alone::Closed };
         // SAFETY: the caller owns the row.
         Alone::Ran(unsafe { Pass::run(&mut **executor, &[self.slab.row(row).sequence()]) })
+    }
+
+    /// Runs a batch of rows that the caller owns, each once, and counts it nowhere: how long it took.
+    pub fn warm_up(&self, rows: &[u32]) -> Result<Duration, EngineError> {
+        let sequences: Vec<Sequence> = rows.iter().map(|row| self.slab.row(*row).sequence()).collect();
+        let mut turn = self.executor.enter(&self.queue);
+        let executor = turn.as_mut().ok_or(EngineError::Closed)?;
+        // SAFETY: the caller's rows, no two of which are the same.
+        let pass = unsafe { Pass::run(&mut **executor, &sequences) };
+        pass.result.clone().map_err(EngineError::from)?;
+        self.pace.set(pass.time(), rows.len());
+        Ok(pass.time())
     }
 
     /// Runs `f` on the executor with the sequence of a row that the caller owns, where states live with the executor.

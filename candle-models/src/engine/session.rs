@@ -79,6 +79,11 @@ impl Session {
         Ok(Self { shared: shared.clone(), row, frames: 0, lost: false, timing: Timing::default() })
     }
 
+    /// The number of its row.
+    pub(super) fn row(&self) -> u32 {
+        self.row
+    }
+
     /// An input of floats, `[width]`, to be filled before a step. It keeps its values.
     pub fn floats_mut(&mut self, name: &str) -> Result<&mut [f32]> {
         self.settle();

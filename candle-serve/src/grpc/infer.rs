@@ -7,9 +7,9 @@ use crate::inference::Inference;
 use crate::keys::Principal;
 use crate::log;
 use crate::operations::check_version;
+use crate::places::NAME_LIMIT;
 use crate::proto::{ModelInferRequest, ModelInferResponse};
 use crate::protocol::answer::Tensor;
-use crate::repository::NAME_LIMIT;
 use crate::server::Shared;
 use crate::trace::Stages;
 use std::time::Instant;
@@ -41,7 +41,7 @@ async fn inferred(
         let request = convert::request(message, beside)?;
         let inference = Inference::new((&model.signature, model.max_batch), &shared.regions, principal.clone(), &request)?;
         let write = |tensors: &[Tensor<'_>]| convert::answer(&model, inference.id.as_deref(), tensors);
-        let (answer, times) = model.infer(&inference, write).await?;
+        let (answer, times) = model.infer(&inference, &mut trace, write).await?;
         trace.step(&times, inference.id.as_deref());
         trace.stage("REQUEST_END");
         Ok((answer, inference.rows, times))

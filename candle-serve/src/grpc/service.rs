@@ -204,8 +204,17 @@ impl GrpcInferenceService for Service {
         Err(status(unsupported("shared memory on a GPU")))
     }
 
-    async fn trace_setting(&self, _: Request<TraceSettingRequest>) -> Result<Response<TraceSettingResponse>, Status> {
-        Err(status(unsupported("tracing")))
+    async fn trace_setting(&self, request: Request<TraceSettingRequest>) -> Result<Response<TraceSettingResponse>, Status> {
+        let TraceSettingRequest { settings, model_name } = request.into_inner();
+        let set = async {
+            let model = Some(&*model_name).filter(|name| !name.is_empty());
+            model.map_or(Ok(()), |name| self.shared.repository.model(name).map(drop))?;
+            if !settings.is_empty() {
+                self.shared.traces.change(model, &settings::trace_change(settings))?;
+            }
+            Ok(TraceSettingResponse { settings: settings::trace(self.shared.traces.settings(model)) })
+        };
+        self.answer("TraceSetting", &model_name, set).await
     }
 
     async fn log_settings(&self, request: Request<LogSettingsRequest>) -> Result<Response<LogSettingsResponse>, Status> {

@@ -1,11 +1,12 @@
-//! What is logged, from and to messages.
+//! What is logged and what is traced, from and to messages.
 
 use crate::fault::{Fault, one_line};
 use crate::log::{LogChange, LogSettings};
 use crate::proto::log_settings_request::SettingValue;
 use crate::proto::log_settings_request::setting_value::ParameterChoice as Wanted;
-use crate::proto::log_settings_response;
 use crate::proto::log_settings_response::setting_value::ParameterChoice as Found;
+use crate::proto::{log_settings_response, trace_setting_request, trace_setting_response};
+use crate::trace::{TraceChange, TraceSettings};
 use std::collections::BTreeMap;
 
 /// What is to be changed.
@@ -54,4 +55,23 @@ pub(super) fn settings(settings: LogSettings) -> BTreeMap<String, log_settings_r
     ];
     let value = |choice| log_settings_response::SettingValue { parameter_choice: Some(choice) };
     values.into_iter().map(|(name, choice)| (name.to_owned(), value(choice))).collect()
+}
+
+/// What of the traces is to be changed. A setting without values is to be as for all models, or as at the start.
+pub(super) fn trace_change(settings: BTreeMap<String, trace_setting_request::SettingValue>) -> TraceChange {
+    settings.into_iter().map(|(name, setting)| (name, Some(setting.value).filter(|values| !values.is_empty()))).collect()
+}
+
+/// Which requests are traced.
+pub(super) fn trace(settings: TraceSettings) -> BTreeMap<String, trace_setting_response::SettingValue> {
+    let TraceSettings { trace_file, trace_level, trace_rate, trace_count, log_frequency } = settings;
+    let level = trace_level.into_iter().map(str::to_owned).collect();
+    let values = [
+        ("trace_file", vec![trace_file]),
+        ("trace_level", level),
+        ("trace_rate", vec![trace_rate]),
+        ("trace_count", vec![trace_count]),
+        ("log_frequency", vec![log_frequency]),
+    ];
+    values.into_iter().map(|(name, value)| (name.to_owned(), trace_setting_response::SettingValue { value })).collect()
 }

@@ -181,7 +181,7 @@ async fn inferred(
     };
     let write = |tensors: &[Tensor<'_>]| write((&model.name, VERSION), inference.id.as_deref(), tensors);
     // The next request of a sequence need not wait for the compression.
-    let ((body, length), times) = model.infer(&inference, write).await?;
+    let ((body, length), times) = model.infer(&inference, trace, write).await?;
     trace.step(&times, inference.id.as_deref());
     trace.stage("REQUEST_END");
     let answer = reply::inference(body, length, Encoding::wanted(headers)).await?;

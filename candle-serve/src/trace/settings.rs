@@ -1,7 +1,6 @@
 //! Which requests are traced: for all models, and for one.
 
 use crate::fault::{Fault, Kind, one_line};
-use crate::inference::unsupported;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +12,7 @@ pub(crate) type TraceChange = BTreeMap<String, Option<Vec<String>>>;
 #[derive(Debug, Serialize)]
 pub(crate) struct TraceSettings {
     pub trace_file: String,
-    pub trace_level: [&'static str; 1],
+    pub trace_level: Vec<&'static str>,
     pub trace_rate: String,
     pub trace_count: String,
     pub log_frequency: String,
@@ -24,7 +23,7 @@ impl TraceSettings {
     pub(super) fn new(file: Option<&Path>, values: &Values, left: Option<u64>) -> Self {
         Self {
             trace_file: file.map(|file| file.display().to_string()).unwrap_or_default(),
-            trace_level: [if values.timestamps { "TIMESTAMPS" } else { "OFF" }],
+            trace_level: values.level.names(),
             trace_rate: values.rate.to_string(),
             trace_count: left.map_or_else(|| "-1".to_owned(), |left| left.to_string()),
             log_frequency: values.frequency.to_string(),
@@ -32,10 +31,37 @@ impl TraceSettings {
     }
 }
 
+/// What of a request is traced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Level {
+    /// When its stages began.
+    pub timestamps: bool,
+    /// The values of its inputs and outputs.
+    pub tensors: bool,
+}
+
+impl Level {
+    /// Nothing.
+    const OFF: Self = Self { timestamps: false, tensors: false };
+
+    fn names(self) -> Vec<&'static str> {
+        if self == Self::OFF {
+            return vec!["OFF"];
+        }
+        let names = [("TIMESTAMPS", self.timestamps), ("TENSORS", self.tensors)];
+        names.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect()
+    }
+
+    /// Whether that is anything.
+    pub fn is_on(self) -> bool {
+        self != Self::OFF
+    }
+}
+
 /// Which requests are traced.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Values {
-    pub timestamps: bool,
+    pub level: Level,
     /// One of so many requests.
     pub rate: u64,
     /// How many more; `None` is without end.
@@ -45,12 +71,12 @@ pub(super) struct Values {
 }
 
 /// Before anything is changed.
-pub(super) const START: Values = Values { timestamps: false, rate: 1000, count: None, frequency: 0 };
+pub(super) const START: Values = Values { level: Level::OFF, rate: 1000, count: None, frequency: 0 };
 
 /// What a model has that is not as for all.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Own {
-    pub timestamps: Option<bool>,
+    pub level: Option<Level>,
     pub rate: Option<u64>,
     pub count: Option<Option<u64>>,
     pub frequency: Option<u64>,
@@ -59,7 +85,7 @@ pub(super) struct Own {
 impl Own {
     pub fn over(&self, all: &Values) -> Values {
         Values {
-            timestamps: self.timestamps.unwrap_or(all.timestamps),
+            level: self.level.unwrap_or(all.level),
             rate: self.rate.unwrap_or(all.rate),
             count: self.count.unwrap_or(all.count),
             frequency: self.frequency.unwrap_or(all.frequency),
@@ -67,7 +93,7 @@ impl Own {
     }
 
     pub fn is_empty(&self) -> bool {
-        matches!(self, Self { timestamps: None, rate: None, count: None, frequency: None })
+        matches!(self, Self { level: None, rate: None, count: None, frequency: None })
     }
 
     /// Reads a change. What it takes back is `None`, as is what it does not speak of: `given` tells them apart by name.
@@ -80,13 +106,16 @@ impl Own {
                 }
                 continue;
             };
+            if name == "trace_level" {
+                own.level = Some(level(values, file)?);
+                continue;
+            }
             let one = match &values[..] {
                 [one] => one.as_str(),
                 _ => return Err(wrong(name, "one value", format_args!("{} values", values.len()))),
             };
             let number = || one.parse::<u64>().map_err(|_| wrong(name, "a number from 0 to 2^64 - 1", one_line(one)));
             match name.as_str() {
-                "trace_level" => own.timestamps = Some(level(one, file)?),
                 "trace_rate" => own.rate = Some(number()?.max(1)),
                 "trace_count" => own.count = Some(if one == "-1" { None } else { Some(number()?) }),
                 "log_frequency" => own.frequency = Some(number()?),
@@ -111,15 +140,24 @@ fn unknown(name: &str) -> Fault {
     Fault::input(format!("trace settings: expected [{}], found {}", NAMES.join(", "), one_line(name)))
 }
 
-fn level(text: &str, file: Option<&Path>) -> Result<bool, Fault> {
-    match text {
-        "OFF" => Ok(false),
-        "TIMESTAMPS" if file.is_some() => Ok(true),
-        "TIMESTAMPS" => {
+/// `OFF`, or what is wanted of a request.
+fn level(texts: &[String], file: Option<&Path>) -> Result<Level, Fault> {
+    const EXPECTED: &str = "OFF, or TIMESTAMPS, TENSORS or both";
+    let mut level = Level::OFF;
+    for text in texts {
+        match text.as_str() {
+            "TIMESTAMPS" => level.timestamps = true,
+            "TENSORS" => level.tensors = true,
+            "OFF" if texts.len() == 1 => {}
+            found => return Err(wrong("trace_level", EXPECTED, one_line(found))),
+        }
+    }
+    match texts {
+        [] => Err(wrong("trace_level", EXPECTED, "nothing")),
+        _ if level.is_on() && file.is_none() => {
             Err(Fault::new(Kind::Unsupported, "trace_level: there is nowhere to write traces: the server was started without --trace-file"))
         }
-        "TENSORS" => Err(unsupported("the trace_level TENSORS")),
-        _ => Err(wrong("trace_level", "OFF or TIMESTAMPS", one_line(text))),
+        _ => Ok(level),
     }
 }
 
@@ -132,7 +170,7 @@ pub(super) struct Sampler {
 
 impl Sampler {
     pub fn picks(&mut self, values: &Values) -> bool {
-        if !values.timestamps || self.left == Some(0) {
+        if !values.level.is_on() || self.left == Some(0) {
             return false;
         }
         let picked = self.seen.is_multiple_of(values.rate);

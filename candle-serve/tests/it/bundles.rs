@@ -27,14 +27,20 @@ impl Shipped {
     }
 
     fn read() -> Vec<Self> {
-        let mut folders: Vec<_> = std::fs::read_dir(weights()).unwrap().map(|entry| entry.unwrap().path()).collect();
-        folders.retain(|path| path.join("config.json").is_file());
-        folders.sort();
-        let load = |path: std::path::PathBuf| Self {
-            name: path.file_name().unwrap().to_string_lossy().into_owned(),
-            model: families::shipped().load(&Bundle::open(path).unwrap()).unwrap(),
+        let bundles = |folder: &str| {
+            let entries = std::fs::read_dir(weights().join(folder)).unwrap().map(|entry| entry.unwrap().path());
+            let mut folders: Vec<_> = entries.filter(|path| path.join("config.json").is_file()).collect();
+            folders.sort();
+            folders
         };
-        folders.into_iter().map(load).collect()
+        let read = |path: std::path::PathBuf| {
+            let way = path.strip_prefix(weights()).unwrap().iter().map(|part| part.to_string_lossy()).collect::<Vec<_>>().join(".");
+            let networks = families::shipped().networks(&Bundle::open(path).unwrap()).unwrap();
+            let name = move |at, network| if at == 0 { way.clone() } else { format!("{way}.{network}") };
+            networks.into_iter().enumerate().map(move |(at, (network, model))| Self { name: name(at, network), model })
+        };
+        // Those of other seeds are alike; some of them lie deeper.
+        bundles("").into_iter().chain(bundles("rf/seeds").into_iter().take(2)).flat_map(read).collect()
     }
 
     /// Inputs of some rows.
@@ -180,7 +186,9 @@ fn every_bundle_answers_as_its_engine_does() {
         compare(&mut client, shipped, 1);
     }
     let index = client.post("/v2/repository/index", &json!({"ready": true})).ok().json();
-    assert_eq!(index.as_array().unwrap().len(), all.len());
+    let index: Vec<&str> = index.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
+    let names = all.iter().map(|shipped| shipped.name.as_str()).chain(["fno.seeds.ns-2", "beam-c3.decision", "tictactoe.recurrent"]);
+    names.for_each(|name| assert!(index.contains(&name), "{name} of {index:?}"));
 }
 
 #[test]

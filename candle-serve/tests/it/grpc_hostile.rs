@@ -150,7 +150,6 @@ fn every_kind_of_fault_has_its_code() {
 #[test]
 fn methods_and_services_that_are_missing_say_so() {
     for (path, message) in [
-        ("/inference.GRPCInferenceService/TraceSetting", "tracing is not supported"),
         (
             "/inference.GRPCInferenceService/SystemSharedMemoryStatus",
             "shared memory is not allowed: the server was started without --allow-shared-memory",

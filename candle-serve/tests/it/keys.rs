@@ -1,6 +1,7 @@
 //! Who may do what.
 
-use crate::client::{Client, Running, options};
+use crate::client::{Client, PATIENCE, Running, options, weights};
+use crate::life::serve;
 use crate::sum;
 use candle_serve::{Options, Role, Server, create_key};
 use serde_json::{Value, json};
@@ -8,6 +9,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 const PATH: &str = "/v2/models/m/infer";
 
@@ -139,6 +141,65 @@ fn a_sequence_belongs_to_whoever_began_it() {
     assert_eq!(call(&mut client, &root, "POST", PATH, step(0.0, "x", false)).status, 400);
     assert_eq!(sum(call(&mut client, &alice, "POST", PATH, step(0.0, "x", false))), 5.0);
     assert_eq!(sum(call(&mut client, &bob, "POST", PATH, step(0.0, "x", false))), 1.0);
+}
+
+/// Waits until a request with that key has that status.
+fn wait_for(client: &mut Client<TcpStream>, key: &str, status: u16) {
+    let since = Instant::now();
+    while call(client, key, "POST", PATH, step(1.0, "", false)).status != status {
+        assert!(since.elapsed() < PATIENCE, "{status} does not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn keys_are_replaced_while_requests_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, [alice, bob, root]) = server(folder.path());
+    let mut client = server.client();
+    let path = folder.path().join("keys");
+    let lines = fs::read_to_string(&path).unwrap();
+    let (carol, line) = create_key("carol", Role::Infer).unwrap();
+    let carol = format!("Bearer {carol}");
+    assert_eq!(call(&mut client, &carol, "POST", PATH, step(1.0, "", false)).status, 401);
+    // Alice's key is taken back, and Carol has one: the same connection hears of it.
+    let without: Vec<&str> = lines.lines().skip(1).chain([&*line]).collect();
+    fs::write(&path, without.join("\n")).unwrap();
+    wait_for(&mut client, &carol, 200);
+    assert_eq!(call(&mut client, &alice, "POST", PATH, step(1.0, "", false)).status, 401);
+    call(&mut client, &bob, "POST", PATH, step(1.0, "", false)).ok();
+    // Files that are none, empty or not there take nobody's key away.
+    for damage in [Some("{"), Some(""), None] {
+        damage.map_or_else(|| fs::remove_file(&path), |text| fs::write(&path, text)).unwrap();
+        for _ in 0..3 {
+            server.server.as_ref().unwrap().renew();
+            call(&mut client, &root, "POST", PATH, step(1.0, "", false)).ok();
+        }
+    }
+    fs::write(&path, &lines).unwrap();
+    wait_for(&mut client, &alice, 200);
+    assert_eq!(call(&mut client, &carol, "POST", PATH, step(1.0, "", false)).status, 401);
+}
+
+#[test]
+fn the_program_reads_keys_anew_at_a_hangup() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys");
+    let [(old, before), (new, after)] = ["old", "new"].map(|name| create_key(name, Role::Infer).unwrap());
+    fs::write(&path, before).unwrap();
+    let (mut child, [http, _]) = serve(weights().join("policy-mlp").to_str().unwrap(), &["--keys", path.to_str().unwrap()]);
+    let mut client = Client::connect(http).patient();
+    let mut status = |key: &str| client.call("GET", "/v2", &[("Authorization", &format!("Bearer {key}"))], b"").status;
+    assert_eq!((status(&old), status(&new)), (200, 401));
+    fs::write(&path, after).unwrap();
+    assert!(Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success());
+    let since = Instant::now();
+    while status(&new) != 200 {
+        assert!(since.elapsed() < PATIENCE);
+    }
+    assert_eq!(status(&old), 401);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn a_bundle_that_fails_is_reported_and_the_others_are_served() {
         fs::write(folder.path().join(name).join("config.json"), config).unwrap();
     }
     sum::save(folder.path(), "a name", "good");
-    // What is no bundle is none, wherever it lies.
+    // What is no bundle is none, and may have some below it.
     fs::create_dir_all(folder.path().join("notes/inner")).unwrap();
     sum::save(folder.path(), "notes/inner/deep", "good");
     fs::write(folder.path().join("config.txt"), "").unwrap();
@@ -36,7 +36,7 @@ fn a_bundle_that_fails_is_reported_and_the_others_are_served() {
     let found = index(&server);
     let reason = |at: usize| found[at]["reason"].as_str().unwrap().to_owned();
     let names: Vec<&str> = found.as_array().unwrap().iter().map(|entry| entry["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["a name", "damaged", "foreign", "good"]);
+    assert_eq!(names, ["a name", "damaged", "foreign", "good", "notes.inner.deep"]);
     assert_eq!(reason(0), "expected a name of at most 128 letters, digits, '_', '-' and '.', found a name");
     assert!(reason(1).contains("config.json: EOF while parsing"), "{}", reason(1));
     assert!(reason(2).ends_with("muzero, sum], found none") || reason(2).ends_with("found none"), "{}", reason(2));
@@ -47,7 +47,7 @@ fn a_bundle_that_fails_is_reported_and_the_others_are_served() {
     assert!(reply.error().starts_with("model 'damaged' is not loaded: "), "{}", reply.error());
     assert_eq!(client.get("/v2/models/damaged/ready").status, 503);
     let ready = client.post("/v2/repository/index", &json!({"ready": true})).ok().json();
-    assert_eq!(ready, json!([entry("good", "READY", "")]));
+    assert_eq!(ready, json!([entry("good", "READY", ""), entry("notes.inner.deep", "READY", "")]));
 }
 
 #[test]
@@ -87,6 +87,90 @@ fn models_are_loaded_unloaded_and_loaded_anew() {
     }
     assert_eq!(client.post("/v2/repository/models/none/unload", &json!({})).status, 404);
     assert_eq!(index(&server).as_array().unwrap().len(), 2, "what is not there is not kept in mind");
+}
+
+#[test]
+fn bundles_in_folders_of_folders_are_called_by_their_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let save = |path: &str| {
+        fs::create_dir_all(folder.path().join(path).parent().unwrap()).unwrap();
+        sum::save(folder.path(), path, "folders");
+    };
+    ["seeds/a/one", "x.y", "x/y"].into_iter().for_each(save);
+    let server = Running::new(sum::options(folder.path()), sum::families());
+    let mut client = server.client();
+    let twice = entry("x.y", "UNAVAILABLE", "two folders have this name, as a point stands for the way between folders: rename one");
+    assert_eq!(index(&server), json!([entry("seeds.a.one", "READY", ""), twice]));
+    client.post("/v2/models/seeds.a.one/infer", &infer(1.0)).ok();
+    save("seeds/a/two");
+    client.post("/v2/repository/models/seeds.a.two/load", &json!({})).ok();
+    client.post("/v2/models/seeds.a.two/infer", &infer(1.0)).ok();
+    for name in ["seeds", "seeds.a", "seeds%2fa%2fone", "a.one", "one"] {
+        assert_eq!(client.post(&format!("/v2/repository/models/{name}/load"), &json!({})).status, 404, "{name}");
+    }
+    // Once one of the two is called otherwise, both can be served.
+    fs::rename(folder.path().join("x.y"), folder.path().join("z")).unwrap();
+    for name in ["x.y", "z"] {
+        client.post(&format!("/v2/repository/models/{name}/load"), &json!({})).ok();
+    }
+}
+
+#[test]
+fn further_networks_of_a_bundle_are_models_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    sum::save(folder.path(), "m", sum::TWO);
+    let server = Running::new(sum::options(folder.path()), sum::families());
+    let mut client = server.client();
+    assert_eq!(index(&server), json!([entry("m", "READY", ""), entry("m.other", "READY", "")]));
+    assert_eq!(client.get("/v2/models/m.other").ok().json()["name"], json!("m.other"));
+    let sum = |reply: crate::client::Reply| reply.ok().json()["outputs"][0]["data"][0].as_f64().unwrap();
+    // Each has its own sequences, and is loaded alone or with its bundle.
+    assert_eq!(sum(client.post("/v2/models/m/infer", &step(1.0, true))), 1.0);
+    assert_eq!(sum(client.post("/v2/models/m.other/infer", &step(2.0, true))), 2.0);
+    client.post("/v2/repository/models/m.other/load", &json!({})).ok();
+    client.post("/v2/repository/models/m/load", &json!({})).ok();
+    assert_eq!(sum(client.post("/v2/models/m/infer", &step(1.0, false))), 2.0);
+    assert_eq!(sum(client.post("/v2/models/m.other/infer", &step(2.0, false))), 4.0);
+    client.post("/v2/repository/models/m.other/unload", &json!({})).ok();
+    assert_eq!(index(&server), json!([entry("m", "READY", ""), entry("m.other", "UNAVAILABLE", "unloaded")]));
+    client.post("/v2/repository/models/m/load", &json!({})).ok();
+    client.post("/v2/models/m.other/infer", &infer(1.0)).ok();
+    client.post("/v2/repository/models/m/unload", &json!({})).ok();
+    assert_eq!(client.get("/v2/models/m.other/ready").status, 503);
+    client.post("/v2/repository/models/m/load", &json!({})).ok();
+    // A bundle of the same name leaves everything as it was; one network fewer takes the model away.
+    sum::save(folder.path(), "m.other", "other");
+    let reply = client.post("/v2/repository/models/m/load", &json!({}));
+    assert_eq!(reply.error(), "failed to load 'm': its network other would be called m.other, as another bundle is: rename one");
+    client.post("/v2/models/m.other/infer", &infer(1.0)).ok();
+    fs::remove_dir_all(folder.path().join("m.other")).unwrap();
+    sum::save(folder.path(), "m", "one");
+    client.post("/v2/repository/models/m/load", &json!({})).ok();
+    assert_eq!(client.post("/v2/models/m.other/infer", &infer(1.0)).status, 404);
+    assert_eq!(index(&server).as_array().unwrap().len(), 2, "{}", index(&server));
+}
+
+#[test]
+fn a_model_makes_its_first_steps_before_it_is_served() {
+    let folder = tempfile::tempdir().unwrap();
+    sum::save(folder.path(), "m", "first");
+    sum::save(folder.path(), "worse", sum::PANICS);
+    let server = Running::new(sum::options(folder.path()), sum::families());
+    let mut client = server.client();
+    let reason =
+        |name: &str| format!("{name} failed in a first step, which is made before it is served: the model panicked: asked to panic");
+    assert_eq!(index(&server), json!([entry("m", "READY", ""), entry("worse", "UNAVAILABLE", &reason("worse"))]));
+    // They are no requests.
+    for name in ["nv_inference_count", "nv_inference_exec_count", "candle_queue_seconds_count", "candle_execute_seconds_count"] {
+        assert_eq!(client.metric(name, "m"), 0.0, "{name}");
+    }
+    assert_eq!(client.get("/v2/models/m/stats").ok().json()["model_stats"][0]["execution_count"], json!(0));
+    // One that has become worse is not served in place of the one that works.
+    client.post("/v2/models/m/infer", &step(1.0, true)).ok();
+    sum::save(folder.path(), "m", sum::PANICS);
+    let reply = client.post("/v2/repository/models/m/load", &json!({}));
+    assert_eq!((reply.status, reply.error()), (400, format!("failed to load 'm': {}", reason("m"))));
+    assert_eq!(client.post("/v2/models/m/infer", &step(1.0, false)).ok().json()["outputs"][0]["data"], json!([2.0]));
 }
 
 fn step(x: f32, start: bool) -> Value {

@@ -15,6 +15,11 @@ pub const WAITS: f32 = 1000.0;
 /// A step with this value fails.
 pub const FAILS: f32 = -1.0;
 
+/// The gate of a model whose every step panics.
+pub const PANICS: &str = "panics";
+/// The gate of a bundle that has a second network of the same kind, `other`.
+pub const TWO: &str = "two";
+
 /// Holds steps back.
 #[derive(Default)]
 pub struct Gate {
@@ -74,6 +79,8 @@ impl Drop for Opens {
 
 struct Sum {
     signature: Signature,
+    /// Whether every step panics.
+    panics: bool,
     gate: Arc<Gate>,
 }
 
@@ -92,6 +99,7 @@ impl Recurrent for Sum {
         if values.iter().any(|x| *x >= WAITS) {
             self.gate.pass();
         }
+        assert!(!self.panics, "asked to panic");
         if values.contains(&FAILS) {
             return Err(Error::Input("asked to fail".to_owned()));
         }
@@ -127,7 +135,12 @@ impl candle_models::registry::Family for SumFamily {
         let name: String = bundle.config()?;
         let spec = |name| vec![TensorSpec::f32(name, &[1])];
         let signature = Signature { inputs: vec![TensorSpec::f32("x", &[1]).or_f32(&[0.5])], outputs: spec("y"), state: spec("sum") };
-        Ok(vec![("sum", Arc::new(Sum { signature, gate: find(&name) }))])
+        let sum = || Arc::new(Sum { signature: signature.clone(), panics: name == PANICS, gate: find(&name) });
+        let mut networks: Networks = vec![("sum", sum())];
+        if name == TWO {
+            networks.push(("other", sum()));
+        }
+        Ok(networks)
     }
 
     fn examples(&self) -> Result<Vec<Manifest>> {

@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// An authority that signs certificates.
@@ -116,6 +117,57 @@ fn clients_are_known_by_their_certificates() {
     assert!(!answered(connect(server.address(), authority.roots(), None)));
     assert!(!answered(connect(server.address(), authority.roots(), Some(Authority::new().sign("agent")))));
     assert!(answered(connect(server.address(), authority.roots(), Some(clients.sign("other")))));
+}
+
+#[test]
+fn certificates_are_replaced_while_clients_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second, clients, others) = (Authority::new(), Authority::new(), Authority::new(), Authority::new());
+    let server = server(files(folder.path(), &first, Some(&clients)), PATIENCE);
+    let address = server.address();
+    let mut old = Client::new(connect(address, first.roots(), Some(clients.sign("agent"))));
+    old.get("/v2/health/ready").ok();
+    // Clients that trust both, and are trusted before and after, come all the time.
+    let mut roots = first.roots();
+    roots.add(second.certificate.der().clone()).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut count = 0;
+            while !over.load(Relaxed) {
+                assert!(answered(connect(address, roots.clone(), Some(clients.sign("agent")))), "after {count}");
+                count += 1;
+            }
+            count
+        });
+        let until = |condition: &dyn Fn() -> bool| {
+            let since = Instant::now();
+            while !condition() {
+                assert!(since.elapsed() < PATIENCE);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        let trusts = |authority: &Authority, own| answered(connect(address, authority.roots(), Some(own)));
+        assert!(!trusts(&second, clients.sign("agent")));
+        // Those of two authorities are clients from now on.
+        files(folder.path(), &second, Some(&clients));
+        fs::write(folder.path().join("clients.pem"), clients.certificate.pem() + &others.certificate.pem()).unwrap();
+        until(&|| trusts(&second, others.sign("agent")));
+        assert!(!trusts(&first, clients.sign("agent")));
+        // What is half-written or does not belong together changes nothing; what is whole again does.
+        fs::write(folder.path().join("server.key"), KeyPair::generate().unwrap().serialize_pem()).unwrap();
+        server.server.as_ref().unwrap().renew();
+        std::thread::sleep(Duration::from_millis(50));
+        fs::write(folder.path().join("server.pem"), "-----BEGIN CERTIFICATE-----\n").unwrap();
+        server.server.as_ref().unwrap().renew();
+        assert!(trusts(&second, others.sign("agent")));
+        files(folder.path(), &first, Some(&clients));
+        until(&|| trusts(&first, clients.sign("agent")));
+        assert!(!trusts(&first, others.sign("agent")));
+        over.store(true, Relaxed);
+        assert!(load.join().unwrap() > 0);
+    });
+    old.get("/v2/health/ready").ok();
 }
 
 #[test]

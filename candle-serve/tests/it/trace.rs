@@ -1,7 +1,9 @@
 //! Traces: when each stage of a request began.
 
 use crate::client::{Client, Running, SHIPPED, options};
+use crate::grpc::add;
 use crate::sum::{self, FAILS};
+use candle_serve::proto::{TraceSettingRequest, trace_setting_request};
 use serde_json::{Value, json};
 use std::net::TcpStream;
 use std::path::Path;
@@ -80,6 +82,62 @@ fn stages_of_requests_are_written_where_they_are_asked_for() {
 }
 
 #[test]
+fn values_of_tensors_are_written_where_they_are_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (models, file) = (folder.path().join("models"), folder.path().join("trace.json"));
+    std::fs::create_dir(&models).unwrap();
+    sum::save(&models, "m", "tensors");
+    let mut options = options(&models);
+    options.trace = Some(file.clone());
+    let server = Running::new(options, sum::families());
+    let (mut client, mut grpc) = (server.client(), server.grpc());
+    let set = |client: &mut Client<TcpStream>, level: Value| {
+        let found = client.post("/v2/trace/setting", &json!({"trace_level": level.clone(), "trace_rate": "1"})).ok().json();
+        assert_eq!(found["trace_level"], level);
+    };
+    set(&mut client, json!(["TENSORS"]));
+    // Three rows, and one of a sequence whose input is left at its default.
+    let rows = json!([{"name": "x", "shape": [3, 1], "datatype": "FP32", "data": [1.5, -2.0, 0.1]}]);
+    client.post("/v2/models/m/infer", &json!({"inputs": rows})).ok();
+    let parameters = json!({"sequence_id": 1, "sequence_start": true});
+    client.post("/v2/models/m/infer", &json!({"id": "left out", "inputs": [], "parameters": parameters})).ok();
+    // Whichever protocol they are asked for by.
+    let value = ["TIMESTAMPS", "TENSORS"].map(str::to_owned).to_vec();
+    let settings = [("trace_level".to_owned(), trace_setting_request::SettingValue { value: value.clone() })].into();
+    let request = TraceSettingRequest { settings, model_name: String::new() };
+    let settings = server.runtime.block_on(grpc.client.trace_setting(request)).unwrap().into_inner().settings;
+    assert_eq!((&settings["trace_level"].value, &*settings["trace_rate"].value), (&value, &["1".to_owned()][..]));
+    grpc.infer(add(3.0)).unwrap();
+    // Of one that fails there are the inputs.
+    assert_eq!(infer(&mut client, "m", FAILS), 500);
+    set(&mut client, json!(["TIMESTAMPS"]));
+    infer(&mut client, "m", 4.0);
+    let lines = lines(&file);
+    let head = |id: u64, request: &str| json!({"id": id, "model_name": "m", "model_version": 1, "request_id": request});
+    let tensor = |id: u64, activity: &str, name: &str, data: &str, shape: &str| json!({"id": id, "activity": activity, "tensor": {"name": name, "data": data, "shape": shape, "dtype": "FP32"}});
+    let (input, output) = ("TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_OUTPUT");
+    let expected = [
+        head(1, ""),
+        tensor(1, input, "x", "1.5,-2,0.1", "3,1"),
+        tensor(1, output, "y", "1.5,-2,0.1", "3,1"),
+        head(2, "left out"),
+        tensor(2, input, "x", "0.5", "1,1"),
+        tensor(2, output, "y", "0.5", "1,1"),
+        head(3, ""),
+        tensor(3, input, "x", "3", "1,1"),
+        tensor(3, output, "y", "3", "1,1"),
+        head(4, ""),
+        tensor(4, input, "x", "-1", "1,1"),
+        head(5, "request 4"),
+    ];
+    let mut found = lines.clone();
+    found.iter_mut().for_each(|line| drop(line.as_object_mut().unwrap().remove("timestamps")));
+    assert_eq!(found, expected);
+    let timed: Vec<u64> = lines.iter().filter(|line| line.get("timestamps").is_some()).map(|line| line["id"].as_u64().unwrap()).collect();
+    assert_eq!(timed, [3, 4, 5]);
+}
+
+#[test]
 fn settings_that_are_none_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("models")).unwrap();
@@ -90,9 +148,9 @@ fn settings_that_are_none_are_refused() {
     let mut client = server.client();
     let before = client.get("/v2/trace/setting").ok().json();
     for (change, status, message) in [
-        (json!({"trace_level": "MAX"}), 400, "trace_level: expected OFF or TIMESTAMPS, found MAX"),
-        (json!({"trace_level": []}), 400, "trace_level: expected one value, found 0 values"),
-        (json!({"trace_level": ["TENSORS"]}), 501, "the trace_level TENSORS is not supported"),
+        (json!({"trace_level": "MAX"}), 400, "trace_level: expected OFF, or TIMESTAMPS, TENSORS or both, found MAX"),
+        (json!({"trace_level": []}), 400, "trace_level: expected OFF, or TIMESTAMPS, TENSORS or both, found nothing"),
+        (json!({"trace_level": ["TENSORS", "OFF"]}), 400, "trace_level: expected OFF, or TIMESTAMPS, TENSORS or both, found OFF"),
         (json!({"trace_rate": "-1"}), 400, "trace_rate: expected a number from 0 to 2^64 - 1, found -1"),
         (json!({"trace_count": "-2"}), 400, "trace_count: expected a number from 0 to 2^64 - 1, found -2"),
         (

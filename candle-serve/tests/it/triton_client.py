@@ -163,15 +163,16 @@ refused("which is set where the server is started", client.update_log_settings, 
 
 # Traces.
 assert client.get_trace_settings()["trace_level"] == ["OFF"]
-changed = client.update_trace_settings(MODEL, {"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "trace_count": "2"})
-assert changed["trace_level"] == ["TIMESTAMPS"] and changed == client.get_trace_settings(MODEL)
+changed = client.update_trace_settings(MODEL, {"trace_level": ["TIMESTAMPS", "TENSORS"], "trace_rate": "1", "trace_count": "2"})
+assert changed["trace_level"] == ["TIMESTAMPS", "TENSORS"] and changed == client.get_trace_settings(MODEL)
 assert client.get_trace_settings()["trace_level"] == ["OFF"]
 for count in [1, 0, 0]:
     client.infer(MODEL, tensors(0), request_id="traced")
     assert client.get_trace_settings(MODEL)["trace_count"] == str(count)
 with open(changed["trace_file"], encoding="utf-8") as file:
-    traces = [json.loads(line) for line in file]
-assert [trace["request_id"] for trace in traces] == ["traced"] * 2
+    lines = [json.loads(line) for line in file]
+assert [line["request_id"] for line in lines if "request_id" in line] == ["traced"] * 2
+assert {line["activity"] for line in lines if "activity" in line} == {"TENSOR_QUEUE_INPUT", "TENSOR_BACKEND_OUTPUT"}
 cleared = dict.fromkeys(["trace_level", "trace_rate", "trace_count"])
 assert client.update_trace_settings(MODEL, cleared) == client.get_trace_settings()
 client.close()

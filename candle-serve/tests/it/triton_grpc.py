@@ -165,7 +165,15 @@ changed = client.update_log_settings({"log_verbose_level": 2, "log_info": False}
 assert changed["log_info"] == {"bool_param": False} and changed["log_verbose_level"] == {"uint32_param": 2}, changed
 client.update_log_settings({"log_verbose_level": 0, "log_info": True})
 assert client.get_log_settings(as_json=True)["settings"] == before
-refused("UNIMPLEMENTED", "tracing is not supported", client.get_trace_settings)
+
+# Traces: of all models, and of one, until it is as all are.
+before = client.get_trace_settings(as_json=True)["settings"]
+assert before["trace_level"] == {"value": ["OFF"]} and before["trace_rate"] == {"value": ["1000"]}, before
+changed = client.update_trace_settings(MODEL, {"trace_level": ["TENSORS"], "trace_rate": "5"}, as_json=True)["settings"]
+assert changed["trace_level"] == {"value": ["TENSORS"]} and changed["trace_rate"] == {"value": ["5"]}, changed
+assert client.get_trace_settings(as_json=True)["settings"] == before
+assert client.update_trace_settings(MODEL, {"trace_level": None, "trace_rate": None}, as_json=True)["settings"] == before
+refused("INVALID_ARGUMENT", "trace_rate: expected a number", client.update_trace_settings, MODEL, {"trace_rate": "often"})
 
 
 # Sequences: one by one and over a stream, by number and by name.
