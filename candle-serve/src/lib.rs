@@ -9,6 +9,8 @@
 
 mod arguments;
 mod fault;
+#[doc(hidden)]
+pub mod fuzz;
 mod grpc;
 mod http;
 mod inference;

@@ -23,3 +23,8 @@ pub(crate) use codec::Codec;
 pub(crate) use connection::connection;
 pub(crate) use health::report;
 pub(crate) use services::Services;
+
+/// The request of a message that has nothing beside it: for fuzzers.
+pub(crate) fn read(message: &crate::proto::ModelInferRequest) -> Result<crate::protocol::request::InferRequest<'_>, crate::fault::Fault> {
+    convert::request(message, metadata::Beside::default())
+}

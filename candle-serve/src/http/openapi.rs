@@ -179,11 +179,6 @@ fn schemas() -> Value {
     let sequence = json!({"model_name": text(), "sequence_id": text(), "frames": natural(), "waiting": natural(), "idle_ms": natural()});
     let region = json!({"name": text(), "key": text(), "offset": natural(), "byte_size": natural()});
     let registration = json!({"key": text(), "offset": natural(), "byte_size": natural()});
-    let log = json!({"log_file": text(), "log_info": flag(), "log_warning": flag(), "log_error": flag(), "log_verbose_level": natural(),
-        "log_format": text()});
-    let setting = json!({"type": ["string", "integer", "array", "null"], "items": text()});
-    let trace =
-        json!({"trace_file": setting, "trace_level": setting, "trace_rate": setting, "trace_count": setting, "log_frequency": setting});
     let datatypes =
         ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", "FP32", "FP64", "BYTES"];
     let [request, answer] = inference();
@@ -204,9 +199,39 @@ fn schemas() -> Value {
         "Fork": object(&["sequence_id"], json!({"sequence_id": id()})),
         "Regions": list(object(&["name", "key", "offset", "byte_size"], region)),
         "Registration": object(&["key", "byte_size"], registration),
-        "LogSettings": object(&[], log),
-        "TraceSettings": object(&[], trace),
+        "LogSettings": log_settings(),
+        "TraceSettings": trace_settings(),
     })
+}
+
+fn log_settings() -> Value {
+    let flag = json!({"type": ["boolean", "null"]});
+    let level = json!({"type": ["integer", "null"], "minimum": 0, "maximum": u32::MAX});
+    let settings = json!({"log_file": {"enum": ["", null]}, "log_info": flag, "log_warning": flag, "log_error": flag,
+        "log_verbose_level": level, "log_format": {"type": ["string", "null"]}});
+    closed(settings)
+}
+
+/// A setting is a text or a list of one, a number also as such; null is as it was.
+fn trace_settings() -> Value {
+    let one = |text: Value| json!({"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": 1}, {"type": "null"}]});
+    let number = |least: i64, pattern: &str| {
+        let mut setting = one(json!({"type": "string", "pattern": pattern}));
+        if let Some(forms) = setting["anyOf"].as_array_mut() {
+            forms.push(json!({"type": "integer", "minimum": least, "maximum": i64::MAX}));
+        }
+        setting
+    };
+    let levels = json!({"type": "array", "items": {"enum": ["TIMESTAMPS", "TENSORS"]}, "minItems": 1});
+    let level = json!({"anyOf": [{"enum": ["OFF", "TIMESTAMPS", "TENSORS", null]}, {"enum": [["OFF"]]}, levels]});
+    let natural = || number(0, "^[0-9]{1,18}$");
+    closed(json!({"trace_file": one(text()), "trace_level": level, "trace_rate": natural(),
+        "trace_count": number(-1, "^(-1|[0-9]{1,18})$"), "log_frequency": natural()}))
+}
+
+/// An object that has nothing else.
+fn closed(properties: Value) -> Value {
+    json!({"type": "object", "properties": properties, "additionalProperties": false})
 }
 
 /// The same for people, without a script and without anything of another place.

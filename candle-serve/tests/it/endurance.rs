@@ -15,7 +15,7 @@ fn infer(x: f32) -> Value {
 }
 
 /// A number from a file of `/proc` that names it at the beginning of a line.
-fn proc(file: &str, name: &str) -> usize {
+pub fn proc(file: &str, name: &str) -> usize {
     let text = fs::read_to_string(file).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap_or(usize::MAX)

@@ -5,6 +5,7 @@
 mod bundles;
 mod client;
 mod endurance;
+mod fuzz;
 mod grpc;
 mod grpc_calls;
 mod grpc_hostile;
@@ -21,6 +22,7 @@ mod repository;
 mod sequences;
 mod shared_memory;
 mod snapshots;
+mod soak;
 mod sum;
 mod tls;
 mod trace;
