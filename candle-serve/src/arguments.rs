@@ -73,8 +73,8 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     pub snapshots: Option<PathBuf>,
 
-    /// How often sequences that have moved are written there, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    /// How often sequences that have moved are written there, in seconds; 0 is with every step, before its answer.
+    #[arg(long, value_name = "S", default_value_t = 10)]
     pub snapshot_every: u64,
 
     /// Lets clients name shared memory of this machine, which the server then reads and writes for them.

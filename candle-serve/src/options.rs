@@ -108,7 +108,7 @@ pub struct Options {
     pub engine: engine::Options,
     /// A folder for snapshots of sequences, which servers can share; without one they end with the server.
     pub snapshots: Option<PathBuf>,
-    /// How often sequences that have moved are written there; by default every 10 s.
+    /// How often sequences that have moved are written there; by default every 10 s. Zero writes with every step, before its answer.
     pub snapshot_every: Duration,
     /// Whether clients may name shared memory of this machine, to be read and written.
     pub shared_memory: bool,

@@ -17,6 +17,7 @@ mod life;
 mod log;
 mod metrics;
 mod python;
+mod replicas;
 mod repository;
 mod sequences;
 mod shared_memory;

@@ -257,7 +257,7 @@ fn a_server_that_ends_under_load_loses_no_sequence() {
                         let input = json!({"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]});
                         let parameters = json!({"sequence_id": id, "sequence_start": count == 0});
                         let body = json!({"inputs": [input], "parameters": parameters}).to_string();
-                        let Some(reply) = client.try_call("POST", PATH, body.as_bytes()) else { return count };
+                        let Some(reply) = client.try_call("POST", PATH, &[], body.as_bytes()) else { return count };
                         count += 1;
                         assert_eq!(sum_of(reply), count as f64);
                         answered.fetch_add(1, Ordering::Relaxed);
