@@ -5,6 +5,7 @@ mod lease;
 
 use crate::fault::{Fault, Kind};
 use crate::keys::Principal;
+use crate::log::Log;
 use crate::protocol::request::SequenceId;
 use crate::snapshots::{Snapshots, Store};
 use candle_models::engine::{Engine, Session};
@@ -29,8 +30,8 @@ const NONE: u64 = u64::MAX;
 pub(crate) struct Keep {
     /// After how long one is ended.
     pub idle: Duration,
-    /// Where its state is kept then, if it is.
-    pub store: Option<Arc<dyn Store>>,
+    /// Where its state is kept then, if it is, and where it is said that it was not.
+    pub store: Option<(Arc<dyn Store>, Arc<Log>)>,
     /// Whether a step is in a snapshot before it is answered, of all models.
     pub at_once: Arc<AtomicBool>,
 }

@@ -17,6 +17,7 @@ mod life;
 mod log;
 mod metrics;
 mod python;
+mod redis;
 mod replicas;
 mod repository;
 mod sequences;
