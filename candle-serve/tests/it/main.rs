@@ -4,6 +4,7 @@
 
 mod bundles;
 mod client;
+mod deploy;
 mod endurance;
 mod grpc;
 mod grpc_calls;
