@@ -26,6 +26,12 @@ pub trait Subject {
     fn run(&mut self) -> Result<()>;
 }
 
+impl<S: Subject + ?Sized> Subject for Box<S> {
+    fn run(&mut self) -> Result<()> {
+        (**self).run()
+    }
+}
+
 /// The timings of consecutive calls.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Round {

@@ -184,12 +184,6 @@ pub trait Form: Subject + Send {
     fn answers(&mut self) -> Result<Answers>;
 }
 
-impl Subject for Box<dyn Form> {
-    fn run(&mut self) -> Result<()> {
-        (**self).run()
-    }
-}
-
 /// The same work in two forms.
 pub(crate) struct Pair {
     pub operation: String,

@@ -331,7 +331,7 @@ struct Bench<'a> {
 }
 
 /// A network's step as a file for runtimes of ONNX, with its tables multiplied into their layer, as our side and the others have them.
-fn exported(network: &Network, file: PathBuf) -> Result<PathBuf> {
+pub(crate) fn exported(network: &Network, file: PathBuf) -> Result<PathBuf> {
     let reason = |error: candle_models::Error| Unavailable { reason: error.to_string() };
     let graphs = Registry::new([network.family]).graphs(&Bundle::open(&network.original)?, Tables::Folded).map_err(reason)?;
     let (name, graph) = graphs.first().context("a bundle without a network")?;

@@ -1,18 +1,23 @@
 //! What a model costs over a socket: candle-serve beside a bare echo of the same bytes, and its start.
 
+mod app;
 mod client;
 mod echo;
+mod grpc;
+mod guarded;
 mod trouble;
 
 use crate::case::{Case, Pass};
-use crate::harness::{self, Comparison, FRAME, Settings, Timed};
+use crate::harness::{self, Comparison, FRAME, Settings, Subject, Timed};
 use crate::host::Host;
 use crate::network::Network;
 use crate::stats::{Summary, median, sorted};
-use crate::suite::{Common, Suite, SuiteRun};
+use crate::suite::{Common, Python, Suite, SuiteRun};
 use crate::target::{Limit, TargetRow};
 use anyhow::{Context, Result, ensure};
+use app::App;
 use candle_core::DType;
+use candle_models::cli;
 use candle_models::engine::{self, Engine, Model, Placement};
 use candle_models::random::Random;
 use candle_serve::{Address, Options, Server};
@@ -23,7 +28,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
-/// Requests over sockets, beside a bare echo of the same bytes: one client, many, a Unix socket, and sequences that are stepped together at 60 Hz.
+/// Requests over sockets, beside a bare echo of the same bytes: one client and many, HTTP and gRPC, a Unix socket, TLS, and sequences that are stepped
+/// together at 60 Hz; and beside a Python app that serves the same network.
 #[derive(clap::Args)]
 pub struct Serve {
     #[command(flatten)]
@@ -43,6 +49,9 @@ pub struct Serve {
     /// How often the model is unloaded and loaded again while the memory is watched.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     cycles: usize,
+    /// The Python that has the app's libraries.
+    #[command(flatten)]
+    python: Python,
     /// The folder of bundles whose start is timed.
     #[arg(long, value_name = "DIR", default_value = "weights")]
     folder: PathBuf,
@@ -85,7 +94,8 @@ impl Serve {
         let settings = &self.common.settings;
         format!(
             "Server, echo and clients share this process and its processors; the server serves connections as candle-serve does, the echo on a multi-threaded runtime. The echo reads every request and answers \
-             with as many bytes as the server. Clients send HTTP/1.1 over connections that stay, tensors behind the JSON, one row without a sequence, and wait for every answer. Warm-up {} s each, \
+             with as many bytes as the server, over gRPC by tonic without looking into messages. Clients send HTTP/1.1 or gRPC over connections that stay, tensors behind the JSON or in \
+             raw_input_contents, one row without a sequence, and wait for every answer. The app in Python is FastAPI on uvicorn with ONNX Runtime, with JSON in and out. Warm-up {} s each, \
              then {} rounds of {} s of either side in turn, the first mover changing; a ratio is the median of those of rounds, with its 95% bootstrap interval. Beside the model: the median of a \
              request less that of the echo and less that of a step of a session in this process. Rates: {} clients, {TURNS} turns of each side. Sequences: one request steps all of them, sixty a \
              second are due; a time counts from when its request was due, so that one which came late delays those behind it. Beside something: the 99th percentile of one \
@@ -152,25 +162,46 @@ struct ServeSuite<'a> {
     host: &'a Host,
 }
 
+/// A client of one kind, and where it is connected to: the server or an echo.
+type Connect<'a> = &'a dyn Fn() -> Result<Box<dyn Subject + Send>>;
+
+/// What is asked in one protocol.
+struct Way<'a> {
+    /// What a row's name begins with.
+    what: &'static str,
+    ours: Connect<'a>,
+    echo: Connect<'a>,
+}
+
 impl ServeSuite<'_> {
     fn run(&self, mut seen: impl FnMut(&TargetRow)) -> Result<()> {
         let scratch = tempfile::tempdir()?;
         let model = self.network.load()?;
-        let server = self.serve(scratch.path())?;
-        let addresses = server.server.addresses().to_vec();
-        let [tcp, unix] = &addresses[..] else { anyhow::bail!("expected two addresses, found {}", addresses.len()) };
-        let one = request(model.signature(), MODEL, 1, None)?;
+        let server = self.serve(self.plain(scratch.path()))?;
+        let [tcp, unix] = server.server.addresses() else { anyhow::bail!("expected two addresses") };
+        let call = &server.server.grpc_addresses()[0];
+        let one = request(model.signature(), MODEL, 1, None, "")?;
+        let message = grpc::message(model.signature(), MODEL)?;
         let length = Client::connect(tcp, one.clone())?.ask()?.len();
+        let answer = grpc::Caller::connect(call, &message)?.call()?;
         let runtime = runtime()?;
         let echo = runtime.block_on(echo::echo(vec![b'0'; length].into()))?;
-        for row in self.alone(&*model, &one, [tcp, unix, &echo])? {
-            seen(&row);
+        let call_echo = runtime.block_on(grpc::echo(answer))?;
+        let http = |address: &Address| Ok(Box::new(Client::connect(address, one.clone())?) as Box<dyn Subject + Send>);
+        let calls = |address: &Address| Ok(Box::new(grpc::Caller::connect(address, &message)?) as Box<dyn Subject + Send>);
+        let step = self.step(&*model)?;
+        for way in [
+            Way { what: "request", ours: &|| http(tcp), echo: &|| http(&echo) },
+            Way { what: "gRPC request", ours: &|| calls(call), echo: &|| calls(&call_echo) },
+        ] {
+            self.over_echo(&way, step)?.iter().for_each(&mut seen);
+            seen(&self.rates(&way)?);
         }
-        seen(&self.rates(&one, tcp, &echo)?);
+        seen(&self.unix(&|| http(unix), &|| http(tcp))?);
+        self.guarded(&*model, [tcp, unix], scratch.path())?.iter().for_each(&mut seen);
+        seen(&self.app(&*model, &|| http(tcp), scratch.path())?);
         seen(&self.together(&*model, tcp)?);
-        for row in self.trouble(&one, tcp)? {
-            seen(&row);
-        }
+        self.trouble(&one, tcp)?.iter().for_each(&mut seen);
         Ok(())
     }
 
@@ -180,15 +211,18 @@ impl ServeSuite<'_> {
         engine::Options { place: Placement::cpu(self.threads), sessions: room, queue: room, max_batch: rows, ..engine::Options::default() }
     }
 
-    fn serve(&self, scratch: &Path) -> Result<Running> {
-        let http = vec![free_port(), Address::Unix(scratch.join("socket"))];
-        let mut options = Options {
+    /// The model behind a port and a Unix socket for HTTP, and a port for gRPC.
+    fn plain(&self, scratch: &Path) -> Options {
+        Options {
             model_name: Some(MODEL.to_owned()),
-            http,
-            grpc: Vec::new(),
+            http: vec![free_port(), Address::Unix(scratch.join("socket"))],
+            grpc: vec![free_port()],
             engine: self.options(),
             ..Options::new(&self.network.bundle)
-        };
+        }
+    }
+
+    fn serve(&self, mut options: Options) -> Result<Running> {
         options.limits.connections += self.arguments.idle;
         Running::start(options, &self.arguments.common.settings)
     }
@@ -197,30 +231,57 @@ impl ServeSuite<'_> {
         TargetRow::new(self.host, self.network.case(Pass::Step, batch, 1, self.threads), what, figure, evidence)
     }
 
-    /// One client: over the echo, beside the model, over a Unix socket.
-    fn alone(&self, model: &dyn Model, one: &[u8], [tcp, unix, echo]: [&Address; 3]) -> Result<Vec<TargetRow>> {
-        let settings = &self.arguments.common.settings;
-        let client = |address: &Address| Ok::<_, anyhow::Error>(Timed(Client::connect(address, one.to_vec())?));
-        let beside = harness::compare(&mut client(tcp)?, &mut client(echo)?, settings)?;
-        let sockets = harness::compare(&mut client(unix)?, &mut client(tcp)?, settings)?;
-        let step = self.step(model)?;
-        let medians = |comparison: &Comparison, other: &str| {
-            format!("{:.1} us, {other} {:.1} us, {} rounds", comparison.ours_us.p50, comparison.theirs_us.p50, comparison.rounds)
-        };
-        let mut over = self.row("request over echo, median", 1, (1.0 / beside.ratio, Limit::AtMost(1.3), "x"), medians(&beside, "echo"));
-        over.found_ci = Some(beside.ratio_ci.inverse());
+    /// One client of the server and one of something else in turn.
+    fn compare(&self, ours: Connect<'_>, theirs: Connect<'_>) -> Result<Comparison> {
+        harness::compare(&mut Timed(ours()?), &mut Timed(theirs()?), &self.arguments.common.settings)
+    }
+
+    /// The median of one over that of another, each named.
+    fn over(&self, what: &str, found: &Comparison, limit: f64, other: &str) -> TargetRow {
+        let evidence = format!("{:.1} us, {other} {:.1} us, {} rounds", found.ours_us.p50, found.theirs_us.p50, found.rounds);
+        let mut row = self.row(what, 1, (1.0 / found.ratio, Limit::AtMost(limit), "x"), evidence);
+        row.found_ci = Some(found.ratio_ci.inverse());
+        row
+    }
+
+    /// One client: over the echo, and beside the model.
+    fn over_echo(&self, Way { what, ours, echo }: &Way<'_>, step: f64) -> Result<Vec<TargetRow>> {
+        let found = self.compare(ours, echo)?;
         let p99 = |summary: &Summary| summary.p99.unwrap_or(f64::NAN);
-        let (ours, theirs) = (p99(&beside.ours_us), p99(&beside.theirs_us));
-        let own = beside.ours_us.p50 - beside.theirs_us.p50 - step;
-        let mut socket =
-            self.row("Unix socket over TCP, median", 1, (1.0 / sockets.ratio, Limit::AtMost(0.85), "x"), medians(&sockets, "TCP"));
-        socket.found_ci = Some(sockets.ratio_ci.inverse());
+        let (slow, slow_echo) = (p99(&found.ours_us), p99(&found.theirs_us));
+        let own = found.ours_us.p50 - found.theirs_us.p50 - step;
+        let evidence = format!("{slow:.1} us, echo {slow_echo:.1} us");
         Ok(vec![
-            over,
-            self.row("request over echo, p99", 1, (ours / theirs, Limit::AtMost(1.5), "x"), format!("{ours:.1} us, echo {theirs:.1} us")),
-            self.row("in the server beside the model", 1, (own, Limit::AtMost(15.0), "us"), format!("a step alone takes {step:.1} us")),
-            socket,
+            self.over(&format!("{what} over echo, median"), &found, 1.3, "echo"),
+            self.row(&format!("{what} over echo, p99"), 1, (slow / slow_echo, Limit::AtMost(1.5), "x"), evidence),
+            self.row(
+                &format!("{what} in the server beside the model"),
+                1,
+                (own, Limit::AtMost(15.0), "us"),
+                format!("a step alone takes {step:.1} us"),
+            ),
         ])
+    }
+
+    fn unix(&self, unix: Connect<'_>, tcp: Connect<'_>) -> Result<TargetRow> {
+        Ok(self.over("Unix socket over TCP, median", &self.compare(unix, tcp)?, 0.85, "TCP"))
+    }
+
+    /// The app in Python over the server.
+    fn app(&self, model: &dyn Model, ours: Connect<'_>, scratch: &Path) -> Result<TargetRow> {
+        let app = match App::start(&self.arguments.python, self.network, self.threads, scratch) {
+            Ok(app) => app,
+            Err(error) => {
+                let what = "FastAPI with ONNX Runtime over the server, median";
+                return Ok(self.row(what, 1, (f64::NAN, Limit::AtLeast(1.0), "x"), cli::one_line_of(&error)));
+            }
+        };
+        let found = self.compare(ours, &|| Ok(Box::new(app.client(model.signature())?)))?;
+        let evidence = format!("{:.1} us, the server {:.1} us, {} rounds", found.theirs_us.p50, found.ours_us.p50, found.rounds);
+        let what = "FastAPI with ONNX Runtime over the server, median";
+        let mut row = self.row(what, 1, (found.ratio, Limit::AtLeast(1.0), "x"), evidence);
+        row.found_ci = Some(found.ratio_ci);
+        Ok(row)
     }
 
     /// The median of a step of a session in this process, in microseconds.
@@ -235,7 +296,7 @@ impl ServeSuite<'_> {
             }
         }
         struct Steps(engine::Session);
-        impl harness::Subject for Steps {
+        impl Subject for Steps {
             fn run(&mut self) -> Result<()> {
                 Ok(self.0.step()?)
             }
@@ -244,36 +305,36 @@ impl ServeSuite<'_> {
     }
 
     /// Many clients that ask again at once.
-    fn rates(&self, one: &[u8], tcp: &Address, echo: &Address) -> Result<TargetRow> {
+    fn rates(&self, Way { what, ours, echo }: &Way<'_>) -> Result<TargetRow> {
         let mut found = Vec::with_capacity(TURNS);
         for turn in 0..TURNS {
-            let sides = if turn % 2 == 0 { [tcp, echo] } else { [echo, tcp] };
-            let [first, second] = [self.rate(one, sides[0])?, self.rate(one, sides[1])?];
+            let sides = if turn % 2 == 0 { [ours, echo] } else { [echo, ours] };
+            let [first, second] = [self.rate(*sides[0])?, self.rate(*sides[1])?];
             found.push(if turn % 2 == 0 { [first, second] } else { [second, first] });
         }
         let of = |side: usize| median(&sorted(&found.iter().map(|rates| rates[side]).collect::<Vec<_>>()));
         let ratios: Vec<f64> = found.iter().map(|[ours, theirs]| ours / theirs).collect();
         let (clients, ours, theirs) = (self.arguments.clients, of(0), of(1));
-        let evidence = format!("{clients} clients: {ours:.0} requests a second, echo {theirs:.0}, {TURNS} turns");
-        Ok(self.row("requests a second over the echo's", 1, (median(&sorted(&ratios)), Limit::AtLeast(0.75), "x"), evidence))
+        let evidence = format!("{clients} clients: {ours:.0} a second, echo {theirs:.0}, {TURNS} turns");
+        Ok(self.row(&format!("{what}s a second over the echo's"), 1, (median(&sorted(&ratios)), Limit::AtLeast(0.75), "x"), evidence))
     }
 
     /// Requests a second of all clients.
-    fn rate(&self, one: &[u8], address: &Address) -> Result<f64> {
+    fn rate(&self, connect: Connect<'_>) -> Result<f64> {
         let Serve { clients, common, .. } = self.arguments;
         let (over, barrier) = (AtomicBool::new(false), Barrier::new(clients + 1));
-        let connected = (0..*clients).map(|_| Client::connect(address, one.to_vec())).collect::<Result<Vec<_>>>()?;
+        let connected = (0..*clients).map(|_| connect()).collect::<Result<Vec<_>>>()?;
         let window = Duration::from_secs_f64(common.settings.window_s.max(0.01) * 2.0);
         std::thread::scope(|scope| {
             let (over, barrier) = (&over, &barrier);
-            let ask = |mut client: Client| {
+            let ask = |mut client: Box<dyn Subject + Send>| {
                 scope.spawn(move || {
-                    let connected = client.ask().map(drop);
+                    let connected = client.run();
                     barrier.wait();
                     connected?;
                     let mut answers = 0u64;
                     while !over.load(Ordering::Relaxed) {
-                        client.ask()?;
+                        client.run()?;
                         answers += 1;
                     }
                     Ok::<_, anyhow::Error>(answers)
@@ -293,7 +354,7 @@ impl ServeSuite<'_> {
     /// Sequences that are stepped together, sixty times a second.
     fn together(&self, model: &dyn Model, tcp: &Address) -> Result<TargetRow> {
         let Serve { sequences, requests, common, .. } = self.arguments;
-        let of = |begin| request(model.signature(), MODEL, *sequences, Some(begin));
+        let of = |begin| request(model.signature(), MODEL, *sequences, Some(begin), "");
         Client::connect(tcp, of(Begin::Start)?)?.ask()?;
         let mut client = Client::connect(tcp, of(Begin::GoOn)?)?;
         let (mut times, mut own, mut due) = (Vec::with_capacity(*requests), Vec::with_capacity(*requests), Instant::now());
@@ -325,7 +386,21 @@ mod tests {
 
     fn arguments() -> Serve {
         let command = Serve::augment_args(clap::Command::new("serve"));
-        let sizes = ["serve", "--clients", "2", "--sequences", "3", "--requests", "5", "--idle", "9", "--cycles", "3"];
+        let sizes = [
+            "serve",
+            "--clients",
+            "2",
+            "--sequences",
+            "3",
+            "--requests",
+            "5",
+            "--idle",
+            "9",
+            "--cycles",
+            "3",
+            "--python",
+            "/nowhere/python",
+        ];
         let times = ["--warm-up", "0", "--window-length", "0.01", "--rounds", "4", "--limit", "0"];
         Serve::from_arg_matches(&command.get_matches_from(sizes.into_iter().chain(times))).unwrap()
     }
@@ -339,9 +414,9 @@ mod tests {
         let host = Host::detect(Some("test".into()));
         let mut rows = Vec::new();
         ServeSuite { arguments: &arguments, network: &network, threads: 1, host: &host }.run(|row| rows.push(row.clone())).unwrap();
-        assert_eq!(rows.len(), 12);
+        assert_eq!(rows.len(), 19);
         for row in &rows {
-            assert!(row.found.is_finite() || row.what.contains("p99"), "{row:?}");
+            assert!(row.found.is_finite() || row.what.contains("p99") || row.what.contains("FastAPI"), "{row:?}");
         }
         assert!(rows.iter().all(|row| row.case.batch == 1 || row.case.batch == arguments.sequences));
     }

@@ -106,3 +106,12 @@ pub fn one_line(text: &str) -> String {
     }
     line
 }
+
+/// Bytes, such as a hash, as they are written: two hexadecimal digits each.
+///
+/// ```
+/// assert_eq!(candle_models::hex([0, 0xAB]), "00ab");
+/// ```
+pub fn hex(bytes: impl AsRef<[u8]>) -> String {
+    bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}

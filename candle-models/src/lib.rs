@@ -59,7 +59,7 @@ mod stored;
 pub mod tensors;
 
 pub use candle_core;
-pub use error::{Error, Result, one_line};
+pub use error::{Error, Result, hex, one_line};
 pub use families::{agent, beam, fno, muzero, policy, rf};
 
 /// Compiles the program of the README.

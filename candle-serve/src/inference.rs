@@ -4,14 +4,13 @@
 use crate::fault::{Fault, Kind, one_line};
 use crate::keys::Principal;
 use crate::protocol::Datatype;
-use crate::protocol::data::{raw_texts, values};
+use crate::protocol::data::{raw_texts, values as json};
 use crate::protocol::request::{Data, ID_LIMIT, InferRequest, Input, SequenceId, SequenceStep};
 use crate::shared_memory::{Regions, Window};
 use bytes::Bytes;
 use candle_models::candle_core::DType;
 use candle_models::engine::Session;
-use candle_models::signature::{Signature, TensorSpec, Values};
-use std::borrow::Cow;
+use candle_models::signature::{self, Signature, TensorSpec};
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
@@ -19,18 +18,20 @@ use std::time::{Duration, Instant};
 pub(crate) const IDS: &str = "__sequence_id";
 const STARTS: &str = "__sequence_start";
 const ENDS: &str = "__sequence_end";
-/// Why an input's values are none in shared memory any more.
-const HERE: &str = "what lies in shared memory is read before it is looked at";
 /// Bytes that a row can have of any of them: a length and the longest id.
 const CONTROL_LIMIT: usize = size_of::<u32>() + ID_LIMIT;
 
-/// Values of an input, `[rows, width]`.
-#[derive(Debug)]
-enum Given {
-    /// Little-endian, as they lie in the body.
+/// A tensor of a request with its values at hand, wherever they were.
+struct Here<'i, 'r> {
+    input: &'i Input<'r>,
+    values: Values,
+}
+
+enum Values {
+    /// The text of a JSON array.
+    Json(Bytes),
+    /// Little-endian, as they lie in the body or in shared memory.
     Raw(Bytes),
-    Floats(Vec<f32>),
-    Indices(Vec<u32>),
 }
 
 /// An output that is to be answered.
@@ -61,17 +62,23 @@ pub(crate) struct Inference {
     pub deadline: Option<Instant>,
     /// What is to be answered.
     pub outputs: Vec<Wanted>,
-    /// By the signature's inputs; `None` is its default.
-    inputs: Vec<Option<Given>>,
+    /// The values of the signature's inputs, `[rows, width]` each and as they lie in memory; `None` is the default.
+    inputs: Vec<Option<Bytes>>,
 }
 
 impl Inference {
-    /// Holds a request against the signature of a model that takes up to `max_batch` rows. Inputs that lie in `regions` are read from there.
-    pub fn new(signature: &Signature, max_batch: usize, regions: &Regions, request: &InferRequest<'_>) -> Result<Self, Fault> {
+    /// Holds a principal's request against the signature of a model that takes up to `max_batch` rows. Inputs that lie in `regions` are read
+    /// from there.
+    pub fn new(
+        (signature, max_batch): (&Signature, usize),
+        regions: &Regions,
+        principal: Principal,
+        request: &InferRequest<'_>,
+    ) -> Result<Self, Fault> {
         let (control, inputs): (Vec<_>, Vec<_>) = request.inputs.iter().partition(|input| [IDS, STARTS, ENDS].contains(&&*input.name));
         let most = (max_batch * CONTROL_LIMIT) as u64;
         let control = control.into_iter().map(|input| here(input, regions, most)).collect::<Result<Vec<_>, _>>()?;
-        let mut given: Vec<Option<Given>> = signature.inputs.iter().map(|_| None).collect();
+        let mut given: Vec<Option<Bytes>> = signature.inputs.iter().map(|_| None).collect();
         let mut rows = None;
         for input in inputs {
             let Some(at) = signature.inputs.iter().position(|spec| spec.name == input.name) else {
@@ -81,8 +88,7 @@ impl Inference {
             let found = batch(input, &spec.shape)?;
             agree(&mut rows, input, found, max_batch)?;
             let expected = found * (spec.width() * size_of::<f32>()) as u64;
-            let input = here(input, regions, expected)?;
-            given[at] = Some(read(&input, spec, found)?);
+            given[at] = Some(read(&here(input, regions, expected)?, spec, found)?);
         }
         required(signature, &given)?;
         let vector = sequences(&control, &mut rows, max_batch)?;
@@ -99,7 +105,7 @@ impl Inference {
         };
         let inference = Self {
             id: request.id.as_deref().map(str::to_owned),
-            principal: None,
+            principal,
             rows,
             sequences,
             deadline: request.timeout.map(|timeout| Instant::now() + timeout.min(Duration::from_secs(86_400))),
@@ -112,18 +118,18 @@ impl Inference {
 
     /// A body that is the one input that the model has to be given, of one row: all outputs are answered behind the JSON. It goes on with the
     /// sequence that stands beside it.
-    pub fn bare(signature: &Signature, body: Bytes, sequence: Option<SequenceId>) -> Result<Self, Fault> {
+    pub fn bare(signature: &Signature, principal: Principal, body: Bytes, sequence: Option<SequenceId>) -> Result<Self, Fault> {
         let required: Vec<usize> = (0..signature.inputs.len()).filter(|at| signature.inputs[*at].is_required()).collect();
         let &[at] = &required[..] else {
             let reason = format!("a body without JSON: expected a model that has to be given one input, found {}", required.len());
             return Err(Fault::input(reason));
         };
         let spec = &signature.inputs[at];
-        let mut inputs: Vec<Option<Given>> = signature.inputs.iter().map(|_| None).collect();
+        let mut inputs: Vec<Option<Bytes>> = signature.inputs.iter().map(|_| None).collect();
         inputs[at] = Some(raw(spec, body, 1)?);
         let outputs = (0..signature.outputs.len()).map(|index| Wanted { index, binary: true, classes: None, shared: None }).collect();
         let sequences = sequence.map(|id| SequenceStep { id, start: false, end: false }).into_iter().collect();
-        Ok(Self { id: None, principal: None, rows: 1, sequences, deadline: None, outputs, inputs })
+        Ok(Self { id: None, principal, rows: 1, sequences, deadline: None, outputs, inputs })
     }
 
     /// Rows of a batch stand or fall together: a value that the engine would refuse in one of them is refused before any is stepped, or begun
@@ -132,13 +138,11 @@ impl Inference {
         if self.rows == 1 && !self.sequences.iter().any(|step| step.start) {
             return Ok(());
         }
-        for (spec, given) in signature.inputs.iter().zip(&self.inputs) {
-            match given {
-                Some(Given::Floats(values)) => spec.check_f32_from(0, values)?,
-                Some(Given::Indices(values)) => spec.check_u32_from(0, values)?,
-                Some(Given::Raw(bytes)) if spec.dtype() == DType::U32 => spec.check_u32_from(0, &aligned(bytes))?,
-                Some(Given::Raw(bytes)) => spec.check_f32_from(0, &aligned(bytes))?,
-                None => {}
+        for (spec, bytes) in signature.inputs.iter().zip(&self.inputs) {
+            match (spec.dtype(), bytes) {
+                (_, None) => {}
+                (DType::U32, Some(bytes)) => spec.check_u32_from(0, &aligned(bytes))?,
+                (_, Some(bytes)) => spec.check_f32_from(0, &aligned(bytes))?,
             }
         }
         Ok(())
@@ -146,32 +150,23 @@ impl Inference {
 
     /// Writes a row's inputs into a session: those that were not given at their defaults, whatever an earlier step has left there.
     pub fn fill(&self, signature: &Signature, row: usize, session: &mut Session) -> Result<(), Fault> {
-        for (spec, given) in signature.inputs.iter().zip(&self.inputs) {
-            if spec.dtype() == DType::U32 {
-                let to = session.indices_mut(&spec.name)?;
-                match (given, spec.values()) {
-                    (Some(Given::Raw(bytes)), _) => copy(bytes, row, bytemuck::cast_slice_mut(to)),
-                    (Some(Given::Indices(values)), _) => copy(values, row, to),
-                    (None, Values::Indices { default: Some(default), .. }) => to.copy_from_slice(default),
-                    _ => {}
+        for (spec, bytes) in signature.inputs.iter().zip(&self.inputs) {
+            let (to, default): (&mut [u8], Option<&[u8]>) = match spec.values() {
+                signature::Values::Indices { default, .. } => {
+                    (bytemuck::cast_slice_mut(session.indices_mut(&spec.name)?), default.as_deref().map(bytemuck::cast_slice))
                 }
-            } else {
-                let to = session.floats_mut(&spec.name)?;
-                match (given, spec.values()) {
-                    (Some(Given::Raw(bytes)), _) => copy(bytes, row, bytemuck::cast_slice_mut(to)),
-                    (Some(Given::Floats(values)), _) => copy(values, row, to),
-                    (None, Values::Floats { default: Some(default), .. }) => to.copy_from_slice(default),
-                    _ => {}
+                signature::Values::Floats { default, .. } => {
+                    (bytemuck::cast_slice_mut(session.floats_mut(&spec.name)?), default.as_deref().map(bytemuck::cast_slice))
                 }
+            };
+            // Both were counted before.
+            let row = bytes.as_ref().map(|bytes| &bytes[row * to.len()..][..to.len()]);
+            if let Some(values) = row.or(default) {
+                to.copy_from_slice(values);
             }
         }
         Ok(())
     }
-}
-
-/// Row `row` of values that were counted before.
-fn copy<T: Copy>(values: &[T], row: usize, to: &mut [T]) {
-    to.copy_from_slice(&values[row * to.len()..][..to.len()]);
 }
 
 /// Values from bytes that may lie anywhere.
@@ -213,40 +208,46 @@ fn agree(rows: &mut Option<usize>, input: &Input<'_>, found: u64, max_batch: usi
     }
 }
 
-/// An input with its values: those in shared memory are read, if they are not more bytes than it can have.
-fn here<'i, 'r>(input: &'i Input<'r>, regions: &Regions, most: u64) -> Result<Cow<'i, Input<'r>>, Fault> {
-    let Data::Shared(range) = &input.data else { return Ok(Cow::Borrowed(input)) };
-    if range.byte_size > most {
-        return Err(Fault::tensor(&input.name, format!("a shared_memory_byte_size of at most {most}"), range.byte_size));
-    }
-    let data = Data::Raw(regions.window(range)?.read()?);
-    Ok(Cow::Owned(Input { data, ..input.clone() }))
+/// A tensor with its values: those in shared memory are read, if they are not more bytes than it can have.
+fn here<'i, 'r>(input: &'i Input<'r>, regions: &Regions, most: u64) -> Result<Here<'i, 'r>, Fault> {
+    let values = match &input.data {
+        Data::Json(json) => Values::Json(json.clone()),
+        Data::Raw(bytes) => Values::Raw(bytes.clone()),
+        Data::Shared(range) if range.byte_size > most => {
+            return Err(Fault::tensor(&input.name, format!("a shared_memory_byte_size of at most {most}"), range.byte_size));
+        }
+        Data::Shared(range) => Values::Raw(regions.window(range)?.read()?),
+    };
+    Ok(Here { input, values })
 }
 
 /// Values of `rows` rows that were found to be at most the largest batch.
-fn read(input: &Input<'_>, spec: &TensorSpec, rows: u64) -> Result<Given, Fault> {
+fn read(Here { input, values }: &Here<'_, '_>, spec: &TensorSpec, rows: u64) -> Result<Bytes, Fault> {
     let expected = Datatype::of(spec.dtype());
     if input.datatype != expected {
         return Err(Fault::tensor(&input.name, format!("datatype {}", expected.name()), input.datatype.name()));
     }
     let count = rows as usize * spec.width();
-    match &input.data {
-        Data::Raw(bytes) => raw(spec, bytes.clone(), rows as usize),
-        Data::Json(json) if expected == Datatype::Uint32 => Ok(Given::Indices(values(&input.name, json, count)?)),
-        Data::Json(json) => Ok(Given::Floats(values(&input.name, json, count)?)),
-        Data::Shared(_) => unreachable!("{HERE}"),
+    match values {
+        Values::Raw(bytes) => raw(spec, bytes.clone(), rows as usize),
+        Values::Json(text) if expected == Datatype::Uint32 => Ok(in_memory(&json::<u32>(&input.name, text, count)?)),
+        Values::Json(text) => Ok(in_memory(&json::<f32>(&input.name, text, count)?)),
     }
 }
 
-fn raw(spec: &TensorSpec, bytes: Bytes, rows: usize) -> Result<Given, Fault> {
+fn in_memory<T: bytemuck::NoUninit>(values: &[T]) -> Bytes {
+    Bytes::copy_from_slice(bytemuck::cast_slice(values))
+}
+
+fn raw(spec: &TensorSpec, bytes: Bytes, rows: usize) -> Result<Bytes, Fault> {
     let expected = rows * spec.width() * size_of::<f32>();
     if bytes.len() != expected {
         return Err(Fault::tensor(&spec.name, format!("{expected} bytes"), bytes.len()));
     }
-    Ok(Given::Raw(bytes))
+    Ok(bytes)
 }
 
-fn required(signature: &Signature, given: &[Option<Given>]) -> Result<(), Fault> {
+fn required(signature: &Signature, given: &[Option<Bytes>]) -> Result<(), Fault> {
     let missing = signature.inputs.iter().zip(given).find(|(spec, given)| given.is_none() && spec.is_required());
     match missing {
         Some((spec, _)) => {
@@ -285,19 +286,19 @@ fn wanted(signature: &Signature, regions: &Regions, rows: usize, request: &Infer
 }
 
 /// The sequence of each row, from the tensors that say so.
-fn sequences(control: &[Cow<'_, Input<'_>>], rows: &mut Option<usize>, max_batch: usize) -> Result<Option<Vec<SequenceStep>>, Fault> {
-    let Some(ids) = control.iter().find(|input| input.name == IDS) else {
+fn sequences(control: &[Here<'_, '_>], rows: &mut Option<usize>, max_batch: usize) -> Result<Option<Vec<SequenceStep>>, Fault> {
+    let Some(ids) = control.iter().find(|tensor| tensor.input.name == IDS) else {
         return match control.first() {
-            Some(input) => Err(Fault::tensor(IDS, format!("to be present with {}", one_line(&input.name)), "no such input")),
+            Some(tensor) => Err(Fault::tensor(IDS, format!("to be present with {}", one_line(&tensor.input.name)), "no such input")),
             None => Ok(None),
         };
     };
-    for input in control {
+    for Here { input, .. } in control {
         agree(rows, input, batch(input, &[])?, max_batch)?;
     }
     let count = rows.unwrap_or(1);
-    let flags = |name: &str| match control.iter().find(|input| input.name == name) {
-        Some(input) => booleans(input, count),
+    let flags = |name: &str| match control.iter().find(|tensor| tensor.input.name == name) {
+        Some(tensor) => booleans(tensor, count),
         None => Ok(vec![false; count]),
     };
     let (starts, ends) = (flags(STARTS)?, flags(ENDS)?);
@@ -311,37 +312,34 @@ fn sequences(control: &[Cow<'_, Input<'_>>], rows: &mut Option<usize>, max_batch
     }
 }
 
-fn identify(input: &Input<'_>, count: usize) -> Result<Vec<SequenceId>, Fault> {
-    let ids: Vec<Option<SequenceId>> = match (input.datatype, &input.data) {
-        (Datatype::Uint64, Data::Json(json)) => values(IDS, json, count)?.into_iter().map(SequenceId::number).collect(),
-        (Datatype::Uint64, Data::Raw(bytes)) if bytes.len() == 8 * count => {
+fn identify(Here { input, values }: &Here<'_, '_>, count: usize) -> Result<Vec<SequenceId>, Fault> {
+    let ids: Vec<Option<SequenceId>> = match (input.datatype, values) {
+        (Datatype::Uint64, Values::Json(text)) => json(IDS, text, count)?.into_iter().map(SequenceId::number).collect(),
+        (Datatype::Uint64, Values::Raw(bytes)) if bytes.len() == 8 * count => {
             aligned::<u64>(bytes).into_iter().map(SequenceId::number).collect()
         }
-        (Datatype::Uint64, Data::Raw(bytes)) => return Err(Fault::tensor(IDS, format!("{} bytes", 8 * count), bytes.len())),
-        (Datatype::Bytes, data) => {
-            let texts = match data {
-                Data::Json(json) => values::<String>(IDS, json, count)?,
-                Data::Raw(bytes) => raw_texts(IDS, bytes, count)?,
-                Data::Shared(_) => unreachable!("{HERE}"),
+        (Datatype::Uint64, Values::Raw(bytes)) => return Err(Fault::tensor(IDS, format!("{} bytes", 8 * count), bytes.len())),
+        (Datatype::Bytes, values) => {
+            let texts = match values {
+                Values::Json(text) => json::<String>(IDS, text, count)?,
+                Values::Raw(bytes) => raw_texts(IDS, bytes, count)?,
             };
             texts.iter().map(|id| SequenceId::text(id)).collect::<Result<_, _>>()?
         }
-        (Datatype::Uint64, Data::Shared(_)) => unreachable!("{HERE}"),
         (found, _) => return Err(Fault::tensor(IDS, "datatype UINT64 or BYTES", found.name())),
     };
     let missing = || Fault::tensor(IDS, "a sequence for each row", "0 or an empty text");
     ids.into_iter().collect::<Option<Vec<_>>>().ok_or_else(missing)
 }
 
-fn booleans(input: &Input<'_>, count: usize) -> Result<Vec<bool>, Fault> {
+fn booleans(Here { input, values }: &Here<'_, '_>, count: usize) -> Result<Vec<bool>, Fault> {
     if input.datatype != Datatype::Bool {
         return Err(Fault::tensor(&input.name, "datatype BOOL", input.datatype.name()));
     }
-    match &input.data {
-        Data::Json(json) => values(&input.name, json, count),
-        Data::Raw(bytes) if bytes.len() == count => Ok(bytes.iter().map(|byte| *byte != 0).collect()),
-        Data::Raw(bytes) => Err(Fault::tensor(&input.name, format!("{count} bytes"), bytes.len())),
-        Data::Shared(_) => unreachable!("{HERE}"),
+    match values {
+        Values::Json(text) => json(&input.name, text, count),
+        Values::Raw(bytes) if bytes.len() == count => Ok(bytes.iter().map(|byte| *byte != 0).collect()),
+        Values::Raw(bytes) => Err(Fault::tensor(&input.name, format!("{count} bytes"), bytes.len())),
     }
 }
 

@@ -3,8 +3,7 @@
 //! The server knows the hashes of keys only. A key is 256 random bits ([`create`]), so that its hash need not be slow to compute.
 
 use crate::fault::{Fault, Kind, one_line};
-use crate::snapshots::hex;
-use candle_models::{Error, Result};
+use candle_models::{Error, Result, hex};
 use clap::ValueEnum;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -21,7 +20,7 @@ const NAME_LIMIT: usize = 64;
 pub enum Role {
     /// Inferences, sequences and what models say of themselves.
     Infer,
-    /// All of that, and loading and unloading models.
+    /// All of that, and what concerns every client: loading and unloading models, shared memory, the log and traces.
     Admin,
 }
 
@@ -135,8 +134,8 @@ pub fn create(name: &str, role: Role) -> std::result::Result<(String, String), S
     let mut random = [0; 32];
     let source = rustls::crypto::ring::default_provider().secure_random;
     source.fill(&mut random).map_err(|_| "the machine gives no random bits".to_owned())?;
-    let key = format!("candle_{}", hex(&random));
-    let line = serde_json::json!({"name": name, "role": role.to_string(), "sha256": hex(&Sha256::digest(&key))});
+    let key = format!("candle_{}", hex(random));
+    let line = serde_json::json!({"name": name, "role": role.to_string(), "sha256": hex(Sha256::digest(&key))});
     Ok((key, line.to_string()))
 }
 
@@ -168,7 +167,7 @@ mod tests {
             assert_eq!(check(wrong, Role::Infer), Err(Kind::Unauthenticated), "{wrong}");
         }
         // A hash is no key.
-        let hash = hex(&keys.0[1].hash);
+        let hash = hex(keys.0[1].hash);
         assert_eq!(check(&bearer(&hash), Role::Infer), Err(Kind::Unauthenticated));
         assert_eq!(keys.check(None, Role::Infer).map_err(|fault| fault.kind), Err(Kind::Unauthenticated));
         Ok(())

@@ -13,6 +13,7 @@ mod grpc;
 mod http;
 mod inference;
 mod keys;
+mod listen;
 mod log;
 mod metrics;
 mod model;

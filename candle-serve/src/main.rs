@@ -50,7 +50,6 @@ fn key(KeyArguments { name, role }: KeyArguments) -> ExitCode {
 async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     // Before anything else: a signal that comes while models are loaded is one all the same.
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let scheme = if arguments.tls_cert.is_some() { "https:" } else { "http:" };
     let grace = Duration::from_secs(arguments.grace);
     let server = Server::start(arguments.options(), families::shipped()).await?;
     let mut asked = async || {
@@ -61,7 +60,7 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     };
     let loaded = tokio::select! {
         () = asked() => false,
-        loaded = load(&server, scheme) => loaded.map(|()| true)?,
+        loaded = load(&server) => loaded.map(|()| true)?,
     };
     if loaded {
         asked().await;
@@ -74,17 +73,13 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Loads every bundle, and says what is served where. Why others are not stands in the log.
-async fn load(server: &Server, scheme: &str) -> Result<(), Box<dyn std::error::Error>> {
+async fn load(server: &Server) -> Result<(), Box<dyn std::error::Error>> {
     let loaded = server.load().await?;
     if loaded == 0 {
         return Err("no bundle could be loaded".into());
     }
-    // Both kinds of sockets have names of the same form.
-    let grpc = server.grpc_addresses().iter().map(|address| format!("{} (gRPC)", address.to_string().trim_start_matches("http://")));
-    let addresses: Vec<String> =
-        server.addresses().iter().map(|address| address.to_string().replacen("http:", scheme, 1)).chain(grpc).collect();
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{loaded} models are served at {}", addresses.join(", "))?;
+    writeln!(out, "{loaded} models are served at {}", server.places().join(", "))?;
     out.flush()?;
     Ok(())
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// use candle_serve::Address;
 ///
 /// assert_eq!("unix:/run/candle.sock".parse(), Ok(Address::Unix("/run/candle.sock".into())));
-/// assert_eq!("127.0.0.1:8000".parse::<Address>().map(|address| address.to_string()), Ok("http://127.0.0.1:8000".to_owned()));
+/// assert_eq!("127.0.0.1:8000".parse::<Address>().map(|address| address.to_string()), Ok("127.0.0.1:8000".to_owned()));
 /// assert!("8000".parse::<Address>().is_err());
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl FromStr for Address {
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Tcp(address) => write!(f, "http://{address}"),
+            Self::Tcp(address) => write!(f, "{address}"),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }

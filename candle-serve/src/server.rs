@@ -2,8 +2,8 @@
 
 use crate::fault::Fault;
 use crate::grpc::{self, Services};
-use crate::http::{Listener, Phase, Protocol, accept};
 use crate::keys::{Keys, Principal, Role};
+use crate::listen::{Listener, Phase, Protocol, accept};
 use crate::log::Log;
 use crate::options::{Address, Options};
 use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY, TRACE};
@@ -93,6 +93,7 @@ pub struct Server {
     shared: Arc<Shared>,
     addresses: Vec<Address>,
     grpc_addresses: Vec<Address>,
+    places: Vec<String>,
     phase: watch::Sender<Phase>,
     /// Whether a step is in a snapshot before it is answered.
     at_once: Arc<AtomicBool>,
@@ -137,9 +138,12 @@ impl Server {
         let (services, reporter) = Services::new(shared.clone()).await.map_err(io::Error::other)?;
         let (room, workers) = (Arc::new(Semaphore::new(connections as usize)), Arc::new(Workers::start()?));
         let mut listeners = JoinSet::new();
+        let mut places = Vec::new();
         let mut listen = |bound: Vec<(Listener, Address)>, tls: Option<Tls>, protocol: Protocol| {
             let each = bound.into_iter().map(|(listener, address)| {
-                shared.log.server(&format!("listening at {address}"));
+                let place = protocol.place(&address, tls.as_ref());
+                shared.log.server(&format!("listening at {place}"));
+                places.push(place);
                 let (speaks, workers) = ((protocol.clone(), tls.clone()), (room.clone(), workers.clone()));
                 listeners.spawn(accept(listener, speaks, workers, watched.clone()));
                 address
@@ -150,7 +154,7 @@ impl Server {
         let grpc_addresses = listen(grpc, grpc_tls, Protocol::Grpc(services));
         listeners.spawn(grpc::report(reporter, shared.clone()));
         listeners.spawn(keep_sequences(Arc::downgrade(&shared), store, watched));
-        Ok(Self { shared, addresses, grpc_addresses, phase, at_once, listeners, room, connections, _workers: workers })
+        Ok(Self { shared, addresses, grpc_addresses, places, phase, at_once, listeners, room, connections, _workers: workers })
     }
 
     /// Where it listens for HTTP, with the port that was free in place of 0.
@@ -161,6 +165,11 @@ impl Server {
     /// The same for gRPC.
     pub fn grpc_addresses(&self) -> &[Address] {
         &self.grpc_addresses
+    }
+
+    /// All of them for people, with what is spoken there.
+    pub fn places(&self) -> &[String] {
+        &self.places
     }
 
     /// Loads every bundle: how many are served then. Those that fail stand in the repository's index with their reasons, and in

@@ -40,11 +40,6 @@ fn walk(path: &str, a: &Value, b: &Value) -> Option<Difference> {
     (a != b).then(|| Difference { path: path.to_owned(), values: [a.clone(), b.clone()] })
 }
 
-/// A hash as it is written: hexadecimal.
-pub(crate) fn hex(digest: impl AsRef<[u8]>) -> String {
-    digest.as_ref().iter().map(|b| format!("{b:02x}")).collect()
-}
-
 /// What a rank says of itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Statement {

@@ -6,12 +6,15 @@ use candle_models::candle_core::DType;
 use candle_models::random::Random;
 use candle_models::signature::Signature;
 use candle_serve::Address;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
-/// A connection, TCP or a Unix socket.
+/// A connection: TCP, a Unix socket, TLS.
 trait Stream: Read + Write + Send {}
 impl<S: Read + Write + Send> Stream for S {}
 
@@ -37,7 +40,28 @@ impl Client {
             }
             Address::Unix(path) => Box::new(UnixStream::connect(path).with_context(|| path.display().to_string())?),
         };
-        Ok(Self { stream, request, answer: vec![0; 1 << 16] })
+        Ok(Self::over(stream, request))
+    }
+
+    /// Connects under TLS to a server that has this certificate for `localhost`.
+    ///
+    /// # Errors
+    /// If nobody listens there, or it has another certificate.
+    pub fn secure(address: &Address, certificate: &CertificateDer<'static>, request: Vec<u8>) -> Result<Self> {
+        let Address::Tcp(address) = address else { bail!("a Unix socket has no TLS") };
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.clone())?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let config = config.with_root_certificates(roots).with_no_client_auth();
+        let connection = ClientConnection::new(Arc::new(config), ServerName::try_from("localhost")?)?;
+        let stream = TcpStream::connect(address).with_context(|| address.to_string())?;
+        stream.set_nodelay(true)?;
+        Ok(Self::over(Box::new(StreamOwned::new(connection, stream)), request))
+    }
+
+    fn over(stream: Box<dyn Stream>, request: Vec<u8>) -> Self {
+        Self { stream, request, answer: vec![0; 1 << 16] }
     }
 
     /// Asks and reads the answer: its headers, and how many bytes they and the body have.
@@ -80,21 +104,45 @@ fn length(answer: &[u8]) -> Result<Option<usize>> {
     Ok(Some(end + 4 + length.trim().parse::<usize>()?))
 }
 
+/// An input of a request, with random values.
+pub struct Drawn {
+    /// The name.
+    pub name: String,
+    /// `FP32` or `UINT32`.
+    pub datatype: &'static str,
+    /// The whole shape, the batch first.
+    pub shape: Vec<usize>,
+    /// The values, little-endian.
+    pub bytes: Vec<u8>,
+}
+
+/// `rows` rows of the inputs that the model has to be given.
+///
+/// # Errors
+/// If one cannot be drawn.
+pub fn draw(signature: &Signature, rows: usize) -> Result<Vec<Drawn>> {
+    let required = signature.inputs.iter().filter(|spec| spec.is_required());
+    let drawn = required.map(|spec| {
+        let values = spec.draw(&[rows], &Random::new(1))?.flatten_all()?;
+        let (datatype, bytes) = match spec.dtype() {
+            DType::U32 => ("UINT32", values.to_vec1::<u32>()?.into_iter().flat_map(u32::to_le_bytes).collect()),
+            _ => ("FP32", values.to_vec1::<f32>()?.into_iter().flat_map(f32::to_le_bytes).collect()),
+        };
+        let shape = std::iter::once(rows).chain(spec.shape.iter().copied()).collect();
+        Ok(Drawn { name: spec.name.clone(), datatype, shape, bytes })
+    });
+    drawn.collect()
+}
+
 /// The bytes of a request for a step of `rows` rows with random inputs, values behind the JSON. With `sequences`, row `i` is the next step of sequence `i + 1`,
-/// or its first one.
+/// or its first one. Every further header ends its line.
 ///
 /// # Errors
 /// If an input cannot be drawn.
-pub fn request(signature: &Signature, model: &str, rows: usize, sequences: Option<Begin>) -> Result<Vec<u8>> {
+pub fn request(signature: &Signature, model: &str, rows: usize, sequences: Option<Begin>, headers: &str) -> Result<Vec<u8>> {
     let (mut inputs, mut data): (Vec<Value>, Vec<u8>) = (Vec::new(), Vec::new());
-    for spec in signature.inputs.iter().filter(|spec| spec.is_required()) {
-        let values = spec.draw(&[rows], &Random::new(1))?.flatten_all()?;
-        let bytes: Vec<u8> = match spec.dtype() {
-            DType::U32 => values.to_vec1::<u32>()?.into_iter().flat_map(u32::to_le_bytes).collect(),
-            _ => values.to_vec1::<f32>()?.into_iter().flat_map(f32::to_le_bytes).collect(),
-        };
-        let shape: Vec<usize> = std::iter::once(rows).chain(spec.shape.iter().copied()).collect();
-        inputs.push(tensor(&spec.name, if spec.dtype() == DType::U32 { "UINT32" } else { "FP32" }, &shape, bytes.len()));
+    for Drawn { name, datatype, shape, bytes } in draw(signature, rows)? {
+        inputs.push(tensor(&name, datatype, &shape, bytes.len()));
         data.extend(bytes);
     }
     if let Some(begin) = sequences {
@@ -104,7 +152,7 @@ pub fn request(signature: &Signature, model: &str, rows: usize, sequences: Optio
         data.extend(std::iter::repeat_n(u8::from(begin == Begin::Start), rows));
     }
     let json = json!({ "inputs": inputs, "parameters": { "binary_data_output": true } }).to_string();
-    let headers = format!("Content-Type: application/octet-stream\r\nInference-Header-Content-Length: {}\r\n", json.len());
+    let headers = format!("Content-Type: application/octet-stream\r\nInference-Header-Content-Length: {}\r\n{headers}", json.len());
     Ok(post(&format!("/v2/models/{model}/infer"), &headers, &[json.as_bytes(), &data].concat()))
 }
 

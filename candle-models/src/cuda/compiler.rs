@@ -1,6 +1,7 @@
 //! From CUDA source to PTX: NVRTC, with a cache on disk.
 
 use crate::files::write_atomic;
+use crate::hex;
 use candle_core::Result;
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::nvrtc::{CompileError, CompileOptions, Ptx, compile_ptx_with_opts, sys};
@@ -31,7 +32,7 @@ impl Compiler {
     /// The PTX of a source. A cached one is used if it is whole; whatever is wrong with the cache costs only time.
     pub fn compile(&self, name: &str, source: &str) -> Result<Ptx> {
         let options = self.options();
-        let key = hex(&[&options.join(" "), &format!("{:?}", self.version), source]);
+        let key = hash(&[&options.join(" "), &format!("{:?}", self.version), source]);
         let path = self.cache.as_ref().map(|dir| dir.join(format!("{name}-{}.ptx", &key[..32])));
         if let Some(text) =
             path.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).and_then(|text| verified(&text).map(str::to_owned))
@@ -84,26 +85,26 @@ fn cache() -> Option<PathBuf> {
     }
 }
 
-fn hex(parts: &[&str]) -> String {
+fn hash(parts: &[&str]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(hash.finalize())
 }
 
 const SEAL: &str = "// sha256 ";
 
 /// The text behind a line with its hash.
 fn sealed(text: &str) -> String {
-    format!("{SEAL}{}\n{text}", hex(&[text]))
+    format!("{SEAL}{}\n{text}", hash(&[text]))
 }
 
 /// The text, if it is the one that was sealed.
 fn verified(sealed: &str) -> Option<&str> {
-    let (hash, text) = sealed.strip_prefix(SEAL)?.split_once('\n')?;
-    (hash == hex(&[text])).then_some(text)
+    let (found, text) = sealed.strip_prefix(SEAL)?.split_once('\n')?;
+    (found == hash(&[text])).then_some(text)
 }
 
 #[cfg(test)]

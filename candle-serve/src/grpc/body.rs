@@ -2,7 +2,7 @@
 
 use super::activity::Guard;
 use super::status::ending;
-use crate::http::{Phase, closing};
+use crate::listen::{Phase, closing};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http_body::{Body, Frame, SizeHint};

@@ -2,7 +2,7 @@
 
 use super::activity::Activity;
 use super::services::Services;
-use crate::http::{Phase, closing};
+use crate::listen::{Phase, closing};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};

@@ -13,7 +13,6 @@ use crate::protocol::request::{Data, InferRequest, Input, Output, SequenceId, Se
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
 use std::time::Duration;
 
 type Parameters = BTreeMap<String, InferParameter>;
@@ -46,12 +45,7 @@ pub(super) fn request(message: &ModelInferRequest, Beside { limit, sequence: out
 
 fn read_output(output: &InferRequestedOutputTensor) -> Result<Output<'_>, Fault> {
     let InferRequestedOutputTensor { name, parameters } = output;
-    let classes = number(parameters, "classification", NUMBER)?.and_then(NonZeroU64::new);
-    let shared = shared(name, parameters)?;
-    if classes.is_some() && shared.is_some() {
-        return Err(Fault::tensor(name, "either classification or shared_memory_region", "both"));
-    }
-    Ok(Output { name: Cow::Borrowed(name), binary: true, classes, shared })
+    Output::of(Cow::Borrowed(name), true, number(parameters, "classification", NUMBER)?, shared(name, parameters)?)
 }
 
 /// The name of a region of shared memory, where a tensor has one.
@@ -60,13 +54,12 @@ const REGION: &str = "shared_memory_region";
 /// Where in shared memory the values of a tensor lie.
 fn shared(tensor: &str, parameters: &Parameters) -> Result<Option<SharedRange>, Fault> {
     let region = match choice(parameters, REGION) {
-        None => return Ok(None),
-        Some(ParameterChoice::StringParam(region)) => region.clone(),
+        None => None,
+        Some(ParameterChoice::StringParam(region)) => Some(region.clone()),
         Some(found) => return Err(wrong(REGION, "a text", found)),
     };
-    let missing = || Fault::tensor(tensor, "the parameter shared_memory_byte_size with shared_memory_region", "none");
-    let byte_size = number(parameters, "shared_memory_byte_size", NUMBER)?.ok_or_else(missing)?;
-    Ok(Some(SharedRange { region, offset: number(parameters, "shared_memory_offset", NUMBER)?.unwrap_or(0), byte_size }))
+    let number = |name| number(parameters, name, NUMBER);
+    SharedRange::of(tensor, region, number("shared_memory_byte_size")?, number("shared_memory_offset")?)
 }
 
 /// An input, the values of which are the next ones of `raw` unless it has its own or lies in shared memory.

@@ -1,7 +1,7 @@
 //! Whether the server is well, for those who ask by gRPC's own protocol.
 
 use super::services::SERVICE;
-use crate::http::Phase;
+use crate::listen::Phase;
 use crate::server::Shared;
 use std::sync::Arc;
 use tonic_health::ServingStatus;

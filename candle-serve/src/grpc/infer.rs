@@ -39,8 +39,7 @@ async fn inferred(
     let answered = async {
         trace.stage("REQUEST_START");
         let request = convert::request(message, beside)?;
-        let mut inference = Inference::new(&model.signature, model.max_batch, &shared.regions, &request)?;
-        inference.principal = principal.clone();
+        let inference = Inference::new((&model.signature, model.max_batch), &shared.regions, principal.clone(), &request)?;
         let write = |tensors: &[Tensor<'_>]| convert::answer(&model, inference.id.as_deref(), tensors);
         let (answer, times) = model.infer(&inference, write).await?;
         trace.step(&times, inference.id.as_deref());

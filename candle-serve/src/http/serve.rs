@@ -172,11 +172,13 @@ async fn inferred(
     let body = body.read().await?;
     trace.stage("HTTP_RECV_END");
     trace.stage("REQUEST_START");
-    let mut inference = match header {
-        Some(0) => Inference::bare(&model.signature, body, sequence)?,
-        _ => Inference::new(&model.signature, model.max_batch, &shared.regions, &InferRequest::parse(&body, header, sequence)?)?,
+    let inference = match header {
+        Some(0) => Inference::bare(&model.signature, principal, body, sequence)?,
+        _ => {
+            let request = InferRequest::parse(&body, header, sequence)?;
+            Inference::new((&model.signature, model.max_batch), &shared.regions, principal, &request)?
+        }
     };
-    inference.principal = principal;
     let write = |tensors: &[Tensor<'_>]| write((&model.name, VERSION), inference.id.as_deref(), tensors);
     // The next request of a sequence need not wait for the compression.
     let ((body, length), times) = model.infer(&inference, write).await?;

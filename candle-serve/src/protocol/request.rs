@@ -127,6 +127,18 @@ pub struct SharedRange {
     pub byte_size: u64,
 }
 
+impl SharedRange {
+    /// The range that the parameters `shared_memory_region`, `..._byte_size` and `..._offset` of a tensor say, if it has the first.
+    ///
+    /// # Errors
+    /// If there is a region and no size.
+    pub fn of(tensor: &str, region: Option<String>, byte_size: Option<u64>, offset: Option<u64>) -> Result<Option<Self>, Fault> {
+        let Some(region) = region else { return Ok(None) };
+        let missing = || Fault::tensor(tensor, "the parameter shared_memory_byte_size with shared_memory_region", "none");
+        Ok(Some(Self { region, offset: offset.unwrap_or(0), byte_size: byte_size.ok_or_else(missing)? }))
+    }
+}
+
 /// A tensor of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Input<'a> {
@@ -151,6 +163,20 @@ pub struct Output<'a> {
     pub classes: Option<NonZeroU64>,
     /// Where the values are to be written, in place of the answer.
     pub shared: Option<SharedRange>,
+}
+
+impl<'a> Output<'a> {
+    /// The output of that name with its parameters; 0 classes are none.
+    ///
+    /// # Errors
+    /// If classes are to be written into shared memory.
+    pub fn of(name: Cow<'a, str>, binary: bool, classification: Option<u64>, shared: Option<SharedRange>) -> Result<Self, Fault> {
+        let classes = classification.and_then(NonZeroU64::new);
+        if classes.is_some() && shared.is_some() {
+            return Err(Fault::tensor(&name, "either classification or shared_memory_region", "both"));
+        }
+        Ok(Self { name, binary, classes, shared })
+    }
 }
 
 /// A request for an inference, checked as far as that goes without a model.
@@ -236,10 +262,7 @@ struct TensorParameters {
 
 impl TensorParameters {
     fn shared(&mut self, tensor: &str) -> Result<Option<SharedRange>, Fault> {
-        let Some(region) = self.shared_memory_region.take() else { return Ok(None) };
-        let missing = || Fault::tensor(tensor, "the parameter shared_memory_byte_size with shared_memory_region", "none");
-        let byte_size = self.shared_memory_byte_size.ok_or_else(missing)?;
-        Ok(Some(SharedRange { region, offset: self.shared_memory_offset.unwrap_or(0), byte_size }))
+        SharedRange::of(tensor, self.shared_memory_region.take(), self.shared_memory_byte_size, self.shared_memory_offset)
     }
 }
 
@@ -325,11 +348,7 @@ fn read_outputs(outputs: Vec<BodyOutput<'_>>, binary: bool) -> Result<Vec<Output
     let read = |BodyOutput { name, parameters }| {
         let mut parameters: TensorParameters = parameters.unwrap_or_default();
         let shared = parameters.shared(&name)?;
-        let classes = parameters.classification.and_then(NonZeroU64::new);
-        if classes.is_some() && shared.is_some() {
-            return Err(Fault::tensor(&name, "either classification or shared_memory_region", "both"));
-        }
-        Ok(Output { binary: parameters.binary_data.unwrap_or(binary), classes, shared, name })
+        Output::of(name, parameters.binary_data.unwrap_or(binary), parameters.classification, shared)
     };
     let outputs: Vec<_> = outputs.into_iter().map(read).collect::<Result<_, Fault>>()?;
     no_twins("output", outputs.iter().map(|output| &*output.name))?;

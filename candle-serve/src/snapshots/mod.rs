@@ -14,7 +14,7 @@ use candle_models::candle_core::Device;
 use candle_models::candle_core::safetensors::load_buffer;
 use candle_models::signature::{Signature, TensorSpec};
 use candle_models::tensors::NamedTensors;
-use candle_models::{Error, candle_core};
+use candle_models::{Error, candle_core, hex};
 use safetensors::{SafeTensors, View};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -163,7 +163,7 @@ impl Snapshots {
 
 /// A key of hexadecimal digits for a name, which can hold anything.
 fn key(id: &Name) -> String {
-    hex(&Sha256::digest(id.text()))
+    hex(Sha256::digest(id.text()))
 }
 
 /// What stands in the way of going on from a state: names, datatypes and shapes of all tensors. Weights are not among it, as sequences also
@@ -179,7 +179,7 @@ fn digest(signature: &Signature) -> String {
     add("input", &signature.inputs);
     add("output", &signature.outputs);
     add("state", &signature.state);
-    hex(&Sha256::digest(text))
+    hex(Sha256::digest(text))
 }
 
 /// Of the metadata and of tensors in the order of their names.
@@ -194,13 +194,5 @@ fn checksum(metadata: [&str; 3], tensors: impl IntoIterator<Item = (impl AsRef<s
         add(name.as_ref().as_bytes());
         add(&data);
     }
-    hex(&hash.finalize())
-}
-
-/// Two hexadecimal digits for each byte.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex(hash.finalize())
 }

@@ -44,6 +44,7 @@ fn calls_need_keys_of_their_roles() {
     let folder = tempfile::tempdir().unwrap();
     let (server, [alice, bob, root]) = server(folder.path());
     let address = server.server.as_ref().unwrap().grpc_addresses()[0].to_string();
+    let address = format!("http://{address}");
     server.runtime.block_on(async {
         let channel: Channel = Endpoint::from_shared(address).unwrap().connect().await.unwrap();
         let mut client = GrpcInferenceServiceClient::new(channel);

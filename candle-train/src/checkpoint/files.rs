@@ -1,10 +1,9 @@
 //! A checkpoint as files: written once through a hash, synced, and checked when they are read.
 
 use super::{Checkpoint, FORMAT, MANIFEST, Manifest, STATE};
-use crate::identity::hex;
 use candle_core::{Device, safetensors::load_buffer};
 use candle_models::tensors::NamedTensors;
-use candle_models::{Error, Result};
+use candle_models::{Error, Result, hex};
 use safetensors::tensor::{Metadata, TensorInfo, View};
 use serde::Serialize;
 use sha2::{Digest, Sha256};

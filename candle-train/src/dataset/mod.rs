@@ -48,12 +48,11 @@ mod tests;
 pub use element::Element;
 pub use loader::{Batch, Loader, Order};
 
-use crate::identity::hex;
 use crate::stamp::Stamp;
 use candle_core::{DType, Device, Tensor};
 use candle_models::signature::TensorSpec;
 use candle_models::tensors::{NamedTensors, StoredTensor, index_safetensors};
-use candle_models::{Error, Result};
+use candle_models::{Error, Result, hex};
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, VecDeque};

@@ -25,11 +25,10 @@ mod record;
 #[cfg(feature = "slippi")]
 pub use prepare::{Part, Prepared, collect, encode_part, prepare};
 
-use crate::identity::hex;
 use candle_models::policy::actions::Action;
 use candle_models::policy::embedding::{Embedding, IDS, WIDTH};
 use candle_models::policy::game::{Frame, Game};
-use candle_models::{Error, Result};
+use candle_models::{Error, Result, hex};
 use encode::encode;
 use file::File;
 use half::f16;

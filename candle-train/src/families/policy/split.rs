@@ -5,9 +5,8 @@
 //! letter again and again (`xxxxxx`), or `ANON`, is a placeholder of an anonymised recording, and no name.
 
 use super::shards::Info;
-use crate::identity::hex;
 use candle_models::policy::game::is_placeholder;
-use candle_models::{Error, Result};
+use candle_models::{Error, Result, hex};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -3,7 +3,7 @@
 use super::archive;
 use super::datatype::Datatype;
 use super::meta::Meta;
-use crate::{Error, Result};
+use crate::{Error, Result, hex};
 use memmap2::Mmap;
 use rustfft::num_complex::Complex32;
 use sha2::{Digest, Sha512};
@@ -196,18 +196,13 @@ impl Recording {
     /// If it is another one, and no part of it is missing.
     pub fn check(&self) -> Result<Checked> {
         let Some(expected) = &self.meta.global.sha512 else { return Ok(Checked::Unknown) };
-        let found = hexadecimal(&Sha512::digest(self.map.all()));
+        let found = hex(Sha512::digest(self.map.all()));
         match found.eq_ignore_ascii_case(expected) {
             true => Ok(Checked::Same),
             false if self.truncated => Ok(Checked::Truncated),
             false => Err(Error::file(&self.path, format!("global.core:sha512: expected {expected}, the dataset has {found}"))),
         }
     }
-}
-
-/// Hexadecimal digits.
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Metadata and dataset of a recording that is named by either or without an ending.

@@ -2,8 +2,9 @@
 
 use super::datatype::Datatype;
 use super::meta::Meta;
-use super::recording::{hexadecimal, names};
+use super::recording::names;
 use crate::files::{AtomicFile, write_atomic};
+use crate::hex;
 use crate::{Error, Result};
 use rustfft::num_complex::Complex32;
 use sha2::{Digest, Sha512};
@@ -86,7 +87,7 @@ impl Writer {
     /// # Errors
     /// If the metadata has no sense any more, or the disk is full.
     pub fn finish(mut self) -> Result<Written> {
-        self.meta.global.sha512 = Some(hexadecimal(&self.hash.finalize()));
+        self.meta.global.sha512 = Some(hex(self.hash.finalize()));
         self.meta.global.datatype = self.datatype;
         self.meta.check().map_err(|(field, reason)| Error::file(&self.paths[0], format!("{field}: {reason}")))?;
         let json = serde_json::to_vec_pretty(&self.meta).map_err(|error| Error::file(&self.paths[0], error))?;

@@ -4,11 +4,10 @@
 //! stamp tells: bits that decay on the disk, writes past the file system, a write within the clock's tick (4 ms at most) of the one that was seen.
 
 use super::VERSION;
-use crate::identity::hex;
 use crate::stamp::Stamp;
 use candle_models::files::write_atomic;
 use candle_models::policy::replay;
-use candle_models::{Error, Result};
+use candle_models::{Error, Result, hex};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs;

@@ -1,15 +1,11 @@
-//! Listeners and connections.
+//! Listeners, and the way of a connection to the protocol that it speaks.
 
-use super::clock::{Clock, Timed};
-use super::serve::answer;
-use crate::grpc::Services;
-use crate::options::{Address, Limits};
+use crate::grpc::{self, Services};
+use crate::http;
+use crate::options::Address;
 use crate::server::Shared;
 use crate::tls::Tls;
 use crate::workers::Workers;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -41,6 +37,18 @@ pub(crate) async fn closing(phase: &mut watch::Receiver<Phase>) {
 pub(crate) enum Protocol {
     Http(Arc<Shared>),
     Grpc(Services),
+}
+
+impl Protocol {
+    /// An address that it is spoken at, for people.
+    pub fn place(&self, address: &Address, tls: Option<&Tls>) -> String {
+        match (self, address, tls) {
+            (Self::Http(_), Address::Tcp(address), None) => format!("http://{address}"),
+            (Self::Http(_), Address::Tcp(address), Some(_)) => format!("https://{address}"),
+            (Self::Http(_), Address::Unix(_), _) => address.to_string(),
+            (Self::Grpc(_), ..) => format!("{address} (gRPC)"),
+        }
+    }
 }
 
 /// A socket that connections come from.
@@ -162,41 +170,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     phase: watch::Receiver<Phase>,
 ) {
     match protocol {
-        Protocol::Http(shared) => connection(stream, shared, room, phase).await,
-        Protocol::Grpc(services) => crate::grpc::connection(stream, services, room, phase).await,
-    }
-}
-
-/// Serves a connection until either side closes it, or the client takes too long.
-async fn connection<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: S,
-    shared: Arc<Shared>,
-    _room: OwnedSemaphorePermit,
-    mut phase: watch::Receiver<Phase>,
-) {
-    let Limits { header_time, idle_time, .. } = shared.options.limits;
-    let clock = Clock::new(header_time, idle_time);
-    let service = service_fn(|request| {
-        let (shared, clock) = (&shared, &clock);
-        clock.busy();
-        async move {
-            let answer = answer(shared, request).await;
-            clock.idle();
-            Ok::<_, Infallible>(answer)
-        }
-    });
-    let served = http1::Builder::new().header_read_timeout(None).serve_connection(Timed::new(stream, clock.clone()), service);
-    let mut served = pin!(served);
-    let mut open = true;
-    loop {
-        tokio::select! {
-            // What the client has done wrong, or that it has gone, is nobody's concern.
-            _ = served.as_mut() => return,
-            () = closing(&mut phase), if open => {
-                open = false;
-                served.as_mut().graceful_shutdown();
-            }
-            () = tokio::time::sleep(clock.tick()) => if clock.is_over() { return },
-        }
+        Protocol::Http(shared) => http::connection(stream, shared, room, phase).await,
+        Protocol::Grpc(services) => grpc::connection(stream, services, room, phase).await,
     }
 }
