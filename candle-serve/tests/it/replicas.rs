@@ -1,10 +1,17 @@
 //! Two replicas of the program that share their snapshots, behind HAProxy with the file that is shipped.
 
 use crate::client::{Client, PATIENCE, Reply, Running, weights};
+use crate::grpc;
 use crate::life::PROGRAM;
+use bytes::Bytes;
 use candle_models::families;
 use candle_serve::Arguments;
+use candle_serve::proto::ModelInferRequest;
 use clap::Parser;
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -15,6 +22,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use tonic::{Code, Status};
 
 const MODEL: &str = "policy-mamba";
 const SEQUENCES: usize = 12;
@@ -167,9 +175,14 @@ fn client(path: &Path) -> Client<UnixStream> {
 /// What a sequence was given, step by step: numbers that stand for inputs.
 type History = Vec<u64>;
 
-/// The last step of a sequence, whose inputs no other has.
+/// What the last step of a sequence is given, and no other.
+fn value(id: u64, history: &[u64]) -> f32 {
+    (id * 1000 + history[history.len() - 1] % 1000) as f32 / 16_384.0
+}
+
+/// The last step of a sequence.
 fn request(id: u64, history: &[u64]) -> Value {
-    let value = (id * 1000 + history[history.len() - 1] % 1000) as f32 / 16_384.0;
+    let value = value(id, history);
     let inputs = json!([
         {"name": "features", "shape": [1, 288], "datatype": "FP32", "data": vec![value; 288]},
         {"name": "ids", "shape": [1, 6], "datatype": "UINT32", "data": [14, 14, 14, 14, 14, 14]},
@@ -461,4 +474,48 @@ fn with_a_snapshot_of_every_step_a_kill_loses_no_frame() {
     }
     cluster.replicas.remove("b");
     assert!(cluster.places(&reference, &mut histories(sequences)).iter().all(|place| *place == "a"));
+}
+
+/// The last step of a sequence over gRPC, which is named in the metadata alone.
+fn grpc_step(socket: &Path, id: u64, history: &[u64]) -> Code {
+    let raw = |values: Vec<f32>| Bytes::from(values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+    let message = ModelInferRequest {
+        model_name: MODEL.to_owned(),
+        inputs: vec![grpc::input("features", "FP32", &[1, 288]), grpc::input("ids", "UINT32", &[1, 6])],
+        raw_input_contents: vec![raw(vec![value(id, history); 288]), raw(vec![f32::from_bits(14); 6])],
+        ..ModelInferRequest::default()
+    };
+    let request =
+        Request::post(format!("http://balancer{}", grpc::INFER)).header("content-type", "application/grpc").header("te", "trailers");
+    let request =
+        request.header("x-sequence-id", id.to_string()).body(Full::new(Bytes::from(grpc::frame(&message.encode_to_vec())))).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let stream = TokioIo::new(tokio::net::UnixStream::connect(socket).await.unwrap());
+        let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+        tokio::spawn(connection);
+        let (head, body) = sender.send_request(request).await.unwrap().into_parts();
+        let trailers = body.collect().await.unwrap().trailers().cloned();
+        Status::from_header_map(&trailers.unwrap_or(head.headers)).expect("a status").code()
+    })
+}
+
+#[test]
+fn a_sequence_is_in_one_place_whatever_protocol_it_is_asked_by() {
+    if !has_haproxy() {
+        return;
+    }
+    let cluster = Cluster::new("3600");
+    let reference = Reference::new();
+    let mut given = vec![History::new(); SEQUENCES];
+    let places = cluster.places(&reference, &mut given);
+    let socket = cluster.folder.path().join("grpc");
+    for (id, (place, history)) in (1..).zip(places.iter().zip(&mut given)) {
+        let before = cluster.replicas[place].answered();
+        history.push(history.len() as u64);
+        assert_eq!(grpc_step(&socket, id, history), Code::Ok, "sequence {id}");
+        assert_eq!(cluster.replicas[place].answered(), before + 1.0, "sequence {id}");
+    }
+    // The states are those after all steps.
+    assert_eq!(cluster.places(&reference, &mut given), places);
 }
