@@ -4,6 +4,7 @@
 
 mod bundles;
 mod client;
+mod deploy;
 mod endurance;
 mod grpc;
 mod grpc_calls;
@@ -17,6 +18,8 @@ mod life;
 mod log;
 mod metrics;
 mod python;
+mod redis;
+mod replicas;
 mod repository;
 mod sequences;
 mod shared_memory;
