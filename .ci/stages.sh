@@ -101,6 +101,9 @@ packages() {
     command -v valgrind >/dev/null || missing+=(valgrind)
     command -v chromium >/dev/null || missing+=(chromium fonts-dejavu-core)
     { command -v mpirun && command -v mpicc && ls /usr/lib/llvm-*/lib/libclang.so*; } >/dev/null 2>&1 || missing+=(libopenmpi-dev openmpi-bin libclang-dev)
+    # Two replicas behind a balancer, and snapshots in Redis, in the tests of the server.
+    command -v haproxy >/dev/null || missing+=(haproxy)
+    command -v redis-server >/dev/null || missing+=(redis-server)
     [ ${#missing[@]} = 0 ] || debian "${missing[@]}"
 }
 

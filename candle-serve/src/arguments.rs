@@ -2,7 +2,7 @@
 
 use crate::keys::Role;
 use crate::log::LogFormat;
-use crate::options::{Address, Options, TlsFiles};
+use crate::options::{Address, Options, SnapshotStore, TlsFiles};
 use candle_models::device::DeviceChoice;
 use candle_models::engine::Placement;
 use clap::{CommandFactory, Parser};
@@ -68,13 +68,17 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 60)]
     pub sequence_idle: u64,
 
-    /// A folder for snapshots of sequences, which can be shared with other servers: sequences go on from there. By default they end with the
-    /// server.
-    #[arg(long, value_name = "DIR")]
-    pub snapshots: Option<PathBuf>,
+    /// Where snapshots of sequences are kept, which can be shared with other servers: sequences go on from there. A folder, or Redis as
+    /// redis://[USER:PASSWORD@]HOST:PORT[/DB], rediss://... or redis+unix:///PATH. By default sequences end with the server.
+    #[arg(long, value_name = "DIR|URL")]
+    pub snapshots: Option<SnapshotStore>,
 
-    /// How often sequences that have moved are written there, in seconds.
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    /// How long a snapshot is kept whose sequence does not move, in seconds. By default until the sequence ends.
+    #[arg(long, value_name = "S", requires = "snapshots", value_parser = clap::value_parser!(u64).range(1..))]
+    pub snapshot_keep: Option<u64>,
+
+    /// How often sequences that have moved are written there, in seconds; 0 is with every step, before its answer.
+    #[arg(long, value_name = "S", default_value_t = 10)]
     pub snapshot_every: u64,
 
     /// Lets clients name shared memory of this machine, which the server then reads and writes for them.
@@ -117,6 +121,7 @@ impl Arguments {
         options.limits.sequence_time = Duration::from_secs(self.sequence_idle);
         options.keys = self.keys;
         options.snapshot_every = Duration::from_secs(self.snapshot_every);
+        options.snapshot_keep = self.snapshot_keep.map(Duration::from_secs);
         let tls = self.tls_cert.zip(self.tls_key);
         options.tls = tls.map(|(certificate, key)| TlsFiles { certificate, key, client_ca: self.tls_client_ca });
         Options {

@@ -39,5 +39,5 @@ pub use arguments::{Arguments, KeyArguments, command};
 pub use fault::{Fault, Kind};
 pub use keys::{Role, create as create_key};
 pub use log::{LogFormat, to_stderr};
-pub use options::{Address, Limits, Options, TlsFiles};
+pub use options::{Address, Limits, Options, SnapshotStore, TlsFiles};
 pub use server::Server;

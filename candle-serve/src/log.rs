@@ -148,6 +148,20 @@ impl Log {
         }
     }
 
+    /// Something is wrong with a snapshot of a sequence.
+    pub fn snapshot(&self, model: &str, what: &str, error: &dyn std::fmt::Display) {
+        if self.error.load(Relaxed) {
+            error!(model, error = one_line(&error.to_string()).to_string(), "{}", one_line(what));
+        }
+    }
+
+    /// Snapshots that were kept for too long could not be removed.
+    pub fn sweep(&self, error: &candle_models::Error) {
+        if self.error.load(Relaxed) {
+            error!(error = error.to_string(), "old snapshots were not removed");
+        }
+    }
+
     /// A model was unloaded.
     pub fn unload(&self, model: &str) {
         if self.info.load(Relaxed) {

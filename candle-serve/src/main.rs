@@ -67,7 +67,7 @@ async fn serve(arguments: Arguments) -> Result<(), Box<dyn std::error::Error>> {
     if loaded {
         asked().await;
     }
-    server.leave();
+    server.leave().await;
     // Whoever asks twice is in a hurry.
     let _ = tokio::time::timeout(grace, asked()).await;
     server.stop().await;

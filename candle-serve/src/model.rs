@@ -99,7 +99,7 @@ impl Model {
         let stepped = together(sessions.each().collect(), deadline).await;
         sessions.end_step(inference, stepped.is_ok());
         stepped?;
-        sessions.forget_snapshots(inference).await?;
+        sessions.keep_snapshots(inference).await?;
         let step = sessions.each().next().map(|session| session.timing()).unwrap_or_default();
         Ok(Stepped { sessions, times: Times { input, step, output: Duration::ZERO } })
     }
@@ -165,11 +165,16 @@ impl Sessions {
         }
     }
 
-    /// What begins anew or is over leaves no snapshot of what was before.
-    async fn forget_snapshots(&mut self, inference: &Inference) -> Result<(), Fault> {
+    /// What begins anew or is over leaves no snapshot of what was before; what goes on has one of this step, if it has to be there by now.
+    async fn keep_snapshots(&mut self, inference: &Inference) -> Result<(), Fault> {
         let Self::Sequences(leases) = self else { return Ok(()) };
-        for (lease, _) in leases.iter_mut().zip(&inference.sequences).filter(|(_, step)| step.start || step.end) {
-            lease.forget_snapshot().await?;
+        for (lease, step) in leases.iter_mut().zip(&inference.sequences) {
+            if step.start || step.end {
+                lease.forget_snapshot().await?;
+            }
+            if !step.end {
+                lease.keep_step().await?;
+            }
         }
         Ok(())
     }

@@ -89,6 +89,47 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
+/// Where snapshots of sequences are kept.
+///
+/// ```
+/// use candle_serve::SnapshotStore;
+///
+/// let store = SnapshotStore::from("rediss://agent:secret@redis:6379/2".to_owned());
+/// assert!(matches!(&store, SnapshotStore::Redis(_)));
+/// assert!(!format!("{store:?}").contains("secret"));
+/// assert_eq!(SnapshotStore::from("/srv/snapshots".to_owned()), SnapshotStore::Folder("/srv/snapshots".into()));
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub enum SnapshotStore {
+    /// A folder, which is made if there is none.
+    Folder(PathBuf),
+    /// A URL of Redis: `redis://`, with TLS `rediss://`, over a Unix socket `redis+unix://`. It may have a password.
+    Redis(String),
+}
+
+impl From<String> for SnapshotStore {
+    fn from(text: String) -> Self {
+        let is_redis = ["redis://", "rediss://", "redis+unix://"].iter().any(|scheme| text.starts_with(scheme));
+        if is_redis { Self::Redis(text) } else { Self::Folder(text.into()) }
+    }
+}
+
+impl From<PathBuf> for SnapshotStore {
+    fn from(path: PathBuf) -> Self {
+        Self::Folder(path)
+    }
+}
+
+impl std::fmt::Debug for SnapshotStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Folder(path) => f.debug_tuple("Folder").field(path).finish(),
+            // Without its password.
+            Self::Redis(_) => f.write_str("Redis"),
+        }
+    }
+}
+
 /// How a server is set up.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -106,9 +147,11 @@ pub struct Options {
     pub tls: Option<TlsFiles>,
     /// How the engine of each model is set up.
     pub engine: engine::Options,
-    /// A folder for snapshots of sequences, which servers can share; without one they end with the server.
-    pub snapshots: Option<PathBuf>,
-    /// How often sequences that have moved are written there; by default every 10 s.
+    /// Where snapshots of sequences are kept, which servers can share; without them sequences end with the server.
+    pub snapshots: Option<SnapshotStore>,
+    /// How long a snapshot is kept whose sequence does not move; by default until the sequence ends.
+    pub snapshot_keep: Option<Duration>,
+    /// How often sequences that have moved are written there; by default every 10 s. Zero writes with every step, before its answer.
     pub snapshot_every: Duration,
     /// Whether clients may name shared memory of this machine, to be read and written.
     pub shared_memory: bool,
@@ -133,6 +176,7 @@ impl Options {
             keys: None,
             tls: None,
             snapshots: None,
+            snapshot_keep: None,
             snapshot_every: Duration::from_secs(10),
             grpc: vec![Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8001)))],
             // A session has one request at most, so none is refused for the queue's sake.

@@ -5,6 +5,7 @@ mod lease;
 
 use crate::fault::{Fault, Kind};
 use crate::keys::Principal;
+use crate::log::Log;
 use crate::protocol::request::SequenceId;
 use crate::snapshots::{Snapshots, Store};
 use candle_models::engine::{Engine, Session};
@@ -29,8 +30,10 @@ const NONE: u64 = u64::MAX;
 pub(crate) struct Keep {
     /// After how long one is ended.
     pub idle: Duration,
-    /// Where its state is kept then, if it is.
-    pub store: Option<Arc<dyn Store>>,
+    /// Where its state is kept then, if it is, and where it is said that it was not.
+    pub store: Option<(Arc<dyn Store>, Arc<Log>)>,
+    /// Whether a step is in a snapshot before it is answered, of all models.
+    pub at_once: Arc<AtomicBool>,
 }
 
 /// What a sequence is called: one of a principal is none of another's, whatever ids they choose.
@@ -86,6 +89,7 @@ pub(crate) struct Sequences {
     table: Mutex<Table>,
     /// Where those go on from that are not there, if anywhere.
     pub snapshots: Option<Arc<Snapshots>>,
+    at_once: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -123,9 +127,10 @@ struct Slot {
 
 impl Sequences {
     /// None yet, of a model of that name and signature. One that was not used for too long is ended by [`Self::expire`].
-    pub fn new(model: &str, signature: &Signature, Keep { idle, store }: &Keep) -> Arc<Self> {
+    pub fn new(model: &str, signature: &Signature, Keep { idle, store, at_once }: &Keep) -> Arc<Self> {
         let snapshots = store.clone().map(|store| Arc::new(Snapshots::new(store, model, signature)));
-        Arc::new(Self { model: model.to_owned(), idle: *idle, since: Instant::now(), table: Mutex::default(), snapshots })
+        let (model, at_once) = (model.to_owned(), at_once.clone());
+        Arc::new(Self { model, idle: *idle, since: Instant::now(), table: Mutex::default(), snapshots, at_once })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

@@ -11,16 +11,23 @@ use crate::renewal::{self, Renew, Renewed};
 use crate::repository::Repository;
 use crate::sequences::Keep;
 use crate::shared_memory::Regions;
-use crate::snapshots::{Folder, Store};
+use crate::snapshots::{self, Store};
 use crate::tls::{Certificates, Spoken, Tls};
 use crate::trace::Traces;
 use crate::workers::Workers;
 use candle_models::registry::{Family, Registry};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
+
+/// How long a server that is about to end says nothing of it while it writes snapshots.
+const MOVING: Duration = Duration::from_secs(2);
+
+/// Longest time between looks at which snapshots are too old.
+const SWEEPS: Duration = Duration::from_secs(3600);
 
 /// What requests work on.
 pub(crate) struct Shared {
@@ -89,6 +96,8 @@ pub struct Server {
     grpc_addresses: Vec<Address>,
     places: Vec<String>,
     phase: watch::Sender<Phase>,
+    /// Whether a step is in a snapshot before it is answered.
+    at_once: Arc<AtomicBool>,
     listeners: JoinSet<()>,
     /// Room for connections: all of it is free once none is left.
     room: Arc<Semaphore>,
@@ -105,11 +114,11 @@ impl Server {
     /// If the folder is none, an option is out of range, an address cannot be had, or the file of traces cannot be written to.
     pub async fn start(options: Options, families: Registry<dyn Family>) -> io::Result<Self> {
         let other = |error: candle_models::Error| io::Error::other(error.to_string());
-        let folder = options.snapshots.as_deref().map(Folder::open).transpose().map_err(other)?;
-        let store = folder.map(|folder| Arc::new(folder) as Arc<dyn Store>);
-        let keep = Keep { idle: options.limits.sequence_time, store };
-        let name = options.model_name.as_deref();
         let log = Arc::new(Log::new(options.log));
+        let store = snapshots::open(&options).map_err(other)?;
+        let at_once = Arc::new(AtomicBool::new(options.snapshot_every.is_zero()));
+        let keep = Keep { idle: options.limits.sequence_time, store: store.clone().zip(Some(log.clone())), at_once: at_once.clone() };
+        let name = options.model_name.as_deref();
         let traces = Traces::new(options.trace.clone())?;
         let repository = Repository::open(&options.folder, name, families, options.engine.clone(), keep, log.clone()).map_err(other)?;
         let certificates = options
@@ -156,8 +165,8 @@ impl Server {
         listeners.spawn(grpc::report(reporter, shared.clone()));
         let renew = Arc::new(Notify::new());
         listeners.spawn(renewal::renew(renewed, shared.log.clone(), renew.clone(), watched.clone()));
-        listeners.spawn(keep_sequences(Arc::downgrade(&shared), watched));
-        Ok(Self { shared, addresses, grpc_addresses, places, phase, listeners, room, connections, renew, _workers: workers })
+        listeners.spawn(keep_sequences(Arc::downgrade(&shared), store, watched));
+        Ok(Self { shared, addresses, grpc_addresses, places, phase, at_once, listeners, room, connections, renew, _workers: workers })
     }
 
     /// Where it listens for HTTP, with the port that was free in place of 0.
@@ -201,10 +210,21 @@ impl Server {
         self.renew.notify_one();
     }
 
-    /// Says from now on that it is not ready, and answers as before: a balancer can turn away.
-    pub fn leave(&self) {
+    /// Says from now on that it is not ready, and answers as before: a balancer can turn away. Where there are snapshots, every step that has
+    /// been answered is in one by then, and those that come are before their answers: sequences go on in another server from where they are.
+    pub async fn leave(&self) {
+        self.at_once.store(true, Relaxed);
+        // A store that takes its time does not keep balancers from turning away.
+        let _ = tokio::time::timeout(MOVING, self.save()).await;
         self.phase.send_replace(Phase::Leaving);
         self.shared.log.server("about to end");
+    }
+
+    /// Writes snapshots of the sequences that have moved, if there are any. Whether nothing has panicked.
+    async fn save(&self) -> bool {
+        let shared = self.shared.clone();
+        let save = move || shared.repository.served().iter().for_each(|model| model.sequences.save());
+        tokio::task::spawn_blocking(save).await.is_ok()
     }
 
     /// Ends: takes no connection any more and finishes what runs, for [`Options::patience`] at most; then the sequences that have moved are
@@ -214,9 +234,7 @@ impl Server {
         self.phase.send_replace(Phase::Closing);
         while self.listeners.join_next().await.is_some() {}
         let finished = tokio::time::timeout(patience, self.room.acquire_many(self.connections)).await.is_ok();
-        let shared = self.shared.clone();
-        let save = move || shared.repository.served().iter().for_each(|model| model.sequences.save());
-        let saved = tokio::task::spawn_blocking(save).await.is_ok();
+        let saved = self.save().await;
         self.shared.log.server(if finished { "stopped" } else { "stopped before some requests were finished" });
         finished && saved
     }
@@ -231,13 +249,15 @@ async fn bind(addresses: &[Address]) -> io::Result<Vec<(Listener, Address)>> {
     Ok(bound)
 }
 
-/// Ends sequences that were not used for too long, and writes snapshots of those that have moved, if there are any.
-async fn keep_sequences(shared: std::sync::Weak<Shared>, mut phase: watch::Receiver<Phase>) {
+/// Ends sequences that were not used for too long, writes snapshots of those that have moved, and removes old ones, if there are any.
+async fn keep_sequences(shared: std::sync::Weak<Shared>, store: Option<Arc<dyn Store>>, mut phase: watch::Receiver<Phase>) {
     let Some((idle, every)) = shared.upgrade().map(|shared| (shared.options.limits.sequence_time, shared.options.snapshot_every)) else {
         return;
     };
+    // With every step there is nothing left for rounds, but what could not be written.
+    let every = if every.is_zero() { Duration::from_secs(10) } else { every };
     let tick = (idle / 8).min(every).clamp(Duration::from_millis(5), Duration::from_secs(10));
-    let mut saved = Instant::now();
+    let (mut saved, mut swept) = (Instant::now(), Instant::now());
     loop {
         tokio::select! {
             () = tokio::time::sleep(tick) => {}
@@ -249,7 +269,13 @@ async fn keep_sequences(shared: std::sync::Weak<Shared>, mut phase: watch::Recei
         if due {
             saved = Instant::now();
         }
+        let old =
+            store.clone().filter(|_| swept.elapsed() >= shared.options.snapshot_keep.map_or(Duration::MAX, |keep| (keep / 8).min(SWEEPS)));
+        if old.is_some() {
+            swept = Instant::now();
+        }
         let round = move || {
+            old.map_or(Ok(()), |store| store.sweep()).unwrap_or_else(|error| shared.log.sweep(&error));
             for model in shared.repository.served() {
                 model.sequences.expire();
                 if due {

@@ -2,7 +2,7 @@
 
 use super::{Entry, Name, Sequences, Slot, Table, remember};
 use crate::snapshots::{Snapshot, Snapshots};
-use candle_models::engine::EngineError;
+use candle_models::engine::{EngineError, Session};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -45,10 +45,10 @@ impl Sequences {
         self.each(
             |entry| entry.moved.load(Relaxed),
             |id, entry| {
-                // Held until the file is there, so that nobody removes it before; the sequence goes on meanwhile.
-                let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
                 let turn = runtime.block_on(async { tokio::time::timeout(TURN, entry.slot.lock()).await });
                 let Ok(mut slot) = turn else { return };
+                // Held until the file is there, so that nobody removes it before; the sequence goes on meanwhile.
+                let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
                 entry.moved.store(false, Relaxed);
                 let state = state(&mut slot);
                 drop(slot);
@@ -80,9 +80,12 @@ impl Sequences {
 /// The state of a sequence, with all its frames; an error says that there is none.
 fn state(slot: &mut Slot) -> Result<Option<Snapshot>, EngineError> {
     let frames = slot.frames;
-    let Some(session) = &mut slot.session else { return Ok(None) };
+    slot.session.as_mut().map(|session| snapshot(session, frames)).transpose()
+}
+
+fn snapshot(session: &mut Session, before: u64) -> Result<Snapshot, EngineError> {
     let state = session.save()?;
-    Ok(Some(Snapshot { state, frames: frames + session.frames()? }))
+    Ok(Snapshot { state, frames: before + session.frames()? })
 }
 
 /// Writes a state; one that was lost leaves nothing to go on from. Whether there is a snapshot of the sequence as it is.
@@ -109,6 +112,13 @@ fn write(snapshots: &Snapshots, id: &Name, entry: &Entry, state: Result<Option<S
             false
         }
     }
+}
+
+/// Writes the state of a sequence that somebody has the session of, with the frames of those before it.
+pub(super) fn write_step(snapshots: &Snapshots, id: &Name, entry: &Entry, (session, before): (&mut Session, u64)) {
+    let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
+    entry.moved.store(false, Relaxed);
+    write(snapshots, id, entry, snapshot(session, before).map(Some));
 }
 
 /// Writes the state of a sequence that nobody uses, if it has moved.

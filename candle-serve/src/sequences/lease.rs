@@ -1,5 +1,6 @@
 //! A sequence in the hands of one request.
 
+use super::keep::write_step;
 use super::{Current, Entry, NONE, Name, Sequences, Slot};
 use crate::fault::{Fault, Kind};
 use crate::snapshots::Snapshot;
@@ -128,6 +129,13 @@ impl Lease {
             entry.saved.store(NONE, Relaxed);
         });
         removed.await
+    }
+
+    /// Writes the snapshot of a step that has been made, where it has to be there before the answer.
+    pub async fn keep_step(&mut self) -> Result<(), Fault> {
+        let Some(snapshots) = self.sequences.snapshots.clone().filter(|_| self.sequences.at_once.load(Relaxed)) else { return Ok(()) };
+        let (id, entry, before) = (self.id.clone(), self.entry.clone(), self.slot().frames);
+        self.work(move |session| write_step(&snapshots, &id, &entry, (session, before))).await
     }
 
     /// Frames behind the last snapshot, if there is one.

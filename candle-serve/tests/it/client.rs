@@ -76,6 +76,12 @@ pub fn alone() -> MutexGuard<'static, Running> {
 /// A connection.
 pub struct Client<S>(BufReader<S>);
 
+fn message(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n", body.len());
+    headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
+    [head.as_bytes(), b"\r\n", body].concat()
+}
+
 /// An answer.
 #[derive(Debug)]
 pub struct Reply {
@@ -141,10 +147,7 @@ impl<S: Read + Write> Client<S> {
     }
 
     pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n", body.len());
-        headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
-        head += "\r\n";
-        self.write(&[head.as_bytes(), body].concat());
+        self.write(&message(method, path, headers, body));
     }
 
     pub fn receive(&mut self) -> Reply {
@@ -177,9 +180,8 @@ impl<S: Read + Write> Client<S> {
     }
 
     /// `None` where the connection is closed, before or after the request was sent.
-    pub fn try_call(&mut self, method: &str, path: &str, body: &[u8]) -> Option<Reply> {
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {}\r\n\r\n", body.len());
-        self.0.get_mut().write_all(&[head.as_bytes(), body].concat()).ok()?;
+    pub fn try_call(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Option<Reply> {
+        self.0.get_mut().write_all(&message(method, path, headers, body)).ok()?;
         self.try_receive()
     }
 

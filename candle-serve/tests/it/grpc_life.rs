@@ -107,7 +107,7 @@ fn what_runs_over_grpc_is_finished_before_the_end() {
     let idle = server.channel();
     let address = server.grpc_address();
     assert_eq!(ready(address), Ok(true));
-    server.server.as_ref().unwrap().leave();
+    server.runtime.block_on(server.server.as_ref().unwrap().leave());
     assert_eq!(ready(address), Ok(false));
     let stopped = server.runtime.spawn(server.server.take().unwrap().stop());
     let since = std::time::Instant::now();
@@ -144,7 +144,7 @@ fn health_says_whether_the_server_is_ready() {
     running.runtime.block_on(running.server.as_ref().unwrap().load()).unwrap();
     assert_eq!(next(), Ok(ServingStatus::Serving));
     assert_eq!(check(&mut client, SERVICE), Ok(ServingStatus::Serving));
-    running.server.as_ref().unwrap().leave();
+    running.runtime.block_on(running.server.as_ref().unwrap().leave());
     assert_eq!(next(), Ok(ServingStatus::NotServing));
     assert_eq!(check(&mut client, ""), Ok(ServingStatus::NotServing));
     // A call that would last for ever ends with the server.

@@ -21,7 +21,7 @@ pub fn server(folder: &Path) -> (Running, [String; 3]) {
     fs::write(folder.join("keys"), made.each_ref().map(|(_, line)| line.as_str()).join("\n")).unwrap();
     let options = Options {
         keys: Some(folder.join("keys")),
-        snapshots: Some(folder.join("snapshots")),
+        snapshots: Some(folder.join("snapshots").into()),
         shared_memory: true,
         ..options(folder.join("models"))
     };
@@ -129,7 +129,7 @@ fn a_sequence_belongs_to_whoever_began_it() {
     // Over a restart as well.
     let options = Options {
         keys: Some(folder.path().join("keys")),
-        snapshots: Some(folder.path().join("snapshots")),
+        snapshots: Some(folder.path().join("snapshots").into()),
         ..options(folder.path().join("models"))
     };
     drop(client);

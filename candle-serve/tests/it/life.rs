@@ -48,7 +48,7 @@ fn what_runs_is_finished_before_the_end() {
         Address::Unix(_) => panic!("expected a port"),
     };
     client.get("/v2/health/ready").ok();
-    server.leave();
+    running.runtime.block_on(server.leave());
     let reply = client.get("/v2/health/ready");
     assert_eq!((reply.status, reply.error().as_str()), (503, "the server is about to end"));
     client.get("/v2/health/live").ok();

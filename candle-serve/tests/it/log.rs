@@ -18,6 +18,11 @@ struct Program {
 
 impl Program {
     fn new(format: &str) -> Self {
+        Self::with(format, |_| Vec::new())
+    }
+
+    /// With arguments that may be about files in its folder.
+    fn with(format: &str, more: impl FnOnce(&std::path::Path) -> Vec<String>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("damaged")).unwrap();
         std::fs::write(folder.path().join("damaged/config.json"), "{").unwrap();
@@ -29,7 +34,8 @@ impl Program {
         }
         let listen = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
         let arguments = [&[folder.path().to_str().unwrap()], &listen[..], &["--grace", "0", "--log-format", format]].concat();
-        let mut child = Command::new(PROGRAM).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let more = more(folder.path());
+        let mut child = Command::new(PROGRAM).args(arguments).args(more).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (sender, lines) = channel();
         let errors = BufReader::new(child.stderr.take().unwrap());
         // It ends with the program.
@@ -156,4 +162,23 @@ fn settings_of_the_log_are_changed_together_or_not_at_all() {
     assert_eq!(client.get("/v2/logging").ok().json(), settings);
     // Another server has its own.
     assert_eq!(SHIPPED.client().get("/v2/logging").ok().json()["log_error"], json!(true));
+}
+
+#[test]
+fn a_snapshot_that_is_not_written_is_a_line() {
+    let mut program = Program::with("json", |folder| {
+        let snapshots = folder.join("snapshots");
+        // Nothing can be written below a file.
+        std::fs::create_dir(&snapshots).unwrap();
+        std::fs::write(snapshots.join("good"), "").unwrap();
+        ["--snapshot-every", "1", "--snapshots", snapshots.to_str().unwrap()].map(str::to_owned).into()
+    });
+    let input = json!({"name": "state", "shape": [1, 4], "datatype": "FP32", "data": [0, 0, 0, 0]});
+    let parameters = json!({"sequence_id": "forged\nline", "sequence_start": true});
+    program.client.post("/v2/models/good/infer", &json!({"inputs": [input], "parameters": parameters})).ok();
+    let line: Value = serde_json::from_str(&program.line("the snapshot of sequence")).unwrap();
+    assert_eq!((&line["level"], &line["model"]), (&json!("ERROR"), &json!("good")));
+    assert!(line["message"].as_str().unwrap().starts_with("the snapshot of sequence forged"), "{line}");
+    assert!(line["error"].as_str().unwrap().contains("snapshots/good"), "{line}");
+    program.end();
 }

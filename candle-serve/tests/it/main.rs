@@ -4,6 +4,7 @@
 
 mod bundles;
 mod client;
+mod deploy;
 mod endurance;
 mod fuzz;
 mod grpc;
@@ -18,6 +19,8 @@ mod life;
 mod log;
 mod metrics;
 mod python;
+mod redis;
+mod replicas;
 mod repository;
 mod sequences;
 mod shared_memory;

@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 const PATH: &str = "/v2/models/m/infer";
 
@@ -32,7 +32,7 @@ impl Folders {
     /// A server that writes a snapshot when it has to.
     fn options(&self) -> Options {
         let options = options(self.folder.path().join("models"));
-        Options { snapshots: Some(self.snapshots.clone()), snapshot_every: Duration::from_secs(3600), patience: PATIENCE, ..options }
+        Options { snapshots: Some(self.snapshots.clone().into()), snapshot_every: Duration::from_secs(3600), patience: PATIENCE, ..options }
     }
 
     fn server(&self) -> Running {
@@ -45,18 +45,18 @@ impl Folders {
     }
 }
 
-fn stop(mut server: Running) {
+pub fn stop(mut server: Running) {
     let ended = server.server.take().unwrap().stop();
     assert!(server.runtime.block_on(ended));
 }
 
-fn step(client: &mut Client<TcpStream>, x: f32, parameters: Value) -> Reply {
+pub fn step(client: &mut Client<TcpStream>, x: f32, parameters: Value) -> Reply {
     let input = json!({"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [x]});
     client.post(PATH, &json!({"inputs": [input], "parameters": parameters}))
 }
 
 #[track_caller]
-fn sum_of(reply: Reply) -> f64 {
+pub fn sum_of(reply: Reply) -> f64 {
     reply.ok().json()["outputs"][0]["data"][0].as_f64().unwrap()
 }
 
@@ -64,7 +64,7 @@ fn percent(id: &str) -> String {
     id.bytes().map(|byte| format!("%{byte:02x}")).collect()
 }
 
-fn frames(client: &mut Client<TcpStream>, id: &str) -> u64 {
+pub fn frames(client: &mut Client<TcpStream>, id: &str) -> u64 {
     client.get(&format!("/v2/models/m/sequences/{}", percent(id))).ok().json()["frames"].as_u64().unwrap()
 }
 
@@ -205,7 +205,7 @@ fn snapshots_that_are_damaged_or_of_another_model_are_refused_and_stay() {
     let key = file.file_name().unwrap();
     fs::create_dir(folders.snapshots.join("policy-mamba")).unwrap();
     fs::copy(file, folders.snapshots.join("policy-mamba").join(key)).unwrap();
-    let options = Options { snapshots: Some(folders.snapshots.clone()), ..options(weights().join("policy-mamba")) };
+    let options = Options { snapshots: Some(folders.snapshots.clone().into()), ..options(weights().join("policy-mamba")) };
     let server = Running::new(options, sum::families());
     let reply = server.client().get("/v2/models/policy-mamba/sequences/1");
     let reason = "its snapshot is of a model with other inputs, outputs or states: begin the sequence anew";
@@ -257,7 +257,7 @@ fn a_server_that_ends_under_load_loses_no_sequence() {
                         let input = json!({"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]});
                         let parameters = json!({"sequence_id": id, "sequence_start": count == 0});
                         let body = json!({"inputs": [input], "parameters": parameters}).to_string();
-                        let Some(reply) = client.try_call("POST", PATH, body.as_bytes()) else { return count };
+                        let Some(reply) = client.try_call("POST", PATH, &[], body.as_bytes()) else { return count };
                         count += 1;
                         assert_eq!(sum_of(reply), count as f64);
                         answered.fetch_add(1, Ordering::Relaxed);
@@ -278,6 +278,43 @@ fn a_server_that_ends_under_load_loses_no_sequence() {
         assert_eq!(frames(&mut client, &id.to_string()), count);
         assert_eq!(sum_of(step(&mut client, 0.0, json!({"sequence_id": id}))), count as f64);
     }
+}
+
+#[test]
+fn files_that_are_too_old_are_removed_and_no_others() {
+    let folders = folders("too old");
+    let mut options = folders.options();
+    options.limits.sequence_time = Duration::from_millis(1);
+    options.snapshot_keep = Some(Duration::from_secs(1000));
+    let old = SystemTime::now() - Duration::from_secs(2000);
+    let files = folders.snapshots.join("m");
+    fs::create_dir_all(&files).unwrap();
+    let key = "0123456789abcdef".repeat(4);
+    let names = [&format!("{key}.safetensors"), &format!(".{key}.safetensors.tmp-12-3"), "notes.safetensors", &format!("{key}.txt")];
+    for name in names {
+        fs::write(files.join(name), "").unwrap();
+        fs::File::options().write(true).open(files.join(name)).unwrap().set_modified(old).unwrap();
+    }
+    let server = Running::new(options.clone(), sum::families());
+    step(&mut server.client(), 1.0, json!({"sequence_id": 1, "sequence_start": true})).ok();
+    server.client().wait_for("candle_sequences", "m", 0.0);
+    stop(server);
+    assert_eq!(folders.files().len(), 5, "not yet looked at");
+    // What is looked at every eighth of the time that a file is kept.
+    options.snapshot_keep = Some(Duration::from_millis(1000));
+    let young = folders.files().into_iter().find(|path| !names.iter().any(|name| path.ends_with(name))).unwrap();
+    fs::File::options().write(true).open(&young).unwrap().set_modified(SystemTime::now() + Duration::from_secs(3600)).unwrap();
+    let _server = Running::new(options, sum::families());
+    let since = Instant::now();
+    while folders.files().len() > 3 {
+        assert!(since.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut left = folders.files();
+    left.sort();
+    let mut expected = vec![files.join(names[2]), files.join(names[3]), young];
+    expected.sort();
+    assert_eq!(left, expected);
 }
 
 /// The program with snapshots of a policy with memory, and where it serves.

@@ -64,7 +64,7 @@ async def over_http():
         assert (await client.get_server_metadata())["name"] == "candle-serve"
         assert (await client.get_model_metadata(MODEL))["inputs"][0]["shape"] == [-1, 288]
         assert (await client.get_model_config(MODEL))["max_batch_size"] == 32
-        assert len(await client.get_model_repository_index()) == 3
+        assert len(await client.get_model_repository_index()) == 5
         statistics = await client.get_inference_statistics(MODEL)
         assert statistics["model_stats"][0]["name"] == MODEL
         return await both(http, client, 8001)
@@ -76,7 +76,7 @@ async def over_grpc():
         assert (await client.get_server_metadata()).name == "candle-serve"
         assert list((await client.get_model_metadata(MODEL)).inputs[0].shape) == [-1, 288]
         assert (await client.get_model_config(MODEL)).config.max_batch_size == 32
-        assert len((await client.get_model_repository_index()).models) == 3
+        assert len((await client.get_model_repository_index()).models) == 5
         assert (await client.get_inference_statistics(MODEL)).model_stats[0].name == MODEL
         answers = await both(grpc, client, 8002)
 

@@ -1,13 +1,17 @@
-//! Snapshots of sequences: states that outlive the server, each in a file of its own that other servers can go on from.
+//! Snapshots of sequences: states that outlive the server, and that other servers can go on from, in a folder or in Redis.
 //!
-//! A snapshot is a safetensors file: the state as the engine saves it, and beside it in the metadata the frames behind it, the sequence it
+//! A snapshot is a safetensors file, wherever it is kept: the state as the engine saves it, and beside it in the metadata the frames behind it, the sequence it
 //! is of, a digest of the signature of the model that made it, and a checksum over all of that.
 
+mod folder;
+mod redis;
+
 use crate::fault::{Fault, Kind};
+use crate::log::Log;
+use crate::options::{Options, SnapshotStore};
 use crate::sequences::Name;
 use candle_models::candle_core::Device;
 use candle_models::candle_core::safetensors::load_buffer;
-use candle_models::files::write_atomic;
 use candle_models::signature::{Signature, TensorSpec};
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, candle_core, hex};
@@ -15,8 +19,6 @@ use safetensors::{SafeTensors, View};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -32,46 +34,22 @@ pub(crate) trait Store: Send + Sync {
     fn get(&self, model: &str, key: &str) -> candle_models::Result<Option<Vec<u8>>>;
     /// Takes it away, if it is there.
     fn remove(&self, model: &str, key: &str) -> candle_models::Result<()>;
+    /// Takes away those that were not written for too long, if it was told what that is.
+    fn sweep(&self) -> candle_models::Result<()>;
 }
 
-/// A folder with a folder for each model.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    /// The folder at `path`, which is made if there is none.
-    pub fn open(path: &Path) -> candle_models::Result<Self> {
-        std::fs::create_dir_all(path).map_err(Error::io(path))?;
-        Ok(Self(path.to_owned()))
+/// The store that those options ask for, if they do.
+pub(crate) fn open(options: &Options) -> candle_models::Result<Option<Arc<dyn Store>>> {
+    let (keep, idle) = (options.snapshot_keep, options.limits.sequence_time);
+    if let Some(keep) = keep.filter(|keep| *keep <= idle) {
+        // A sequence that is open has to find its snapshot when it is ended.
+        return Err(Error::Input(format!("snapshot_keep: expected longer than a sequence may be idle ({idle:?}), found {keep:?}")));
     }
-
-    fn file(&self, model: &str, key: &str) -> PathBuf {
-        self.0.join(model).join(format!("{key}.safetensors"))
-    }
-}
-
-impl Store for Folder {
-    fn put(&self, model: &str, key: &str, bytes: &[u8]) -> candle_models::Result<()> {
-        let folder = self.0.join(model);
-        std::fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
-        write_atomic(self.file(model, key), bytes)
-    }
-
-    fn get(&self, model: &str, key: &str) -> candle_models::Result<Option<Vec<u8>>> {
-        let path = self.file(model, key);
-        match std::fs::read(&path) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io(path)(error)),
-        }
-    }
-
-    fn remove(&self, model: &str, key: &str) -> candle_models::Result<()> {
-        let path = self.file(model, key);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io(path)(error)),
-            _ => Ok(()),
-        }
-    }
+    Ok(match &options.snapshots {
+        Some(SnapshotStore::Folder(path)) => Some(Arc::new(folder::Folder::open(path, keep)?)),
+        Some(SnapshotStore::Redis(url)) => Some(Arc::new(redis::Redis::open(url, keep)?)),
+        None => None,
+    })
 }
 
 /// The state of a sequence, and the frames behind it.
@@ -83,6 +61,7 @@ pub(crate) struct Snapshot {
 /// The snapshots of one model's sequences.
 pub(crate) struct Snapshots {
     store: Arc<dyn Store>,
+    log: Arc<Log>,
     model: String,
     /// Digest of the model's signature.
     signature: String,
@@ -94,12 +73,12 @@ pub(crate) struct Snapshots {
 
 impl Snapshots {
     /// The snapshots of a model, of which there may be some from earlier servers.
-    pub fn new(store: Arc<dyn Store>, model: &str, signature: &Signature) -> Self {
+    pub fn new((store, log): (Arc<dyn Store>, Arc<Log>), model: &str, signature: &Signature) -> Self {
         let signature = digest(signature);
-        Self { store, model: model.to_owned(), signature, written: AtomicU64::new(0), faults: AtomicU64::new(0) }
+        Self { store, log, model: model.to_owned(), signature, written: AtomicU64::new(0), faults: AtomicU64::new(0) }
     }
 
-    /// Writes one. That it could not be written is counted and said on the standard error, and hurts nothing else.
+    /// Writes one. That it could not be written is counted and said in the log, and hurts nothing else.
     pub fn write(&self, id: &Name, snapshot: &Snapshot) -> bool {
         let written = self.encode(id, snapshot).and_then(|bytes| self.store.put(&self.model, &key(id), &bytes));
         if written.is_ok() {
@@ -125,17 +104,17 @@ impl Snapshots {
 
     /// Counts a state that could not be read from the engine.
     pub fn failed(&self, id: &Name, error: &dyn std::fmt::Display) {
-        self.fault(format_args!("the snapshot of sequence {id} of model '{}' was not written: {error}", self.model));
+        self.fault(id, "was not written", error);
     }
 
     fn noted<T>(&self, id: &Name, what: &str, result: candle_models::Result<T>) -> Option<T> {
-        result.map_err(|error| self.fault(format_args!("the snapshot of sequence {id} of model '{}' {what}: {error}", self.model))).ok()
+        result.map_err(|error| self.fault(id, what, &error)).ok()
     }
 
-    fn fault(&self, message: std::fmt::Arguments<'_>) {
+    fn fault(&self, id: &Name, what: &str, error: &dyn std::fmt::Display) {
         // The first of many says what the matter is; after that a line for every thousand.
         if self.faults.fetch_add(1, Relaxed).is_multiple_of(1000) {
-            eprintln!("{message}");
+            self.log.snapshot(&self.model, &format!("the snapshot of sequence {id} {what}"), error);
         }
     }
 
