@@ -47,7 +47,10 @@ def main():
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = int(threads)
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    listener = socket.create_server(("127.0.0.1", 0))
+    # asyncio sends small answers at once only over sockets that say their protocol.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
     print(listener.getsockname()[1], flush=True)
     uvicorn.Server(uvicorn.Config(app(session), log_level="warning")).run([listener])
 

@@ -28,7 +28,7 @@ impl ServeSuite<'_> {
                 key: write("server.key", signing_key.serialize_pem())?,
                 client_ca: None,
             }),
-            snapshots: Some(folder.join("snapshots")),
+            snapshots: Some(folder.join("snapshots").into()),
             snapshot_every: EVERY,
             ..self.plain(&folder)
         };
