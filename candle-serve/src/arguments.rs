@@ -3,6 +3,7 @@
 use crate::keys::Role;
 use crate::log::LogFormat;
 use crate::options::{Address, Options, TlsFiles};
+use crate::top::TopArguments;
 use candle_models::device::DeviceChoice;
 use candle_models::engine::Placement;
 use clap::{CommandFactory, Parser};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 /// Serves model bundles over the Open Inference Protocol v2.
 #[derive(Debug, Parser)]
-#[command(name = "candle-serve", version, about, after_help = "candle-serve key --help: keys for clients.")]
+#[command(name = "candle-serve", version, about, after_help = "candle-serve key --help: keys for clients. candle-serve top --help: what a server is at.")]
 pub struct Arguments {
     /// A folder of bundles, each of which is served under the name of its own folder; or a single bundle.
     pub folder: PathBuf,
@@ -134,5 +135,5 @@ impl Arguments {
 
 /// The command lines, for tests of documentation.
 pub fn command() -> clap::Command {
-    Arguments::command().subcommand_negates_reqs(true).subcommand(KeyArguments::command().name("key"))
+    Arguments::command().subcommand_negates_reqs(true).subcommand(KeyArguments::command().name("key")).subcommand(TopArguments::command().name("top"))
 }

@@ -28,6 +28,7 @@ mod shared_memory;
 mod snapshots;
 mod statistics;
 mod tls;
+mod top;
 mod trace;
 mod workers;
 
@@ -37,3 +38,4 @@ pub use keys::{Role, create as create_key};
 pub use log::{LogFormat, to_stderr};
 pub use options::{Address, Limits, Options, TlsFiles};
 pub use server::Server;
+pub use top::{Place, TopArguments, top};

@@ -2,6 +2,7 @@
 
 use crate::fault::{Fault, Kind, one_line};
 use crate::inference::{Inference, unsupported};
+use crate::log;
 use crate::model::{Model, VERSION};
 use crate::protocol::answer::Tensor;
 use crate::protocol::describe::{IndexEntry, ModelConfig, ModelMetadata, Served, ServerMetadata};
@@ -9,7 +10,7 @@ use crate::server::Shared;
 use crate::statistics::{Report, Times};
 use crate::trace::Trace;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Does something that takes its time where nobody waits for it. It is finished even where the client does not wait for it.
 pub(crate) async fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
@@ -39,6 +40,12 @@ impl Shared {
             idle: self.repository.idle().as_micros() as u64,
         };
         ModelConfig::new(&model.name, &model.family, &model.signature, served)
+    }
+
+    /// Counts a request that is answered, or refused, and tells the log of it.
+    pub fn request(&self, request: log::Request<'_>, time: Duration, fault: Option<&Fault>) {
+        fault.into_iter().for_each(|fault| self.refused.count(fault.kind));
+        self.log.request(request, time, fault);
     }
 
     /// Writes a trace of a request to a model, if there is one.

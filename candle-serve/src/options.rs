@@ -65,6 +65,13 @@ pub struct Limits {
     pub sequence_time: Duration,
 }
 
+impl Limits {
+    /// Connections that there is room for: one at least.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.clamp(1, tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize))
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

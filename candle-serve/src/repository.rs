@@ -4,7 +4,7 @@ use crate::fault::{Fault, Kind, one_line};
 use crate::log::Log;
 use crate::model::{Model, VERSION};
 use crate::protocol::describe::{IndexEntry, State};
-use crate::sequences::Keep;
+use crate::sequences::{Keep, Why};
 use candle_models::bundle::{Bundle, CONFIG};
 use candle_models::engine::Options;
 use candle_models::registry::{Family, Registry};
@@ -282,7 +282,7 @@ impl Repository {
         drop(models);
         if let Some(old) = old {
             old.sequences.save();
-            old.sequences.close("was unloaded");
+            old.sequences.close(Why::Unloaded);
             self.log.unload(name);
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Sequences are sessions: each has a state that stays from request to request, and takes its requests one after the other.
 
+mod ended;
 mod keep;
 mod lease;
 
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedMutexGuard;
 
+pub(crate) use ended::{Ended, Why};
 pub(crate) use lease::Lease;
 
 /// Requests that may wait for the one that runs, of each sequence.
@@ -31,6 +33,8 @@ pub(crate) struct Keep {
     pub idle: Duration,
     /// Where its state is kept then, if it is.
     pub store: Option<Arc<dyn Store>>,
+    /// Counts those that end.
+    pub ended: Arc<Ended>,
 }
 
 /// What a sequence is called: one of a principal is none of another's, whatever ids they choose.
@@ -86,6 +90,18 @@ pub(crate) struct Sequences {
     table: Mutex<Table>,
     /// Where those go on from that are not there, if anywhere.
     pub snapshots: Option<Arc<Snapshots>>,
+    /// How many have ended, of all models.
+    pub ended: Arc<Ended>,
+}
+
+/// How many sequences there are.
+#[derive(Debug, Default)]
+pub(crate) struct Count {
+    pub open: usize,
+    /// Those that a request waits for.
+    pub waiting: usize,
+    /// Those that have a snapshot, which may be older than they are.
+    pub snapshotted: usize,
 }
 
 #[derive(Default)]
@@ -123,9 +139,10 @@ struct Slot {
 
 impl Sequences {
     /// None yet, of a model of that name and signature. One that was not used for too long is ended by [`Self::expire`].
-    pub fn new(model: &str, signature: &Signature, Keep { idle, store }: &Keep) -> Arc<Self> {
+    pub fn new(model: &str, signature: &Signature, Keep { idle, store, ended }: &Keep) -> Arc<Self> {
         let snapshots = store.clone().map(|store| Arc::new(Snapshots::new(store, model, signature)));
-        Arc::new(Self { model: model.to_owned(), idle: *idle, since: Instant::now(), table: Mutex::default(), snapshots })
+        let (model, ended) = (model.to_owned(), ended.clone());
+        Arc::new(Self { model, idle: *idle, since: Instant::now(), table: Mutex::default(), snapshots, ended })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -137,8 +154,13 @@ impl Sequences {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
-        self.table().live.len()
+    pub fn count(&self) -> Count {
+        let table = self.table();
+        table.live.values().fold(Count::default(), |count, entry| Count {
+            open: count.open + 1,
+            waiting: count.waiting + usize::from(entry.waiting.load(Relaxed) > 0),
+            snapshotted: count.snapshotted + usize::from(entry.saved.load(Relaxed) != NONE),
+        })
     }
 
     /// How many requests wait for their turn.
@@ -240,11 +262,12 @@ impl Sequences {
     }
 
     /// Ends all of them, those that run after their step, and refuses new ones.
-    pub fn close(&self, why: &'static str) {
+    pub fn close(&self, why: Why) {
         let mut table = self.table();
-        table.closed = Some(why);
+        table.closed = Some(why.text());
         let live = std::mem::take(&mut table.live);
         drop(table);
+        self.ended.count(why, live.len());
         drop(live);
     }
 }

@@ -5,10 +5,11 @@ use crate::grpc::{self, Services};
 use crate::keys::{Keys, Principal, Role};
 use crate::listen::{Listener, Phase, Protocol, accept};
 use crate::log::Log;
+use crate::metrics::{Machine, Refused};
 use crate::options::{Address, Options};
 use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY, TRACE};
 use crate::repository::Repository;
-use crate::sequences::Keep;
+use crate::sequences::{Ended, Keep};
 use crate::shared_memory::Regions;
 use crate::snapshots::{Folder, Store};
 use crate::tls::{HTTP_1, HTTP_2, Tls};
@@ -30,6 +31,12 @@ pub(crate) struct Shared {
     pub regions: Regions,
     pub log: Arc<Log>,
     pub traces: Traces,
+    /// Sequences that have ended, of all models.
+    pub ended: Arc<Ended>,
+    pub refused: Refused,
+    pub machine: Machine,
+    /// Room for connections: all of it is free once none is left.
+    pub room: Arc<Semaphore>,
     /// Models that were loaded at the start, and one more; 0 before that.
     pub loaded: watch::Sender<usize>,
     pub phase: watch::Receiver<Phase>,
@@ -52,6 +59,11 @@ impl Shared {
             _ => true,
         };
         EXTENSIONS.into_iter().filter(has).collect()
+    }
+
+    /// How many connections there are.
+    pub fn connections(&self) -> usize {
+        (self.options.limits.connections()).saturating_sub(self.room.available_permits())
     }
 
     /// Why the server is not ready, if it is not.
@@ -89,9 +101,6 @@ pub struct Server {
     places: Vec<String>,
     phase: watch::Sender<Phase>,
     listeners: JoinSet<()>,
-    /// Room for connections: all of it is free once none is left.
-    room: Arc<Semaphore>,
-    connections: u32,
     /// They end with the server.
     _workers: Arc<Workers>,
 }
@@ -105,7 +114,8 @@ impl Server {
         let other = |error: candle_models::Error| io::Error::other(error.to_string());
         let folder = options.snapshots.as_deref().map(Folder::open).transpose().map_err(other)?;
         let store = folder.map(|folder| Arc::new(folder) as Arc<dyn Store>);
-        let keep = Keep { idle: options.limits.sequence_time, store };
+        let ended = Arc::<Ended>::default();
+        let keep = Keep { idle: options.limits.sequence_time, store, ended: ended.clone() };
         let name = options.model_name.as_deref();
         let log = Arc::new(Log::new(options.log));
         let traces = Traces::new(options.trace.clone())?;
@@ -113,13 +123,17 @@ impl Server {
         let open = |protocol| options.tls.as_ref().map(|files| Tls::open(files, protocol, options.limits.header_time)).transpose();
         let (http_tls, grpc_tls) = (open(HTTP_1).map_err(other)?, open(HTTP_2).map_err(other)?);
         let keys = options.keys.as_deref().map(Keys::open).transpose().map_err(other)?;
-        let connections = u32::try_from(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let room = Arc::new(Semaphore::new(options.limits.connections()));
         let (phase, watched) = watch::channel(Phase::Open);
         let (http, grpc) = (bind(&options.http).await?, bind(&options.grpc).await?);
         let shared = Arc::new(Shared {
             regions: Regions::new(options.shared_memory),
             log,
             traces,
+            ended,
+            refused: Refused::default(),
+            machine: Machine::default(),
+            room: room.clone(),
             options,
             repository,
             keys,
@@ -127,7 +141,7 @@ impl Server {
             phase: watched.clone(),
         });
         let (services, reporter) = Services::new(shared.clone()).await.map_err(io::Error::other)?;
-        let (room, workers) = (Arc::new(Semaphore::new(connections as usize)), Arc::new(Workers::start()?));
+        let workers = Arc::new(Workers::start()?);
         let mut listeners = JoinSet::new();
         let mut places = Vec::new();
         let mut listen = |bound: Vec<(Listener, Address)>, tls: Option<Tls>, protocol: Protocol| {
@@ -145,7 +159,7 @@ impl Server {
         let grpc_addresses = listen(grpc, grpc_tls, Protocol::Grpc(services));
         listeners.spawn(grpc::report(reporter, shared.clone()));
         listeners.spawn(keep_sequences(Arc::downgrade(&shared), watched));
-        Ok(Self { shared, addresses, grpc_addresses, places, phase, listeners, room, connections, _workers: workers })
+        Ok(Self { shared, addresses, grpc_addresses, places, phase, listeners, _workers: workers })
     }
 
     /// Where it listens for HTTP, with the port that was free in place of 0.
@@ -195,7 +209,8 @@ impl Server {
         let patience = self.shared.options.patience;
         self.phase.send_replace(Phase::Closing);
         while self.listeners.join_next().await.is_some() {}
-        let finished = tokio::time::timeout(patience, self.room.acquire_many(self.connections)).await.is_ok();
+        let all = u32::try_from(self.shared.options.limits.connections()).unwrap_or(u32::MAX);
+        let finished = tokio::time::timeout(patience, self.shared.room.acquire_many(all)).await.is_ok();
         let shared = self.shared.clone();
         let save = move || shared.repository.served().iter().for_each(|model| model.sequences.save());
         let saved = tokio::task::spawn_blocking(save).await.is_ok();

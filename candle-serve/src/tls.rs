@@ -5,13 +5,13 @@ use candle_models::{Error, Result};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// The name of HTTP/1.1 in a handshake.
 pub(crate) const HTTP_1: &[u8] = b"http/1.1";
@@ -57,6 +57,22 @@ impl Tls {
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> Option<TlsStream<S>> {
         tokio::time::timeout(self.limit, self.acceptor.accept(stream)).await.ok()?.ok()
     }
+}
+
+/// Connects to servers whose certificates one of those in a file has signed.
+///
+/// # Errors
+/// With the file, if it cannot be read, or has none.
+pub(crate) fn client(ca: &Path) -> Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca)? {
+        roots.add(certificate).map_err(|e| Error::file(ca, e))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut config = builder.map_err(|e| Error::config("TLS", e))?.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![HTTP_1.to_vec()];
+    Ok(Arc::new(config).into())
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

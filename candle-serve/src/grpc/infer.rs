@@ -54,7 +54,7 @@ async fn inferred(
 /// Tells the log of a call that is answered, or refused. A name that no model can have is not repeated: it can be as long as a message.
 pub(super) fn tell(shared: &Shared, call: &str, model: &str, began: Instant, fault: Option<&Fault>) {
     let model = Some(model).filter(|model| (1..=NAME_LIMIT).contains(&model.len()));
-    shared.log.request(log::Request { protocol: "gRPC", call, model }, began.elapsed(), fault);
+    shared.request(log::Request { protocol: "gRPC", call, model }, began.elapsed(), fault);
 }
 
 /// A message without a version means the only one.

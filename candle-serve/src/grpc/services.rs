@@ -4,7 +4,7 @@ use super::activity::{Activity, Guard};
 use super::body::{AnswerBody, RequestBody};
 use super::service::Service;
 use super::status::{status, too_large};
-use crate::fault::one_line;
+use crate::fault::{Kind, one_line};
 use crate::keys::Role;
 use crate::proto;
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
@@ -77,7 +77,10 @@ impl Services {
             found.map(|(_, handler)| handler).ok_or_else(|| Status::unimplemented(format!("there is no service for {}", one_line(path))));
         let limits = &self.shared.options.limits;
         let authorization = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        let identified = self.shared.identify(authorization, role(request.uri().path())).map_err(status);
+        let identified = self.shared.identify(authorization, role(request.uri().path())).map_err(|fault| {
+            self.shared.refused.count(fault.kind);
+            status(fault)
+        });
         let principal = identified.as_ref().ok().cloned().flatten();
         // Without a key a client is not even told which services there are.
         let handler = identified.and(handler);
@@ -92,7 +95,10 @@ impl Services {
         };
         let answer = match Status::from_header_map(answer.headers()) {
             // Nothing else has this code.
-            Some(status) if status.code() == Code::OutOfRange => too_large(limits).into_http(),
+            Some(status) if status.code() == Code::OutOfRange => {
+                self.shared.refused.count(Kind::TooLarge);
+                too_large(limits).into_http()
+            }
             _ => answer,
         };
         let phase = (streams && !ours).then(|| self.shared.phase.clone());

@@ -34,7 +34,7 @@ pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> 
     let result = page(shared, &head, body).await;
     let call = head.uri.path();
     let model = call.split('/').skip_while(|part| *part != "models").nth(1);
-    shared.log.request(log::Request { protocol: "HTTP", call, model }, began.elapsed(), result.as_ref().err());
+    shared.request(log::Request { protocol: "HTTP", call, model }, began.elapsed(), result.as_ref().err());
     result.unwrap_or_else(|fault| match Route::of(call) {
         Ok(route) if fault.kind == Kind::Method => reply::other_method(&fault, route.methods()),
         _ => reply::fault(&fault),
@@ -55,7 +55,7 @@ async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answ
         Route::Server => Ok(reply::json(&shared.metadata())),
         Route::Live => Ok(reply::empty()),
         Route::Ready => ready(shared),
-        Route::Metrics => Ok(reply::bytes(metrics::text(&models.served()), "text/plain; version=0.0.4; charset=utf-8")),
+        Route::Metrics => Ok(reply::bytes(metrics::text(shared), "text/plain; version=0.0.4; charset=utf-8")),
         Route::Docs => Ok(reply::html(openapi::page())),
         Route::OpenApi => Ok(reply::json(&openapi::document())),
         Route::Model(name) => Ok(reply::json(&models.model(name)?.metadata())),

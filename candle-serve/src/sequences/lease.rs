@@ -1,6 +1,6 @@
 //! A sequence in the hands of one request.
 
-use super::{Current, Entry, NONE, Name, Sequences, Slot};
+use super::{Current, Entry, NONE, Name, Sequences, Slot, Why};
 use crate::fault::{Fault, Kind};
 use crate::snapshots::Snapshot;
 use candle_models::engine::{EngineError, Session};
@@ -152,7 +152,8 @@ impl Lease {
     }
 
     /// The sequence is over once this request is.
-    pub fn end(&mut self) {
+    pub fn end(&mut self, why: Why) {
+        self.sequences.ended.count(why, 1);
         self.ends = true;
     }
 

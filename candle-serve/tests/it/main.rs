@@ -23,4 +23,5 @@ mod shared_memory;
 mod snapshots;
 mod sum;
 mod tls;
+mod top;
 mod trace;
