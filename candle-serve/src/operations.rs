@@ -7,6 +7,7 @@ use crate::model::{Model, VERSION};
 use crate::protocol::answer::Tensor;
 use crate::protocol::describe::{IndexEntry, ModelConfig, ModelMetadata, Served, ServerMetadata};
 use crate::server::Shared;
+use crate::spans::Span;
 use crate::statistics::{Report, Times};
 use crate::trace::Trace;
 use std::sync::Arc;
@@ -48,10 +49,11 @@ impl Shared {
         self.log.request(request, time, fault);
     }
 
-    /// Writes a trace of a request to a model, if there is one.
-    pub fn finish(&self, model: &str, trace: Option<Trace>) {
-        let written = trace.map_or(Ok(()), |trace| self.traces.finish(model, trace));
-        written.unwrap_or_else(|error| self.log.trace_lost(&error));
+    /// Writes a trace of a request to a model, if there is one, and tells the request's span of it.
+    pub fn finish(&self, model: &str, trace: Option<Trace>, span: Option<&Span>) {
+        let Some(trace) = trace else { return };
+        self.traces.finish(model, &trace).unwrap_or_else(|error| self.log.trace_lost(&error));
+        span.into_iter().for_each(|span| span.inference(model, &trace));
     }
 
     /// One model, or all that are served.

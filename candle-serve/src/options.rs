@@ -96,6 +96,15 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
+/// Where spans of requests are sent to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Otlp {
+    /// A collector's port for OTLP over gRPC, as a URL.
+    pub endpoint: String,
+    /// The share of requests that have one, of those whose clients do not say; by default as `OTEL_TRACES_SAMPLER` says, or all.
+    pub rate: Option<f64>,
+}
+
 /// How a server is set up.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -121,6 +130,8 @@ pub struct Options {
     pub shared_memory: bool,
     /// Where traces of requests are written to, once a client asks for them.
     pub trace: Option<PathBuf>,
+    /// A collector of OpenTelemetry that is sent a span of each request.
+    pub otlp: Option<Otlp>,
     /// How lines of the log are written by [`to_stderr`](crate::to_stderr): what clients are told of it.
     pub log: LogFormat,
     /// What clients may take up.
@@ -146,6 +157,7 @@ impl Options {
             engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },
             shared_memory: false,
             trace: None,
+            otlp: None,
             log: LogFormat::default(),
             limits: Limits::default(),
             patience: Duration::from_secs(20),

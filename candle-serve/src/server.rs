@@ -12,6 +12,7 @@ use crate::repository::Repository;
 use crate::sequences::{Ended, Keep};
 use crate::shared_memory::Regions;
 use crate::snapshots::{Folder, Store};
+use crate::spans::Spans;
 use crate::tls::{HTTP_1, HTTP_2, Tls};
 use crate::trace::Traces;
 use crate::workers::Workers;
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub regions: Regions,
     pub log: Arc<Log>,
     pub traces: Traces,
+    /// Of requests, for a collector.
+    pub spans: Option<Spans>,
     /// Sequences that have ended, of all models.
     pub ended: Arc<Ended>,
     pub refused: Refused,
@@ -119,6 +122,7 @@ impl Server {
         let name = options.model_name.as_deref();
         let log = Arc::new(Log::new(options.log));
         let traces = Traces::new(options.trace.clone())?;
+        let spans = options.otlp.as_ref().map(|otlp| Spans::new(otlp, log.clone())).transpose().map_err(io::Error::other)?;
         let repository = Repository::open(&options.folder, name, families, options.engine.clone(), keep, log.clone()).map_err(other)?;
         let open = |protocol| options.tls.as_ref().map(|files| Tls::open(files, protocol, options.limits.header_time)).transpose();
         let (http_tls, grpc_tls) = (open(HTTP_1).map_err(other)?, open(HTTP_2).map_err(other)?);
@@ -130,6 +134,7 @@ impl Server {
             regions: Regions::new(options.shared_memory),
             log,
             traces,
+            spans,
             ended,
             refused: Refused::default(),
             machine: Machine::default(),
@@ -212,7 +217,10 @@ impl Server {
         let all = u32::try_from(self.shared.options.limits.connections()).unwrap_or(u32::MAX);
         let finished = tokio::time::timeout(patience, self.shared.room.acquire_many(all)).await.is_ok();
         let shared = self.shared.clone();
-        let save = move || shared.repository.served().iter().for_each(|model| model.sequences.save());
+        let save = move || {
+            shared.repository.served().iter().for_each(|model| model.sequences.save());
+            shared.spans.iter().for_each(Spans::stop);
+        };
         let saved = tokio::task::spawn_blocking(save).await.is_ok();
         self.shared.log.server(if finished { "stopped" } else { "stopped before some requests were finished" });
         finished && saved

@@ -9,6 +9,7 @@ use crate::keys::Role;
 use crate::proto;
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::server::Shared;
+use crate::spans::{Span, Spans};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::{Request, Response};
@@ -26,6 +27,27 @@ use tonic_reflection::server::Builder;
 /// The name of the protocol's service.
 pub(super) const SERVICE: &str = "inference.GRPCInferenceService";
 const HEALTH: &str = "grpc.health.v1.Health";
+
+/// Its methods that have a span each; a name that is none of a method is not told.
+const METHODS: [&str; 17] = [
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryUnregister",
+    "LogSettings",
+    "ModelConfig",
+    "ModelInfer",
+    "ModelMetadata",
+    "ModelReady",
+    "ModelStatistics",
+    "RepositoryIndex",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload",
+    "ServerMetadata",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryUnregister",
+    "TraceSetting",
+];
 
 type Handler = Arc<dyn Fn(Request<RequestBody>) -> BoxFuture<Response<Body>, Infallible> + Send + Sync>;
 
@@ -86,6 +108,10 @@ impl Services {
         let handler = identified.and(handler);
         let mut request = request.map(|body| RequestBody::new(body, (!streams).then_some(limits.body_time)));
         request.extensions_mut().insert(principal);
+        let span = match &self.shared.spans {
+            Some(spans) if ours => span(spans, &mut request),
+            _ => None,
+        };
         let answer = match handler {
             Ok(handler) => match handler(request).await {
                 Ok(answer) => answer,
@@ -101,8 +127,30 @@ impl Services {
             }
             _ => answer,
         };
+        if let Some(span) = span {
+            span.end_grpc(Status::from_header_map(answer.headers()).map_or(Code::Ok, |status| status.code()));
+        }
         let phase = (streams && !ours).then(|| self.shared.phase.clone());
         answer.map(|body| AnswerBody::new(body, open, streams.then_some(working), phase))
+    }
+}
+
+/// A call's span, and what it stands below in the request; in a stream each request will have one.
+fn span(spans: &Spans, request: &mut Request<RequestBody>) -> Option<Span> {
+    let parent = spans.parent(request.headers());
+    let method = request.uri().path().trim_start_matches('/').to_owned();
+    match method.strip_prefix(SERVICE)? {
+        "/ServerLive" | "/ServerReady" => None,
+        "/ModelStreamInfer" => {
+            request.extensions_mut().insert(parent);
+            None
+        }
+        name => {
+            let known = METHODS.contains(&name.trim_start_matches('/'));
+            let span = spans.grpc(&parent, if known { &method } else { "_OTHER" })?;
+            request.extensions_mut().insert(span.clone());
+            Some(span)
+        }
     }
 }
 

@@ -16,6 +16,7 @@ mod keys;
 mod life;
 mod log;
 mod metrics;
+mod otlp;
 mod python;
 mod repository;
 mod sequences;
