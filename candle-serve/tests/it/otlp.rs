@@ -156,7 +156,7 @@ fn a_request_over_http_has_a_span() {
     post(1, "01", body).ok();
     post(2, "00", infer(1.0)).ok();
     assert_eq!(post(3, "01", infer(FAILS)).status, 500);
-    assert_eq!(post(4, "01", json!({"inputs": []})).status, 400);
+    assert_eq!(post(4, "01", json!({"inputs": [{"name": "none"}]})).status, 400);
     // One of no client's trace, and one whose client goes away.
     client.post("/v2/models/m/infer", &infer(1.0)).ok();
     assert_eq!(client.call("BREW", "/v2/coffee", &[("traceparent", &parent(5, "01"))], b"").status, 404);
