@@ -2,7 +2,8 @@
 
 use crate::keys::Role;
 use crate::log::LogFormat;
-use crate::options::{Address, Options, SnapshotStore, TlsFiles};
+use crate::options::{Address, Options, Otlp, SnapshotStore, TlsFiles};
+use crate::top::TopArguments;
 use candle_models::device::DeviceChoice;
 use candle_models::engine::Placement;
 use clap::{CommandFactory, Parser};
@@ -11,7 +12,12 @@ use std::time::Duration;
 
 /// Serves model bundles over the Open Inference Protocol v2.
 #[derive(Debug, Parser)]
-#[command(name = "candle-serve", version, about, after_help = "candle-serve key --help: keys for clients.")]
+#[command(
+    name = "candle-serve",
+    version,
+    about,
+    after_help = "candle-serve key --help: keys for clients. candle-serve top --help: what a server is at."
+)]
 pub struct Arguments {
     /// A folder with bundles in it or in its folders, each of which is served under its way with points between; or a single bundle.
     pub folder: PathBuf,
@@ -89,6 +95,16 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     pub trace_file: Option<PathBuf>,
 
+    /// Where a span of each request is sent to: the URL of a collector of OpenTelemetry that speaks OTLP over gRPC, such as
+    /// http://127.0.0.1:4317. By default what OTEL_EXPORTER_OTLP_ENDPOINT says, and otherwise nowhere.
+    #[arg(long, value_name = "URL")]
+    pub otlp: Option<String>,
+
+    /// The share of requests that have a span, from 0 to 1, of those whose clients do not say so themselves; by default what
+    /// OTEL_TRACES_SAMPLER says, and otherwise all.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub otlp_rate: Option<f64>,
+
     /// How lines of the log on standard error are written.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
@@ -108,6 +124,20 @@ pub struct KeyArguments {
     /// What the key is good for.
     #[arg(long)]
     pub role: Role,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| format!("expected a number from 0 to 1, found {text:?}"))
+}
+
+/// What the standard environment variables say.
+fn collector() -> Option<String> {
+    let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+        return None;
+    }
+    variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").or_else(|| variable("OTEL_EXPORTER_OTLP_ENDPOINT"))
 }
 
 impl Arguments {
@@ -132,6 +162,7 @@ impl Arguments {
             shared_memory: self.allow_shared_memory,
             log: self.log_format,
             trace: self.trace_file,
+            otlp: self.otlp.or_else(collector).map(|endpoint| Otlp { endpoint, rate: self.otlp_rate }),
             ..options
         }
     }
@@ -139,5 +170,8 @@ impl Arguments {
 
 /// The command lines, for tests of documentation.
 pub fn command() -> clap::Command {
-    Arguments::command().subcommand_negates_reqs(true).subcommand(KeyArguments::command().name("key"))
+    Arguments::command()
+        .subcommand_negates_reqs(true)
+        .subcommand(KeyArguments::command().name("key"))
+        .subcommand(TopArguments::command().name("top"))
 }

@@ -30,8 +30,10 @@ mod sequences;
 mod server;
 mod shared_memory;
 mod snapshots;
+mod spans;
 mod statistics;
 mod tls;
+mod top;
 mod trace;
 mod workers;
 
@@ -39,5 +41,6 @@ pub use arguments::{Arguments, KeyArguments, command};
 pub use fault::{Fault, Kind};
 pub use keys::{Role, create as create_key};
 pub use log::{LogFormat, to_stderr};
-pub use options::{Address, Limits, Options, SnapshotStore, TlsFiles};
+pub use options::{Address, Limits, Options, Otlp, SnapshotStore, TlsFiles};
 pub use server::Server;
+pub use top::{Place, TopArguments, top};

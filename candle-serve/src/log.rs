@@ -162,6 +162,13 @@ impl Log {
         }
     }
 
+    /// Spans did not come to their collector.
+    pub fn spans_lost(&self, count: usize, error: &str) {
+        if self.error.load(Relaxed) {
+            error!(count, error, "spans were not exported");
+        }
+    }
+
     /// A model was unloaded.
     pub fn unload(&self, model: &str) {
         if self.info.load(Relaxed) {

@@ -1,7 +1,7 @@
 //! `candle-serve` with the shipped families.
 
 use candle_models::families;
-use candle_serve::{Arguments, KeyArguments, Server, create_key, to_stderr};
+use candle_serve::{Arguments, KeyArguments, Server, TopArguments, create_key, to_stderr, top};
 use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,8 +9,11 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == "key") {
-        return key(KeyArguments::parse_from(std::env::args_os().skip(1)));
+    let own = || std::env::args_os().skip(1);
+    match own().next() {
+        Some(name) if name == "key" => return key(KeyArguments::parse_from(own())),
+        Some(name) if name == "top" => return look(TopArguments::parse_from(own())),
+        _ => {}
     }
     let arguments = Arguments::parse();
     if let Err(error) = to_stderr(arguments.log_format) {
@@ -40,6 +43,18 @@ fn key(KeyArguments { name, role }: KeyArguments) -> ExitCode {
             eprintln!("{key}");
             ExitCode::SUCCESS
         }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Shows what a server is at.
+fn look(arguments: TopArguments) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string());
+    match runtime.and_then(|runtime| runtime.block_on(top(arguments))) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE

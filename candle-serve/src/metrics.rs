@@ -1,6 +1,10 @@
 //! Counters for Prometheus, under the names that dashboards of inference servers know.
 
+mod machine;
+
+use crate::fault::Kind;
 use crate::model::{Model, VERSION};
+use crate::server::Shared;
 use crate::snapshots::Snapshots;
 use crate::statistics::{REASONS, Statistics};
 use candle_models::engine::{Histogram, Stats};
@@ -8,10 +12,12 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+pub(crate) use machine::Machine;
+
 type Read = fn(&Model) -> f64;
 
 /// Names, kinds and explanations, and where the numbers of a model come from.
-const METRICS: [(&str, &str, &str, Read); 14] = [
+const METRICS: [(&str, &str, &str, Read); 13] = [
     ("nv_inference_request_success", "counter", "Requests that succeeded", |m| m.statistics.success.read().count as f64),
     ("nv_inference_count", "counter", "Rows of requests that succeeded", |m| m.statistics.rows.load(Relaxed) as f64),
     ("nv_inference_exec_count", "counter", "Batches that the engine has run", |m| m.engine.stats().batches as f64),
@@ -24,7 +30,6 @@ const METRICS: [(&str, &str, &str, Read); 14] = [
     ("nv_inference_compute_output_duration_us", "counter", "Time to write answers, microseconds", |m| us(m.statistics.output.read().ns)),
     ("nv_inference_pending_request_count", "gauge", "Requests that are being answered", |m| m.statistics.pending.load(Relaxed) as f64),
     ("nv_model_load_duration_secs", "gauge", "Time to load the model, seconds", |m| m.load.as_secs_f64()),
-    ("candle_sequences", "gauge", "Sequences that are open", |m| m.sequences.len() as f64),
     ("candle_snapshots_written", "counter", "Snapshots of sequences that were written", |m| snapshots(m, |found| &found.written)),
     ("candle_snapshot_faults", "counter", "Snapshots that could not be written, read or removed", |m| snapshots(m, |found| &found.faults)),
     ("candle_sequence_requests_waiting", "gauge", "Requests that wait for their sequence's turn", |m| m.sequences.waiting() as f64),
@@ -53,8 +58,38 @@ fn all_us(statistics: &Statistics) -> f64 {
     us(statistics.success.read().ns + statistics.fail.read().ns)
 }
 
-/// The metrics of all models, in Prometheus' text format.
-pub(crate) fn text(models: &[Arc<Model>]) -> String {
+/// Why requests were refused: what is at fault, but for models that fail and lose states.
+const REFUSED: [(Kind, &str); 12] = [
+    (Kind::Input, "input"),
+    (Kind::Unauthenticated, "unauthenticated"),
+    (Kind::Forbidden, "forbidden"),
+    (Kind::NotFound, "not_found"),
+    (Kind::Method, "method"),
+    (Kind::Slow, "slow"),
+    (Kind::TooLarge, "too_large"),
+    (Kind::Encoding, "encoding"),
+    (Kind::Overloaded, "overloaded"),
+    (Kind::Unsupported, "unsupported"),
+    (Kind::Unavailable, "unavailable"),
+    (Kind::Deadline, "deadline"),
+];
+
+/// Requests that were refused, whatever they asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Refused([AtomicU64; REFUSED.len()]);
+
+impl Refused {
+    /// Counts one, unless a model is at fault.
+    pub fn count(&self, kind: Kind) {
+        if let Some(at) = REFUSED.iter().position(|(known, _)| *known == kind) {
+            self.0[at].fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// The metrics of the server and of all models, in Prometheus' text format.
+pub(crate) fn text(shared: &Shared) -> String {
+    let models = &shared.repository.served();
     let mut text = String::new();
     let mut line = |arguments: std::fmt::Arguments<'_>| {
         // A text takes whatever is written to it.
@@ -74,6 +109,8 @@ pub(crate) fn text(models: &[Arc<Model>]) -> String {
             line(format_args!("{name}{{model=\"{}\",version=\"{VERSION}\",reason=\"{reason}\"}} {count}", model.name));
         }
     }
+    sequences(models, &mut line);
+    server(shared, &mut line);
     let engines: Vec<Stats> = models.iter().map(|model| model.engine.stats()).collect();
     for (name, help, times) in HISTOGRAMS {
         line(format_args!("# HELP {name} {help}, seconds\n# TYPE {name} histogram"));
@@ -89,6 +126,38 @@ pub(crate) fn text(models: &[Arc<Model>]) -> String {
         buckets(name, &model.name, sizes, sum, &mut line);
     }
     text
+}
+
+/// The states overlap: every sequence is open.
+fn sequences(models: &[Arc<Model>], line: &mut impl FnMut(std::fmt::Arguments<'_>)) {
+    let name = "candle_sequences";
+    line(format_args!("# HELP {name} Sequences: open, and those of them that requests wait for and whose state is in a snapshot"));
+    line(format_args!("# TYPE {name} gauge"));
+    for model in models {
+        let counts = model.sequences.count();
+        for (state, count) in [("open", counts.open), ("waiting", counts.waiting), ("snapshotted", counts.snapshotted)] {
+            line(format_args!("{name}{{model=\"{}\",version=\"{VERSION}\",state=\"{state}\"}} {count}", model.name));
+        }
+    }
+}
+
+/// What is no model's: one that is loaded anew, or is gone, takes nothing with it.
+fn server(shared: &Shared, line: &mut impl FnMut(std::fmt::Arguments<'_>)) {
+    let name = "candle_sequences_ended_total";
+    line(format_args!("# HELP {name} Sequences that have ended\n# TYPE {name} counter"));
+    for (reason, count) in shared.ended.read() {
+        line(format_args!("{name}{{reason=\"{reason}\"}} {count}"));
+    }
+    let name = "candle_rejected_total";
+    line(format_args!("# HELP {name} Requests that were refused\n# TYPE {name} counter"));
+    for ((_, reason), count) in REFUSED.iter().zip(&shared.refused.0) {
+        line(format_args!("{name}{{reason=\"{reason}\"}} {}", count.load(Relaxed)));
+    }
+    let name = "candle_connections";
+    line(format_args!("# HELP {name} Connections of all protocols\n# TYPE {name} gauge\n{name} {}", shared.connections()));
+    for (name, kind, help, value) in shared.machine.read() {
+        line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}"));
+    }
 }
 
 fn histogram(name: &str, model: &str, times: &Histogram, line: &mut impl FnMut(std::fmt::Arguments<'_>)) {

@@ -3,7 +3,7 @@
 use crate::fault::Fault;
 use crate::inference::{Inference, Wanted};
 use crate::protocol::answer::{Rows, Tensor};
-use crate::sequences::{Begin, Current, Keep, Lease, Name, Sequences};
+use crate::sequences::{Begin, Current, Keep, Lease, Name, Sequences, Why};
 use crate::statistics::{Statistics, Times};
 use crate::trace::Trace;
 use candle_models::candle_core::DType;
@@ -76,7 +76,7 @@ impl Model {
     /// Ends the sequences of the model that it replaces, unless they are its own.
     pub fn replace(&self, older: &Self) {
         if !Arc::ptr_eq(&self.sequences, &older.sequences) {
-            older.sequences.close("was loaded anew");
+            older.sequences.close(Why::Reloaded);
         }
     }
 
@@ -98,6 +98,9 @@ impl Model {
         sessions.begin_step();
         let stepped = together(sessions.each().collect(), deadline).await;
         sessions.end_step(inference, stepped.is_ok());
+        if let Err(EngineError::Failed(_) | EngineError::Panicked(_)) = &stepped {
+            self.sequences.ended.count(Why::Lost, inference.sequences.len());
+        }
         stepped?;
         sessions.keep_snapshots(inference).await?;
         let step = sessions.each().next().map(|session| session.timing()).unwrap_or_default();
@@ -185,7 +188,7 @@ impl Sessions {
         for (lease, step) in leases.iter_mut().zip(&inference.sequences) {
             lease.end_step();
             match (succeeded, step.end) {
-                (true, true) => lease.end(),
+                (true, true) => lease.end(Why::Asked),
                 (true, false) => lease.keep(),
                 (false, _) => {}
             }

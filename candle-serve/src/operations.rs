@@ -2,14 +2,16 @@
 
 use crate::fault::{Fault, Kind, one_line};
 use crate::inference::{Inference, unsupported};
+use crate::log;
 use crate::model::{Model, VERSION};
 use crate::protocol::answer::Tensor;
 use crate::protocol::describe::{IndexEntry, ModelConfig, ModelMetadata, Served, ServerMetadata};
 use crate::server::Shared;
+use crate::spans::Span;
 use crate::statistics::{Report, Times};
 use crate::trace::Trace;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Does something that takes its time where nobody waits for it. It is finished even where the client does not wait for it.
 pub(crate) async fn work<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
@@ -41,10 +43,17 @@ impl Shared {
         ModelConfig::new(&model.name, &model.family, &model.signature, served)
     }
 
-    /// Writes a trace of a request to a model, if there is one.
-    pub fn finish(&self, model: &str, trace: Option<Trace>) {
-        let written = trace.map_or(Ok(()), |trace| self.traces.finish(model, trace));
-        written.unwrap_or_else(|error| self.log.trace_lost(&error));
+    /// Counts a request that is answered, or refused, and tells the log of it.
+    pub fn request(&self, request: log::Request<'_>, time: Duration, fault: Option<&Fault>) {
+        fault.into_iter().for_each(|fault| self.refused.count(fault.kind));
+        self.log.request(request, time, fault);
+    }
+
+    /// Writes a trace of a request to a model, if there is one, and tells the request's span of it.
+    pub fn finish(&self, model: &str, trace: Option<Trace>, span: Option<&Span>) {
+        let Some(trace) = trace else { return };
+        self.traces.finish(model, &trace).unwrap_or_else(|error| self.log.trace_lost(&error));
+        span.into_iter().for_each(|span| span.inference(model, &trace));
     }
 
     /// One model, or all that are served.

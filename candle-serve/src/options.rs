@@ -65,6 +65,13 @@ pub struct Limits {
     pub sequence_time: Duration,
 }
 
+impl Limits {
+    /// Connections that there is room for: one at least.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.clamp(1, tokio::sync::Semaphore::MAX_PERMITS.min(u32::MAX as usize))
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -130,6 +137,15 @@ impl std::fmt::Debug for SnapshotStore {
     }
 }
 
+/// Where spans of requests are sent to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Otlp {
+    /// A collector's port for OTLP over gRPC, as a URL.
+    pub endpoint: String,
+    /// The share of requests that have one, of those whose clients do not say; by default as `OTEL_TRACES_SAMPLER` says, or all.
+    pub rate: Option<f64>,
+}
+
 /// How a server is set up.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -157,6 +173,8 @@ pub struct Options {
     pub shared_memory: bool,
     /// Where traces of requests are written to, once a client asks for them.
     pub trace: Option<PathBuf>,
+    /// A collector of OpenTelemetry that is sent a span of each request.
+    pub otlp: Option<Otlp>,
     /// How lines of the log are written by [`to_stderr`](crate::to_stderr): what clients are told of it.
     pub log: LogFormat,
     /// What clients may take up.
@@ -183,6 +201,7 @@ impl Options {
             engine: engine::Options { sessions, queue: sessions, ..engine::Options::default() },
             shared_memory: false,
             trace: None,
+            otlp: None,
             log: LogFormat::default(),
             limits: Limits::default(),
             patience: Duration::from_secs(20),

@@ -5,7 +5,7 @@ use crate::log::Log;
 use crate::model::{Model, VERSION};
 use crate::places::{Bundles, Place, is_name, wrong_name};
 use crate::protocol::describe::{IndexEntry, State};
-use crate::sequences::Keep;
+use crate::sequences::{Keep, Why};
 use candle_models::bundle::Bundle;
 use candle_models::engine::Options;
 use candle_models::registry::{Family, Registry};
@@ -167,7 +167,7 @@ impl Repository {
                 drop(models);
                 old.into_iter().for_each(|(old, new)| match new {
                     Some(new) => new.replace(&old),
-                    None => old.sequences.close("was unloaded"),
+                    None => old.sequences.close(Why::Unloaded),
                 });
                 Ok(())
             }
@@ -233,7 +233,7 @@ impl Repository {
         drop(models);
         for old in old {
             old.sequences.save();
-            old.sequences.close("was unloaded");
+            old.sequences.close(Why::Unloaded);
             self.log.unload(&old.name);
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Sequences are sessions: each has a state that stays from request to request, and takes its requests one after the other.
 
+mod ended;
 mod keep;
 mod lease;
 
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedMutexGuard;
 
+pub(crate) use ended::{Ended, Why};
 pub(crate) use lease::Lease;
 
 /// Requests that may wait for the one that runs, of each sequence.
@@ -32,6 +34,8 @@ pub(crate) struct Keep {
     pub store: Option<(Arc<dyn Store>, Arc<Log>)>,
     /// Whether a step is in a snapshot before it is answered, of all models.
     pub at_once: Arc<AtomicBool>,
+    /// Counts those that end.
+    pub ended: Arc<Ended>,
 }
 
 /// What a sequence is called: one of a principal is none of another's, whatever ids they choose.
@@ -88,6 +92,18 @@ pub(crate) struct Sequences {
     /// Where those go on from that are not there, if anywhere.
     pub snapshots: Option<Arc<Snapshots>>,
     at_once: Arc<AtomicBool>,
+    /// How many have ended, of all models.
+    pub ended: Arc<Ended>,
+}
+
+/// How many sequences there are.
+#[derive(Debug, Default)]
+pub(crate) struct Count {
+    pub open: usize,
+    /// Those that a request waits for.
+    pub waiting: usize,
+    /// Those that have a snapshot, which may be older than they are.
+    pub snapshotted: usize,
 }
 
 #[derive(Default)]
@@ -125,10 +141,10 @@ struct Slot {
 
 impl Sequences {
     /// None yet, of a model of that name and signature. One that was not used for too long is ended by [`Self::expire`].
-    pub fn new(model: &str, signature: &Signature, Keep { idle, store, at_once }: &Keep) -> Arc<Self> {
+    pub fn new(model: &str, signature: &Signature, Keep { idle, store, at_once, ended }: &Keep) -> Arc<Self> {
         let snapshots = store.clone().map(|store| Arc::new(Snapshots::new(store, model, signature)));
-        let (model, at_once) = (model.to_owned(), at_once.clone());
-        Arc::new(Self { model, idle: *idle, since: Instant::now(), table: Mutex::default(), snapshots, at_once })
+        let (model, at_once, ended) = (model.to_owned(), at_once.clone(), ended.clone());
+        Arc::new(Self { model, idle: *idle, since: Instant::now(), table: Mutex::default(), snapshots, at_once, ended })
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -140,8 +156,13 @@ impl Sequences {
     }
 
     /// How many there are.
-    pub fn len(&self) -> usize {
-        self.table().live.len()
+    pub fn count(&self) -> Count {
+        let table = self.table();
+        table.live.values().fold(Count::default(), |count, entry| Count {
+            open: count.open + 1,
+            waiting: count.waiting + usize::from(entry.waiting.load(Relaxed) > 0),
+            snapshotted: count.snapshotted + usize::from(entry.saved().is_some()),
+        })
     }
 
     /// How many requests wait for their turn.
@@ -245,11 +266,12 @@ impl Sequences {
     }
 
     /// Ends all of them, those that run after their step, and refuses new ones.
-    pub fn close(&self, why: &'static str) {
+    pub fn close(&self, why: Why) {
         let mut table = self.table();
-        table.closed = Some(why);
+        table.closed = Some(why.text());
         let live = std::mem::take(&mut table.live);
         drop(table);
+        self.ended.count(why, live.len());
         drop(live);
     }
 }

@@ -5,13 +5,15 @@ use crate::grpc::{self, Services};
 use crate::keys::{Keys, Principal, Role};
 use crate::listen::{Listener, Phase, Protocol, accept};
 use crate::log::Log;
+use crate::metrics::{Machine, Refused};
 use crate::options::{Address, Options};
 use crate::protocol::describe::{EXTENSIONS, SHARED_MEMORY, TRACE};
 use crate::renewal::{self, Renew, Renewed};
 use crate::repository::Repository;
-use crate::sequences::Keep;
+use crate::sequences::{Ended, Keep};
 use crate::shared_memory::Regions;
 use crate::snapshots::{self, Store};
+use crate::spans::Spans;
 use crate::tls::{Certificates, Spoken, Tls};
 use crate::trace::Traces;
 use crate::workers::Workers;
@@ -38,6 +40,14 @@ pub(crate) struct Shared {
     pub regions: Regions,
     pub log: Arc<Log>,
     pub traces: Traces,
+    /// Of requests, for a collector.
+    pub spans: Option<Spans>,
+    /// Sequences that have ended, of all models.
+    pub ended: Arc<Ended>,
+    pub refused: Refused,
+    pub machine: Machine,
+    /// Room for connections: all of it is free once none is left.
+    pub room: Arc<Semaphore>,
     /// Models that were loaded at the start, and one more; 0 before that.
     pub loaded: watch::Sender<usize>,
     pub phase: watch::Receiver<Phase>,
@@ -60,6 +70,11 @@ impl Shared {
             _ => true,
         };
         EXTENSIONS.into_iter().filter(has).collect()
+    }
+
+    /// How many connections there are.
+    pub fn connections(&self) -> usize {
+        (self.options.limits.connections()).saturating_sub(self.room.available_permits())
     }
 
     /// Why the server is not ready, if it is not.
@@ -99,9 +114,6 @@ pub struct Server {
     /// Whether a step is in a snapshot before it is answered.
     at_once: Arc<AtomicBool>,
     listeners: JoinSet<()>,
-    /// Room for connections: all of it is free once none is left.
-    room: Arc<Semaphore>,
-    connections: u32,
     renew: Arc<Notify>,
     /// They end with the server.
     _workers: Arc<Workers>,
@@ -117,9 +129,16 @@ impl Server {
         let log = Arc::new(Log::new(options.log));
         let store = snapshots::open(&options).map_err(other)?;
         let at_once = Arc::new(AtomicBool::new(options.snapshot_every.is_zero()));
-        let keep = Keep { idle: options.limits.sequence_time, store: store.clone().zip(Some(log.clone())), at_once: at_once.clone() };
+        let ended = Arc::<Ended>::default();
+        let keep = Keep {
+            idle: options.limits.sequence_time,
+            store: store.clone().zip(Some(log.clone())),
+            at_once: at_once.clone(),
+            ended: ended.clone(),
+        };
         let name = options.model_name.as_deref();
         let traces = Traces::new(options.trace.clone())?;
+        let spans = options.otlp.as_ref().map(|otlp| Spans::new(otlp, log.clone())).transpose().map_err(io::Error::other)?;
         let repository = Repository::open(&options.folder, name, families, options.engine.clone(), keep, log.clone()).map_err(other)?;
         let certificates = options
             .tls
@@ -130,13 +149,18 @@ impl Server {
         let keys = keys.transpose().map_err(other)?;
         let renewed =
             certificates.clone().map(|part| part as Arc<dyn Renew>).into_iter().chain(keys.clone().map(|part| part as _)).collect();
-        let connections = u32::try_from(options.limits.connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+        let room = Arc::new(Semaphore::new(options.limits.connections()));
         let (phase, watched) = watch::channel(Phase::Open);
         let (http, grpc) = (bind(&options.http).await?, bind(&options.grpc).await?);
         let shared = Arc::new(Shared {
             regions: Regions::new(options.shared_memory),
             log,
             traces,
+            spans,
+            ended,
+            refused: Refused::default(),
+            machine: Machine::default(),
+            room: room.clone(),
             options,
             repository,
             keys,
@@ -144,7 +168,7 @@ impl Server {
             phase: watched.clone(),
         });
         let (services, reporter) = Services::new(shared.clone()).await.map_err(io::Error::other)?;
-        let (room, workers) = (Arc::new(Semaphore::new(connections as usize)), Arc::new(Workers::start()?));
+        let workers = Arc::new(Workers::start()?);
         let mut listeners = JoinSet::new();
         let mut places = Vec::new();
         let limit = shared.options.limits.header_time;
@@ -166,7 +190,7 @@ impl Server {
         let renew = Arc::new(Notify::new());
         listeners.spawn(renewal::renew(renewed, shared.log.clone(), renew.clone(), watched.clone()));
         listeners.spawn(keep_sequences(Arc::downgrade(&shared), store, watched));
-        Ok(Self { shared, addresses, grpc_addresses, places, phase, at_once, listeners, room, connections, renew, _workers: workers })
+        Ok(Self { shared, addresses, grpc_addresses, places, phase, at_once, listeners, renew, _workers: workers })
     }
 
     /// Where it listens for HTTP, with the port that was free in place of 0.
@@ -233,10 +257,13 @@ impl Server {
         let patience = self.shared.options.patience;
         self.phase.send_replace(Phase::Closing);
         while self.listeners.join_next().await.is_some() {}
-        let finished = tokio::time::timeout(patience, self.room.acquire_many(self.connections)).await.is_ok();
+        let all = u32::try_from(self.shared.options.limits.connections()).unwrap_or(u32::MAX);
+        let finished = tokio::time::timeout(patience, self.shared.room.acquire_many(all)).await.is_ok();
         let saved = self.save().await;
+        let shared = self.shared.clone();
+        let flushed = tokio::task::spawn_blocking(move || shared.spans.iter().for_each(Spans::stop)).await.is_ok();
         self.shared.log.server(if finished { "stopped" } else { "stopped before some requests were finished" });
-        finished && saved
+        finished && saved && flushed
     }
 }
 

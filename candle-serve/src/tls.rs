@@ -6,13 +6,16 @@ use candle_models::{Error, Result};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// The name of HTTP/1.1 in a handshake.
+const HTTP_1: &[u8] = b"http/1.1";
 
 /// How connections are secured, by what is spoken over them.
 pub(crate) struct Certificates {
@@ -49,7 +52,7 @@ impl Certificates {
             config.alpn_protocols = vec![protocol.to_vec()];
             Arc::new(config).into()
         };
-        Ok(Self { http: speaks(b"http/1.1"), grpc: speaks(b"h2") })
+        Ok(Self { http: speaks(HTTP_1), grpc: speaks(b"h2") })
     }
 
     /// Where they are read from.
@@ -86,6 +89,22 @@ impl Tls {
         };
         tokio::time::timeout(self.limit, acceptor.accept(stream)).await.ok()?.ok()
     }
+}
+
+/// Connects to servers whose certificates one of those in a file has signed.
+///
+/// # Errors
+/// With the file, if it cannot be read, or has none.
+pub(crate) fn client(ca: &Path) -> Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca)? {
+        roots.add(certificate).map_err(|e| Error::file(ca, e))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut config = builder.map_err(|e| Error::config("TLS", e))?.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![HTTP_1.to_vec()];
+    Ok(Arc::new(config).into())
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

@@ -4,6 +4,7 @@
 mod settings;
 
 use crate::fault::{Fault, one_line};
+use crate::inference::Inference;
 use crate::model::VERSION;
 use crate::protocol::answer::{Rows, Tensor};
 use crate::statistics::Times;
@@ -18,6 +19,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use settings::{TraceChange, TraceSettings};
+
+const QUEUE_START: &str = "QUEUE_START";
+const COMPUTE_START: &str = "COMPUTE_START";
+const COMPUTE_OUTPUT_START: &str = "COMPUTE_OUTPUT_START";
 
 #[derive(Debug)]
 struct State {
@@ -118,8 +123,19 @@ impl Traces {
         Ok(())
     }
 
-    /// A trace of a request that begins, if it is one of those that are traced.
-    pub fn begin(&self, model: &str) -> Option<Trace> {
+    /// A trace of a request that begins, if it is one of those that are traced, or if it is `wanted` for something else than the file.
+    pub fn begin(&self, model: &str, wanted: bool) -> Option<Trace> {
+        let line = self.pick(model);
+        (line.is_some() || wanted).then(|| Trace {
+            line,
+            request: String::new(),
+            stages: Vec::with_capacity(12),
+            tensors: Vec::new(),
+            row: Row::default(),
+        })
+    }
+
+    fn pick(&self, model: &str) -> Option<Place> {
         if !self.active.load(Relaxed) {
             return None;
         }
@@ -135,29 +151,29 @@ impl Traces {
         let id = *next;
         *next += 1;
         let Values { level, frequency, .. } = values;
-        Some(Trace { id, level, frequency, request: String::new(), stages: Vec::with_capacity(12), tensors: Vec::new() })
+        Some(Place { id, level, frequency })
     }
 
-    /// Writes a trace.
+    /// Writes a trace, if it is one of those for the file.
     ///
     /// # Errors
     /// If that fails.
-    pub fn finish(&self, model: &str, trace: Trace) -> io::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
+    pub fn finish(&self, model: &str, trace: &Trace) -> io::Result<()> {
+        let Some((file, place)) = self.file.as_ref().zip(trace.line) else { return Ok(()) };
         let (now, unix) = self.moment;
         let ns = |at: Instant| unix + at.saturating_duration_since(now).as_nanos() as u64;
         let timestamps = || trace.stages.iter().map(|(name, at)| Timestamp { name, ns: ns(*at) }).collect();
-        let timestamps = trace.level.timestamps.then(timestamps);
+        let timestamps = place.level.timestamps.then(timestamps);
         let version = VERSION.parse().unwrap_or(1);
-        let line = Line { id: trace.id, model_name: model, model_version: version, request_id: &trace.request, timestamps };
+        let line = Line { id: place.id, model_name: model, model_version: version, request_id: &trace.request, timestamps };
         let mut lines = serde_json::to_vec(&line)?;
         lines.push(b'\n');
         for (activity, tensor) in &trace.tensors {
-            serde_json::to_writer(&mut lines, &TensorLine { id: trace.id, activity, tensor })?;
+            serde_json::to_writer(&mut lines, &TensorLine { id: place.id, activity, tensor })?;
             lines.push(b'\n');
         }
         let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
-        if trace.frequency == 0 {
+        if place.frequency == 0 {
             return append(file)?.write_all(&lines);
         }
         let numbered = |index: u64| PathBuf::from(format!("{}.{index}", file.display()));
@@ -167,7 +183,7 @@ impl Traces {
         }
         append(&numbered(output.index))?.write_all(&lines)?;
         output.traces += 1;
-        if output.traces >= trace.frequency {
+        if output.traces >= place.frequency {
             (output.index, output.traces) = (output.index + 1, 0);
         }
         Ok(())
@@ -226,15 +242,53 @@ fn listed<T: ToString>(values: impl Iterator<Item = T>) -> String {
 /// A request that is traced.
 #[derive(Debug)]
 pub(crate) struct Trace {
-    id: u64,
-    level: Level,
-    frequency: u64,
+    /// `None` if it is not for the file.
+    line: Option<Place>,
     request: String,
     stages: Vec<(&'static str, Instant)>,
     tensors: Vec<(&'static str, Traced)>,
+    row: Row,
+}
+
+/// Where a trace stands among the others, and what of it.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    id: u64,
+    level: Level,
+    frequency: u64,
+}
+
+/// What was asked of a model, and how it was run.
+#[derive(Debug, Clone, Copy, Default)]
+struct Row {
+    rows: usize,
+    sequence: bool,
+    batch: usize,
+}
+
+/// A request whose step was made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Step {
+    pub rows: usize,
+    /// Whether they are steps of sequences.
+    pub sequence: bool,
+    /// How many rows the batch had.
+    pub batch: usize,
+    /// When its rows began to wait, their batch to run, and their outputs to be written.
+    pub queue: Instant,
+    pub compute: Instant,
+    pub output: Instant,
 }
 
 impl Trace {
+    /// Its step, if it came so far.
+    pub fn stepped(&self) -> Option<Step> {
+        let at = |name| self.stages.iter().find(|(stage, _)| *stage == name).map(|(_, at)| *at);
+        let Row { rows, sequence, batch } = self.row;
+        let (queue, compute, output) = (at(QUEUE_START)?, at(COMPUTE_START)?, at(COMPUTE_OUTPUT_START)?);
+        Some(Step { rows, sequence, batch, queue, compute, output })
+    }
+
     fn stage_at(&mut self, name: &'static str, at: Instant) {
         // What was measured by the engine is rounded: a stage is none before the last.
         let last = self.stages.last().map_or(at, |(_, last)| *last);
@@ -243,7 +297,7 @@ impl Trace {
 
     /// Whether it has the values of tensors.
     pub fn has_tensors(&self) -> bool {
-        self.level.tensors
+        self.line.is_some_and(|line| line.level.tensors)
     }
 
     /// An input as the model gets it, of rows of that shape.
@@ -263,8 +317,8 @@ pub(crate) trait Stages {
     /// One that begins or ends now.
     fn stage(&mut self, name: &'static str);
 
-    /// Those of the engine and of the outputs, of an answer that has just been written, of the request that the client has called so.
-    fn step(&mut self, times: &Times, id: Option<&str>);
+    /// Those of the engine and of the outputs, of an answer that has just been written.
+    fn step(&mut self, times: &Times, inference: &Inference);
 }
 
 impl Stages for Option<Trace> {
@@ -274,17 +328,24 @@ impl Stages for Option<Trace> {
         }
     }
 
-    fn step(&mut self, &Times { output, step, .. }: &Times, id: Option<&str>) {
+    fn step(&mut self, times: &Times, inference: &Inference) {
         let Some(trace) = self else { return };
+        trace.row = Row { rows: inference.rows, sequence: !inference.sequences.is_empty(), batch: times.step.batch };
+        trace.request = inference.id.as_deref().map(one_line).unwrap_or_default();
+        trace.step(times);
+    }
+}
+
+impl Trace {
+    fn step(&mut self, &Times { output, step, .. }: &Times) {
         let before = |at: Instant, time| at.checked_sub(time).unwrap_or(at);
         let now = Instant::now();
         let end = before(before(now, output), step.reply);
         let start = before(end, step.execute);
-        trace.stage_at("QUEUE_START", before(start, step.queue));
-        trace.stage_at("COMPUTE_START", start);
-        trace.stage_at("COMPUTE_OUTPUT_START", end);
-        trace.stage_at("COMPUTE_END", now);
-        trace.request = id.map(one_line).unwrap_or_default();
+        self.stage_at(QUEUE_START, before(start, step.queue));
+        self.stage_at(COMPUTE_START, start);
+        self.stage_at(COMPUTE_OUTPUT_START, end);
+        self.stage_at("COMPUTE_END", now);
     }
 }
 
@@ -301,7 +362,7 @@ mod tests {
     fn requests_are_picked_by_rate_and_count() -> Result<(), Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         let traces = Traces::new(Some(folder.path().join("trace")))?;
-        let picked = |model: &str| (0..10).map(|_| traces.begin(model).is_some()).collect::<Vec<_>>();
+        let picked = |model: &str| (0..10).map(|_| traces.begin(model, false).is_some()).collect::<Vec<_>>();
         let places =
             |model: &str| picked(model).into_iter().enumerate().filter(|(_, picked)| *picked).map(|(at, _)| at).collect::<Vec<_>>();
         assert!(places("a").is_empty());
@@ -339,12 +400,17 @@ mod tests {
         let on = [("trace_level", Some("TIMESTAMPS")), ("trace_rate", Some("1")), ("log_frequency", Some("2"))];
         traces.change(None, &change(&on))?;
         for _ in 0..5 {
-            let mut trace = traces.begin("m");
+            let mut trace = traces.begin("m", false);
             trace.stage("REQUEST_START");
-            trace.step(&Times::default(), None);
-            traces.finish("m", trace.ok_or("not picked")?)?;
+            let mut trace = trace.ok_or("not picked")?;
+            trace.step(&Times::default());
+            traces.finish("m", &trace)?;
         }
         let lines = |name: &str| Ok::<_, io::Error>(std::fs::read_to_string(folder.path().join(name))?.lines().count());
+        // One that is wanted elsewhere is none of the file's.
+        traces.change(None, &change(&[("trace_level", Some("OFF"))]))?;
+        traces.finish("m", &traces.begin("m", true).ok_or("not begun")?)?;
+        assert!(traces.begin("m", false).is_none());
         assert_eq!((lines("trace")?, lines("trace.0")?, lines("trace.1")?, lines("trace.2")?, lines("trace.3")?), (0, 2, 1, 2, 1));
         assert!(Traces::new(Some(folder.path().join("no/such/folder"))).is_err());
         Ok(())

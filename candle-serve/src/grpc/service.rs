@@ -15,6 +15,7 @@ use crate::proto::*;
 use crate::protocol::describe::ServerMetadata;
 use crate::server::Shared;
 use crate::shared_memory::Description;
+use crate::spans::{Parent, Span};
 use std::sync::Arc;
 use std::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
@@ -83,7 +84,8 @@ impl GrpcInferenceService for Service {
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Result<Response<ModelInferResponse>, Status> {
         let beside = Beside::of(request.metadata()).map_err(status)?;
-        infer(&self.shared, &principal(&request), request.get_ref(), beside).await.map(Response::new).map_err(status)
+        let span = request.extensions().get::<Span>();
+        infer(&self.shared, &principal(&request), request.get_ref(), beside, span).await.map(Response::new).map_err(status)
     }
 
     type ModelStreamInferStream = Answers;
@@ -91,7 +93,8 @@ impl GrpcInferenceService for Service {
     async fn model_stream_infer(&self, request: Request<Streaming<ModelInferRequest>>) -> Result<Response<Answers>, Status> {
         let deadline = timeout(request.metadata()).map_err(status)?.map(|limit| Instant::now() + limit);
         let on_error = OnError::of(request.metadata());
-        Ok(Response::new(answers(self.shared.clone(), principal(&request), request.into_inner(), deadline, on_error)))
+        let (principal, parent) = (principal(&request), request.extensions().get::<Parent>().cloned());
+        Ok(Response::new(answers(self.shared.clone(), (principal, parent), request.into_inner(), deadline, on_error)))
     }
 
     async fn model_config(&self, request: Request<ModelConfigRequest>) -> Result<Response<ModelConfigResponse>, Status> {

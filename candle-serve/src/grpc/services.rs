@@ -4,11 +4,12 @@ use super::activity::{Activity, Guard};
 use super::body::{AnswerBody, RequestBody};
 use super::service::Service;
 use super::status::{status, too_large};
-use crate::fault::one_line;
+use crate::fault::{Kind, one_line};
 use crate::keys::Role;
 use crate::proto;
 use crate::proto::grpc_inference_service_server::GrpcInferenceServiceServer;
 use crate::server::Shared;
+use crate::spans::{Span, Spans};
 use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::{Request, Response};
@@ -26,6 +27,27 @@ use tonic_reflection::server::Builder;
 /// The name of the protocol's service.
 pub(super) const SERVICE: &str = "inference.GRPCInferenceService";
 const HEALTH: &str = "grpc.health.v1.Health";
+
+/// Its methods that have a span each; a name that is none of a method is not told.
+const METHODS: [&str; 17] = [
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryUnregister",
+    "LogSettings",
+    "ModelConfig",
+    "ModelInfer",
+    "ModelMetadata",
+    "ModelReady",
+    "ModelStatistics",
+    "RepositoryIndex",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload",
+    "ServerMetadata",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryUnregister",
+    "TraceSetting",
+];
 
 type Handler = Arc<dyn Fn(Request<RequestBody>) -> BoxFuture<Response<Body>, Infallible> + Send + Sync>;
 
@@ -77,12 +99,19 @@ impl Services {
             found.map(|(_, handler)| handler).ok_or_else(|| Status::unimplemented(format!("there is no service for {}", one_line(path))));
         let limits = &self.shared.options.limits;
         let authorization = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        let identified = self.shared.identify(authorization, role(request.uri().path())).map_err(status);
+        let identified = self.shared.identify(authorization, role(request.uri().path())).map_err(|fault| {
+            self.shared.refused.count(fault.kind);
+            status(fault)
+        });
         let principal = identified.as_ref().ok().cloned().flatten();
         // Without a key a client is not even told which services there are.
         let handler = identified.and(handler);
         let mut request = request.map(|body| RequestBody::new(body, (!streams).then_some(limits.body_time)));
         request.extensions_mut().insert(principal);
+        let span = match &self.shared.spans {
+            Some(spans) if ours => span(spans, &mut request),
+            _ => None,
+        };
         let answer = match handler {
             Ok(handler) => match handler(request).await {
                 Ok(answer) => answer,
@@ -92,11 +121,36 @@ impl Services {
         };
         let answer = match Status::from_header_map(answer.headers()) {
             // Nothing else has this code.
-            Some(status) if status.code() == Code::OutOfRange => too_large(limits).into_http(),
+            Some(status) if status.code() == Code::OutOfRange => {
+                self.shared.refused.count(Kind::TooLarge);
+                too_large(limits).into_http()
+            }
             _ => answer,
         };
+        if let Some(span) = span {
+            span.end_grpc(Status::from_header_map(answer.headers()).map_or(Code::Ok, |status| status.code()));
+        }
         let phase = (streams && !ours).then(|| self.shared.phase.clone());
         answer.map(|body| AnswerBody::new(body, open, streams.then_some(working), phase))
+    }
+}
+
+/// A call's span, and what it stands below in the request; in a stream each request will have one.
+fn span(spans: &Spans, request: &mut Request<RequestBody>) -> Option<Span> {
+    let parent = spans.parent(request.headers());
+    let method = request.uri().path().trim_start_matches('/').to_owned();
+    match method.strip_prefix(SERVICE)? {
+        "/ServerLive" | "/ServerReady" => None,
+        "/ModelStreamInfer" => {
+            request.extensions_mut().insert(parent);
+            None
+        }
+        name => {
+            let known = METHODS.contains(&name.trim_start_matches('/'));
+            let span = spans.grpc(&parent, if known { &method } else { "_OTHER" })?;
+            request.extensions_mut().insert(span.clone());
+            Some(span)
+        }
     }
 }
 

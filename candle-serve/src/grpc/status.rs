@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// The code of each kind of fault.
-fn code(kind: Kind) -> Code {
+pub(super) fn code(kind: Kind) -> Code {
     match kind {
         Kind::Input => Code::InvalidArgument,
         Kind::Unauthenticated => Code::Unauthenticated,

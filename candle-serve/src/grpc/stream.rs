@@ -4,7 +4,7 @@
 use super::convert;
 use super::infer::infer;
 use super::metadata::Beside;
-use super::status::{ending, status, too_large};
+use super::status::{code, ending, status, too_large};
 use crate::fault::Fault;
 use crate::inference::IDS;
 use crate::keys::Principal;
@@ -13,6 +13,7 @@ use crate::proto::infer_parameter::ParameterChoice;
 use crate::proto::{InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
 use crate::protocol::request::SequenceId;
 use crate::server::Shared;
+use crate::spans::Parent;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, FuturesOrdered, StreamExt, unfold};
 use std::collections::VecDeque;
@@ -24,6 +25,9 @@ use tonic::{Code, Status, Streaming};
 
 /// Requests of a stream that run at the same time. The next one is read when the first of them is answered.
 const RUNNING: usize = 64;
+
+/// The name of the spans of its requests: each has one.
+const STREAM: &str = "inference.GRPCInferenceService/ModelStreamInfer";
 
 /// Answers of a stream.
 pub(super) type Answers = BoxStream<'static, Result<ModelStreamInferResponse, Status>>;
@@ -86,6 +90,8 @@ type Answered = Result<ModelInferResponse, (Fault, String, String)>;
 struct Calls {
     shared: Arc<Shared>,
     principal: Principal,
+    /// What the spans of its requests belong to, if there are any.
+    parent: Option<Parent>,
     requests: Streaming<ModelInferRequest>,
     phase: watch::Receiver<Phase>,
     /// When the client does not wait any longer.
@@ -103,14 +109,14 @@ struct Calls {
 /// The answers to the requests of a stream.
 pub(super) fn answers(
     shared: Arc<Shared>,
-    principal: Principal,
+    (principal, parent): (Principal, Option<Parent>),
     requests: Streaming<ModelInferRequest>,
     deadline: Option<Instant>,
     on_error: OnError,
 ) -> Answers {
     let phase = shared.phase.clone();
     let (running, orders, held, end) = (FuturesOrdered::new(), VecDeque::new(), None, None);
-    let calls = Calls { shared, principal, requests, phase, deadline, on_error, running, orders, held, end };
+    let calls = Calls { shared, principal, parent, requests, phase, deadline, on_error, running, orders, held, end };
     unfold(calls, |mut calls| async { Some((calls.next().await?, calls)) }).boxed()
 }
 
@@ -145,10 +151,13 @@ impl Calls {
 
     fn start(&mut self, order: Order, message: ModelInferRequest) {
         let (shared, principal, deadline) = (self.shared.clone(), self.principal.clone(), self.deadline);
+        let parent = self.parent.clone();
         self.orders.push_back(order);
         self.running.push_back(Box::pin(async move {
             let limit = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let answer = infer(&shared, &principal, &message, Beside { limit, sequence: None }).await;
+            let span = parent.and_then(|parent| shared.spans.as_ref()?.grpc(&parent, STREAM));
+            let answer = infer(&shared, &principal, &message, Beside { limit, sequence: None }, span.as_ref()).await;
+            span.into_iter().for_each(|span| span.end_grpc(answer.as_ref().err().map_or(Code::Ok, |fault| code(fault.kind))));
             answer.map_err(|fault| (fault, message.model_name, message.id))
         }));
     }

@@ -103,6 +103,39 @@ impl<'a> Route<'a> {
         })
     }
 
+    /// The form of its path, whatever names stand in it.
+    pub fn template(&self) -> &'static str {
+        match self {
+            Self::Server => "/v2",
+            Self::Live => "/v2/health/live",
+            Self::Ready => "/v2/health/ready",
+            Self::Metrics => "/metrics",
+            Self::Docs => "/v2/docs",
+            Self::OpenApi => "/v2/docs/openapi.json",
+            Self::Model(_) => "/v2/models/{model}",
+            Self::ModelReady(_) => "/v2/models/{model}/ready",
+            Self::Config(_) => "/v2/models/{model}/config",
+            Self::Stats(None) => "/v2/models/stats",
+            Self::Stats(Some(_)) => "/v2/models/{model}/stats",
+            Self::Infer(_) => "/v2/models/{model}/infer",
+            Self::Index => "/v2/repository/index",
+            Self::Load(_) => "/v2/repository/models/{model}/load",
+            Self::Unload(_) => "/v2/repository/models/{model}/unload",
+            Self::Sequence(..) => "/v2/models/{model}/sequences/{id}",
+            Self::State(..) => "/v2/models/{model}/sequences/{id}/state",
+            Self::Fork(..) => "/v2/models/{model}/sequences/{id}/fork",
+            Self::Regions(None) => "/v2/systemsharedmemory/status",
+            Self::Regions(Some(_)) => "/v2/systemsharedmemory/region/{region}/status",
+            Self::Register(_) => "/v2/systemsharedmemory/region/{region}/register",
+            Self::Unregister(None) => "/v2/systemsharedmemory/unregister",
+            Self::Unregister(Some(_)) => "/v2/systemsharedmemory/region/{region}/unregister",
+            Self::Logging => "/v2/logging",
+            Self::Trace(None) => "/v2/trace/setting",
+            Self::Trace(Some(_)) => "/v2/models/{model}/trace/setting",
+            Self::CudaRegions => "/v2/cudasharedmemory/status",
+        }
+    }
+
     /// What a key has to be good for; `None` where there need be none.
     pub fn role(&self) -> Option<Role> {
         match self {
@@ -158,6 +191,17 @@ fn decoded(part: &str) -> Option<Cow<'_, str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_form_of_a_path_is_a_path_of_its_page() {
+        for path in
+            ["/v2/models/m/infer", "/v2/models/m/versions/1/infer", "/v2/models/m/sequences/7/state", "/v2/models/stats", "/metrics"]
+        {
+            let template = Route::of(path).map(|route| route.template()).unwrap();
+            let filled = template.replace("{model}", "m").replace("{id}", "7");
+            assert_eq!(Route::of(&filled).map_err(|fault| fault.kind), Route::of(path).map_err(|fault| fault.kind));
+        }
+    }
 
     #[test]
     fn every_path_has_one_page() {

@@ -5,7 +5,7 @@ use crate::fault::{Fault, Kind};
 use crate::keys::Principal;
 use crate::model::Model;
 use crate::protocol::request::SequenceId;
-use crate::sequences::{Begin, Lease, Name};
+use crate::sequences::{Begin, Lease, Name, Why};
 use bytes::Bytes;
 use candle_models::Error;
 use candle_models::candle_core::safetensors::load_buffer;
@@ -72,7 +72,7 @@ pub(super) async fn get(model: &Model, id: &Name) -> Result<Answer, Fault> {
 pub(super) async fn delete(model: &Model, id: &Name) -> Result<Answer, Fault> {
     let mut lease = found(model, id).await?;
     lease.forget_snapshot().await?;
-    lease.end();
+    lease.end(Why::Deleted);
     Ok(reply::empty())
 }
 

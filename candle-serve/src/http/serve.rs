@@ -15,6 +15,7 @@ use crate::protocol::answer::{Tensor, write};
 use crate::protocol::describe::{IndexRequest, RepositoryRequest};
 use crate::protocol::request::{InferRequest, SequenceId};
 use crate::server::Shared;
+use crate::spans::{Span, Spans};
 use crate::statistics::{Report, Times};
 use crate::trace::{Stages, Trace};
 use bytes::Bytes;
@@ -31,17 +32,29 @@ use std::time::Instant;
 pub(super) async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Answer {
     let began = Instant::now();
     let (head, body) = request.into_parts();
-    let result = page(shared, &head, body).await;
+    let span = shared.spans.as_ref().and_then(|spans| span(spans, &head));
+    let result = page(shared, &head, body, span.as_ref()).await;
     let call = head.uri.path();
     let model = call.split('/').skip_while(|part| *part != "models").nth(1);
-    shared.log.request(log::Request { protocol: "HTTP", call, model }, began.elapsed(), result.as_ref().err());
-    result.unwrap_or_else(|fault| match Route::of(call) {
+    shared.request(log::Request { protocol: "HTTP", call, model }, began.elapsed(), result.as_ref().err());
+    let answer = result.unwrap_or_else(|fault| match Route::of(call) {
         Ok(route) if fault.kind == Kind::Method => reply::other_method(&fault, route.methods()),
         _ => reply::fault(&fault),
-    })
+    });
+    span.into_iter().for_each(|span| span.end_http(answer.status()));
+    answer
 }
 
-async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answer, Fault> {
+/// The span of a request, if it is to be exported: of none that machines send all day to see how the server is.
+fn span(spans: &Spans, head: &Parts) -> Option<Span> {
+    let route = match Route::of(head.uri.path()) {
+        Ok(Route::Live | Route::Ready | Route::Metrics) => return None,
+        route => route.ok().map(|route| route.template()),
+    };
+    spans.http(&head.headers, &head.method, route)
+}
+
+async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming, span: Option<&Span>) -> Result<Answer, Fault> {
     let route = Route::of(head.uri.path());
     let principal = identify(shared, &head.headers, route.as_ref().ok())?;
     let route = route?;
@@ -55,14 +68,14 @@ async fn page(shared: &Arc<Shared>, head: &Parts, body: Incoming) -> Result<Answ
         Route::Server => Ok(reply::json(&shared.metadata())),
         Route::Live => Ok(reply::empty()),
         Route::Ready => ready(shared),
-        Route::Metrics => Ok(reply::bytes(metrics::text(&models.served()), "text/plain; version=0.0.4; charset=utf-8")),
+        Route::Metrics => Ok(reply::bytes(metrics::text(shared), "text/plain; version=0.0.4; charset=utf-8")),
         Route::Docs => Ok(reply::html(openapi::page())),
         Route::OpenApi => Ok(reply::json(&openapi::document())),
         Route::Model(name) => Ok(reply::json(&models.model(name)?.metadata())),
         Route::ModelReady(name) => models.model(name).map(|_| reply::empty()),
         Route::Config(name) => Ok(reply::json(&shared.config(&*models.model(name)?))),
         Route::Stats(name) => Ok(statistics(&shared.models(name)?)),
-        Route::Infer(name) => infer(shared, name, principal, body).await,
+        Route::Infer(name) => infer(shared, name, principal, (body, span)).await,
         Route::Index => {
             let IndexRequest { ready } = body.json().await?;
             Ok(reply::json(&shared.index(ready).await?))
@@ -151,11 +164,16 @@ fn statistics(models: &[Arc<Model>]) -> Answer {
     reply::json(&AllStatistics { model_stats })
 }
 
-async fn infer(shared: &Arc<Shared>, name: &str, principal: Principal, body: Received<'_>) -> Result<Answer, Fault> {
+async fn infer(
+    shared: &Arc<Shared>,
+    name: &str,
+    principal: Principal,
+    (body, span): (Received<'_>, Option<&Span>),
+) -> Result<Answer, Fault> {
     let model = shared.repository.model(name)?;
-    let mut trace = shared.traces.begin(name);
+    let mut trace = shared.traces.begin(name, span.is_some());
     let answer = model.counted(inferred(shared, &model, principal, body, &mut trace)).await;
-    shared.finish(name, trace);
+    shared.finish(name, trace, span);
     answer
 }
 
@@ -182,7 +200,7 @@ async fn inferred(
     let write = |tensors: &[Tensor<'_>]| write((&model.name, VERSION), inference.id.as_deref(), tensors);
     // The next request of a sequence need not wait for the compression.
     let ((body, length), times) = model.infer(&inference, trace, write).await?;
-    trace.step(&times, inference.id.as_deref());
+    trace.step(&times, &inference);
     trace.stage("REQUEST_END");
     let answer = reply::inference(body, length, Encoding::wanted(headers)).await?;
     trace.stage("HTTP_SEND_START");

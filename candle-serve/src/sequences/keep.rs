@@ -1,6 +1,6 @@
 //! What becomes of sequences that nobody uses, and of all of them when a server ends: they are written into snapshots, if there are any.
 
-use super::{Entry, Name, Sequences, Slot, Table, remember};
+use super::{Entry, Name, Sequences, Slot, Table, Why, remember};
 use crate::snapshots::{Snapshot, Snapshots};
 use candle_models::engine::{EngineError, Session};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -30,7 +30,8 @@ impl Sequences {
             let Table { live, ended, .. } = &mut *table;
             live.remove(id);
             if !kept {
-                remember(ended, id.clone(), "was idle for too long and ended");
+                remember(ended, id.clone(), Why::Idle.text());
+                self.ended.count(Why::Idle, 1);
             }
             drop(table);
             // The last session of an engine waits for its thread.

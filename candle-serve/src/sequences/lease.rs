@@ -1,7 +1,7 @@
 //! A sequence in the hands of one request.
 
 use super::keep::write_step;
-use super::{Current, Entry, Name, Sequences, Slot};
+use super::{Current, Entry, Name, Sequences, Slot, Why};
 use crate::fault::{Fault, Kind};
 use crate::snapshots::{Mark, Snapshot};
 use candle_models::engine::{EngineError, Session};
@@ -184,7 +184,8 @@ impl Lease {
     }
 
     /// The sequence is over once this request is.
-    pub fn end(&mut self) {
+    pub fn end(&mut self, why: Why) {
+        self.sequences.ended.count(why, 1);
         self.ends = true;
     }
 

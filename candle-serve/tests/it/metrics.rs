@@ -1,9 +1,11 @@
 //! Histograms, in the format that Prometheus reads.
 
-use crate::client::{Client, Running, options, weights};
+use crate::client::{Client, PATIENCE, Running, options, weights};
+use crate::sum::{self, FAILS};
 use candle_models::families;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// Values by names with labels, as they stand there.
 fn read(client: &mut Client<std::net::TcpStream>) -> BTreeMap<String, f64> {
@@ -61,4 +63,44 @@ fn histograms_have_every_request_and_every_batch() {
     }
     assert_eq!(buckets(&values, "candle_batch_size"), [(1.0, 2.0), (3.0, 3.0), (f64::INFINITY, 3.0)]);
     assert_eq!(of("candle_batch_size", "sum"), 5.0);
+}
+
+#[test]
+fn sequences_that_end_and_requests_that_are_refused_are_counted_by_their_reasons() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("models")).unwrap();
+    sum::save(&folder.path().join("models"), "m", "metrics");
+    let mut options = options(folder.path().join("models"));
+    options.limits.sequence_time = Duration::from_secs(3);
+    let server = Running::new(options, sum::families());
+    let mut client = server.client();
+    let mut step = |id: &str, x: f32, start: bool, end: bool| {
+        let inputs = json!([{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [x]}]);
+        let parameters = json!({"sequence_id": id, "sequence_start": start, "sequence_end": end});
+        client.post("/v2/models/m/infer", &json!({"inputs": inputs, "parameters": parameters})).status
+    };
+    // Asked for, lost in a step that fails, and one that never was.
+    assert_eq!((step("a", 1.0, true, true), step("b", FAILS, true, false), step("c", 1.0, false, false)), (200, 500, 400));
+    assert_eq!((step("d", 1.0, true, false), step("e", 1.0, true, false)), (200, 200));
+    client.call("DELETE", "/v2/models/m/sequences/d", &[], b"").ok();
+    let count = |client: &mut Client<std::net::TcpStream>, name: &str| read(client)[name];
+    client.wait_for("candle_sequences", "m", 0.0);
+    let ended = |reason: &str| format!("candle_sequences_ended_total{{reason=\"{reason}\"}}");
+    let found = ["end", "lost", "deleted", "idle", "reload", "unload"].map(|reason| count(&mut client, &ended(reason)));
+    assert_eq!(found, [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]);
+    assert_eq!(client.get("/v2/nowhere").status, 404);
+    assert_eq!(client.call("PUT", "/v2/models/m/infer", &[], b"").status, 405);
+    let refused = ["input", "not_found", "method", "overloaded"].map(|reason| format!("candle_rejected_total{{reason=\"{reason}\"}}"));
+    assert_eq!(refused.map(|name| count(&mut client, &name)), [1.0, 1.0, 1.0, 0.0]);
+    // A connection is one as long as it is there.
+    assert_eq!(count(&mut client, "candle_connections"), 1.0);
+    let second = server.client();
+    let since = Instant::now();
+    while count(&mut client, "candle_connections") != 2.0 {
+        assert!(since.elapsed() < PATIENCE);
+    }
+    drop(second);
+    while count(&mut client, "candle_connections") != 1.0 {
+        assert!(since.elapsed() < PATIENCE);
+    }
 }

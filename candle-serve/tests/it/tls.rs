@@ -34,6 +34,10 @@ impl Authority {
         (CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap(), key)
     }
 
+    pub fn pem(&self) -> String {
+        self.certificate.pem()
+    }
+
     pub fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.der().clone()).unwrap();
