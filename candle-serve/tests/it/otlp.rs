@@ -212,7 +212,7 @@ fn a_request_over_http_has_a_span() {
 fn a_call_and_a_request_of_a_stream_have_spans() {
     let (folder, collector) = (tempfile::tempdir().unwrap(), Collector::new());
     let server = server(folder.path(), "otlp grpc", Otlp { endpoint: collector.endpoint(), rate: None });
-    let mut calls =
+    let calls =
         |trace: u8, flags: &str, x: f32| call(&server, INFER, &[("traceparent", &parent(trace, flags))], frame(&add(x).encode_to_vec())).0;
     assert_eq!((calls(1, "01", 1.0), calls(2, "00", 1.0), calls(3, "01", FAILS)), (Code::Ok, Code::Ok, Code::Internal));
     let unknown = call(&server, "/inference.GRPCInferenceService/Brew", &[("traceparent", &parent(4, "01"))], frame(&[]));
