@@ -44,7 +44,7 @@ fn main() -> Result<()> {
         let free = vec!["127.0.0.1:0".parse().map_err(anyhow::Error::msg)?];
         let server = Server::start(Options { http: free.clone(), grpc: free, ..Options::new(BUNDLE) }, families::shipped()).await?;
         ensure!(server.load().await? == 1, "{:?}", server.failures());
-        let played = play(server.grpc_addresses()[0].to_string(), frames).await;
+        let played = play(format!("http://{}", server.grpc_addresses()[0]), frames).await;
         server.stop().await;
         played
     })
