@@ -69,7 +69,7 @@ pub struct Arguments {
     pub sequence_idle: u64,
 
     /// Where snapshots of sequences are kept, which can be shared with other servers: sequences go on from there. A folder, or Redis as
-    /// redis://[USER:PASSWORD@]HOST:PORT[/DB], rediss://... or redis+unix:///PATH. By default sequences end with the server.
+    /// `redis://[USER:PASSWORD@]HOST:PORT[/DB]`, `rediss://...` or `redis+unix:///PATH`. By default sequences end with the server.
     #[arg(long, value_name = "DIR|URL")]
     pub snapshots: Option<SnapshotStore>,
 

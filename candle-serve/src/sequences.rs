@@ -7,7 +7,7 @@ use crate::fault::{Fault, Kind};
 use crate::keys::Principal;
 use crate::log::Log;
 use crate::protocol::request::SequenceId;
-use crate::snapshots::{Snapshots, Store};
+use crate::snapshots::{Mark, Snapshots, Store};
 use candle_models::engine::{Engine, Session};
 use candle_models::signature::Signature;
 use std::collections::{HashMap, VecDeque};
@@ -22,8 +22,6 @@ pub(crate) use lease::Lease;
 const WAITING: usize = 8;
 /// Sequences whose end is remembered, to tell a client that comes back what became of its sequence.
 const REMEMBERED: usize = 1024;
-/// In place of the frames of a snapshot that is not there.
-const NONE: u64 = u64::MAX;
 
 /// What becomes of sequences that nobody uses.
 #[derive(Clone)]
@@ -108,8 +106,8 @@ struct Entry {
     used: AtomicU64,
     /// Whether its state may be another one than that of its snapshot.
     moved: AtomicBool,
-    /// Frames behind its snapshot.
-    saved: AtomicU64,
+    /// Its snapshot, if there is one: the one that was written or read last.
+    saved: Mutex<Option<Mark>>,
     /// Held while its snapshot is written or removed.
     file: Mutex<()>,
 }
@@ -175,6 +173,7 @@ impl Sequences {
             lease.settle().await?;
             if begin != Begin::Start {
                 lease.catch_up(current).await?;
+                lease.refresh(current).await?;
             }
             return Ok(lease);
         }
@@ -229,6 +228,7 @@ impl Sequences {
                 let (generation, frames) = from.slot.as_ref().map_or((0, 0), |slot| (slot.generation, slot.frames));
                 *lease.slot() = Slot { session: Some(session), generation, frames, unsettled: false };
                 lease.forget_snapshot().await?;
+                lease.keep_step().await?;
                 lease.keep();
                 Ok(())
             }
@@ -263,8 +263,12 @@ fn remember(ended: &mut VecDeque<(Name, &'static str)>, id: Name, why: &'static 
 
 impl Entry {
     fn new(slot: Arc<tokio::sync::Mutex<Slot>>, now: u64) -> Self {
-        let (moved, saved) = (AtomicBool::new(true), AtomicU64::new(NONE));
+        let (moved, saved) = (AtomicBool::new(true), Mutex::default());
         Self { slot, waiting: AtomicUsize::new(0), used: AtomicU64::new(now), moved, saved, file: Mutex::new(()) }
+    }
+
+    fn saved(&self) -> MutexGuard<'_, Option<Mark>> {
+        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -98,6 +98,7 @@ pub(super) async fn restore(model: &Model, id: &Name, body: Bytes) -> Result<Ans
     restored.await??;
     lease.forget_frames();
     lease.forget_snapshot().await?;
+    lease.keep_step().await?;
     lease.keep();
     Ok(reply::empty())
 }

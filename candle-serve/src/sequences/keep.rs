@@ -95,12 +95,13 @@ fn write(snapshots: &Snapshots, id: &Name, entry: &Entry, state: Result<Option<S
         Ok(None) => false,
         Ok(Some(snapshot)) => {
             let written = snapshots.write(id, &snapshot);
-            if written {
-                entry.saved.store(snapshot.frames, Relaxed);
+            let kept = written.is_some();
+            if kept {
+                *entry.saved() = written;
             } else {
                 entry.moved.store(true, Relaxed);
             }
-            written
+            kept
         }
         Err(EngineError::StateLost) => {
             snapshots.remove(id);

@@ -1,9 +1,9 @@
 //! A sequence in the hands of one request.
 
 use super::keep::write_step;
-use super::{Current, Entry, NONE, Name, Sequences, Slot};
+use super::{Current, Entry, Name, Sequences, Slot};
 use crate::fault::{Fault, Kind};
-use crate::snapshots::Snapshot;
+use crate::snapshots::{Mark, Snapshot};
 use candle_models::engine::{EngineError, Session};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
@@ -35,18 +35,42 @@ impl Lease {
 
     /// A session that goes on from the sequence's snapshot.
     pub(super) async fn resume(&mut self, current: Current<'_>) -> Result<(), Fault> {
+        let Some(found) = self.read().await? else { return Err(self.sequences.unknown(&self.id)) };
+        self.take(current, found).await?;
+        self.keep();
+        Ok(())
+    }
+
+    /// Goes on from the sequence's snapshot where another server has written it since. Only where every step is in one before its answer: there
+    /// the last snapshot is the sequence, whichever server asks. One that is not there, or cannot be read, is no better than the session.
+    pub(super) async fn refresh(&mut self, current: Current<'_>) -> Result<(), Fault> {
+        if !self.sequences.at_once.load(Relaxed) || self.entry.moved.load(Relaxed) {
+            return Ok(());
+        }
+        match self.read().await {
+            Ok(Some(found)) if self.entry.saved().as_ref() != Some(&found.1) => self.take(current, found).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn read(&self) -> Result<Option<(Snapshot, Mark)>, Fault> {
         let (sequences, id) = (self.sequences.clone(), self.id.clone());
         let read = move || sequences.snapshots.as_ref().map_or(Ok(None), |snapshots| snapshots.read(&id));
-        let found = tokio::task::spawn_blocking(read).await.map_err(|panic| Fault::new(Kind::Failed, panic.to_string()))??;
-        let Some(Snapshot { state, frames }) = found else { return Err(self.sequences.unknown(&self.id)) };
+        tokio::task::spawn_blocking(read).await.map_err(|panic| Fault::new(Kind::Failed, panic.to_string()))?
+    }
+
+    /// A new session with the state of a snapshot.
+    async fn take(&mut self, current: Current<'_>, (Snapshot { state, frames }, mark): (Snapshot, Mark)) -> Result<(), Fault> {
         let mut session = current.engine.open()?;
         // Not in the slot before it is restored: where the request is given up meanwhile, the next one reads the snapshot again.
         let restored = tokio::task::spawn_blocking(move || session.restore(&state).map(|()| session)).await;
         let session = restored.map_err(|panic| Fault::new(Kind::Failed, panic.to_string()))??;
-        *self.slot() = Slot { session: Some(session), generation: current.generation, frames, unsettled: false };
+        let new = Slot { session: Some(session), generation: current.generation, frames, unsettled: false };
+        let old = std::mem::replace(self.slot(), new);
         self.entry.moved.store(false, Relaxed);
-        self.entry.saved.store(frames, Relaxed);
-        self.keep();
+        *self.entry.saved() = Some(mark);
+        // The last session of an engine waits for its thread when it is dropped.
+        drop(tokio::task::spawn_blocking(move || drop(old)));
         Ok(())
     }
 
@@ -126,12 +150,12 @@ impl Lease {
         let removed = self.work(move |_| {
             let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
             snapshots.remove(&id);
-            entry.saved.store(NONE, Relaxed);
+            *entry.saved() = None;
         });
         removed.await
     }
 
-    /// Writes the snapshot of a step that has been made, where it has to be there before the answer.
+    /// Writes the snapshot of a step that has been made, or of a state that was put there, where it has to be there before the answer.
     pub async fn keep_step(&mut self) -> Result<(), Fault> {
         let Some(snapshots) = self.sequences.snapshots.clone().filter(|_| self.sequences.at_once.load(Relaxed)) else { return Ok(()) };
         let (id, entry, before) = (self.id.clone(), self.entry.clone(), self.slot().frames);
@@ -140,7 +164,7 @@ impl Lease {
 
     /// Frames behind the last snapshot, if there is one.
     pub fn saved(&self) -> Option<u64> {
-        Some(self.entry.saved.load(Relaxed)).filter(|frames| *frames != NONE)
+        self.entry.saved().as_ref().map(|mark| mark.frames)
     }
 
     /// Says that a step may be running from here on: where the request is given up, the next one waits for it on another thread.

@@ -52,6 +52,13 @@ pub(crate) fn open(options: &Options) -> candle_models::Result<Option<Arc<dyn St
     })
 }
 
+/// What is known of a snapshot that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub frames: u64,
+    checksum: String,
+}
+
 /// The state of a sequence, and the frames behind it.
 pub(crate) struct Snapshot {
     pub state: NamedTensors,
@@ -79,16 +86,17 @@ impl Snapshots {
     }
 
     /// Writes one. That it could not be written is counted and said in the log, and hurts nothing else.
-    pub fn write(&self, id: &Name, snapshot: &Snapshot) -> bool {
-        let written = self.encode(id, snapshot).and_then(|bytes| self.store.put(&self.model, &key(id), &bytes));
+    pub fn write(&self, id: &Name, snapshot: &Snapshot) -> Option<Mark> {
+        let encoded = self.encode(id, snapshot);
+        let written = encoded.and_then(|(bytes, checksum)| self.store.put(&self.model, &key(id), &bytes).map(|()| checksum));
         if written.is_ok() {
             self.written.fetch_add(1, Relaxed);
         }
-        self.noted(id, "was not written", written).is_some()
+        self.noted(id, "was not written", written).map(|checksum| Mark { frames: snapshot.frames, checksum })
     }
 
     /// Reads the one of a sequence, if there is one. One that cannot be used is left where it is.
-    pub fn read(&self, id: &Name) -> Result<Option<Snapshot>, Fault> {
+    pub fn read(&self, id: &Name) -> Result<Option<(Snapshot, Mark)>, Fault> {
         let of = |reason: &str| format!("sequence {id} of model '{}': its snapshot {reason}", self.model);
         let Some(found) = self.noted(id, "could not be read", self.store.get(&self.model, &key(id))) else {
             return Err(Fault::new(Kind::Unavailable, of("could not be read")));
@@ -118,7 +126,8 @@ impl Snapshots {
         }
     }
 
-    fn encode(&self, id: &Name, snapshot: &Snapshot) -> candle_models::Result<Vec<u8>> {
+    /// The bytes of a snapshot, and their checksum.
+    fn encode(&self, id: &Name, snapshot: &Snapshot) -> candle_models::Result<(Vec<u8>, String)> {
         let frames = snapshot.frames.to_string();
         let data = snapshot.state.iter().map(|(name, tensor)| (name, tensor.data().into_owned()));
         let checksum = checksum([&self.signature, &id.text(), &frames], data);
@@ -128,14 +137,14 @@ impl Snapshots {
             ("signature", self.signature.clone()),
             ("sequence", id.text()),
             ("frames", frames),
-            ("checksum", checksum),
+            ("checksum", checksum.clone()),
         ];
         let metadata: HashMap<String, String> = metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let bytes = safetensors::serialize(snapshot.state.iter(), Some(metadata));
-        bytes.map_err(|e| Error::from(candle_core::Error::from(e)))
+        bytes.map(|bytes| (bytes, checksum)).map_err(|e| Error::from(candle_core::Error::from(e)))
     }
 
-    fn decode(&self, id: &Name, bytes: &[u8]) -> Result<Snapshot, String> {
+    fn decode(&self, id: &Name, bytes: &[u8]) -> Result<(Snapshot, Mark), String> {
         let damaged = |e: &dyn std::fmt::Display| format!("is damaged: {e}");
         let tensors = SafeTensors::deserialize(bytes).map_err(|e| damaged(&e))?;
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| damaged(&e))?;
@@ -157,7 +166,7 @@ impl Snapshots {
         }
         let frames = of("frames").parse().map_err(|e| damaged(&e))?;
         let state = load_buffer(bytes, &Device::Cpu).map_err(|e| damaged(&e))?.into_iter().collect();
-        Ok(Snapshot { state, frames })
+        Ok((Snapshot { state, frames }, Mark { frames, checksum: of("checksum").to_owned() }))
     }
 }
 

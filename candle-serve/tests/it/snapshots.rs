@@ -155,6 +155,35 @@ fn two_servers_share_a_folder() {
 }
 
 #[test]
+fn with_a_snapshot_of_every_step_any_server_makes_the_next_one() {
+    let folders = folders("any server");
+    let options = Options { snapshot_every: Duration::ZERO, ..folders.options() };
+    let servers = [Running::new(options.clone(), sum::families()), Running::new(options, sum::families())];
+    let mut clients = [servers[0].client(), servers[1].client()];
+    // In no order, and each server has the sequence open all the time.
+    let turns = [0, 1, 1, 0, 1, 0, 0, 0, 1];
+    for (turn, at) in turns.into_iter().enumerate() {
+        let client = &mut clients[at];
+        assert_eq!(sum_of(step(client, 1.0, json!({"sequence_id": 1, "sequence_start": turn == 0}))), turn as f64 + 1.0);
+        assert_eq!(frames(client, "1"), turn as u64 + 1);
+    }
+    // One that begins anew elsewhere, as often as the one before was stepped; one that gets a state.
+    let state = clients[0].get("/v2/models/m/sequences/1/state").ok().body;
+    for turn in 1..=9 {
+        assert_eq!(sum_of(step(&mut clients[0], 2.0, json!({"sequence_id": 1, "sequence_start": turn == 1}))), f64::from(2 * turn));
+    }
+    assert_eq!(sum_of(step(&mut clients[1], 2.0, json!({"sequence_id": 1}))), 20.0);
+    clients[0].call("PUT", "/v2/models/m/sequences/1/state", &[], &state).ok();
+    assert_eq!(sum_of(step(&mut clients[1], 2.0, json!({"sequence_id": 1}))), 11.0);
+    clients[1].post("/v2/models/m/sequences/1/fork", &json!({"sequence_id": 2})).ok();
+    assert_eq!(sum_of(step(&mut clients[0], 2.0, json!({"sequence_id": 2}))), 13.0);
+    // A store that has nothing any more ends no sequence that is open.
+    folders.files().iter().for_each(|path| fs::remove_file(path).unwrap());
+    assert_eq!(sum_of(step(&mut clients[1], 2.0, json!({"sequence_id": 1}))), 13.0);
+    assert_eq!(sum_of(step(&mut clients[0], 2.0, json!({"sequence_id": 1}))), 15.0);
+}
+
+#[test]
 fn snapshots_that_are_damaged_or_of_another_model_are_refused_and_stay() {
     let folders = folders("damaged");
     let server = folders.server();
