@@ -85,7 +85,7 @@ fn hash(files: &[PathBuf]) -> String {
             Err(error) => hash.update(error.to_string()),
         }
     }
-    hex(&hash.finalize())
+    hex(hash.finalize())
 }
 
 /// Looks at all parts now and then, and when it is asked to, until the server is closing.
