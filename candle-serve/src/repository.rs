@@ -25,7 +25,7 @@ pub(crate) struct Repository {
     keep: Keep,
     log: Arc<Log>,
     models: RwLock<BTreeMap<String, Entry>>,
-    /// Held by whoever loads or unloads: one at a time.
+    /// Held by whoever loads or unloads at a client's word, and by whoever loads everything: one at a time.
     changing: Mutex<()>,
 }
 
@@ -125,22 +125,33 @@ impl Repository {
         index.into_values().filter(|entry| !ready || entry.state == State::Ready).collect()
     }
 
-    /// Loads every bundle, one after the other: how many models are served then. Those that fail stand in the index with their reasons.
+    /// Loads every bundle, as many at a time as there are processors: how many models are served then. Those that fail stand in the index
+    /// with their reasons.
     ///
     /// # Errors
     /// If the folder cannot be read.
     pub fn load_all(&self) -> candle_models::Result<usize> {
         let bundles = self.place.bundles()?;
-        for name in bundles.keys() {
-            // The reason stands in the index.
-            let _ = self.load_from(&bundles, name);
-        }
+        let _change = self.change();
+        let names = Mutex::new(bundles.keys());
+        let next = || names.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let loader = || {
+            while let Some(name) = next() {
+                // The reason stands in the index.
+                let _ = self.load_from(&bundles, name);
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            (0..threads.min(bundles.len())).for_each(|_| drop(scope.spawn(loader)));
+        });
         Ok(self.served().len())
     }
 
     /// Loads a bundle with all its networks, or one of those, or loads them anew. Until that has succeeded the old models answer; their
     /// sequences go on in the new ones, or are over in one that has another signature. Takes its time.
     pub fn load(&self, name: &str) -> Result<(), Fault> {
+        let _change = self.change();
         self.load_from(&self.place.bundles().unwrap_or_default(), name)
     }
 
@@ -152,7 +163,6 @@ impl Repository {
     }
 
     fn replace(&self, bundles: &Bundles, name: &str) -> Result<(), Fault> {
-        let _change = self.change();
         if is_name(name) {
             // Otherwise there is no such bundle, or it cannot be asked for.
             let mut models = self.write();
