@@ -54,9 +54,17 @@ impl Body for RequestBody {
     }
 }
 
+/// Bytes of a frame that h2 copies behind those before it; a longer one ends a write, so that the trailers would take another system call, and
+/// wake the client once more.
+const PIECE: usize = 255;
+/// Bytes of data that are sent as such pieces. Longer ones are worth a write of their own.
+const SMALL: usize = 4 * PIECE;
+
 /// An answer's body: its call is over once it is dropped.
 pub(super) struct AnswerBody {
     body: tonic::body::Body,
+    /// Of the frame that is being sent.
+    rest: Bytes,
     /// Of a stream that does not end by itself: until when it lives.
     closing: Option<BoxFuture<'static, ()>>,
     over: bool,
@@ -69,7 +77,14 @@ impl AnswerBody {
     /// A body that ends with the server where `phase` is given.
     pub fn new(body: tonic::body::Body, open: Guard, working: Option<Guard>, phase: Option<watch::Receiver<Phase>>) -> Self {
         let until = |mut phase| Box::pin(async move { closing(&mut phase).await }) as BoxFuture<'static, ()>;
-        Self { body, closing: phase.map(until), over: false, _open: open, _working: working }
+        Self { body, rest: Bytes::new(), closing: phase.map(until), over: false, _open: open, _working: working }
+    }
+}
+
+impl AnswerBody {
+    fn piece(&mut self) -> Frame<Bytes> {
+        let length = self.rest.len().min(PIECE);
+        Frame::data(self.rest.split_to(length))
     }
 }
 
@@ -81,8 +96,20 @@ impl Body for AnswerBody {
         if self.over {
             return Poll::Ready(None);
         }
+        if !self.rest.is_empty() {
+            return Poll::Ready(Some(Ok(self.piece())));
+        }
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
-            return Poll::Ready(frame);
+            return Poll::Ready(match frame.map(|frame| frame.map(Frame::into_data)) {
+                Some(Ok(Ok(data))) if data.len() <= SMALL => {
+                    self.rest = data;
+                    Some(Ok(self.piece()))
+                }
+                Some(Ok(Ok(data))) => Some(Ok(Frame::data(data))),
+                Some(Ok(Err(trailers))) => Some(Ok(trailers)),
+                Some(Err(status)) => Some(Err(status)),
+                None => None,
+            });
         }
         let Some(closing) = &mut self.closing else { return Poll::Pending };
         closing.as_mut().poll(context).map(|()| {
@@ -93,10 +120,6 @@ impl Body for AnswerBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.over || self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.rest.is_empty() && (self.over || self.body.is_end_stream())
     }
 }
