@@ -224,9 +224,9 @@ fn trace_settings() -> Value {
     };
     let levels = json!({"type": "array", "items": {"enum": ["TIMESTAMPS", "TENSORS"]}, "minItems": 1});
     let level = json!({"anyOf": [{"enum": ["OFF", "TIMESTAMPS", "TENSORS", null]}, {"enum": [["OFF"]]}, levels]});
-    let natural = || number(0, "^[0-9]{1,18}$");
+    let natural = || number(0, "^[0-9]{1,19}$");
     closed(json!({"trace_file": one(text()), "trace_level": level, "trace_rate": natural(),
-        "trace_count": number(-1, "^(-1|[0-9]{1,18})$"), "log_frequency": natural()}))
+        "trace_count": number(-1, "^(-1|[0-9]{1,19})$"), "log_frequency": natural()}))
 }
 
 /// An object that has nothing else.
