@@ -47,10 +47,22 @@ impl Lease {
         if !self.sequences.at_once.load(Relaxed) || self.entry.moved.load(Relaxed) {
             return Ok(());
         }
-        match self.read().await {
-            Ok(Some(found)) if self.entry.saved().as_ref() != Some(&found.1) => self.take(current, found).await,
+        match self.read_another().await {
+            Ok(Some(found)) => self.take(current, found).await,
             _ => Ok(()),
         }
+    }
+
+    /// The sequence's snapshot, if it is none that this server has read or written.
+    async fn read_another(&self) -> Result<Option<(Snapshot, Mark)>, Fault> {
+        let (sequences, id, entry) = (self.sequences.clone(), self.id.clone(), self.entry.clone());
+        let read = move || {
+            // One that is being written is read with its mark or not at all: the one before it would be taken for another server's.
+            let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
+            let found = sequences.snapshots.as_ref().map_or(Ok(None), |snapshots| snapshots.read(&id))?;
+            Ok(found.filter(|(_, mark)| entry.saved().as_ref() != Some(mark)))
+        };
+        tokio::task::spawn_blocking(read).await.map_err(|panic| Fault::new(Kind::Failed, panic.to_string()))?
     }
 
     async fn read(&self) -> Result<Option<(Snapshot, Mark)>, Fault> {
