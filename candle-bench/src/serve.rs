@@ -269,16 +269,15 @@ impl ServeSuite<'_> {
 
     /// The app in Python over the server.
     fn app(&self, model: &dyn Model, ours: Connect<'_>, scratch: &Path) -> Result<TargetRow> {
+        let what = "FastAPI with ONNX Runtime over the server, median";
         let app = match App::start(&self.arguments.python, self.network, self.threads, scratch) {
             Ok(app) => app,
             Err(error) => {
-                let what = "FastAPI with ONNX Runtime over the server, median";
                 return Ok(self.row(what, 1, (f64::NAN, Limit::AtLeast(1.0), "x"), cli::one_line_of(&error)));
             }
         };
         let found = self.compare(ours, &|| Ok(Box::new(app.client(model.signature())?)))?;
         let evidence = format!("{:.1} us, the server {:.1} us, {} rounds", found.theirs_us.p50, found.ours_us.p50, found.rounds);
-        let what = "FastAPI with ONNX Runtime over the server, median";
         let mut row = self.row(what, 1, (found.ratio, Limit::AtLeast(1.0), "x"), evidence);
         row.found_ci = Some(found.ratio_ci);
         Ok(row)

@@ -35,7 +35,7 @@ impl Lease {
 
     /// A session that goes on from the sequence's snapshot.
     pub(super) async fn resume(&mut self, current: Current<'_>) -> Result<(), Fault> {
-        let Some(found) = self.read().await? else { return Err(self.sequences.unknown(&self.id)) };
+        let Some(found) = self.read(|_, _| true).await? else { return Err(self.sequences.unknown(&self.id)) };
         self.take(current, found).await?;
         self.keep();
         Ok(())
@@ -47,27 +47,21 @@ impl Lease {
         if !self.sequences.at_once.load(Relaxed) || self.entry.moved.load(Relaxed) {
             return Ok(());
         }
-        match self.read_another().await {
+        match self.read(|entry, mark| entry.saved().as_ref() != Some(mark)).await {
             Ok(Some(found)) => self.take(current, found).await,
             _ => Ok(()),
         }
     }
 
-    /// The sequence's snapshot, if it is none that this server has read or written.
-    async fn read_another(&self) -> Result<Option<(Snapshot, Mark)>, Fault> {
+    /// The sequence's snapshot, if there is one that is `wanted` by its mark.
+    async fn read(&self, wanted: impl FnOnce(&Entry, &Mark) -> bool + Send + 'static) -> Result<Option<(Snapshot, Mark)>, Fault> {
         let (sequences, id, entry) = (self.sequences.clone(), self.id.clone(), self.entry.clone());
         let read = move || {
             // One that is being written is read with its mark or not at all: the one before it would be taken for another server's.
             let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
             let found = sequences.snapshots.as_ref().map_or(Ok(None), |snapshots| snapshots.read(&id))?;
-            Ok(found.filter(|(_, mark)| entry.saved().as_ref() != Some(mark)))
+            Ok(found.filter(|(_, mark)| wanted(&entry, mark)))
         };
-        tokio::task::spawn_blocking(read).await.map_err(|panic| Fault::new(Kind::Failed, panic.to_string()))?
-    }
-
-    async fn read(&self) -> Result<Option<(Snapshot, Mark)>, Fault> {
-        let (sequences, id) = (self.sequences.clone(), self.id.clone());
-        let read = move || sequences.snapshots.as_ref().map_or(Ok(None), |snapshots| snapshots.read(&id));
         tokio::task::spawn_blocking(read).await.map_err(|panic| Fault::new(Kind::Failed, panic.to_string()))?
     }
 
