@@ -3,6 +3,8 @@
 mod ended;
 mod keep;
 mod lease;
+#[cfg(test)]
+mod tests;
 
 use crate::fault::{Fault, Kind};
 use crate::keys::Principal;
@@ -291,6 +293,12 @@ impl Entry {
 
     fn saved(&self) -> MutexGuard<'_, Option<Mark>> {
         self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a snapshot that is there is another server's, written after the one that is known here. To be asked with `file` held: of a snapshot that is
+    /// being written the one before it would be taken for another server's.
+    fn is_foreign(&self, found: &Mark) -> bool {
+        self.saved().as_ref().is_some_and(|own| own != found)
     }
 }
 

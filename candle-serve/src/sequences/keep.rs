@@ -20,7 +20,7 @@ impl Sequences {
         let over = |entry: &Entry| now.saturating_sub(entry.used.load(Relaxed)) >= idle;
         self.each(over, |id, entry| {
             let Ok(mut slot) = entry.slot.try_lock() else { return };
-            let kept = self.snapshots.as_ref().is_some_and(|snapshots| shelve(snapshots, id, entry, &mut slot));
+            let kept = self.snapshots.as_ref().is_some_and(|snapshots| self.shelve(snapshots, id, entry, &mut slot));
             let mut table = self.table();
             // Whoever has come meanwhile has its turn.
             if entry.waiting.load(Relaxed) > 0 || !table.live.get(id).is_some_and(|found| Arc::ptr_eq(found, entry)) {
@@ -50,12 +50,28 @@ impl Sequences {
                 let Ok(mut slot) = turn else { return };
                 // Held until the file is there, so that nobody removes it before; the sequence goes on meanwhile.
                 let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
-                entry.moved.store(false, Relaxed);
+                // A request may have written it while this waited for its turn, and another server may have gone on from there.
+                if !entry.moved.swap(false, Relaxed) || self.is_elsewhere(id, entry) {
+                    return;
+                }
                 let state = state(&mut slot);
                 drop(slot);
                 write(snapshots, id, entry, state);
             },
         );
+    }
+
+    /// Whether another server has gone on with a sequence, which is its snapshot then: where every step is in one before its answer, what has moved here
+    /// is a step that was given up. To be asked with the entry's `file` held.
+    fn is_elsewhere(&self, id: &Name, entry: &Entry) -> bool {
+        let snapshots = self.snapshots.as_ref().filter(|_| self.at_once.load(Relaxed));
+        snapshots.is_some_and(|snapshots| matches!(snapshots.read(id), Ok(Some((_, mark))) if entry.is_foreign(&mark)))
+    }
+
+    /// Writes the state of a sequence that nobody uses, if it has moved. Whether there is a snapshot of the sequence as it is.
+    fn shelve(&self, snapshots: &Snapshots, id: &Name, entry: &Entry, slot: &mut Slot) -> bool {
+        let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
+        !entry.moved.swap(false, Relaxed) || self.is_elsewhere(id, entry) || write(snapshots, id, entry, state(slot))
     }
 
     /// Does something with each sequence that is chosen, several at a time.
@@ -121,10 +137,4 @@ pub(super) fn write_step(snapshots: &Snapshots, id: &Name, entry: &Entry, (sessi
     let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
     entry.moved.store(false, Relaxed);
     write(snapshots, id, entry, snapshot(session, before).map(Some));
-}
-
-/// Writes the state of a sequence that nobody uses, if it has moved.
-fn shelve(snapshots: &Snapshots, id: &Name, entry: &Entry, slot: &mut Slot) -> bool {
-    let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
-    !entry.moved.swap(false, Relaxed) || write(snapshots, id, entry, state(slot))
 }

@@ -42,12 +42,13 @@ impl Lease {
     }
 
     /// Goes on from the sequence's snapshot where another server has written it since. Only where every step is in one before its answer: there
-    /// the last snapshot is the sequence, whichever server asks. One that is not there, or cannot be read, is no better than the session.
+    /// the last snapshot is the sequence, whichever server asks, and a step that was given up here is none of its. One that is not there, or cannot
+    /// be read, is no better than the session.
     pub(super) async fn refresh(&mut self, current: Current<'_>) -> Result<(), Fault> {
-        if !self.sequences.at_once.load(Relaxed) || self.entry.moved.load(Relaxed) {
+        if !self.sequences.at_once.load(Relaxed) {
             return Ok(());
         }
-        match self.read(|entry, mark| entry.saved().as_ref() != Some(mark)).await {
+        match self.read(Entry::is_foreign).await {
             Ok(Some(found)) => self.take(current, found).await,
             _ => Ok(()),
         }
@@ -57,7 +58,6 @@ impl Lease {
     async fn read(&self, wanted: impl FnOnce(&Entry, &Mark) -> bool + Send + 'static) -> Result<Option<(Snapshot, Mark)>, Fault> {
         let (sequences, id, entry) = (self.sequences.clone(), self.id.clone(), self.entry.clone());
         let read = move || {
-            // One that is being written is read with its mark or not at all: the one before it would be taken for another server's.
             let _file = entry.file.lock().unwrap_or_else(PoisonError::into_inner);
             let found = sequences.snapshots.as_ref().map_or(Ok(None), |snapshots| snapshots.read(&id))?;
             Ok(found.filter(|(_, mark)| wanted(&entry, mark)))

@@ -187,19 +187,17 @@ fn the_program_reads_keys_anew_at_a_hangup() {
     let path = folder.path().join("keys");
     let [(old, before), (new, after)] = ["old", "new"].map(|name| create_key(name, Role::Infer).unwrap());
     fs::write(&path, before).unwrap();
-    let (mut child, [http, _]) = serve(weights().join("policy-mlp").to_str().unwrap(), &["--keys", path.to_str().unwrap()]);
+    let (program, [http, _]) = serve(weights().join("policy-mlp").to_str().unwrap(), &["--keys", path.to_str().unwrap()]);
     let mut client = Client::connect(http).patient();
     let mut status = |key: &str| client.call("GET", "/v2", &[("Authorization", &format!("Bearer {key}"))], b"").status;
     assert_eq!((status(&old), status(&new)), (200, 401));
     fs::write(&path, after).unwrap();
-    assert!(Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success());
+    program.signal("HUP");
     let since = Instant::now();
     while status(&new) != 200 {
         assert!(since.elapsed() < PATIENCE);
     }
     assert_eq!(status(&old), 401);
-    child.kill().unwrap();
-    child.wait().unwrap();
 }
 
 #[test]

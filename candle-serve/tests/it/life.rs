@@ -2,6 +2,7 @@
 
 use crate::client::{Client, PATIENCE, Running, options, weights};
 use crate::grpc::ready;
+use crate::program::Program;
 use crate::sum::{self, WAITS};
 use candle_models::families;
 use candle_serve::{Address, Server};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_candle-serve");
@@ -92,35 +93,44 @@ fn a_unix_socket_is_made_used_and_removed() {
 }
 
 /// The program, and where it says that it serves.
-fn program(arguments: &[&str]) -> (Child, String) {
-    let mut child = Command::new(PROGRAM).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+fn program(arguments: &[&str]) -> (Program, String) {
+    let mut program = Program::spawn(Command::new(PROGRAM).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()));
     let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    (child, line)
+    BufReader::new(program.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    (program, line)
 }
 
 /// The program that serves a bundle, and its ports for HTTP and gRPC. It ends without grace; nobody reads its log.
-pub fn serve(bundle: &str, arguments: &[&str]) -> (Child, [SocketAddr; 2]) {
+pub fn serve(bundle: &str, arguments: &[&str]) -> (Program, [SocketAddr; 2]) {
+    serve_by(Command::new(PROGRAM), bundle, arguments)
+}
+
+/// The same with all memory in one arena of the allocator. An arena of each thread keeps what the largest model that was loaded there has needed: one
+/// after the other, for minutes, which looks like growth.
+pub fn serve_in_one_arena(bundle: &str, arguments: &[&str]) -> (Program, [SocketAddr; 2]) {
     let mut command = Command::new(PROGRAM);
+    command.env("MALLOC_ARENA_MAX", "1");
+    serve_by(command, bundle, arguments)
+}
+
+fn serve_by(mut command: Command, bundle: &str, arguments: &[&str]) -> (Program, [SocketAddr; 2]) {
     command.args([bundle, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--grace", "0"]).args(arguments);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut program = Program::spawn(command.stdout(Stdio::piped()).stderr(Stdio::null()));
     let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(program.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let addresses = line.trim().strip_prefix("1 models are served at http://").unwrap();
     let (http, grpc) = addresses.strip_suffix(" (gRPC)").unwrap().split_once(", ").unwrap();
-    (child, [http, grpc].map(|address| address.parse().unwrap()))
+    (program, [http, grpc].map(|address| address.parse().unwrap()))
 }
 
 #[test]
 fn the_program_serves_until_it_is_told_to_end() {
     for signal in ["TERM", "INT"] {
         let bundle = weights().join("policy-mlp");
-        let (mut child, [http, grpc]) = serve(bundle.to_str().unwrap(), &[]);
+        let (mut program, [http, grpc]) = serve(bundle.to_str().unwrap(), &[]);
         Client::connect(http).get("/v2/health/ready").ok();
         assert_eq!(ready(grpc), Ok(true));
-        let killed = Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
-        assert!(killed.success());
-        assert_eq!(child.wait().unwrap().code(), Some(0));
+        assert_eq!(program.end(signal).code(), Some(0));
     }
 }
 
@@ -142,10 +152,10 @@ fn the_program_says_why_it_cannot_serve() {
         ),
         (vec![], 2, "Usage"),
     ] {
-        let (mut child, _) = program(&arguments);
+        let (mut program, _) = program(&arguments);
         let mut text = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(code), "{text}");
+        program.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(program.0.wait().unwrap().code(), Some(code), "{text}");
         assert!(text.contains(message), "{text}");
     }
 }

@@ -2,21 +2,22 @@
 
 use crate::client::{Client, PATIENCE, SHIPPED, options};
 use crate::life::PROGRAM;
+use crate::program::Program;
 use crate::sum;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 /// The program on a folder of a bundle that is right and one that is not; its lines on standard error.
-struct Program {
-    child: Child,
+struct Logged {
+    program: Program,
     client: Client<std::net::TcpStream>,
     lines: Receiver<String>,
     _folder: tempfile::TempDir,
 }
 
-impl Program {
+impl Logged {
     fn new(format: &str) -> Self {
         Self::with(format, |_| Vec::new())
     }
@@ -35,16 +36,16 @@ impl Program {
         let listen = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"];
         let arguments = [&[folder.path().to_str().unwrap()], &listen[..], &["--grace", "0", "--log-format", format]].concat();
         let more = more(folder.path());
-        let mut child = Command::new(PROGRAM).args(arguments).args(more).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut program = Program::spawn(Command::new(PROGRAM).args(arguments).args(more).stdout(Stdio::piped()).stderr(Stdio::piped()));
         let (sender, lines) = channel();
-        let errors = BufReader::new(child.stderr.take().unwrap());
+        let errors = BufReader::new(program.0.stderr.take().unwrap());
         // It ends with the program.
         std::thread::spawn(move || errors.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(program.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let (_, addresses) = line.split_once("http://").unwrap();
         let client = Client::connect(addresses.split_once(',').unwrap().0.parse().unwrap());
-        Self { child, client, lines, _folder: folder }
+        Self { program, client, lines, _folder: folder }
     }
 
     /// The next line that holds this.
@@ -59,17 +60,8 @@ impl Program {
     }
 
     fn end(mut self) -> Self {
-        assert!(Command::new("kill").arg(self.child.id().to_string()).status().unwrap().success());
-        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        assert_eq!(self.program.end("TERM").code(), Some(0));
         self
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        // It has ended already, mostly.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -79,7 +71,7 @@ fn set(client: &mut Client<std::net::TcpStream>, settings: Value) -> Value {
 
 #[test]
 fn what_happens_is_logged_as_json() {
-    let mut program = Program::new("json");
+    let mut program = Logged::new("json");
     let read = |line: String| serde_json::from_str::<Value>(&line).unwrap();
     assert!(read(program.line("listening at http://127.0.0.1:"))["timestamp"].is_string());
     let damaged = read(program.line("damaged"));
@@ -116,7 +108,7 @@ fn what_happens_is_logged_as_json() {
 
 #[test]
 fn what_happens_is_logged_as_text() {
-    let mut program = Program::new("text");
+    let mut program = Logged::new("text");
     let line = program.line("failed to load");
     assert!(line.contains("ERROR") && line.contains("model=\"damaged\""), "{line}");
     assert_eq!(program.client.get("/v2/repository/index").status, 405);
@@ -166,7 +158,7 @@ fn settings_of_the_log_are_changed_together_or_not_at_all() {
 
 #[test]
 fn a_snapshot_that_is_not_written_is_a_line() {
-    let mut program = Program::with("json", |folder| {
+    let mut program = Logged::with("json", |folder| {
         let snapshots = folder.join("snapshots");
         // Nothing can be written below a file.
         std::fs::create_dir(&snapshots).unwrap();

@@ -19,6 +19,7 @@ mod life;
 mod log;
 mod metrics;
 mod otlp;
+mod program;
 mod python;
 mod redis;
 mod replicas;

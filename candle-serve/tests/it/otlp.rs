@@ -3,6 +3,7 @@
 use crate::client::{PATIENCE, Running, options, weights};
 use crate::grpc::{INFER, add, call, frame, step};
 use crate::life::PROGRAM;
+use crate::program::Program;
 use crate::sum::{self, FAILS, WAITS};
 use candle_serve::Otlp;
 use candle_serve::proto::infer_parameter::ParameterChoice;
@@ -21,7 +22,7 @@ use prost::Message;
 use serde_json::json;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokio::runtime::{Builder, Runtime};
@@ -310,15 +311,15 @@ fn a_collector_that_is_away_costs_no_request() {
 fn program(arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(PROGRAM);
     command.arg(weights().join("policy-mlp")).args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--grace", "0"]).args(arguments);
-    let mut child: Child = command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut program = Program::spawn(command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped()));
     let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(program.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let address = line.split("http://").nth(1).unwrap().split(',').next().unwrap();
     crate::client::Client::connect(address.parse().unwrap()).get("/v2/models/policy-mlp").ok();
-    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    program.signal("TERM");
     let mut text = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0), "{text}");
+    program.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(program.0.wait().unwrap().code(), Some(0), "{text}");
     text
 }
 

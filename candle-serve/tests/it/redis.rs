@@ -2,6 +2,7 @@
 
 use crate::client::{PATIENCE, Running, options, weights};
 use crate::life::PROGRAM;
+use crate::program::Program;
 use crate::snapshots::{frames, step, stop, sum_of};
 use crate::sum;
 use crate::tls::{self, Authority};
@@ -10,12 +11,12 @@ use serde_json::json;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A Redis of its own in a folder, reached by a port and a Unix socket.
 struct Redis {
-    child: Child,
+    program: Program,
     port: u16,
 }
 
@@ -45,10 +46,10 @@ impl Redis {
         let mut command = Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--unixsocket"]);
         command.arg(folder.join("redis")).arg("--dir").arg(folder).args(arguments);
-        let mut redis = Self { child: command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap(), port };
+        let mut redis = Self { program: Program::spawn(command.stdout(Stdio::null()).stderr(Stdio::null())), port };
         let since = Instant::now();
         while TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], port))).is_err() {
-            if redis.child.try_wait().unwrap().is_some() {
+            if redis.program.0.try_wait().unwrap().is_some() {
                 return None;
             }
             assert!(since.elapsed() < PATIENCE, "Redis does not listen");
@@ -68,18 +69,6 @@ impl Redis {
 
     fn keys(&self) -> String {
         self.ask("DBSIZE")
-    }
-
-    fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([format!("-{signal}"), self.child.id().to_string()]).status().unwrap().success());
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        // It may have been killed before.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -173,9 +162,9 @@ fn a_redis_that_is_killed_does_not_hurt_serving_and_is_used_again_once_it_is_bac
     wait(&mut client, &mut next, &|client| client.metric("candle_snapshots_written", "m") >= 3.0);
     assert_eq!(client.metric("candle_snapshot_faults", "m"), 0.0);
     // One that answers nothing is waited for, by nobody's step.
-    redis.signal("STOP");
+    redis.program.signal("STOP");
     wait(&mut client, &mut next, &|client| client.metric("candle_snapshot_faults", "m") >= 2.0);
-    redis.signal("CONT");
+    redis.program.signal("CONT");
     let written = client.metric("candle_snapshots_written", "m");
     wait(&mut client, &mut next, &|client| client.metric("candle_snapshots_written", "m") > written);
     let faults = client.metric("candle_snapshot_faults", "m");

@@ -3,6 +3,7 @@
 use crate::client::{Client, PATIENCE, Reply, Running, weights};
 use crate::grpc;
 use crate::life::PROGRAM;
+use crate::program::Program;
 use bytes::Bytes;
 use candle_models::families;
 use candle_serve::Arguments;
@@ -18,7 +19,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -27,26 +28,9 @@ use tonic::{Code, Status};
 const MODEL: &str = "policy-mamba";
 const SEQUENCES: usize = 12;
 
-/// A program that ends with the test.
-struct Ends(Child);
-
-impl Ends {
-    fn signal(&self, signal: &str) {
-        assert!(Command::new("kill").args([format!("-{signal}"), self.0.id().to_string()]).status().unwrap().success());
-    }
-}
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        // It may have ended before.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A replica, and where it is asked past the balancer.
 struct Replica {
-    program: Ends,
+    program: Program,
     address: SocketAddr,
 }
 
@@ -65,7 +49,7 @@ impl Replica {
 struct Cluster {
     replicas: BTreeMap<&'static str, Replica>,
     every: &'static str,
-    _balancer: Ends,
+    _balancer: Program,
     folder: tempfile::TempDir,
 }
 
@@ -136,7 +120,7 @@ fn replica(folder: &Path, name: &str, every: &str) -> Replica {
     let socket = |kind: &str| format!("unix:{}", folder.join(format!("{name}-{kind}")).display());
     let mut command = Command::new(PROGRAM);
     command.args(arguments(folder, every)).args(["--http", &socket("http"), "--grpc", &socket("grpc")]);
-    let mut program = Ends(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let mut program = Program::spawn(command.stdout(Stdio::piped()).stderr(Stdio::null()));
     let mut line = String::new();
     BufReader::new(program.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let (_, addresses) = line.split_once("http://").unwrap();
@@ -144,7 +128,7 @@ fn replica(folder: &Path, name: &str, every: &str) -> Replica {
 }
 
 /// HAProxy with the file that is shipped, in which addresses alone are other ones.
-fn balancer(folder: &Path) -> Ends {
+fn balancer(folder: &Path) -> Program {
     let mut text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/haproxy.cfg")).unwrap();
     let sockets = [("8080", "http"), ("8081", "grpc"), ("8000", "a-http"), ("8010", "b-http"), ("8001", "a-grpc"), ("8011", "b-grpc")];
     for (port, name) in sockets {
@@ -157,7 +141,7 @@ fn balancer(folder: &Path) -> Ends {
     let file = folder.join("haproxy.cfg");
     std::fs::write(&file, text).unwrap();
     let mut command = Command::new("haproxy");
-    let balancer = Ends(command.args(["-db", "-f"]).arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let balancer = Program::spawn(command.args(["-db", "-f"]).arg(&file).stdout(Stdio::null()).stderr(Stdio::null()));
     let since = Instant::now();
     while UnixStream::connect(folder.join("http")).is_err() {
         assert!(since.elapsed() < PATIENCE, "HAProxy does not listen");

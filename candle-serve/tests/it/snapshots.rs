@@ -2,13 +2,13 @@
 
 use crate::client::{Client, PATIENCE, Reply, Running, options, weights};
 use crate::life::serve;
+use crate::program::Program;
 use crate::sum;
 use candle_serve::Options;
 use serde_json::{Value, json};
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -347,10 +347,10 @@ fn files_that_are_too_old_are_removed_and_no_others() {
 }
 
 /// The program with snapshots of a policy with memory, and where it serves.
-fn program(snapshots: &Path) -> (Child, SocketAddr) {
-    let (child, [http, _]) =
+fn program(snapshots: &Path) -> (Program, SocketAddr) {
+    let (program, [http, _]) =
         serve(weights().join("policy-mamba").to_str().unwrap(), &["--snapshot-every", "1", "--snapshots", snapshots.to_str().unwrap()]);
-    (child, http)
+    (program, http)
 }
 
 fn policy_step(client: &mut Client<TcpStream>, start: bool, value: f32) {
@@ -369,7 +369,7 @@ fn a_server_that_was_killed_goes_on_from_its_last_snapshot_to_the_bit() {
     let mut states: Vec<Vec<u8>> = Vec::new();
     let mut known = 0;
     for (round, signal) in ["KILL", "KILL", "TERM", "KILL"].into_iter().enumerate() {
-        let (mut child, address) = program(folder.path());
+        let (mut program, address) = program(folder.path());
         let mut client = Client::connect(address).patient();
         if round > 0 {
             let found = client.get(SEQUENCE).ok().json()["frames"].as_u64().unwrap() as usize;
@@ -397,7 +397,6 @@ fn a_server_that_was_killed_goes_on_from_its_last_snapshot_to_the_bit() {
         if signal == "TERM" {
             known = states.len();
         }
-        assert!(Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap().success());
-        child.wait().unwrap();
+        program.end(signal);
     }
 }

@@ -2,13 +2,14 @@
 
 use crate::client::{PATIENCE, Running, options};
 use crate::life::PROGRAM;
+use crate::program::Program;
 use crate::sum::{self, FAILS};
 use crate::{keys, tls};
 use serde_json::json;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 fn top(arguments: &[&str]) -> Command {
@@ -136,24 +137,13 @@ impl Fake {
     }
 }
 
-/// A program that is ended with its test.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
 #[test]
 fn a_server_that_goes_away_is_asked_again_and_may_count_anew() {
     let counted = |count: u64| format!("nv_inference_count{{model=\"m\"}} {count}\n");
     let fake = Fake::new();
     let address = fake.0.local_addr().unwrap();
-    let child = top(&[&address.to_string(), "--every", "0.05"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut child = Ended(child);
-    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let mut program = Program::spawn(top(&[&address.to_string(), "--every", "0.05"]).stdout(Stdio::piped()));
+    let mut lines = BufReader::new(program.0.stdout.take().unwrap()).lines().map(Result::unwrap);
     fake.answer(&[counted(1_000_000), counted(1_000_000)]);
     assert_eq!(row(&lines.find(|line| line.starts_with("m ")).unwrap(), "m")[3], "0.0");
     // Nobody listens any more; who comes back at the same place has counted less.
