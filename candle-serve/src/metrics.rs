@@ -11,6 +11,7 @@ use candle_models::engine::{Histogram, Stats};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 pub(crate) use machine::Machine;
 
@@ -121,9 +122,9 @@ pub(crate) fn text(shared: &Shared) -> String {
     let name = "candle_batch_size";
     line(format_args!("# HELP {name} Rows of batches\n# TYPE {name} histogram"));
     for (model, engine) in models.iter().zip(&engines) {
-        let sizes = engine.batch_sizes.iter().enumerate().filter(|(_, count)| **count > 0).map(|(at, count)| (at as f64 + 1.0, *count));
-        let sum = sizes.clone().map(|(rows, count)| rows * count as f64).sum();
-        buckets(name, &model.name, sizes, sum, &mut line);
+        let sizes = || engine.batch_sizes.iter().enumerate().map(|(at, count)| (at as f64 + 1.0, *count));
+        let sum = sizes().map(|(rows, count)| rows * count as f64).sum();
+        buckets(name, &model.name, sizes(), (engine.batch_sizes.iter().sum(), sum), &mut line);
     }
     text
 }
@@ -160,18 +161,38 @@ fn server(shared: &Shared, line: &mut impl FnMut(std::fmt::Arguments<'_>)) {
     }
 }
 
-fn histogram(name: &str, model: &str, times: &Histogram, line: &mut impl FnMut(std::fmt::Arguments<'_>)) {
-    buckets(name, model, times.buckets().map(|(most, count)| (most.as_secs_f64(), count)), times.sum().as_secs_f64(), line);
+/// The upper ends of the buckets of times, an eighth of a power of two wide from a microsecond to 17 s: the same for every model and server, so that
+/// histograms of several can be added up. Those of a [`Histogram`] are finer, and none of them lies across an end.
+fn ends() -> impl Iterator<Item = Duration> {
+    let octave = |at: u32| (1..=8u64).map(move |eighth| Duration::from_nanos((1 << at) + (eighth << (at - 3)) - 1));
+    (10..34).flat_map(octave)
 }
 
-/// A histogram of which only the buckets are written that hold something: they are 1/64 wide, so that all would be two thousand. One that has been written
-/// once stays.
-fn buckets(name: &str, model: &str, buckets: impl Iterator<Item = (f64, u64)>, sum: f64, line: &mut impl FnMut(std::fmt::Arguments<'_>)) {
+fn histogram(name: &str, model: &str, times: &Histogram, line: &mut impl FnMut(std::fmt::Arguments<'_>)) {
+    let counted: Vec<(Duration, u64)> = times.buckets().collect();
+    let all = counted.iter().map(|(_, count)| count).sum();
+    let mut rest = counted.into_iter().peekable();
+    let counts = ends().map(|end| {
+        let within = std::iter::from_fn(|| rest.next_if(|(most, _)| *most <= end));
+        (end.as_secs_f64(), within.map(|(_, count)| count).sum())
+    });
+    buckets(name, model, counts, (all, times.sum().as_secs_f64()), line);
+}
+
+/// A histogram of counts by the upper ends of their buckets; some may lie above the last one. Of one that has counted nothing the buckets are left out: a
+/// server may have thousands of models, most of which nobody asks.
+fn buckets(
+    name: &str,
+    model: &str,
+    counts: impl Iterator<Item = (f64, u64)>,
+    (all, sum): (u64, f64),
+    line: &mut impl FnMut(std::fmt::Arguments<'_>),
+) {
     let labels = format_args!("model=\"{model}\",version=\"{VERSION}\"");
-    let mut all = 0;
-    for (most, count) in buckets {
-        all += count;
-        line(format_args!("{name}_bucket{{{labels},le=\"{most}\"}} {all}"));
+    let mut below = 0;
+    for (most, count) in counts.filter(|_| all > 0) {
+        below += count;
+        line(format_args!("{name}_bucket{{{labels},le=\"{most}\"}} {below}"));
     }
     line(format_args!("{name}_bucket{{{labels},le=\"+Inf\"}} {all}"));
     line(format_args!("{name}_sum{{{labels}}} {sum}"));

@@ -58,7 +58,7 @@ fn quoted_text(text: &str) -> Option<(Cow<'_, str>, &str)> {
     }
 }
 
-/// Buckets with something in them, by the upper ends of their values: how many values are in each or in those below.
+/// Buckets by the upper ends of their values: how many values are in each or in those below.
 type Buckets = Vec<(f64, f64)>;
 
 /// What a model, or the server, has counted.
@@ -101,7 +101,7 @@ impl Figures {
         let (now, before) = (find(self), find(before));
         let (mut then, mut at, mut below) = (0.0, 0, 0.0);
         let each = now.into_iter().map(|(end, all)| {
-            // A bucket that was empty did not stand there.
+            // A histogram without values had no buckets.
             while before.get(at).is_some_and(|(other, _)| *other <= end) {
                 then = before[at].1;
                 at += 1;
