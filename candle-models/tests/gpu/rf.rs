@@ -4,7 +4,8 @@ use super::cuda;
 use candle_core::{DType, Device, Tensor};
 use candle_models::random::Random;
 use candle_models::rf::features::{COUNT, Extractor, FEATURES, Form};
-use candle_models::rf::synthesis::{Compatible, Reception};
+use candle_models::rf::synthesis::impairments::Amplifier;
+use candle_models::rf::synthesis::{Compatible, Content, Digital, Fading, Modulation, Physical, Range, Reception, Sound, Truth};
 use candle_models::rf::{Complex32, Complex64, narrow, power, wide};
 
 /// Signals of a GPU are those of the CPU but for rounding: parts of 1024 samples that are whole and one that is not, echoes over many samples, no echoes and no
@@ -32,6 +33,87 @@ fn signals_are_those_of_the_cpu() {
     }
     let refused = Compatible { samples: 0, ..Compatible::default() }.generate_on(Random::new(1), 0, &[vec![]], &device);
     assert!(refused.unwrap_err().to_string().contains("samples"));
+}
+
+/// Two events of three receivers, on both devices: the samples as numbers, and what is true of them.
+fn received(config: &Physical, device: &Device) -> [(Vec<Vec<f32>>, Vec<Truth>); 2] {
+    let reception =
+        |i: usize| Reception { frequency_offset_hz: 37.5 - 20.0 * i as f64, power_dbm: -80.0 - i as f64, snr_db: 12.0 + i as f64 };
+    let receptions: Vec<Vec<Reception>> = (0..2).map(|event| (0..3).map(|i| reception(event + i)).collect()).collect();
+    let delays = [vec![0.0, 12.3e-6, 100e-6], vec![7e-6, 5e-6, 99.9e-6]];
+    [&Device::Cpu, device].map(|device| {
+        let (signals, truths) = config.generate_on(Random::new(3), 5, &receptions, &delays, device).unwrap();
+        assert_eq!(signals.dims(), [2, 3, config.samples, 2]);
+        (signals.flatten(0, 1).unwrap().flatten(1, 2).unwrap().to_vec2().unwrap(), truths.concat())
+    })
+}
+
+/// The power of a signal and its noise.
+fn level(truth: &Truth) -> f32 {
+    let Reception { power_dbm, snr_db, .. } = truth.reception;
+    (1e-3 * 10f64.powf(power_dbm / 10.0) * (1.0 + 10f64.powf(-snr_db / 10.0))) as f32
+}
+
+/// What emitters, paths and receivers of a GPU make is what those of the CPU make but for rounding: everything at once, every kind of amplifier, fading and
+/// content, nothing at all, and signals that are no whole part and shorter than a thread's samples.
+#[test]
+fn physical_signals_are_those_of_the_cpu() {
+    let Some(device) = cuda() else { return };
+    let all = Physical { samples: 2125, longest_us: 100.0, bits: None, ..Physical::default() };
+    let wide_line =
+        Physical { line_hz: Range(50.0, 90.0), drift_hz_per_s: Range(900.0, 1000.0), clock_ppm: Range(400.0, 500.0), ..all.clone() };
+    let digital = Content::Digital(Digital { modulation: Modulation::Qam16, samples_per_symbol: 5 });
+    let tube = Some(Amplifier::Saleh { back_off_db: 3.0 });
+    let waves = Fading::Rayleigh { doppler_hz: Range(100.0, 200.0) };
+    let tones = Content::Am { sound: Sound::Tones { hz: vec![500.0, 1200.0] }, depth: 0.7 };
+    let ideal = Physical { longest_us: 100.0, ..Physical::ideal() };
+    let configs = [
+        all.clone(),
+        wide_line,
+        Physical { content: digital, amplifier: tube, fading: waves, echoes: 1, samples: 1024, ..all },
+        Physical { content: tones, samples: 1100, echoes: 3, echo_us: Range(10.0, 80.0), ..ideal.clone() },
+        Physical { samples: 3, ..ideal },
+    ];
+    for (i, config) in super::cases(configs, 3).enumerate() {
+        let [(cpu, expected), (gpu, found)] = received(&config, &device);
+        assert_eq!(found, expected);
+        for (signal, (gpu, cpu)) in gpu.iter().zip(&cpu).enumerate() {
+            let most = 2e-5 * level(&expected[signal]).sqrt();
+            for (n, (a, b)) in gpu.iter().zip(cpu).enumerate() {
+                assert!((a - b).abs() < most, "config {i}, signal {signal}, number {n}: {a} {b}");
+            }
+        }
+    }
+}
+
+/// Rounding may move a number to the next step of a converter, seldom; beyond the full scale it is clipped.
+#[test]
+fn converted_signals_are_those_of_the_cpu() {
+    let Some(device) = cuda() else { return };
+    let bits = 8;
+    let config = Physical { samples: 1500, longest_us: 100.0, bits: Some(bits), headroom_db: -3.0, ..Physical::default() };
+    let [(cpu, expected), (gpu, found)] = received(&config, &device);
+    for (signal, (gpu, cpu)) in gpu.iter().zip(&cpu).enumerate() {
+        let step = 2f32.powi(1 - bits as i32) * level(&expected[signal]).sqrt() * 10f32.powf(-3.0 / 20.0);
+        let apart = gpu.iter().zip(cpu).filter(|(a, b)| (*a - *b).abs() > 1e-3 * step).count();
+        let most = gpu.iter().zip(cpu).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart <= 3 && most < 1.001 * step, "signal {signal}: {apart} of {} differ, by {most} at most", gpu.len());
+        let (found, expected) = (found[signal].clipped, expected[signal].clipped);
+        assert!(expected > 0 && found.abs_diff(expected) <= 3, "signal {signal}: {found} and {expected} clipped");
+    }
+}
+
+#[test]
+fn physical_signals_that_make_no_sense_are_refused() {
+    let Some(device) = cuda() else { return };
+    let config = Physical { samples: 100, longest_us: 100.0, ..Physical::ideal() };
+    let one = Reception { frequency_offset_hz: 0.0, power_dbm: -80.0, snr_db: 10.0 };
+    let refused = |receptions: &[Vec<Reception>], delays: &[Vec<f64>]| {
+        config.generate_on(Random::new(1), 0, receptions, delays, &device).unwrap_err().to_string()
+    };
+    assert!(refused(&[vec![one]], &[vec![1.0]]).contains("delays: expected from 0 to 0.0001, found 1"));
+    assert!(refused(&[vec![one]], &[]).contains("delays: expected [1], found [0]"));
+    assert!(refused(&[vec![one; 2], vec![one]], &[vec![0.0; 2], vec![0.0]]).contains("event 1: expected 2 receivers"));
 }
 
 const RATE: f64 = 200e3;

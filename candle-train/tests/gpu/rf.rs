@@ -11,10 +11,10 @@ use std::cell::Cell;
 #[test]
 fn rows_are_those_of_the_cpu() {
     let Some(device) = cuda() else { return };
-    for form in ["compatible", "repaired"] {
+    for (preset, form) in [("compatible", "compatible"), ("compatible", "repaired"), ("physical", "repaired")] {
         // Two chunks of 256 samples, and 88 that make none.
         let sets = ["signals.samples=600", "chunk=0.00128", "iq=true", &format!("form=\"{form}\"")].map(str::to_owned);
-        let scenario = Scenario::resolve("compatible", None, &sets).unwrap();
+        let scenario = Scenario::resolve(preset, None, &sets).unwrap();
         let (events, mut extractor, done) = (Events::default(), scenario.extractor().unwrap(), Cell::new(0));
         let rows = scenario.rows(&events, &extractor, 3..5, &device, || done.set(done.get() + 1)).unwrap();
         assert_eq!((rows.len(), done.get()), (2, 2));

@@ -56,7 +56,8 @@ struct States {
 // The number of this thread in a grid of one axis.
 inline u64 thread_number() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 
-inline float warp_sum(float x) {
+template <typename T>
+inline T warp_sum(T x) {
     for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffff, x, lane);
     return x;
 }
@@ -67,14 +68,15 @@ inline float warp_max(float x) {
 }
 
 // The sum over a block of whole warps, in every thread. All threads of the block call it.
-inline float block_sum(float x) {
-    __shared__ float partial[32];
+template <typename T>
+inline T block_sum(T x) {
+    __shared__ T partial[32];
     u32 warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
     x = warp_sum(x);
     __syncthreads();  // The sums of a call before have been read.
     if (threadIdx.x % 32 == 0) partial[warp] = x;
     __syncthreads();
-    x = 0.0f;
+    x = 0;
     for (u32 i = 0; i < warps; i++) x += partial[i];
     return x;
 }

@@ -1,6 +1,6 @@
 //! `candle-train rf-data`: data sets of events, their signals and features, in files that depend on the scenario and their number alone.
 
-use super::scenario::{MadeOn, Row, Scenario, Signals};
+use super::scenario::{MadeOn, Row, Scenario};
 use crate::command::DataArguments;
 use anyhow::{Context, Result};
 use candle_core::Device;
@@ -29,7 +29,7 @@ pub struct Arguments {
     /// A key of the scenario, as events=1000 or signals.samples=20000; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Where the signals of the published generator are made and their features extracted: cpu, cuda, cuda:NUMBER, or auto (a GPU if there is one, or else the CPU with a
+    /// Where signals are made and their features extracted: cpu, cuda, cuda:NUMBER, or auto (a GPU if there is one, or else the CPU with a
     /// warning). Those of a GPU differ by rounding, so a data set is made on one kind of device.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
@@ -44,12 +44,7 @@ impl Arguments {
         let file =
             self.scenario.as_ref().map(|path| std::fs::read_to_string(path).with_context(|| path.display().to_string())).transpose()?;
         let mut scenario = Scenario::resolve(&self.preset, file.as_deref(), &self.sets)?;
-        // Physical signals are made on the CPU, whatever there is.
-        let choice = match (&scenario.signals, self.device) {
-            (Signals::Physical(_), DeviceChoice::Auto) => DeviceChoice::Cpu,
-            (_, choice) => choice,
-        };
-        let ChosenDevice { device, fallback } = choice.open()?;
+        let ChosenDevice { device, fallback } = self.device.open()?;
         fallback.iter().for_each(cli::warn);
         scenario.device = if device.is_cuda() { MadeOn::Cuda } else { MadeOn::Cpu };
         scenario.validate()?;

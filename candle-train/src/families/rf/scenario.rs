@@ -114,9 +114,6 @@ impl Scenario {
             }
         }
         match &self.signals {
-            Signals::Physical(_) if self.device == MadeOn::Cuda => {
-                return Err(Error::config("device", "expected cpu: physical signals are made there alone"));
-            }
             Signals::Compatible(signals) => signals.validate(),
             Signals::Physical(signals) => signals.validate(),
         }
@@ -194,11 +191,7 @@ impl Scenario {
         let mut iq = vec![Complex32::default(); heard.len() * self.samples()];
         match &self.signals {
             Signals::Compatible(signals) => drop(signals.generate_each(self.signals().at(event), &heard, &mut iq)?),
-            Signals::Physical(signals) => {
-                let Event { emitter, receptions } = &drawn;
-                let delays: Vec<f64> = receptions.iter().map(|one| 1000.0 * one.receiver.distance_km(emitter) / LIGHT).collect();
-                signals.generate(self.signals().at(event), &heard, &delays, &mut iq)?;
-            }
+            Signals::Physical(signals) => drop(signals.generate(self.signals().at(event), &heard, &delays(&drawn), &mut iq)?),
         }
         let mut features = Vec::with_capacity(heard.len() * SUMMARY);
         for signal in iq.chunks_exact(self.samples()) {
@@ -213,19 +206,22 @@ impl Scenario {
     /// each event. The samples leave the device only where they are wanted.
     ///
     /// # Errors
-    /// If a value is out of range, or the device has no memory; for signals that no GPU makes.
+    /// If a value is out of range, or the device has no memory.
     pub fn rows(&self, events: &Events, extractor: &Extractor, numbers: Range<u64>, device: &Device, done: impl Fn()) -> Result<Vec<Row>> {
         /// Events whose signals are in the device's memory at once.
         const AT_ONCE: usize = 16;
-        let Signals::Compatible(signals) = &self.signals else {
-            return Err(Error::config("device", "expected cpu: physical signals are made there alone"));
-        };
         let mut rows = Vec::with_capacity(numbers.clone().count());
         for first in numbers.clone().step_by(AT_ONCE) {
             let last = numbers.end.min(first + AT_ONCE as u64);
             let drawn: Vec<_> = (first..last).map(|event| self.draw(events, event)).collect();
             let receptions: Vec<Vec<Reception>> = drawn.iter().map(|(_, heard)| heard.clone()).collect();
-            let (iq, _) = signals.generate_on(self.signals(), first, &receptions, device)?;
+            let iq = match &self.signals {
+                Signals::Compatible(signals) => signals.generate_on(self.signals(), first, &receptions, device)?.0,
+                Signals::Physical(signals) => {
+                    let delays: Vec<Vec<f64>> = drawn.iter().map(|(event, _)| delays(event)).collect();
+                    signals.generate_on(self.signals(), first, &receptions, &delays, device)?.0
+                }
+            };
             let named = |error| match error {
                 Error::Input(what) => Error::Input(format!("events {first} to {}: {what}", last - 1)),
                 other => other,
@@ -239,6 +235,11 @@ impl Scenario {
         }
         Ok(rows)
     }
+}
+
+/// How long what an event's emitter sends takes to each receiver, s.
+fn delays(Event { emitter, receptions }: &Event) -> Vec<f64> {
+    receptions.iter().map(|one| 1000.0 * one.receiver.distance_km(emitter) / LIGHT).collect()
 }
 
 /// What is written of the features of signals `[events, receivers, samples, 2]`, event by event.
@@ -266,18 +267,18 @@ mod tests {
     fn events_at_once_are_those_alone() {
         // Five chunks of 796 samples, and 20 that make none.
         let sets = ["signals.samples=4000", "chunk=0.00398", "iq=true", "form=\"repaired\""].map(str::to_owned);
-        let scenario = Scenario::resolve("compatible", None, &sets).unwrap();
-        let (events, mut extractor) = (Events::default(), scenario.extractor().unwrap());
-        let rows = scenario.rows(&events, &extractor, 3..22, &Device::Cpu, || ()).unwrap();
-        for (event, found) in (3..22).zip(&rows) {
-            let alone = scenario.row(&events, &mut extractor, event).unwrap();
-            assert!(found.features == alone.features && found.iq == alone.iq && found.emitter == alone.emitter, "{event}");
+        for preset in Scenario::PRESETS {
+            let scenario = Scenario::resolve(preset, None, &sets).unwrap();
+            let (events, mut extractor) = (Events::default(), scenario.extractor().unwrap());
+            let rows = scenario.rows(&events, &extractor, 3..22, &Device::Cpu, || ()).unwrap();
+            for (event, found) in (3..22).zip(&rows) {
+                let alone = scenario.row(&events, &mut extractor, event).unwrap();
+                let same = found.features == alone.features && found.iq == alone.iq && found.emitter == alone.emitter;
+                assert!(same, "{preset}, event {event}");
+            }
+            let without = Scenario { iq: false, ..scenario }.rows(&events, &extractor, 3..5, &Device::Cpu, || ()).unwrap();
+            assert!(without.len() == 2 && without.iter().zip(&rows).all(|(row, with)| row.iq.is_empty() && row.features == with.features));
         }
-        let without = Scenario { iq: false, ..scenario }.rows(&events, &extractor, 3..5, &Device::Cpu, || ()).unwrap();
-        assert!(without.len() == 2 && without.iter().zip(&rows).all(|(row, with)| row.iq.is_empty() && row.features == with.features));
-        let physical = Scenario::preset("physical").unwrap();
-        let error = physical.rows(&events, &extractor, 0..1, &Device::Cpu, || ()).err().unwrap().to_string();
-        assert!(error.contains("device: expected cpu"), "{error}");
     }
 
     #[test]

@@ -22,25 +22,7 @@ struct Chunks {
     u32 ranks[2];  // between which the median of the lowest powers lies
 };
 
-template <typename T>
-inline T warp_total(T x) {
-    for (int lane = 16; lane > 0; lane /= 2) x += __shfl_xor_sync(0xffffffff, x, lane);
-    return x;
-}
-
-// The sum over the block, in every thread. All threads of the block call it, as they do the next two.
-inline double block_total(double x) {
-    __shared__ double partial[WARPS];
-    x = warp_total(x);
-    __syncthreads();  // The sums of a call before have been read.
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = 0.0;
-    for (u32 i = 0; i < WARPS; i++) x += partial[i];
-    return x;
-}
-
-// The largest number of the block, in every thread.
+// The largest number of the block, in every thread. All threads of the block call it, as they do the next two.
 inline u64 block_max(u64 x) {
     __shared__ u64 partial[WARPS];
     for (int lane = 16; lane > 0; lane /= 2) {
@@ -96,9 +78,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) envelope(const __grid_cons
         sincospif(-(float)((double)i * turn), &sine, &cosine);
         half[i] = {x.x * cosine - x.y * sine, x.x * sine + x.y * cosine};
     }
-    double mean = block_total(sum) / n, squares = 0.0;
-    power = block_total(power) / n;
-    crossings = block_total(crossings);
+    double mean = block_sum(sum) / n, squares = 0.0;
+    power = block_sum(power) / n;
+    crossings = block_sum(crossings);
     most = __uint_as_float((u32)block_max(__float_as_uint(most)));
     // From the mean, or the difference of two large numbers would be all rounding.
     for (u32 i = threadIdx.x; i < n; i += THREADS) {
@@ -106,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) envelope(const __grid_cons
         double distance = sqrtf(x.x * x.x + x.y * x.y) - mean;
         squares += distance * distance;
     }
-    squares = block_total(squares);
+    squares = block_sum(squares);
     if (threadIdx.x == 0) {
         double* to = a.measures + (u64)blockIdx.x * MEASURES;
         to[POWER] = power;
@@ -202,7 +184,7 @@ inline double2 at_bin(const float2* iq, u32 n, double bin) {
         re += x.x * cosine - x.y * sine;
         im += x.x * sine + x.y * cosine;
     }
-    return {block_total(re), block_total(im)};
+    return {block_sum(re), block_sum(im)};
 }
 
 // By how many bins a tone lies off, from the transform half a bin below and above.
@@ -256,12 +238,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) spectrum(const __grid_cons
             u64 key = (u64)bits_of(power) << 32 | (u32)~place;
             if (power >= 0.0f && key > best) best = key;
         }
-        sum = warp_total(sum);
+        sum = warp_sum(sum);
         if (lane == 0) sums[segment] = sum;
     }
     __syncthreads();
-    double own = sums[threadIdx.x], total = block_total(own), reached = block_scan(own), power = 0.85 * total;
-    moment = block_total(moment);
+    double own = sums[threadIdx.x], total = block_sum(own), reached = block_scan(own), power = 0.85 * total;
+    moment = block_sum(moment);
     best = block_max(best);
     u32 first = THREADS - (u32)block_max(reached >= power ? THREADS - threadIdx.x : 0), at = ~(u32)best, rolloff = n - 1;
     sums[threadIdx.x] = reached;
@@ -275,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) spectrum(const __grid_cons
     for (u32 place = threadIdx.x; place < n; place += THREADS) {
         if (bins.at(place) > peak / 2.0f) strong += 1.0;
     }
-    strong = block_total(strong);
+    strong = block_sum(strong);
     double lowest = between(a.floor + row, n, a.ranks), strongest = (double)at - n / 2;
     if (a.repaired) strongest = refine(a.iq + row, a.half + row, n, (u32)(((u64)at + n - n / 2) % n));
     if (threadIdx.x == 0) {
@@ -313,6 +295,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) correlation(const __grid_c
             second += q * at * at;
         }
     }
-    const double sums[4] = {block_total(count), block_total(sum), block_total(first), block_total(second)};
+    const double sums[4] = {block_sum(count), block_sum(sum), block_sum(first), block_sum(second)};
     if (threadIdx.x < 4) a.measures[(u64)blockIdx.x * MEASURES + LAGS + threadIdx.x] = sums[threadIdx.x];
 }

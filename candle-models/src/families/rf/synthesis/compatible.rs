@@ -6,7 +6,7 @@
 //! No delay grows with the distance, so the samples of several receivers do not say where something is.
 
 use super::turns::Oscillator;
-use super::{Labels, Reception};
+use super::{Labels, Reception, receivers};
 use crate::ops::simd::kernel;
 use crate::random::{Random, sin_cos_turn};
 use crate::{Error, Result};
@@ -174,7 +174,7 @@ impl Compatible {
     ) -> Result<(Tensor, Vec<Vec<Labels>>)> {
         #[cfg(feature = "cuda")]
         if device.is_cuda() {
-            return super::cuda::generate(self, random, first, receptions, device);
+            return super::cuda::compatible::generate(self, random, first, receptions, device);
         }
         let receivers = receivers(receptions)?;
         let mut iq = vec![Complex32::default(); receptions.len() * receivers * self.samples];
@@ -231,18 +231,6 @@ impl Compatible {
         random.fill_normal(begin as u64, &mut theta[skip..]);
         let there = skip + (self.samples - begin).min(theta.len() - skip);
         theta[there..].fill(0.0);
-    }
-}
-
-/// Receivers of every event.
-pub(super) fn receivers(receptions: &[Vec<Reception>]) -> Result<usize> {
-    let receivers = receptions.first().map_or(0, Vec::len);
-    match receptions.iter().position(|event| event.len() != receivers) {
-        None => Ok(receivers),
-        Some(event) => {
-            let found = receptions[event].len();
-            Err(Error::Input(format!("event {event}: expected {receivers} receivers as in the first one, found {found}")))
-        }
     }
 }
 

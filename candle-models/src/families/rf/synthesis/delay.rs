@@ -56,6 +56,12 @@ impl Interpolator {
         &SHARED
     }
 
+    /// The weights of all taps for each of the places between two samples and the one behind them, `[257, 16]`.
+    #[cfg(feature = "cuda")]
+    pub(super) fn weights(&self) -> &[f32] {
+        self.weights.as_flattened()
+    }
+
     /// Samples that must lie before and behind a place.
     pub const REACH: usize = TAPS / 2;
 

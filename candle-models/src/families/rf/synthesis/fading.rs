@@ -5,7 +5,7 @@ use rustfft::num_complex::Complex64;
 use std::f64::consts::{PI, TAU};
 
 /// Waves that a gain is made of.
-const WAVES: usize = 16;
+pub(super) const WAVES: usize = 16;
 
 /// Rayleigh fading as a sum of waves from all directions (Xiao, Zheng and Beaulieu 2006): `E |h|^2 = 1`, the autocorrelation is `J0(2 pi fd tau)`.
 #[derive(Debug, Clone)]
@@ -65,6 +65,33 @@ impl Gain {
             Self::Rician { ratio, seen: [turns, phase], scattered } => {
                 let seen = Complex64::cis(TAU * (turns * sample + phase));
                 (ratio.sqrt() * seen + scattered.at(sample)) / (1.0 + ratio).sqrt()
+            }
+        }
+    }
+}
+
+/// A gain as a sum of what does not change, of a wave that is seen and of waves from all directions.
+#[cfg(feature = "cuda")]
+pub(super) struct Parts {
+    pub fixed: Complex64,
+    /// What the wave that is seen is multiplied by, its turns a sample and its phase in turns.
+    pub seen: (f64, [f64; 2]),
+    /// The same of each of the others.
+    pub scattered: (f64, [[f64; 2]; WAVES]),
+}
+
+#[cfg(feature = "cuda")]
+impl Gain {
+    /// The sum that it is; parts that it has not are 0.
+    pub(super) fn parts(&self) -> Parts {
+        let one = 1.0 / (WAVES as f64).sqrt();
+        let none = Parts { fixed: Complex64::default(), seen: (0.0, [0.0; 2]), scattered: (0.0, [[0.0; 2]; WAVES]) };
+        match self {
+            Self::Fixed(gain) => Parts { fixed: *gain, ..none },
+            Self::Rayleigh(fading) => Parts { scattered: (one, fading.waves), ..none },
+            Self::Rician { ratio, seen, scattered } => {
+                let whole = (1.0 + ratio).sqrt();
+                Parts { seen: (ratio.sqrt() / whole, *seen), scattered: (one / whole, scattered.waves), ..none }
             }
         }
     }

@@ -31,6 +31,11 @@ impl Amplifier {
         }
     }
 
+    /// By what a signal with a mean power of 1 is multiplied before it.
+    pub(super) fn drive(&self) -> f64 {
+        10f64.powf(-self.back_off_db() / 20.0)
+    }
+
     /// The back-off, dB.
     pub fn back_off_db(&self) -> f64 {
         match self {
@@ -42,8 +47,8 @@ impl Amplifier {
 /// A mixer whose two branches differ: `y = alpha x + beta x*`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Imbalance {
-    alpha: Complex64,
-    beta: Complex64,
+    pub(super) alpha: Complex64,
+    pub(super) beta: Complex64,
 }
 
 impl Imbalance {
@@ -67,8 +72,8 @@ impl Imbalance {
 /// A converter: `2^bits` steps from -full scale to full scale, the first above zero at half a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Converter {
-    full_scale: f64,
-    step: f64,
+    pub(super) full_scale: f64,
+    pub(super) step: f64,
 }
 
 impl Converter {

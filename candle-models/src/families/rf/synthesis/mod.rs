@@ -38,8 +38,8 @@ pub use fading::{Gain, Rayleigh};
 pub use physical::{Fading, Physical, Truth};
 
 use super::within;
-use crate::Result;
 use crate::random::Random;
+use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// The ends of a range that is drawn from evenly.
@@ -70,6 +70,18 @@ impl Reception {
         within("frequency_offset_hz", self.frequency_offset_hz, -sample_rate / 2.0..=sample_rate / 2.0)?;
         within("power_dbm", self.power_dbm, -200.0..=100.0)?;
         within("snr_db", self.snr_db, -100.0..=200.0)
+    }
+}
+
+/// Receivers of every event.
+fn receivers(receptions: &[Vec<Reception>]) -> Result<usize> {
+    let receivers = receptions.first().map_or(0, Vec::len);
+    match receptions.iter().position(|event| event.len() != receivers) {
+        None => Ok(receivers),
+        Some(event) => {
+            let found = receptions[event].len();
+            Err(Error::Input(format!("event {event}: expected {receivers} receivers as in the first one, found {found}")))
+        }
     }
 }
 

@@ -9,10 +9,12 @@ use super::delay::Interpolator;
 use super::fading::{Gain, Rayleigh};
 use super::impairments::{Amplifier, Converter, Imbalance};
 use super::turns::Oscillator;
-use super::{Range, Reception};
+use super::{Range, Reception, receivers};
 use crate::random::Random;
 use crate::rf::{narrow, power, wide, within};
 use crate::{Error, Result};
+use candle_core::{DType, Device, Tensor};
+use rayon::prelude::*;
 use rustfft::num_complex::{Complex32, Complex64};
 use serde::{Deserialize, Serialize};
 use std::f64::consts::TAU;
@@ -205,27 +207,56 @@ impl Physical {
         (1e-6 * (self.longest_us + echo) * self.sample_rate + clock).ceil() as usize + Interpolator::REACH
     }
 
+    /// What is drawn once for the emitter of an event, whose address is `random`.
+    pub(super) fn emitter(&self, random: Random, frequency: f64) -> Emitter {
+        Emitter {
+            margin: self.margin(),
+            frequency,
+            carrier: Oscillator::new(frequency / self.sample_rate),
+            drift: self.drift_hz_per_s.draw(random.stream("drift"), 0),
+            line: self.line(random),
+        }
+    }
+
+    /// The walk of an oscillator's phase.
+    fn line(&self, random: Random) -> Walk {
+        let width = self.line_hz.draw(random.stream("line width"), 0);
+        Walk { random: random.stream("line"), deviation: (TAU * width / self.sample_rate).sqrt() / TAU }
+    }
+
+    /// Samples that are sent, with those before the first and behind the last one that is heard.
+    pub(super) fn sent_samples(&self) -> usize {
+        self.samples + 2 * self.margin()
+    }
+
     /// What an event's emitter sends. `random` is the event's address.
     fn send(&self, random: Random, frequency: f64) -> Sent {
-        let margin = self.margin();
-        let mut signal = self.content.generate(random.stream("content"), self.sample_rate, self.samples + 2 * margin);
+        let emitter = self.emitter(random, frequency);
+        let mut signal = self.content.generate(random.stream("content"), self.sample_rate, self.sent_samples());
         let scale = (1.0 / power(&signal)).sqrt();
         if let Some(amplifier) = &self.amplifier {
-            let drive = scale * 10f64.powf(-amplifier.back_off_db() / 20.0);
+            let drive = scale * amplifier.drive();
             for x in &mut signal {
                 *x = narrow(amplifier.amplify(wide(*x) * drive));
             }
         }
         let scale = (1.0 / power(&signal)).sqrt();
-        let drift = self.drift_hz_per_s.draw(random.stream("drift"), 0);
-        let mut line = Line::new(random.stream("line"), self.line_hz.draw(random.stream("line width"), 0), self.sample_rate, signal.len());
-        let oscillator = Oscillator::new(frequency / self.sample_rate);
+        let mut walked = emitter.line.phases(signal.len());
         for (i, x) in signal.iter_mut().enumerate() {
-            let t = (i as f64 - margin as f64) / self.sample_rate;
-            let phase = turns(oscillator.phase(i as u64)) + 0.5 * drift * t * t + line.next();
+            let t = (i as f64 - emitter.margin as f64) / self.sample_rate;
+            let phase = turns(emitter.carrier.phase(i as u64)) + 0.5 * emitter.drift * t * t + walked.next();
             *x = narrow(wide(*x) * scale * Complex64::cis(TAU * phase));
         }
-        Sent { signal, margin, frequency, drift }
+        Sent { signal, emitter }
+    }
+
+    /// Refuses receptions of an event that make no sense.
+    pub(super) fn check(&self, receptions: &[Reception], delays: &[f64]) -> Result<()> {
+        receptions.iter().try_for_each(|reception| reception.validate(self.sample_rate))?;
+        if delays.len() != receptions.len() {
+            return Err(Error::tensor("delays", format!("[{}]", receptions.len()), format!("[{}]", delays.len())));
+        }
+        delays.iter().try_for_each(|delay| within("delays", *delay, 0.0..=self.longest_us / 1e6))
     }
 
     /// Signals of all receivers of an event, `[receivers, samples]`. `random` is the event's address; `delays` are those of the direct paths, s. The emitter's
@@ -235,66 +266,95 @@ impl Physical {
     /// If a value is out of range or `out` has another length.
     pub fn generate(&self, random: Random, receptions: &[Reception], delays: &[f64], out: &mut [Complex32]) -> Result<Vec<Truth>> {
         self.validate()?;
-        receptions.iter().try_for_each(|reception| reception.validate(self.sample_rate))?;
-        if delays.len() != receptions.len() {
-            return Err(Error::tensor("delays", format!("[{}]", receptions.len()), format!("[{}]", delays.len())));
-        }
-        delays.iter().try_for_each(|delay| within("delays", *delay, 0.0..=1e-6 * self.longest_us))?;
+        self.check(receptions, delays)?;
         if out.len() != receptions.len() * self.samples {
             return Err(Error::tensor("iq", format!("[{}, {}]", receptions.len(), self.samples), format!("{} samples", out.len())));
         }
         let Some(first) = receptions.first() else { return Ok(Vec::new()) };
         let sent = self.send(random, first.frequency_offset_hz);
         let receivers = out.chunks_exact_mut(self.samples).zip(receptions).zip(delays).enumerate();
-        Ok(receivers.map(|(i, ((out, reception), delay))| self.receive(random.at(i as u64), &sent, reception, *delay, out)).collect())
+        let receive = |(i, ((out, reception), delay)): (usize, ((&mut [Complex32], &Reception), &f64))| {
+            self.receiver(random.at(i as u64), &sent.emitter, reception, *delay).receive(&sent.signal, out)
+        };
+        Ok(receivers.map(receive).collect())
     }
 
-    /// What one receiver has of it. `random` is the address of the event and the receiver.
-    fn receive(&self, random: Random, sent: &Sent, reception: &Reception, delay: f64, out: &mut [Complex32]) -> Truth {
+    /// Signals of events and receivers as a tensor `[events, receivers, samples, 2]` on a device, and what is true of them: those of the CPU but for rounding.
+    /// `random` is the root, of which event e has the address `at(e)`, events counted from `first`; each has its receptions and delays as in
+    /// [`generate`](Self::generate). What is sent comes from the CPU's threads, the rest is the device's work.
+    ///
+    /// # Errors
+    /// As [`generate`](Self::generate), if events have different numbers of receivers, or if the device has no memory for them.
+    pub fn generate_on(
+        &self,
+        random: Random,
+        first: u64,
+        receptions: &[Vec<Reception>],
+        delays: &[Vec<f64>],
+        device: &Device,
+    ) -> Result<(Tensor, Vec<Vec<Truth>>)> {
+        self.validate()?;
+        let receivers = receivers(receptions)?;
+        if delays.len() != receptions.len() {
+            return Err(Error::tensor("delays", format!("[{}]", receptions.len()), format!("[{}]", delays.len())));
+        }
+        receptions.iter().zip(delays).try_for_each(|(receptions, delays)| self.check(receptions, delays))?;
+        let shape = (receptions.len(), receivers, self.samples, 2);
+        if receptions.is_empty() || receivers == 0 {
+            return Ok((Tensor::zeros(shape, DType::F32, device)?, vec![Vec::new(); receptions.len()]));
+        }
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            return super::cuda::physical::generate(self, random, first, receptions, delays, device);
+        }
+        let mut iq = vec![Complex32::default(); receptions.len() * receivers * self.samples];
+        let events = iq.par_chunks_mut(receivers * self.samples).zip(receptions).zip(delays).enumerate();
+        let truths =
+            events.map(|(event, ((out, receptions), delays))| self.generate(random.at(first + event as u64), receptions, delays, out));
+        let truths = truths.collect::<Result<_>>()?;
+        let values: Vec<f32> = iq.into_iter().flat_map(|x| [x.re, x.im]).collect();
+        Ok((Tensor::from_vec(values, shape, device)?, truths))
+    }
+
+    /// What is drawn once for a receiver. `random` is the address of the event and the receiver.
+    pub(super) fn receiver(&self, random: Random, emitter: &Emitter, reception: &Reception, delay: f64) -> Receiver {
         let clock_ppm = self.clock_ppm.draw(random.stream("clock"), 0);
         let echo = |i: usize| {
             let draws = random.stream("echo").at(i as u64);
             [1e-6 * self.echo_us.draw(draws, 0), self.echo_db.draw(draws, 1)]
         };
         let echoes: Vec<[f64; 2]> = (0..self.echoes).map(echo).collect();
-        out.fill(Complex32::default());
-        for (path, [later, below]) in std::iter::once([0.0, 0.0]).chain(echoes.iter().copied()).enumerate() {
-            let gain = self.gain(random.stream("fading").at(path as u64), path > 0);
-            let begin = sent.margin as f64 - (delay + later) * self.sample_rate;
-            add_path(sent, [begin, 1.0 + 1e-6 * clock_ppm], &gain, 10f64.powf(-below / 20.0), out);
-        }
-        let (image_rejection_db, clipped) = self.front_end(random, reception, reception.frequency_offset_hz - sent.frequency, out);
-        Truth { reception: *reception, delay, drift_hz_per_s: sent.drift, clock_ppm, image_rejection_db, echoes, clipped }
-    }
-
-    /// What a receiver's oscillator, of that frequency, its noise, mixer and converter make of what arrives; the signal gets its power. Returns how well images
-    /// are rejected, dB, and how many numbers the converter could not hold.
-    fn front_end(&self, random: Random, reception: &Reception, frequency: f64, out: &mut [Complex32]) -> (f64, u64) {
+        let path = |(path, [later, below]): (usize, [f64; 2])| Path {
+            begin: emitter.margin as f64 - (delay + later) * self.sample_rate,
+            step: 1.0 + 1e-6 * clock_ppm,
+            gain: self.gain(random.stream("fading").at(path as u64), path > 0),
+            amplitude: 10f64.powf(-below / 20.0),
+        };
         let watts = 1e-3 * 10f64.powf(reception.power_dbm / 10.0);
-        let mean = power(out);
-        let scale = if mean > 0.0 { (watts / mean).sqrt() } else { 0.0 };
         let noise = watts / 10f64.powf(reception.snr_db / 10.0);
-        let deviation = (noise / 2.0).sqrt();
-        let mut numbers = vec![0.0; 2 * out.len()];
-        random.stream("noise").fill_normal(0, &mut numbers);
-        let mut line = Line::new(random.stream("line"), self.line_hz.draw(random.stream("line width"), 0), self.sample_rate, out.len());
-        let oscillator = Oscillator::new(frequency / self.sample_rate);
+        let level = (watts + noise).sqrt();
         let mixer = random.stream("mixer");
         let imbalance = Imbalance::new(self.imbalance_db.draw(mixer, 0), self.imbalance_degrees.draw(mixer, 1));
-        let level = (watts + noise).sqrt();
-        let constant = Complex64::new(self.constant.draw(mixer, 2), self.constant.draw(mixer, 3)) * level;
-        let converter = self.bits.map(|bits| Converter::new(bits, level * 10f64.powf(self.headroom_db / 20.0)));
-        let mut clipped = 0;
-        for (i, (x, noise)) in out.iter_mut().zip(numbers.chunks_exact(2)).enumerate() {
-            let phase = turns(oscillator.phase(i as u64)) + line.next();
-            let noise = Complex64::new(f64::from(noise[0]), f64::from(noise[1])) * deviation;
-            let mixed = imbalance.apply(wide(*x) * scale * Complex64::cis(TAU * phase) + noise) + constant;
-            *x = narrow(converter.as_ref().map_or(mixed, |converter| {
-                clipped += [mixed.re, mixed.im].into_iter().filter(|part| converter.clips(*part)).count() as u64;
-                Complex64::new(converter.convert(mixed.re), converter.convert(mixed.im))
-            }));
+        Receiver {
+            paths: std::iter::once([0.0, 0.0]).chain(echoes.iter().copied()).enumerate().map(path).collect(),
+            oscillator: Oscillator::new((reception.frequency_offset_hz - emitter.frequency) / self.sample_rate),
+            line: self.line(random),
+            watts,
+            noise: random.stream("noise"),
+            deviation: (noise / 2.0).sqrt(),
+            imbalance,
+            constant: Complex64::new(self.constant.draw(mixer, 2), self.constant.draw(mixer, 3)) * level,
+            converter: self.bits.map(|bits| Converter::new(bits, level * 10f64.powf(self.headroom_db / 20.0))),
+            truth: Truth {
+                reception: *reception,
+                delay,
+                drift_hz_per_s: emitter.drift,
+                clock_ppm,
+                image_rejection_db: imbalance.image_rejection_db(),
+                echoes,
+                clipped: 0,
+            },
         }
-        (imbalance.image_rejection_db(), clipped)
     }
 
     /// The gain of a path: an echo has nothing that is seen, and where nothing fades a phase of its own.
@@ -312,57 +372,124 @@ impl Physical {
     }
 }
 
+/// What is drawn once for an emitter.
+pub(super) struct Emitter {
+    /// The number of the sample that is sent at time 0.
+    pub margin: usize,
+    /// Hz from the centre.
+    pub frequency: f64,
+    pub carrier: Oscillator,
+    /// Hz a second.
+    pub drift: f64,
+    pub line: Walk,
+}
+
 /// What an emitter sends.
 struct Sent {
     /// With a mean power of 1.
     signal: Vec<Complex32>,
-    /// The number of the sample that is sent at time 0.
-    margin: usize,
-    /// Hz from the centre.
-    frequency: f64,
-    /// Hz a second.
-    drift: f64,
+    emitter: Emitter,
 }
 
-/// Adds what arrives on a path: the sample that is heard first is that at `begin` of what is sent, and each next one is `step` samples on.
-fn add_path(sent: &Sent, [begin, step]: [f64; 2], gain: &Gain, amplitude: f64, out: &mut [Complex32]) {
-    let interpolator = Interpolator::shared();
-    for (block, part) in out.chunks_mut(GAIN_EVERY).enumerate() {
-        let at = block * GAIN_EVERY;
-        let ends = [at, at + GAIN_EVERY].map(|n| gain.at(n as f64) * amplitude);
-        for (j, x) in part.iter_mut().enumerate() {
-            let share = j as f64 / GAIN_EVERY as f64;
-            let place = begin + (at + j) as f64 * step;
-            *x += narrow(ends[0] + (ends[1] - ends[0]) * share) * interpolator.at(&sent.signal, place);
+/// A path: the sample that is heard first is that at `begin` of what is sent, and each next one is `step` samples on.
+pub(super) struct Path {
+    pub begin: f64,
+    pub step: f64,
+    pub gain: Gain,
+    pub amplitude: f64,
+}
+
+impl Path {
+    /// Adds what arrives on it.
+    fn add(&self, sent: &[Complex32], out: &mut [Complex32]) {
+        let interpolator = Interpolator::shared();
+        for (block, part) in out.chunks_mut(GAIN_EVERY).enumerate() {
+            let at = block * GAIN_EVERY;
+            let ends = [at, at + GAIN_EVERY].map(|n| self.gain.at(n as f64) * self.amplitude);
+            for (j, x) in part.iter_mut().enumerate() {
+                let share = j as f64 / GAIN_EVERY as f64;
+                let place = self.begin + (at + j) as f64 * self.step;
+                *x += narrow(ends[0] + (ends[1] - ends[0]) * share) * interpolator.at(sent, place);
+            }
         }
     }
 }
 
+/// What is drawn once for a receiver.
+pub(super) struct Receiver {
+    pub paths: Vec<Path>,
+    /// Of the frequency by which it is apart from the emitter's.
+    pub oscillator: Oscillator,
+    pub line: Walk,
+    /// The signal's power, W.
+    pub watts: f64,
+    /// The noise's numbers, and the deviation of either part.
+    pub noise: Random,
+    pub deviation: f64,
+    pub imbalance: Imbalance,
+    pub constant: Complex64,
+    pub converter: Option<Converter>,
+    /// All but how many numbers the converter cannot hold.
+    pub truth: Truth,
+}
+
+impl Receiver {
+    /// What it has of what is sent: all paths, its power, oscillator, noise, mixer and converter.
+    fn receive(self, sent: &[Complex32], out: &mut [Complex32]) -> Truth {
+        out.fill(Complex32::default());
+        self.paths.iter().for_each(|path| path.add(sent, out));
+        let mean = power(out);
+        let scale = if mean > 0.0 { (self.watts / mean).sqrt() } else { 0.0 };
+        let mut numbers = vec![0.0; 2 * out.len()];
+        self.noise.fill_normal(0, &mut numbers);
+        let mut walked = self.line.phases(out.len());
+        let mut clipped = 0;
+        for (i, (x, noise)) in out.iter_mut().zip(numbers.chunks_exact(2)).enumerate() {
+            let phase = turns(self.oscillator.phase(i as u64)) + walked.next();
+            let noise = Complex64::new(f64::from(noise[0]), f64::from(noise[1])) * self.deviation;
+            let mixed = self.imbalance.apply(wide(*x) * scale * Complex64::cis(TAU * phase) + noise) + self.constant;
+            *x = narrow(self.converter.as_ref().map_or(mixed, |converter| {
+                clipped += [mixed.re, mixed.im].into_iter().filter(|part| converter.clips(*part)).count() as u64;
+                Complex64::new(converter.convert(mixed.re), converter.convert(mixed.im))
+            }));
+        }
+        Truth { clipped, ..self.truth }
+    }
+}
+
 /// The phase of an oscillator whose line has a width: a walk whose steps have the variance 2 pi width / rate, radians squared.
-struct Line {
-    random: Random,
-    deviation: f64,
+pub(super) struct Walk {
+    /// The steps' numbers, and what they are multiplied by, in turns.
+    pub random: Random,
+    pub deviation: f64,
+}
+
+impl Walk {
+    /// Its phases sample by sample, of so many at most.
+    fn phases(&self, samples: usize) -> Phases<'_> {
+        Phases { walk: self, block: vec![0.0; samples.min(1024)], index: 0, phase: 0.0 }
+    }
+}
+
+struct Phases<'w> {
+    walk: &'w Walk,
     block: Vec<f32>,
     index: usize,
     phase: f64,
 }
 
-impl Line {
-    /// Of so many samples at most.
-    fn new(random: Random, width: f64, rate: f64, samples: usize) -> Self {
-        Self { random, deviation: (TAU * width / rate).sqrt() / TAU, block: vec![0.0; samples.min(1024)], index: 0, phase: 0.0 }
-    }
-
+impl Phases<'_> {
     /// The next phase, in turns.
     fn next(&mut self) -> f64 {
-        if self.deviation == 0.0 {
+        let Walk { random, deviation } = self.walk;
+        if *deviation == 0.0 {
             return 0.0;
         }
         let place = self.index % self.block.len();
         if place == 0 {
-            self.random.fill_normal(self.index as u64, &mut self.block);
+            random.fill_normal(self.index as u64, &mut self.block);
         }
-        self.phase += self.deviation * f64::from(self.block[place]);
+        self.phase += deviation * f64::from(self.block[place]);
         self.index += 1;
         self.phase
     }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::random::Random;
 use crate::rf::{power, wide};
+use candle_core::Device;
 use rustfft::num_complex::{Complex32, Complex64};
 use std::f64::consts::TAU;
 
@@ -219,6 +220,27 @@ fn physical_signals_are_the_same_again_and_have_their_power() {
     }
     // What is received alone is what is received beside others.
     assert_eq!(physical(&config, &receptions[..1], &[0.0]).0[0], signals[0]);
+}
+
+#[test]
+fn physical_signals_of_many_events_are_those_of_each() {
+    let config = Physical { samples: 3000, ..Physical::default() };
+    let receptions = [vec![RECEPTION; 2], vec![LOUD; 2]];
+    let delays = [vec![0.0, 1e-3], vec![1e-4, 2e-4]];
+    let (signals, truths) = config.generate_on(Random::new(6), 9, &receptions, &delays, &Device::Cpu).unwrap();
+    let signals = signals.flatten_from(1).unwrap().to_vec2::<f32>().unwrap();
+    for (event, (found, truth)) in signals.iter().zip(&truths).enumerate() {
+        let mut alone = vec![Complex32::default(); 6000];
+        let expected = config.generate(Random::new(6).at(9 + event as u64), &receptions[event], &delays[event], &mut alone).unwrap();
+        assert_eq!((truth, found), (&expected, &alone.iter().flat_map(|x| [x.re, x.im]).collect()));
+    }
+    let (none, truths) = config.generate_on(Random::new(6), 9, &[vec![], vec![]], &[vec![], vec![]], &Device::Cpu).unwrap();
+    assert_eq!((none.dims(), truths), (&[2, 0, 3000, 2][..], vec![vec![], vec![]]));
+    let refused = |receptions: &[Vec<Reception>], delays: &[Vec<f64>]| {
+        config.generate_on(Random::new(6), 9, receptions, delays, &Device::Cpu).unwrap_err().to_string()
+    };
+    assert!(refused(&receptions, &delays[..1]).contains("delays: expected [2], found [1]"));
+    assert!(refused(&[vec![LOUD; 2], vec![LOUD]], &delays).contains("event 1: expected 2 receivers"));
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The published generator on an NVIDIA GPU: launches of `compatible.cu`.
 
-use super::compatible::{Drawn, MOST_ECHOES, PHASE, receivers};
-use super::{Compatible, Labels, Reception};
+use super::super::compatible::{Drawn, MOST_ECHOES, PHASE};
+use super::super::{Compatible, Labels, Reception, receivers};
+use super::{PART, THREADS, table};
 use crate::cuda::{self, Gpu, Kernel, Source};
 use crate::ops::cuda::philox::Address;
 use crate::random::Random;
@@ -11,10 +12,6 @@ use candle_core::{DType, Device, Tensor};
 static SOURCE: Source = Source { name: "rf_compatible", text: include_str!("compatible.cu") };
 const STAGES: [Kernel; 3] =
     [Kernel { source: &SOURCE, name: "carrier" }, Kernel { source: &SOURCE, name: "arrive" }, Kernel { source: &SOURCE, name: "finish" }];
-
-/// Samples of a part, which a block makes, and its threads: `PART` and `THREADS` in `compatible.cu`.
-const PART: usize = 1024;
-const THREADS: usize = 256;
 
 /// `Signal` in `compatible.cu`, without padding.
 #[repr(C)]
@@ -47,7 +44,7 @@ struct Signals {
 }
 
 /// Signals `[events, receivers, samples, 2]` and what is true of them.
-pub(super) fn generate(
+pub(in super::super) fn generate(
     generator: &Compatible,
     random: Random,
     first: u64,
@@ -98,8 +95,7 @@ pub(super) fn generate(
     let base = cuda::address(&amplitudes)?;
     signals.iter_mut().for_each(|signal| signal.amplitudes = base + 4 * signal.amplitudes);
     // SAFETY: `Signal` has no padding: two addresses of 24 bytes, two numbers of 8, and 14 of 4.
-    let bytes = unsafe { std::slice::from_raw_parts(signals.as_ptr().cast::<u8>(), std::mem::size_of_val(signals.as_slice())) };
-    let table = Tensor::from_slice(bytes, bytes.len(), device)?;
+    let table = unsafe { table(&signals, device)? };
     let gpu = Gpu::of(cuda::device_of(&amplitudes)?)?;
     let new = |count: usize| cuda::empty(count, DType::F32, gpu.device());
     let (clean, out, powers) = (new(signals.len() * samples * 2)?, new(signals.len() * samples * 2)?, new(signals.len() * parts)?);
