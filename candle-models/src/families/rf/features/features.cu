@@ -22,7 +22,20 @@ struct Chunks {
     u32 ranks[2];  // between which the median of the lowest powers lies
 };
 
-// The largest number of the block, in every thread. All threads of the block call it, as they do the next two.
+// The sum over the block, in every thread, as `block_sum`: of so many warps that are known here it needs fewer registers. All threads of the block call it,
+// as they do the next two.
+inline double block_total(double x) {
+    __shared__ double partial[WARPS];
+    x = warp_sum(x);
+    __syncthreads();  // The sums of a call before have been read.
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = 0.0;
+    for (u32 i = 0; i < WARPS; i++) x += partial[i];
+    return x;
+}
+
+// The largest number of the block, in every thread.
 inline u64 block_max(u64 x) {
     __shared__ u64 partial[WARPS];
     for (int lane = 16; lane > 0; lane /= 2) {
@@ -78,9 +91,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) envelope(const __grid_cons
         sincospif(-(float)((double)i * turn), &sine, &cosine);
         half[i] = {x.x * cosine - x.y * sine, x.x * sine + x.y * cosine};
     }
-    double mean = block_sum(sum) / n, squares = 0.0;
-    power = block_sum(power) / n;
-    crossings = block_sum(crossings);
+    double mean = block_total(sum) / n, squares = 0.0;
+    power = block_total(power) / n;
+    crossings = block_total(crossings);
     most = __uint_as_float((u32)block_max(__float_as_uint(most)));
     // From the mean, or the difference of two large numbers would be all rounding.
     for (u32 i = threadIdx.x; i < n; i += THREADS) {
@@ -88,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) envelope(const __grid_cons
         double distance = sqrtf(x.x * x.x + x.y * x.y) - mean;
         squares += distance * distance;
     }
-    squares = block_sum(squares);
+    squares = block_total(squares);
     if (threadIdx.x == 0) {
         double* to = a.measures + (u64)blockIdx.x * MEASURES;
         to[POWER] = power;
@@ -184,7 +197,7 @@ inline double2 at_bin(const float2* iq, u32 n, double bin) {
         re += x.x * cosine - x.y * sine;
         im += x.x * sine + x.y * cosine;
     }
-    return {block_sum(re), block_sum(im)};
+    return {block_total(re), block_total(im)};
 }
 
 // By how many bins a tone lies off, from the transform half a bin below and above.
@@ -242,8 +255,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) spectrum(const __grid_cons
         if (lane == 0) sums[segment] = sum;
     }
     __syncthreads();
-    double own = sums[threadIdx.x], total = block_sum(own), reached = block_scan(own), power = 0.85 * total;
-    moment = block_sum(moment);
+    double own = sums[threadIdx.x], total = block_total(own), reached = block_scan(own), power = 0.85 * total;
+    moment = block_total(moment);
     best = block_max(best);
     u32 first = THREADS - (u32)block_max(reached >= power ? THREADS - threadIdx.x : 0), at = ~(u32)best, rolloff = n - 1;
     sums[threadIdx.x] = reached;
@@ -257,7 +270,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) spectrum(const __grid_cons
     for (u32 place = threadIdx.x; place < n; place += THREADS) {
         if (bins.at(place) > peak / 2.0f) strong += 1.0;
     }
-    strong = block_sum(strong);
+    strong = block_total(strong);
     double lowest = between(a.floor + row, n, a.ranks), strongest = (double)at - n / 2;
     if (a.repaired) strongest = refine(a.iq + row, a.half + row, n, (u32)(((u64)at + n - n / 2) % n));
     if (threadIdx.x == 0) {
@@ -295,6 +308,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) correlation(const __grid_c
             second += q * at * at;
         }
     }
-    const double sums[4] = {block_sum(count), block_sum(sum), block_sum(first), block_sum(second)};
+    const double sums[4] = {block_total(count), block_total(sum), block_total(first), block_total(second)};
     if (threadIdx.x < 4) a.measures[(u64)blockIdx.x * MEASURES + LAGS + threadIdx.x] = sums[threadIdx.x];
 }
