@@ -106,10 +106,10 @@ pub fn serve(bundle: &str, arguments: &[&str]) -> (Program, [SocketAddr; 2]) {
 }
 
 /// The same with all memory in one arena of the allocator. An arena of each thread keeps what the largest model that was loaded there has needed: one
-/// after the other, for minutes, which looks like growth.
+/// after the other, for minutes, which looks like growth. And large blocks are given back at once: between small ones they would stay.
 pub fn serve_in_one_arena(bundle: &str, arguments: &[&str]) -> (Program, [SocketAddr; 2]) {
     let mut command = Command::new(PROGRAM);
-    command.env("MALLOC_ARENA_MAX", "1");
+    command.envs([("MALLOC_ARENA_MAX", "1"), ("MALLOC_MMAP_THRESHOLD_", "65536"), ("MALLOC_TRIM_THRESHOLD_", "65536")]);
     serve_by(command, bundle, arguments)
 }
 
