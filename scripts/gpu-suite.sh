@@ -7,7 +7,7 @@
 #                                                needs a driver and the CUDA 13 runtime libraries, of the system or of a Python
 #                                                installation of PyTorch; no Rust, no network. Ends within 8 minutes.
 #
-# `run` looks at the machine, runs the correctness tests, then the benchmarks beside PyTorch on the same weights where
+# GPU_SUITE_HOST names the machine in the tables. `run` looks at the machine, runs the correctness tests, then the benchmarks beside PyTorch on the same weights where
 # Python (PYTHON, default python3) has it, and writes host, method and tables into DIR [default: runs/<date>-<host>].
 # Every part has a time limit of its own and leaves behind what it has; --tests leaves the benchmarks out. Without a device
 # it says so and ends well.
@@ -29,7 +29,7 @@ build() {
     local features="candle-models/cli,candle-train/nccl"
     for feature in ${FEATURES//,/ }; do features+=",candle-models/$feature,candle-bench/$feature"; done
     local packages=(-p candle-models -p candle-train -p candle-bench --features "$features")
-    cargo build --release "${packages[@]}" --bin candle-infer --bin candle-bench
+    cargo build --release "${packages[@]}" --bin candle-infer --bin candle-bench --bin candle-train
     tests="$(cargo test --release "${packages[@]}" --test gpu --test train_gpu --no-run --message-format=json |
         sed -n 's/.*"name":"\(gpu\|train_gpu\)".*"executable":"\([^"]*\)".*/\1 \2/p')"
 
@@ -46,7 +46,7 @@ build() {
         [ -x "$path" ] || { echo "the tests $name were not built" >&2; exit 1; }
         cp "$path" "$suite/bin/tests-$name"
     done
-    cp "$target"/release/{candle-bench,candle-infer} "$suite/bin/"
+    cp "$target"/release/{candle-bench,candle-infer,candle-train} "$suite/bin/"
     strip "$suite"/bin/*
     cp -L "$CUDA_HOME/lib/stubs/libcuda.so" "$suite/stub/libcuda.so.1"
     cp -r weights/policy-mlp weights/policy-mamba weights/beam-c3 weights/localiser weights/classifier "$suite/weights/"
@@ -185,6 +185,9 @@ run() {
     if [ -z "$tests_only" ]; then
         cd "$root"
         local peer=() bench="$root/bin/candle-bench"
+        local host=(${GPU_SUITE_HOST:+--host "$GPU_SUITE_HOST"})
+        CANDLE_BENCH_COMMIT="$(head -c 10 commit.txt)$(grep -q 'with changes' commit.txt && echo -dirty || true)"
+        export CANDLE_BENCH_COMMIT
         python="$(command -v "$python" || echo "$python")"
         if "$python" -c 'import torch, numpy, safetensors; assert torch.cuda.is_available()' 2>/dev/null; then
             peer=(--python "$python" --script candle-bench/peers/peer.py)
@@ -192,13 +195,15 @@ run() {
             note "PyTorch with CUDA, numpy and safetensors are not all in $python: no comparisons."
         fi
         part gpu 120 "$bench" gpu --device cuda:0 --dtypes bf16 --out "$out" --warm-up 0.2 --window-length 0.2 --rounds 4 --limit 4 \
-            "${peer[@]:---alone}"
-        part signals 30 "$bench" rf --device cuda:0 --out "$out" --warm-up 0.2 --window-length 0.2
+            "${host[@]}" "${peer[@]:---alone}"
+        part signals 30 "$bench" rf --device cuda:0 --out "$out" --warm-up 0.2 --window-length 0.2 "${host[@]}"
+        part operators 40 "$bench" latency --backbones fno-64x64 --batches 1,64 --window-batches 1 --window 1 --dtypes f32,bf16 --threads 1 --device cuda:0 \
+            --out "$out/operators" --warm-up 0.2 --window-length 0.1 "${host[@]}"
         # Every suite, as on a CPU. Its comparison with PyTorch is short: a longer one follows, into a folder of its own.
-        part all 170 "$bench" all --quick --device cuda:0 --out "$out" "${peer[@]}"
+        part all 170 "$bench" all --quick --device cuda:0 --out "$out" "${host[@]}" "${peer[@]}"
         if [ ${#peer[@]} -gt 0 ]; then
             local compare=("$bench" peers --device cuda:0 --backbones mlp,mamba --passes step --threads 1
-                --rounds 4 --limit 2 --warm-up 0.2 --window-length 0.2 "${peer[@]}")
+                --rounds 4 --limit 2 --warm-up 0.2 --window-length 0.2 "${host[@]}" "${peer[@]}")
             part peers 80 "${compare[@]}" --libraries pytorch,pytorch-graphs --dtypes bf16,f32 --batches 1,32,256 --out "$out/peers"
             # Compiling takes PyTorch longer than everything else.
             part compiled 60 "${compare[@]}" --libraries pytorch-compile --dtypes bf16 --batches 1 --out "$out/compiled"
@@ -208,21 +213,26 @@ run() {
 }
 
 # Every test of a program, but for those whose names contain the second argument, in a process of its own: a kernel that fails leaves its
-# process without a device.
+# process without a device. Starting takes most of their time, so that a few run at once.
+AT_ONCE=6
 each_test() {
-    local tests name failures=0
-    tests="$(cd "$(dirname "$0")" && pwd)/bin/tests-$1"
-    while read -r name; do
-        [ -z "${2:-}" ] || [[ "$name" != *"$2"* ]] || continue
-        timeout -k 5 60 "$tests" --exact "$name" --test-threads=1 </dev/null 2>&1 | sed '/^$/d; /^running 1 test$/d' || failures=$((failures + 1))
-    done < <("$tests" --list 2>/dev/null | sed -n 's/: test$//p')
-    echo "failed: $failures"
-    [ "$failures" = 0 ]
+    "$(dirname "$0")/bin/tests-$1" --list 2>/dev/null | sed -n 's/: test$//p' | { if [ -n "${2:-}" ]; then grep -v "$2"; else cat; fi; } |
+        xargs -P "$AT_ONCE" -I NAME "$0" one-test "$(cd "$(dirname "$0")" && pwd)/bin/tests-$1" NAME || { echo "some failed"; return 1; }
+    echo "none failed"
+}
+
+one_test() {
+    local said status=0
+    said="$(timeout -k 5 60 "$1" --exact "$2" --test-threads=1 </dev/null 2>&1)" || status=$?
+    # In one piece, as others write beside it.
+    sed '/^$/d; /^running 1 test$/d' <<<"$said"
+    return "$status"
 }
 
 case "${1:-}" in
     build) shift; build "$@" ;;
     run) shift; run "$@" ;;
     each-test) shift; each_test "$@" ;;
+    one-test) shift; one_test "$@" ;;
     *) usage ;;
 esac

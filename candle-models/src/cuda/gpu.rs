@@ -31,6 +31,9 @@ pub struct Kernel {
     pub name: &'static str,
 }
 
+/// Values of a thread in kernels over rows, as in `common.cuh`: as many loads are under way at once.
+pub(crate) const AT_ONCE: usize = 4;
+
 /// A matrix in device memory, as `Rows<T>` in `common.cuh`: values of a row lie side by side, rows `stride` values apart.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,9 +50,13 @@ impl Matrix {
     /// No matrix: kernels see a null pointer.
     pub const NONE: Self = Self { data: 0, stride: 0, width: 0 };
 
-    /// A block for each of so many rows, its threads a stride apart through the columns.
+    /// Blocks for each of so many rows, whose threads go through the columns, a few each: one that goes through a long row alone takes half a millisecond.
     pub fn grid(&self, rows: usize) -> Grid {
-        ((rows, 1, 1), (self.width as usize).next_multiple_of(32).clamp(32, 256), 0)
+        /// Blocks along the second axis.
+        const MOST: usize = 65_535;
+        let width = self.width as usize;
+        let threads = width.div_ceil(AT_ONCE).next_multiple_of(32).clamp(32, 256);
+        ((rows, width.div_ceil(AT_ONCE * threads).clamp(1, MOST), 1), threads, 0)
     }
 
     /// Some columns of every row; `size` bytes a value.

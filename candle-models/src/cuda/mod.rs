@@ -15,8 +15,8 @@ mod pinned;
 mod start;
 mod upload;
 
+pub(crate) use gpu::{AT_ONCE, device_of, matrix, parameter, result, same, storage_matrix};
 pub use gpu::{Gpu, Grid, Kernel, Matrix, Source, States, address, empty};
-pub(crate) use gpu::{device_of, matrix, parameter, result, same, storage_matrix};
 pub(crate) use pinned::Pinned;
 pub(crate) use start::start;
 pub use upload::{Staging, Upload, Uploader};

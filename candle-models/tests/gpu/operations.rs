@@ -136,7 +136,9 @@ fn attention_over_a_set() {
 #[test]
 fn operations_on_grids() {
     let Some(_device) = cuda() else { return };
-    for (grid, modes, [inputs, outputs]) in [([1, 9], [1, 4], [2, 3]), ([5, 7], [3, 4], [1, 130]), ([6, 6], [8, 4], [33, 2])] {
+    for (grid, modes, [inputs, outputs]) in
+        [([1, 9], [1, 4], [2, 3]), ([5, 7], [3, 4], [1, 130]), ([6, 6], [8, 4], [33, 2]), ([18, 24], [12, 12], [9, 5])]
+    {
         let weight = WaveWeight::Dense(normal("weight", &[modes[0], modes[1], inputs, 2 * outputs]));
         for bias in [None, Some(&normal("bias", &[outputs]))] {
             check(SpectralConv::new(grid, &weight, bias).unwrap(), &[grid[0] * grid[1] * inputs], None, &[]);

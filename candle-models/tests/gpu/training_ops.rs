@@ -6,6 +6,7 @@ use candle_models::device::{Purpose, compute_dtype};
 use candle_models::exec::tensors::{Indices, Regularisation, TensorExecutor};
 use candle_models::exec::{Choice, Executor, SAMPLE};
 use candle_models::nn::Params;
+use candle_models::ops::spectral_conv::{SpectralConv, WaveWeight};
 use candle_models::ops::{self, Activation, LossGroup};
 use candle_models::policy::{BackboneConfig, Heads, Policy, PolicyConfig};
 use candle_models::random::Random;
@@ -54,6 +55,28 @@ fn layers_over_rows_looked_up() {
         let params = [normal("b", &[outputs]), normal("table", &[9, width])];
         check(&device, &format!("lookup of {rows} rows"), &matrices, &params, &|x| {
             Ok(vec![ops::lookup_linear(&x[0], &x[3], &columns, index.clone(), &x[1], Some(&x[2]))?])
+        });
+    }
+}
+
+#[test]
+fn convolutions_over_waves() {
+    let Some(device) = cuda() else { return };
+    // Lines and planes, fewer waves than are stored, more waves, places, rows and channels than a thread or a block takes.
+    let sizes = [
+        (1, [1, 9], [1, 4], [2, 3]),
+        (3, [5, 7], [3, 4], [1, 130]),
+        (2, [6, 6], [8, 4], [33, 2]),
+        (9, [18, 24], [12, 12], [9, 5]),
+        (40, [4, 17], [4, 3], [3, 3]),
+    ];
+    for (rows, grid, [down, across], [inputs, outputs]) in cases(sizes, 2) {
+        let x = [normal("x", &[rows, grid[0] * grid[1] * inputs])];
+        let params = [normal("weight", &[down, across, inputs, 2 * outputs]), normal("bias", &[outputs])];
+        check(&device, &format!("{rows} x {grid:?}, {down} x {across} modes, {inputs} to {outputs} channels"), &x, &params, &|x| {
+            let op = SpectralConv::new(grid, &WaveWeight::Dense(x[1].clone()), Some(&x[2])).unwrap();
+            let (none, resets) = (NamedTensors::new(), vec![false; rows]);
+            Ok(vec![TensorExecutor::new(&none, &resets, Vec::new(), x[0].device()).apply(op, &[&x[0]]).unwrap()])
         });
     }
 }

@@ -10,6 +10,7 @@ use candle_train::run::Place;
 use candle_train::stop::Stop;
 use candle_train::trainer::{Outcome, Resources, with_large_stack};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Two steps of three episodes.
@@ -88,6 +89,12 @@ fn a_stopped_run_of_a_beam_controller_continues_bit_for_bit() {
     assert_eq!(values(&parts.ended.parameters), values(&whole.ended.parameters));
 }
 
+/// The command: beside these tests where both have been carried to another machine, otherwise where Cargo has built it.
+fn program() -> PathBuf {
+    let carried = std::env::current_exe().unwrap().with_file_name("candle-train");
+    if carried.exists() { carried } else { env!("CARGO_BIN_EXE_candle-train").into() }
+}
+
 #[test]
 fn the_command_trains_on_a_gpu_what_it_trains_on_the_cpu() {
     let Some(_device) = cuda() else { return };
@@ -96,7 +103,7 @@ fn the_command_trains_on_a_gpu_what_it_trains_on_the_cpu() {
     std::fs::write(&file, config("c3").to_toml().unwrap()).unwrap();
     let trained = |device: &str| {
         let out = dir.path().join(device);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_candle-train"));
+        let mut command = Command::new(program());
         command.args(["beam", "--preset", "c3", "--threads", "1", "--dtype", "f32", "--device", device]);
         let output = command.arg("--config").arg(&file).arg("--out").arg(&out).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -7,7 +7,7 @@ use crate::cuda::{Gpu, address};
 use crate::exec::program::{IndexSlot, Node, Program, Slot};
 use crate::exec::reference::Fallback;
 use crate::ops::Linear;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{CudaDevice, DType, Device, Tensor};
 use std::sync::Arc;
 
 /// What an operation does in a pass.
@@ -89,6 +89,11 @@ impl<'a> Compiler<'a> {
     /// Whether two matrices are the same memory.
     pub(crate) fn is_same_place(&self, a: Slot, b: Slot) -> bool {
         self.plan.same_place(a, b)
+    }
+
+    /// Where it runs.
+    pub(crate) fn device(&self) -> &CudaDevice {
+        self.gpu.device()
     }
 
     /// A matrix to work in, of the executor's dtype.

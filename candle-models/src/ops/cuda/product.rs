@@ -1,10 +1,11 @@
 //! Launches of `product.cu`: the matrix product of inference with everything that follows it.
 //!
 //! A few rows take a kernel of our own that reads every weight once and adds bias, table rows, activation and residual on the way
-//! out; many take cuBLAS on the tensor cores, into f32, and then the epilogue alone.
+//! out. So do many that a GPU moves for longer than it multiplies them, in tiles on the tensor cores; the others take cuBLAS, into f32, and then the epilogue
+//! alone.
 
 use super::activation_code;
-use crate::cuda::{Gpu, Kernel, Matrix, Source};
+use crate::cuda::{AT_ONCE, Gpu, Kernel, Matrix, Source};
 use crate::ops::{Activation, Target};
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::cublas::{result, sys};
@@ -17,6 +18,7 @@ const PRODUCT: [(usize, Kernel); 3] = [
     (4, Kernel { source: &SOURCE, name: "product4" }),
     (8, Kernel { source: &SOURCE, name: "product8" }),
 ];
+const TILES: Kernel = Kernel { source: &SOURCE, name: "product_tiles" };
 const FINISH: Kernel = Kernel { source: &SOURCE, name: "finish_rows" };
 const COPY: Kernel = Kernel { source: &SOURCE, name: "copy_rows" };
 
@@ -26,6 +28,33 @@ pub(crate) const FEW: usize = 16;
 const SHARED: usize = 96 << 10;
 const WARPS: usize = 8;
 const THREADS: usize = 256;
+
+/// Rows and columns of a block of the kernel for many rows, inputs of a part, parts in its ring, and its threads.
+const TILE: usize = 64;
+const DEPTH: usize = 32;
+const RING: usize = 4;
+const TILE_THREADS: usize = 128;
+
+/// Whether many rows take the kernel of our own: where moving them takes longer than multiplying, or where all is over so soon that a second launch counts.
+fn in_tiles(dtype: DType, [rows, inputs, outputs]: [usize; 3]) -> bool {
+    /// The shorter side of a weight up to which a GPU moves rows for longer than it multiplies them.
+    const NARROW: usize = 128;
+    /// Multiply-adds that take the tensor cores about as long as a launch.
+    const SHORT: usize = 1 << 27;
+    /// Rows whose tiles fill a large GPU.
+    const FULL: usize = 4096;
+    let narrow = inputs.min(outputs) <= NARROW;
+    match dtype {
+        DType::F32 => narrow && rows >= FULL && !candle_core::cuda_backend::gemm_reduced_precision_f32(),
+        _ => narrow || rows * inputs * outputs <= SHORT,
+    }
+}
+
+/// Bytes of the ring, which holds a tile in f32 in the end.
+fn ring(dtype: DType) -> usize {
+    let piece = 16 / dtype.size_in_bytes();
+    (RING * (TILE * (DEPTH + piece) + DEPTH * (TILE + piece)) * dtype.size_in_bytes()).max(TILE * (TILE + 4) * size_of::<f32>())
+}
 
 /// A matrix in the dtype of a launch, or in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,13 +83,15 @@ pub(crate) struct Gather {
     pub count: usize,
 }
 
-/// What follows a product, in this order: bias (f32, 0 for none), table rows, activation, residual.
+/// What follows a product, in this order: bias (f32, 0 for none), table rows, activation, residual times its gain (f32, 0 for 1), another activation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Behind {
     pub bias: u64,
     pub gather: Gather,
     pub act: Activation,
     pub residual: Operand,
+    pub gain: u64,
+    pub then: Activation,
 }
 
 impl Behind {
@@ -70,6 +101,8 @@ impl Behind {
         gather: Gather { table: 0, ids: Matrix::NONE, pairs: 0, count: 0 },
         act: Activation::None,
         residual: Operand::NONE,
+        gain: 0,
+        then: Activation::None,
     };
 }
 
@@ -80,13 +113,16 @@ struct Epilogue {
     out: Matrix,
     residual: Matrix,
     bias: u64,
+    gain: u64,
     table: u64,
     ids: Matrix,
     gathers: u64,
     gather_count: u32,
     act: u32,
+    then: u32,
     wide: u32,
     rows: u32,
+    _filled: u32,
 }
 
 const X_WIDE: u32 = 1;
@@ -95,18 +131,21 @@ const RESIDUAL_WIDE: u32 = 4;
 
 impl Epilogue {
     fn new(out: Operand, rows: usize, behind: &Behind) -> Self {
-        let Behind { bias, gather, act, residual } = *behind;
+        let Behind { bias, gather, act, residual, gain, then } = *behind;
         Self {
             out: out.matrix,
             residual: residual.matrix,
             bias,
+            gain,
             table: gather.table,
             ids: gather.ids,
             gathers: gather.pairs,
             gather_count: gather.count as u32,
             act: activation_code(act),
+            then: activation_code(then),
             wide: out.bit(OUT_WIDE) | residual.bit(RESIDUAL_WIDE),
             rows: rows as u32,
+            _filled: 0,
         }
     }
 }
@@ -162,6 +201,13 @@ pub(crate) unsafe fn product(
         // SAFETY: the caller's promise.
         return unsafe { gpu.launch(tile.1, Some(dtype), (grid, 32 * WARPS, shared), &args) };
     }
+    if in_tiles(dtype, [rows, inputs, outputs]) {
+        epilogue.wide |= x.bit(X_WIDE);
+        let args = Product { epilogue, x: x.matrix, weight };
+        let grid = (rows.div_ceil(TILE), outputs.div_ceil(TILE), 1);
+        // SAFETY: the caller's promise.
+        return unsafe { gpu.launch(TILES, Some(dtype), (grid, TILE_THREADS, ring(dtype)), &args) };
+    }
     // SAFETY: the caller's promise.
     unsafe { many(gpu, dtype, (x, weight, out), rows, epilogue, scratch) }
 }
@@ -193,7 +239,7 @@ unsafe fn many(
     }
     let args = Finish { epilogue: Epilogue { wide: epilogue.wide | X_WIDE, ..epilogue }, x: product };
     // SAFETY: as above.
-    unsafe { elementwise(gpu, FINISH, dtype, rows * outputs as usize, &args) }
+    unsafe { elementwise(gpu, FINISH, dtype, pieces(dtype, rows, outputs), &args) }
 }
 
 /// A weight `[inputs, outputs]`, or its transpose.
@@ -257,7 +303,7 @@ pub(crate) unsafe fn finish(gpu: &Gpu, dtype: DType, x: Operand, out: Operand, r
     epilogue.wide |= x.bit(X_WIDE);
     let args = Finish { epilogue, x: x.matrix };
     // SAFETY: the caller's promise.
-    unsafe { elementwise(gpu, FINISH, dtype, rows * out.matrix.width as usize, &args) }
+    unsafe { elementwise(gpu, FINISH, dtype, pieces(dtype, rows, out.matrix.width), &args) }
 }
 
 /// Copies `rows` rows, from f32 or `dtype` to either.
@@ -267,11 +313,15 @@ pub(crate) unsafe fn finish(gpu: &Gpu, dtype: DType, x: Operand, out: Operand, r
 pub(crate) unsafe fn copy(gpu: &Gpu, dtype: DType, from: Operand, to: Operand, rows: usize) -> Result<()> {
     let args = CopyRows { from: from.matrix, to: to.matrix, rows: rows as u32, wide: from.bit(X_WIDE) | to.bit(OUT_WIDE) };
     // SAFETY: the caller's promise.
-    unsafe { elementwise(gpu, COPY, dtype, rows * to.matrix.width as usize, &args) }
+    unsafe { elementwise(gpu, COPY, dtype, (rows * to.matrix.width as usize).div_ceil(AT_ONCE), &args) }
 }
 
-/// A thread per value.
-unsafe fn elementwise<A: Copy>(gpu: &Gpu, kernel: Kernel, dtype: DType, values: usize, args: &A) -> Result<()> {
+/// Pieces of 16 bytes in so many rows.
+fn pieces(dtype: DType, rows: usize, width: u32) -> usize {
+    rows * (width as usize).div_ceil(16 / dtype.size_in_bytes())
+}
+
+unsafe fn elementwise<A: Copy>(gpu: &Gpu, kernel: Kernel, dtype: DType, threads: usize, args: &A) -> Result<()> {
     // SAFETY: the caller's promise.
-    unsafe { gpu.launch(kernel, Some(dtype), ((values.div_ceil(THREADS), 1, 1), THREADS, 0), args) }
+    unsafe { gpu.launch(kernel, Some(dtype), ((threads.div_ceil(THREADS), 1, 1), THREADS, 0), args) }
 }

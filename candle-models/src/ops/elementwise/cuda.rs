@@ -1,6 +1,6 @@
 //! Launches of `elementwise.cu`.
 
-use crate::cuda::{self, Gpu, Grid, Kernel, Matrix, Source};
+use crate::cuda::{self, Gpu, Kernel, Matrix, Source};
 use crate::ops::Activation;
 use crate::ops::cuda::activation_code;
 use candle_core::backend::BackendStorage;
@@ -11,14 +11,6 @@ const EPILOGUE: Kernel = Kernel { source: &SOURCE, name: "epilogue" };
 const EPILOGUE_BACKWARD: Kernel = Kernel { source: &SOURCE, name: "epilogue_backward" };
 const GATE: Kernel = Kernel { source: &SOURCE, name: "gate" };
 const GATE_BACKWARD: Kernel = Kernel { source: &SOURCE, name: "gate_backward" };
-
-/// A block per row and 256 threads' worth of columns, four to a thread.
-fn grid(rows: usize, width: u32) -> Grid {
-    const EACH: usize = 4;
-    let width = width as usize;
-    let threads = width.div_ceil(EACH).next_multiple_of(32).clamp(32, 256);
-    ((rows, width.div_ceil(EACH * threads), 1), threads, 0)
-}
 
 /// `out = act(x + bias) + residual`: what ends a product, an activation alone, a sum alone.
 #[repr(C)]
@@ -56,7 +48,7 @@ impl Epilogue {
     /// The matrices have `rows` rows of the same width and that dtype, the bias as many values.
     pub unsafe fn launch(&self, gpu: &Gpu, dtype: DType, rows: usize) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { gpu.launch(EPILOGUE, Some(dtype), grid(rows, self.x.width), self) }
+        unsafe { gpu.launch(EPILOGUE, Some(dtype), self.x.grid(rows), self) }
     }
 }
 
@@ -83,7 +75,7 @@ impl EpilogueBackward {
     /// As for [`Epilogue::launch`].
     pub unsafe fn launch(&self, gpu: &Gpu, dtype: DType, rows: usize) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { gpu.launch(EPILOGUE_BACKWARD, Some(dtype), grid(rows, self.x.width), self) }
+        unsafe { gpu.launch(EPILOGUE_BACKWARD, Some(dtype), self.x.grid(rows), self) }
     }
 }
 
@@ -101,7 +93,7 @@ impl Gate {
     /// As for [`Epilogue::launch`].
     pub unsafe fn launch(&self, gpu: &Gpu, dtype: DType, rows: usize) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { gpu.launch(GATE, Some(dtype), grid(rows, self.x.width), self) }
+        unsafe { gpu.launch(GATE, Some(dtype), self.x.grid(rows), self) }
     }
 }
 
@@ -121,7 +113,7 @@ impl GateBackward {
     /// As for [`Epilogue::launch`].
     pub unsafe fn launch(&self, gpu: &Gpu, dtype: DType, rows: usize) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { gpu.launch(GATE_BACKWARD, Some(dtype), grid(rows, self.x.width), self) }
+        unsafe { gpu.launch(GATE_BACKWARD, Some(dtype), self.x.grid(rows), self) }
     }
 }
 

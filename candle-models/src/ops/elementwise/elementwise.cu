@@ -1,13 +1,5 @@
 // Elementwise operations on the rows of matrices: a block takes some columns of one row.
 
-// Values of a thread: as many loads are under way at once.
-#define EACH 4
-
-// Runs over the columns of this thread, a block's width apart, so that a warp reads what lies side by side.
-#define FOR_COLUMNS(c, width)                                                                    \
-    _Pragma("unroll") for (u32 k = 0, c = blockIdx.y * EACH * blockDim.x + threadIdx.x; k < EACH; \
-                           k++, c += blockDim.x) if (c < (width))
-
 // out = act(x + bias) + residual
 template <typename T>
 struct Epilogue {
@@ -20,12 +12,15 @@ struct Epilogue {
 
 template <typename T>
 void epilogue(const Epilogue<T>& a) {
-    const T* x = a.x.row(blockIdx.x);
-    FOR_COLUMNS(c, a.x.width) {
-        float y = activate(a.act, load(x + c) + (a.bias ? a.bias[c] : 0.0f));
-        if (a.residual.data) y += load(a.residual.row(blockIdx.x) + c);
-        store(a.out.row(blockIdx.x) + c, y);
-    }
+    const T *x = a.x.row(blockIdx.x), *residual = a.residual.row(blockIdx.x);
+    T* out = a.out.row(blockIdx.x);
+    for_columns(
+        a.x.width,
+        [&](u32 c) {
+            float y = activate(a.act, load(x + c) + (a.bias ? a.bias[c] : 0.0f));
+            return a.residual.data ? y + load(residual + c) : y;
+        },
+        [&](u32 c, float y) { store(out + c, y); });
 }
 KERNELS(epilogue, Epilogue)
 
@@ -41,10 +36,11 @@ struct EpilogueBackward {
 
 template <typename T>
 void epilogue_backward(const EpilogueBackward<T>& a) {
-    FOR_COLUMNS(c, a.x.width) {
-        float x = load(a.x.row(blockIdx.x) + c) + (a.bias ? a.bias[c] : 0.0f);
-        store(a.dx.row(blockIdx.x) + c, load(a.grad.row(blockIdx.x) + c) * activate_slope(a.act, x));
-    }
+    const T *x = a.x.row(blockIdx.x), *grad = a.grad.row(blockIdx.x);
+    T* dx = a.dx.row(blockIdx.x);
+    for_columns(
+        a.x.width, [&](u32 c) { return load(grad + c) * activate_slope(a.act, load(x + c) + (a.bias ? a.bias[c] : 0.0f)); },
+        [&](u32 c, float slope) { store(dx + c, slope); });
 }
 KERNELS(epilogue_backward, EpilogueBackward)
 
@@ -58,10 +54,15 @@ struct Gate {
 
 template <typename T>
 void gate(const Gate<T>& a) {
-    FOR_COLUMNS(c, a.x.width) {
-        float z = load(a.z.row(blockIdx.x) + c);
-        store(a.out.row(blockIdx.x) + c, load(a.x.row(blockIdx.x) + c) * z * sigmoid(z));
-    }
+    const T *x = a.x.row(blockIdx.x), *z = a.z.row(blockIdx.x);
+    T* out = a.out.row(blockIdx.x);
+    for_columns(
+        a.x.width,
+        [&](u32 c) {
+            float gate = load(z + c);
+            return load(x + c) * gate * sigmoid(gate);
+        },
+        [&](u32 c, float y) { store(out + c, y); });
 }
 KERNELS(gate, Gate)
 
@@ -76,10 +77,17 @@ struct GateBackward {
 
 template <typename T>
 void gate_backward(const GateBackward<T>& a) {
-    FOR_COLUMNS(c, a.x.width) {
-        float x = load(a.x.row(blockIdx.x) + c), z = load(a.z.row(blockIdx.x) + c), grad = load(a.grad.row(blockIdx.x) + c);
-        store(a.dx.row(blockIdx.x) + c, grad * z * sigmoid(z));
-        store(a.dz.row(blockIdx.x) + c, grad * x * activate_slope(SILU, z));
-    }
+    const T *xs = a.x.row(blockIdx.x), *zs = a.z.row(blockIdx.x), *grads = a.grad.row(blockIdx.x);
+    T *dx = a.dx.row(blockIdx.x), *dz = a.dz.row(blockIdx.x);
+    for_columns(
+        a.x.width,
+        [&](u32 c) -> float2 {
+            float x = load(xs + c), z = load(zs + c), grad = load(grads + c);
+            return {grad * z * sigmoid(z), grad * x * activate_slope(SILU, z)};
+        },
+        [&](u32 c, float2 slopes) {
+            store(dx + c, slopes.x);
+            store(dz + c, slopes.y);
+        });
 }
 KERNELS(gate_backward, GateBackward)

@@ -1,4 +1,4 @@
-// Numbers from normal distributions: a block takes a row, a thread a number. The quantile is that of `quantile.rs`.
+// Numbers from normal distributions: blocks share a row, a thread a number. The quantile is that of `quantile.rs`.
 
 struct Gaussian {
     Rows<const float> parameters;  // means, and behind them what the logarithms of the deviations are made of

@@ -16,22 +16,21 @@ struct Grid {
     u32 coordinates;  // how many follow the channels: across, or down and across
 };
 
-// A block takes a row.
+// Blocks share a row.
 template <typename T>
 void grid_rows(const Grid<T>& a) {
-    u64 r = blockIdx.x;
+    const T* x = a.x.row(blockIdx.x);
+    T* out = a.out.row(blockIdx.x);
     u32 outputs = a.channels + a.coordinates;
-    for (u32 i = blockIdx.y * blockDim.x + threadIdx.x; i < a.out.width; i += gridDim.y * blockDim.x) {
+    auto value = [&](u32 i) {
         u32 place = i / outputs, channel = i % outputs, down = place / a.to.across, across = place % a.to.across;
-        float value = 0.0f;
         if (channel >= a.channels) {
             bool is_down = a.coordinates == 2 && channel == a.channels;
-            value = is_down ? (float)down / (float)a.to.down : (float)across / (float)a.to.across;
-        } else {
-            u32 y = down + a.shift.down, x = across + a.shift.across;
-            if (y < a.from.down && x < a.from.across) value = load(a.x.row(r) + ((u64)y * a.from.across + x) * a.channels + channel);
+            return is_down ? (float)down / (float)a.to.down : (float)across / (float)a.to.across;
         }
-        store(a.out.row(r) + i, value);
-    }
+        u32 y = down + a.shift.down, at = across + a.shift.across;
+        return y < a.from.down && at < a.from.across ? load(x + ((u64)y * a.from.across + at) * a.channels + channel) : 0.0f;
+    };
+    for_columns(a.out.width, value, [&](u32 i, float value) { store(out + i, value); });
 }
 KERNELS(grid_rows, Grid)

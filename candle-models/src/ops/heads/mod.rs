@@ -301,10 +301,12 @@ impl Operation for Autoregressive {
             let found = format!("{previous}, {wanted} and {uniform}");
             return Err(Error::Input(format!("autoregressive: {columns} columns of classes and random numbers, found {found}")));
         }
+        let width = self.stream.weight.dim(1)?;
         Ok(Widths {
             out: vec![self.choices().map(|c| c.logits()).sum()],
             out_ids: vec![self.choices().map(|c| c.columns).sum()],
-            scratch: Vec::new(),
+            // The stream, and the inner layers of all components.
+            scratch: vec![width, width * self.components.len()],
         })
     }
 
@@ -334,15 +336,22 @@ impl Operation for Autoregressive {
 
     #[cfg(feature = "cuda")]
     fn launch(&self, wires: &Wires, compiler: &mut crate::exec::cuda::Compiler) -> Result<Option<crate::exec::cuda::Run>> {
+        use crate::ops::cuda::product::{Behind, product};
         use cuda::{HeadGroup, Heads};
         let [trunk, uniform] = operands(self.name(), &wires.x)?;
         let (previous, wanted, before) = self.classes(&wires.ids.iter().collect::<Vec<_>>())?;
         let (previous, wanted, before) = (*previous, *wanted, before.copied());
-        let (logits, out) = (wires.out[0], wires.out_ids[0]);
-        let (width, stream_bias) = (self.stream.weight.dim(1)?, compiler.vector_or_none(self.stream.bias.as_ref())?);
-        let stream = compiler.matrix(&self.stream.weight)?;
+        let (logits, out, [stream, inner]) = (wires.out[0], wires.out_ids[0], operands(self.name(), &wires.scratch)?);
+        let width = stream.width;
+        let together = |of: fn(&HeadComponent) -> Result<&Tensor>, axis: usize| -> Result<Tensor> {
+            Ok(Tensor::cat(&self.components.iter().map(of).collect::<Result<Vec<_>>>()?, axis)?)
+        };
+        // The inner layers of all components as one.
+        let (hidden, hidden_bias) = (together(|c| Ok(c.hidden.pair()?[0]), 1)?, together(|c| Ok(c.hidden.pair()?[1]), 0)?);
+        let factors = [compiler.matrix(&self.stream.weight)?, compiler.matrix(&hidden)?];
+        let biases = [compiler.vector_or_none(self.stream.bias.as_ref())?, compiler.vector(&hidden_bias)?];
         let mut groups = Vec::new();
-        for component in &self.components {
+        for (number, component) in self.components.iter().enumerate() {
             let Choice { column, columns, classes } = component.choice;
             let known = component.prior.as_ref().map_or(&[][..], |prior| &prior.given);
             let mut given = [[0; 2]; cuda::GIVEN];
@@ -354,17 +363,24 @@ impl Operation for Autoregressive {
                 )));
             }
             given.iter_mut().zip(known).for_each(|(given, (column, classes))| *given = [*column as u32, *classes as u32]);
+            // What a class adds to the stream, as what it adds to the inner layers behind.
+            let behind = width * (number + 1);
+            let chosen = match &component.chosen {
+                Some(chosen) if behind < inner.width => {
+                    let layers = hidden.narrow(1, behind, inner.width - behind)?.contiguous()?;
+                    compiler.vector(&chosen.to_dtype(DType::F32)?.matmul(&layers.to_dtype(DType::F32)?)?)?
+                }
+                _ => 0,
+            };
             groups.push(HeadGroup {
                 prior: component.prior.as_ref().map_or(Ok(0), |prior| compiler.matrix(&prior.table))?,
                 contexts: component.prior.as_ref().map_or(0, |prior| Prior::contexts(component.choice, &prior.given)) as u32,
                 given_count: known.len() as u32,
                 given,
-                hidden: compiler.matrix(&component.hidden.weight)?,
-                hidden_bias: compiler.vector_or_none(component.hidden.bias.as_ref())?,
                 previous: compiler.matrix(&component.previous)?,
                 out: compiler.matrix(&component.out.weight)?,
                 out_bias: compiler.vector_or_none(component.out.bias.as_ref())?,
-                chosen: component.chosen.as_ref().map_or(Ok(0), |t| compiler.matrix(t))?,
+                chosen,
                 column: column as u32,
                 columns: columns as u32,
                 classes: classes as u32,
@@ -372,31 +388,39 @@ impl Operation for Autoregressive {
             });
         }
         let count = groups.len() as u32;
+        let outputs = groups.iter().map(|group| group.logits as usize).max().unwrap_or(0);
         let groups = compiler.words(groups.iter().flat_map(HeadGroup::words).collect())?;
-        let (trunk, narrowed) = compiler.narrow(trunk);
+        compiler.reserve(trunk, width);
+        compiler.reserve(stream, inner.width);
         Ok(Some(Box::new(move |pass| {
-            narrowed.map_or(Ok(()), |(from, to)| pass.copy(from, to))?;
+            let layers = [(trunk, stream), (stream, inner)].into_iter().zip(factors.into_iter().zip(biases));
+            for ((from, to), (factor, bias)) in layers {
+                let operands = (pass.operand(from), factor, pass.operand(to));
+                // SAFETY: the plan gives every matrix of a pass its rows, and the weights live as long as the steps.
+                unsafe { product(pass.gpu, pass.dtype, operands, pass.rows(), &Behind { bias, ..Behind::NOTHING }, pass.product) }?;
+            }
             let args = Heads {
-                trunk: pass.matrix(trunk),
+                inner: pass.matrix(inner),
                 logits: pass.matrix(logits),
                 out: pass.index(out, 0, out.columns),
                 previous: pass.index(previous, 0, previous.columns),
                 wanted: pass.index(wanted, 0, wanted.columns),
                 before: before.map_or(crate::cuda::Matrix::NONE, |before| pass.index(before, 0, before.columns)),
                 uniform: pass.matrix(uniform),
-                stream,
-                stream_bias,
                 groups,
                 width: width as u32,
                 count,
+                rows: 0,
+                chunk: 0,
             };
             // SAFETY: the plan gives every matrix of a pass its rows; who runs a pass promises classes inside their tables.
-            Ok(unsafe { args.launch(pass.gpu, pass.dtype, pass.rows()) }?)
+            Ok(unsafe { args.launch(pass.gpu, pass.dtype, pass.rows(), outputs) }?)
         })))
     }
 
+    /// Sums, of which classes are chosen.
     fn wide(&self, wires: &Wires) -> Vec<Slot> {
-        wires.out.clone()
+        wires.out.iter().chain(&wires.scratch).copied().collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! `act(x W + b)`: `x` `[rows, I]`, `W` `[I, O]`, `b` `[O]` to `[rows, O]`; on CUDA with the sum right behind it, `act(x W + b) + r`. The same layer
+//! `act(x W + b)`: `x` `[rows, I]`, `W` `[I, O]`, `b` `[O]` to `[rows, O]`; on CUDA with the sum right behind it, `then(act(x W + b) + g r)`. The same layer
 //! at several places of a row, `[rows, places I]` to `[rows, places O]`, is a convolution whose kernel sees one place.
 
 #[cfg(feature = "cuda")]
@@ -8,6 +8,7 @@ mod tensors;
 pub(crate) use tensors::{Operand, TASK_ROWS, Target, column_sums, multiply, product, product_alone, product_new};
 pub use tensors::{linear, linear_reference};
 
+use super::skip::Skip;
 use super::{Activation, Format, Rows, activate, activate_backward};
 use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{self, Graph, Operator, Value};
@@ -60,8 +61,8 @@ pub struct ActivatedLinear {
     act: Activation,
     /// Places of a row.
     places: usize,
-    /// Whether a second operand is added behind the activation.
-    residual: bool,
+    /// How a second operand is added behind the activation.
+    residual: Option<Skip>,
 }
 
 impl ActivatedLinear {
@@ -72,7 +73,7 @@ impl ActivatedLinear {
 
     /// At every one of some places of a row.
     pub fn at_places(places: usize, layer: &Linear, act: Activation) -> Self {
-        Self { layer: layer.clone(), act, places, residual: false }
+        Self { layer: layer.clone(), act, places, residual: None }
     }
 
     /// The places of all rows as rows.
@@ -86,12 +87,20 @@ impl ActivatedLinear {
     }
 
     fn split<'a>(&self, x: &[&'a Tensor]) -> Result<(&'a Tensor, Option<&'a Tensor>)> {
-        if self.residual {
+        if self.residual.is_some() {
             let [x, residual] = operands(self.name(), x)?;
             return Ok((x, Some(residual)));
         }
         let [x] = operands(self.name(), x)?;
         Ok((x, None))
+    }
+
+    /// What is made of the activation's result on tensors.
+    fn behind(&self, pass: &mut TensorPass, y: Tensor, residual: Option<&Tensor>) -> Result<Values<Tensor, Indices>> {
+        match (&self.residual, residual) {
+            (Some(skip), Some(residual)) => skip.reference(pass, &[&y, residual], &[]),
+            _ => Ok(Values::floats(y)),
+        }
     }
 }
 
@@ -107,11 +116,11 @@ impl Operation for ActivatedLinear {
         Ok(Widths::floats(self.places * outputs))
     }
 
-    fn reference(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+    fn reference(&self, pass: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         let (x, residual) = self.split(x)?;
         let x = self.split_places(&x.to_dtype(self.layer.weight.dtype())?)?;
         let y = self.join_places(linear_reference(&x, &self.layer.weight, self.layer.bias.as_ref(), self.act)?)?;
-        Ok(Values::floats(residual.map_or(Ok(y.clone()), |r| y + r)?))
+        self.behind(pass, y, residual)
     }
 
     fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
@@ -124,30 +133,37 @@ impl Operation for ActivatedLinear {
         graph::floats(if self.places == 1 { y } else { shaped(graph, y, self.places * outputs) })
     }
 
-    fn tensors(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+    fn tensors(&self, pass: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         let (x, residual) = self.split(x)?;
         let x = self.split_places(&x.to_dtype(self.layer.weight.dtype())?)?;
         let y = emulated([&x, &self.layer.weight], |[x, weight]| Ok(linear(x, weight, self.layer.bias.as_ref(), self.act)?))?;
         let y = self.join_places(y)?;
-        Ok(Values::floats(match residual {
-            Some(residual) => (y + residual)?,
-            None => y,
-        }))
+        self.behind(pass, y, residual)
     }
 
     /// A sum right behind the product is the product's residual: one kernel on CUDA. On the CPU it would be one more pass over a block that
     /// lies in the cache anyway.
     fn absorb(&self, own: &Wires, (next, sum): (&dyn Operation, &Wires), target: exec::Target) -> Option<Fused> {
-        let ([x], [product], [a, b], false, 1) = (&own.x[..], &own.out[..], &sum.x[..], self.residual, self.places) else { return None };
-        if !matches!(target, exec::Target::Cuda { .. }) || next.downcast_ref::<super::Add>().is_none() || (a == product) == (b == product) {
+        let ([x], [product], [a, b], None) = (&own.x[..], &own.out[..], &sum.x[..], &self.residual) else { return None };
+        if !matches!(target, exec::Target::Cuda { .. }) || (a == product) == (b == product) {
+            return None;
+        }
+        let skip = match (next.downcast_ref::<Skip>(), next.downcast_ref::<super::Add>()) {
+            (Some(skip), _) => skip.clone(),
+            (_, Some(_)) => Skip { gain: None, act: Activation::None },
+            _ => return None,
+        };
+        // The gain is that of the second operand, and has a value for each output of the layer.
+        let outputs = own.out[0].width / self.places;
+        if skip.gain.as_ref().is_some_and(|gain| b == product || gain.elem_count() != outputs) {
             return None;
         }
         let residual = if a == product { b } else { a };
-        Some((Arc::new(Self { residual: true, ..self.clone() }), Wires { x: vec![*x, *residual], ..sum.clone() }))
+        Some((Arc::new(Self { residual: Some(skip), ..self.clone() }), Wires { x: vec![*x, *residual], ..sum.clone() }))
     }
 
     fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
-        if self.residual {
+        if self.residual.is_some() {
             return Ok(None);
         }
         let (x, out, act, places) = (wires.x[0], wires.out[0], self.act, self.places);
@@ -164,36 +180,39 @@ impl Operation for ActivatedLinear {
         use crate::cuda::Matrix;
         let (x, residual, out, act) = (wires.x[0], wires.x.get(1).copied(), wires.out[0], self.act);
         let (weight, bias) = (compiler.matrix(&self.layer.weight)?, compiler.vector_or_none(self.layer.bias.as_ref())?);
+        let gain = compiler.vector_or_none(self.residual.as_ref().and_then(|skip| skip.gain.as_ref()))?;
+        let then = self.residual.as_ref().map_or(Activation::None, |skip| skip.act);
         compiler.reserve(x, out.width);
         let places = self.places;
         // The places of all rows are rows where those lie one behind the other: others are copied so.
-        let together = (places > 1).then(|| [x, out].map(|slot| compiler.scratch(slot.width)));
+        let mut together = |slot: Slot| if places > 1 { (slot, compiler.scratch(slot.width)) } else { (slot, slot) };
+        let (x, out, residual) = (together(x), together(out), residual.map(together));
         Ok(Some(Box::new(move |pass| {
-            let whole = |slot: Slot| pass.matrix(slot).stride as usize == slot.width;
-            let [from, to] = match together {
-                Some([x_copy, out_copy]) => [if whole(x) { x } else { x_copy }, if whole(out) { out } else { out_copy }],
-                None => [x, out],
+            let place = |(slot, copy): (Slot, Slot)| if pass.matrix(slot).stride as usize == slot.width { slot } else { copy };
+            let bring = |pair: (Slot, Slot)| {
+                let at = place(pair);
+                if at != pair.0 {
+                    pass.copy(pair.0, at)?;
+                }
+                Ok::<_, Error>(at)
             };
-            if from != x {
-                pass.copy(x, from)?;
-            }
+            let (from, residual, to) = (bring(x)?, residual.map(bring).transpose()?, place(out));
             let at_places = |slot: Slot| {
                 let operand = pass.operand(slot);
                 let width = (slot.width / places) as u32;
                 let stride = if places == 1 { operand.matrix.stride } else { width };
                 Operand { matrix: Matrix { width, stride, ..operand.matrix }, ..operand }
             };
-            let residual = residual.map_or(Operand::NONE, |r| pass.operand(r));
-            let behind = Behind { bias, act, residual, ..Behind::NOTHING };
+            let behind = Behind { bias, act, residual: residual.map_or(Operand::NONE, at_places), gain, then, ..Behind::NOTHING };
             let operands = (at_places(from), weight, at_places(to));
             // SAFETY: the plan gives every matrix of a pass its rows, and the weights live as long as the steps.
             unsafe { product(pass.gpu, pass.dtype, operands, pass.rows() * places, &behind, pass.product) }?;
-            if to == out { Ok(()) } else { pass.copy(to, out) }
+            if to == out.0 { Ok(()) } else { pass.copy(to, out.0) }
         })))
     }
 
     fn differentiate(&self, wires: &Wires, tape: &mut TapeBuilder) -> Result<Option<Box<dyn Derivative>>> {
-        if self.residual {
+        if self.residual.is_some() {
             return Ok(None);
         }
         let (x, out, act, places) = (wires.x[0], wires.out[0], self.act, self.places);
@@ -212,7 +231,7 @@ impl Operation for ActivatedLinear {
 
     #[cfg(feature = "cuda")]
     fn differentiate_on_gpu(&self, wires: &Wires, tape: &mut exec::tape::cuda::Builder) -> Option<Box<dyn exec::tape::cuda::Derivative>> {
-        if self.act != Activation::None || self.residual || self.places > 1 || !tape.fits(&self.layer) {
+        if self.act != Activation::None || self.residual.is_some() || self.places > 1 || !tape.fits(&self.layer) {
             return None;
         }
         let (x, out) = (tape.matrix(&wires.x[0])?, tape.matrix(&wires.out[0])?);

@@ -1,4 +1,4 @@
-// The product of two matrices value by value: a block takes a row.
+// The product of two matrices value by value: blocks share a row.
 
 template <typename T>
 struct Multiply {
@@ -9,8 +9,8 @@ struct Multiply {
 
 template <typename T>
 void multiply_rows(const Multiply<T>& m) {
-    u64 r = blockIdx.x;
-    for (u32 c = blockIdx.y * blockDim.x + threadIdx.x; c < m.out.width; c += gridDim.y * blockDim.x)
-        store(m.out.row(r) + c, load(m.a.row(r) + c) * load(m.b.row(r) + c));
+    const T *a = m.a.row(blockIdx.x), *b = m.b.row(blockIdx.x);
+    T* out = m.out.row(blockIdx.x);
+    for_columns(m.out.width, [&](u32 c) { return load(a + c) * load(b + c); }, [&](u32 c, float product) { store(out + c, product); });
 }
 KERNELS(multiply_rows, Multiply)

@@ -14,6 +14,8 @@ const BACKWARD: Kernel = Kernel { source: &BACKWARD_SOURCE, name: "scan_backward
 const KEPT: usize = 16;
 /// The most states of a channel.
 const MOST_STATES: usize = 256;
+/// Sequences times channels from which on fewer threads with more to do are enough for a large GPU: 16 of their warps for each of 132 multiprocessors.
+const MANY: usize = 132 * 16 * WARP;
 /// Lanes of a warp.
 const WARP: usize = 32;
 
@@ -71,7 +73,8 @@ impl Scan {
         // As the source says: states of a thread, channels of a block, frames of a tile.
         let (name, each, channels, tile) = match states {
             17.. => ("scan_deep", 8, WARP, KEPT / 2),
-            9.. if self.steps > 1 => ("scan_window", 8, 2 * WARP, KEPT),
+            9.. if self.steps > 1 && batch * width >= MANY => ("scan_window", 8, 2 * WARP, KEPT),
+            9.. if self.steps > 1 && self.kept == 0 => ("scan_wide", 4, WARP, 2 * KEPT),
             _ => ("scan_narrow", 4, WARP, KEPT),
         };
         let warps = states.div_ceil(each);

@@ -31,7 +31,7 @@ inline u32 reset_bits(const u8* resets, u64 first, u32 count) {
     return __ballot_sync(0xffffffff, resets && lane < count && resets[first + lane]);
 }
 
-// TILE: frames of a tile, a divisor of KEPT. WARPS: those of a block, or 0 if the launch decides. BRING: the most step sizes or inputs
+// TILE: frames of a tile, a divisor of KEPT where states are kept, at most 32. WARPS: those of a block, or 0 if the launch decides. BRING: the most step sizes or inputs
 // of a tile that a thread brings.
 template <u32 S, u32 C, u32 TILE, u32 WARPS, u32 BRING, typename T>
 void scan(const Scan<T>& a) {
@@ -173,14 +173,18 @@ void scan(const Scan<T>& a) {
     }
 }
 
-// Up to 16 states and many frames: two channels share what a thread reads of B and C. Few states or one frame: more threads, each
-// with less to do. More states: blocks of up to 1024 threads, which leaves each 64 registers.
+// Up to 16 states and many frames: where sequences and channels are many, two channels share what a thread reads of B and C; otherwise four times as many warps
+// hide each other's latency. Few states or one frame: more threads, each with less to do. More states: blocks of up to 1024 threads, which leaves each 64
+// registers.
 template <typename T>
 void scan_window(const Scan<T>& a) { scan<8, 2, 16, 2, 16>(a); }
+template <typename T>
+void scan_wide(const Scan<T>& a) { scan<4, 1, 32, 4, 8>(a); }
 template <typename T>
 void scan_narrow(const Scan<T>& a) { scan<4, 1, 16, 0, 16>(a); }
 template <typename T>
 void scan_deep(const Scan<T>& a) { scan<8, 1, 8, 0, 3>(a); }
 KERNELS(scan_window, Scan)
+KERNELS(scan_wide, Scan)
 KERNELS(scan_narrow, Scan)
 KERNELS_WITH(__launch_bounds__(1024), scan_deep, Scan)

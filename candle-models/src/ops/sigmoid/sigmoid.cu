@@ -1,4 +1,4 @@
-// 1 / (1 + exp(-x)) of every value: a block takes a row.
+// 1 / (1 + exp(-x)) of every value: blocks share a row.
 
 template <typename T>
 struct Sigmoid {
@@ -8,7 +8,8 @@ struct Sigmoid {
 
 template <typename T>
 void sigmoid_rows(const Sigmoid<T>& a) {
-    for (u32 c = blockIdx.y * blockDim.x + threadIdx.x; c < a.x.width; c += gridDim.y * blockDim.x)
-        store(a.out.row(blockIdx.x) + c, sigmoid(load(a.x.row(blockIdx.x) + c)));
+    const T* x = a.x.row(blockIdx.x);
+    T* out = a.out.row(blockIdx.x);
+    for_columns(a.x.width, [&](u32 c) { return load(x + c); }, [&](u32 c, float value) { store(out + c, sigmoid(value)); });
 }
 KERNELS(sigmoid_rows, Sigmoid)

@@ -1,4 +1,4 @@
-// The sum of a branch and what went around it: a block takes a row.
+// The sum of a branch and what went around it: blocks share a row.
 
 template <typename T>
 struct Skip {
@@ -12,10 +12,10 @@ struct Skip {
 
 template <typename T>
 void skip_rows(const Skip<T>& s) {
-    u64 r = blockIdx.x;
-    for (u32 c = blockIdx.y * blockDim.x + threadIdx.x; c < s.out.width; c += gridDim.y * blockDim.x) {
-        float b = load(s.b.row(r) + c);
-        store(s.out.row(r) + c, activate(s.act, load(s.a.row(r) + c) + (s.gain ? s.gain[c % s.each] * b : b)));
-    }
+    const T *a = s.a.row(blockIdx.x), *b = s.b.row(blockIdx.x);
+    T* out = s.out.row(blockIdx.x);
+    for_columns(
+        s.out.width, [&](u32 c) { return load(a + c) + load(b + c) * (s.gain ? s.gain[c % s.each] : 1.0f); },
+        [&](u32 c, float sum) { store(out + c, activate(s.act, sum)); });
 }
 KERNELS(skip_rows, Skip)

@@ -27,6 +27,8 @@ mod cuda;
 mod fast;
 mod left_product;
 mod tape;
+#[cfg(feature = "cuda")]
+mod tensors;
 #[cfg(test)]
 mod tests;
 mod waves;
@@ -224,6 +226,15 @@ impl Operation for SpectralConv {
         graph::floats(shaped(graph, y, &[n * m * o]))
     }
 
+    fn tensors(&self, pass: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+        #[cfg(feature = "cuda")]
+        if x.iter().all(|x| x.device().is_cuda() && super::is_fused(x)) {
+            let [x] = operands(self.name(), x)?;
+            return Ok(Values::floats(tensors::convolve(self, x)?));
+        }
+        self.reference(pass, x, ids)
+    }
+
     fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
         let (x, out, [lines, folded, s, q]) = (wires.x[0], wires.out[0], operands(self.name(), &wires.scratch)?);
         let layers = self.layers()?;
@@ -281,12 +292,13 @@ impl Operation for SpectralConv {
 
     #[cfg(feature = "cuda")]
     fn launch(&self, wires: &Wires, compiler: &mut crate::exec::cuda::Compiler) -> Result<Option<crate::exec::cuda::Run>> {
-        let scratch: [_; 4] = operands(self.name(), &wires.scratch)?;
-        let parameters = cuda::Parameters::new(self, compiler)?;
+        let (scratch, channels): ([_; 4], _) = (operands(self.name(), &wires.scratch)?, self.channels);
+        let transforms = cuda::Transforms::new(&self.waves, compiler.device())?;
+        let parameters = [compiler.vector(&self.weight)?, compiler.vector_or_none(self.bias.as_ref())?];
         Ok(Some(compiler.with_narrow([wires.x[0]], wires.out[0], move |pass, [x], out| {
-            let args = parameters.arguments([pass.matrix(x), pass.matrix(out)], scratch.map(|slot| pass.matrix(slot)));
+            let (size, fields) = ((pass.dtype, pass.rows(), channels), [x, out].map(|slot| pass.matrix(slot)));
             // SAFETY: the plan gives all matrices the rows of the pass, and the parameters live as long as the steps.
-            Ok(unsafe { args.launch(pass.gpu, pass.dtype, pass.rows()) }?)
+            Ok(unsafe { transforms.pass(pass.gpu, size, fields, scratch.map(|slot| pass.matrix(slot)), parameters) }?)
         })))
     }
 

@@ -276,10 +276,18 @@ impl Waves {
         unsafe { left_product(&self.tables(scale).synthesise, lines, out) };
     }
 
-    /// The cosines and sines of a scale across, and those down, for kernels that read the tables.
+    /// The cosine and the sine of wave `wave` across at a place, in an analysis of that scale and, turned, in its synthesis.
     #[cfg(feature = "cuda")]
-    pub fn for_kernels(&self) -> [&[f32]; 3] {
-        [&self.mean.analyse, &self.twice.analyse, &self.down]
+    pub fn pair_across(&self, scale: Scale, wave: usize, place: usize) -> [f32; 2] {
+        let (m, table) = (self.grid[1], &self.tables(scale).analyse);
+        [0, 1].map(|part| table[(2 * wave + part) * m + place])
+    }
+
+    /// Those of wave `number` down at line `h`.
+    #[cfg(feature = "cuda")]
+    pub fn pair_down(&self, number: usize, h: usize) -> [f32; 2] {
+        let (n, (frequency, sign)) = (self.grid[0], self.frequency(number));
+        [self.down[2 * frequency * n + h], sign as f32 * self.down[(2 * frequency + 1) * n + h]]
     }
 }
 

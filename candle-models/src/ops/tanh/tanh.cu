@@ -1,4 +1,4 @@
-// tanh(x) of every value: a block takes a row.
+// tanh(x) of every value: blocks share a row.
 
 template <typename T>
 struct Tanh {
@@ -8,7 +8,8 @@ struct Tanh {
 
 template <typename T>
 void tanh_rows(const Tanh<T>& a) {
-    for (u32 c = blockIdx.y * blockDim.x + threadIdx.x; c < a.x.width; c += gridDim.y * blockDim.x)
-        store(a.out.row(blockIdx.x) + c, tanhf(load(a.x.row(blockIdx.x) + c)));
+    const T* x = a.x.row(blockIdx.x);
+    T* out = a.out.row(blockIdx.x);
+    for_columns(a.x.width, [&](u32 c) { return load(x + c); }, [&](u32 c, float value) { store(out + c, tanhf(value)); });
 }
 KERNELS(tanh_rows, Tanh)
