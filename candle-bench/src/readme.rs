@@ -223,6 +223,16 @@ pub fn with_evidence(rows: &[TargetRow]) -> String {
     table
 }
 
+/// The same for rows that differ in their batch.
+pub fn by_batch(rows: &[TargetRow]) -> String {
+    let mut table = head(&["", "batch", "found", "limit", "from"], &[1, 2, 3]);
+    for row in rows {
+        let found = marked(row, with_unit(row.found, &row.unit));
+        line(&mut table, &[row.what.clone(), row.case.batch.to_string(), found, limit(row), row.evidence.clone()]);
+    }
+    table
+}
+
 /// The first two lines of a table; the columns in `right` are aligned there.
 fn head(names: &[&str], right: &[usize]) -> String {
     let mut table = String::new();

@@ -72,7 +72,7 @@ fn the_tables_of_this_repository_are_fresh() {
     let docs = readme::with_tables(&[root, &root.join("docs/src")]).unwrap();
     assert_eq!(
         docs.iter().map(|file| file.file_name().unwrap()).collect::<Vec<_>>(),
-        ["README.md", "beam.md", "benchmarks.md", "serving.md"]
+        ["README.md", "beam.md", "benchmarks.md", "gpu.md", "serving.md"]
     );
     for file in docs {
         let filled = readme::fill(&known, &file).unwrap();

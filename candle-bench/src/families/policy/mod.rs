@@ -78,6 +78,7 @@ impl BenchFamily for PolicyFamily {
             Table { name: "policies", suite: targets, rows: readme::is_ratio, layout: readme::beside_peers },
             Table { name: "answers", suite: targets, rows: readme::is_answer, layout: readme::beside_peers },
             Table { name: "engine", suite: targets, rows: readme::is_no_ratio, layout: readme::with_evidence },
+            Table { name: "gpu", suite: gpu::Gpu::NAME, rows: readme::any, layout: readme::by_batch },
             Table { name: "trainer", suite: training, rows: readme::any, layout: readme::by_threads },
         ]
     }

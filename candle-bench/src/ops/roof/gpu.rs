@@ -11,8 +11,6 @@ use candle_core::{DType, Device, Tensor};
 pub(crate) const CALLS: usize = 10;
 /// Rows of the first square product that may be a roof, and of the last. Small ones do not fill a GPU.
 const PRODUCTS: [usize; 2] = [256, 8192];
-/// What a product of twice the size has to gain for a still larger one to be tried.
-const GAIN: f64 = 1.05;
 /// Microseconds of a product beside which its launch is nothing: no larger one is tried.
 const LONG_US: f64 = 1e4;
 /// Bytes of the smallest copy that may be a roof: below, its launch would be measured. It fits into the cache of a large GPU.
@@ -65,7 +63,8 @@ impl Drop for Product {
     }
 }
 
-/// The most operations a second in products of a dtype: square ones of twice the size each, until that is no faster or takes long.
+/// The most operations a second in products of a dtype: square ones of twice the size each, until that takes long. A larger one may gain where the one
+/// before it did not: of an H200 in bf16 up to 4096 rows reach 695 TFLOP/s, and 8192 rows 791.
 pub fn fastest_product(device: &Device, dtype: &str, settings: &Settings) -> Result<f64> {
     let [first, last] = PRODUCTS;
     // Random numbers once, over and over in the larger ones.
@@ -75,10 +74,11 @@ pub fn fastest_product(device: &Device, dtype: &str, settings: &Settings) -> Res
         let factor = tile.repeat((n / first, n / first))?;
         let us = harness::measure(&mut Product::new(device, [&factor; 2], dtype)?.rounds(), settings)?.latency_us.p50;
         let found = formulas::gflop_per_s(formulas::product_flop(n, n, n), us);
-        if found < GAIN * best || us > LONG_US || n >= last {
-            return Ok(best.max(found));
+        best = best.max(found);
+        if us > LONG_US || n >= last {
+            return Ok(best);
         }
-        (n, best) = (2 * n, best.max(found));
+        n *= 2;
     }
 }
 
@@ -94,9 +94,8 @@ pub fn rate_of_bytes(device: &Device, bytes: usize, settings: &Settings) -> Resu
 pub fn describe() -> String {
     let [first, last] = PRODUCTS;
     format!(
-        "in a dtype the fastest square product of {first} rows, twice as many and so on up to {last} while that is {:.0}% faster and takes no more than {:.0} ms; and a copy within the bytes counted, rounded down to a \
+        "in a dtype the fastest square product of {first} rows, twice as many and so on up to {last} while that takes no more than {:.0} ms; and a copy within the bytes counted, rounded down to a \
          power of two, of {} MiB at least, which may lie in a cache, and of {} MiB at most",
-        100.0 * (GAIN - 1.0),
         LONG_US / 1e3,
         LEAST_BYTES >> 20,
         PEAK_COPY >> 20
