@@ -213,22 +213,21 @@ pub fn by_threads(rows: &[TargetRow]) -> String {
     table
 }
 
-/// A line for every figure, with all that it was made from; one that misses its limit is bold.
+/// A line for every figure, with its threads and all that it was made from; one that misses its limit is bold.
 pub fn with_evidence(rows: &[TargetRow]) -> String {
-    let mut table = head(&["", "threads", "found", "limit", "from"], &[1, 2, 3]);
-    for row in rows {
-        let found = marked(row, with_unit(row.found, &row.unit));
-        line(&mut table, &[row.what.clone(), row.case.threads.to_string(), found, limit(row), row.evidence.clone()]);
-    }
-    table
+    each(rows, "threads", |row| row.case.threads)
 }
 
 /// The same for rows that differ in their batch.
 pub fn by_batch(rows: &[TargetRow]) -> String {
-    let mut table = head(&["", "batch", "found", "limit", "from"], &[1, 2, 3]);
+    each(rows, "batch", |row| row.case.batch)
+}
+
+fn each(rows: &[TargetRow], name: &str, number: fn(&TargetRow) -> usize) -> String {
+    let mut table = head(&["", name, "found", "limit", "from"], &[1, 2, 3]);
     for row in rows {
         let found = marked(row, with_unit(row.found, &row.unit));
-        line(&mut table, &[row.what.clone(), row.case.batch.to_string(), found, limit(row), row.evidence.clone()]);
+        line(&mut table, &[row.what.clone(), number(row).to_string(), found, limit(row), row.evidence.clone()]);
     }
     table
 }
