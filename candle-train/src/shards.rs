@@ -16,6 +16,16 @@ const DESCRIPTION: &str = "dataset.toml";
 /// What all files are.
 const MANIFEST: &str = "manifest.json";
 
+/// What a data set is made on: a part of its description, as a GPU rounds in another way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MadeOn {
+    /// The CPU.
+    Cpu,
+    /// A GPU.
+    Cuda,
+}
+
 /// How a data set lies in files.
 #[derive(Debug, Clone, Copy)]
 pub struct Shards {

@@ -1,4 +1,4 @@
-//! cuFFT: plans of one axis and their transforms, as work on a stream. Sums are taken in f64, values stored in f32.
+//! cuFFT: plans of one axis, or of two for complex numbers, and their transforms, as work on a stream. Sums are taken in f64.
 use std::{
     collections::HashMap,
     f64::consts::PI,
@@ -22,23 +22,34 @@ const UNALIGNED_DATA: i32 = 9;
 const NO_WORKSPACE: i32 = 13;
 const NOT_SUPPORTED: i32 = 16;
 
-/// What goes in and what comes out: a row has so many numbers of f32 on either side.
+/// What goes in and what comes out.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Complex,
+    /// In f64, as the others are in f32.
+    ComplexDouble,
     RealToComplex,
     ComplexToReal,
 }
 
 impl Kind {
-    /// Numbers of f32 of a row of input and of output.
+    /// Numbers of a row of input and of output.
     fn row(self, length: usize) -> (usize, usize) {
         let (real, half, complex) = (length, 2 * (length / 2 + 1), 2 * length);
         match self {
-            Self::Complex => (complex, complex),
+            Self::Complex | Self::ComplexDouble => (complex, complex),
             Self::RealToComplex => (real, half),
             Self::ComplexToReal => (half, real),
         }
+    }
+
+    fn is_complex(self) -> bool {
+        matches!(self, Self::Complex | Self::ComplexDouble)
+    }
+
+    /// Bytes of a number.
+    fn size(self) -> usize {
+        if self == Self::ComplexDouble { 8 } else { 4 }
     }
 }
 
@@ -47,7 +58,8 @@ impl Kind {
 struct Made {
     kind: Kind,
     batch: usize,
-    transform: Arc<Transform>,
+    /// Of the axes, the first one before the last, which lies row by row.
+    axes: Vec<Arc<Transform>>,
     /// Bytes of the work area, which every transform overwrites.
     work: usize,
 }
@@ -139,26 +151,32 @@ pub extern "C" fn cufftMakePlanMany(
     batch: i32,
     work: *mut usize,
 ) -> i32 {
-    if rank != 1 || !inembed.is_null() || !onembed.is_null() {
-        log::error("cuFFT: plans of several axes or of rows that lie apart are not implemented");
+    if !(1..=2).contains(&rank) || !inembed.is_null() || !onembed.is_null() {
+        log::error("cuFFT: plans of more than two axes or of rows that lie apart are not implemented");
         return NOT_SUPPORTED;
     }
     let kind = match kind {
         0x29 => Kind::Complex,
         0x2a => Kind::RealToComplex,
         0x2c => Kind::ComplexToReal,
+        0x69 => Kind::ComplexDouble,
         _ => {
             log::error(&format!("cuFFT: transforms of type {kind:#x} are not implemented"));
             return INVALID_TYPE;
         }
     };
+    if rank == 2 && !kind.is_complex() {
+        log::error("cuFFT: transforms of real numbers over two axes are not implemented");
+        return NOT_SUPPORTED;
+    }
     // SAFETY: the caller passes the lengths of `rank` axes.
-    let length = unsafe { n.read() };
-    if length < 1 || batch < 1 {
+    let lengths = unsafe { std::slice::from_raw_parts(n, rank as usize) };
+    if batch < 1 || lengths.iter().any(|length| *length < 1) {
         return INVALID_SIZE;
     }
-    let (length, batch) = (length as usize, batch as usize);
-    let made = Made { kind, batch, transform: Arc::new(Transform::new(length)), work: 8 * length * batch };
+    let (all, batch) = (lengths.iter().map(|length| *length as usize).product::<usize>(), batch as usize);
+    let axes = lengths.iter().map(|length| Arc::new(Transform::new(*length as usize))).collect();
+    let made = Made { kind, batch, axes, work: 2 * kind.size() * all * batch };
     let bytes = made.work;
     let result = with(plan, |p| {
         if p.made.is_some() {
@@ -177,11 +195,12 @@ pub extern "C" fn cufftMakePlanMany(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cufftExecC2C(plan: i32, from: *mut c_void, to: *mut c_void, direction: i32) -> i32 {
-    match direction {
-        -1 => status(execute(plan, Kind::Complex, from, to, Direction::Forward)),
-        1 => status(execute(plan, Kind::Complex, from, to, Direction::Inverse)),
-        _ => INVALID_VALUE,
-    }
+    execute_complex(plan, Kind::Complex, from, to, direction)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cufftExecZ2Z(plan: i32, from: *mut c_void, to: *mut c_void, direction: i32) -> i32 {
+    execute_complex(plan, Kind::ComplexDouble, from, to, direction)
 }
 
 #[unsafe(no_mangle)]
@@ -208,6 +227,14 @@ enum Direction {
     Inverse,
 }
 
+fn execute_complex(plan: i32, kind: Kind, from: *mut c_void, to: *mut c_void, direction: i32) -> i32 {
+    match direction {
+        -1 => status(execute(plan, kind, from, to, Direction::Forward)),
+        1 => status(execute(plan, kind, from, to, Direction::Inverse)),
+        _ => INVALID_VALUE,
+    }
+}
+
 fn execute(plan: i32, kind: Kind, from: *mut c_void, to: *mut c_void, direction: Direction) -> Result<(), i32> {
     let (plan, made) = with(plan, |p| Ok((p.clone(), p.made.clone().ok_or(INVALID_PLAN)?)))?;
     if made.kind != kind {
@@ -215,11 +242,11 @@ fn execute(plan: i32, kind: Kind, from: *mut c_void, to: *mut c_void, direction:
         return Err(INVALID_PLAN);
     }
     let (from, to) = (from as u64, to as u64);
-    if [from, to].iter().any(|address| !address.is_multiple_of(8)) {
+    if [from, to].iter().any(|address| !address.is_multiple_of(2 * kind.size() as u64)) {
         log::error("cuFFT: data that are not aligned to a complex number");
         return Err(UNALIGNED_DATA);
     }
-    if kind != Kind::Complex && from == to {
+    if !kind.is_complex() && from == to {
         log::error("cuFFT: transforms of real numbers in place, whose rows are padded, are not implemented");
         return Err(NOT_SUPPORTED);
     }
@@ -237,12 +264,12 @@ fn execute(plan: i32, kind: Kind, from: *mut c_void, to: *mut c_void, direction:
 
 impl Made {
     fn run(&self, driver: &mut Driver, area: u64, from: u64, to: u64, direction: Direction) -> Result<(), Fault> {
-        let length = self.transform.length;
-        let named = |f: Fault| Fault::new(f.code, format!("cuFFT of {} x {length}: {}", self.batch, f.text));
-        let memory = &driver.memory;
-        let (read, written) = self.kind.row(length);
-        let input = memory.host(from, 4 * read * self.batch, false).map_err(named)?.cast::<f32>();
-        let output = memory.host(to, 4 * written * self.batch, true).map_err(named)?.cast::<f32>();
+        let lengths: Vec<usize> = self.axes.iter().map(|axis| axis.length).collect();
+        let named = |f: Fault| Fault::new(f.code, format!("cuFFT of {} x {lengths:?}: {}", self.batch, f.text));
+        let (memory, size) = (&driver.memory, self.kind.size());
+        let (read, written) = self.kind.row(lengths.iter().product());
+        let input = memory.host(from, size * read * self.batch, false).map_err(named)?.cast::<u8>();
+        let output = memory.host(to, size * written * self.batch, true).map_err(named)?.cast::<u8>();
         if area != 0 {
             let area = memory.host(area, self.work, true).map_err(named)?;
             // What lay there is gone after a transform.
@@ -252,32 +279,52 @@ impl Made {
         let mut values = vec![0.0; read * self.batch];
         for (i, value) in values.iter_mut().enumerate() {
             // SAFETY: `host` has checked all of the input.
-            *value = f64::from(unsafe { input.add(i).read_unaligned() });
+            *value = unsafe {
+                let at = input.add(size * i);
+                if size == 8 { at.cast::<f64>().read_unaligned() } else { f64::from(at.cast::<f32>().read_unaligned()) }
+            };
         }
         if self.kind == Kind::ComplexToReal {
             // The library may use the input as memory of its own.
             // SAFETY: as above.
-            unsafe { input.cast::<u8>().write_bytes(0xff, 4 * read * self.batch) };
+            unsafe { input.write_bytes(0xff, size * read * self.batch) };
         }
         for (i, row) in values.chunks_exact(read).enumerate() {
             let mut bins = self.spread(row);
-            self.transform.run(&mut bins, direction);
+            self.transform(&mut bins, direction);
             let real = self.kind == Kind::ComplexToReal;
             let numbers = bins.iter().flat_map(|x| [Some(x.0), (!real).then_some(x.1)]).flatten();
             for (j, number) in numbers.take(written).enumerate() {
                 // SAFETY: `host` has checked all of the output.
-                unsafe { output.add(i * written + j).write_unaligned(number as f32) };
+                unsafe {
+                    let at = output.add(size * (i * written + j));
+                    if size == 8 { at.cast::<f64>().write_unaligned(number) } else { at.cast::<f32>().write_unaligned(number as f32) }
+                };
             }
         }
         Ok(())
     }
 
+    /// All axes of a row, each by its lines.
+    fn transform(&self, values: &mut [Complex], direction: Direction) {
+        let mut apart = 1;
+        for axis in self.axes.iter().rev() {
+            let length = axis.length;
+            for first in (0..values.len()).filter(|i| i / apart % length == 0) {
+                let mut line: Vec<Complex> = (0..length).map(|k| values[first + k * apart]).collect();
+                axis.run(&mut line, direction);
+                line.into_iter().enumerate().for_each(|(k, value)| values[first + k * apart] = value);
+            }
+            apart *= length;
+        }
+    }
+
     /// A row as complex numbers, all of them.
     fn spread(&self, row: &[f64]) -> Vec<Complex> {
-        let length = self.transform.length;
+        let length = self.axes[0].length;
         match self.kind {
             Kind::RealToComplex => row.iter().map(|x| Complex(*x, 0.)).collect(),
-            Kind::Complex => row.chunks_exact(2).map(|x| Complex(x[0], x[1])).collect(),
+            Kind::Complex | Kind::ComplexDouble => row.chunks_exact(2).map(|x| Complex(x[0], x[1])).collect(),
             // The upper half mirrors the lower one; the imaginary parts of bins that mirror themselves do not count.
             Kind::ComplexToReal => (0..length)
                 .map(|k| {

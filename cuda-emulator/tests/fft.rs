@@ -7,13 +7,18 @@ use std::{ffi::c_void, ptr::null_mut};
 const C2C: u32 = 0x29;
 const R2C: u32 = 0x2a;
 const C2R: u32 = 0x2c;
+const Z2Z: u32 = 0x69;
 
 /// A plan whose work area the test brings.
 fn plan(s: &Session, kind: u32, length: i32, batch: i32) -> i32 {
-    let (mut plan, mut length, mut work) = (0, length, 0);
+    plan_of(s, kind, &[length], batch)
+}
+
+fn plan_of(s: &Session, kind: u32, lengths: &[i32], batch: i32) -> i32 {
+    let (mut plan, mut lengths, mut work) = (0, lengths.to_vec(), 0);
     ok(cufftCreate(&mut plan));
     ok(cufftSetAutoAllocation(plan, 0));
-    ok(cufftMakePlanMany(plan, 1, &mut length, null_mut(), 1, 0, null_mut(), 1, 0, kind, batch, &mut work));
+    ok(cufftMakePlanMany(plan, lengths.len() as i32, lengths.as_mut_ptr(), null_mut(), 1, 0, null_mut(), 1, 0, kind, batch, &mut work));
     ok(cufftSetWorkArea(plan, s.alloc(work) as *mut c_void));
     ok(cufftSetStream(plan, s.stream));
     plan
@@ -86,6 +91,36 @@ fn transforms_are_the_sums_that_define_them() {
     }
 }
 
+/// Over two axes each number counts for every bin with the turns of both, and in f64 no digit of f64 is lost.
+#[test]
+fn transforms_of_two_axes_and_of_doubles_are_their_sums() {
+    let s = Session::new();
+    let (n, m, batch) = (3usize, 4usize, 2);
+    let values: Vec<f64> = numbers(2 * n * m * batch).into_iter().map(|x| f64::from(x) / 3.).collect();
+    let lengths = [n as i32, m as i32];
+    let (from, to, both) = (s.upload(&values), s.alloc(8 * values.len()), plan_of(&s, Z2Z, &lengths, batch as i32));
+    for (direction, sign) in [(-1, -1.), (1, 1.)] {
+        ok(cufftExecZ2Z(both, at(from), at(to), direction));
+        let found = s.download::<f64>(to, values.len());
+        for (plane, found) in values.chunks(2 * n * m).zip(found.chunks(2 * n * m)) {
+            for (bin, found) in found.chunks(2).enumerate() {
+                let (k, l) = (bin / m, bin % m);
+                let expected = plane.chunks(2).enumerate().fold((0., 0.), |(re, im), (i, x)| {
+                    let turns = (i / m * k) as f64 / n as f64 + (i % m * l) as f64 / m as f64;
+                    let (sin, cos) = (sign * std::f64::consts::TAU * turns).sin_cos();
+                    (re + x[0] * cos - x[1] * sin, im + x[0] * sin + x[1] * cos)
+                });
+                assert!((found[0] - expected.0).abs() < 1e-14 && (found[1] - expected.1).abs() < 1e-14, "{bin}: {found:?} {expected:?}");
+            }
+        }
+    }
+    // One axis of doubles, in place.
+    ok(cufftExecZ2Z(plan(&s, Z2Z, 12, 2), at(from), at(from), -1));
+    let row: Vec<(f64, f64)> = values[..24].chunks(2).map(|x| (x[0], x[1])).collect();
+    let found = s.download::<f64>(from, 24);
+    assert!(found.iter().zip(flat(&sum(&row, -1.))).all(|(a, b)| (a - b).abs() < 1e-14));
+}
+
 #[test]
 fn a_transform_keeps_its_place_in_the_stream() {
     let s = Session::new();
@@ -102,8 +137,10 @@ fn what_makes_no_sense_is_refused() {
     let (mut free, mut length, mut work) = (0, 8, 0);
     ok(cufftCreate(&mut free));
     assert_eq!(cufftExecC2C(free, null_mut(), null_mut(), -1), 1, "not made yet");
-    assert_eq!(cufftMakePlanMany(free, 2, [8, 8].as_mut_ptr(), null_mut(), 1, 0, null_mut(), 1, 0, C2C, 1, &mut work), 16);
-    assert_eq!(cufftMakePlanMany(free, 1, &mut length, null_mut(), 1, 0, null_mut(), 1, 0, 0x69, 1, &mut work), 3);
+    assert_eq!(cufftMakePlanMany(free, 3, [8, 8, 8].as_mut_ptr(), null_mut(), 1, 0, null_mut(), 1, 0, C2C, 1, &mut work), 16);
+    assert_eq!(cufftMakePlanMany(free, 2, [8, 8].as_mut_ptr(), null_mut(), 1, 0, null_mut(), 1, 0, R2C, 1, &mut work), 16);
+    assert_eq!(cufftMakePlanMany(free, 2, [8, 0].as_mut_ptr(), null_mut(), 1, 0, null_mut(), 1, 0, C2C, 1, &mut work), 8);
+    assert_eq!(cufftMakePlanMany(free, 1, &mut length, null_mut(), 1, 0, null_mut(), 1, 0, 0x6a, 1, &mut work), 3);
     assert_eq!(cufftMakePlanMany(free, 1, &mut length, null_mut(), 1, 0, null_mut(), 1, 0, C2C, 0, &mut work), 8);
     ok(cufftSetAutoAllocation(free, 0));
     ok(cufftMakePlanMany(free, 1, &mut length, null_mut(), 1, 0, null_mut(), 1, 0, C2C, 4, &mut work));
@@ -114,6 +151,7 @@ fn what_makes_no_sense_is_refused() {
     ok(cufftSetStream(free, s.stream));
     assert_eq!(cufftExecC2C(free, at(data + 4), at(data), -1), 9);
     assert_eq!(cufftExecR2C(free, at(data), at(data)), 1, "another type");
+    assert_eq!(cufftExecZ2Z(free, at(data), at(data), -1), 1, "another type");
     assert_eq!(cufftExecC2C(free, at(data), at(data), 0), 4);
     ok(cufftExecC2C(free, at(data), at(data), -1));
     ok(s.sync());

@@ -15,9 +15,13 @@ const LIBRARY: &str = "libcufft.so.12";
 /// What is transformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transform {
-    /// Complex numbers, `[batch, length, 2]`, into as many bins.
+    /// Complex numbers of f32, `[batch, length, 2]`, into as many bins.
     Complex,
-    /// Real numbers, `[batch, length]`, into the bins of frequencies that are not negative, `[batch, length / 2 + 1, 2]`.
+    /// The same in f64.
+    Complex64,
+    /// Complex numbers of f64 on a square, `[batch, length, length, 2]`, over both axes.
+    Square64,
+    /// Real numbers of f32, `[batch, length]`, into the bins of frequencies that are not negative, `[batch, length / 2 + 1, 2]`.
     Real,
 }
 
@@ -26,6 +30,7 @@ impl Transform {
     fn code(self) -> c_uint {
         match self {
             Self::Complex => 0x29,
+            Self::Complex64 | Self::Square64 => 0x69,
             Self::Real => 0x2a,
         }
     }
@@ -33,8 +38,20 @@ impl Transform {
     /// Numbers of a row that goes in, and of one that comes out.
     fn row(self, length: usize) -> [usize; 2] {
         match self {
-            Self::Complex => [2 * length; 2],
+            Self::Complex | Self::Complex64 => [2 * length; 2],
+            Self::Square64 => [2 * length * length; 2],
             Self::Real => [length, 2 * (length / 2 + 1)],
+        }
+    }
+
+    fn axes(self) -> usize {
+        if self == Self::Square64 { 2 } else { 1 }
+    }
+
+    fn dtype(self) -> DType {
+        match self {
+            Self::Complex | Self::Real => DType::F32,
+            Self::Complex64 | Self::Square64 => DType::F64,
         }
     }
 }
@@ -67,15 +84,16 @@ pub(super) fn plan(plans: &Plans, device: &CudaDevice, of: Transform, length: us
 impl Plan {
     fn new(device: &CudaDevice, of: Transform, length: usize, batch: usize) -> Result<Self> {
         let (api, stream) = (Api::get()?, device.cuda_stream());
-        let (Ok(mut n), Ok(rows)) = (c_int::try_from(length), c_int::try_from(batch)) else {
+        let (Ok(n), Ok(rows)) = (c_int::try_from(length), c_int::try_from(batch)) else {
             bail!("{batch} Fourier transforms of {length} numbers are too many for one plan");
         };
+        let (mut lengths, axes) = ([n; 2], of.axes() as c_int);
         let handle = Handle::new(api, &stream)?;
         let mut bytes = 0;
-        // SAFETY: the handle is new; one axis, rows one behind the other, and a place for the size.
+        // SAFETY: the handle is new; the lengths of the axes, rows one behind the other, and a place for the size.
         let made = unsafe {
             check("set up", (api.set_auto_allocation)(handle.number, 0))?;
-            (api.make)(handle.number, 1, &mut n, null_mut(), 1, 0, null_mut(), 1, 0, of.code(), rows, &mut bytes)
+            (api.make)(handle.number, axes, lengths.as_mut_ptr(), null_mut(), 1, 0, null_mut(), 1, 0, of.code(), rows, &mut bytes)
         };
         check("make", made)?;
         // SAFETY: the library writes what it reads there.
@@ -93,17 +111,28 @@ impl Plan {
     /// Puts the transforms of all rows on the device's stream: not normalised, `exp(-2 pi i k n / length)`. Complex ones may be made in place.
     ///
     /// # Errors
-    /// If a tensor is no contiguous f32 of the plan's size on its device.
+    /// If a tensor is no contiguous one of the plan's size and dtype on its device.
     pub fn forward(&self, from: &Tensor, to: &Tensor) -> Result<()> {
-        let [rows, bins] = self.of.row(self.length);
+        self.execute(from, to, -1)
+    }
+
+    /// The same with `exp(2 pi i k n / length)`, of complex numbers alone: forwards and back, every number is as many times itself as a row has places.
+    ///
+    /// # Errors
+    /// As for [`Self::forward`], or if the transform is one of real numbers.
+    pub fn inverse(&self, from: &Tensor, to: &Tensor) -> Result<()> {
+        if self.of == Transform::Real {
+            bail!("Fourier transforms: those of real numbers have no inverse here");
+        }
+        self.execute(from, to, 1)
+    }
+
+    fn execute(&self, from: &Tensor, to: &Tensor, direction: c_int) -> Result<()> {
+        let ([rows, bins], dtype) = (self.of.row(self.length), self.of.dtype());
         let [from, to] = [(from, rows), (to, bins)].map(|(tensor, row)| {
-            if tensor.dtype() != DType::F32 || tensor.elem_count() != self.batch * row {
-                bail!(
-                    "Fourier transforms: expected {} x {row} numbers of f32, found {:?} {:?}",
-                    self.batch,
-                    tensor.dtype(),
-                    tensor.shape()
-                );
+            if tensor.dtype() != dtype || tensor.elem_count() != self.batch * row {
+                let (batch, dtype, found) = (self.batch, dtype.as_str(), tensor.dtype());
+                bail!("Fourier transforms: expected {batch} x {row} numbers of {dtype}, found {found:?} {:?}", tensor.shape());
             }
             let device = super::device_of(tensor)?;
             if device.cuda_stream().cu_stream() != self.stream.cu_stream() {
@@ -113,11 +142,13 @@ impl Plan {
         });
         let (from, to) = (from? as *mut c_void, to? as *mut c_void);
         self.stream.context().bind_to_thread().w()?;
+        let (api, number) = (self.handle.api, self.handle.number);
         // SAFETY: both have been found to have the plan's size, and are freed behind the transforms in the same stream.
         let status = unsafe {
             match self.of {
-                Transform::Complex => (self.handle.api.complex)(self.handle.number, from, to, -1),
-                Transform::Real => (self.handle.api.real)(self.handle.number, from, to),
+                Transform::Complex => (api.complex)(number, from, to, direction),
+                Transform::Complex64 | Transform::Square64 => (api.complex64)(number, from, to, direction),
+                Transform::Real => (api.real)(number, from, to),
             }
         };
         check("start", status)
@@ -154,6 +185,8 @@ impl Drop for Handle {
 type Make =
     unsafe extern "C" fn(c_int, c_int, *mut c_int, *mut c_int, c_int, c_int, *mut c_int, c_int, c_int, c_uint, c_int, *mut usize) -> c_int;
 
+type Complex = unsafe extern "C" fn(c_int, *mut c_void, *mut c_void, c_int) -> c_int;
+
 /// The functions of cuFFT that are used, as its header declares them.
 struct Api {
     create: unsafe extern "C" fn(*mut c_int) -> c_int,
@@ -161,7 +194,8 @@ struct Api {
     make: Make,
     set_work_area: unsafe extern "C" fn(c_int, *mut c_void) -> c_int,
     set_stream: unsafe extern "C" fn(c_int, *mut c_void) -> c_int,
-    complex: unsafe extern "C" fn(c_int, *mut c_void, *mut c_void, c_int) -> c_int,
+    complex: Complex,
+    complex64: Complex,
     real: unsafe extern "C" fn(c_int, *mut c_void, *mut c_void) -> c_int,
     destroy: unsafe extern "C" fn(c_int) -> c_int,
     _library: Library,
@@ -192,6 +226,7 @@ impl Api {
                 set_work_area: *library.get("cufftSetWorkArea").map_err(missing)?,
                 set_stream: *library.get("cufftSetStream").map_err(missing)?,
                 complex: *library.get("cufftExecC2C").map_err(missing)?,
+                complex64: *library.get("cufftExecZ2Z").map_err(missing)?,
                 real: *library.get("cufftExecR2C").map_err(missing)?,
                 destroy: *library.get("cufftDestroy").map_err(missing)?,
                 _library: library,

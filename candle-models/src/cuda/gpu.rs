@@ -50,11 +50,17 @@ impl Matrix {
     /// No matrix: kernels see a null pointer.
     pub const NONE: Self = Self { data: 0, stride: 0, width: 0 };
 
-    /// Blocks for each of so many rows, whose threads go through the columns, a few each: one that goes through a long row alone takes half a millisecond.
+    /// Blocks for so many rows, whose threads go through the columns, a few each: several for a long row, which takes one alone half a millisecond, and one for
+    /// several narrow rows, whose blocks would take longer to start than to run.
     pub fn grid(&self, rows: usize) -> Grid {
         /// Blocks along the second axis.
         const MOST: usize = 65_535;
         let width = self.width as usize;
+        // As `is_narrow` in common.cuh. No block has rows that are not there.
+        if width <= 32 * AT_ONCE {
+            let each = [8, 4, 2].into_iter().find(|each| rows.is_multiple_of(*each)).unwrap_or(1);
+            return ((rows / each, 1, 1), 32 * each, 0);
+        }
         let threads = width.div_ceil(AT_ONCE).next_multiple_of(32).clamp(32, 256);
         ((rows, width.div_ceil(AT_ONCE * threads).clamp(1, MOST), 1), threads, 0)
     }

@@ -1,7 +1,7 @@
 //! Fourier transforms of cuFFT against the sums that define them.
 
 use super::{cuda, flat, normal, on};
-use candle_core::{DType, Device};
+use candle_core::{DType, Device, Tensor};
 use candle_models::cuda::fft::Transform;
 use candle_models::cuda::{Gpu, empty};
 use std::sync::Arc;
@@ -47,6 +47,42 @@ fn transforms_are_the_sums_that_define_them() {
         gpu.transform(Transform::Real, length, batch).unwrap().forward(&from, &to).unwrap();
         close(flat(&to), expected);
     }
+}
+
+/// In f64, over one axis and over both of a square, and back.
+#[test]
+fn transforms_of_doubles_are_their_sums() {
+    let Some(device) = cuda() else { return };
+    let Device::Cuda(cuda) = &*device else { unreachable!("the device is a GPU") };
+    let gpu = Gpu::of(cuda).unwrap();
+    for (of, rows, length) in [(Transform::Complex64, 3, 12), (Transform::Square64, 2, 6)] {
+        let axes = if of == Transform::Square64 { length } else { 1 };
+        let count = axes * length;
+        let values = normal("doubles", &[rows, count, 2]).to_dtype(DType::F64).unwrap();
+        let (from, to) = (on(&values, &device, DType::F64), empty((rows, count, 2), DType::F64, cuda).unwrap());
+        let plan = gpu.transform(of, length, rows).unwrap();
+        plan.forward(&from, &to).unwrap();
+        let flat = |x: &Tensor| x.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        let (values, found) = (flat(&values), flat(&to));
+        for (row, bins) in values.chunks(2 * count).zip(found.chunks(2 * count)) {
+            for (bin, found) in bins.chunks(2).enumerate() {
+                let sum = row.chunks(2).enumerate().fold([0.0; 2], |[re, im], (n, x)| {
+                    let turns = (bin / length * (n / length)) as f64 / axes as f64 + (bin % length * (n % length)) as f64 / length as f64;
+                    let (sin, cos) = (-std::f64::consts::TAU * turns).sin_cos();
+                    [re + x[0] * cos - x[1] * sin, im + x[0] * sin + x[1] * cos]
+                });
+                assert!((found[0] - sum[0]).abs() < 1e-12 && (found[1] - sum[1]).abs() < 1e-12, "{of:?}, {bin}: {found:?} {sum:?}");
+            }
+        }
+        plan.inverse(&to, &to).unwrap();
+        let back = flat(&to);
+        assert!(back.iter().zip(&values).all(|(back, value)| (back / count as f64 - value).abs() < 1e-12));
+        let error = plan.forward(&from.to_dtype(DType::F32).unwrap(), &to).unwrap_err().to_string();
+        assert!(error.contains("numbers of f64, found F32"), "{error}");
+    }
+    let real = gpu.transform(Transform::Real, 8, 1).unwrap();
+    let numbers = empty(10, DType::F32, cuda).unwrap();
+    assert!(real.inverse(&numbers, &numbers).unwrap_err().to_string().contains("have no inverse here"));
 }
 
 #[test]

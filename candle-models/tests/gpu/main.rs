@@ -9,6 +9,7 @@ mod device;
 mod engine;
 mod faults;
 mod fft;
+mod fno;
 mod operations;
 mod ops;
 #[path = "../it/policies.rs"]

@@ -1,7 +1,9 @@
 //! What commands have in common that make data sets.
 
-use crate::shards::{self, Shards};
+use crate::shards::{self, MadeOn, Shards};
 use anyhow::{Result, bail};
+use candle_core::Device;
+use candle_models::device::{ChosenDevice, DeviceChoice};
 use candle_models::{Error, cli};
 use clap::Args;
 use serde::Serialize;
@@ -21,9 +23,24 @@ pub struct DataArguments {
     /// Threads [default: all cores].
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Where the set is made: cpu, cuda, cuda:NUMBER, or auto (a GPU if there is one, or else the CPU with a warning). What a GPU makes differs by
+    /// rounding, so a data set is made on one kind of device.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: DeviceChoice,
 }
 
 impl DataArguments {
+    /// The device, and what the data set's description says of it.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn device(&self) -> Result<(Device, MadeOn)> {
+        let ChosenDevice { device, fallback } = self.device.open()?;
+        fallback.iter().for_each(cli::warn);
+        let made_on = if device.is_cuda() { MadeOn::Cuda } else { MadeOn::Cpu };
+        Ok((device, made_on))
+    }
+
     /// Makes the files that are missing: `make` the bytes of one from the numbers of its rows, and calls what it is given after each row.
     ///
     /// # Errors

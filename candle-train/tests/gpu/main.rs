@@ -6,6 +6,7 @@
 mod beam;
 #[path = "../../../candle-models/tests/gpu/device.rs"]
 mod device;
+mod fno;
 mod loader;
 mod optimiser;
 #[cfg(feature = "nccl")]

@@ -3,11 +3,14 @@
 //! Solved in waves: diffusion exactly by an integrating factor, what is left by Runge and Kutta's method of fourth order, products without the upper third
 //! of the waves, which they would fold back.
 
+use super::on_threads;
 use crate::random::Random;
 use crate::{Error, Result};
+use candle_core::{Device, Tensor};
 use rustfft::num_complex::Complex64;
 use rustfft::{Fft, FftPlanner};
 use std::f64::consts::TAU;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A source of fields. As the published files have them: beginnings are waves with normal amplitudes of `625 / ((2 pi k)^2 + 25)^2`.
@@ -46,15 +49,15 @@ const STEPS: usize = 256;
 
 /// The equation with its plans.
 pub struct Solver {
-    config: Burgers,
+    pub(super) config: Burgers,
     /// Places that are solved on, and steps from a time to the next.
-    side: usize,
-    steps: usize,
+    pub(super) side: usize,
+    pub(super) steps: usize,
     forward: Arc<dyn Fft<f64>>,
     inverse: Arc<dyn Fft<f64>>,
     /// `2 pi k` of every wave, and how diffusion shrinks it in half a step.
     waves: Vec<f64>,
-    half: Vec<f64>,
+    pub(super) half: Vec<f64>,
 }
 
 impl Burgers {
@@ -91,6 +94,11 @@ impl Burgers {
 }
 
 impl Solver {
+    /// Places that a state is solved on.
+    pub fn solved_on(&self) -> usize {
+        self.side
+    }
+
     /// Places of a state.
     pub fn places(&self) -> usize {
         self.config.places
@@ -101,6 +109,31 @@ impl Solver {
     /// # Errors
     /// If the length is another one, or the solution grows beyond all numbers.
     pub fn generate(&self, random: Random, states: &mut [f32]) -> Result<()> {
+        self.solve(self.beginning(random), states)
+    }
+
+    /// Random beginnings and what becomes of them, f32 `[runs, times, places]` on the device: on the CPU by all threads, on a GPU all at once. Run `n` has the
+    /// address `random.at(n)`. What a GPU makes differs by rounding.
+    ///
+    /// # Errors
+    /// If the device has no memory, or a solution grows beyond all numbers.
+    pub fn generate_on(&self, random: Random, numbers: Range<u64>, device: &Device) -> Result<Tensor> {
+        let (runs, &Burgers { times, places, .. }) = (numbers.clone().count(), &self.config);
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            let beginnings: Vec<Complex64> = numbers.clone().flat_map(|number| self.beginning(random.at(number))).collect();
+            let states = super::cuda::burgers::run(self, &beginnings, device)?;
+            return match super::not_finite(&states)? {
+                None => Ok(states),
+                Some(run) => Err(super::of_run(numbers.start + run, &self.beyond())),
+            };
+        }
+        let states = on_threads(random, numbers, times * places, |random, states| self.generate(random, states))?;
+        Ok(Tensor::from_vec(states, (runs, times, places), device)?)
+    }
+
+    /// The waves of a random beginning.
+    fn beginning(&self, random: Random) -> Vec<Complex64> {
         let random = random.stream("beginning");
         let mut spectrum = vec![Complex64::default(); self.side];
         for k in 1..self.config.places / 2 {
@@ -109,7 +142,7 @@ impl Solver {
             spectrum[k] = Complex64::new(normal[0], -normal[1]) * amplitude;
             spectrum[self.side - k] = spectrum[k].conj();
         }
-        self.solve(spectrum, states)
+        spectrum
     }
 
     /// What becomes of a beginning `[places]`, `[times, places]`: between its places it has the waves that they hold.
@@ -158,13 +191,21 @@ impl Solver {
         if states.iter().all(|u| u.is_finite()) {
             return Ok(());
         }
-        Err(Error::Input(format!("burgers: the solution of viscosity {} grows beyond all numbers", self.config.viscosity)))
+        Err(self.beyond())
+    }
+
+    fn beyond(&self) -> Error {
+        Error::Input(format!("burgers: the solution of viscosity {} grows beyond all numbers", self.config.viscosity))
+    }
+
+    /// Time of a step.
+    pub(super) fn dt(&self) -> f64 {
+        1.0 / (self.steps * (self.config.times - 1)) as f64
     }
 
     /// One step of the waves.
     fn step(&self, u: &mut [Complex64]) {
-        let dt = 1.0 / (self.steps * (self.config.times - 1)) as f64;
-        let slope = |of: Vec<Complex64>| self.slope(of, dt);
+        let slope = |of: Vec<Complex64>| self.slope(of, self.dt());
         let mix = |f: &dyn Fn(usize) -> Complex64| (0..u.len()).map(f).collect::<Vec<_>>();
         let h = &self.half;
         let a = slope(u.to_vec());

@@ -4,9 +4,12 @@
 //! Solutions are found on a finer grid by finite volumes, whose faces have the harmonic mean of the nodes beside them (second order where `a` is
 //! smooth), with conjugate gradients, and read at the nodes of the coarse one.
 
+use super::on_threads;
 use crate::random::Random;
 use crate::{Error, Result};
+use candle_core::{Device, Tensor};
 use std::f64::consts::PI;
+use std::ops::Range;
 
 /// A source of fields. As the published files have them: a contrast of about 19, and solutions times about 49.
 ///
@@ -40,7 +43,7 @@ impl Default for Darcy {
 }
 
 /// The residual over the right-hand side at which a solution is one.
-const TOLERANCE: f64 = 1e-8;
+pub(super) const TOLERANCE: f64 = 1e-8;
 
 impl Darcy {
     /// Refuses what makes no sense.
@@ -79,22 +82,54 @@ impl Darcy {
         }
         Ok(())
     }
+
+    /// Media and their solutions, f32 `[runs, 2, places, places]` on the device: on the CPU by all threads, on a GPU all at once. Run `n` has the address
+    /// `random.at(n)`. What a GPU makes differs by rounding.
+    ///
+    /// # Errors
+    /// If a value is out of range, the device has no memory, or conjugate gradients do not converge.
+    pub fn generate_on(&self, random: Random, numbers: Range<u64>, device: &Device) -> Result<Tensor> {
+        self.validate()?;
+        let (runs, places) = (numbers.clone().count(), self.places);
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            let (fields, unsolved) = super::cuda::darcy::run(self, random, numbers.clone(), device)?;
+            return match unsolved {
+                None => Ok(fields),
+                Some(run) => Err(super::of_run(numbers.start + run, &diverged(places * self.finer))),
+            };
+        }
+        let fields = on_threads(random, numbers, 2 * places * places, |random, fields| {
+            let (medium, solution) = fields.split_at_mut(places * places);
+            self.generate(random, medium, solution)
+        })?;
+        Ok(Tensor::from_vec(fields, (runs, 2, places, places), device)?)
+    }
 }
 
-/// A random field on `side` nodes from 0 to 1 both ways: waves `cos(pi k x) cos(pi l y)` with normal amplitudes over `pi^2 (k^2 + l^2) + 9`, without their mean.
-fn smooth(random: Random, side: usize) -> Vec<f64> {
+/// Amplitudes of waves `cos(pi k x) cos(pi l y)` of a random field, `[side, side]`: normal ones over `pi^2 (k^2 + l^2) + 9`, without their mean.
+pub(super) fn amplitudes(random: Random, side: usize) -> Vec<f64> {
     let mut normal = vec![0.0f32; side * side];
     random.stream("field").fill_normal(0, &mut normal);
-    let amplitude = |k: usize, l: usize| {
-        if k + l == 0 { 0.0 } else { f64::from(normal[k * side + l]) / (PI * PI * ((k * k + l * l) as f64) + 9.0) }
-    };
-    let waves: Vec<f64> = (0..side * side).map(|at| (PI * (at / side * (at % side)) as f64 / (side - 1) as f64).cos()).collect();
+    let squares = |at: usize| (at / side).pow(2) + (at % side).pow(2);
+    let of = |(at, normal): (usize, f32)| if at == 0 { 0.0 } else { f64::from(normal) / (PI * PI * squares(at) as f64 + 9.0) };
+    normal.into_iter().enumerate().map(of).collect()
+}
+
+/// `cos(pi k x)` of the waves down and the nodes across, `[side, side]`.
+pub(super) fn cosines(side: usize) -> Vec<f64> {
+    (0..side * side).map(|at| (PI * (at / side * (at % side)) as f64 / (side - 1) as f64).cos()).collect()
+}
+
+/// A random field on `side` nodes from 0 to 1 both ways.
+fn smooth(random: Random, side: usize) -> Vec<f64> {
+    let (amplitudes, waves) = (amplitudes(random, side), cosines(side));
     // Rows of amplitudes to rows of values, then columns.
     let mut rows = vec![0.0; side * side];
     for k in 0..side {
         let row = &mut rows[k * side..][..side];
         for l in 0..side {
-            let amplitude = amplitude(k, l);
+            let amplitude = amplitudes[k * side + l];
             row.iter_mut().zip(&waves[l * side..]).for_each(|(value, wave)| *value += amplitude * wave);
         }
     }
@@ -160,7 +195,11 @@ pub fn solve(a: &[f64], n: usize) -> Result<Vec<f64>> {
         inner().for_each(|p| direction[p] = r[p] / diagonal[p] + share * direction[p]);
         along = next;
     }
-    Err(Error::Input(format!("darcy: conjugate gradients do not converge on {n} x {n} places: a must be positive and finite")))
+    Err(diverged(n))
+}
+
+fn diverged(n: usize) -> Error {
+    Error::Input(format!("darcy: conjugate gradients do not converge on {n} x {n} places: a must be positive and finite"))
 }
 
 #[cfg(test)]

@@ -4,11 +4,16 @@
 //! Solved in waves: diffusion by Crank and Nicolson's method, the rest by Heun's, products without the upper third of the waves, which they would fold back.
 //! (The published program takes the rest by Euler's method, which makes energy; this one keeps it to a part in ten million.) The first axis is x.
 
+use super::on_threads;
 use crate::random::Random;
 use crate::{Error, Result};
+use candle_core::{Device, Tensor};
+#[cfg(feature = "cuda")]
+use rayon::prelude::*;
 use rustfft::num_complex::Complex64;
 use rustfft::{Fft, FftPlanner};
 use std::f64::consts::TAU;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A source of flows. Beginnings and forces are those of the published program.
@@ -45,7 +50,20 @@ impl Default for NavierStokes {
 
 /// The waves of a flow's vorticity, `[places, places]`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Flow(Vec<Complex64>);
+pub struct Flow(pub(super) Vec<Complex64>);
+
+/// When and where a run is looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Views {
+    /// Steps before the first view.
+    pub skipped: usize,
+    /// Steps from a view to the next.
+    pub steps: usize,
+    /// Views of a run, at least 1.
+    pub count: usize,
+    /// Of the places of an axis every one that is a multiple of this is seen; it divides their number.
+    pub every: usize,
+}
 
 /// The equation with its plans.
 pub struct Solver {
@@ -145,7 +163,46 @@ impl Solver {
         if flow.0.iter().all(|w| w.is_finite()) {
             return Ok(());
         }
-        Err(Error::config("step", format!("{dt} is too long for this flow: it grows beyond all numbers")))
+        Err(self.too_long())
+    }
+
+    /// The vorticity of random runs at some times, f32 `[runs, count, places / every, places / every]` on the device: on the CPU by all threads, on a GPU all at
+    /// once, in 120 bytes of its memory for each place of each run. Run `n` has the address `random.at(n)`. What a GPU makes differs by rounding.
+    ///
+    /// # Errors
+    /// If the views make no sense, the device has no memory, or a flow grows beyond all numbers.
+    pub fn generate_on(&self, random: Random, numbers: Range<u64>, views: &Views, device: &Device) -> Result<Tensor> {
+        let n = self.config.places;
+        crate::nn::within("count", views.count, 1..=1 << 20)?;
+        if views.every == 0 || !n.is_multiple_of(views.every) {
+            return Err(Error::config("every", format!("expected a divisor of {n} places, found {}", views.every)));
+        }
+        let (runs, places) = (numbers.clone().count(), n / views.every);
+        #[cfg(feature = "cuda")]
+        if device.is_cuda() {
+            let beginnings: Vec<Flow> = numbers.clone().into_par_iter().map(|number| self.beginning(random.at(number))).collect();
+            let seen = super::cuda::navier_stokes::run(&self.config, &self.force, &beginnings, views, device)?;
+            return match super::not_finite(&seen)? {
+                None => Ok(seen),
+                Some(run) => Err(super::of_run(numbers.start + run, &self.too_long())),
+            };
+        }
+        let seen = on_threads(random, numbers, views.count * places * places, |random, seen| {
+            let mut flow = self.beginning(random);
+            for (view, seen) in seen.chunks_exact_mut(places * places).enumerate() {
+                self.advance(&mut flow, if view == 0 { views.skipped } else { views.steps })?;
+                let w = self.vorticity(&flow);
+                for (at, seen) in seen.iter_mut().enumerate() {
+                    *seen = w[at / places * views.every * n + at % places * views.every] as f32;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Tensor::from_vec(seen, (runs, views.count, places, places), device)?)
+    }
+
+    fn too_long(&self) -> Error {
+        Error::config("step", format!("{} is too long for this flow: it grows beyond all numbers", self.config.step))
     }
 
     /// Half the mean square of the velocity, and of the vorticity.

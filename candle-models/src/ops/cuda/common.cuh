@@ -106,18 +106,25 @@ inline u64 thread_number() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; 
 // Values of a thread in `for_columns`: as many loads are under way at once.
 #define AT_ONCE 4
 
-// Runs over some columns of the row `blockIdx.x`, as `Matrix::grid` in gpu.rs divides them: a warp has columns side by side, and reads all that a thread needs
-// before the first is written, which the compiler could not know to be elsewhere.
+// Whether rows are so narrow that several share a block, a warp each, as `Matrix::grid` in gpu.rs divides them.
+inline bool is_narrow(u32 width) { return width <= 32 * AT_ONCE; }
+
+// The row of this thread.
+inline u64 row_number(u32 width) { return is_narrow(width) ? (u64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32 : blockIdx.x; }
+
+// Runs over some columns of this thread's row: a warp has columns side by side, and reads all that a thread needs before the first is written, which the
+// compiler could not know to be elsewhere.
 template <typename Read, typename Write>
 inline void for_columns(u32 width, Read read, Write write) {
-    for (u64 first = (u64)blockIdx.y * AT_ONCE * blockDim.x + threadIdx.x; first < width; first += (u64)gridDim.y * AT_ONCE * blockDim.x) {
+    u32 lane = is_narrow(width) ? threadIdx.x % 32 : threadIdx.x, lanes = is_narrow(width) ? 32 : blockDim.x;
+    for (u64 first = (u64)blockIdx.y * AT_ONCE * lanes + lane; first < width; first += (u64)gridDim.y * AT_ONCE * lanes) {
         decltype(read(0u)) values[AT_ONCE];
 #pragma unroll
         for (u32 k = 0; k < AT_ONCE; k++)
-            if (first + k * blockDim.x < width) values[k] = read((u32)first + k * blockDim.x);
+            if (first + k * lanes < width) values[k] = read((u32)first + k * lanes);
 #pragma unroll
         for (u32 k = 0; k < AT_ONCE; k++)
-            if (first + k * blockDim.x < width) write((u32)first + k * blockDim.x, values[k]);
+            if (first + k * lanes < width) write((u32)first + k * lanes, values[k]);
     }
 }
 

@@ -12,8 +12,9 @@ struct Epilogue {
 
 template <typename T>
 void epilogue(const Epilogue<T>& a) {
-    const T *x = a.x.row(blockIdx.x), *residual = a.residual.row(blockIdx.x);
-    T* out = a.out.row(blockIdx.x);
+    u64 row = row_number(a.x.width);
+    const T *x = a.x.row(row), *residual = a.residual.row(row);
+    T* out = a.out.row(row);
     for_columns(
         a.x.width,
         [&](u32 c) {
@@ -36,8 +37,9 @@ struct EpilogueBackward {
 
 template <typename T>
 void epilogue_backward(const EpilogueBackward<T>& a) {
-    const T *x = a.x.row(blockIdx.x), *grad = a.grad.row(blockIdx.x);
-    T* dx = a.dx.row(blockIdx.x);
+    u64 row = row_number(a.x.width);
+    const T *x = a.x.row(row), *grad = a.grad.row(row);
+    T* dx = a.dx.row(row);
     for_columns(
         a.x.width, [&](u32 c) { return load(grad + c) * activate_slope(a.act, load(x + c) + (a.bias ? a.bias[c] : 0.0f)); },
         [&](u32 c, float slope) { store(dx + c, slope); });
@@ -54,8 +56,9 @@ struct Gate {
 
 template <typename T>
 void gate(const Gate<T>& a) {
-    const T *x = a.x.row(blockIdx.x), *z = a.z.row(blockIdx.x);
-    T* out = a.out.row(blockIdx.x);
+    u64 row = row_number(a.x.width);
+    const T *x = a.x.row(row), *z = a.z.row(row);
+    T* out = a.out.row(row);
     for_columns(
         a.x.width,
         [&](u32 c) {
@@ -77,8 +80,9 @@ struct GateBackward {
 
 template <typename T>
 void gate_backward(const GateBackward<T>& a) {
-    const T *xs = a.x.row(blockIdx.x), *zs = a.z.row(blockIdx.x), *grads = a.grad.row(blockIdx.x);
-    T *dx = a.dx.row(blockIdx.x), *dz = a.dz.row(blockIdx.x);
+    u64 row = row_number(a.x.width);
+    const T *xs = a.x.row(row), *zs = a.z.row(row), *grads = a.grad.row(row);
+    T *dx = a.dx.row(row), *dz = a.dz.row(row);
     for_columns(
         a.x.width,
         [&](u32 c) -> float2 {

@@ -26,15 +26,20 @@ inline float quantile(float u) {
 }
 
 extern "C" __global__ void gaussian(const __grid_constant__ Gaussian a) {
-    u64 r = blockIdx.x;
     u32 n = a.uniform.width;
+    u64 r = row_number(n);
     const float* parameters = a.parameters.row(r);
     float* out = a.out.row(r);
-    for (u32 i = blockIdx.y * blockDim.x + threadIdx.x; i < n; i += gridDim.y * blockDim.x) {
-        float mean = parameters[i], log = -1.5f + 3.5f * tanhf(parameters[n + i]), u = a.uniform.row(r)[i];
-        float number = u < 0.0f ? mean : mean + expf(log) * quantile(u);
-        out[i] = fminf(fmaxf(number, a.low), a.high);
-        out[n + i] = mean;
-        out[2 * n + i] = log;
-    }
+    const float* uniform = a.uniform.row(r);
+    for_columns(
+        n,
+        [&](u32 i) -> float3 {
+            float mean = parameters[i], log = -1.5f + 3.5f * tanhf(parameters[n + i]), u = uniform[i];
+            return {u < 0.0f ? mean : mean + expf(log) * quantile(u), mean, log};
+        },
+        [&](u32 i, float3 number) {
+            out[i] = fminf(fmaxf(number.x, a.low), a.high);
+            out[n + i] = number.y;
+            out[2 * n + i] = number.z;
+        });
 }

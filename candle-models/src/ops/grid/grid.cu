@@ -19,8 +19,9 @@ struct Grid {
 // Blocks share a row.
 template <typename T>
 void grid_rows(const Grid<T>& a) {
-    const T* x = a.x.row(blockIdx.x);
-    T* out = a.out.row(blockIdx.x);
+    u64 row = row_number(a.out.width);
+    const T* x = a.x.row(row);
+    T* out = a.out.row(row);
     u32 outputs = a.channels + a.coordinates;
     auto value = [&](u32 i) {
         u32 place = i / outputs, channel = i % outputs, down = place / a.to.across, across = place % a.to.across;

@@ -9,8 +9,9 @@ struct Multiply {
 
 template <typename T>
 void multiply_rows(const Multiply<T>& m) {
-    const T *a = m.a.row(blockIdx.x), *b = m.b.row(blockIdx.x);
-    T* out = m.out.row(blockIdx.x);
+    u64 row = row_number(m.out.width);
+    const T *a = m.a.row(row), *b = m.b.row(row);
+    T* out = m.out.row(row);
     for_columns(m.out.width, [&](u32 c) { return load(a + c) * load(b + c); }, [&](u32 c, float product) { store(out + c, product); });
 }
 KERNELS(multiply_rows, Multiply)

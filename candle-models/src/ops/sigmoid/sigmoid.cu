@@ -8,8 +8,9 @@ struct Sigmoid {
 
 template <typename T>
 void sigmoid_rows(const Sigmoid<T>& a) {
-    const T* x = a.x.row(blockIdx.x);
-    T* out = a.out.row(blockIdx.x);
+    u64 row = row_number(a.x.width);
+    const T* x = a.x.row(row);
+    T* out = a.out.row(row);
     for_columns(a.x.width, [&](u32 c) { return load(x + c); }, [&](u32 c, float value) { store(out + c, sigmoid(value)); });
 }
 KERNELS(sigmoid_rows, Sigmoid)

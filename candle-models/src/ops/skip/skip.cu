@@ -12,8 +12,9 @@ struct Skip {
 
 template <typename T>
 void skip_rows(const Skip<T>& s) {
-    const T *a = s.a.row(blockIdx.x), *b = s.b.row(blockIdx.x);
-    T* out = s.out.row(blockIdx.x);
+    u64 row = row_number(s.out.width);
+    const T *a = s.a.row(row), *b = s.b.row(row);
+    T* out = s.out.row(row);
     for_columns(
         s.out.width, [&](u32 c) { return load(a + c) + load(b + c) * (s.gain ? s.gain[c % s.each] : 1.0f); },
         [&](u32 c, float sum) { store(out + c, activate(s.act, sum)); });

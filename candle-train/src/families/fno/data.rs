@@ -4,7 +4,7 @@ use super::config::within;
 use super::source::{Equation, Source};
 use crate::command::DataArguments;
 use crate::overlay;
-use crate::shards::Shards;
+use crate::shards::{MadeOn, Shards};
 use anyhow::{Context, Result};
 use candle_core::Tensor;
 use candle_models::Error;
@@ -34,12 +34,14 @@ pub struct Arguments {
 struct DataSet {
     /// Runs of a file.
     shard: u64,
+    /// What runs are made on: the command's `--device` says it.
+    device: MadeOn,
     source: Source,
 }
 
 impl DataSet {
     fn resolve(preset: &str, file: Option<&str>, sets: &[String]) -> candle_models::Result<Self> {
-        let preset = Self { shard: 256, source: Source { seed: 1, count: 1000, equation: Equation::preset(preset)? } };
+        let preset = Self { shard: 256, device: MadeOn::Cpu, source: Source { seed: 1, count: 1000, equation: Equation::preset(preset)? } };
         let found = overlay::resolve(&preset, file, sets, &overlay::kind_alone)?;
         overlay::check_counts(&[("shard", found.shard, 1 << 20)])?;
         found.source.validate().map_err(within("source"))?;
@@ -55,10 +57,12 @@ impl Arguments {
     pub fn run(&self) -> Result<()> {
         let file =
             self.config.as_ref().map(|path| std::fs::read_to_string(path).with_context(|| path.display().to_string())).transpose()?;
-        let set = DataSet::resolve(&self.preset, file.as_deref(), &self.sets)?;
+        let (device, made_on) = self.data.device()?;
+        let mut set = DataSet::resolve(&self.preset, file.as_deref(), &self.sets)?;
+        set.device = made_on;
         let shards = Shards { unit: "runs", rows: set.source.count, each: set.shard };
         self.data.fill(&set, shards, |runs, done| {
-            let [x, y] = set.source.fields(runs, done)?.tensors()?;
+            let [x, y] = set.source.fields(runs, &device, done)?.tensors()?;
             let tensors: HashMap<&str, Tensor> = HashMap::from([("x", x), ("y", y)]);
             safetensors::serialize(&tensors, None).map_err(|error| Error::Input(format!("fields as safetensors: {error}")))
         })

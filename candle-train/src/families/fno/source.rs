@@ -3,9 +3,10 @@
 use super::config::within;
 use super::fields::Fields;
 use crate::overlay;
+use candle_core::{Device, Tensor};
 use candle_models::fno::burgers::{self, Burgers};
 use candle_models::fno::darcy::Darcy;
-use candle_models::fno::navier_stokes::{self, NavierStokes};
+use candle_models::fno::navier_stokes::{self, NavierStokes, Views};
 use candle_models::random::Random;
 use candle_models::{Error, Result};
 use rayon::prelude::*;
@@ -83,6 +84,9 @@ fn twenty() -> usize {
 /// The least places of a side on which flows are solved: with fewer their eddies would be wrong.
 const SOLVED_ON: usize = 64;
 
+/// Places of all runs that are solved at once on a GPU, which has some 120 bytes for each.
+const ON_DEVICE: usize = 1 << 22;
+
 impl Source {
     /// Names the field that is out of range.
     ///
@@ -98,34 +102,41 @@ impl Source {
         (self.count as usize * self.equation.states(), self.equation.grid())
     }
 
-    /// The pairs of these runs; `done` is called after each run.
+    /// The pairs of these runs, made by all threads of the CPU or, many at a time, on a GPU, where they differ by rounding; `done` is called after each run.
     ///
     /// # Errors
-    /// If a value is out of range or a solution is not found.
-    pub fn fields(&self, runs: Range<u64>, done: &(dyn Fn() + Sync)) -> Result<Fields> {
+    /// If a value is out of range, a solution is not found, or the device has no memory.
+    pub fn fields(&self, runs: Range<u64>, device: &Device, done: &(dyn Fn() + Sync)) -> Result<Fields> {
         let (solver, random) = (self.equation.solver()?, Random::new(self.seed).stream("fields"));
         let (grid, states, count) = (self.equation.grid(), self.equation.states(), (runs.end - runs.start) as usize);
         let width = grid[0] * grid[1] * states;
         let (mut inputs, mut answers) = (vec![0.0; count * width], vec![0.0; count * width]);
-        let rows = inputs.par_chunks_mut(width).zip(answers.par_chunks_mut(width)).enumerate();
-        rows.try_for_each(|(i, (inputs, answers))| {
-            let run = runs.start + i as u64;
-            solver.run(random.at(run), inputs, answers).map_err(|error| match error {
-                Error::Input(reason) => Error::Input(format!("run {run}: {reason}")),
-                other => other,
-            })?;
-            done();
+        let each = if device.is_cuda() { (ON_DEVICE / solver.places()).max(1) } else { 1 };
+        let part = |(i, (inputs, answers)): (usize, (&mut [f32], &mut [f32]))| {
+            let first = runs.start + (i * each) as u64;
+            let made = solver.generate_on(random, first..first + (inputs.len() / width) as u64, device)?.to_device(&Device::Cpu)?;
+            let made = made.flatten_from(1)?.to_vec2::<f32>()?;
+            for ((run, inputs), answers) in made.iter().zip(inputs.chunks_exact_mut(width)).zip(answers.chunks_exact_mut(width)) {
+                solver.pairs(run, inputs, answers);
+                done();
+            }
             Ok::<_, Error>(())
-        })?;
+        };
+        let parts: Vec<_> = inputs.chunks_mut(each * width).zip(answers.chunks_mut(each * width)).enumerate().collect();
+        if device.is_cuda() {
+            parts.into_iter().try_for_each(part)?;
+        } else {
+            parts.into_par_iter().try_for_each(part)?;
+        }
         Ok(Fields { grid, channels: [1, 1], states, inputs, answers })
     }
 
-    /// The pairs of all runs.
+    /// The pairs of all runs, made on the CPU.
     ///
     /// # Errors
     /// As [`Self::fields`].
     pub fn all(&self) -> Result<Fields> {
-        self.fields(0..self.count, &|| ())
+        self.fields(0..self.count, &Device::Cpu, &|| ())
     }
 }
 
@@ -186,7 +197,9 @@ impl Equation {
                 // Solvers want an even number of places.
                 let finer = SOLVED_ON.div_ceil(places).next_multiple_of(1 + places % 2);
                 let solver = NavierStokes { places: places * finer, ..flow }.solver()?;
-                Ok(Solver::NavierStokes { solver, places, finer, steps: steps as usize, skipped })
+                let steps = steps as usize;
+                let views = Views { skipped: skipped * steps, steps, count: states + 1, every: finer };
+                Ok(Solver::NavierStokes(solver, views, places * finer))
             }
         }
     }
@@ -196,35 +209,41 @@ impl Equation {
 enum Solver {
     Darcy(Darcy),
     Burgers(burgers::Solver),
-    NavierStokes { solver: navier_stokes::Solver, places: usize, finer: usize, steps: usize, skipped: usize },
+    /// When flows are looked at, and the places down and across that they are solved on.
+    NavierStokes(navier_stokes::Solver, Views, usize),
 }
 
 impl Solver {
-    /// What is read in the pairs of a run and what is answered, one behind the other.
-    fn run(&self, random: Random, inputs: &mut [f32], answers: &mut [f32]) -> Result<()> {
+    /// Places that a run is solved on.
+    fn places(&self) -> usize {
         match self {
-            Self::Darcy(darcy) => darcy.generate(random, inputs, answers),
-            Self::Burgers(solver) => {
-                solver.generate(random, answers)?;
-                let places = solver.places();
-                inputs.chunks_exact_mut(places).for_each(|state| state.copy_from_slice(&answers[..places]));
-                Ok(())
+            Self::Darcy(darcy) => (darcy.places * darcy.finer).pow(2),
+            Self::Burgers(solver) => solver.solved_on(),
+            Self::NavierStokes(_, _, places) => places.pow(2),
+        }
+    }
+
+    /// What is seen of these runs, `[runs, ...]`.
+    fn generate_on(&self, random: Random, numbers: Range<u64>, device: &Device) -> Result<Tensor> {
+        match self {
+            Self::Darcy(darcy) => darcy.generate_on(random, numbers, device),
+            Self::Burgers(solver) => solver.generate_on(random, numbers, device),
+            Self::NavierStokes(solver, views, _) => solver.generate_on(random, numbers, views, device),
+        }
+    }
+
+    /// What is read in the pairs of a run and what is answered, one behind the other.
+    fn pairs(&self, run: &[f32], inputs: &mut [f32], answers: &mut [f32]) {
+        match self {
+            // A state and the next one; the medium and its solution are as these.
+            Self::Darcy(_) | Self::NavierStokes(..) => {
+                inputs.copy_from_slice(&run[..inputs.len()]);
+                answers.copy_from_slice(&run[run.len() - answers.len()..]);
             }
-            Self::NavierStokes { solver, places, finer, steps, skipped } => {
-                let mut flow = solver.beginning(random);
-                let see = |flow: &navier_stokes::Flow, to: &mut [f32]| {
-                    let (w, side) = (solver.vorticity(flow), places * finer);
-                    for (at, to) in to.iter_mut().enumerate() {
-                        *to = w[at / places * finer * side + at % places * finer] as f32;
-                    }
-                };
-                solver.advance(&mut flow, skipped * steps)?;
-                for (x, y) in inputs.chunks_exact_mut(places * places).zip(answers.chunks_exact_mut(places * places)) {
-                    see(&flow, x);
-                    solver.advance(&mut flow, *steps)?;
-                    see(&flow, y);
-                }
-                Ok(())
+            Self::Burgers(solver) => {
+                let places = solver.places();
+                inputs.chunks_exact_mut(places).for_each(|state| state.copy_from_slice(&run[..places]));
+                answers.copy_from_slice(run);
             }
         }
     }
@@ -246,7 +265,7 @@ mod tests {
             source.validate().unwrap();
             let all = source.all().unwrap();
             assert_eq!((all.len(), all.grid), source.shape());
-            let some = source.fields(2..4, &|| ()).unwrap();
+            let some = source.fields(2..4, &Device::Cpu, &|| ()).unwrap();
             let first = 2 * all.states;
             for i in 0..some.len() {
                 assert_eq!(some.pair(i), all.pair(first + i));

@@ -1,13 +1,13 @@
 //! `candle-train rf-data`: data sets of events, their signals and features, in files that depend on the scenario and their number alone.
 
-use super::scenario::{MadeOn, Row, Scenario};
+use super::scenario::{Row, Scenario};
 use crate::command::DataArguments;
+use crate::shards::MadeOn;
 use anyhow::{Context, Result};
 use candle_core::Device;
-use candle_models::device::{ChosenDevice, DeviceChoice};
+use candle_models::Error;
 use candle_models::rf::features::{COUNT, FEATURES, STATISTICS};
 use candle_models::rf::localiser::events::Events;
-use candle_models::{Error, cli};
 use clap::Args;
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -29,10 +29,6 @@ pub struct Arguments {
     /// A key of the scenario, as events=1000 or signals.samples=20000; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Where signals are made and their features extracted: cpu, cuda, cuda:NUMBER, or auto (a GPU if there is one, or else the CPU with a
-    /// warning). Those of a GPU differ by rounding, so a data set is made on one kind of device.
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceChoice,
 }
 
 impl Arguments {
@@ -44,9 +40,8 @@ impl Arguments {
         let file =
             self.scenario.as_ref().map(|path| std::fs::read_to_string(path).with_context(|| path.display().to_string())).transpose()?;
         let mut scenario = Scenario::resolve(&self.preset, file.as_deref(), &self.sets)?;
-        let ChosenDevice { device, fallback } = self.device.open()?;
-        fallback.iter().for_each(cli::warn);
-        scenario.device = if device.is_cuda() { MadeOn::Cuda } else { MadeOn::Cpu };
+        let (device, made_on) = self.data.device()?;
+        scenario.device = made_on;
         scenario.validate()?;
         let events = Events::default();
         self.data.fill(&scenario, scenario.shards(), |numbers, done| make(&scenario, &events, numbers, &device, done))

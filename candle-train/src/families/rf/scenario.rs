@@ -1,7 +1,7 @@
 //! What a data set is made of, as plain data.
 
 use crate::overlay;
-use crate::shards::Shards;
+use crate::shards::{MadeOn, Shards};
 use candle_core::{Device, Tensor};
 use candle_models::random::Random;
 use candle_models::rf::Complex32;
@@ -23,16 +23,6 @@ pub enum Signals {
     Physical(Box<Physical>),
 }
 
-/// Where signals are made and their features extracted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MadeOn {
-    /// On the CPU.
-    Cpu,
-    /// On a GPU: as on the CPU but for rounding.
-    Cuda,
-}
-
 /// A data set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,7 +37,7 @@ pub struct Scenario {
     pub chunk: f64,
     /// Which definitions of the features count.
     pub form: Form,
-    /// Where signals are made and their features extracted: the command's `--device` says it.
+    /// What signals are made and their features extracted on: the command's `--device` says it.
     pub device: MadeOn,
     /// Whether the samples themselves are written: 11 MB for an event of seven receivers and a second.
     pub iq: bool,
