@@ -27,7 +27,7 @@ use steps::{Phased, Split, Whole};
 
 /// Where the time of a training step goes: data, forward, backward, optimiser, communication; samples a second, MFU, peak memory.
 ///
-/// --dtypes is what losses are computed in: f32, on a GPU bf16 and f16 too, and bf16 for training in closed loops on a CPU that multiplies in
+/// --dtypes is what losses are computed in: f32, on a GPU bf16 and f16 too, and bf16 for beams, radio and operators on a CPU that multiplies in
 /// it. --bundles takes every family that trains.
 #[derive(clap::Args)]
 pub struct Train {
@@ -124,7 +124,7 @@ pub struct TrainSplitSuite {
     pub frames: usize,
     /// Threads of a step.
     pub threads: Vec<usize>,
-    /// What losses are computed in: `f32`; on a GPU `bf16` and `f16` too, and for closed loops on a CPU that has instructions for it `bf16`.
+    /// What losses are computed in: `f32`; on a GPU `bf16` and `f16` too, and for what trains on tapes, on a CPU that has instructions for it, `bf16`.
     pub dtypes: Vec<String>,
     /// Where.
     pub place: Place,

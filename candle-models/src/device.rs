@@ -166,8 +166,8 @@ pub enum Purpose {
     Inference,
     /// Parameters, which stay in f32 whatever is computed in.
     Training,
-    /// Training in closed loops, whose products the CPU takes in bf16 where it has instructions for that.
-    Episodes,
+    /// Training whose passes are tapes ([`Tapes`](crate::network::Tapes)): the CPU takes their products in bf16 where it has instructions for that.
+    Tapes,
 }
 
 /// The dtype to compute in: what was typed, or else what [`DTYPE_VARIABLE`] says, or else the fastest that is exact enough on this
@@ -186,9 +186,9 @@ pub fn compute_dtype(typed: Option<DType>, device: &Device, purpose: Purpose) ->
     };
     let allowed = match (device, purpose) {
         (Device::Cuda(_), Purpose::Inference) => [DType::BF16, DType::F16, DType::F32].as_slice(),
-        (Device::Cuda(_), Purpose::Training | Purpose::Episodes) => &[DType::F32, DType::BF16, DType::F16],
+        (Device::Cuda(_), Purpose::Training | Purpose::Tapes) => &[DType::F32, DType::BF16, DType::F16],
         // bf16 is then what products are taken in, between f32 values.
-        (_, Purpose::Episodes) if crate::ops::has_bf16_products() => &[DType::F32, DType::BF16],
+        (_, Purpose::Tapes) if crate::ops::has_bf16_products() => &[DType::F32, DType::BF16],
         _ => &[DType::F32],
     };
     let dtype = asked.unwrap_or(allowed[0]);
@@ -200,7 +200,7 @@ pub fn compute_dtype(typed: Option<DType>, device: &Device, purpose: Purpose) ->
     Err(Error::config("dtype", format!("expected {} {place}, found {}", names.join(" or "), dtype.as_str())))
 }
 
-/// The instruction set that the CPU kernels use: `avx512vnni`, `avx512`, `avx2`, `neon` or `portable`; the best that the
+/// The instruction set that the CPU kernels use: `avx512bf16`, `avx512vnni`, `avx512`, `avx2`, `neon` or `portable`; the best that the
 /// machine has, unless [`SIMD_VARIABLE`] lowers it. It stays the same for the life of the process.
 pub fn simd() -> &'static str {
     crate::ops::simd::path().name
@@ -300,6 +300,8 @@ mod tests {
             assert_eq!(error, "config: dtype: expected f32 on this device, found bf16");
         }
         assert!(float_dtype("f8").is_err());
+        let on_tapes = compute_dtype(Some(DType::BF16), &Device::Cpu, Purpose::Tapes);
+        assert_eq!(on_tapes.is_ok(), crate::ops::has_bf16_products());
     }
 
     #[test]

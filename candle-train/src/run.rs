@@ -263,7 +263,7 @@ fn reporter(
     (notes, skeleton): (&[(&str, Vec<u8>)], Option<&Skeleton>),
     unit: &'static str,
 ) -> Result<Reporter> {
-    let Resources { device, dtype, ranks } = trainer.resources();
+    let Resources { device, dtype, ranks, .. } = trainer.resources();
     if ranks.rank() > 0 {
         return Reporter::silent();
     }

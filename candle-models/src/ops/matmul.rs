@@ -7,15 +7,17 @@
 //! What bounds a row of its own is bytes and arithmetic instructions per weight. On a core with AVX-512, in the order f32,
 //! bf16, 8 bits: 4, 2 and 1 bytes from the second-level cache (some 45 a cycle), and for 16 weights 1, 2 and 4 (widened) or
 //! half (dot products of integers, `vnni`) of the two vector instructions a cycle. Measured at 512 x 512 against f32: one
-//! row 1.5 times as fast in bf16 and 3.4 times in 8 bits; 32 rows 0.85 and 1.7 times. With AVX2 alone (16-bit multiply-adds, `avx2`) one row
+//! row 1.5 times as fast in bf16 and 3.4 times in 8 bits; 32 rows 0.85 and 1.7 times. Where dot products of bf16 are as fast as multiply-adds (`bf16`, AMD's
+//! processors), one row is 2.2 and 4.3 times, 32 rows 2.0 and 1.9 times as fast as in f32, and 32 rows in f32 reach nine tenths of the peak. With AVX2 alone
+//! (16-bit multiply-adds, `avx2`) one row
 //! of 8-bit weights is 1.7 to 2.9 times as fast as in f32, 32 rows 1.2 to 1.6 times (`CANDLE_SIMD=avx2 candle-bench precision`). Tried and
-//! not kept: `vdpbf16ps` on bf16 weights (for 32 rows 0.6 of f32's speed with one rounded activation, 0.3 with two), prefetching (f32 is at the
-//! cache's limit), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for rows left over).
+//! not kept: `vdpbf16ps` on Intel's processors (for 32 rows 0.6 of f32's speed with one rounded activation, 0.3 with two), the rows of a tile side by side instead of
+//! a stride apart (as fast), prefetching (f32 is at the cache's limit), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for rows left over).
 
 use super::packed::{Bf16, Block, Element, F32, Kind, Line, PANEL, PackedMatrix, Q8};
 use super::{Activation, OutPointer, simd};
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, simd::Integers, vnni};
+use super::{avx2, bf16, simd::Halves, simd::Integers, vnni};
 use pulp::{Simd, WithSimd};
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -28,7 +30,7 @@ const fn widen_from(tallest: usize) -> usize {
 }
 
 thread_local! {
-    /// A widened panel, or rows of quantised activations: kept, so that only a thread's first products allocate.
+    /// A widened panel, or rows of narrow activations: kept, so that only a thread's first products allocate.
     static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -53,6 +55,11 @@ pub(crate) unsafe fn linear_block(
     let arch = simd::arch();
     match matrix.kind {
         Kind::F32 => arch.dispatch(Of(block, &mut [], PhantomData::<F32>)),
+        #[cfg(target_arch = "x86_64")]
+        Kind::Bf16 if simd::halves() == Halves::DotProduct => {
+            // SAFETY: the path says that the instructions are there.
+            with_scratch(bf16::scratch(&block), |scratch| unsafe { bf16::run(&block, scratch) });
+        }
         Kind::Bf16 => with_scratch(block.widened(), |scratch| arch.dispatch(Of(block, scratch, PhantomData::<Bf16>))),
         #[cfg(target_arch = "x86_64")]
         Kind::Q8 if simd::integers() == Integers::DotProduct && matrix.inputs <= vnni::MAX_INPUTS => {
@@ -68,7 +75,8 @@ pub(crate) unsafe fn linear_block(
     }
 }
 
-fn with_scratch(lines: usize, f: impl FnOnce(&mut [Line])) {
+/// Calls `f` with so many lines of the thread's, whatever stands in them.
+pub(super) fn with_scratch(lines: usize, f: impl FnOnce(&mut [Line])) {
     SCRATCH.with_borrow_mut(|scratch| {
         if scratch.len() < lines {
             scratch.resize(lines, Line::ZERO);
@@ -300,6 +308,14 @@ mod tests {
         }
     }
 
+    /// Whether this path rounds the activations of bf16 weights to bf16.
+    fn has_narrow_activations() -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return simd::halves() == Halves::DotProduct;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     fn product(matrix: &PackedMatrix, act: Activation, x: (&[f32], usize), rows: usize, out: &mut [f32], stride: usize) {
         let pointer = OutPointer { data: out.as_mut_ptr(), stride };
         assert!(out.len() >= rows * stride && stride >= matrix.outputs);
@@ -314,10 +330,12 @@ mod tests {
             for format in formats(&w, n) {
                 let matrix = PackedMatrix::new(k, n, &w, &b, &format);
                 let (w, stride) = (rounded(&w, &format), n + 2);
+                // What is multiplied where the path rounds activations as well.
+                let multiplied = if format == Format::Bf16 && has_narrow_activations() { rounded(&x, &format) } else { x.clone() };
                 let mut out = vec![f32::NAN; rows * stride];
                 product(&matrix, Activation::Relu, (&x, k + 3), rows, &mut out, stride);
                 for r in 0..rows {
-                    let x = &x[r * (k + 3)..][..k];
+                    let x = &multiplied[r * (k + 3)..][..k];
                     let largest = x.iter().fold(0.0, |m: f64, x| m.max(f64::from(x.abs())));
                     for c in 0..n {
                         let column = || w.iter().skip(c).step_by(n).map(|w| f64::from(*w));

@@ -28,6 +28,8 @@ mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod before;
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 mod by_value;
 mod causal_conv;
 #[cfg(test)]
@@ -111,16 +113,44 @@ pub enum Products {
     /// Not at all.
     #[default]
     F32,
-    /// To bf16, where the processor multiplies those (Intel AMX) several times as fast; elsewhere not at all.
+    /// To bf16, where the processor multiplies those twice as fast or more (Intel AMX, AMD's AVX-512); elsewhere not at all.
     Bf16,
 }
 
 /// Whether this processor has instructions for products in bf16 that are worth it.
 pub(crate) fn has_bf16_products() -> bool {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    return amx::available();
-    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-    return false;
+    if amx::available() {
+        return true;
+    }
+    Products::Bf16.format() == Format::Bf16
+}
+
+impl Products {
+    /// What packed weights are made of for them.
+    pub(crate) fn format(self) -> Format {
+        #[cfg(target_arch = "x86_64")]
+        if self == Self::Bf16 && simd::halves() == simd::Halves::DotProduct {
+            return Format::Bf16;
+        }
+        Format::F32
+    }
+}
+
+/// `out += x^T dy` with `out` of `x.width` rows of `dy.width` values: the gradient of a weight, over the rows of both.
+///
+/// # Safety
+/// `out` points at such rows that nobody else touches.
+pub(crate) unsafe fn multiply_transposed(products: Products, x: Rows, dy: Rows, out: OutPointer) {
+    // SAFETY: the caller's promise; a format of bf16 says that the instructions are there.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if products.format() == Format::Bf16 {
+            return bf16::multiply_transposed(x, dy, out);
+        }
+        let _ = products;
+        multiply(Operand::from(x).t(), dy.into(), out, Target::Sum);
+    }
 }
 
 /// Checks that the rows of `x` are whole sequences of the batch of `state`, with one reset each.

@@ -4,7 +4,7 @@
 //! f32, two bf16 or four 8-bit integers of rows that follow one another. All formats so have one geometry, a narrow weight
 //! becomes f32 by shifts and masks within its own lane, and four 8-bit rows lie as integer dot products want them.
 
-use super::{Activation, OutPointer};
+use super::{Activation, OutPointer, simd::kernel};
 use pulp::Simd;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use std::sync::Arc;
 /// Columns of a panel: two AVX-512 registers, four of AVX2.
 pub(crate) const PANEL: usize = 32;
 
-/// How the weight of a linear layer lies in memory. Activations and sums are f32 with every format.
+/// How the weight of a linear layer lies in memory. Sums are f32 with every format. Activations are, too, but where a processor multiplies narrow numbers faster
+/// they meet narrow weights rounded: to bf16, or to integers of 16 bits.
 ///
 /// ```
 /// use candle_models::ops::Format;
@@ -101,7 +102,7 @@ impl Element for Bf16 {
     const ROWS: usize = 2;
 
     fn encode(weight: f32, _: f32) -> u32 {
-        u32::from(half::bf16::from_f32(weight).to_bits())
+        narrow(weight)
     }
 
     #[inline(always)]
@@ -160,7 +161,7 @@ impl PackedMatrix {
     pub fn new(inputs: usize, outputs: usize, weight: &[f32], bias: &[f32], format: &Format) -> Self {
         let (lines, kind) = match format {
             Format::F32 => (lines_of_floats(outputs, weight), Kind::F32),
-            Format::Bf16 => (lines::<Bf16>(outputs, weight, &[]), Kind::Bf16),
+            Format::Bf16 => (lines_of_halves(outputs, weight), Kind::Bf16),
             Format::Q8(scale) => (lines::<Q8>(outputs, weight, scale), Kind::Q8),
         };
         assert_eq!(weight.len(), inputs * outputs);
@@ -173,18 +174,26 @@ impl PackedMatrix {
         Self { inputs, outputs, kind, lines, scale: factors, bias: padded }
     }
 
-    /// Packs the transpose, `[outputs, inputs]`, of a row-major weight `[inputs, outputs]` in f32, without bias.
-    pub fn transposed(inputs: usize, outputs: usize, weight: &[f32]) -> Self {
+    /// Packs the transpose, `[outputs, inputs]`, of a row-major weight `[inputs, outputs]`, without bias, in f32 or bf16: 8 bits have factors of columns.
+    pub fn transposed(inputs: usize, outputs: usize, weight: &[f32], format: &Format) -> Self {
         assert_eq!(weight.len(), inputs * outputs);
         let columns = inputs.next_multiple_of(PANEL);
-        let mut lines = vec![Line::ZERO; outputs * columns / PANEL];
-        for (panel, lines) in lines.chunks_mut(outputs.max(1)).enumerate() {
+        let (kind, values) = if *format == Format::Bf16 { (Kind::Bf16, Bf16::ROWS) } else { (Kind::F32, F32::ROWS) };
+        let length = outputs.div_ceil(values);
+        let mut lines = vec![Line::ZERO; length * columns / PANEL];
+        for (panel, lines) in lines.chunks_mut(length.max(1)).enumerate() {
             let rows = weight.chunks_exact(outputs).skip(panel * PANEL).take(PANEL);
             for (column, row) in rows.enumerate() {
-                lines.iter_mut().zip(row).for_each(|(line, value)| line.0[column] = value.to_bits());
+                let put = |(line, word): (&mut Line, u32)| line.0[column] = word;
+                match kind {
+                    Kind::Bf16 => {
+                        lines.iter_mut().zip(row.chunks(2).map(|x| x.iter().rfold(0, |word, x| word << 16 | narrow(*x)))).for_each(put)
+                    }
+                    _ => lines.iter_mut().zip(row.iter().map(|x| x.to_bits())).for_each(put),
+                }
             }
         }
-        Self { inputs: outputs, outputs: inputs, kind: Kind::F32, lines, scale: vec![1.0; columns], bias: vec![0.0; columns] }
+        Self { inputs: outputs, outputs: inputs, kind, lines, scale: vec![1.0; columns], bias: vec![0.0; columns] }
     }
 
     pub fn panel_count(&self) -> usize {
@@ -219,6 +228,45 @@ fn lines_of_floats(outputs: usize, weight: &[f32]) -> Vec<Line> {
         }
     }
     lines
+}
+
+/// [`lines`] of bf16, which training packs at every step as well.
+fn lines_of_halves(outputs: usize, weight: &[f32]) -> Vec<Line> {
+    let length = (weight.len() / outputs.max(1)).div_ceil(2);
+    let mut lines = vec![Line::ZERO; length * outputs.div_ceil(PANEL)];
+    for (i, rows) in weight.chunks((2 * outputs).max(1)).enumerate() {
+        let (low, high) = rows.split_at(outputs);
+        for (p, low) in low.chunks(PANEL).enumerate() {
+            let high = high.chunks(PANEL).nth(p).unwrap_or_default();
+            pair([low, high], &mut lines[p * length + i].0[..low.len()]);
+        }
+    }
+    lines
+}
+
+/// The bits of the nearest bf16, of two the even one.
+#[inline(always)]
+fn narrow(x: f32) -> u32 {
+    let bits = x.to_bits();
+    // What is not a number stays so, whatever its lower bits were.
+    if x.is_nan() { bits >> 16 | 0x40 } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
+}
+
+kernel! {
+    fn pair_up<S>(low: &'a [f32], high: &'a [f32], words: &'a mut [u32]) {
+        for ((low, high), word) in low.iter().zip(high).zip(words) {
+            *word = narrow(*low) | narrow(*high) << 16;
+        }
+    }
+}
+
+/// Words of two bf16, the first values in their lower halves; no second values are zeros.
+pub(super) fn pair([low, high]: [&[f32]; 2], words: &mut [u32]) {
+    if high.is_empty() {
+        words.iter_mut().zip(low).for_each(|(word, low)| *word = narrow(*low));
+    } else {
+        pair_up(low, high, words);
+    }
 }
 
 /// All panels of a weight, one behind the other; rows behind the last are zero.

@@ -8,8 +8,10 @@ use crate::run::{Ended, Place};
 use crate::stop::{Reason, Stop};
 use crate::trainer::{Outcome, Resources};
 use anyhow::{Context, Result};
+use candle_core::DType;
 use candle_models::cli::Computing;
 use candle_models::device::Purpose;
+use candle_models::ops::Products;
 use clap::Args;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -71,7 +73,9 @@ impl RunArguments {
         let (device, dtype) = computing.open(purpose)?;
         // That configurations are the same is checked, key by key, when the run begins.
         let ranks = connect(launched.as_ref(), &device, what)?;
-        Ok(Resources { device, dtype, ranks })
+        let narrow = device.is_cpu() && dtype == DType::BF16;
+        let (products, dtype) = if narrow { (Products::Bf16, DType::F32) } else { (Products::F32, dtype) };
+        Ok(Resources { device, dtype, products, ranks })
     }
 
     /// Prints what a plan is. If that is not all that was asked for, trains it, says how the run ended and writes the model, of a run that
@@ -150,8 +154,9 @@ pub(crate) fn model_in(bundle: &Path) -> String {
 }
 
 /// `on the CPU, in f32` and on how many ranks.
-fn place_of(Resources { device, dtype, ranks }: &Resources) -> String {
+fn place_of(Resources { device, dtype, products, ranks }: &Resources) -> String {
     let (place, dtype) = (if device.is_cuda() { "CUDA" } else { "the CPU" }, dtype.as_str());
+    let dtype = if *products == Products::Bf16 { "f32 with products in bf16" } else { dtype };
     let ranks = if ranks.size() == 1 { String::new() } else { format!(", on {} ranks", ranks.size()) };
     format!("on {place}, in {dtype}{ranks}")
 }

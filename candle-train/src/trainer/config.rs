@@ -7,6 +7,7 @@ use crate::parallel::{Communicator, Single};
 use crate::schedule::Schedule;
 use candle_core::{DType, Device};
 use candle_models::nn::Params;
+use candle_models::ops::Products;
 use candle_models::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -134,6 +135,8 @@ pub struct Resources {
     /// What losses are computed in: f32, or bf16 or f16 with the parameters in f32 (on the CPU, which is not fast in those, that is
     /// emulated).
     pub dtype: DType,
+    /// What the products of tapes are taken in: bf16 on a CPU that was asked for it, whose values between products stay in f32.
+    pub products: Products,
     /// Who trains together.
     pub ranks: Arc<dyn Communicator>,
 }
@@ -141,6 +144,6 @@ pub struct Resources {
 impl Default for Resources {
     /// The CPU, f32, one rank.
     fn default() -> Self {
-        Self { device: Device::Cpu, dtype: DType::F32, ranks: Arc::new(Single) }
+        Self { device: Device::Cpu, dtype: DType::F32, products: Products::F32, ranks: Arc::new(Single) }
     }
 }

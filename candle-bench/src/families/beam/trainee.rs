@@ -75,7 +75,7 @@ impl Trainee for Aligned {
     }
 
     fn purpose(&self) -> Purpose {
-        Purpose::Episodes
+        Purpose::Tapes
     }
 
     fn work(&self, case: &Case, _device: &Device, products: Products) -> Result<Work> {

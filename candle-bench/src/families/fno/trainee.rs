@@ -7,6 +7,7 @@ use crate::update::Update;
 use anyhow::{Context as _, Result, bail, ensure};
 use candle_core::{DType, Device, Tensor, Var};
 use candle_models::bundle::{Manifest, Role};
+use candle_models::device::Purpose;
 use candle_models::fno::darcy::Darcy;
 use candle_models::fno::{FAMILY, Fno, FnoConfig};
 use candle_models::nn::Params;
@@ -69,9 +70,13 @@ impl Trainee for Learnt {
         Ok(RunConfig::preset(PRESET)?.trainer)
     }
 
-    fn work(&self, case: &Case, device: &Device, _products: Products) -> Result<Work> {
+    fn purpose(&self) -> Purpose {
+        Purpose::Tapes
+    }
+
+    fn work(&self, case: &Case, device: &Device, products: Products) -> Result<Work> {
         let (run, pairs) = (run(&self.0, case.batch, case.batch)?, fields(&self.0, case.batch)?);
-        Ok(Work::new(task(&run, &self.0, pairs, device)?))
+        Ok(Work::new(task(&run, &self.0, pairs, device)?.with_products(products)))
     }
 
     fn program(&self, case: &Case) -> Result<(&'static str, String)> {

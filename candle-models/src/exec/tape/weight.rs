@@ -4,7 +4,7 @@ use super::Parameters;
 use crate::exec::host;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use crate::ops::amx;
-use crate::ops::{self, Activation, Format, Linear, Operand, OutPointer, PackedMatrix, Products, Rows, Target};
+use crate::ops::{self, Activation, Linear, OutPointer, PackedMatrix, Products, Rows};
 use crate::{Error, Result};
 use candle_core::{CpuStorage, DType, Storage, Tensor};
 use rayon::prelude::*;
@@ -22,7 +22,7 @@ fn with_host<R>(tensor: &Tensor, f: impl FnOnce(&[f32]) -> R) -> Result<R> {
 
 /// A matrix packed for products from the right.
 enum Packed {
-    Floats(PackedMatrix),
+    Panels(PackedMatrix),
     /// For the processor's tiles, where it has them.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Tiles(amx::Tiles, Vec<f32>),
@@ -34,8 +34,7 @@ impl Packed {
         if amx::available() {
             return Self::Tiles(amx::Tiles::new(products, inputs, outputs, weight), bias.to_vec());
         }
-        let _ = products;
-        Self::Floats(PackedMatrix::new(inputs, outputs, weight, bias, &Format::F32))
+        Self::Panels(PackedMatrix::new(inputs, outputs, weight, bias, &products.format()))
     }
 
     fn transposed(products: Products, [inputs, outputs]: [usize; 2], weight: &[f32]) -> Self {
@@ -43,14 +42,13 @@ impl Packed {
         if amx::available() {
             return Self::Tiles(amx::Tiles::transposed(products, inputs, outputs, weight), Vec::new());
         }
-        let _ = products;
-        Self::Floats(PackedMatrix::transposed(inputs, outputs, weight))
+        Self::Panels(PackedMatrix::transposed(inputs, outputs, weight, &products.format()))
     }
 
     /// `out = x W + b`.
     fn multiply(&self, x: Rows, out: &mut [f32]) {
         match self {
-            Self::Floats(matrix) => {
+            Self::Panels(matrix) => {
                 assert!(out.len() >= x.rows * matrix.outputs);
                 let pointer = OutPointer::rows(out, matrix.outputs);
                 let (rows, panels) = (0..x.rows, 0..matrix.panel_count());
@@ -140,7 +138,7 @@ impl Weight {
             match self.forward {
                 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
                 Packed::Tiles(..) => amx::multiply_transposed(self.products, x, dy, out),
-                Packed::Floats(_) => ops::multiply(Operand::from(x).t(), dy.into(), out, Target::Sum),
+                Packed::Panels(_) => ops::multiply_transposed(self.products, x, dy, out),
             }
         }
     }

@@ -44,7 +44,7 @@ impl Training for BeamTraining {
 
     fn train(&self, asked: &RunArguments, _: &ArgMatches) -> Result<()> {
         let config = RunConfig::resolve(&asked.preset, asked.file()?.as_deref(), &asked.sets)?;
-        let mut plan = Plan::new(config, asked.resources(self.name(), Purpose::Episodes)?)?;
+        let mut plan = Plan::new(config, asked.resources(self.name(), Purpose::Tapes)?)?;
         plan.command = command_line();
         asked.train(plan)
     }

@@ -10,8 +10,7 @@ use crate::stop::Stop;
 use crate::summary::Summary;
 use crate::task::Task;
 use crate::trainer::Resources;
-use candle_core::DType;
-use candle_models::beam::{Beam, FAMILY, Products};
+use candle_models::beam::{Beam, FAMILY};
 use candle_models::bundle::Manifest;
 use candle_models::nn::Params;
 use candle_models::random::Random;
@@ -70,17 +69,14 @@ impl Plan {
         let (device, ranks) = (self.with.device.clone(), self.with.ranks.clone());
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
         Beam::new(&self.config.model, &params)?;
-        // On the CPU bf16 is for products alone: values between them and parameters stay in f32.
-        let narrow = device.is_cpu() && self.with.dtype == DType::BF16;
-        let (products, dtype) = if narrow { (Products::Bf16, DType::F32) } else { (Products::F32, self.with.dtype) };
         let batches = self.steps * self.config.trainer.accumulate as u64;
-        let mut task = Alignment::new(&self.config, batches, &*ranks, products)?;
+        let mut task = Alignment::new(&self.config, batches, &*ranks, self.with.products)?;
         // A run can be extended: its length is no part of what it is.
         let identity = RunConfig { trainer: self.config.trainer.identity(), episodes: 0, ..self.config.clone() };
         let about = self.about()?;
         let run = Run {
             identity: serde_json::json!({ "config": identity }),
-            resources: Resources { dtype, ..self.with },
+            resources: self.with,
             about,
             skeleton: Some(Skeleton { manifest: Manifest::new(FAMILY, &self.config.model)?, files: Vec::new() }),
             ..Run::new(self.config.trainer.clone(), self.steps, self.config.seed)?

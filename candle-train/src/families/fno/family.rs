@@ -72,7 +72,7 @@ impl Training for OperatorTraining {
     fn train(&self, asked: &RunArguments, options: &ArgMatches) -> Result<()> {
         let OperatorArguments { fields, tests } = OperatorArguments::from_arg_matches(options)?;
         let config = RunConfig::resolve(&RunConfig::preset(&asked.preset)?, asked.file()?.as_deref(), &asked.sets)?;
-        let resources = asked.resources(self.name(), Purpose::Training)?;
+        let resources = asked.resources(self.name(), Purpose::Tapes)?;
         asked.train(Plan::new(config, &fields, &tests, resources, command_line())?)
     }
 

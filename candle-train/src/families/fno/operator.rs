@@ -12,6 +12,7 @@ use candle_models::fno::metrics::{relative_h1, relative_l2};
 use candle_models::fno::{Fno, FnoConfig};
 use candle_models::network::Tapes;
 use candle_models::nn::Params;
+use candle_models::ops::Products;
 use candle_models::random::Random;
 use candle_models::tensors::NamedTensors;
 use std::ops::Range;
@@ -123,6 +124,13 @@ impl Operator {
             rows: share(run.batch, ranks.rank(), ranks.size()),
             order: Order::new(random.stream("batches"), batches),
         })
+    }
+
+    /// The same with products of that kind.
+    #[must_use]
+    pub fn with_products(mut self, products: Products) -> Self {
+        self.sources.iter_mut().for_each(|source| source.tapes = Tapes::new(products));
+        self
     }
 
     /// Batches of an epoch, each of one source; pairs that are left over come in another one.

@@ -141,7 +141,7 @@ impl TrainingPlan for Plan {
     fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
         let about = self.about()?;
         let Self { config, model, files: mut sources, tests, with, steps, command, .. } = self;
-        let (ranks, device) = (with.ranks.clone(), with.device.clone());
+        let (ranks, device, products) = (with.ranks.clone(), with.device.clone(), with.products);
         if let Some(data) = &config.data {
             sources.push(data.all()?);
         }
@@ -161,7 +161,7 @@ impl TrainingPlan for Plan {
             ..Run::new(config.trainer.clone(), steps, config.seed)?
         };
         let tests = std::iter::once(("held out".to_owned(), held.clone())).filter(|(_, held)| !held.is_empty()).chain(tests);
-        let mut task = Operator::new(&config, &model, (sources, held), &*ranks, &device)?;
+        let mut task = Operator::new(&config, &model, (sources, held), &*ranks, &device)?.with_products(products);
         let ended = run.train(params.vars(), &mut task, place, stop)?;
         let mut measured = Vec::new();
         if ended.outcome.done() {

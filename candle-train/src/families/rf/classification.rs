@@ -10,6 +10,7 @@ use candle_core::{D, DType, Device, Tensor};
 use candle_models::Result;
 use candle_models::network::Tapes;
 use candle_models::nn::Params;
+use candle_models::ops::Products;
 use candle_models::ops::softmax::log_softmax;
 use candle_models::random::Random;
 use candle_models::rf::classifier::{Scale, greatest};
@@ -85,6 +86,12 @@ impl Classification {
             rows: share(run.batch, ranks.rank(), ranks.size()),
             tapes: Tapes::default(),
         }
+    }
+
+    /// The same with products of that kind.
+    #[must_use]
+    pub fn with_products(self, products: Products) -> Self {
+        Self { tapes: Tapes::new(products), ..self }
     }
 
     /// Signals as the network reads them.

@@ -81,7 +81,7 @@ impl Training for RfTraining {
 
     fn train(&self, asked: &RunArguments, _: &ArgMatches) -> Result<()> {
         let config = RunConfig::resolve(&(self.preset)(&asked.preset)?, asked.file()?.as_deref(), &asked.sets)?;
-        asked.train(Plan::new(config, asked.resources(self.name(), Purpose::Episodes)?, command_line())?)
+        asked.train(Plan::new(config, asked.resources(self.name(), Purpose::Tapes)?, command_line())?)
     }
 
     fn example(&self) -> &'static [&'static str] {

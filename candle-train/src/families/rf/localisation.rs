@@ -8,6 +8,7 @@ use crate::task::{Context, Evaluation, Loss, Score, Task};
 use candle_core::{D, Device, Tensor};
 use candle_models::network::Tapes;
 use candle_models::nn::Params;
+use candle_models::ops::Products;
 use candle_models::ops::softmax::log_softmax;
 use candle_models::random::Random;
 use candle_models::rf::localiser::baselines::errors;
@@ -79,6 +80,12 @@ impl Localisation {
             rows: share(run.batch, ranks.rank(), ranks.size()),
             tapes: Tapes::default(),
         })
+    }
+
+    /// The same with products of that kind.
+    #[must_use]
+    pub fn with_products(self, products: Products) -> Self {
+        Self { tapes: Tapes::new(products), ..self }
     }
 
     /// The events `first..` of a stream, of which everything depends on their number alone.

@@ -105,7 +105,7 @@ impl TrainingPlan for Plan {
     fn train(self, place: &Place, stop: &Stop) -> Result<Trained> {
         let about = self.about()?;
         let Self { config, with, steps, command, .. } = self;
-        let ranks = with.ranks.clone();
+        let (ranks, products) = (with.ranks.clone(), with.products);
         let params = Params::init(Random::new(config.seed).stream("parameters"), &with.device);
         config.task.network().networks(&params)?;
         // A run can be extended: its length is no part of what it is.
@@ -118,9 +118,12 @@ impl TrainingPlan for Plan {
             ..Run::new(config.trainer.clone(), steps, config.seed)?
         };
         let (ended, figures) = match &config.task {
-            TaskConfig::Localisation { model } => learn(run, &params, Localisation::new(&config, model, &*ranks)?, (place, stop, &*ranks)),
+            TaskConfig::Localisation { model } => {
+                learn(run, &params, Localisation::new(&config, model, &*ranks)?.with_products(products), (place, stop, &*ranks))
+            }
             TaskConfig::Classification { model, signals } => {
-                learn(run, &params, Classification::new(&config, model, signals, &*ranks), (place, stop, &*ranks))
+                let task = Classification::new(&config, model, signals, &*ranks).with_products(products);
+                learn(run, &params, task, (place, stop, &*ranks))
             }
         }?;
         Ok(Trained { ended, figures, config, command })
