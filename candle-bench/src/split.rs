@@ -27,7 +27,7 @@ use steps::{Phased, Split, Whole};
 
 /// Where the time of a training step goes: data, forward, backward, optimiser, communication; samples a second, MFU, peak memory.
 ///
-/// --dtypes is what losses are computed in: f32, on a GPU bf16 and f16 too, and bf16 for beams, radio and operators on a CPU that multiplies in
+/// --dtypes is what losses are computed in: f32, on a GPU bf16 and f16 too, and bf16 for what trains on tapes on a CPU that multiplies in
 /// it. --bundles takes every family that trains.
 #[derive(clap::Args)]
 pub struct Train {
