@@ -25,7 +25,6 @@ use crate::table::micros;
 use crate::trainee::Trainee;
 use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
-use candle_models::device;
 use candle_models::random::Random;
 use clap::ArgMatches;
 use rayon::ThreadPool;
@@ -84,9 +83,6 @@ impl Suite for Ops {
 
 /// Largest difference between two f32 runs, relative to one plus the largest magnitude in the tensor.
 const TOLERANCE: f64 = 1e-4;
-
-/// The same where activations are rounded to bf16 beside weights of bf16, and the plain form leaves them as they are.
-const ROUNDED_TOLERANCE: f64 = 1e-2;
 
 /// What one call computes and moves at least, counted from its shapes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -213,9 +209,9 @@ fn doubles(t: &Tensor) -> Result<Vec<f64>> {
 }
 
 /// How far the answers of the two forms are apart, relative to one plus the largest magnitude of the plain form's.
-fn agreement(fused: &Answers, plain: &Answers, tolerance: f64) -> Result<Agreement> {
+fn agreement(fused: &Answers, plain: &Answers) -> Result<Agreement> {
     ensure!(fused.len() == plain.len(), "{} answers of the fused form, {} of the plain one", fused.len(), plain.len());
-    let mut found = Agreement { output: "all".to_owned(), worst: 0.0, tolerance };
+    let mut found = Agreement { output: "all".to_owned(), worst: 0.0, tolerance: TOLERANCE };
     for (name, a) in fused {
         let b = plain.get(name).with_context(|| format!("{name}: the plain form gave no such answer"))?;
         ensure!(a.len() == b.len(), "{name}: {} values of the fused form, {} of the plain one", a.len(), b.len());
@@ -329,9 +325,7 @@ impl OpSuite {
 }
 
 fn check(pair: &mut Pair, pool: &ThreadPool) -> Result<Agreement> {
-    let is_rounded = pair.weights == inference::Weights::Bf16 && device::simd() == "avx512bf16";
-    let tolerance = if is_rounded { ROUNDED_TOLERANCE } else { TOLERANCE };
-    pool.install(|| agreement(&pair.fused.answers()?, &pair.plain.answers()?, tolerance))
+    pool.install(|| agreement(&pair.fused.answers()?, &pair.plain.answers()?))
 }
 
 fn compare(
@@ -396,13 +390,13 @@ mod tests {
     #[test]
     fn a_difference_is_named_and_nan_is_one() {
         let answers = |y: f64| Answers::from([("output".to_owned(), vec![3.0, -9.0]), ("gradient of x".to_owned(), vec![y, 1.0])]);
-        assert!(agreement(&answers(0.5), &answers(0.5), TOLERANCE).unwrap().holds());
-        let found = agreement(&answers(0.75), &answers(0.5), TOLERANCE).unwrap();
+        assert!(agreement(&answers(0.5), &answers(0.5)).unwrap().holds());
+        let found = agreement(&answers(0.75), &answers(0.5)).unwrap();
         assert_eq!((found.output.as_str(), found.worst), ("gradient of x", 0.125));
         assert!(!found.holds());
-        assert!(agreement(&answers(0.5 + 0.5 * TOLERANCE), &answers(0.5), TOLERANCE).unwrap().holds());
-        assert!(!agreement(&answers(f64::NAN), &answers(0.5), TOLERANCE).unwrap().holds());
-        assert!(agreement(&answers(0.5), &Answers::new(), TOLERANCE).is_err());
+        assert!(agreement(&answers(0.5 + 0.5 * TOLERANCE), &answers(0.5)).unwrap().holds());
+        assert!(!agreement(&answers(f64::NAN), &answers(0.5)).unwrap().holds());
+        assert!(agreement(&answers(0.5), &Answers::new()).is_err());
     }
 
     #[test]

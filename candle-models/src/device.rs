@@ -200,7 +200,7 @@ pub fn compute_dtype(typed: Option<DType>, device: &Device, purpose: Purpose) ->
     Err(Error::config("dtype", format!("expected {} {place}, found {}", names.join(" or "), dtype.as_str())))
 }
 
-/// The instruction set that the CPU kernels use: `avx512bf16`, `avx512vnni`, `avx512`, `avx2`, `neon` or `portable`; the best that the
+/// The instruction set that the CPU kernels use: `avx512vnni`, `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`; the best that the
 /// machine has, unless [`SIMD_VARIABLE`] lowers it. It stays the same for the life of the process.
 pub fn simd() -> &'static str {
     crate::ops::simd::path().name

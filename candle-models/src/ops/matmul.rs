@@ -56,8 +56,8 @@ pub(crate) unsafe fn linear_block(
     match matrix.kind {
         Kind::F32 => arch.dispatch(Of(block, &mut [], PhantomData::<F32>)),
         #[cfg(target_arch = "x86_64")]
-        Kind::Bf16 if simd::halves() == Halves::DotProduct => {
-            // SAFETY: the path says that the instructions are there.
+        Kind::Bf16 if matrix.rounds_activations || simd::halves() == Halves::DotProduct => {
+            // SAFETY: the path says that the instructions are there, or whoever made the matrix.
             with_scratch(bf16::scratch(&block), |scratch| unsafe { bf16::run(&block, scratch) });
         }
         Kind::Bf16 => with_scratch(block.widened(), |scratch| arch.dispatch(Of(block, scratch, PhantomData::<Bf16>))),

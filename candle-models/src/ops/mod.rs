@@ -129,11 +129,7 @@ pub(crate) fn has_bf16_products() -> bool {
 impl Products {
     /// What packed weights are made of for them.
     pub(crate) fn format(self) -> Format {
-        #[cfg(target_arch = "x86_64")]
-        if self == Self::Bf16 && simd::halves() == simd::Halves::DotProduct {
-            return Format::Bf16;
-        }
-        Format::F32
+        if self == Self::Bf16 && simd::has_fast_bf16() { Format::Bf16 } else { Format::F32 }
     }
 }
 

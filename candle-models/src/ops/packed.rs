@@ -142,6 +142,8 @@ pub(crate) struct PackedMatrix {
     pub inputs: usize,
     pub outputs: usize,
     pub(super) kind: Kind,
+    /// Whether activations may be rounded to bf16 whatever the path is.
+    pub(super) rounds_activations: bool,
     lines: Vec<Line>,
     /// What a column's sum is multiplied by: 1 but for 8 bits.
     scale: Vec<f32>,
@@ -171,7 +173,14 @@ impl PackedMatrix {
         if let Format::Q8(scale) = format {
             factors[..outputs].copy_from_slice(scale);
         }
-        Self { inputs, outputs, kind, lines, scale: factors, bias: padded }
+        Self { inputs, outputs, kind, rounds_activations: false, lines, scale: factors, bias: padded }
+    }
+
+    /// The same with activations rounded to bf16, if the weights are, as training asks for it. Panics where dot products of bf16 are not fast.
+    pub fn rounding_activations(self) -> Self {
+        let rounds_activations = self.kind == Kind::Bf16;
+        assert!(!rounds_activations || super::simd::has_fast_bf16(), "no dot products of bf16 on this path");
+        Self { rounds_activations, ..self }
     }
 
     /// Packs the transpose, `[outputs, inputs]`, of a row-major weight `[inputs, outputs]`, without bias, in f32 or bf16: 8 bits have factors of columns.
@@ -193,7 +202,8 @@ impl PackedMatrix {
                 }
             }
         }
-        Self { inputs: outputs, outputs: inputs, kind, lines, scale: vec![1.0; columns], bias: vec![0.0; columns] }
+        let (scale, bias) = (vec![1.0; columns], vec![0.0; columns]);
+        Self { inputs: outputs, outputs: inputs, kind, rounds_activations: false, lines, scale, bias }
     }
 
     pub fn panel_count(&self) -> usize {

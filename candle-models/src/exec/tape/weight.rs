@@ -34,7 +34,7 @@ impl Packed {
         if amx::available() {
             return Self::Tiles(amx::Tiles::new(products, inputs, outputs, weight), bias.to_vec());
         }
-        Self::Panels(PackedMatrix::new(inputs, outputs, weight, bias, &products.format()))
+        Self::Panels(PackedMatrix::new(inputs, outputs, weight, bias, &products.format()).rounding_activations())
     }
 
     fn transposed(products: Products, [inputs, outputs]: [usize; 2], weight: &[f32]) -> Self {
@@ -42,7 +42,7 @@ impl Packed {
         if amx::available() {
             return Self::Tiles(amx::Tiles::transposed(products, inputs, outputs, weight), Vec::new());
         }
-        Self::Panels(PackedMatrix::transposed(inputs, outputs, weight, &products.format()))
+        Self::Panels(PackedMatrix::transposed(inputs, outputs, weight, &products.format()).rounding_activations())
     }
 
     /// `out = x W + b`.

@@ -37,9 +37,8 @@ use std::sync::OnceLock;
 /// `CANDLE_SIMD` names no lower path than the best.
 pub(crate) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    // All CPUs with tiles have the integer dot products, and in their best path no other ones.
-    let is_best = || simd::integers() == simd::Integers::DotProduct && simd::halves() == simd::Halves::Widened;
-    *AVAILABLE.get_or_init(|| is_best() && has_instructions() && is_permitted())
+    // All CPUs with tiles have the integer dot products, which no lower path than theirs has.
+    *AVAILABLE.get_or_init(|| simd::integers() == simd::Integers::DotProduct && has_instructions() && is_permitted())
 }
 
 fn has_instructions() -> bool {
