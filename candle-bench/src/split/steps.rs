@@ -10,7 +10,6 @@ use candle_core::Tensor;
 use candle_core::{DType, Device, Var};
 use candle_models::device;
 use candle_models::nn::Params;
-use candle_models::ops::Products;
 use candle_models::random::Random;
 use candle_train::gradients::Gradients;
 use candle_train::metrics::Reporter;
@@ -23,6 +22,7 @@ use candle_train::task::{self, Task};
 use candle_train::trainer::{Resources, Trainer};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// No measurement is as long; the trainer's schedule wants a last step.
@@ -76,15 +76,15 @@ impl Split {
     }
 }
 
-/// What losses are computed in, from the dtype of a case: on the CPU bf16 is one of products alone.
-fn computing(trainee: &dyn Trainee, case: &Case, device: &Device) -> Result<(DType, Products)> {
+/// What a case is trained with, in its dtype.
+fn resources(trainee: &dyn Trainee, case: &Case, device: &Device) -> Result<Resources> {
     let dtype = device::compute_dtype(Some(device::float_dtype(&case.dtype)?), device, trainee.purpose())?;
-    Ok(if device.is_cpu() && dtype == DType::BF16 { (DType::F32, Products::Bf16) } else { (dtype, Products::F32) })
+    Ok(Resources::new(device.clone(), dtype, Arc::new(Single)))
 }
 
 /// Whether a case can be trained in its dtype on a device, and why not.
 pub(crate) fn check(trainee: &dyn Trainee, case: &Case, device: &Device) -> Result<()> {
-    computing(trainee, case, device).map(drop)
+    resources(trainee, case, device).map(drop)
 }
 
 /// The trainer's own steps, by its own clock: from asking for the batch to the update.
@@ -99,8 +99,8 @@ pub(crate) struct Whole {
 impl Whole {
     /// A trainer before its first step.
     pub fn new(trainee: &dyn Trainee, case: &Case, device: &Device) -> Result<Self> {
-        let (dtype, products) = computing(trainee, case, device)?;
-        let with = Resources { device: device.clone(), dtype, ..Resources::default() };
+        let with = resources(trainee, case, device)?;
+        let products = with.products;
         let trainer = Trainer::new(trainee.trainer()?, trainee.vars(device)?, LAST_STEP, serde_json::Value::Null, with)?;
         Ok(Self { trainer, task: trainee.work(case, device, products)?, reporter: Reporter::silent()?, rounds: Vec::new() })
     }
@@ -163,7 +163,7 @@ pub(crate) struct Phased {
 impl Phased {
     /// Before the first step.
     pub fn new(trainee: &dyn Trainee, case: &Case, device: &Device) -> Result<Self> {
-        let (dtype, products) = computing(trainee, case, device)?;
+        let Resources { dtype, products, .. } = resources(trainee, case, device)?;
         let (config, vars, task) = (trainee.trainer()?, trainee.vars(device)?, trainee.work(case, device, products)?);
         let mut optimiser = Optimiser::new(config.optimiser, &vars)?;
         optimiser.set_groups(|name, shape| task.group(name, shape))?;

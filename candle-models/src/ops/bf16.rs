@@ -85,7 +85,7 @@ unsafe fn sums<const M: usize, const U: usize>(lines: &[Line], words: *const u32
             // SAFETY: a line is two aligned vectors of pairs.
             let w = unsafe { [_mm512_load_si512(w.cast()), _mm512_load_si512(w.add(16).cast())].map(|w| pairs(w)) };
             for (m, acc) in acc[u].iter_mut().enumerate() {
-                // SAFETY: a row has a word for every line, by the caller's word.
+                // SAFETY: a row has a word for every line, as the caller promises.
                 let x = pairs(_mm512_set1_epi32(unsafe { *words.add(m * apart + (i * U + u) * on) } as i32));
                 *acc = [_mm512_dpbf16_ps(acc[0], x, w[0]), _mm512_dpbf16_ps(acc[1], x, w[1])];
             }

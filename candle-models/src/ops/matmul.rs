@@ -7,12 +7,12 @@
 //! What bounds a row of its own is bytes and arithmetic instructions per weight. On a core with AVX-512, in the order f32,
 //! bf16, 8 bits: 4, 2 and 1 bytes from the second-level cache (some 45 a cycle), and for 16 weights 1, 2 and 4 (widened) or
 //! half (dot products of integers, `vnni`) of the two vector instructions a cycle. Measured at 512 x 512 against f32: one
-//! row 1.5 times as fast in bf16 and 3.4 times in 8 bits; 32 rows 0.85 and 1.7 times. Where dot products of bf16 are as fast as multiply-adds (`bf16`, AMD's
-//! processors), one row is 2.2 and 4.3 times, 32 rows 2.0 and 1.9 times as fast as in f32, and 32 rows in f32 reach nine tenths of the peak. With AVX2 alone
-//! (16-bit multiply-adds, `avx2`) one row
-//! of 8-bit weights is 1.7 to 2.9 times as fast as in f32, 32 rows 1.2 to 1.6 times (`CANDLE_SIMD=avx2 candle-bench precision`). Tried and
-//! not kept: `vdpbf16ps` on Intel's processors (for 32 rows 0.6 of f32's speed with one rounded activation, 0.3 with two), the rows of a tile side by side instead of
-//! a stride apart (as fast), prefetching (f32 is at the cache's limit), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for rows left over).
+//! row 1.5 times as fast in bf16 and 3.4 times in 8 bits; 32 rows 0.85 and 1.7 times. Dot products of bf16 (`bf16`) on an EPYC, which takes as long for one
+//! as for a multiply-add: one row 2.2, 32 rows 2.0 times as fast as in f32 (`CANDLE_SIMD=avx512bf16 candle-bench precision`). With AVX2 alone
+//! (16-bit multiply-adds, `avx2`) one row of 8-bit weights is 1.7 to 2.9 times as fast as in f32, 32 rows 1.2 to 1.6 times
+//! (`CANDLE_SIMD=avx2 candle-bench precision`). Tried and not kept: `vdpbf16ps` on Intel's processors (for 32 rows 0.6 of f32's speed with one
+//! rounded activation, 0.3 with two), the rows of a tile side by side instead of a stride apart (as fast), prefetching (f32 is at the
+//! cache's limit), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for rows left over).
 
 use super::packed::{Bf16, Block, Element, F32, Kind, Line, PANEL, PackedMatrix, Q8};
 use super::{Activation, OutPointer, simd};

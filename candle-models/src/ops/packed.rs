@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// Columns of a panel: two AVX-512 registers, four of AVX2.
 pub(crate) const PANEL: usize = 32;
 
-/// How the weight of a linear layer lies in memory. Sums are f32 with every format. Activations are, too, but where a processor multiplies narrow numbers faster
-/// they meet narrow weights rounded: to bf16, or to integers of 16 bits.
+/// How the weight of a linear layer lies in memory. Sums are f32 with every format. Activations are, too, but that where a processor multiplies integers faster
+/// they meet weights of 8 bits as integers of 16 bits, and weights of bf16 as bf16 where `CANDLE_SIMD=avx512bf16` asks for that.
 ///
 /// ```
 /// use candle_models::ops::Format;

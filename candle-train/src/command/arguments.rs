@@ -8,7 +8,6 @@ use crate::run::{Ended, Place};
 use crate::stop::{Reason, Stop};
 use crate::trainer::{Outcome, Resources};
 use anyhow::{Context, Result};
-use candle_core::DType;
 use candle_models::cli::Computing;
 use candle_models::device::Purpose;
 use candle_models::ops::Products;
@@ -73,9 +72,7 @@ impl RunArguments {
         let (device, dtype) = computing.open(purpose)?;
         // That configurations are the same is checked, key by key, when the run begins.
         let ranks = connect(launched.as_ref(), &device, what)?;
-        let narrow = device.is_cpu() && dtype == DType::BF16;
-        let (products, dtype) = if narrow { (Products::Bf16, DType::F32) } else { (Products::F32, dtype) };
-        Ok(Resources { device, dtype, products, ranks })
+        Ok(Resources::new(device, dtype, ranks))
     }
 
     /// Prints what a plan is. If that is not all that was asked for, trains it, says how the run ended and writes the model, of a run that

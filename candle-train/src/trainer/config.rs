@@ -141,9 +141,17 @@ pub struct Resources {
     pub ranks: Arc<dyn Communicator>,
 }
 
+impl Resources {
+    /// `dtype` is what was asked for: on the CPU bf16 is one of products alone.
+    pub fn new(device: Device, dtype: DType, ranks: Arc<dyn Communicator>) -> Self {
+        let (products, dtype) = if device.is_cpu() && dtype == DType::BF16 { (Products::Bf16, DType::F32) } else { (Products::F32, dtype) };
+        Self { device, dtype, products, ranks }
+    }
+}
+
 impl Default for Resources {
     /// The CPU, f32, one rank.
     fn default() -> Self {
-        Self { device: Device::Cpu, dtype: DType::F32, products: Products::F32, ranks: Arc::new(Single) }
+        Self::new(Device::Cpu, DType::F32, Arc::new(Single))
     }
 }
