@@ -4,9 +4,9 @@ use crate::case::{Case, Execution, Pass};
 use crate::family::{self, BenchFamily, Families};
 use crate::trainee::Trainee;
 use anyhow::{Context, Result};
-use candle_core::{Device, Tensor, Var};
+use candle_core::{DType, Device, Tensor, Var};
 use candle_models::bundle::{self, Bundle, CONFIG, Manifest, Role, Storage};
-use candle_models::device::{self, ChosenDevice, DeviceChoice};
+use candle_models::device::{self, ChosenDevice, DeviceChoice, Purpose};
 use candle_models::engine::{Model, Placement};
 use candle_models::exec::Launches;
 use candle_models::nn::Params;
@@ -51,9 +51,12 @@ impl Place {
         self.choice.to_string()
     }
 
-    /// Where the engine runs a case: on a GPU in the dtype that its weights are stored in.
+    /// Where the engine runs a case: on a GPU in the dtype that its weights are stored in, on a CPU as well where it computes in that.
     pub fn of_engine(&self, case: &Case) -> Result<Placement> {
-        let dtype = self.device.is_cuda().then(|| device::float_dtype(&case.dtype)).transpose()?;
+        let dtype = match self.device.is_cuda() {
+            true => Some(device::float_dtype(&case.dtype)?),
+            false => device::float_dtype(&case.dtype).ok().filter(|dtype| computes_in(*dtype)),
+        };
         let launches = if case.execution == Execution::Eager { Launches::Eager } else { Launches::Captured };
         Ok(Placement { device: self.choice, dtype, launches, ..Placement::cpu(case.threads) })
     }
@@ -67,6 +70,11 @@ impl Place {
     pub fn gpu_mb(&self) -> Option<f64> {
         nvml::device_memory_in_use(&self.device).map(|bytes| bytes as f64 / 1e6)
     }
+}
+
+/// Whether this CPU takes products in that dtype.
+pub(crate) fn computes_in(dtype: DType) -> bool {
+    device::compute_dtype(Some(dtype), &Device::Cpu, Purpose::Inference).is_ok()
 }
 
 /// Every kind of usual networks but those that have to be named.

@@ -10,7 +10,7 @@ mod training;
 
 pub(crate) use inference::{LAYERS, Product, Weights};
 pub use roof::Peaks;
-pub(crate) use roof::{LEAST_BYTES, Lanes, Machine, Site, describe_roofs, fastest_product, floats, gpu, product_gflop_per_s};
+pub(crate) use roof::{Demand, LEAST_BYTES, Lanes, Machine, Site, describe_roofs, fastest_product, floats, gpu, product_gflop_per_s};
 pub use row::{Calculation, OpRow};
 
 use crate::calls::Agreement;
@@ -87,7 +87,7 @@ const TOLERANCE: f64 = 1e-4;
 /// What one call computes and moves at least, counted from its shapes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Work {
-    /// Floating-point operations: a multiply-add is two, an exponential, a division or a root one.
+    /// Floating-point operations: a multiply-add is two, a division or a root one, an exponential [`EXPONENTIAL`](candle_models::exec::EXPONENTIAL).
     pub flop: f64,
     /// Bytes: what is read and what is written, each value once in every pass.
     pub bytes: f64,
@@ -118,6 +118,11 @@ impl Placed {
     /// What keeps it from being faster.
     pub fn bound(&self) -> Bound {
         self.roofs.bound_of_call(self.work.flop, self.work.bytes, self.us)
+    }
+
+    /// The share of the least time that its roofs allow.
+    pub fn share(&self) -> f64 {
+        self.roofs.least_us(self.work.flop, self.work.bytes) / self.us
     }
 
     /// Why it has the bound that it has, with its figures.
@@ -189,9 +194,7 @@ pub(crate) struct Pair {
     pub operation: String,
     pub shape: String,
     pub calculation: Calculation,
-    pub work: Work,
-    /// What its products multiply by, which decides how fast they can be.
-    pub weights: Weights,
+    pub demand: Demand,
     pub fused: Box<dyn Form>,
     plain: Box<dyn Form>,
 }
@@ -335,7 +338,7 @@ fn compare(
     (peaks, settings, host): (&Peaks, &Settings, &Host),
 ) -> Result<OpRow> {
     let agreement = check(&mut pair, pool)?;
-    let Pair { operation, shape, calculation, work, weights, fused, plain } = pair;
+    let Pair { operation, shape, calculation, demand, fused, plain } = pair;
     let comparison = match agreement.holds() {
         true => {
             let [mut fused, mut plain] = [fused, plain].map(|form| InPool { pool: pool.clone(), subject: Timed(form) });
@@ -343,9 +346,9 @@ fn compare(
         }
         false => None,
     };
-    let roofs = comparison.as_ref().map(|c| roofs.over(work, weights.name(), c.ours_us.p50)).transpose()?;
+    let roofs = comparison.as_ref().map(|c| roofs.over(&demand, c.ours_us.p50)).transpose()?;
     let (host, threads) = (host.clone(), peaks.threads);
-    Ok(OpRow { host, operation, shape, calculation, threads, agreement, comparison, work, roofs })
+    Ok(OpRow { host, operation, shape, calculation, threads, agreement, comparison, work: demand.work, roofs })
 }
 
 #[cfg(test)]

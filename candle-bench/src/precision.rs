@@ -5,7 +5,7 @@ use crate::formulas::{self, Refused, Roofs};
 use crate::harness::{self, Comparison, InPool, Rounds, Settings, Timed, pool};
 use crate::host::Host;
 use crate::network::{EVERY, Network, Place};
-use crate::ops::{LAYERS, Machine, Placed, Product, Site, Weights, Work, gpu, normal};
+use crate::ops::{Demand, LAYERS, Machine, Placed, Product, Site, Weights, Work, gpu, normal};
 use crate::report::charts::{self, Across, Panel, Sample};
 use crate::stats::Summary;
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
@@ -348,7 +348,7 @@ impl PrecisionSuite {
                 (compared.ours_us.clone(), Some(compared))
             }
         };
-        let roofs = Some(machine.over(row.work(), &row.dtype, latency_us.p50)?);
+        let roofs = Some(machine.over(&Demand::of(row.work(), &row.dtype), latency_us.p50)?);
         Ok(PrecisionRow { latency_us: Some(latency_us), over, error: Some(made.error), roofs, ..row })
     }
 

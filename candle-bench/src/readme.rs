@@ -7,7 +7,7 @@ use crate::run;
 use crate::serve::Serve;
 use crate::suite::Suite;
 use crate::table::Report;
-use crate::target::{Limit, Sides, TargetRow};
+use crate::target::{FLOOR, Limit, Sides, TargetRow};
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -131,9 +131,14 @@ pub fn is_answer(row: &TargetRow) -> bool {
     is_ratio(row) && row.case.batch == 1 && row.case.pass == Pass::Step
 }
 
-/// Rows that compare no two times.
-pub fn is_no_ratio(row: &TargetRow) -> bool {
-    !is_ratio(row)
+/// Rows that are shares of a pass's floor.
+pub fn is_floor(row: &TargetRow) -> bool {
+    row.unit == FLOOR
+}
+
+/// Rows that are neither.
+pub fn is_other(row: &TargetRow) -> bool {
+    !is_ratio(row) && !is_floor(row)
 }
 
 /// Rows that differ in their threads alone, in the order of the first of each, and every number of threads there is.
@@ -273,10 +278,40 @@ fn with_unit(found: f64, name: &str) -> String {
 /// Ratios and shares have no unit.
 fn unit(number: &str, name: &str) -> String {
     match name {
-        "x" | "share" => number.to_owned(),
+        "x" | "share" | FLOOR => number.to_owned(),
         "%" => format!("{number}%"),
         name => format!("{number} {name}"),
     }
+}
+
+/// Shares of the floor on each number of threads: a line for every model and dtype, a column for every pass. What misses its limit is bold.
+pub fn by_pass(rows: &[TargetRow]) -> String {
+    let pass = |row: &TargetRow| format!("{}, batch {}", row.case.pass_name(), row.case.batch);
+    let model = |row: &TargetRow| format!("{}, {}", row.case.backbone, row.case.dtype);
+    let (passes, models, threads) = (distinct(rows, pass), distinct(rows, model), distinct(rows, |row| row.case.threads.to_string()));
+    let first = format!("threads {}", threads.join(" / "));
+    let names: Vec<&str> = [first.as_str()].into_iter().chain(passes.iter().map(String::as_str)).collect();
+    let mut table = head(&names, &(1..names.len()).collect::<Vec<_>>());
+    for named in models {
+        let found = passes.iter().map(|column| {
+            let cells = rows.iter().filter(|row| model(row) == named && pass(row) == *column);
+            let share = |row: &TargetRow| if row.found.is_finite() { format!("{:.2}", row.found) } else { "above".to_owned() };
+            cells.map(|row| marked(row, share(row))).collect::<Vec<_>>().join(" / ")
+        });
+        line(&mut table, &[named.clone()].into_iter().chain(found).collect::<Vec<_>>());
+    }
+    table
+}
+
+/// What rows differ in, each once in the order of the rows.
+fn distinct(rows: &[TargetRow], of: impl Fn(&TargetRow) -> String) -> Vec<String> {
+    let mut found = Vec::new();
+    for text in rows.iter().map(of) {
+        if !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    found
 }
 
 /// About three digits.

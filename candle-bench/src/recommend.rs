@@ -148,8 +148,11 @@ fn narrower(rows: &[LatencyRow], roofline: &[RooflineRow]) -> Vec<Recommendation
         let case = &row.case;
         let wide = same_but(rows, row, |case| case.dtype = "f32".to_owned()).filter(|_| case.dtype != "f32")?;
         let ratio = gain(wide, row)?;
-        let (kind, how) =
-            if case.dtype == "q8" { ("quantisation", "store its weights in 8 bits") } else { ("dtype", "store its weights in bf16") };
+        let (kind, how) = if case.dtype == "q8" {
+            ("quantisation", "store its weights in 8 bits")
+        } else {
+            ("dtype", "store its weights in bf16, and run it with --dtype bf16 where the device takes that")
+        };
         let mut evidence = format!(
             "latency: {} us in {}, {} us in f32",
             micros(row.measurement.latency_us.p50),

@@ -1,20 +1,21 @@
 //! Every fused operation and every model's pass under the roofs of this machine's CPU or GPU: what keeps each from being faster, and why.
 
 use crate::calls::{Inputs, calls};
-use crate::case::Pass;
+use crate::case::{Case, Pass};
 use crate::figure::{Figure, Sense};
 use crate::formulas::{self, Bound, Refused, Roofs};
-use crate::harness::{self, InPool, OnDevice, Rounds, Settings, Timed, pool};
+use crate::harness::{self, InPool, Measurement, OnDevice, Rounds, Settings, Timed, pool};
 use crate::host::Host;
-use crate::network::{EVERY, Network};
-use crate::ops::{self, Machine, OpSuite, Peaks, Placed, Site, Work, describe_roofs, gpu};
+use crate::network::{EVERY, Network, Place};
+use crate::ops::{self, Demand, Machine, OpSuite, Peaks, Placed, Site, Work, describe_roofs, gpu};
 use crate::report::charts::{self, Chart, Content, Panel};
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::table::{Record, Shown, micros};
 use Shown::{Csv, Everywhere};
 use anyhow::{Context, Result};
 use candle_core::DType;
-use candle_models::{device, engine};
+use candle_models::engine;
+use candle_models::{device, exec};
 use serde::{Deserialize, Serialize};
 
 /// Every fused operation and every model's pass under the roofs of this machine: what keeps each from being faster.
@@ -215,9 +216,7 @@ struct Subject {
     operation: String,
     shape: String,
     device: String,
-    work: Work,
-    /// Of its products.
-    dtype: String,
+    demand: Demand,
 }
 
 impl RooflineSuite {
@@ -241,7 +240,7 @@ impl RooflineSuite {
         for peaks in peaks {
             let pool = pool(peaks.threads)?;
             let mut machine = Machine::new(Site::of(&self.ops.place.device, &pool), settings);
-            let mut place = |subject: Subject, measurement: harness::Measurement| -> Result<()> {
+            let mut place = |subject: Subject, measurement: Measurement| -> Result<()> {
                 let name = format!("{}, {}, {} threads", subject.operation, subject.shape, peaks.threads);
                 match row(subject, measurement, &mut machine, (peaks.threads, host)) {
                     Ok(row) => seen(&row),
@@ -255,8 +254,7 @@ impl RooflineSuite {
                     operation: pair.operation,
                     shape: format!("{}, {}", pair.shape, pair.calculation.name()),
                     device: self.ops.place.name(),
-                    work: pair.work,
-                    dtype: pair.weights.name().to_owned(),
+                    demand: pair.demand,
                 };
                 let mut fused = pair.fused;
                 let mut rounds: Box<dyn Rounds + '_> = match self.ops.place.device.is_cuda() {
@@ -277,36 +275,45 @@ impl RooflineSuite {
         network: &Network,
         threads: usize,
         settings: &Settings,
-        place: &mut impl FnMut(Subject, harness::Measurement) -> Result<()>,
+        place: &mut impl FnMut(Subject, Measurement) -> Result<()>,
     ) -> Result<()> {
-        let model = network.load()?;
-        // On a GPU everything is of the weights' dtype.
-        let values = if self.ops.place.device.is_cuda() { device::float_dtype(&network.dtype)? } else { DType::F32 };
         let steps = self.batches.iter().map(|&batch| (Pass::Step, batch, 1));
         for (pass, batch, frames) in steps.chain([(Pass::Window, 1, self.window)]) {
             let case = self.ops.place.of(network.case(pass, batch, frames, threads));
-            let mut calls = calls(model.clone(), &case, &Inputs::random(&*model, &case), &self.ops.place)?;
-            let measured = harness::measure(&mut *calls, settings).with_context(|| format!("{}, {}", network.name, case.pass_name()))?;
-            let counted = engine::work(&*model, batch, frames, values)?;
-            let sum = |of: fn(&candle_models::exec::Work) -> f64| counted.iter().map(of).sum();
+            let (demand, measured) = pass_of(network, &case, &self.ops.place, settings)?;
             let [operation, shape] = case.placed_as();
-            let subject = Subject {
-                operation,
-                shape,
-                device: case.device.clone(),
-                work: Work { flop: sum(|w| w.flop), bytes: sum(|w| w.bytes) },
-                dtype: network.dtype.clone(),
-            };
-            place(subject, measured)?;
+            place(Subject { operation, shape, device: case.device.clone(), demand }, measured)?;
         }
         Ok(())
     }
 }
 
-fn row(subject: Subject, measurement: harness::Measurement, machine: &mut Machine, (threads, host): (usize, &Host)) -> Result<RooflineRow> {
-    let Subject { operation, shape, device, work, dtype } = subject;
+/// What a pass of a model asks of the machine, and how long it takes.
+pub(crate) fn pass_of(network: &Network, case: &Case, place: &Place, settings: &Settings) -> Result<(Demand, Measurement)> {
+    let (model, cuda) = (network.load()?, place.device.is_cuda());
+    let mut calls = calls(model.clone(), case, &Inputs::random(&*model, case), place)?;
+    let measured = harness::measure(&mut *calls, settings).with_context(|| format!("{}, {}", network.name, case.pass_name()))?;
+    // On a GPU everything is of the weights' dtype.
+    let values = if cuda { device::float_dtype(&network.dtype)? } else { DType::F32 };
+    let [counted, twice] = [1, 2].map(|times| engine::work(&*model, times * case.batch, case.frames, values));
+    let (counted, twice) = (counted?, twice?);
+    let bytes = |counted: &[exec::Work]| counted.iter().map(|w| w.bytes).sum::<f64>();
+    let work = Work { flop: counted.iter().map(|w| w.flop).sum(), bytes: bytes(&counted) };
+    let demand = Demand::of(work, &network.dtype);
+    if cuda {
+        return Ok((demand, measured));
+    }
+    // Weights lie there once; of what else is moved the half, as one operation writes values that another reads.
+    let moved = bytes(&twice) - work.bytes;
+    let outside = counted.iter().filter(|w| w.weights.is_none()).map(|w| w.flop).sum();
+    Ok((Demand { resident: work.bytes - 0.5 * moved, outside, ..demand }, measured))
+}
+
+fn row(subject: Subject, measurement: Measurement, machine: &mut Machine, (threads, host): (usize, &Host)) -> Result<RooflineRow> {
+    let Subject { operation, shape, device, demand } = subject;
+    let work = demand.work;
     let (us, n, steady) = (measurement.latency_us.p50, measurement.latency_us.n, measurement.steady);
-    let placed = Placed { work, us, roofs: machine.over(work, &dtype, us)? };
+    let placed = machine.placed(&demand, us)?;
     let (bound, reason) = (placed.bound(), placed.reason());
     Ok(RooflineRow { host: host.clone(), operation, shape, threads, device, work, us, n, steady, roofs: placed.roofs, bound, reason })
 }

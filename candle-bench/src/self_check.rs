@@ -13,7 +13,7 @@ use crate::host::{self, Host};
 use crate::interrupt::Interrupt;
 use crate::load::{Arrivals, LoadSuite};
 use crate::network::{Network, Place};
-use crate::ops::{self, Machine, Site, Work};
+use crate::ops::{self, Demand, Machine, Site, Work};
 use crate::overlap::OverlapSuite;
 use crate::precision::PrecisionSuite;
 use crate::scaling::{RankScaling, ScalingSuite};
@@ -262,7 +262,7 @@ fn reaches_its_roof<S: Subject>(here: &Here, work: Work, kernel: impl Fn() -> Re
         let (mut machine, mut least_us) = (Machine::new(Site::Threads(&pool), &settings), f64::INFINITY);
         let mut roofs = None;
         for _ in 0..10 {
-            roofs = Some(machine.measured_again(work, "f32")?);
+            roofs = Some(machine.measured_again(&Demand::of(work, "f32"))?);
             least_us = least_us.min(harness::measure(&mut Timed(kernel()?), &settings)?.latency_us.p50);
         }
         shares.push(roofs.context("no roof")?.least_us(work.flop, work.bytes) / least_us);

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 /// In the place of a figure that could not be measured; the evidence says why.
 const NOT_MEASURED: &str = "not measured";
 
+/// The unit of a share of the least time that the machine allows a pass.
+pub const FLOOR: &str = "of its floor";
+
 /// One figure and its limit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TargetRow {

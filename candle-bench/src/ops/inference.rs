@@ -4,13 +4,14 @@
 //! output a call are part of its time.
 
 use super::training::Sizes;
-use super::{Calculation, Form, Pair, Work, doubles, normal};
+use super::{Calculation, Demand, Form, Pair, Work, doubles, normal};
 use crate::calls::Answers;
 use crate::formulas::product_flop;
 use crate::harness::Subject;
+use crate::network::computes_in;
 use anyhow::Result;
 use candle_core::{DType, Device, Tensor};
-use candle_models::engine::Runner;
+use candle_models::engine::{Placement, Runner};
 use candle_models::exec::Executor;
 use candle_models::exec::program::Output;
 use candle_models::network::{Layers, Network};
@@ -132,8 +133,8 @@ struct Packed {
 }
 
 impl Packed {
-    fn new(model: Arc<Network<Layer>>, sizes: Sizes, inputs: &NamedTensors, threads: usize) -> Result<Self> {
-        let mut runner = Runner::windowed(model, sizes.batch, sizes.frames, threads)?;
+    fn new(model: Arc<Network<Layer>>, sizes: Sizes, inputs: &NamedTensors, place: &Placement) -> Result<Self> {
+        let mut runner = Runner::on(model, (sizes.batch, sizes.frames), place)?;
         for (name, values) in inputs.iter() {
             runner.set_f32(name, &values.flatten_all()?.to_vec1()?)?;
         }
@@ -196,7 +197,7 @@ fn forms(layer: Layer, sizes: Sizes, threads: usize) -> Result<[Box<dyn Form>; 2
     for spec in &model.signature().inputs {
         inputs.insert(&spec.name, normal(&spec.name, &[sizes.batch, sizes.frames, spec.width()], 1.0)?);
     }
-    let packed = Packed::new(model.clone(), sizes, &inputs, threads)?;
+    let packed = Packed::new(model.clone(), sizes, &inputs, &Placement::cpu(threads))?;
     let state = model.initial_state(sizes.batch)?;
     Ok([Box::new(packed), Box::new(OnTensors { model, inputs, state, resets: starts(sizes) })])
 }
@@ -207,15 +208,15 @@ pub(super) fn product([inputs, outputs]: [usize; 2], weights: Weights, rows: usi
     let (weight, format) = weights.round(&weight)?;
     let layer = Linear { weight, bias: Some(normal("bias", &[outputs], 0.1)?), format };
     let [fused, plain] = forms(Layer::Linear(layer), Sizes { batch: rows, frames: 1, device: &Device::Cpu }, threads)?;
+    let work = Work {
+        flop: product_flop(rows, inputs, outputs),
+        bytes: weights.bytes(inputs * outputs) + 4.0 * (rows * (inputs + outputs) + outputs) as f64,
+    };
     Ok(Pair {
         operation: PRODUCT.to_owned(),
         shape: format!("{rows} x {inputs} to {outputs}, {}", weights.name()),
         calculation: Calculation::Inference,
-        work: Work {
-            flop: product_flop(rows, inputs, outputs),
-            bytes: weights.bytes(inputs * outputs) + 4.0 * (rows * (inputs + outputs) + outputs) as f64,
-        },
-        weights,
+        demand: Demand::of(work, weights.name()),
         fused,
         plain,
     })
@@ -231,7 +232,7 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    /// A product of random matrices.
+    /// A product of random matrices, in bf16 with activations of bf16 where the CPU computes in that.
     pub fn new([inputs, outputs]: [usize; 2], weights: Weights, rows: usize, threads: usize) -> Result<Self> {
         let weight = normal("weight", &[inputs, outputs], 1.0 / (inputs as f32).sqrt())?;
         let (rounded, format) = weights.round(&weight)?;
@@ -239,7 +240,9 @@ impl Product {
         let model = Arc::new(Network::of(("layer", &()), layer.signature(), &Device::Cpu, layer)?);
         let x = normal("x", &[rows, 1, inputs], 1.0)?;
         let given = NamedTensors::from_iter([("x".to_owned(), x.clone())]);
-        let packed = Packed::new(model, Sizes { batch: rows, frames: 1, device: &Device::Cpu }, &given, threads)?;
+        let dtype = (weights == Weights::Bf16 && computes_in(DType::BF16)).then_some(DType::BF16);
+        let place = Placement { dtype, ..Placement::cpu(threads) };
+        let packed = Packed::new(model, Sizes { batch: rows, frames: 1, device: &Device::Cpu }, &given, &place)?;
         Ok(Self { packed, x: x.flatten_all()?.to_vec1()?, weight: weight.flatten_all()?.to_vec1()? })
     }
 
@@ -266,17 +269,17 @@ fn visible(frames: usize) -> usize {
 pub(super) fn attention(sizes: Sizes, threads: usize) -> Result<Pair> {
     let slopes = normal("slopes", &[WINDOW.heads], 0.1)?;
     let [fused, plain] = forms(Layer::Attention(slopes), sizes, threads)?;
+    // A multiply-add a channel for the score, one for the sum of values.
+    let work = Work {
+        flop: 2.0 * product_flop(sizes.batch, visible(sizes.frames), WIDTH),
+        // Queries, keys, values and the output; the states are read and written.
+        bytes: 4.0 * (4 * sizes.rows() * WIDTH + 4 * sizes.batch * (WINDOW.window - 1) * WIDTH) as f64,
+    };
     Ok(Pair {
         operation: ATTENTION.to_owned(),
         shape: format!("{} x {}, {WIDTH}, {} heads, window {}", sizes.batch, sizes.frames, WINDOW.heads, WINDOW.window),
         calculation: Calculation::Inference,
-        // A multiply-add a channel for the score, one for the sum of values.
-        work: Work {
-            flop: 2.0 * product_flop(sizes.batch, visible(sizes.frames), WIDTH),
-            // Queries, keys, values and the output; the states are read and written.
-            bytes: 4.0 * (4 * sizes.rows() * WIDTH + 4 * sizes.batch * (WINDOW.window - 1) * WIDTH) as f64,
-        },
-        weights: Weights::F32,
+        demand: Demand::of(work, "f32"),
         fused,
         plain,
     })

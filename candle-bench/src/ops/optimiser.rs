@@ -1,7 +1,6 @@
 //! One update of a network's parameters by AdamW, against Candle's.
 
-use super::inference::Weights;
-use super::{Calculation, Form, Pair, Work, doubles, normal};
+use super::{Calculation, Demand, Form, Pair, Work, doubles, normal};
 use crate::calls::Answers;
 use crate::harness::Subject;
 use crate::trainee::Trainee;
@@ -87,12 +86,13 @@ pub(super) fn pair(trainee: &dyn Trainee, device: &Device) -> Result<Pair> {
     let fused = Fused { optimiser: Optimiser::new(config, &vars)?, gradients, loss: Tensor::zeros(1, DType::F32, device)?, vars };
     let (vars, gradients) = problem(trainee, device)?;
     let plain = Plain { optimiser: candle_nn::AdamW::new(vars.values().cloned().collect(), theirs)?, gradients, vars };
+    let work = Work::on_values(OPERATIONS * n as f64, TOUCHED * n);
     Ok(Pair {
         operation: NAME.to_owned(),
         shape: format!("{n} parameters in {} tensors", plain.vars.len()),
         calculation: Calculation::Update,
-        work: Work::on_values(OPERATIONS * n as f64, TOUCHED * n),
-        weights: Weights::F32,
+        // Most values are read and written in their place.
+        demand: Demand { resident: 0.5 * work.bytes, ..Demand::of(work, "f32") },
         fused: Box::new(fused),
         plain: Box::new(plain),
     })

@@ -1,16 +1,19 @@
 //! What this machine reaches at most: in products of each dtype, and in moving as many bytes as an operation does.
 
 pub(crate) mod gpu;
+mod registers;
 mod threads;
 
-pub(crate) use threads::{Lanes, fastest_product, floats, product_gflop_per_s};
+pub(crate) use registers::{Lanes, fastest_product};
+pub(crate) use threads::{floats, product_gflop_per_s};
 
-use super::Work;
 use super::inference::Weights;
+use super::{Placed, Work};
 use crate::formulas::{self, Roofs};
 use crate::harness::{Settings, pool};
 use anyhow::Result;
 use candle_core::Device;
+use candle_models::exec::EXPONENTIAL;
 use rayon::ThreadPool;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -41,7 +44,7 @@ impl<'a> Site<'a> {
 
     fn fastest_product(self, dtype: &str, settings: &Settings) -> Result<f64> {
         match self {
-            Self::Threads(pool) => threads::fastest_product(pool, Weights::named(dtype), settings),
+            Self::Threads(pool) => fastest_product(pool, Weights::named(dtype), settings),
             Self::Gpu(device) => gpu::fastest_product(device, dtype, settings),
         }
     }
@@ -106,13 +109,33 @@ pub(crate) fn describe_roofs(device: &Device, peaks: &[Peaks]) -> String {
         }
     };
     format!(
-        "Rates count from the shapes: floating-point operations (a multiply-add is two, an exponential one; an elementwise backward twice its forward) and bytes (every value \
+        "Rates count from the shapes: floating-point operations (a multiply-add is two, an exponential {EXPONENTIAL}, its polynomial; an elementwise backward twice its forward) and bytes (every value \
          read or written once a pass). Peaks of this run: {peaks}. The roofs over a row: {roofs}; attainable is the lower of the two at the row's intensity. A row above {:.0}% of \
          it is refused, after the roofs have been measured anew. Bound by memory below the intensity at which the roofs meet, by compute above it, by overhead where it takes more \
          than {} times as long as both allow.",
         100.0 * formulas::ABOVE_ROOF,
         formulas::FAR_ABOVE,
     )
+}
+
+/// What roofs are asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Demand {
+    /// What a call computes and moves.
+    pub work: Work,
+    /// Bytes of memory that it works on: less than it moves where values are written and read again.
+    pub resident: f64,
+    /// What its products multiply by, which decides how fast they can be.
+    pub dtype: String,
+    /// Its operations outside of products, which are in f32.
+    pub outside: f64,
+}
+
+impl Demand {
+    /// Of work that is all in one dtype, on memory that is read or written once.
+    pub fn of(work: Work, dtype: &str) -> Self {
+        Self { work, resident: work.bytes, dtype: dtype.to_owned(), outside: 0.0 }
+    }
 }
 
 /// A measurement that stands for a roof.
@@ -125,10 +148,11 @@ enum Probe {
 }
 
 impl Probe {
-    /// A value that is read and written counts twice, and its memory is there once. Fewer bytes are nearer to the processor, so that
-    /// rounding down raises the roof.
-    fn of_bytes(bytes: f64, [least, most]: [usize; 2]) -> Self {
-        Self::Bytes(1 << ((0.5 * bytes) as usize).clamp(least, most).ilog2())
+    /// In steps of an eighth of a power of two. Fewer bytes are nearer to the processor, so that rounding down raises the roof.
+    fn of_bytes(resident: f64, [least, most]: [usize; 2]) -> Self {
+        let resident = (resident as usize).clamp(least, most);
+        let step = 1 << (resident.ilog2() - 3);
+        Self::Bytes(resident / step * step)
     }
 }
 
@@ -144,41 +168,53 @@ impl<'a> Machine<'a> {
         Self { site, settings, found: BTreeMap::new() }
     }
 
-    /// The roofs over a call that took so many microseconds; `dtype` is that of its products.
+    /// The roofs over a call that took so many microseconds.
     ///
     /// # Errors
     /// [`Refused`](formulas::Refused) where the call is too fast for them, also after they have been measured anew.
-    pub fn over(&mut self, work: Work, dtype: &str, us: f64) -> Result<Roofs> {
-        let probes = self.probes(work, dtype);
+    pub fn over(&mut self, demand: &Demand, us: f64) -> Result<Roofs> {
+        let (probes, Work { flop, bytes }) = (self.probes(demand), demand.work);
         for probe in &probes {
             if !self.found.contains_key(probe) {
                 self.measure(probe)?;
             }
         }
         for _ in 0..AGAIN {
-            if self.roofs(&probes).share(work.flop, work.bytes, us).is_ok() {
+            if self.roofs(demand).share(flop, bytes, us).is_ok() {
                 break;
             }
             probes.iter().try_for_each(|probe| self.measure(probe))?;
         }
-        let roofs = self.roofs(&probes);
-        roofs.share(work.flop, work.bytes, us)?;
+        let roofs = self.roofs(demand);
+        roofs.share(flop, bytes, us)?;
         Ok(roofs)
     }
 
+    /// Such a call under its roofs.
+    ///
+    /// # Errors
+    /// As [`Self::over`].
+    pub fn placed(&mut self, demand: &Demand, us: f64) -> Result<Placed> {
+        Ok(Placed { work: demand.work, us, roofs: self.over(demand, us)? })
+    }
+
     /// The roofs over such work, measured once more.
-    pub fn measured_again(&mut self, work: Work, dtype: &str) -> Result<Roofs> {
-        let probes = self.probes(work, dtype);
-        probes.iter().try_for_each(|probe| self.measure(probe))?;
-        Ok(self.roofs(&probes))
+    pub fn measured_again(&mut self, demand: &Demand) -> Result<Roofs> {
+        self.probes(demand).iter().try_for_each(|probe| self.measure(probe))?;
+        Ok(self.roofs(demand))
     }
 
-    fn probes(&self, work: Work, dtype: &str) -> [Probe; 2] {
-        [Probe::Product(dtype.to_owned()), Probe::of_bytes(work.bytes, self.site.bytes())]
+    fn probes(&self, demand: &Demand) -> [Probe; 3] {
+        let bytes = Probe::of_bytes(demand.resident, self.site.bytes());
+        [Probe::Product(demand.dtype.clone()), Probe::Product("f32".to_owned()), bytes]
     }
 
-    fn roofs(&self, [product, bytes]: &[Probe; 2]) -> Roofs {
-        Roofs { gflop_per_s: self.found[product], gb_per_s: self.found[bytes] }
+    /// Products and what is none follow one another: the rate of both together.
+    fn roofs(&self, demand: &Demand) -> Roofs {
+        let [product, wide, bytes] = self.probes(demand).map(|probe| self.found[&probe]);
+        let Demand { work, outside, .. } = *demand;
+        let gflop_per_s = if work.flop > 0.0 { work.flop / ((work.flop - outside) / product + outside / wide) } else { product };
+        Roofs { gflop_per_s, gb_per_s: bytes }
     }
 
     /// Keeps the best that was found: other programs make a roof lower, never higher.

@@ -6,7 +6,7 @@ use crate::figure::{Figure, Sense};
 use crate::formulas::gflop_per_s;
 use crate::harness::Settings;
 use crate::host::Host;
-use crate::network::{FEW, Network};
+use crate::network::{FEW, Network, Place};
 use crate::report::charts::{self, Bar, Lengths, Panel, entry};
 use crate::stats;
 use crate::suite::{Common, Suite, SuiteRun};
@@ -15,7 +15,7 @@ use Shown::{Csv, Everywhere};
 use anyhow::Result;
 use candle_core::DType;
 use candle_models::engine::{self, Runner};
-use candle_models::exec::Work;
+use candle_models::exec::{EXPONENTIAL, Work};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -131,7 +131,7 @@ impl Record for StepRow {
 fn describe(settings: &Settings) -> String {
     format!(
         "One pass after the other on one thread, the clock read behind every step, {} s of warm-up and {} s that count; steps of one name are added up within a \
-         pass, printed is the median over passes. Rates count floating-point operations, a multiply-add as two, an exponential as one; rows of tables that are looked up \
+         pass, printed is the median over passes. Rates count floating-point operations, a multiply-add as two, an exponential as {EXPONENTIAL}; rows of tables that are looked up \
          are added, not multiplied.",
         settings.warm_up_s, settings.window_s
     )
@@ -148,8 +148,9 @@ fn profile(network: &Network, window: usize, settings: &Settings, host: &Host, m
 
 fn profile_case(network: &Network, (batch, frames): (usize, usize), settings: &Settings, host: &Host) -> Result<Vec<StepRow>> {
     let model = network.load()?;
-    let inputs = Inputs::random(&*model, &network.case(Pass::Window, batch, frames, 1));
-    let mut runner = Runner::windowed(model.clone(), batch, frames, 1)?;
+    let case = network.case(Pass::Window, batch, frames, 1);
+    let inputs = Inputs::random(&*model, &case);
+    let mut runner = Runner::on(model.clone(), (batch, frames), &Place::cpu().of_engine(&case)?)?;
     inputs.copy_to(&mut runner)?;
     let resets = vec![false; batch * frames];
     let start = Instant::now();

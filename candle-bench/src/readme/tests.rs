@@ -36,7 +36,7 @@ fn run(root: &Path) {
 
 const TABLES: [Table; 4] = [
     Table { name: "ratios", suite: "targets", rows: is_ratio, layout: beside_peers },
-    Table { name: "engine", suite: "targets", rows: is_no_ratio, layout: with_evidence },
+    Table { name: "engine", suite: "targets", rows: is_other, layout: with_evidence },
     Table { name: "trainer", suite: "training", rows: any, layout: by_threads },
     Table { name: "radio", suite: "radio", rows: any, layout: by_threads },
 ];
@@ -51,6 +51,26 @@ fn filled(text: &str) -> Result<Filled> {
 
 fn error(text: &str) -> String {
     format!("{:#}", filled(text).unwrap_err())
+}
+
+#[test]
+fn shares_of_floors_stand_by_pass_and_threads() {
+    let least = (Limit::AtLeast(0.7), FLOOR);
+    let of = |dtype: &str, pass, batch, row: TargetRow| {
+        let case = Case { dtype: dtype.to_owned(), pass, batch, frames: if pass == Pass::Step { 1 } else { 60 }, ..row.case };
+        TargetRow { case, ..row }
+    };
+    let rows = [
+        of("f32", Pass::Step, 1, row("step", 1, 0.912, least, "")),
+        of("f32", Pass::Window, 32, row("window", 1, 0.699, least, "")),
+        of("q8", Pass::Step, 1, row("step", 1, f64::NAN, least, "")),
+        of("f32", Pass::Step, 1, row("step", 2, 0.5, least, "")),
+    ];
+    assert!(rows.iter().all(|row| is_floor(row) && !is_ratio(row) && !is_other(row)));
+    assert_eq!(
+        by_pass(&rows),
+        "| threads 1 / 2 | step, batch 1 | window 60, batch 32 |\n|---|---:|---:|\n| mlp, f32 | 0.91 / **0.50** | **0.70** |\n| mlp, q8 | **above** | |\n"
+    );
 }
 
 #[test]

@@ -9,7 +9,9 @@ use crate::exec::cpu::CpuExecutor;
 use crate::exec::cuda::CudaExecutor;
 use crate::exec::program::Program;
 pub(super) use crate::exec::program::Sequence;
+use crate::ops::Products;
 use crate::{Error, Result};
+use candle_core::DType;
 #[cfg(feature = "cuda")]
 use candle_core::Device;
 use std::sync::Arc;
@@ -148,11 +150,11 @@ pub(super) fn executor(model: &Arc<dyn Model>, place: &Placement, sizes: (usize,
             program => Ok(Box::new(CudaExecutor::new(program?, cuda.clone(), dtype, sizes, place.launches)?)),
         };
     }
-    // The CPU has one dtype: this refuses others.
-    device::compute_dtype(place.dtype, &device, Purpose::Inference)?;
+    let dtype = device::compute_dtype(place.dtype, &device, Purpose::Inference)?;
+    let products = if dtype == DType::BF16 { Products::Bf16 } else { Products::F32 };
     let (batch, steps, _) = sizes;
     match record(Target::Cpu) {
         Err(Error::NotRecorded) => Ok(Box::new(Unrolled::new(model.clone(), &device, steps)?)),
-        program => Ok(Box::new(CpuExecutor::new(program?, (batch, steps), place.threads)?)),
+        program => Ok(Box::new(CpuExecutor::new(program?, (batch, steps), place.threads, products)?)),
     }
 }

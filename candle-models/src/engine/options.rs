@@ -32,8 +32,8 @@ pub struct Placement {
     /// Threads that compute a batch on the CPU, the caller's or the engine's own counted; 1 to 1024. By default 1: a step is over
     /// before a second thread has woken up.
     pub threads: usize,
-    /// The dtype of weights and of values between operations; by default what suits the device: f32 on the CPU, which takes no
-    /// other. States, sums and outputs are f32 everywhere.
+    /// The dtype of weights and of values between operations; by default what suits the device, f32 on the CPU. States, sums and outputs are f32
+    /// everywhere. A CPU that has fast dot products of bf16 (AMD's with AVX-512) takes that for its products, values between them in f32; others take none but f32.
     pub dtype: Option<DType>,
     /// How passes reach a GPU.
     pub launches: Launches,

@@ -54,7 +54,7 @@ use candle_core::{DType, Tensor};
 pub use operation::{Block, Fused, Operation, Target, Values, Widths, operands, same_width};
 use std::sync::Arc;
 pub use tape::{Derivative, RowGradients, TapeBuilder, TapeStep};
-pub use work::{Size, Work};
+pub use work::{EXPONENTIAL, Size, Work};
 
 /// The values of a parameter on the host as f32.
 pub(crate) fn host(tensor: &Tensor) -> Result<Vec<f32>> {

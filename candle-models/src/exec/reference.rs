@@ -81,6 +81,7 @@ mod tests {
     use crate::exec::program::{Output, Program, Recorder, Sequence};
     use crate::exec::tensors::TensorPass;
     use crate::exec::{Target, Widths, operands};
+    use crate::ops::Products;
     use crate::signature::TensorSpec;
 
     /// Adds what is read to its state, scaled by an index, and counts frames since the reset in another index: a reference and nothing else.
@@ -130,7 +131,7 @@ mod tests {
             Ok(vec![Output::Floats(floats[0]), Output::Indices(ids[0])])
         };
         let program = Program::new(&signature, Target::Cpu, record).unwrap();
-        let mut executor = CpuExecutor::new(program, (2, 3), 2).unwrap();
+        let mut executor = CpuExecutor::new(program, (2, 3), 2, Products::F32).unwrap();
         assert_eq!(executor.on_tensors(), ["sums"]);
         let floats = [[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [7.0, 8.0, 9.0, 10.0, 11.0, 12.0]];
         let (indices, resets) = ([[1u32, 2, 3], [1, 1, 1]], [[false, false, true], [false; 3]]);

@@ -1,7 +1,7 @@
 //! What a recorded pass computes and moves at least, counted from its operations: where a pass stands under the roofs of a machine
 //! follows from this and from its time.
 //!
-//! A multiply-add is two operations, an exponential, a division or a root one. A value of a row is read once and written once, a
+//! A multiply-add is two operations, a division or a root one, an exponential [`EXPONENTIAL`]. A value of a row is read once and written once, a
 //! weight is read once a pass, in the dtype that it is stored in or that is computed in, whichever is narrower; what a cache holds is not
 //! subtracted.
 
@@ -12,6 +12,9 @@ use candle_core::{DType, Tensor};
 
 /// Bytes of a state, an index, and of a value that is f32 whatever the others are.
 const VALUE: f64 = 4.0;
+/// Floating-point operations of an exponential: the five multiply-adds of its polynomial, which any that is exact to f32 takes.
+pub const EXPONENTIAL: f64 = 10.0;
+
 /// An operation of a pass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Work {

@@ -1,6 +1,6 @@
 //! Operations that replace every value by a function of it: `x` `[rows, W]` to the same shape.
 
-/// Defines such an operation: its name, the floating-point operations of a value, the function, its slope in terms of its result, the same
+/// Defines such an operation: its name, the floating-point operations of a value beside its one exponential, the function, its slope in terms of its result, the same
 /// on tensors, and the CUDA source with its kernel.
 macro_rules! by_value {
     (
@@ -106,7 +106,7 @@ macro_rules! by_value {
             }
 
             fn work(&self, wires: &exec::program::Wires, size: &exec::Size) -> $crate::Result<exec::Work> {
-                let flop = size.rows() * $flop * wires.out[0].width as f64;
+                let flop = size.rows() * ($flop + exec::EXPONENTIAL) * wires.out[0].width as f64;
                 Ok(exec::Work { name: self.name(), flop, bytes: size.values(wires), weights: None })
             }
         }

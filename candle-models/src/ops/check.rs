@@ -156,7 +156,7 @@ impl<O: Operation, F: Fn(&[Tensor]) -> O> Case<'_, F> {
     fn run(&self, rows: std::ops::Range<usize>) -> (Vec<f32>, usize) {
         let program = self.program(Target::Cpu);
         let width = (self.make)(self.parameters).widths(self.widths, &[]).unwrap().out[0];
-        let mut executor = CpuExecutor::new(program, (rows.len(), 1), 1).unwrap();
+        let mut executor = CpuExecutor::new(program, (rows.len(), 1), 1, Products::F32).unwrap();
         assert!(executor.on_tensors().is_empty(), "it has a kernel");
         let x: Vec<Vec<Vec<f32>>> = self.x.iter().map(|x| x.to_vec2().unwrap()).collect();
         let floats: Vec<Vec<f32>> = rows.map(|r| x.iter().flat_map(|x| x[r].clone()).collect()).collect();

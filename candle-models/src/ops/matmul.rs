@@ -8,7 +8,7 @@
 //! bf16, 8 bits: 4, 2 and 1 bytes from the second-level cache (some 45 a cycle), and for 16 weights 1, 2 and 4 (widened) or
 //! half (dot products of integers, `vnni`) of the two vector instructions a cycle. Measured at 512 x 512 against f32: one
 //! row 1.5 times as fast in bf16 and 3.4 times in 8 bits; 32 rows 0.85 and 1.7 times. Dot products of bf16 (`bf16`) on an EPYC, which takes as long for one
-//! as for a multiply-add: one row 2.2, 32 rows 2.0 times as fast as in f32 (`CANDLE_SIMD=avx512bf16 candle-bench precision`). With AVX2 alone
+//! as for a multiply-add: one row 2.2, 32 rows 2.0 times as fast as in f32 (`candle-bench precision`). With AVX2 alone
 //! (16-bit multiply-adds, `avx2`) one row of 8-bit weights is 1.7 to 2.9 times as fast as in f32, 32 rows 1.2 to 1.6 times
 //! (`CANDLE_SIMD=avx2 candle-bench precision`). Tried and not kept: `vdpbf16ps` on Intel's processors (for 32 rows 0.6 of f32's speed with one
 //! rounded activation, 0.3 with two), the rows of a tile side by side instead of a stride apart (as fast), prefetching (f32 is at the
@@ -17,7 +17,7 @@
 use super::packed::{Bf16, Block, Element, F32, Kind, Line, PANEL, PackedMatrix, Q8};
 use super::{Activation, OutPointer, simd};
 #[cfg(target_arch = "x86_64")]
-use super::{avx2, bf16, simd::Halves, simd::Integers, vnni};
+use super::{avx2, bf16, simd::Integers, vnni};
 use pulp::{Simd, WithSimd};
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -56,8 +56,8 @@ pub(crate) unsafe fn linear_block(
     match matrix.kind {
         Kind::F32 => arch.dispatch(Of(block, &mut [], PhantomData::<F32>)),
         #[cfg(target_arch = "x86_64")]
-        Kind::Bf16 if matrix.rounds_activations || simd::halves() == Halves::DotProduct => {
-            // SAFETY: the path says that the instructions are there, or whoever made the matrix.
+        Kind::Bf16 if matrix.rounds_activations => {
+            // SAFETY: such a matrix is made only where the path says that the instructions are there.
             with_scratch(bf16::scratch(&block), |scratch| unsafe { bf16::run(&block, scratch) });
         }
         Kind::Bf16 => with_scratch(block.widened(), |scratch| arch.dispatch(Of(block, scratch, PhantomData::<Bf16>))),
@@ -308,12 +308,13 @@ mod tests {
         }
     }
 
-    /// Whether this path rounds the activations of bf16 weights to bf16.
-    fn has_narrow_activations() -> bool {
-        #[cfg(target_arch = "x86_64")]
-        return simd::halves() == Halves::DotProduct;
-        #[cfg(not(target_arch = "x86_64"))]
-        false
+    /// A weight packed in every way that this path has, and whether activations are rounded to its format as well.
+    fn packed([k, n]: [usize; 2], w: &[f32], b: &[f32]) -> Vec<(Format, PackedMatrix, bool)> {
+        let mut all: Vec<_> = formats(w, n).map(|format| (format.clone(), PackedMatrix::new(k, n, w, b, &format), false)).into();
+        if simd::has_fast_bf16() {
+            all.push((Format::Bf16, PackedMatrix::new(k, n, w, b, &Format::Bf16).rounding_activations(), true));
+        }
+        all
     }
 
     fn product(matrix: &PackedMatrix, act: Activation, x: (&[f32], usize), rows: usize, out: &mut [f32], stride: usize) {
@@ -327,11 +328,9 @@ mod tests {
     fn every_tile_odd_shape_and_format_matches_the_sum_written_out() {
         for (rows, k, n) in SHAPES {
             let (x, w, b) = (values(rows * (k + 3), 3), values(k * n, 5), values(n, 7));
-            for format in formats(&w, n) {
-                let matrix = PackedMatrix::new(k, n, &w, &b, &format);
+            for (format, matrix, rounds) in packed([k, n], &w, &b) {
                 let (w, stride) = (rounded(&w, &format), n + 2);
-                // What is multiplied where the path rounds activations as well.
-                let multiplied = if format == Format::Bf16 && has_narrow_activations() { rounded(&x, &format) } else { x.clone() };
+                let multiplied = if rounds { rounded(&x, &format) } else { x.clone() };
                 let mut out = vec![f32::NAN; rows * stride];
                 product(&matrix, Activation::Relu, (&x, k + 3), rows, &mut out, stride);
                 for r in 0..rows {

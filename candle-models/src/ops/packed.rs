@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) const PANEL: usize = 32;
 
 /// How the weight of a linear layer lies in memory. Sums are f32 with every format. Activations are, too, but that where a processor multiplies integers faster
-/// they meet weights of 8 bits as integers of 16 bits, and weights of bf16 as bf16 where `CANDLE_SIMD=avx512bf16` asks for that.
+/// they meet weights of 8 bits as integers of 16 bits, and that an engine that computes in bf16 rounds them to that.
 ///
 /// ```
 /// use candle_models::ops::Format;
@@ -142,7 +142,7 @@ pub(crate) struct PackedMatrix {
     pub inputs: usize,
     pub outputs: usize,
     pub(super) kind: Kind,
-    /// Whether activations may be rounded to bf16 whatever the path is.
+    /// Whether activations are rounded to bf16.
     pub(super) rounds_activations: bool,
     lines: Vec<Line>,
     /// What a column's sum is multiplied by: 1 but for 8 bits.
@@ -176,7 +176,7 @@ impl PackedMatrix {
         Self { inputs, outputs, kind, rounds_activations: false, lines, scale: factors, bias: padded }
     }
 
-    /// The same with activations rounded to bf16, if the weights are, as training asks for it. Panics where dot products of bf16 are not fast.
+    /// The same with activations rounded to bf16, if the weights are. Panics where dot products of bf16 are not fast.
     pub fn rounding_activations(self) -> Self {
         let rounds_activations = self.kind == Kind::Bf16;
         assert!(!rounds_activations || super::simd::has_fast_bf16(), "no dot products of bf16 on this path");

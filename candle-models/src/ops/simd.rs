@@ -16,23 +16,12 @@ pub(crate) const SIMD_VARIABLE: &str = "CANDLE_SIMD";
 /// An instruction set that the kernels are compiled for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Path {
-    /// `avx512vnni`, `avx512bf16`, `avx512`, `avx2`, `neon` or `portable`.
+    /// `avx512vnni`, `avx512`, `avx2`, `neon` or `portable`.
     pub name: &'static str,
     arch: Arch,
     integers: Integers,
-    halves: Halves,
     /// Whether a dot product of bf16 is there and takes as long as a multiply-add of f32, which is half its work.
     fast_bf16: bool,
-}
-
-/// How weights of bf16 are multiplied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Halves {
-    /// Widened to f32.
-    Widened,
-    /// By the dot products of bf16 of AVX-512, with activations that are rounded to bf16: only where that is asked for by the path's name, as how weights are
-    /// stored should not change what is computed.
-    DotProduct,
 }
 
 /// How weights of 8 bits are multiplied.
@@ -57,12 +46,8 @@ impl Path {
                 let [plain, integers] =
                     [Integers::Widened, Integers::DotProduct].map(|integers| Self::of("avx512", Arch::V4(simd), integers));
                 if std::arch::is_x86_feature_detected!("avx512vnni") {
-                    let has_bf16 = std::arch::is_x86_feature_detected!("avx512bf16");
-                    let best = Self { name: "avx512vnni", fast_bf16: has_bf16 && is_amd(), ..integers };
-                    paths.push(best);
-                    if has_bf16 {
-                        paths.push(Self { name: "avx512bf16", halves: Halves::DotProduct, ..best });
-                    }
+                    let fast_bf16 = std::arch::is_x86_feature_detected!("avx512bf16") && is_amd();
+                    paths.push(Self { name: "avx512vnni", fast_bf16, ..integers });
                 }
                 paths.push(plain);
             }
@@ -79,7 +64,7 @@ impl Path {
     }
 
     fn of(name: &'static str, arch: Arch, integers: Integers) -> Self {
-        Self { name, arch, integers, halves: Halves::Widened, fast_bf16: false }
+        Self { name, arch, integers, fast_bf16: false }
     }
 
     /// The path of that name, or else the best one and what is wrong with the name.
@@ -135,12 +120,6 @@ pub(crate) fn has_fast_bf16() -> bool {
     path().fast_bf16
 }
 
-/// How this path multiplies weights of bf16.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn halves() -> Halves {
-    path().halves
-}
-
 /// How this path multiplies weights of 8 bits.
 #[inline]
 pub(crate) fn integers() -> Integers {
@@ -167,6 +146,18 @@ macro_rules! kernel {
     };
 }
 pub(crate) use kernel;
+
+/// Asks for the cache line of this place, into the second level. It need not be a valid place.
+#[inline(always)]
+pub fn prefetch(place: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: it reads nothing, and any place will do.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(place.cast()) };
+    }
+    let _ = place;
+}
 
 /// `a * b + c`, fused where the instruction set has it.
 #[inline(always)]

@@ -18,7 +18,17 @@ fn text(output: Output) -> String {
 #[test]
 fn text_names_what_is_off_and_its_remedy() {
     let text = text(doctor(&[BUNDLE]));
-    for part in ["CPU: ", "NVIDIA driver: ", "cuBLAS", "H200", "not measured", "findings:", "remedy: ", "(128 x 17)"] {
+    for part in [
+        "CPU: ",
+        "NVIDIA driver: ",
+        "cuBLAS",
+        "H200",
+        "not measured",
+        " 1 rows, f32  on 1 threads: ",
+        "findings:",
+        "remedy: ",
+        "(128 x 17)",
+    ] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     assert!(!text.contains("in_proj"), "only the layers that miss the alignment are named: {text}");
@@ -32,6 +42,8 @@ fn programs_get_the_same_as_json() {
     assert_eq!(found["devices"], json!([]));
     assert_eq!(found["bundle"]["recommended"].as_array().unwrap().len(), 7);
     assert_eq!(found["bundle"]["footprint"]["state_bytes"], (2 * (3 * 256 + 256 * 4) + 13) * 4, "two blocks and the last action");
+    let steps = found["bundle"]["steps"].as_array().unwrap();
+    assert!(steps.len() >= 2 && steps.iter().all(|step| step["us"].as_f64().unwrap() > 0.0), "{steps:?}");
     let findings = found["findings"].as_array().unwrap();
     assert!(findings.iter().all(|f| !f["remedy"].as_str().unwrap().is_empty()) && findings.len() >= 2, "{findings:?}");
     assert_eq!(report(&["--json"])["bundle"], Value::Null);

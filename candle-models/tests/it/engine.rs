@@ -1,8 +1,8 @@
 //! The engine on the shipped policies: every session gives what a runner of its own would give.
 
-use candle_core::{Device, IndexOp, Tensor};
+use candle_core::{DType, Device, IndexOp, Tensor};
 use candle_models::bundle::Bundle;
-use candle_models::engine::{Engine, EngineError, Model, Options, Runner, Session};
+use candle_models::engine::{Engine, EngineError, Model, Options, Placement, Runner, Session};
 use candle_models::exec::SAMPLE;
 use candle_models::families;
 use candle_models::random::Random;
@@ -258,6 +258,49 @@ fn states_go_from_sessions_to_rows_of_a_runner_and_back() {
         advance(&mut played, 6);
         assert_eq!(fresh.indices("action").unwrap(), played.indices("action").unwrap());
     });
+}
+
+/// On a processor that has fast dot products of bf16; elsewhere it is refused in words.
+#[test]
+fn products_in_bf16_stay_near_those_in_f32_and_a_row_does_not_depend_on_its_batch() {
+    let place = Placement { dtype: Some(DType::BF16), ..Placement::cpu(1) };
+    for bundle in BUNDLES {
+        let model = model(bundle);
+        let alone = match Runner::on(model.clone(), (1, 1), &place) {
+            Ok(runner) => runner,
+            Err(error) => {
+                assert_eq!(error.to_string(), "config: dtype: expected f32 on this device, found bf16");
+                continue;
+            }
+        };
+        let (mut alone, mut wide) = (Oracle(alone), Oracle::new(&model));
+        let mut batch = Runner::on(model.clone(), (5, 1), &place).unwrap();
+        assert!(batch.bytes() < Runner::new(model.clone(), 5, 1).unwrap().bytes(), "weights are halved");
+        let mut moved = 0.0f32;
+        for t in 0..4 {
+            let frames: Vec<Frame> = (0..5).map(|agent| Frame::random(&*model, agent, t)).collect();
+            for (i, (name, _)) in frames[0].floats.iter().enumerate() {
+                batch.set_f32(name, &frames.iter().flat_map(|frame| frame.floats[i].1.clone()).collect::<Vec<_>>()).unwrap();
+            }
+            for (i, (name, _)) in frames[0].indices.iter().enumerate() {
+                batch.set_u32(name, &frames.iter().flat_map(|frame| frame.indices[i].1.clone()).collect::<Vec<_>>()).unwrap();
+            }
+            batch.step(&[t == 0; 5]).unwrap();
+            let frame = &frames[3];
+            alone.step(frame, t == 0);
+            wide.step(frame, t == 0);
+            let [alone, wide, batch] =
+                [(&alone.0, 0), (&wide.0, 0), (&batch, 3)].map(|(runner, row)| runner.floats("logits", row).unwrap());
+            for ((alone, wide), batch) in alone.iter().zip(wide).zip(batch) {
+                // Sums in another order may round an activation to its other neighbour.
+                assert!((alone - batch).abs() <= 5e-3 * (1.0 + alone.abs()), "{bundle}, frame {t}: {alone} alone, {batch} in a batch");
+                let apart = (alone - wide).abs() / (1.0 + wide.abs());
+                assert!(apart < 6e-2, "{bundle}, frame {t}: {alone} in bf16, {wide} in f32");
+                moved = moved.max(apart);
+            }
+        }
+        assert!(moved > 1e-5, "{bundle}: nothing was rounded");
+    }
 }
 
 #[test]

@@ -94,8 +94,8 @@ pub fn rate_of_bytes(device: &Device, bytes: usize, settings: &Settings) -> Resu
 pub fn describe() -> String {
     let [first, last] = PRODUCTS;
     format!(
-        "in a dtype the fastest square product of {first} rows, twice as many and so on up to {last} while that takes no more than {:.0} ms; and a copy within the bytes counted, rounded down to a \
-         power of two, of {} MiB at least, which may lie in a cache, and of {} MiB at most",
+        "in a dtype the fastest square product of {first} rows, twice as many and so on up to {last} while that takes no more than {:.0} ms; and a copy within the bytes that the pass works on, rounded down by at \
+         most an eighth, of {} MiB at least, which may lie in a cache, and of {} MiB at most",
         LONG_US / 1e3,
         LEAST_BYTES >> 20,
         PEAK_COPY >> 20

@@ -1,6 +1,5 @@
 //! What threads of this CPU reach at most.
 
-use super::PEAK_PRODUCT;
 use crate::formulas;
 use crate::harness::{self, Settings, Subject, Timed};
 use crate::ops::inference::{self, Weights};
@@ -12,9 +11,6 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
-/// Sizes of the square products with narrow weights that may be a roof, and rows of the small ones: which is fastest, caches decide.
-const NARROW_PRODUCTS: [usize; 2] = [PEAK_PRODUCT / 2, PEAK_PRODUCT];
-const FEW_ROWS: [usize; 2] = [1, 32];
 /// Random numbers that fill a large buffer, over and over.
 const PATTERN: usize = 1 << 16;
 
@@ -129,93 +125,10 @@ pub fn product_gflop_per_s(pool: &ThreadPool, weights: Weights, n: usize, settin
     Ok(formulas::gflop_per_s(formulas::product_flop(n, n, n), measured.latency_us.p50))
 }
 
-/// The most operations a second in products with such weights. In f32 that is arithmetic in registers, which no product exceeds; for the
-/// others the fastest of several products, for a large one need not be it: with few rows the weights are used as they come.
-pub fn fastest_product(pool: &ThreadPool, weights: Weights, settings: &Settings) -> Result<f64> {
-    if weights == Weights::F32 {
-        let measured = pool.install(|| harness::measure(&mut Timed(MultiplyAdds), settings))?;
-        return Ok(formulas::gflop_per_s(MultiplyAdds::flop(pool.current_num_threads()), measured.latency_us.p50));
-    }
-    let mut best = f64::NEG_INFINITY;
-    for n in NARROW_PRODUCTS {
-        best = best.max(product_gflop_per_s(pool, weights, n, settings)?);
-    }
-    for rows in FEW_ROWS {
-        let product = inference::Product::new(inference::LAYERS[0], weights, rows, pool.current_num_threads())?;
-        let measured = pool.install(|| harness::measure(&mut Timed(product), settings))?;
-        let [inputs, outputs] = inference::LAYERS[0];
-        best = best.max(formulas::gflop_per_s(formulas::product_flop(rows, inputs, outputs), measured.latency_us.p50));
-    }
-    Ok(best)
-}
-
-/// Multiply-adds in registers on every thread, in as many sums side by side as hide the wait for one.
-struct MultiplyAdds;
-
-/// Sums of a thread, and turns of a call: some 10 us.
-const SUMS: usize = 12;
-const TURNS: usize = 1 << 14;
-
-impl MultiplyAdds {
-    /// Operations of a call.
-    fn flop(threads: usize) -> f64 {
-        let lanes = Arch::new().dispatch(Lanes);
-        2.0 * (SUMS * TURNS * lanes * threads) as f64
-    }
-}
-
-impl Subject for MultiplyAdds {
-    fn run(&mut self) -> Result<()> {
-        rayon::broadcast(|_| std::hint::black_box(Arch::new().dispatch(InRegisters::of_unknown())));
-        Ok(())
-    }
-}
-
-/// Values of a register.
-pub struct Lanes;
-
-impl WithSimd for Lanes {
-    type Output = usize;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) -> usize {
-        S::F32_LANES
-    }
-}
-
-/// `x = a x + b`, over and over. The compiler must know nothing of these numbers: of sums that are equal it computes one.
-struct InRegisters {
-    a: f32,
-    b: f32,
-    starts: [f32; SUMS],
-}
-
-impl InRegisters {
-    fn of_unknown() -> Self {
-        std::hint::black_box(Self { a: 0.999, b: 1e-3, starts: std::array::from_fn(|i| 1.0 + i as f32) })
-    }
-}
-
-impl WithSimd for InRegisters {
-    type Output = f32;
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) -> f32 {
-        let (a, b) = (simd.splat_f32s(self.a), simd.splat_f32s(self.b));
-        let mut sums = self.starts.map(|start| simd.splat_f32s(start));
-        for _ in 0..TURNS {
-            for sum in &mut sums {
-                *sum = simd.mul_add_f32s(a, *sum, b);
-            }
-        }
-        sums.into_iter().map(|sum| simd.reduce_sum_f32s(sum)).sum()
-    }
-}
-
 /// How the roofs are found, in words.
 pub fn describe() -> String {
-    format!(
-        "in f32 multiply-adds in registers, with narrower weights the fastest square product of {NARROW_PRODUCTS:?} rows or layer of {FEW_ROWS:?}; and the faster of a copy and a sum over \
-         half of the bytes counted, rounded down to a power of two, which may lie in a cache"
-    )
+    "arithmetic in registers by the fastest instruction for such weights (in f32 multiply-adds; in bf16 dot products of AVX-512; in 8 bits, with activations of 16, those of VNNI or \
+     multiply-adds of AVX2; AMX is not counted), what is no product in f32; and the faster of a copy and a sum over as many bytes as the pass works on, rounded down by at most an eighth, which may \
+     lie in a cache"
+        .to_owned()
 }

@@ -6,7 +6,7 @@ use crate::Result;
 use crate::exec::host;
 use crate::exec::program::Wires;
 use crate::exec::reference::{Fallback, Operands, Results};
-use crate::ops::{self, Activation, Linear, OutPointer, PackedMatrix, Rows};
+use crate::ops::{self, Activation, Format, Linear, OutPointer, PackedMatrix, Products, Rows};
 use candle_core::Tensor;
 
 /// Rough time of a product: a few rows wait for the weights to come from memory (60 GB/s), many for the multiply-adds (100 G/s).
@@ -74,6 +74,8 @@ pub type Run = Box<dyn Fn(&Frame, &mut Threads) -> Result<()> + Send + Sync>;
 /// Gives operations their weights to hold, packed, and counts the bytes of these.
 #[derive(Default)]
 pub struct Packer {
+    /// What the operands of products are rounded to.
+    pub(super) products: Products,
     /// Bytes of all weights so far.
     pub(super) bytes: usize,
     /// Of the operation that is being compiled.
@@ -91,7 +93,13 @@ impl Packer {
     /// The first `inputs` rows of a layer's weight, packed.
     pub(crate) fn pack(&mut self, layer: &Linear, inputs: usize) -> Result<PackedMatrix> {
         let bias = layer.bias.as_ref().map(host).transpose()?.unwrap_or_default();
-        let matrix = PackedMatrix::new(inputs, layer.weight.dim(1)?, &host(&layer.weight.narrow(0, 0, inputs)?)?, &bias, &layer.format);
+        let (outputs, weight) = (layer.weight.dim(1)?, host(&layer.weight.narrow(0, 0, inputs)?)?);
+        // Weights of 8 bits stay what they are.
+        let rounds = self.products.format() == Format::Bf16 && !matches!(layer.format, Format::Q8(_));
+        let matrix = match rounds {
+            true => PackedMatrix::new(inputs, outputs, &weight, &bias, &Format::Bf16).rounding_activations(),
+            false => PackedMatrix::new(inputs, outputs, &weight, &bias, &layer.format),
+        };
         self.bytes += matrix.bytes();
         Ok(matrix)
     }

@@ -1,6 +1,7 @@
 //! A bundle as a GPU sees it: which products miss the tensor cores' alignment, and what it takes.
 
 use super::gpus::{self, Footprint, Recommendation};
+use super::speed::{self, Speed};
 use crate::bundle::{ParameterSpec, Role};
 use crate::infer::{InferFamily, Opened};
 use crate::registry::Registry;
@@ -20,11 +21,13 @@ pub struct BundleReport {
     pub recommended: Vec<Recommendation>,
     /// Operations without a kernel on the CPU.
     pub on_tensors: Vec<&'static str>,
+    /// How fast this CPU runs it.
+    pub speeds: Vec<Speed>,
 }
 
 impl BundleReport {
-    /// Reads a bundle.
-    pub fn new(registry: &Registry<dyn InferFamily>, path: &Path) -> Result<Self> {
+    /// Reads a bundle, and runs it on up to so many threads.
+    pub fn new(registry: &Registry<dyn InferFamily>, path: &Path, threads: usize) -> Result<Self> {
         let opened = Opened::new(registry, path)?;
         let parameters = opened.family.parameters(&opened.bundle)?;
         let signature = opened.model().signature();
@@ -35,8 +38,8 @@ impl BundleReport {
             ..of_parameters(&parameters)
         };
         let recommended = gpus::recommend(&footprint);
-        let on_tensors = opened.on_tensors()?;
-        Ok(Self { path: path.to_owned(), footprint, misaligned: misaligned(&parameters), recommended, on_tensors })
+        let (on_tensors, speeds) = (opened.on_tensors()?, speed::measure(opened.model(), threads)?);
+        Ok(Self { path: path.to_owned(), footprint, misaligned: misaligned(&parameters), recommended, on_tensors, speeds })
     }
 }
 

@@ -6,6 +6,7 @@ mod driver;
 mod gpus;
 mod libraries;
 mod print;
+mod speed;
 
 use super::family::InferFamily;
 use crate::registry::Registry;
@@ -89,7 +90,7 @@ impl Report {
     fn new(registry: &Registry<dyn InferFamily>, arguments: &Arguments) -> Result<Self> {
         let cpu = Cpu { simd: device::simd(), available: device::simd_available(), threads: device::threads(None)? };
         let (driver, libraries) = (driver::detect(), libraries::detect());
-        let bundle = arguments.bundle.as_deref().map(|path| BundleReport::new(registry, path)).transpose()?;
+        let bundle = arguments.bundle.as_deref().map(|path| BundleReport::new(registry, path, cpu.threads)).transpose()?;
         let mut findings = of_driver(driver.as_ref(), cfg!(feature = "cuda"));
         let computes = driver.as_ref().is_some_and(|d| matches!(&d.devices, Ok(devices) if !devices.is_empty()));
         if computes || cfg!(feature = "cuda") {
@@ -97,6 +98,7 @@ impl Report {
         }
         findings.extend(bundle.as_ref().and_then(|bundle| of_bundle(&bundle.misaligned)));
         findings.extend(bundle.as_ref().and_then(|bundle| of_operations(&bundle.on_tensors)));
+        findings.extend(bundle.iter().flat_map(|bundle| speed::findings(&bundle.speeds)));
         Ok(Self { cpu, driver_version: nvml::driver_version(), driver, libraries, bundle, findings })
     }
 }

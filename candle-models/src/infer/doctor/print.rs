@@ -2,6 +2,7 @@
 
 use super::driver::Gpu;
 use super::gpus::Recommendation;
+use super::speed::Speed;
 use super::{BundleReport, FEATURES, Finding, Report};
 use crate::infer::output::line;
 use crate::{cli, nvml};
@@ -77,6 +78,7 @@ impl Report {
                 "misaligned": bundle.misaligned.iter().map(layer).collect::<Vec<_>>(),
                 "recommended": bundle.recommended,
                 "recommended_from": ARITHMETIC,
+                "steps": bundle.speeds,
             })
         });
         let features: serde_json::Map<String, Value> = FEATURES.iter().map(|(name, has)| ((*name).to_owned(), json!(has))).collect();
@@ -102,7 +104,11 @@ fn print_bundle(bundle: &BundleReport) -> Result<()> {
         cli::bytes(f.state_bytes),
         cli::count(f.products)
     ))?;
-    line(format_args!("recommended load, {ARITHMETIC} (method: --help):"))?;
+    line("a step on this CPU, measured for 20 ms each (candle-bench measures longer):")?;
+    for Speed { dtype, threads, rows, us } in &bundle.speeds {
+        line(format_args!("  {rows:>2} rows, {dtype:<4} on {threads} threads: {us:.1} us"))?;
+    }
+    line(format_args!("recommended load on GPUs, {ARITHMETIC} (method: --help):"))?;
     line(format_args!("  {:<12} {:>17} {:>26} {:>16}", "GPU", "step, sessions", "window, sequences x frames", "sessions that fit"))?;
     for Recommendation { gpu, step_batch, sequences, window, sessions } in &bundle.recommended {
         let shape = format!("{sequences} x {window}");

@@ -1,5 +1,6 @@
 //! Activations: GELU (erf form), SiLU, ReLU, and the gate `a * silu(z)`, each one pass over memory.
 
+use crate::exec::EXPONENTIAL;
 use crate::ops::simd::{self, kernel};
 use crate::ops::{contiguous, is_fused, rows_of, with_rows};
 #[cfg(feature = "cuda")]
@@ -46,13 +47,13 @@ impl Activation {
         }
     }
 
-    /// Floating-point operations of a value.
+    /// Floating-point operations of a value; an error function counts as an exponential.
     pub(crate) fn operations(self) -> f64 {
         match self {
             Self::None => 0.0,
             Self::Relu => 1.0,
-            Self::Silu => 4.0,
-            Self::Gelu => 5.0,
+            Self::Silu => 3.0 + EXPONENTIAL,
+            Self::Gelu => 4.0 + EXPONENTIAL,
         }
     }
 

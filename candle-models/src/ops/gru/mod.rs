@@ -15,11 +15,11 @@ use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass};
-use crate::exec::{Derivative, Operation, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
+use crate::exec::{Derivative, EXPONENTIAL, Operation, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
 use candle_core::Tensor;
 
 /// Floating-point operations of a unit behind its products: three gates and the mix of old and new.
-const OPERATIONS: f64 = 13.0;
+const OPERATIONS: f64 = 10.0 + 3.0 * EXPONENTIAL;
 
 /// The operation: operand `x`, one state.
 #[derive(Debug, Clone)]

@@ -12,12 +12,14 @@ use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{Graph, Operator, Value};
 use crate::exec::program::{Slot, Wires};
 use crate::exec::tensors::{Indices, TensorPass};
-use crate::exec::{Block, Choice, Executor, Operation, SAMPLE, Size, Target, Values, Widths, Work, host, operands, pick, same_width};
+use crate::exec::{
+    Block, Choice, EXPONENTIAL, Executor, Operation, SAMPLE, Size, Target, Values, Widths, Work, host, operands, pick, same_width,
+};
 use crate::{Error, Result};
 use candle_core::{DType, Tensor};
 
 /// Floating-point operations of a logit from which a class is drawn: the largest, an exponential, two sums.
-const OPERATIONS: f64 = 4.0;
+const OPERATIONS: f64 = 3.0 + EXPONENTIAL;
 
 /// The operation: operands logits, random numbers in [0, 1) (negative for the most likely class), wanted classes ([`SAMPLE`] for "choose
 /// one").

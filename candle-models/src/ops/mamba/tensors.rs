@@ -167,9 +167,11 @@ impl MambaOp {
             dt.chunks_mut(inner).for_each(|row| row.copy_from_slice(dt_bias));
             product_alone(low.into(), Operand::new(dt_weight, inner), dt, inner, Target::Sum);
             let input = ScanInput { u: matrix(u, inner), dt: matrix(dt, inner), b, c, a: &a, skip };
-            let pointers = (OutPointer::rows(state, inner), OutPointer::rows(y, inner));
+            let state_at = OutPointer::rows(state, inner);
             // SAFETY: as above.
-            unsafe { crate::ops::scan_sequence(sizes.scan(), 0..inner, resets, input, pointers.0, pointers.1) };
+            unsafe {
+                crate::ops::scan_sequence(sizes.scan(), 0..inner, resets, input, (state_at, state_at.data), OutPointer::rows(y, inner))
+            };
             for (t, (y, gated)) in y.chunks(inner).zip(gated.chunks_mut(inner)).enumerate() {
                 crate::ops::gate_row(y, &xz.row(t)[inner..], gated);
             }

@@ -3,11 +3,8 @@
 
 use crate::ops::simd;
 use crate::ops::{OutPointer, Rows};
-use pulp::{Simd, WithSimd};
+use pulp::{Simd, WithSimd, bytemuck};
 use std::ops::Range;
-
-/// Channels of the largest group: two of the widest vectors.
-const MOST: usize = 32;
 
 /// Sizes of one sequence.
 #[derive(Clone, Copy)]
@@ -83,6 +80,7 @@ struct Forward<'a> {
     resets: &'a [bool],
     x: ScanInput<'a>,
     state: OutPointer,
+    ahead: *const f32,
     out: OutPointer,
 }
 
@@ -91,20 +89,19 @@ impl Forward<'_> {
     #[inline(always)]
     unsafe fn group<S: Simd, const V: usize>(&self, simd: S, d: usize, count: usize) {
         let ScanShape { width, states, .. } = self.shape;
-        let (lanes, zero) = (S::F32_LANES, simd.splat_f32s(0.0));
+        let (lanes, zero, others) = (S::F32_LANES, simd.splat_f32s(0.0), !std::ptr::eq(self.ahead, self.state.data));
         let (skip, a) = (&self.x.skip[d..d + count], &self.x.a[..states * width]);
         for (t, &reset) in self.resets.iter().enumerate() {
             let (u, raw) = (&self.x.u.row(t)[d..d + count], &self.x.dt.row(t)[d..d + count]);
             let (b, c) = (&self.x.b.row(t)[..states], &self.x.c.row(t)[..states]);
-            let (mut line, mut step) = ([0.0f32; MOST], [0.0f32; MOST]);
-            line[..count].copy_from_slice(raw);
-            step[..V * lanes].iter_mut().zip(&line).for_each(|(s, &raw)| *s = simd::softplus::<S>(raw));
             let (mut dt, mut du, mut y) = ([zero; V], [zero; V], [zero; V]);
+            let step: &mut [f32] = bytemuck::cast_slice_mut(&mut dt);
+            step[..count].copy_from_slice(raw);
+            step.iter_mut().for_each(|step| *step = simd::softplus::<S>(*step));
             for v in 0..V {
                 let (at, left) = (v * lanes, count - v * lanes);
-                // SAFETY: `u` and `skip` hold `count` values, `step` those of all lanes.
+                // SAFETY: `u` and `skip` hold `count` values.
                 unsafe {
-                    dt[v] = load(simd, step.as_ptr().add(at), lanes);
                     let u = load(simd, u.as_ptr().add(at), left);
                     du[v] = simd.mul_f32s(dt[v], u);
                     y[v] = simd.mul_f32s(load(simd, skip.as_ptr().add(at), left), u);
@@ -112,6 +109,9 @@ impl Forward<'_> {
             }
             for n in 0..states {
                 let (b, c) = (simd.splat_f32s(b[n]), simd.splat_f32s(c[n]));
+                if t == 0 && others {
+                    (0..V).for_each(|v| simd::prefetch(self.ahead.wrapping_add(n * self.state.stride + d + v * lanes)));
+                }
                 for v in 0..V {
                     let (at, left) = (d + v * lanes, count - v * lanes);
                     // SAFETY: `a` is [states, width], the state and its channels are the caller's promise.
@@ -141,6 +141,11 @@ impl WithSimd for Forward<'_> {
         let (lanes, mut d) = (S::F32_LANES, self.channels.start);
         // SAFETY: the groups are parts of the channels that the caller of `scan_sequence` handed over.
         unsafe {
+            // Four vectors want more registers than AVX2 has.
+            while lanes == 16 && d + 4 * lanes <= self.channels.end {
+                self.group::<S, 4>(simd, d, 4 * lanes);
+                d += 4 * lanes;
+            }
             while d + 2 * lanes <= self.channels.end {
                 self.group::<S, 2>(simd, d, 2 * lanes);
                 d += 2 * lanes;
@@ -159,6 +164,9 @@ impl WithSimd for Forward<'_> {
 /// One sequence through the channels `channels`: `state` `[states, width]` is updated in place, `out` is `[steps, width]`.
 /// `resets`: one per step. A channel's result depends on its own values only, so threads may share a sequence by channels.
 ///
+/// `ahead`: the state of the sequence that is computed next, or this one's. It is asked for meanwhile: of many sequences the states do not fit into a near
+/// cache, and lie too far apart for the processor to fetch them of itself. Nothing is read from it.
+///
 /// # Safety
 /// `state` points at `shape.states` rows and `out` at `shape.steps` rows, each at least `channels.end` values long and its
 /// stride apart from the next; nobody else touches these channels of them meanwhile.
@@ -167,11 +175,11 @@ pub(crate) unsafe fn scan_sequence(
     channels: Range<usize>,
     resets: &[bool],
     x: ScanInput,
-    state: OutPointer,
+    (state, ahead): (OutPointer, *const f32),
     out: OutPointer,
 ) {
     assert!(channels.end <= shape.width && x.a.len() >= shape.states * shape.width);
-    pulp::Arch::new().dispatch(Forward { shape, channels, resets: &resets[..shape.steps], x, state, out });
+    pulp::Arch::new().dispatch(Forward { shape, channels, resets: &resets[..shape.steps], x, state, ahead, out });
 }
 
 #[cfg(test)]
@@ -229,7 +237,14 @@ mod tests {
         for part in parts {
             // SAFETY: both vectors outlive the call and have the shape's sizes.
             unsafe {
-                scan_sequence(shape, part.clone(), &resets, x, OutPointer::rows(&mut state, width), OutPointer::rows(&mut out, width))
+                scan_sequence(
+                    shape,
+                    part.clone(),
+                    &resets,
+                    x,
+                    (OutPointer::rows(&mut state, width), a.as_ptr()),
+                    OutPointer::rows(&mut out, width),
+                )
             };
         }
         (out, state)

@@ -18,12 +18,12 @@ use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass};
-use crate::exec::{Derivative, Operation, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
+use crate::exec::{Derivative, EXPONENTIAL, Operation, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
 use candle_core::Tensor;
 
 /// Floating-point operations of a state of a channel: decay (multiply, exponential), what comes in, the new state and its share of the
 /// output (a multiply-add each).
-const OPERATIONS: f64 = 7.0;
+const OPERATIONS: f64 = 6.0 + EXPONENTIAL;
 
 /// The operation: operands `u`, `dt` before softplus, B and C side by side; one state.
 #[derive(Debug, Clone)]
@@ -112,9 +112,10 @@ impl Operation for SelectiveScan {
                         a: &a,
                         skip: &skip,
                     };
+                    let ahead = frame.state_at((b + 1).min(frame.batch() - 1), state);
                     let (state, out) = (OutPointer { data: frame.state_at(b, state), stride: width }, frame.sequence_at(out, b));
                     // SAFETY: every channel of state and output belongs to one part.
-                    unsafe { scan_sequence(shape, channels.clone(), frame.resets(b), input, state, out) };
+                    unsafe { scan_sequence(shape, channels.clone(), frame.resets(b), input, (state, ahead), out) };
                 }
             });
             Ok(())

@@ -66,7 +66,7 @@ impl CustomOp3 for ScanOp {
             let (resets, input) = (&self.resets[row * steps..][..steps], self.input(u, packed, (&a, skip), row));
             let (state, out) = (OutPointer::rows(state, width), OutPointer::rows(out, width));
             // SAFETY: state and output of this sequence belong to this task and have its shape.
-            unsafe { scan_sequence(self.shape, 0..width, resets, input, state, out) };
+            unsafe { scan_sequence(self.shape, 0..width, resets, input, (state, state.data), out) };
         });
         self.after.put(Tensor::from_vec(state, self.before.shape(), self.before.device())?);
         Ok((CpuStorage::F32(out), ul.shape().clone()))

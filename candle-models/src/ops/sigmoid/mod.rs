@@ -5,7 +5,7 @@ use super::simd;
 
 by_value! {
     /// The operation: one operand.
-    Sigmoid, "sigmoid", 4.0,
+    Sigmoid, "sigmoid", 3.0,
     value: |x| <S> simd::sigmoid::<S>(x),
     slope: |y| y * (1.0 - y),
     // By tanh: neither it nor its gradient overflows.

@@ -19,12 +19,12 @@ use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass};
-use crate::exec::{Derivative, Operation, RowGradients, Size, TapeBuilder, Values, Widths, Work, operands};
+use crate::exec::{Derivative, EXPONENTIAL, Operation, RowGradients, Size, TapeBuilder, Values, Widths, Work, operands};
 use crate::{Error, Result};
 use candle_core::{D, Tensor};
 
 /// Floating-point operations of a value: the largest, an exponential, the sum and a division.
-const OPERATIONS: f64 = 4.0;
+const OPERATIONS: f64 = 3.0 + EXPONENTIAL;
 /// Microseconds of a value on one thread, roughly.
 const MICROS: f32 = 1e-3;
 

@@ -5,7 +5,7 @@ use super::simd;
 
 by_value! {
     /// The operation: one operand.
-    Tanh, "tanh", 6.0,
+    Tanh, "tanh", 5.0,
     value: |x| <S> simd::tanh::<S>(x),
     slope: |y| (1.0 - y * y),
     reference: |x| x.tanh(),

@@ -4,6 +4,7 @@ use super::replays::Replays;
 use super::{Opened, Options, Placement};
 use crate::families::policy::actions::{Action, BUTTONS, GROUP_NAMES, GROUPS};
 use anyhow::Result;
+use candle_core::DType;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -23,11 +24,12 @@ pub struct Agreement {
 pub struct Choices(Vec<(Action, [f32; GROUPS])>);
 
 impl Choices {
-    /// Both players of every replay are watched.
-    pub fn new(opened: &Opened, replays: &[PathBuf]) -> Result<Self> {
+    /// Both players of every replay are watched, by the policy computed in that dtype on the CPU.
+    pub fn new(opened: &Opened, replays: &[PathBuf], dtype: DType) -> Result<Self> {
         let mut choices = Vec::new();
         if !replays.is_empty() {
-            let mut watcher = Replays::new(&opened.bundle, opened.model(), &Options::default(), &Placement::cpu(1))?;
+            let place = Placement { dtype: Some(dtype), ..Placement::cpu(1) };
+            let mut watcher = Replays::new(&opened.bundle, opened.model(), &Options::default(), &place)?;
             for path in replays {
                 choices.extend(watcher.choices(path)?);
             }

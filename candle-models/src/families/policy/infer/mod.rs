@@ -13,6 +13,7 @@ use super::embedding::{ID_NAMES, SCHEMA};
 use super::replay;
 use crate::bundle::Bundle;
 use crate::cli::Usage;
+use crate::device::{self, Purpose};
 use crate::engine::Placement;
 use crate::infer::{
     Call, Columns, Comparison, Demo, Difference, Help, InferFamily, Measure, Opened, Player, RandomSequences, Reader, find_shipped,
@@ -21,6 +22,7 @@ use crate::random::Random;
 use crate::tensors::NamedTensors;
 use agreement::{Agreement, Choices};
 use anyhow::Result;
+use candle_core::{DType, Device};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use replays::Replays;
 use std::path::{Path, PathBuf};
@@ -175,7 +177,7 @@ impl InferFamily for PolicyFamily {
         let named = ExportOptions::from_arg_matches(options)?.replay;
         // The shipped game if it is there.
         let replays = if named.is_empty() { find_shipped(GAME).into_iter().collect() } else { named };
-        let choices = Choices::new(original, &replays)?;
+        let choices = Choices::new(original, &replays, DType::F32)?;
         Ok(Box::new(OnReplays { sequences: RandomSequences::new(&original.networks), replays, choices }))
     }
 }
@@ -227,8 +229,13 @@ impl Comparison for OnReplays {
         if self.replays.is_empty() {
             return Ok(Vec::new());
         }
-        let agreement = Agreement::between(&self.choices, &Choices::new(exported, &self.replays)?);
+        let agreement = |dtype| Ok::<_, anyhow::Error>(Agreement::between(&self.choices, &Choices::new(exported, &self.replays, dtype)?));
         let names: Vec<String> = self.replays.iter().map(|path| path.display().to_string()).collect();
-        Ok(vec![format!("on {}, with the recorded past in every frame:\n{agreement}", names.join(", "))])
+        let mut remarks = vec![format!("on {}, with the recorded past in every frame:\n{}", names.join(", "), agreement(DType::F32)?)];
+        let is_narrow = exported.bundle.parameters()?.iter().any(|parameter| parameter.dtype == "BF16");
+        if is_narrow && device::compute_dtype(Some(DType::BF16), &Device::Cpu, Purpose::Inference).is_ok() {
+            remarks.push(format!("computed in bf16 as well (--dtype bf16 of the command that runs it):\n{}", agreement(DType::BF16)?));
+        }
+        Ok(remarks)
     }
 }
