@@ -295,8 +295,7 @@ pub(crate) fn pass_of(network: &Network, case: &Case, place: &Place, settings: &
     let measured = harness::measure(&mut *calls, settings).with_context(|| format!("{}, {}", network.name, case.pass_name()))?;
     // On a GPU everything is of the weights' dtype.
     let values = if cuda { device::float_dtype(&network.dtype)? } else { DType::F32 };
-    let [counted, twice] = [1, 2].map(|times| engine::work(&*model, times * case.batch, case.frames, values));
-    let (counted, twice) = (counted?, twice?);
+    let counted = engine::work(&*model, case.batch, case.frames, values)?;
     let bytes = |counted: &[exec::Work]| counted.iter().map(|w| w.bytes).sum::<f64>();
     let work = Work { flop: counted.iter().map(|w| w.flop).sum(), bytes: bytes(&counted) };
     let demand = Demand::of(work, &network.dtype);
@@ -304,7 +303,7 @@ pub(crate) fn pass_of(network: &Network, case: &Case, place: &Place, settings: &
         return Ok((demand, measured));
     }
     // Weights lie there once; of what else is moved the half, as one operation writes values that another reads.
-    let moved = bytes(&twice) - work.bytes;
+    let moved = bytes(&engine::work(&*model, 2 * case.batch, case.frames, values)?) - work.bytes;
     let outside = counted.iter().filter(|w| w.weights.is_none()).map(|w| w.flop).sum();
     Ok((Demand { resident: work.bytes - 0.5 * moved, outside, ..demand }, measured))
 }

@@ -16,7 +16,7 @@ use candle_core::Device;
 use candle_models::exec::EXPONENTIAL;
 use rayon::ThreadPool;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Rows, columns and terms of the product that stands for the machine's peak.
 pub(super) const PEAK_PRODUCT: usize = 1024;
@@ -183,7 +183,7 @@ impl<'a> Machine<'a> {
             if self.roofs(demand).share(flop, bytes, us).is_ok() {
                 break;
             }
-            probes.iter().try_for_each(|probe| self.measure(probe))?;
+            self.measure_all(&probes)?;
         }
         let roofs = self.roofs(demand);
         roofs.share(flop, bytes, us)?;
@@ -200,13 +200,15 @@ impl<'a> Machine<'a> {
 
     /// The roofs over such work, measured once more.
     pub fn measured_again(&mut self, demand: &Demand) -> Result<Roofs> {
-        self.probes(demand).iter().try_for_each(|probe| self.measure(probe))?;
+        self.measure_all(&self.probes(demand))?;
         Ok(self.roofs(demand))
     }
 
+    /// Of products, of what is outside of them, and of bytes; the first two are one where nothing is outside.
     fn probes(&self, demand: &Demand) -> [Probe; 3] {
+        let outside = if demand.outside > 0.0 { "f32" } else { &demand.dtype };
         let bytes = Probe::of_bytes(demand.resident, self.site.bytes());
-        [Probe::Product(demand.dtype.clone()), Probe::Product("f32".to_owned()), bytes]
+        [Probe::Product(demand.dtype.clone()), Probe::Product(outside.to_owned()), bytes]
     }
 
     /// Products and what is none follow one another: the rate of both together.
@@ -215,6 +217,11 @@ impl<'a> Machine<'a> {
         let Demand { work, outside, .. } = *demand;
         let gflop_per_s = if work.flop > 0.0 { work.flop / ((work.flop - outside) / product + outside / wide) } else { product };
         Roofs { gflop_per_s, gb_per_s: bytes }
+    }
+
+    /// Each once.
+    fn measure_all(&mut self, probes: &[Probe]) -> Result<()> {
+        BTreeSet::from_iter(probes).into_iter().try_for_each(|probe| self.measure(probe))
     }
 
     /// Keeps the best that was found: other programs make a roof lower, never higher.

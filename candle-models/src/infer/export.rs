@@ -21,7 +21,8 @@ pub struct Arguments {
     /// Directory to write: complete or not at all. A bundle that is there already is replaced.
     out: PathBuf,
     /// How the parameters are stored: f32, f16, bf16, or q8, which stores the weights of linear layers as 8-bit integers
-    /// with one factor per output. On the CPU bf16 and q8 weights stay so in memory; activations and sums are f32.
+    /// with one factor per output. On the CPU bf16 and q8 weights stay so in memory; sums are f32, and so are activations unless
+    /// the bundle is run with --dtype bf16.
     #[arg(long, default_value = "f32")]
     dtype: String,
 }

@@ -89,7 +89,7 @@ impl Forward<'_> {
     #[inline(always)]
     unsafe fn group<S: Simd, const V: usize>(&self, simd: S, d: usize, count: usize) {
         let ScanShape { width, states, .. } = self.shape;
-        let (lanes, zero, others) = (S::F32_LANES, simd.splat_f32s(0.0), !std::ptr::eq(self.ahead, self.state.data));
+        let (lanes, zero, another_follows) = (S::F32_LANES, simd.splat_f32s(0.0), !std::ptr::eq(self.ahead, self.state.data));
         let (skip, a) = (&self.x.skip[d..d + count], &self.x.a[..states * width]);
         for (t, &reset) in self.resets.iter().enumerate() {
             let (u, raw) = (&self.x.u.row(t)[d..d + count], &self.x.dt.row(t)[d..d + count]);
@@ -109,7 +109,7 @@ impl Forward<'_> {
             }
             for n in 0..states {
                 let (b, c) = (simd.splat_f32s(b[n]), simd.splat_f32s(c[n]));
-                if t == 0 && others {
+                if t == 0 && another_follows {
                     (0..V).for_each(|v| simd::prefetch(self.ahead.wrapping_add(n * self.state.stride + d + v * lanes)));
                 }
                 for v in 0..V {
