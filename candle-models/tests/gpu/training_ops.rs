@@ -6,6 +6,7 @@ use candle_models::device::{Purpose, compute_dtype};
 use candle_models::exec::tensors::{Indices, Regularisation, TensorExecutor};
 use candle_models::exec::{Choice, Executor, SAMPLE};
 use candle_models::nn::Params;
+use candle_models::ops::skip::Skip;
 use candle_models::ops::spectral_conv::{SpectralConv, WaveWeight};
 use candle_models::ops::{self, Activation, LossGroup};
 use candle_models::policy::{BackboneConfig, Heads, Policy, PolicyConfig};
@@ -44,6 +45,27 @@ fn linear_layers() {
     });
 }
 
+/// Layers at the places of a row, and what is added to their results there.
+#[test]
+fn layers_at_places_and_sums_behind_them() {
+    let Some(device) = cuda() else { return };
+    for (rows, places, [inputs, outputs]) in cases([(2, 7, [3, 5]), (3, 1, [5, 4]), (9, 40, [4, 33])], 2) {
+        let x = [normal("x", &[rows, places * inputs]), normal("r", &[rows, places * outputs]), normal("w", &[inputs, outputs])];
+        for act in [Activation::None, Activation::Gelu, Activation::Silu] {
+            for params in [&["b"][..], &["b", "g"]] {
+                let params: Vec<Tensor> = params.iter().map(|name| normal(name, &[outputs])).collect();
+                check(&device, &format!("{rows} rows of {places} places, {act:?}, {} parameters", params.len()), &x, &params, &|x| {
+                    let (none, resets) = (NamedTensors::new(), vec![false; rows]);
+                    let mut e = TensorExecutor::new(&none, &resets, Vec::new(), x[0].device());
+                    let layer = ops::Linear { weight: x[2].clone(), bias: Some(x[3].clone()), format: ops::Format::F32 };
+                    let y = e.linear_at_places(places, &x[0], &layer, act).unwrap();
+                    Ok(vec![e.apply(Skip { gain: x.get(4).cloned(), act }, &[&y, &x[1]]).unwrap()])
+                });
+            }
+        }
+    }
+}
+
 #[test]
 fn layers_over_rows_looked_up() {
     let Some(device) = cuda() else { return };
@@ -68,7 +90,10 @@ fn convolutions_over_waves() {
         (3, [5, 7], [3, 4], [1, 130]),
         (2, [6, 6], [8, 4], [33, 2]),
         (9, [18, 24], [12, 12], [9, 5]),
+        // As many lines as make a thread take several of the input, and of the result.
+        (64, [33, 3], [2, 2], [128, 1]),
         (40, [4, 17], [4, 3], [3, 3]),
+        (64, [33, 3], [2, 2], [1, 128]),
     ];
     for (rows, grid, [down, across], [inputs, outputs]) in cases(sizes, 2) {
         let x = [normal("x", &[rows, grid[0] * grid[1] * inputs])];

@@ -8,6 +8,7 @@
 //! repeat:  y = act(spectral(h) + h A)          the convolution over the lowest waves, and a matrix at every place
 //!          h = act(y -> H / 2 -> H + g h)      a perceptron at every place, and a gain for each channel
 //! y = project(crop(h))                         a perceptron H -> 2 H -> O at every place, GELU between
+//! y = y + x                                    of a residual operator
 //! ```
 //!
 //! `act` is GELU, and nothing in the last block. The names of the parameters are those of neuraloperator; a matrix lies as `[inputs, outputs]`, weights of
@@ -113,11 +114,14 @@ pub struct FnoConfig {
     pub padding: f64,
     /// Weights of waves as a Tucker product with so many times the numbers of a dense one, above 0 to 1; none: they are dense.
     pub rank: Option<f64>,
-    /// How answers were normalised in training: the operator answers with physical values.
+    /// How answers (of a residual operator: what they differ by) were normalised in training: the operator answers with physical values.
     pub output: Normaliser,
     /// Whether it answers with a variance of its own, learnt with the answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub variance: bool,
+    /// Whether the layers say by how much the answer differs from the field that is read, which has the same channels.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub residual: bool,
     /// Several such operators in place of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ensemble: Option<Ensemble>,
@@ -126,7 +130,7 @@ pub struct FnoConfig {
 impl Default for FnoConfig {
     fn default() -> Self {
         let output = Normaliser { mean: 0.0, deviation: 1.0 };
-        let (variance, ensemble) = (false, None);
+        let (variance, residual, ensemble) = (false, false, None);
         Self {
             grid: [16, 16],
             channels: [1, 1],
@@ -137,6 +141,7 @@ impl Default for FnoConfig {
             rank: None,
             output,
             variance,
+            residual,
             ensemble,
         }
     }
@@ -159,6 +164,10 @@ impl FnoConfig {
         if let Some(rank) = self.rank.filter(|rank| !(*rank > 0.0 && *rank <= 1.0)) {
             return Err(Error::config("rank", format!("expected above 0 to 1, found {rank}")));
         }
+        if self.residual && self.channels[0] != self.channels[1] {
+            let reason = format!("an answer of {} channels is no change of a field of {}", self.channels[1], self.channels[0]);
+            return Err(Error::config("residual", reason));
+        }
         self.ensemble.iter().try_for_each(Ensemble::validate)?;
         self.output.validate()
     }
@@ -168,9 +177,10 @@ impl FnoConfig {
         let Self { grid: [n, m], channels: [inputs, outputs], modes: [down, across], hidden, layers, .. } = self;
         let rank = self.rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
         let variance = if self.variance { ", with a variance" } else { "" };
+        let residual = if self.residual { ", as a change" } else { "" };
         let members = self.ensemble.map_or_else(String::new, |ensemble| format!(", {} members", ensemble.members));
         format!(
-            "fourier operator of {inputs} to {outputs} fields on {n} x {m} places, {layers} blocks of {hidden} channels, {down} x {across} modes{rank}{variance}{members}"
+            "fourier operator of {inputs} to {outputs} fields on {n} x {m} places, {layers} blocks of {hidden} channels, {down} x {across} modes{rank}{residual}{variance}{members}"
         )
     }
 
@@ -216,6 +226,7 @@ pub type Fno = Network<FnoLayers>;
 /// The layers of an [`Fno`].
 pub struct FnoLayers {
     coordinates: Coordinates,
+    residual: bool,
     members: Vec<Member>,
     /// Of an ensemble.
     spread: Option<Spread>,
@@ -282,7 +293,7 @@ impl Fno {
                 ((0..ensemble.members).map(member).collect::<Result<_>>()?, Some(spread))
             }
         };
-        let layers = FnoLayers { coordinates: config.coordinates(), members, spread, places: config.places() };
+        let layers = FnoLayers { coordinates: config.coordinates(), residual: config.residual, members, spread, places: config.places() };
         Self::of((super::FAMILY, config), config.signature(), params.device(), layers)
     }
 }
@@ -417,13 +428,16 @@ where
 
 impl Layers for FnoLayers {
     fn pass<E: Executor>(&self, e: &mut E) -> Result<Vec<Output<E::V, E::I>>> {
-        let x = e.input("x")?;
-        let x = e.apply(self.coordinates, &[&x])?;
+        let field = e.input("x")?;
+        let x = e.apply(self.coordinates, &[&field])?;
         let mut answers = self.members.iter().map(|member| member.pass(e, &x)).collect::<Result<Vec<_>>>()?;
-        let Answer { y, variance } = match &self.spread {
+        let Answer { mut y, variance } = match &self.spread {
             None => answers.remove(0),
             Some(spread) => spread.pass(e, self.places, &answers)?,
         };
+        if self.residual {
+            y = sum(e, [&y, &field])?;
+        }
         Ok([Some(y), variance].into_iter().flatten().map(Output::Floats).collect())
     }
 }

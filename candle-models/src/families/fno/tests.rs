@@ -71,6 +71,18 @@ fn an_ensemble_answers_with_the_mean_and_the_variance_of_its_members() {
     }
 }
 
+/// A residual operator with the same parameters differs by the field that it reads.
+#[test]
+fn a_change_is_added_to_what_is_read() {
+    let plain = FnoConfig { grid: [4, 5], channels: [2, 2], modes: [2, 2], hidden: 4, layers: 1, ..FnoConfig::default() };
+    let (params, x) = (parameters(&plain), (0..40).map(|i| (i as f32).sin()).collect::<Vec<_>>());
+    let residual = FnoConfig { residual: true, ..plain.clone() };
+    let found = answer(&residual, &params, x.clone());
+    for ((change, x), found) in answer(&plain, &params, x.clone()).iter().zip(x).zip(found) {
+        assert!((change + f64::from(x) - found).abs() < 1e-6);
+    }
+}
+
 /// Its answers are those of the operator without it, and a deviation lies between 0 and that of all answers.
 #[test]
 fn a_variance_of_its_own_leaves_the_answer_as_it_is() {
@@ -118,6 +130,7 @@ fn configurations_without_sense_are_named() {
         (FnoConfig { padding: -0.1, ..base.clone() }, "padding"),
         (FnoConfig { padding: f64::NAN, ..base.clone() }, "padding"),
         (FnoConfig { rank: Some(0.0), ..base.clone() }, "rank"),
+        (FnoConfig { residual: true, channels: [1, 2], ..base.clone() }, "residual"),
         (output(0.0, 0.0), "output.deviation"),
         (output(f64::NAN, 1.0), "output.mean"),
         (ensemble(1, 0.1), "ensemble.members"),

@@ -50,9 +50,10 @@ inline void finish(const Epilogue<T>& e, u64 row, u32 column, float y) {
 template <typename T>
 constexpr u32 PIECE = 16 / sizeof(T);
 
-// The same for a piece of a row, of which `count` values are there; what lies at multiples of 16 bytes is read and written at once.
+// The same for a piece of a row, of which `count` values are there; what lies at multiples of 16 bytes is read and written at once. The residual of a whole
+// piece may have been brought to shared memory.
 template <typename T>
-inline void finish_piece(const Epilogue<T>& e, u64 row, u32 column, float (&y)[PIECE<T>], u32 count) {
+inline void finish_piece(const Epilogue<T>& e, u64 row, u32 column, float (&y)[PIECE<T>], u32 count, const T* brought = nullptr) {
     constexpr u32 N = PIECE<T>;
     const bool whole = count == N;
     if (e.bias) {
@@ -93,7 +94,9 @@ inline void finish_piece(const Epilogue<T>& e, u64 row, u32 column, float (&y)[P
         u64 at = row * e.residual.stride + column;
         const T* from = (const T*)e.residual.data + at;
         float residual[N];
-        if (whole && !(e.wide & RESIDUAL_WIDE) && in_pieces((const T*)e.residual.data, e.residual.stride)) {
+        if (brought) {
+            unpack(*(const uint4*)brought, residual, brought);
+        } else if (whole && !(e.wide & RESIDUAL_WIDE) && in_pieces((const T*)e.residual.data, e.residual.stride)) {
             unpack(*(const uint4*)from, residual, from);
         } else {
 #pragma unroll
@@ -128,6 +131,7 @@ struct Product {
     Epilogue<T> epilogue;
     Rows<const void> x;
     const T* weight;
+    u32 residual_at;  // where tiles have room for the residual, in bytes; 0 for none
 };
 
 const u32 WARPS = 8;
@@ -355,6 +359,18 @@ void product_tiles(const Product<T>& a) {
     bool x_pieces = !(a.epilogue.wide & X_WIDE) && in_pieces((const T*)a.x.data, a.x.stride);
     bool w_pieces = in_pieces(a.weight, outputs);
     auto part = [&](u32 number) { return Part<T>{(T*)memory + number % RING * Part<T>::SIZE}; };
+    constexpr u32 SIDE = TILE / PIECE<T>;
+    // The residual of the tile, behind the ring: it comes with the first part, so that nobody waits for it in the end.
+    T* residual = a.residual_at ? (T*)(memory + a.residual_at) : nullptr;
+    if (residual) {
+#pragma unroll 2
+        for (u32 i = threadIdx.x; i < TILE * SIDE; i += TILE_THREADS) {
+            u32 r = i / SIDE, c = i % SIDE * PIECE<T>, row = first_row + r, column = first_column + c;
+            bool there = row < a.epilogue.rows && column < outputs;
+            const T* from = (const T*)a.epilogue.residual.data + (there ? (u64)row * a.epilogue.residual.stride + column : 0);
+            copy16(residual + i * PIECE<T>, from, there ? min(PIECE<T>, outputs - column) * sizeof(T) : 0);
+        }
+    }
     float sum[8][4] = {};
 #pragma unroll 1
     for (u32 number = 0; number < (inputs + DEPTH - 1) / DEPTH + LAG; number++) {
@@ -375,7 +391,6 @@ void product_tiles(const Product<T>& a) {
         for (u32 j = 0; j < 4; j++) tile[tile_row(i, j, a.weight) * (TILE + 4) + tile_column(i, j, a.weight)] = sum[i][j];
     }
     __syncthreads();
-    constexpr u32 SIDE = TILE / PIECE<T>;
 #pragma unroll 1
     for (u32 i = 0; i < TILE * SIDE; i += TILE_THREADS) {
         u32 r = (i + threadIdx.x) / SIDE, c = (i + threadIdx.x) % SIDE * PIECE<T>, row = first_row + r, column = first_column + c;
@@ -383,7 +398,8 @@ void product_tiles(const Product<T>& a) {
         float y[PIECE<T>];
 #pragma unroll
         for (u32 j = 0; j < PIECE<T>; j += 4) *(float4*)(y + j) = *(const float4*)(tile + r * (TILE + 4) + c + j);
-        finish_piece(a.epilogue, row, column, y, min(PIECE<T>, outputs - column));
+        const T* brought = residual ? residual + (i + threadIdx.x) * PIECE<T> : nullptr;
+        finish_piece(a.epilogue, row, column, y, min(PIECE<T>, outputs - column), brought);
     }
 }
 KERNELS(product_tiles, Product)

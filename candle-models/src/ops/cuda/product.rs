@@ -50,10 +50,11 @@ fn in_tiles(dtype: DType, [rows, inputs, outputs]: [usize; 3]) -> bool {
     }
 }
 
-/// Bytes of the ring, which holds a tile in f32 in the end.
-fn ring(dtype: DType) -> usize {
-    let piece = 16 / dtype.size_in_bytes();
-    (RING * (TILE * (DEPTH + piece) + DEPTH * (TILE + piece)) * dtype.size_in_bytes()).max(TILE * (TILE + 4) * size_of::<f32>())
+/// Bytes of a block's shared memory: parts of so many inputs, of which there are at most as many as the ring has, and in whose place comes a tile in f32.
+fn ring(dtype: DType, inputs: usize) -> usize {
+    let (size, parts) = (dtype.size_in_bytes(), inputs.div_ceil(DEPTH).clamp(1, RING));
+    let piece = 16 / size;
+    (parts * (TILE * (DEPTH + piece) + DEPTH * (TILE + piece)) * size).max(TILE * (TILE + 4) * size_of::<f32>())
 }
 
 /// A matrix in the dtype of a launch, or in f32.
@@ -157,6 +158,7 @@ struct Product {
     epilogue: Epilogue,
     x: Matrix,
     weight: u64,
+    residual_at: u32,
 }
 
 /// `Finish` in `product.cu`.
@@ -196,17 +198,24 @@ pub(crate) unsafe fn product(
     let shared = tile.0 * inputs * size_of::<f32>();
     if rows <= FEW && shared <= SHARED {
         epilogue.wide |= x.bit(X_WIDE);
-        let args = Product { epilogue, x: x.matrix, weight };
+        let args = Product { epilogue, x: x.matrix, weight, residual_at: 0 };
         let grid = (outputs.div_ceil(32), rows.div_ceil(tile.0), 1);
         // SAFETY: the caller's promise.
         return unsafe { gpu.launch(tile.1, Some(dtype), (grid, 32 * WARPS, shared), &args) };
     }
     if in_tiles(dtype, [rows, inputs, outputs]) {
         epilogue.wide |= x.bit(X_WIDE);
-        let args = Product { epilogue, x: x.matrix, weight };
+        let (ring, residual) = (ring(dtype, inputs), behind.residual.matrix);
+        // A residual that lies in whole pieces is brought ahead.
+        let pieces = residual.data != 0
+            && !behind.residual.wide
+            && [residual.data, (residual.stride as usize * dtype.size_in_bytes()) as u64].iter().all(|x| x.is_multiple_of(16));
+        let residual_at = if pieces { ring } else { 0 };
+        let room = if pieces { TILE * TILE * dtype.size_in_bytes() } else { 0 };
+        let args = Product { epilogue, x: x.matrix, weight, residual_at: residual_at as u32 };
         let grid = (rows.div_ceil(TILE), outputs.div_ceil(TILE), 1);
         // SAFETY: the caller's promise.
-        return unsafe { gpu.launch(TILES, Some(dtype), (grid, TILE_THREADS, ring(dtype)), &args) };
+        return unsafe { gpu.launch(TILES, Some(dtype), (grid, TILE_THREADS, ring + room), &args) };
     }
     // SAFETY: the caller's promise.
     unsafe { many(gpu, dtype, (x, weight, out), rows, epilogue, scratch) }

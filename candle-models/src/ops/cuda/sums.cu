@@ -1,9 +1,10 @@
 // Sums over rows in a fixed order, in f32.
 
-// Row p of `out` is the sum of the rows [p per, (p + 1) per) of `x`.
+// Row p of `out` is the sum of the rows [p per, (p + 1) per) of `x`, value by value times `by`.
 template <typename T>
 struct SumRows {
     Rows<const T> x;
+    Rows<const T> by;  // null for 1
     Rows<float> out;
     u32 rows;
     u32 per;
@@ -17,8 +18,8 @@ void sum_rows(const SumRows<T>& a) {
     u32 end = min(a.rows, (blockIdx.y + 1) * a.per);
     float sum = 0.0f;
     if (column < a.x.width) {
-#pragma unroll 4
-        for (u32 r = blockIdx.y * a.per + line; r < end; r += 8) sum += load(a.x.row(r) + column);
+#pragma unroll 8
+        for (u32 r = blockIdx.y * a.per + line; r < end; r += 8) sum += load(a.x.row(r) + column) * (a.by.data ? load(a.by.row(r) + column) : 1.0f);
     }
     partial[line][lane] = sum;
     __syncthreads();

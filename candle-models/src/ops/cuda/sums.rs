@@ -8,20 +8,21 @@ const SUM_ROWS: Kernel = Kernel { source: &SOURCE, name: "sum_rows" };
 const SUM_PARTS: Kernel = Kernel { source: &SOURCE, name: "sum_parts" };
 const SUM_PIECES: Kernel = Kernel { source: &SOURCE, name: "sum_pieces" };
 
-/// Row p of `out` (f32) is the sum of the rows `[p per, (p + 1) per)` of `x`.
+/// Row p of `out` (f32) is the sum of the rows `[p per, (p + 1) per)` of `x`, value by value times `by`, or [`Matrix::NONE`] for 1.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct SumRows {
-    pub x: Matrix,
-    pub out: Matrix,
-    pub rows: u32,
-    pub per: u32,
+struct SumRows {
+    x: Matrix,
+    by: Matrix,
+    out: Matrix,
+    rows: u32,
+    per: u32,
 }
 
 impl SumRows {
     /// # Safety
-    /// `x` has `rows` rows of that dtype, `out` a row for every `per` of them.
-    pub unsafe fn launch(&self, gpu: &Gpu, dtype: DType) -> Result<()> {
+    /// `x` and `by` have `rows` rows of that dtype and one width, `out` a row for every `per` of them.
+    unsafe fn launch(&self, gpu: &Gpu, dtype: DType) -> Result<()> {
         let blocks = (self.x.width.div_ceil(32) as usize, self.rows.div_ceil(self.per) as usize, 1);
         // SAFETY: the caller's promise.
         unsafe { gpu.launch(SUM_ROWS, Some(dtype), (blocks, 256, 0), self) }
@@ -73,17 +74,29 @@ impl SumPieces {
 
 /// The sum over the rows of `x` `[rows, width]`, f32 `[width]`. In one order for every GPU.
 pub(crate) fn column_sums(x: &Tensor) -> Result<Tensor> {
-    /// Rows of a block: two rounds do for a million.
-    const PER: usize = 1024;
+    sums(x, None)
+}
+
+/// Likewise of `x by`, value by value, both of one shape and dtype.
+pub(crate) fn column_sums_of_products(x: &Tensor, by: &Tensor) -> Result<Tensor> {
+    sums(x, Some(by))
+}
+
+fn sums(x: &Tensor, by: Option<&Tensor>) -> Result<Tensor> {
+    /// Rows of a block where there are many, so that many blocks share them, and of the one that has the sums of the others.
+    const PER: usize = 256;
+    const LAST: usize = 1024;
     let gpu = Gpu::of(cuda::device_of(x)?)?;
     let (rows, width) = x.dims2()?;
     if rows == 0 {
         return Tensor::zeros(width, DType::F32, x.device());
     }
-    let parts = rows.div_ceil(PER);
+    let per = if rows <= LAST { rows } else { PER };
+    let parts = rows.div_ceil(per);
     let out = cuda::empty((parts, width), DType::F32, gpu.device())?;
-    let sum = SumRows { x: cuda::matrix(x)?, out: cuda::matrix(&out)?, rows: rows as u32, per: PER as u32 };
-    // SAFETY: `out` has a row for every `PER` rows of `x`.
+    let by = by.map_or(Ok(Matrix::NONE), cuda::matrix)?;
+    let sum = SumRows { x: cuda::matrix(x)?, by, out: cuda::matrix(&out)?, rows: rows as u32, per: per as u32 };
+    // SAFETY: `out` has a row for every `per` rows of `x`; the callers' `by` has its shape.
     unsafe { sum.launch(&gpu, x.dtype())? };
     if parts > 1 { column_sums(&out) } else { out.squeeze(0) }
 }

@@ -15,7 +15,6 @@ type Operand<'a> = (&'a CudaStorage, &'a Layout);
 /// What a forward leaves: the output, and the product where the slope of the activation is not in the output.
 pub(crate) struct Forward {
     pub out: CudaStorage,
-    pub shape: Shape,
     pub product: Option<Tensor>,
 }
 
@@ -26,19 +25,19 @@ pub(crate) fn forward(act: Activation, (x, xl): Operand, (w, wl): Operand, bias:
     let product = x.matmul(w, (1, rows, outputs, inputs), xl, wl)?;
     let bias = bias.map_or(Ok(0), |(bias, layout)| cuda::parameter(bias, layout, outputs))?;
     if act == Activation::None && bias == 0 {
-        return Ok(Forward { out: product, shape, product: None });
+        return Ok(Forward { out: product, product: None });
     }
     let matrix = cuda::storage_matrix(&product, &Layout::contiguous(&shape))?;
     if matches!(act, Activation::None | Activation::Relu) {
         // SAFETY: the product has `rows` rows of `outputs` values, as many as the bias.
         unsafe { Epilogue::new(matrix, matrix, bias, act).launch(&gpu, dtype, rows)? };
-        return Ok(Forward { out: product, shape, product: None });
+        return Ok(Forward { out: product, product: None });
     }
     let (out, out_matrix) = cuda::result(&shape, dtype, gpu.device())?;
     // SAFETY: as above, for both.
     unsafe { Epilogue::new(matrix, out_matrix, bias, act).launch(&gpu, dtype, rows)? };
-    let product = Tensor::from_storage(Storage::Cuda(product), shape.clone(), BackpropOp::none(), false);
-    Ok(Forward { out, shape, product: Some(product) })
+    let product = Tensor::from_storage(Storage::Cuda(product), shape, BackpropOp::none(), false);
+    Ok(Forward { out, product: Some(product) })
 }
 
 /// The gradients of the input, if anything asks for it, of the weight, and of the bias in f32, if there is one.

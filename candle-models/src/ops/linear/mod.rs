@@ -5,6 +5,7 @@
 pub(crate) mod cuda;
 mod tensors;
 
+use tensors::linear_at_places;
 pub(crate) use tensors::{Operand, TASK_ROWS, Target, column_sums, multiply, product, product_alone, product_new};
 pub use tensors::{linear, linear_reference};
 
@@ -135,9 +136,9 @@ impl Operation for ActivatedLinear {
 
     fn tensors(&self, pass: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         let (x, residual) = self.split(x)?;
-        let x = self.split_places(&x.to_dtype(self.layer.weight.dtype())?)?;
-        let y = emulated([&x, &self.layer.weight], |[x, weight]| Ok(linear(x, weight, self.layer.bias.as_ref(), self.act)?))?;
-        let y = self.join_places(y)?;
+        let (places, bias, act) = (self.places, self.layer.bias.as_ref(), self.act);
+        let x = x.to_dtype(self.layer.weight.dtype())?;
+        let y = emulated([&x, &self.layer.weight], |[x, weight]| Ok(linear_at_places(places, x, weight, bias, act)?))?;
         self.behind(pass, y, residual)
     }
 

@@ -173,9 +173,10 @@ pub(crate) fn column_sums(x: Rows) -> Vec<f32> {
     crate::ops::sum_in_order(partial.collect())
 }
 
-/// A linear layer with its activation.
+/// A linear layer with its activation, at every one of some places of a row.
 struct LinearOp {
     act: Activation,
+    places: usize,
     /// What the activation was applied to, where its gradient needs that: ReLU's is in the output.
     before: Arc<OnceLock<Vec<f32>>>,
     /// The same on a GPU, without the bias.
@@ -184,6 +185,15 @@ struct LinearOp {
 }
 
 impl LinearOp {
+    /// The shape of the result, and its values.
+    fn forward_cpu(&self, x: (&CpuStorage, &Layout), w: Rows, bias: &[f32]) -> Result<(CpuStorage, Shape)> {
+        let x = rows_of(x.0, x.1)?;
+        let width = x.width / self.places;
+        let at_places = Rows { rows: x.rows * self.places, width, stride: width, ..x };
+        let values = self.forward(if self.places == 1 { x } else { at_places }, w, bias);
+        Ok((CpuStorage::F32(values), (x.rows, self.places * w.width).into()))
+    }
+
     fn forward(&self, x: Rows, w: Rows, bias: &[f32]) -> Vec<f32> {
         let mut out = product_new(x.into(), w.into());
         if !bias.is_empty() {
@@ -206,23 +216,34 @@ impl LinearOp {
         w: (&CudaStorage, &Layout),
         bias: Option<(&CudaStorage, &Layout)>,
     ) -> Result<(CudaStorage, Shape)> {
-        let forward = super::cuda::forward(self.act, x, w, bias)?;
+        let (rows, width) = x.1.shape().dims2()?;
+        let at_places = Layout::contiguous_with_offset((rows * self.places, width / self.places), x.1.start_offset());
+        let forward = super::cuda::forward(self.act, (x.0, &at_places), w, bias)?;
         if let Some(product) = forward.product {
             self.product.get_or_init(|| product);
         }
-        Ok((forward.out, forward.shape))
+        Ok((forward.out, (rows, self.places * w.1.shape().dims2()?.1).into()))
     }
 
     /// Gradients of the input, if anything asks for it, of the weight and of the bias, if there is one.
     fn backward(&self, [x, w, out, grad]: [&Tensor; 4], bias: Option<&Tensor>) -> Result<(Option<Tensor>, Tensor, Option<Tensor>)> {
+        if self.places > 1 {
+            let at_places = |x: &Tensor| x.contiguous()?.reshape((x.dim(0)? * self.places, x.dim(1)? / self.places));
+            let (dx, dw, db) = self.backward_rows([&at_places(x)?, w, &at_places(out)?, &at_places(grad)?], bias)?;
+            return Ok((dx.map(|dx| dx.reshape(x.shape())).transpose()?, dw, db));
+        }
+        self.backward_rows([x, w, out, &grad.contiguous()?], bias)
+    }
+
+    /// The same, every place a row of its own.
+    fn backward_rows(&self, [x, w, out, grad]: [&Tensor; 4], bias: Option<&Tensor>) -> Result<(Option<Tensor>, Tensor, Option<Tensor>)> {
         let (rows, (inputs, outputs)) = (x.dim(0)?, w.dims2()?);
-        let grad = grad.contiguous()?;
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
-            return super::cuda::backward(self.act, self.product.get(), [x, w, out, &grad], bias);
+            return super::cuda::backward(self.act, self.product.get(), [x, w, out, grad], bias);
         }
         let needs_dx = x.track_op();
-        let (dx, dw, db) = with_rows(&[x, w, out, &grad], |matrices| {
+        let (dx, dw, db) = with_rows(&[x, w, out, grad], |matrices| {
             let [x, w, out, grad]: [Rows; 4] = [matrices[0], matrices[1], matrices[2], matrices[3]];
             let through = self.through(out, grad);
             let grad = if self.act == Activation::None { grad } else { Rows { data: &through, ..grad } };
@@ -254,8 +275,7 @@ impl CustomOp2 for LinearOp {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, xl: &Layout, w: &CpuStorage, wl: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (x, w) = (rows_of(x, xl)?, rows_of(w, wl)?);
-        Ok((CpuStorage::F32(self.forward(x, w, &[])), (x.rows, w.width).into()))
+        self.forward_cpu((x, xl), rows_of(w, wl)?, &[])
     }
 
     #[cfg(feature = "cuda")]
@@ -283,8 +303,7 @@ impl CustomOp3 for LinearOp {
         b: &CpuStorage,
         bl: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let (x, w, b) = (rows_of(x, xl)?, rows_of(w, wl)?, crate::ops::contiguous(b, bl)?);
-        Ok((CpuStorage::F32(self.forward(x, w, b)), (x.rows, w.width).into()))
+        self.forward_cpu((x, xl), rows_of(w, wl)?, crate::ops::contiguous(b, bl)?)
     }
 
     #[cfg(feature = "cuda")]
@@ -316,21 +335,29 @@ impl CustomOp3 for LinearOp {
 /// `act(x W + b)` for `x` `[rows, inputs]` (column slices of a wider matrix too), `weight` `[inputs, outputs]` and `bias`
 /// `[outputs]`, with gradients.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, act: Activation) -> Result<Tensor> {
+    linear_at_places(1, x, weight, bias, act)
+}
+
+/// [`linear`] at every one of some places of a row: `[rows, places inputs]` to `[rows, places outputs]`, one node of the graph.
+pub(super) fn linear_at_places(places: usize, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, act: Activation) -> Result<Tensor> {
     if !is_fused(x) {
-        return linear_reference(x, weight, bias, act);
+        let (rows, width) = x.dims2()?;
+        let at_places = x.contiguous()?.reshape((rows * places, width / places))?;
+        return linear_reference(&at_places, weight, bias, act)?.reshape((rows, ()));
     }
-    if x.dim(1)? != weight.dim(0)? {
-        candle_core::bail!("linear: rows of {} values by a weight {:?}", x.dim(1)?, weight.dims());
+    if x.dim(1)? != places * weight.dim(0)? {
+        candle_core::bail!("linear: rows of {} values by a weight {:?} at {places} places", x.dim(1)?, weight.dims());
     }
     let op = LinearOp {
         act,
+        places,
         before: Arc::default(),
         #[cfg(feature = "cuda")]
         product: Arc::default(),
     };
     let weight = weight.contiguous()?;
     // A transposed input has its rows' values apart; the op reads rows. cuBLAS gets rows one behind the other.
-    let x = if x.stride()[1] == 1 && x.device().is_cpu() { x.clone() } else { x.contiguous()? };
+    let x = if x.stride()[1] == 1 && x.device().is_cpu() && places == 1 { x.clone() } else { x.contiguous()? };
     match bias {
         Some(bias) => x.apply_op3(&weight, &bias.to_dtype(DType::F32)?, op),
         None => x.apply_op2(&weight, op),

@@ -16,6 +16,11 @@
 //! # }
 //! ```
 
+#[cfg(feature = "cuda")]
+mod cuda;
+
+#[cfg(feature = "cuda")]
+use super::is_fused;
 use super::{Activation, activate, activate_backward, activation, simd};
 use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{self, Graph, Operator, Value};
@@ -104,6 +109,16 @@ impl Operation for Skip {
         Ok(Values::floats(activation(&(a + b)?, self.act)?))
     }
 
+    #[cfg(feature = "cuda")]
+    fn tensors(&self, pass: &mut TensorPass, x: &[&Tensor], ids: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+        let [a, b] = operands(self.name(), x)?;
+        if !(is_fused(a) && a.device().is_cuda() && a.dtype() == b.dtype()) {
+            return self.reference(pass, x, ids);
+        }
+        self.gain(a.dim(1)?)?;
+        Ok(Values::floats(cuda::add(self, a, b)?))
+    }
+
     fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
         let [a, b] = operands(self.name(), x)?;
         let width = graph.width(a)?;
@@ -142,27 +157,12 @@ impl Operation for Skip {
 
     #[cfg(feature = "cuda")]
     fn launch(&self, wires: &Wires, compiler: &mut crate::exec::cuda::Compiler) -> Result<Option<crate::exec::cuda::Run>> {
-        use crate::cuda::{Kernel, Matrix, Source};
-        use crate::ops::cuda::activation_code;
-        static SOURCE: Source = Source { name: "skip", text: include_str!("skip.cu") };
-        const KERNEL: Kernel = Kernel { source: &SOURCE, name: "skip_rows" };
-        /// `Skip` in `skip.cu`.
-        #[repr(C)]
-        #[derive(Clone, Copy)]
-        struct Arguments {
-            matrices: [Matrix; 3],
-            gain: u64,
-            each: u32,
-            act: u32,
-        }
         let gain = compiler.vector_or_none(self.gain.as_ref())?;
-        let (each, act) = (self.gain.as_ref().map_or(1, Tensor::elem_count) as u32, activation_code(self.act));
+        let sum = cuda::Sum::new(gain, self.gain.as_ref().map_or(1, Tensor::elem_count), self.act);
         Ok(Some(compiler.with_narrow([wires.x[0], wires.x[1]], wires.out[0], move |pass, [a, b], out| {
             let matrices = [a, b, out].map(|slot| pass.matrix(slot));
             // SAFETY: the plan gives all matrices the rows of the pass, and the gain lives as long as the steps.
-            Ok(unsafe {
-                pass.gpu.launch(KERNEL, Some(pass.dtype), matrices[2].grid(pass.rows()), &Arguments { matrices, gain, each, act })
-            }?)
+            Ok(unsafe { sum.launch(pass.gpu, pass.dtype, pass.rows(), matrices) }?)
         })))
     }
 

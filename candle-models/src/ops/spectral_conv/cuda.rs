@@ -5,7 +5,7 @@ use super::waves::{Scale, Waves};
 use crate::cuda::{self, Gpu, Kernel, Matrix, Source};
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::DeviceId;
-use candle_core::{CudaDevice, CudaStorage, DType, Device, Layout, Result, Shape, Tensor};
+use candle_core::{CudaDevice, CudaStorage, DType, Device, Layout, Result, Shape, Tensor, bail};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
@@ -15,23 +15,25 @@ const fn kernel(name: &'static str) -> Kernel {
     Kernel { source: &SOURCE, name }
 }
 
-const ACROSS: Kernel = kernel("spectral_across");
+/// Lines of a thread, most first.
+const ACROSS: [(usize, Kernel); 2] = [(4, kernel("spectral_across")), (1, kernel("spectral_across_few"))];
 const TURN: Kernel = kernel("spectral_turn");
 const MIX: Kernel = kernel("spectral_mix");
 const WEIGHTS: Kernel = kernel("spectral_weights");
-const ALONG: Kernel = kernel("spectral_along");
+const ALONG: [(usize, Kernel); 2] = [(2, kernel("spectral_along")), (1, kernel("spectral_along_few"))];
 
-/// Results of a thread: waves across, coefficients down or lines, places; lines of those that read or write whole ones; rows or channels of those that
-/// multiply.
+/// Results of a thread: waves across, coefficients down or lines, places; rows or channels of those that multiply.
 const WAVES: usize = 10;
 const TURNED: usize = 8;
 const PLACES: usize = 16;
-const LINES: usize = 4;
 const MIXED: usize = 8;
 /// Threads of a block.
 const THREADS: usize = 128;
 
-/// The tables of a grid on a device, f32, filled up with zeros to whole tiles.
+/// Steps of a sum that are read at once, at most.
+const STEPS: usize = 8;
+
+/// The tables of a grid on a device, f32, filled up with zeros to whole tiles and whole steps.
 #[derive(Debug)]
 struct Tables {
     /// `[m, waves, 2]`, of each scale.
@@ -48,9 +50,9 @@ impl Tables {
     fn new(waves: &Waves, device: &Device) -> Result<Self> {
         let ([n, m], [k, l]) = (waves.grid, waves.kept);
         let table = |[a, b]: [usize; 2], tile: usize, of: &dyn Fn(usize, usize) -> [f32; 2]| {
-            let filled = b.next_multiple_of(tile);
-            let value = |i: usize| if i % filled < b { of(i / filled, i % filled) } else { [0.0; 2] };
-            Tensor::from_vec((0..a * filled).flat_map(value).collect(), (a, filled, 2), device)
+            let [length, filled] = [a.next_multiple_of(STEPS), b.next_multiple_of(tile)];
+            let value = |i: usize| if i / filled < a && i % filled < b { of(i / filled, i % filled) } else { [0.0; 2] };
+            Tensor::from_vec((0..length * filled).flat_map(value).collect(), (length, filled, 2), device)
         };
         let across = |scale| table([m, l], WAVES, &|place, wave| waves.pair_across(scale, wave, place));
         let along = |scale| table([l, m], PLACES, &|wave, place| waves.pair_across(scale, wave, place));
@@ -131,8 +133,8 @@ impl Transforms {
         let down = lines_of([lines, s], &self.tables.down, [rows, n, k, l, c])?;
         // SAFETY: the caller's promise; every step reads what the one before has written, on one stream.
         unsafe {
-            gpu.launch(ACROSS, Some(dtype), each(l.div_ceil(WAVES) * (rows * n).div_ceil(LINES) * c), &across)?;
-            gpu.launch(TURN, None, each(k.div_ceil(TURNED) * rows * l * c), &down)
+            over_lines(gpu, ACROSS, dtype, [rows * n, l.div_ceil(WAVES) * c], &across)?;
+            gpu.launch(TURN, None, each(k.div_ceil(TURNED) * rows * l * c)?, &down)
         }
     }
 
@@ -152,8 +154,8 @@ impl Transforms {
         let along = lines_of([lines, out], &self.tables.along[scale as usize], [rows, n, m, l, o])?;
         // SAFETY: the caller's promise; every step reads what the one before has written, on one stream.
         unsafe {
-            gpu.launch(TURN, None, each(n.div_ceil(TURNED) * rows * l * o), &up)?;
-            gpu.launch(ALONG, Some(dtype), each(m.div_ceil(PLACES) * (rows * n).div_ceil(LINES) * o), &along)
+            gpu.launch(TURN, None, each(n.div_ceil(TURNED) * rows * l * o)?, &up)?;
+            over_lines(gpu, ALONG, dtype, [rows * n, m.div_ceil(PLACES) * o], &along)
         }
     }
 
@@ -202,8 +204,25 @@ fn lanes(channels: usize) -> usize {
 }
 
 /// Blocks for so many threads.
-fn each(threads: usize) -> cuda::Grid {
-    ((threads.div_ceil(THREADS), 1, 1), THREADS, 0)
+fn each(threads: usize) -> Result<cuda::Grid> {
+    // Kernels count them in 32 bits.
+    if threads > u32::MAX as usize - THREADS {
+        bail!("spectral_conv: {threads} threads for one launch; take fewer rows at a time");
+    }
+    Ok(((threads.div_ceil(THREADS), 1, 1), THREADS, 0))
+}
+
+/// Launches a kernel whose threads have several lines of one of so many columns: fewer lines where threads with more would not fill a large GPU.
+///
+/// # Safety
+/// As for [`Transforms::analyse`].
+unsafe fn over_lines(gpu: &Gpu, kernels: [(usize, Kernel); 2], dtype: DType, [lines, columns]: [usize; 2], args: &Lines) -> Result<()> {
+    /// A quarter of the threads that 132 multiprocessors hold.
+    const ENOUGH: usize = 132 * 512;
+    let threads = |(each, _): (usize, Kernel)| lines.div_ceil(each) * columns;
+    let chosen = if threads(kernels[0]) < ENOUGH { kernels[1] } else { kernels[0] };
+    // SAFETY: the caller's promise.
+    unsafe { gpu.launch(chosen.1, Some(dtype), each(threads(chosen))?, args) }
 }
 
 fn lines_of([from, to]: [Matrix; 2], table: &Tensor, sizes: [usize; 5]) -> Result<Lines> {

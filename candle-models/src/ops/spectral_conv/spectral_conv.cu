@@ -1,17 +1,33 @@
 // Spectral convolution, channels last: transforms as products with tables, and a product for each mode between them. Coefficients are f32.
 //
 // A thread makes several numbers of a channel, so that what it reads serves all of them. A table `[A, B, 2]` has a cosine and a sine for each index
-// that is summed over and each result; B is filled up with zeros to whole tiles. Threads that lie side by side have channels that do, and
-// nearly always one tile.
+// that is summed over and each result, both filled up with zeros: B to whole tiles, A to as many as are read at once. Threads that lie side by side have
+// channels that do, and nearly always one tile. Threads of a launch are counted in 32 bits, as divisions in 64 would take longer than the sums.
 
 // Results of a thread: waves across, coefficients down or lines, places.
 #define WAVES 10
 #define TURNED 8
 #define PLACES 16
-// Lines of a thread where lines are what is read or written.
-#define LINES 4
 // Steps of a sum whose operands are read at once.
-#define STEPS 2
+#define STEPS 8
+
+// Some lines `[places or waves, channels]` that lie one behind another in the rows of a matrix; `count` are there.
+template <typename P, u32 LINES>
+struct Lines {
+    P* first;
+    u32 offset[LINES];  // from the first one's
+    // `each` lines of `size` values to a row; those behind the last one are the last one again.
+    Lines(const Rows<P>& x, u32 line, u32 count, u32 each, u32 size) {
+        u32 row = line / each, last = count - 1;
+        first = x.row(row) + (line - row * each) * size;
+#pragma unroll
+        for (u32 i = 0; i < LINES; i++) {
+            u32 other = min(line + i, last), down = other / each;
+            offset[i] = (down - row) * x.stride + (other - line) * size - (down - row) * each * size;
+        }
+    }
+    P* operator[](u32 i) const { return first + offset[i]; }
+};
 
 // Sizes are those of a row.
 template <typename T>
@@ -26,56 +42,60 @@ struct Across {
     u32 c;
 };
 
-template <typename T>
-void spectral_across(const Across<T>& a) {
-    u64 thread = thread_number(), unit = thread / a.c;
-    u32 channel = thread % a.c, tiles = (a.l + WAVES - 1) / WAVES;
-    u64 lines = (u64)a.rows * a.n, pairs = (lines + LINES - 1) / LINES;
-    u32 tile = unit / pairs;
+// A thread has so many lines, what is read of the table serving all of them, and reads so many places of each at once, while it sums those before.
+template <u32 LINES, u32 AHEAD, typename T>
+inline void across(const Across<T>& a) {
+    u32 thread = thread_number(), unit = thread / a.c, channel = thread - unit * a.c;
+    u32 tiles = (a.l + WAVES - 1) / WAVES, lines = a.rows * a.n, groups = (lines + LINES - 1) / LINES, tile = unit / groups;
     if (tile >= tiles) return;
-    u64 first = unit % pairs * LINES;
-    const T* x[LINES];
+    u32 first = (unit - tile * groups) * LINES;
+    const Lines<const T, LINES> x(a.x, first, lines, a.n, a.m * a.c);
+    float sum[LINES][2 * WAVES] = {}, next[AHEAD][LINES];
+    auto bring = [&](u32 step, u32 place) {
+        u32 at = min(place, a.m - 1) * a.c + channel;
 #pragma unroll
-    for (u32 i = 0; i < LINES; i++) {
-        u64 line = min(first + i, lines - 1);
-        x[i] = a.x.row(line / a.n) + line % a.n * a.m * a.c + channel;
-    }
-    float sum[LINES][2 * WAVES] = {};
+        for (u32 i = 0; i < LINES; i++) next[step][i] = load(x[i] + at);
+    };
+#pragma unroll
+    for (u32 step = 0; step < AHEAD; step++) bring(step, step);
     const float4* table = a.table + tile * (WAVES / 2);
-    for (u32 start = 0; start < a.m; start += STEPS) {
-        float value[STEPS][LINES];
+#pragma unroll 1
+    for (u32 start = 0; start < a.m; start += AHEAD) {
 #pragma unroll
-        for (u32 step = 0; step < STEPS; step++) {
-#pragma unroll
-            for (u32 i = 0; i < LINES; i++) value[step][i] = load(x[i] + (u64)min(start + step, a.m - 1) * a.c);
-        }
-#pragma unroll
-        for (u32 step = 0; step < STEPS; step++) {
-            if (start + step >= a.m) break;
+        for (u32 step = 0; step < AHEAD; step++) {
 #pragma unroll
             for (u32 j = 0; j < WAVES / 2; j++) {
-                float4 f = table[(u64)(start + step) * tiles * (WAVES / 2) + j];
+                float4 f = table[j];
 #pragma unroll
                 for (u32 i = 0; i < LINES; i++) {
-                    sum[i][4 * j] += value[step][i] * f.x;
-                    sum[i][4 * j + 1] += value[step][i] * f.y;
-                    sum[i][4 * j + 2] += value[step][i] * f.z;
-                    sum[i][4 * j + 3] += value[step][i] * f.w;
+                    sum[i][4 * j] += next[step][i] * f.x;
+                    sum[i][4 * j + 1] += next[step][i] * f.y;
+                    sum[i][4 * j + 2] += next[step][i] * f.z;
+                    sum[i][4 * j + 3] += next[step][i] * f.w;
                 }
             }
+            table += tiles * (WAVES / 2);
+            bring(step, start + AHEAD + step);
         }
     }
+    const Lines<float, LINES> to(a.lines, first, lines, a.n, a.l * 2 * a.c);
 #pragma unroll
     for (u32 i = 0; i < LINES; i++) {
-        u64 line = first + i;
-        if (line >= lines) continue;
-        float* to = a.lines.row(line / a.n) + (line % a.n * a.l + tile * WAVES) * 2 * a.c + channel;
+        if (first + i >= lines) break;
+        float* line = to[i] + tile * WAVES * 2 * a.c + channel;
 #pragma unroll
         for (u32 j = 0; j < 2 * WAVES; j++)
-            if (tile * WAVES + j / 2 < a.l) to[(u64)j * a.c] = sum[i][j];
+            if (tile * WAVES + j / 2 < a.l) line[j * a.c] = sum[i][j];
     }
 }
-KERNELS(spectral_across, Across)
+// As many threads to a multiprocessor as a large batch has.
+template <typename T>
+void spectral_across(const Across<T>& a) { across<4, 1>(a); }
+// Where so few lines would leave most of a GPU without work.
+template <typename T>
+void spectral_across_few(const Across<T>& a) { across<1, 4>(a); }
+KERNELS_WITH(__launch_bounds__(128, 4), spectral_across, Across)
+KERNELS(spectral_across_few, Across)
 
 // Coefficients of A frequencies or lines to those of B, for every wave across: times `cos - i sin`.
 struct Turn {
@@ -90,42 +110,45 @@ struct Turn {
 };
 
 extern "C" __global__ void spectral_turn(const __grid_constant__ Turn a) {
-    u64 thread = thread_number(), unit = thread / a.c;
-    u32 channel = thread % a.c, tiles = (a.b + TURNED - 1) / TURNED, wave = unit % a.l;
-    u64 row = unit / a.l % a.rows;
-    u32 tile = unit / a.l / a.rows;
+    u32 thread = thread_number(), unit = thread / a.c, channel = thread - unit * a.c, above = unit / a.l, wave = unit - above * a.l;
+    u32 tiles = (a.b + TURNED - 1) / TURNED, tile = above / a.rows, row = above - tile * a.rows;
     if (tile >= tiles) return;
-    const float* from = a.from.row(row) + (u64)2 * wave * a.c + channel;
+    const float* from = a.from.row(row) + 2 * wave * a.c + channel;
     float re[TURNED] = {}, im[TURNED] = {};
     const float4* table = a.table + tile * (TURNED / 2);
+#pragma unroll 1
     for (u32 start = 0; start < a.a; start += STEPS) {
         float r[STEPS], m[STEPS];
 #pragma unroll
         for (u32 step = 0; step < STEPS; step++) {
-            const float* at = from + (u64)2 * min(start + step, a.a - 1) * a.l * a.c;
+            const float* at = from + 2 * min(start + step, a.a - 1) * a.l * a.c;
             r[step] = at[0];
             m[step] = at[a.c];
         }
 #pragma unroll
         for (u32 step = 0; step < STEPS; step++) {
-            if (start + step >= a.a) break;
 #pragma unroll
             for (u32 j = 0; j < TURNED / 2; j++) {
-                float4 f = table[(u64)(start + step) * tiles * (TURNED / 2) + j];
-                re[2 * j] += r[step] * f.x + m[step] * f.y;
-                im[2 * j] += m[step] * f.x - r[step] * f.y;
-                re[2 * j + 1] += r[step] * f.z + m[step] * f.w;
-                im[2 * j + 1] += m[step] * f.z - r[step] * f.w;
+                float4 f = table[j];
+                re[2 * j] += r[step] * f.x;
+                re[2 * j] += m[step] * f.y;
+                im[2 * j] += m[step] * f.x;
+                im[2 * j] -= r[step] * f.y;
+                re[2 * j + 1] += r[step] * f.z;
+                re[2 * j + 1] += m[step] * f.w;
+                im[2 * j + 1] += m[step] * f.z;
+                im[2 * j + 1] -= r[step] * f.w;
             }
+            table += tiles * (TURNED / 2);
         }
     }
+    float* to = a.to.row(row) + (tile * TURNED * a.l + wave) * 2 * a.c + channel;
 #pragma unroll
     for (u32 j = 0; j < TURNED; j++) {
-        u32 number = tile * TURNED + j;
-        if (number >= a.b) continue;
-        float* to = a.to.row(row) + ((u64)number * a.l + wave) * 2 * a.c + channel;
+        if (tile * TURNED + j >= a.b) break;
         to[0] = re[j];
         to[a.c] = im[j];
+        to += 2 * a.l * a.c;
     }
 }
 
@@ -168,10 +191,14 @@ extern "C" __global__ void spectral_mix(const __grid_constant__ Mix a) {
 #pragma unroll
             for (u32 j = 0; j < MIXED / 2; j++) {
                 float4 v = x[i][j];
-                re[2 * j] += v.x * wr - v.y * wi;
-                im[2 * j] += v.x * wi + v.y * wr;
-                re[2 * j + 1] += v.z * wr - v.w * wi;
-                im[2 * j + 1] += v.z * wi + v.w * wr;
+                re[2 * j] += v.x * wr;
+                re[2 * j] -= v.y * wi;
+                im[2 * j] += v.x * wi;
+                im[2 * j] += v.y * wr;
+                re[2 * j + 1] += v.z * wr;
+                re[2 * j + 1] -= v.w * wi;
+                im[2 * j + 1] += v.z * wi;
+                im[2 * j + 1] += v.w * wr;
             }
         }
     }
@@ -221,10 +248,14 @@ extern "C" __global__ void spectral_weights(const __grid_constant__ Weights a) {
 #pragma unroll
             for (u32 j = 0; j < MIXED / 2; j++) {
                 float4 v = x[i][j];
-                re[2 * j] += v.x * gr + v.y * gi;
-                im[2 * j] += v.x * gi - v.y * gr;
-                re[2 * j + 1] += v.z * gr + v.w * gi;
-                im[2 * j + 1] += v.z * gi - v.w * gr;
+                re[2 * j] += v.x * gr;
+                re[2 * j] += v.y * gi;
+                im[2 * j] += v.x * gi;
+                im[2 * j] -= v.y * gr;
+                re[2 * j + 1] += v.z * gr;
+                re[2 * j + 1] += v.w * gi;
+                im[2 * j + 1] += v.z * gi;
+                im[2 * j + 1] -= v.w * gr;
             }
         }
     }
@@ -250,55 +281,56 @@ struct Along {
     u32 o;
 };
 
-template <typename T>
-void spectral_along(const Along<T>& a) {
-    u64 thread = thread_number(), unit = thread / a.o;
-    u32 channel = thread % a.o, tiles = (a.m + PLACES - 1) / PLACES;
-    u64 lines = (u64)a.rows * a.n, pairs = (lines + LINES - 1) / LINES;
-    u32 tile = unit / pairs;
+// As `across`: so many lines.
+template <u32 LINES, typename T>
+inline void along(const Along<T>& a) {
+    u32 thread = thread_number(), unit = thread / a.o, channel = thread - unit * a.o;
+    u32 tiles = (a.m + PLACES - 1) / PLACES, lines = a.rows * a.n, groups = (lines + LINES - 1) / LINES, tile = unit / groups;
     if (tile >= tiles) return;
-    u64 first = unit % pairs * LINES;
-    const float* from[LINES];
+    u32 first = (unit - tile * groups) * LINES;
+    const Lines<const float, LINES> from(a.lines, first, lines, a.n, 2 * a.l * a.o);
+    float sum[LINES][PLACES] = {}, next[LINES][2];
+    auto bring = [&](u32 wave) {
+        u32 at = 2 * min(wave, a.l - 1) * a.o + channel;
 #pragma unroll
-    for (u32 i = 0; i < LINES; i++) {
-        u64 line = min(first + i, lines - 1);
-        from[i] = a.lines.row(line / a.n) + line % a.n * 2 * a.l * a.o + channel;
-    }
-    float sum[LINES][PLACES] = {};
+        for (u32 i = 0; i < LINES; i++) next[i][0] = from[i][at], next[i][1] = from[i][at + a.o];
+    };
+    bring(0);
     const float4* table = a.table + tile * (PLACES / 2);
-    for (u32 start = 0; start < a.l; start += STEPS / 2) {
-        float re[STEPS / 2][LINES], im[STEPS / 2][LINES];
+#pragma unroll 1
+    for (u32 wave = 0; wave < a.l; wave++) {
 #pragma unroll
-        for (u32 step = 0; step < STEPS / 2; step++) {
+        for (u32 j = 0; j < PLACES / 2; j++) {
+            float4 f = table[j];
 #pragma unroll
             for (u32 i = 0; i < LINES; i++) {
-                const float* at = from[i] + (u64)2 * min(start + step, a.l - 1) * a.o;
-                re[step][i] = at[0];
-                im[step][i] = at[a.o];
+                sum[i][2 * j] += next[i][0] * f.x;
+                sum[i][2 * j] += next[i][1] * f.y;
+                sum[i][2 * j + 1] += next[i][0] * f.z;
+                sum[i][2 * j + 1] += next[i][1] * f.w;
             }
         }
-#pragma unroll
-        for (u32 step = 0; step < STEPS / 2; step++) {
-            if (start + step >= a.l) break;
-#pragma unroll
-            for (u32 j = 0; j < PLACES / 2; j++) {
-                float4 f = table[(u64)(start + step) * tiles * (PLACES / 2) + j];
-#pragma unroll
-                for (u32 i = 0; i < LINES; i++) {
-                    sum[i][2 * j] += re[step][i] * f.x + im[step][i] * f.y;
-                    sum[i][2 * j + 1] += re[step][i] * f.z + im[step][i] * f.w;
-                }
-            }
-        }
+        table += tiles * (PLACES / 2);
+        bring(wave + 1);
     }
+    const Lines<T, LINES> to(a.out, first, lines, a.n, a.m * a.o);
 #pragma unroll
     for (u32 i = 0; i < LINES; i++) {
-        u64 line = first + i;
-        if (line >= lines) continue;
-        T* to = a.out.row(line / a.n) + (line % a.n * a.m + tile * PLACES) * a.o + channel;
+        if (first + i >= lines) break;
+        T* line = to[i] + tile * PLACES * a.o + channel;
+        if ((tile + 1) * PLACES <= a.m) {
 #pragma unroll
-        for (u32 j = 0; j < PLACES; j++)
-            if (tile * PLACES + j < a.m) store(to + (u64)j * a.o, sum[i][j]);
+            for (u32 j = 0; j < PLACES; j++) store(line + j * a.o, sum[i][j]);
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < PLACES; j++)
+                if (tile * PLACES + j < a.m) store(line + j * a.o, sum[i][j]);
+        }
     }
 }
+template <typename T>
+void spectral_along(const Along<T>& a) { along<2>(a); }
+template <typename T>
+void spectral_along_few(const Along<T>& a) { along<1>(a); }
 KERNELS(spectral_along, Along)
+KERNELS(spectral_along_few, Along)

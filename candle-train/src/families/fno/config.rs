@@ -55,6 +55,9 @@ pub struct ModelConfig {
     /// Whether it learns to say a variance of the truth around its answer as well.
     #[serde(default)]
     pub variance: bool,
+    /// Whether it says by how much the answer differs from the field that it reads.
+    #[serde(default)]
+    pub residual: bool,
 }
 
 impl ModelConfig {
@@ -63,8 +66,8 @@ impl ModelConfig {
     /// # Errors
     /// If a size is out of range.
     pub fn on(&self, grid: [usize; 2], channels: [usize; 2], output: Normaliser) -> Result<FnoConfig> {
-        let Self { modes, hidden, layers, padding, rank, variance } = *self;
-        let config = FnoConfig { grid, channels, modes, hidden, layers, padding, rank, output, variance, ensemble: None };
+        let Self { modes, hidden, layers, padding, rank, variance, residual } = *self;
+        let config = FnoConfig { grid, channels, modes, hidden, layers, padding, rank, output, variance, residual, ensemble: None };
         config.validate().map_err(within("model"))?;
         Ok(config)
     }
@@ -94,7 +97,7 @@ impl RunConfig {
             noise: 0.0,
             loss: Norm::H1Periodic,
             data: Some(source.clone()),
-            model: ModelConfig { modes: [8, 8], hidden: 24, layers: 4, padding: 0.0, rank: None, variance: false },
+            model: ModelConfig { modes: [8, 8], hidden: 24, layers: 4, padding: 0.0, rank: None, variance: false, residual: false },
             trainer,
         };
         // The states that follow from a beginning leave nothing to guess, and what is learnt of them need not be small.
@@ -103,7 +106,7 @@ impl RunConfig {
         Ok(match name {
             "burgers" => states,
             "ns" => {
-                let model = ModelConfig { modes: [12, 12], hidden: 20, ..states.model };
+                let model = ModelConfig { modes: [12, 12], hidden: 20, residual: true, ..states.model };
                 let source = Source { count: 100, ..source };
                 Self { held_out: 10, epochs: 10, noise: 0.003, model, data: Some(source), ..states }
             }

@@ -6,6 +6,7 @@
 
 use crate::shards;
 use candle_core::{DType, Device, Tensor};
+use candle_models::fno::Normaliser;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use std::path::Path;
@@ -138,6 +139,18 @@ impl Fields {
     pub fn pair(&self, i: usize) -> [&[f32]; 2] {
         let [x, y] = self.widths();
         [&self.inputs[i * x..][..x], &self.answers[i * y..][..y]]
+    }
+
+    /// By what the answers are normalised, or what they differ by from the fields that are read.
+    ///
+    /// # Errors
+    /// As [`Normaliser::of`].
+    pub fn normaliser(&self, residual: bool) -> Result<Normaliser> {
+        if !residual {
+            return Normaliser::of(&self.answers);
+        }
+        let changes: Vec<f32> = self.answers.iter().zip(&self.inputs).map(|(y, x)| y - x).collect();
+        Normaliser::of(&changes)
     }
 
     /// The first runs, and the last `held` ones.

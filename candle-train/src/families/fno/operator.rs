@@ -9,7 +9,7 @@ use crate::task::{Context, Evaluation, Loss, Score, Task};
 use candle_core::{Device, Tensor};
 use candle_models::Result;
 use candle_models::fno::metrics::{relative_h1, relative_l2};
-use candle_models::fno::{Fno, FnoConfig};
+use candle_models::fno::{Fno, FnoConfig, Normaliser};
 use candle_models::network::Tapes;
 use candle_models::nn::Params;
 use candle_models::ops::Products;
@@ -106,6 +106,7 @@ impl Operator {
         device: &Device,
     ) -> Result<Self> {
         let random = Random::new(run.seed).stream("pairs");
+        let noise = if run.noise > 0.0 { (run.noise * Normaliser::of(&sources[0].answers)?.deviation) as f32 } else { 0.0 };
         let learnt = |(number, pairs): (usize, Fields)| {
             let loss = RelativeLoss::new(run.loss, pairs.grid, device)?;
             let order = Order::new(random.stream("order").at(number as u64), pairs.len());
@@ -118,7 +119,7 @@ impl Operator {
             sources,
             held,
             transposed: run.transposed,
-            noise: (run.noise * model.output.deviation) as f32,
+            noise,
             random,
             batch: run.batch,
             rows: share(run.batch, ranks.rank(), ranks.size()),
@@ -266,10 +267,9 @@ mod tests {
     use crate::families::fno::config::ModelConfig;
     use crate::families::fno::source::{Equation, Source};
     use crate::parallel::Single;
-    use candle_models::fno::Normaliser;
 
     fn task(sources: &[(u64, Equation)], noise: f64) -> Operator {
-        let model = ModelConfig { modes: [4, 4], hidden: 4, layers: 1, padding: 0.0, rank: None, variance: false };
+        let model = ModelConfig { modes: [4, 4], hidden: 4, layers: 1, padding: 0.0, rank: None, variance: false, residual: false };
         let run = RunConfig { batch: 4, held_out: 3, noise, model, ..RunConfig::preset("darcy").unwrap() };
         let made = |(count, equation): &(u64, Equation)| Source { seed: 1, count: *count, equation: equation.clone() }.all().unwrap();
         let mut sources: Vec<Fields> = sources.iter().map(made).collect();
