@@ -18,9 +18,13 @@ use candle_core::{CudaDevice, DType};
 use memory::{Block, Failure};
 pub use plan::Pass;
 use plan::Plan;
+use rayon::prelude::*;
 use std::sync::Arc;
 use std::time::Instant;
 pub use steps::{Compiler, Run};
+
+/// Words of an input or output of all rows from which several threads copy them: one takes about as long for them as it takes to wake others.
+const SHARED_COPY: usize = 1 << 17;
 
 /// A batch size with its graph, unless passes are launched kernel by kernel.
 struct Bucket {
@@ -193,17 +197,20 @@ impl CudaExecutor {
             let (plane, behind) = inputs.split_at_mut(width * rows);
             inputs = behind;
             let each = width * frames;
-            for (b, to) in plane.chunks_exact_mut(each).enumerate() {
-                match (sequences.get(b), input) {
-                    (Some(sequence), Output::Floats(_)) => {
-                        // SAFETY: the promise of `execute`.
-                        let from = unsafe { &(&*sequence.floats)[floats..floats + each] };
-                        to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_bits());
-                    }
-                    // SAFETY: as above.
-                    (Some(sequence), Output::Indices(_)) => to.copy_from_slice(unsafe { &(&*sequence.indices)[indices..indices + each] }),
-                    (None, _) => to.fill(0),
+            let fill = |(b, to): (usize, &mut [u32])| match (sequences.get(b), input) {
+                (Some(sequence), Output::Floats(_)) => {
+                    // SAFETY: the promise of `execute`.
+                    let from = unsafe { &(&*sequence.floats)[floats..floats + each] };
+                    to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_bits());
                 }
+                // SAFETY: as above.
+                (Some(sequence), Output::Indices(_)) => to.copy_from_slice(unsafe { &(&*sequence.indices)[indices..indices + each] }),
+                (None, _) => to.fill(0),
+            };
+            if plane.len() < SHARED_COPY {
+                plane.chunks_exact_mut(each).enumerate().for_each(fill);
+            } else {
+                plane.par_chunks_exact_mut(each).enumerate().for_each(fill);
             }
             match input {
                 Output::Floats(_) => floats += each,
@@ -232,7 +239,7 @@ impl CudaExecutor {
             let (plane, behind) = planes.split_at(width * rows);
             planes = behind;
             let each = width * frames;
-            for (sequence, from) in sequences.iter().zip(plane.chunks_exact(each)) {
+            let take = |(sequence, from): (&Sequence, &[u32])| {
                 // SAFETY: the promise of `execute`.
                 unsafe {
                     match output {
@@ -243,6 +250,11 @@ impl CudaExecutor {
                         Output::Indices(_) => (&mut *sequence.out_indices)[indices..indices + each].copy_from_slice(from),
                     }
                 }
+            };
+            if plane.len() < SHARED_COPY {
+                sequences.iter().zip(plane.chunks_exact(each)).for_each(take);
+            } else {
+                sequences.par_iter().zip(plane.par_chunks_exact(each)).for_each(take);
             }
             match output {
                 Output::Floats(_) => floats += each,
