@@ -69,6 +69,12 @@ impl Operand {
     /// No matrix.
     pub const NONE: Self = Self { matrix: Matrix::NONE, wide: false };
 
+    /// Whether there is one in the dtype of the launch, whose rows begin at multiples of 16 bytes.
+    fn in_pieces(self, dtype: DType) -> bool {
+        let Matrix { data, stride, .. } = self.matrix;
+        data != 0 && !self.wide && data.is_multiple_of(16) && (stride as usize * dtype.size_in_bytes()).is_multiple_of(16)
+    }
+
     fn bit(self, bit: u32) -> u32 {
         if self.wide { bit } else { 0 }
     }
@@ -205,14 +211,11 @@ pub(crate) unsafe fn product(
     }
     if in_tiles(dtype, [rows, inputs, outputs]) {
         epilogue.wide |= x.bit(X_WIDE);
-        let (ring, residual) = (ring(dtype, inputs), behind.residual.matrix);
-        // A residual that lies in whole pieces is brought ahead.
-        let pieces = residual.data != 0
-            && !behind.residual.wide
-            && [residual.data, (residual.stride as usize * dtype.size_in_bytes()) as u64].iter().all(|x| x.is_multiple_of(16));
-        let residual_at = if pieces { ring } else { 0 };
-        let room = if pieces { TILE * TILE * dtype.size_in_bytes() } else { 0 };
-        let args = Product { epilogue, x: x.matrix, weight, residual_at: residual_at as u32 };
+        let ring = ring(dtype, inputs);
+        // The residual is brought ahead, behind the ring.
+        let (residual_at, room) =
+            if behind.residual.in_pieces(dtype) { (ring as u32, TILE * TILE * dtype.size_in_bytes()) } else { (0, 0) };
+        let args = Product { epilogue, x: x.matrix, weight, residual_at };
         let grid = (rows.div_ceil(TILE), outputs.div_ceil(TILE), 1);
         // SAFETY: the caller's promise.
         return unsafe { gpu.launch(TILES, Some(dtype), (grid, TILE_THREADS, ring + room), &args) };
