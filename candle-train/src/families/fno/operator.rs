@@ -316,7 +316,7 @@ mod tests {
     fn noise_is_a_part_of_the_deviation_of_the_answers() {
         let equation = Equation::Darcy { places: 6 };
         let (mut plain, mut noisy) = (task(&[(11, equation.clone())], 0.0), task(&[(11, equation)], 0.5));
-        let deviation = plain.model.output.deviation;
+        let deviation = Normaliser::of(&plain.sources[0].pairs.answers).unwrap().deviation;
         let (plain, noisy) = (plain.batch(1), noisy.batch(1));
         assert_eq!(plain.answers, noisy.answers);
         let squares: f64 = plain.inputs.iter().zip(&noisy.inputs).map(|(a, b)| f64::from(a - b).powi(2)).sum();
