@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 pub use steps::{Compiler, Run};
 
-/// Words of an input or output of all rows from which several threads copy them: one takes about as long for them as it takes to wake others.
+/// Words of an input or output of all rows from which several threads copy them: fewer are copied before other threads are awake.
 const SHARED_COPY: usize = 1 << 17;
 
 /// A batch size with its graph, unless passes are launched kernel by kernel.

@@ -5,8 +5,8 @@
 pub(crate) mod cuda;
 mod tensors;
 
-use tensors::linear_at_places;
 pub(crate) use tensors::{Operand, TASK_ROWS, Target, column_sums, multiply, product, product_alone, product_new};
+use tensors::{join_places, linear_at_places, split_places};
 pub use tensors::{linear, linear_reference};
 
 use super::skip::Skip;
@@ -77,16 +77,6 @@ impl ActivatedLinear {
         Self { layer: layer.clone(), act, places, residual: None }
     }
 
-    /// The places of all rows as rows.
-    fn split_places(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        if self.places == 1 { Ok(x.clone()) } else { x.contiguous()?.reshape((x.dim(0)? * self.places, x.dim(1)? / self.places)) }
-    }
-
-    /// Turned back.
-    fn join_places(&self, y: Tensor) -> candle_core::Result<Tensor> {
-        if self.places == 1 { Ok(y) } else { y.reshape((y.dim(0)? / self.places, y.dim(1)? * self.places)) }
-    }
-
     fn split<'a>(&self, x: &[&'a Tensor]) -> Result<(&'a Tensor, Option<&'a Tensor>)> {
         if self.residual.is_some() {
             let [x, residual] = operands(self.name(), x)?;
@@ -119,8 +109,8 @@ impl Operation for ActivatedLinear {
 
     fn reference(&self, pass: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         let (x, residual) = self.split(x)?;
-        let x = self.split_places(&x.to_dtype(self.layer.weight.dtype())?)?;
-        let y = self.join_places(linear_reference(&x, &self.layer.weight, self.layer.bias.as_ref(), self.act)?)?;
+        let x = split_places(self.places, &x.to_dtype(self.layer.weight.dtype())?)?;
+        let y = join_places(self.places, linear_reference(&x, &self.layer.weight, self.layer.bias.as_ref(), self.act)?)?;
         self.behind(pass, y, residual)
     }
 

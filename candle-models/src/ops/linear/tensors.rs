@@ -227,12 +227,9 @@ impl LinearOp {
 
     /// Gradients of the input, if anything asks for it, of the weight and of the bias, if there is one.
     fn backward(&self, [x, w, out, grad]: [&Tensor; 4], bias: Option<&Tensor>) -> Result<(Option<Tensor>, Tensor, Option<Tensor>)> {
-        if self.places > 1 {
-            let at_places = |x: &Tensor| x.contiguous()?.reshape((x.dim(0)? * self.places, x.dim(1)? / self.places));
-            let (dx, dw, db) = self.backward_rows([&at_places(x)?, w, &at_places(out)?, &at_places(grad)?], bias)?;
-            return Ok((dx.map(|dx| dx.reshape(x.shape())).transpose()?, dw, db));
-        }
-        self.backward_rows([x, w, out, &grad.contiguous()?], bias)
+        let rows = |x: &Tensor| split_places(self.places, x);
+        let (dx, dw, db) = self.backward_rows([&rows(x)?, w, &rows(out)?, &rows(&grad.contiguous()?)?], bias)?;
+        Ok((dx.map(|dx| dx.reshape(x.shape())).transpose()?, dw, db))
     }
 
     /// The same, every place a row of its own.
@@ -332,6 +329,16 @@ impl CustomOp3 for LinearOp {
     }
 }
 
+/// The places of all rows as rows.
+pub(super) fn split_places(places: usize, x: &Tensor) -> Result<Tensor> {
+    if places == 1 { Ok(x.clone()) } else { x.contiguous()?.reshape((x.dim(0)? * places, x.dim(1)? / places)) }
+}
+
+/// Turned back.
+pub(super) fn join_places(places: usize, y: Tensor) -> Result<Tensor> {
+    if places == 1 { Ok(y) } else { y.reshape((y.dim(0)? / places, y.dim(1)? * places)) }
+}
+
 /// `act(x W + b)` for `x` `[rows, inputs]` (column slices of a wider matrix too), `weight` `[inputs, outputs]` and `bias`
 /// `[outputs]`, with gradients.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, act: Activation) -> Result<Tensor> {
@@ -341,9 +348,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, act: Activatio
 /// [`linear`] at every one of some places of a row: `[rows, places inputs]` to `[rows, places outputs]`, one node of the graph.
 pub(super) fn linear_at_places(places: usize, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, act: Activation) -> Result<Tensor> {
     if !is_fused(x) {
-        let (rows, width) = x.dims2()?;
-        let at_places = x.contiguous()?.reshape((rows * places, width / places))?;
-        return linear_reference(&at_places, weight, bias, act)?.reshape((rows, ()));
+        return join_places(places, linear_reference(&split_places(places, x)?, weight, bias, act)?);
     }
     if x.dim(1)? != places * weight.dim(0)? {
         candle_core::bail!("linear: rows of {} values by a weight {:?} at {places} places", x.dim(1)?, weight.dims());

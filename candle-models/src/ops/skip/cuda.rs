@@ -74,17 +74,19 @@ impl SkipOp {
 
     /// The gradients of `a`, `b` and the gain.
     fn backward(&self, [a, b, grad]: [&Tensor; 3], gain: Option<&Tensor>) -> Result<(Tensor, Tensor, Option<Tensor>)> {
-        let (gpu, grad, rows) = (Gpu::of(cuda::device_of(a)?)?, grad.contiguous()?, a.dim(0)?);
+        let grad = grad.contiguous()?;
+        if gain.is_none() && self.0 == Activation::None {
+            return Ok((grad.clone(), grad, None));
+        }
+        let gpu = Gpu::of(cuda::device_of(a)?)?;
         let new = || cuda::empty(a.shape(), a.dtype(), gpu.device());
-        let da = new()?;
-        let db = gain.map(|_| new()).transpose()?;
-        let matrices = [a, b, &grad, &da].map(cuda::matrix);
-        let [a_rows, b_rows, grad_rows, da_rows] = matrices;
-        let db_rows = db.as_ref().map_or(Ok(Matrix::NONE), cuda::matrix)?;
+        let (da, db) = (new()?, gain.map(|_| new()).transpose()?);
+        let db_matrix = db.as_ref().map_or(Ok(Matrix::NONE), cuda::matrix)?;
+        let matrices = [cuda::matrix(a)?, cuda::matrix(b)?, cuda::matrix(&grad)?, cuda::matrix(&da)?, db_matrix];
         let each = gain.map_or(1, Tensor::elem_count);
         let sum = Sum::new(gain.map_or(Ok(0), cuda::address)?, each, self.0);
         // SAFETY: all have the rows and the width of `a`.
-        unsafe { sum.launch_backward(&gpu, a.dtype(), rows, [a_rows?, b_rows?, grad_rows?, da_rows?, db_rows])? };
+        unsafe { sum.launch_backward(&gpu, a.dtype(), a.dim(0)?, matrices)? };
         let Some(db) = db else { return Ok((da.clone(), da, None)) };
         let at_places = |x: &Tensor| x.reshape(((), each));
         let dgain = column_sums_of_products(&at_places(&da)?, &at_places(b)?)?;

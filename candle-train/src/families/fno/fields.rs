@@ -6,7 +6,6 @@
 
 use crate::shards;
 use candle_core::{DType, Device, Tensor};
-use candle_models::fno::Normaliser;
 use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use std::path::Path;
@@ -141,16 +140,9 @@ impl Fields {
         [&self.inputs[i * x..][..x], &self.answers[i * y..][..y]]
     }
 
-    /// By what the answers are normalised, or what they differ by from the fields that are read.
-    ///
-    /// # Errors
-    /// As [`Normaliser::of`].
-    pub fn normaliser(&self, residual: bool) -> Result<Normaliser> {
-        if !residual {
-            return Normaliser::of(&self.answers);
-        }
-        let changes: Vec<f32> = self.answers.iter().zip(&self.inputs).map(|(y, x)| y - x).collect();
-        Normaliser::of(&changes)
+    /// What the answers differ by from the fields that are read, where both have the same channels.
+    pub fn changes(&self) -> Vec<f32> {
+        self.answers.iter().zip(&self.inputs).map(|(y, x)| y - x).collect()
     }
 
     /// The first runs, and the last `held` ones.

@@ -148,7 +148,8 @@ impl TrainingPlan for Plan {
         let [first, held] = sources.remove(0).split(config.held_out);
         sources.insert(0, first);
         let learnt = sources.iter().map(Fields::len).sum();
-        let model = FnoConfig { output: sources[0].normaliser(model.residual)?, ..model };
+        let output = if model.residual { Normaliser::of(&sources[0].changes())? } else { Normaliser::of(&sources[0].answers)? };
+        let model = FnoConfig { output, ..model };
         let params = Params::init(Random::new(config.seed).stream("parameters"), &device);
         Fno::new(&model, &params)?;
         // A run can be extended: its length is no part of what it is.
