@@ -128,6 +128,67 @@ fn channels_are_aligned_as_the_library_aligns_them() {
     }
 }
 
+/// Networks that have learned nothing measure with beams that say a little, and decide on beams that gain nothing.
+#[test]
+fn the_posterior_decides_on_request() {
+    let [any, swept, moving] = configs();
+    for config in [any, swept] {
+        let place = Place::new(&config);
+        place.generate("channels.safetensors", &["--seed", "3", "--snr", "20"]);
+        let decided = place.run("channels.safetensors", "decided.safetensors", &[]);
+        let found = place.run("channels.safetensors", "found.safetensors", &["--posterior"]);
+        for name in ["measurements", "beams", "start"] {
+            assert_eq!(found.get(name).unwrap().to_string(), decided.get(name).unwrap().to_string(), "{name}");
+        }
+        let mean = |tensors: &NamedTensors| flat(tensors, "gain_db").iter().sum::<f32>() / COUNT as f32;
+        assert!(mean(&found) > mean(&decided) + 6.0, "{} and {} dB", mean(&found), mean(&decided));
+        // Of what was recorded it says the same, whatever threads there are.
+        let again = place.run("found.safetensors", "again.safetensors", &["--posterior", "--threads", "1"]);
+        for name in ["receive", "transmit"] {
+            assert_eq!(flat(&again, name), flat(&found, name), "{name}");
+        }
+        if config.scheme == Scheme::C1 {
+            let (codebook, transmit) = (place.model.sweep().unwrap(), flat(&found, "transmit"));
+            for (index, transmit) in indices(&found, "index").iter().zip(transmit.chunks_exact(config.transmit_width())) {
+                assert_eq!(transmit, codebook.beam(*index as usize));
+            }
+        }
+        let said = done(["run", &place.text("beam"), &place.text("channels.safetensors"), "--posterior"]);
+        assert!(said.contains("of it the decision by the posterior: "), "{said}");
+    }
+    let place = Place::new(&moving);
+    refused(["run", &place.text("beam"), "--posterior"], 1, &["--posterior: not with this controller: config: mobility: "]);
+}
+
+/// The page stands alone, has a row for every measurement and a field for some counts of them, and says what it does not know.
+#[test]
+fn a_page_shows_one_alignment() {
+    let [any, swept, moving] = configs();
+    for (config, knows) in [(any, true), (swept, true), (moving, false)] {
+        let place = Place::new(&config);
+        let (bundle, page) = (place.text("beam"), place.text("page.html"));
+        done(["run", &bundle, "--html", &page, "--episode", "7", "--posterior"].iter().take(if knows { 7 } else { 6 }));
+        let drawn = fs::read_to_string(&page).unwrap();
+        assert!(drawn.starts_with("<!doctype html>") && drawn.contains("<h1>Episode 7 at 10 dB</h1>") && !drawn.contains("<script"));
+        // Two patterns for each measurement, and the two decided beams.
+        assert_eq!(drawn.matches("fill-opacity").count(), 2 * config.measurements + 2);
+        assert_eq!(drawn.matches("</svg>").count(), if knows { 2 } else { 1 });
+        assert_eq!(drawn.contains(" measurements</text>"), knows);
+        assert_eq!(drawn.contains("is not known: config: mobility: "), !knows);
+        // Three paths at both ends, and a cross for each in four fields.
+        assert_eq!(drawn.matches("stroke-dasharray").count(), 6);
+        assert_eq!(drawn.matches("stroke=\"var(--warn)\" stroke-width=\"2\"").count(), if knows { 12 } else { 0 });
+        assert!(!drawn.contains("NaN") && !drawn.contains("inf"), "{drawn}");
+
+        place.generate("channels.safetensors", &[]);
+        let channels = place.text("channels.safetensors");
+        done(["run", &bundle, &channels, "--html", &page]);
+        let of_matrices = fs::read_to_string(&page).unwrap();
+        assert!(of_matrices.contains("Episode 0 at") && !of_matrices.contains("stroke-dasharray"));
+        refused(["run", &bundle, &channels, "--html", &page, "--episode", "70"], 1, &["--episode: 70 of 70 episodes"]);
+    }
+}
+
 #[test]
 fn measurements_of_a_run_give_the_same_beams_again() {
     for config in configs() {

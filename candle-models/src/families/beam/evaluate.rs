@@ -4,7 +4,7 @@ use super::baselines::{Baseline, Beams, Estimator, Measured, Transmits, Trial};
 use super::channel::noise_deviation;
 use super::complex::{normalise, squared_norm};
 use super::user::ANTENNA_SCALE;
-use super::{Beam, BeamConfig, ChannelConfig, Channels, Episodes, Scheme, Sensing, Summary, Tapes, within};
+use super::{Beam, BeamConfig, ChannelConfig, Channels, Episodes, Sensing, Summary, Tapes, within};
 use crate::Result;
 use crate::random::Random;
 use candle_core::{DType, Tensor};
@@ -67,7 +67,7 @@ impl Evaluation {
     }
 
     /// What an [`Estimator`] gains on the very measurements of [`Evaluation::controller`]: with scheme C1 it chooses a beam of the
-    /// codebook, otherwise any, whatever the arrays can form. A channel takes a tenth of a second.
+    /// codebook, otherwise any, whatever the arrays can form. A channel takes ten milliseconds.
     ///
     /// # Errors
     /// As [`Evaluation::controller`] and [`Estimator::new`].
@@ -75,7 +75,7 @@ impl Evaluation {
         let config = &model.config;
         within("measurements", self.measurements, 1..=config.measurements)?;
         let estimator = Estimator::new(&config.channel, model.sweep()?)?;
-        let transmits = if config.scheme == Scheme::C1 { Transmits::Swept } else { Transmits::Any };
+        let transmits = Transmits::of(config.scheme);
         let (random, noise) = (self.random().stream("posterior"), 2.0 * f64::from(noise_deviation(self.snr_db)?).powi(2));
         self.gains(&config.channel, |channels, first| {
             let episodes = self.episodes(config, channels, first);
@@ -157,7 +157,7 @@ fn host(beams: &Tensor) -> Result<Vec<f32>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BeamConfig, ChannelModel, DecisionConfig, Feedback, Geometric, alignment};
+    use super::super::{BeamConfig, ChannelModel, DecisionConfig, Feedback, Geometric, Scheme, alignment};
     use super::*;
     use crate::nn::Params;
     use candle_core::Device;

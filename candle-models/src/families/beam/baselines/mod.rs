@@ -13,7 +13,7 @@ use super::codebook::Codebook;
 use super::{ChannelConfig, within};
 use crate::Result;
 use crate::random::Random;
-pub use estimator::{Conclusion, Estimator, Measured, Transmits};
+pub use estimator::{Conclusion, Estimator, Measured, Posterior, Transmits};
 pub use omp::Omp;
 use rayon::prelude::*;
 pub use search::Hierarchy;

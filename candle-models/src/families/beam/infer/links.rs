@@ -3,10 +3,14 @@
 use super::Options;
 use super::episode::Episode;
 use super::passes::{Network, Pass};
+use super::picture::Scene;
+use super::posterior::ByPosterior;
 use super::sweeps::{Sweeps, at};
 use crate::engine::{Model, Placement};
+use crate::families::beam::baselines::Transmits;
 use crate::families::beam::metrics::{SATISFIED_DB, decibels};
-use crate::families::beam::{Beam, BeamConfig, Channels, Sounder, Summary, measurement_noise};
+use crate::families::beam::{Beam, BeamConfig, Channels, Codebook, Sounder, Summary, measurement_noise};
+use crate::files::write_atomic;
 use crate::infer::{Opened, Output, Reader, Source, line};
 use crate::random::Random;
 use crate::tensors::NamedTensors;
@@ -14,7 +18,7 @@ use crate::{Error, Result as Found};
 use anyhow::{Result, bail};
 use candle_core::{Device, Tensor};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,6 +56,11 @@ pub struct Links {
     user: Arc<dyn Model>,
     decision: Arc<dyn Model>,
     base: Option<Arc<dyn Model>>,
+    /// Who knows what measurements say, or why nobody does, and whether that decides in place of the networks.
+    posterior: Found<ByPosterior>,
+    by_posterior: bool,
+    /// Where a picture goes, of the episode of this number, until it is drawn.
+    picture: Option<(PathBuf, usize)>,
     /// The beams that the base station sweeps, `[C, 2 N_TX]`.
     swept: Vec<f32>,
     /// A sweep before its first measurement, from each beam of the codebook on.
@@ -67,6 +76,8 @@ pub struct Links {
     /// Of all episodes.
     measurements: u64,
     time: Duration,
+    /// Of it by the posterior, summed over threads.
+    decisions: Duration,
 }
 
 impl Links {
@@ -74,7 +85,15 @@ impl Links {
     pub fn new(opened: &Opened, options: &Options, place: &Placement, every: Option<usize>) -> Found<Self> {
         let beam = Beam::load(&opened.bundle, &Device::Cpu)?;
         let sounders = (0..beam.config.codebook.count() as u32).map(|start| Sounder::new(&beam, start)).collect::<Found<_>>()?;
+        let seed = options.seed.unwrap_or_default();
+        let posterior = match ByPosterior::new(&beam, Random::new(seed)) {
+            Err(e) if options.posterior => return Err(Error::Input(format!("--posterior: not with this controller: {e}"))),
+            posterior => posterior,
+        };
         Ok(Self {
+            posterior,
+            by_posterior: options.posterior,
+            picture: options.html.clone().map(|path| (path, options.episode.unwrap_or_default())),
             swept: beam.swept()?.flatten_all()?.to_vec1()?,
             sounders,
             user: opened.model().clone(),
@@ -83,7 +102,7 @@ impl Links {
             config: beam.config,
             networks: None,
             place: *place,
-            seed: options.seed.unwrap_or_default(),
+            seed,
             snr_db: options.snr.unwrap_or(SNR_DB),
             every,
             gains: Vec::new(),
@@ -91,6 +110,7 @@ impl Links {
             episodes: 0,
             measurements: 0,
             time: Duration::ZERO,
+            decisions: Duration::ZERO,
         })
     }
 
@@ -145,6 +165,10 @@ impl Links {
             let (networks, episodes) = self.block(networks, sweeps, &rows, path)?;
             self.time += begun.elapsed();
             self.networks = Some(networks);
+            if let Some((file, number)) = self.picture.take_if(|(_, number)| rows.contains(number)) {
+                let page = self.page(sweeps, number, &episodes[number - rows.start]).map_err(|e| Error::file(path, e))?;
+                write_atomic(&file, page.as_bytes())?;
+            }
             for (number, episode) in rows.zip(&episodes) {
                 if number == 0 {
                     episode.start(sweeps, output)?;
@@ -160,6 +184,24 @@ impl Links {
         Ok(())
     }
 
+    /// A picture of an episode.
+    fn page(&self, sweeps: &Sweeps, number: usize, episode: &Episode) -> Found<String> {
+        let (channel, channels) = (&self.config.channel, sweeps.channels(&(number..number + 1), &self.config)?);
+        let swept = Codebook::new(channel.transmit.elements(), self.swept.clone())?;
+        let scene = Scene {
+            number,
+            snr_db: sweeps.snr_db[number],
+            arrays: [&channel.receive, &channel.transmit],
+            swept: &swept,
+            sent: &sweeps.sent(number, &self.config),
+            episode,
+            channel: channels.as_ref().map(|channels| (channels.at(0, sweeps.measurements - 1), sweeps.has_paths())),
+            estimator: self.posterior.as_ref().map(|posterior| &posterior.estimator),
+            transmits: Transmits::of(self.config.scheme),
+        };
+        scene.page()
+    }
+
     /// Those of the last block, if it was as large.
     fn networks(&mut self, rows: usize) -> Found<Networks> {
         if let Some(networks) = self.networks.take().filter(|networks| networks.rows == rows) {
@@ -171,7 +213,7 @@ impl Links {
     }
 
     /// Runs some of the sweeps to their end.
-    fn block(&self, mut networks: Networks, sweeps: &Sweeps, rows: &Range<usize>, path: &Path) -> Found<(Networks, Vec<Episode>)> {
+    fn block(&mut self, mut networks: Networks, sweeps: &Sweeps, rows: &Range<usize>, path: &Path) -> Found<(Networks, Vec<Episode>)> {
         let channels = sweeps.channels(rows, &self.config).map_err(|e| Error::file(path, e))?;
         let random = self.random().stream("noise");
         let noise = |sweep: usize| measurement_noise(random, sweep as u64, sweeps.measurements, sweeps.snr_db[sweep]);
@@ -194,7 +236,13 @@ impl Links {
                 sounder.follow(networks.user.runner.floats("beam", row)?).map_err(at(path, rows.start + row))?;
             }
         }
-        self.decide(&mut networks, &sounders, &mut episodes)?;
+        match &self.posterior {
+            Ok(posterior) if self.by_posterior => {
+                let took = posterior.decide(&self.config, sweeps, rows.start, &mut episodes).map_err(|e| Error::file(path, e))?;
+                self.decisions += took;
+            }
+            _ => self.decide(&mut networks, &sounders, &mut episodes)?,
+        }
         if let Some(channels) = channels {
             for (row, episode) in episodes.iter_mut().enumerate() {
                 let gain = channels.at(row, sweeps.measurements - 1).gain(&episode.receive, &episode.transmit);
@@ -256,6 +304,9 @@ impl Reader for Links {
     }
 
     fn summary(&self, _: &str, place: &str) -> Result<()> {
+        if let Some((_, number)) = self.picture {
+            bail!("--episode: {number} of {} episodes, which are counted from 0", self.episodes);
+        }
         if let Ok(found) = Summary::new(&self.gains, 0.0) {
             let (mean, error, of_mean) = (found.mean_db, found.error_db, found.db_of_mean);
             let satisfied = 100.0 * self.satisfied as f64 / found.count as f64;
@@ -269,9 +320,14 @@ impl Reader for Links {
             line(format_args!(
                 "time per episode: {each:.1} us (up to {ROWS} sweeps side by side, measuring simulated ones included; {place})"
             ))?;
+            if self.by_posterior {
+                let each = self.decisions.as_secs_f64() * 1e3 / self.episodes as f64;
+                line(format_args!("of it the decision by the posterior: {each:.2} ms of one core"))?;
+            }
         }
         Ok(())
     }
+
     fn frames(&self) -> u64 {
         self.measurements
     }

@@ -5,6 +5,8 @@ mod episode;
 mod generate;
 mod links;
 mod passes;
+mod picture;
+mod posterior;
 mod sweeps;
 
 use super::channel::noise_deviation;
@@ -20,6 +22,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use compare::OnLinks;
 use generate::Generate;
 use links::Links;
+use std::path::PathBuf;
 
 /// Options of `run` and `demo`.
 #[derive(Args, Default)]
@@ -30,6 +33,16 @@ pub struct Options {
     /// With a beam controller, the signal-to-noise ratio in dB where a file does not say it [default: 10].
     #[arg(long, value_name = "DB", allow_negative_numbers = true, value_parser = snr_db)]
     snr: Option<f32>,
+    /// With a beam controller, its measurements alone: the final beams are those with the largest mean gain in dB over the channels that the measurements allow
+    /// (10 ms for 16 of them), in place of those that its networks decide on.
+    #[arg(long)]
+    posterior: bool,
+    /// With a beam controller, a page with a picture of one episode: the beams that were measured with, directions that the measurements leave, the final beams.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Number of the episode on the page [default: 0].
+    #[arg(long, value_name = "N", requires = "html")]
+    episode: Option<usize>,
 }
 
 /// A signal-to-noise ratio in dB as typed.

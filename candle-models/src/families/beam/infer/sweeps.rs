@@ -90,6 +90,16 @@ impl Sweeps {
         }
     }
 
+    /// Whether channels are drawn, so that their paths are known.
+    pub fn has_paths(&self) -> bool {
+        matches!(self.source, Source::Drawn(_))
+    }
+
+    /// The numbers of the beams that the measurements of a sweep are sent with.
+    pub fn sent(&self, sweep: usize, config: &BeamConfig) -> Vec<usize> {
+        (0..self.measurements).map(|step| config.sent(self.start[sweep], step)).collect()
+    }
+
     /// What was measured, where that was recorded.
     pub fn measured(&self, sweep: usize, step: usize) -> Option<[f32; 2]> {
         let Source::Recorded(measurements, _) = &self.source else { return None };

@@ -155,7 +155,7 @@ impl<'a> Bench<'a> {
                 Scheme::C1 => Baseline::Mrc(beam.sweep()?),
                 Scheme::C2 | Scheme::C3 => Baseline::Genie,
             };
-            let (measurements, count) = (beam.config.measurements, (self.channels / 32).clamp(1, ESTIMATED));
+            let (measurements, count) = (beam.config.measurements, (self.channels / 4).clamp(1, ESTIMATED));
             let share = Evaluation { seed: SEED, snr_db: SNR_DB, measurements, sensing: Sensing::Measurements, first: 0, count };
             let (model, estimator) = (share.controller(beam, &self.tapes)?, share.estimator(beam, &self.tapes)?);
             found.push(Carried {

@@ -33,8 +33,8 @@ pub const PRECISION_DB: f64 = 0.03;
 /// The same for ablations, whose effect is hundreds of times that.
 pub const ABLATION_PRECISION_DB: f64 = 0.1;
 
-/// The most channels for the estimator, which takes a tenth of a second for one; it is given one of 32.
-pub const ESTIMATED: usize = 512;
+/// The most channels for the estimator, which takes ten milliseconds for one; it is given one of four.
+pub const ESTIMATED: usize = 5000;
 
 /// What names of bundles begin with.
 const PREFIX: &str = "beam-";

@@ -143,7 +143,7 @@ pub(super) fn carried(models: &[Carried]) -> String {
     let count = models[0].model.count;
     let text = format!(
         "\n## What the measurements carry\n\nAt {SNR_DB} dB, on the first {count} channels: an estimator that knows how the channels are drawn \
-         finds their posterior by sequential Monte Carlo (a tenth of a second a channel) in the very measurements that a model made, and \
+         finds their posterior by sequential Monte Carlo (ten milliseconds a channel) in the very measurements that a model made, and \
          takes the beams of which it expects most. What a model is below the estimator, a better decision could gain; what the estimator is \
          below the bound (the genie; with scheme C1 the codebook's best beam with ideal combining), only other measurements could.\n\n"
     );
