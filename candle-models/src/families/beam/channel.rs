@@ -400,6 +400,14 @@ pub fn noise_deviation(snr_db: f32) -> Result<f32> {
     Ok((10f64.powf(-f64::from(snr_db) / 10.) / 2.).sqrt() as f32)
 }
 
+/// Power of the noise whose parts have that deviation.
+///
+/// # Errors
+/// As [`noise_deviation`].
+pub fn noise_power(snr_db: f32) -> Result<f64> {
+    Ok(2.0 * f64::from(noise_deviation(snr_db)?).powi(2))
+}
+
 #[cfg(test)]
 #[path = "channel_tests.rs"]
 mod tests;

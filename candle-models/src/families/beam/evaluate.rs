@@ -1,7 +1,7 @@
 //! What controllers and baselines gain on the same channels.
 
 use super::baselines::{Baseline, Beams, Estimator, Measured, Transmits, Trial};
-use super::channel::noise_deviation;
+use super::channel::{noise_deviation, noise_power};
 use super::complex::{normalise, squared_norm};
 use super::user::ANTENNA_SCALE;
 use super::{Beam, BeamConfig, ChannelConfig, Channels, Episodes, Sensing, Summary, Tapes, within};
@@ -76,7 +76,7 @@ impl Evaluation {
         within("measurements", self.measurements, 1..=config.measurements)?;
         let estimator = Estimator::new(&config.channel, model.sweep()?)?;
         let transmits = Transmits::of(config.scheme);
-        let (random, noise) = (self.random().stream("posterior"), 2.0 * f64::from(noise_deviation(self.snr_db)?).powi(2));
+        let (random, noise) = (self.random().stream("posterior"), noise_power(self.snr_db)?);
         self.gains(&config.channel, |channels, first| {
             let episodes = self.episodes(config, channels, first);
             let seen = host(&model.measure(&episodes, tapes)?)?;

@@ -7,7 +7,7 @@ use super::picture::Scene;
 use super::posterior::ByPosterior;
 use super::sweeps::{Sweeps, at};
 use crate::engine::{Model, Placement};
-use crate::families::beam::baselines::Transmits;
+use crate::families::beam::baselines::{Estimator, Transmits};
 use crate::families::beam::metrics::{SATISFIED_DB, decibels};
 use crate::families::beam::{Beam, BeamConfig, Channels, Codebook, Sounder, Summary, measurement_noise};
 use crate::files::write_atomic;
@@ -56,9 +56,8 @@ pub struct Links {
     user: Arc<dyn Model>,
     decision: Arc<dyn Model>,
     base: Option<Arc<dyn Model>>,
-    /// Who knows what measurements say, or why nobody does, and whether that decides in place of the networks.
-    posterior: Found<ByPosterior>,
-    by_posterior: bool,
+    /// What decides in place of the networks, if something does.
+    posterior: Option<ByPosterior>,
     /// Where a picture goes, of the episode of this number, until it is drawn.
     picture: Option<(PathBuf, usize)>,
     /// The beams that the base station sweeps, `[C, 2 N_TX]`.
@@ -86,13 +85,10 @@ impl Links {
         let beam = Beam::load(&opened.bundle, &Device::Cpu)?;
         let sounders = (0..beam.config.codebook.count() as u32).map(|start| Sounder::new(&beam, start)).collect::<Found<_>>()?;
         let seed = options.seed.unwrap_or_default();
-        let posterior = match ByPosterior::new(&beam, Random::new(seed)) {
-            Err(e) if options.posterior => return Err(Error::Input(format!("--posterior: not with this controller: {e}"))),
-            posterior => posterior,
-        };
+        let posterior = options.posterior.then(|| ByPosterior::new(&beam, Random::new(seed))).transpose();
+        let posterior = posterior.map_err(|e| Error::Input(format!("--posterior: not with this controller: {e}")))?;
         Ok(Self {
             posterior,
-            by_posterior: options.posterior,
             picture: options.html.clone().map(|path| (path, options.episode.unwrap_or_default())),
             swept: beam.swept()?.flatten_all()?.to_vec1()?,
             sounders,
@@ -196,7 +192,7 @@ impl Links {
             sent: &sweeps.sent(number, &self.config),
             episode,
             channel: channels.as_ref().map(|channels| (channels.at(0, sweeps.measurements - 1), sweeps.has_paths())),
-            estimator: self.posterior.as_ref().map(|posterior| &posterior.estimator),
+            estimator: Estimator::new(channel, swept.clone()),
             transmits: Transmits::of(self.config.scheme),
         };
         scene.page()
@@ -237,11 +233,11 @@ impl Links {
             }
         }
         match &self.posterior {
-            Ok(posterior) if self.by_posterior => {
+            Some(posterior) => {
                 let took = posterior.decide(&self.config, sweeps, rows.start, &mut episodes).map_err(|e| Error::file(path, e))?;
                 self.decisions += took;
             }
-            _ => self.decide(&mut networks, &sounders, &mut episodes)?,
+            None => self.decide(&mut networks, &sounders, &mut episodes)?,
         }
         if let Some(channels) = channels {
             for (row, episode) in episodes.iter_mut().enumerate() {
@@ -320,7 +316,7 @@ impl Reader for Links {
             line(format_args!(
                 "time per episode: {each:.1} us (up to {ROWS} sweeps side by side, measuring simulated ones included; {place})"
             ))?;
-            if self.by_posterior {
+            if self.posterior.is_some() {
                 let each = self.decisions.as_secs_f64() * 1e3 / self.episodes as f64;
                 line(format_args!("of it the decision by the posterior: {each:.2} ms of one core"))?;
             }

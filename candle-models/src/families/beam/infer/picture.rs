@@ -1,14 +1,14 @@
 //! A picture of one alignment: what was measured with, what that left to believe, and the beams that were decided on.
 
 use super::episode::Episode;
+use crate::Result;
 use crate::families::beam::baselines::{Estimator, Measured, Transmits};
-use crate::families::beam::channel::noise_deviation;
-use crate::families::beam::complex::inner_f64;
+use crate::families::beam::channel::noise_power;
+use crate::families::beam::complex::{inner_f64, squared_norm};
 use crate::families::beam::metrics::decibels;
 use crate::families::beam::{Array, Codebook, Link};
 use crate::html;
 use crate::random::Random;
-use crate::{Error, Result};
 use std::fmt::Write as _;
 
 /// The lowest gain that a pattern shows, in dB below that of a beam that points there.
@@ -33,7 +33,7 @@ pub struct Scene<'a> {
     /// The channel at the last measurement, where it is known, and whether its paths are those that it was drawn with.
     pub channel: Option<(Link<'a>, bool)>,
     /// Or why nobody does.
-    pub estimator: std::result::Result<&'a Estimator, &'a Error>,
+    pub estimator: Result<Estimator>,
     pub transmits: Transmits,
 }
 
@@ -58,7 +58,7 @@ impl Scene<'_> {
             html::escape(&title),
             self.patterns()
         );
-        match self.estimator {
+        match &self.estimator {
             Ok(estimator) => {
                 let fields = self.fields(estimator)?;
                 let _ = writeln!(
@@ -79,11 +79,9 @@ impl Scene<'_> {
     /// The paths of the channel, where they are known.
     fn paths(&self) -> Vec<Path> {
         let Some((link, true)) = self.channel else { return Vec::new() };
-        let powers: Vec<f64> = link.gains.chunks_exact(2).map(|g| f64::from(g[0] * g[0] + g[1] * g[1])).collect();
-        let total: f64 = powers.iter().sum();
         let width = |vectors: &[f32]| vectors.len() / link.paths();
         let vectors = link.receive.chunks_exact(width(link.receive)).zip(link.transmit.chunks_exact(width(link.transmit)));
-        vectors.zip(powers).map(|((receive, transmit), power)| ([receive, transmit].map(azimuth), power / total)).collect()
+        vectors.zip(shares(link.gains)).map(|((receive, transmit), share)| ([receive, transmit].map(azimuth), share)).collect()
     }
 
     /// Patterns of all beams, below each other.
@@ -143,14 +141,15 @@ impl Scene<'_> {
             "<svg viewBox=\"0 0 1000 {:.0}\" role=\"img\" font-size=\"12\" aria-label=\"Directions that the measurements leave\">\n",
             size + 76.0
         );
-        let noise = 2.0 * f64::from(noise_deviation(self.snr_db)?).powi(2);
+        let noise = noise_power(self.snr_db)?;
         for (i, count) in counts.into_iter().enumerate() {
             let (left, top) = (i as f64 * (size + gap) + 4.0, 36.0);
             let place = |[arrival, departure]: [f64; 2]| [left + size * (arrival + 90.0) / 180.0, top + size * (90.0 - departure) / 180.0];
             let beams = &self.episode.beams[..count * self.episode.receive.len()];
             let measured = Measured { beams, sent: &self.sent[..count], values: &self.episode.measurements[..2 * count], noise };
             let random = Random::new(count as u64).stream("picture");
-            let found = estimator.conclude(&measured, self.transmits, random)?;
+            let posterior = estimator.posterior(&measured, random)?;
+            let found = estimator.beams(&posterior, self.transmits)?;
             let gains = self
                 .channel
                 .map_or(String::new(), |(link, _)| format!(", gains {:.1}", decibels(link.gain(&found.receive, &found.transmit))));
@@ -162,17 +161,14 @@ impl Scene<'_> {
                 found.expected_db
             );
             let mut dots = [(5.0, 0.5, String::new()), (3.0, 0.15, String::new()), (1.5, 0.0, String::new())];
-            let draws = estimator.posterior(&measured, random)?;
             let degrees = |angles: &[f32]| f64::from(angles[0].to_degrees());
-            let parameters = draws.parameters();
+            let parameters = posterior.parameters();
             let directions = parameters.arrival.chunks_exact(2).zip(parameters.departure.chunks_exact(2));
             let directions: Vec<[f64; 2]> = directions.map(|(arrival, departure)| [degrees(arrival), degrees(departure)]).collect();
             for (directions, gains) in directions.chunks_exact(parameters.paths).zip(parameters.gains.chunks_exact(2 * parameters.paths)) {
-                let powers: Vec<f64> = gains.chunks_exact(2).map(|g| f64::from(g[0] * g[0] + g[1] * g[1])).collect();
-                let total: f64 = powers.iter().sum();
-                for (direction, power) in directions.iter().zip(&powers) {
+                for (direction, share) in directions.iter().zip(shares(gains)) {
                     let [x, y] = place(*direction);
-                    if let Some((_, _, path)) = dots.iter_mut().find(|(_, least, _)| power / total >= *least) {
+                    if let Some((_, _, path)) = dots.iter_mut().find(|(_, least, _)| share >= *least) {
                         let _ = write!(path, "M{x:.0} {y:.0}h0");
                     }
                 }
@@ -201,6 +197,13 @@ impl Scene<'_> {
         let _ = writeln!(svg, "<text x=\"4\" y=\"{:.1}\">upwards: departure, from -90° to 90°</text></svg>", size + 72.0);
         Ok(svg)
     }
+}
+
+/// The share that each gain `[L, 2]` has of the power of all.
+fn shares(gains: &[f32]) -> Vec<f64> {
+    let powers: Vec<f64> = gains.chunks_exact(2).map(squared_norm).collect();
+    let total: f64 = powers.iter().sum();
+    powers.into_iter().map(|power| power / total).collect()
 }
 
 /// The azimuth of a steering vector in degrees, from what its phase turns by between neighbours.

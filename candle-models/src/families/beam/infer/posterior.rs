@@ -4,7 +4,7 @@ use super::episode::Episode;
 use super::sweeps::Sweeps;
 use crate::Result;
 use crate::families::beam::baselines::{Estimator, Measured, Transmits};
-use crate::families::beam::channel::noise_deviation;
+use crate::families::beam::channel::noise_power;
 use crate::families::beam::{Beam, BeamConfig};
 use crate::random::Random;
 use rayon::prelude::*;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// An estimator in the place of a controller's networks.
 pub struct ByPosterior {
-    pub estimator: Estimator,
+    estimator: Estimator,
     transmits: Transmits,
     random: Random,
 }
@@ -35,7 +35,7 @@ impl ByPosterior {
         let one = |(row, episode): (usize, &mut Episode)| {
             let (begun, sweep) = (Instant::now(), first + row);
             let sent = sweeps.sent(sweep, config);
-            let noise = 2.0 * f64::from(noise_deviation(sweeps.snr_db[sweep])?).powi(2);
+            let noise = noise_power(sweeps.snr_db[sweep])?;
             let measured = Measured { beams: &episode.beams, sent: &sent, values: &episode.measurements, noise };
             let found = self.estimator.conclude(&measured, self.transmits, self.random.at(sweep as u64))?;
             (episode.receive, episode.transmit, episode.index) = (found.receive, found.transmit, found.index.map(|i| i as u32));

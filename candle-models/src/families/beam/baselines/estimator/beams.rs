@@ -1,8 +1,8 @@
 //! The beams with the largest mean gain in dB over draws of a channel.
 
-use super::super::super::Link;
 use super::super::super::channel::Channels;
 use super::super::super::complex::{normalise, squared_norm};
+use super::super::super::{Codebook, Link};
 use super::super::genie;
 use super::Conclusion;
 use super::particles::LANES;
@@ -112,13 +112,14 @@ fn better(a: Conclusion, b: Conclusion) -> Conclusion {
     if b.expected_db > a.expected_db { b } else { a }
 }
 
-/// The best receive beam for each of some transmit beams, and of all these pairs the best.
-pub(super) fn best_of<'a>(channels: &Channels, beams: impl Iterator<Item = &'a [f32]>) -> Option<Conclusion> {
-    let with = |(index, beam): (usize, &[f32])| {
-        let (receive, expected_db) = Vectors::received(channels, beam).strongest();
-        Conclusion { receive, transmit: beam.to_vec(), index: Some(index), expected_db }
+/// The best receive beam for each transmit beam of a codebook, and of all these pairs the best.
+pub(super) fn best_of(channels: &Channels, swept: &Codebook) -> Conclusion {
+    let with = |index: usize| {
+        let transmit = swept.beam(index).to_vec();
+        let (receive, expected_db) = Vectors::received(channels, &transmit).strongest();
+        Conclusion { receive, transmit, index: Some(index), expected_db }
     };
-    beams.enumerate().map(with).reduce(better)
+    (1..swept.count()).map(with).fold(with(0), better)
 }
 
 /// Both beams in turn, from the best of some draws on.

@@ -149,14 +149,19 @@ impl Estimator {
     /// # Errors
     /// No measurements, lengths that do not fit each other, a beam that is not in the codebook, a noise that is not above 0.
     pub fn conclude(&self, measured: &Measured, transmits: Transmits, random: Random) -> Result<Conclusion> {
-        let channels = Channels::from_paths(&self.receive, &self.transmit, &self.posterior(measured, random)?.parameters())?;
-        match transmits {
-            Transmits::Any => Ok(beams::best_pair(&channels)),
-            Transmits::Swept => {
-                let swept = (0..self.swept.count()).map(|c| self.swept.beam(c));
-                beams::best_of(&channels, swept).ok_or_else(|| Error::Input("a codebook without beams".to_owned()))
-            }
-        }
+        self.beams(&self.posterior(measured, random)?, transmits)
+    }
+
+    /// The beams with the largest mean of `log G` over draws of the posterior.
+    ///
+    /// # Errors
+    /// As [`Channels::from_paths`].
+    pub fn beams(&self, posterior: &Posterior, transmits: Transmits) -> Result<Conclusion> {
+        let channels = Channels::from_paths(&self.receive, &self.transmit, &posterior.parameters())?;
+        Ok(match transmits {
+            Transmits::Any => beams::best_pair(&channels),
+            Transmits::Swept => beams::best_of(&channels, &self.swept),
+        })
     }
 
     fn check(&self, measured: &Measured) -> Result<()> {
