@@ -94,13 +94,14 @@ impl<E: Element> WithSimd for Of<'_, E> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Of(block, scratch, _) = self;
-        // Registers decide the tile: 12 rows x 2 vectors fill AVX-512's 32, 2 rows x 4 vectors fit AVX2's 16.
+        // Registers decide the tile: 12 rows x 2 vectors fill AVX-512's 32, 2 rows x 4 vectors fit AVX2's 16. Of a last panel that is at most half full
+        // nothing but that half is computed.
         match S::F32_LANES {
-            16 => block.run::<S, E, 2, 12>(simd, scratch),
-            8 => block.run::<S, E, 4, 2>(simd, scratch),
-            4 => block.run::<S, E, 8, 2>(simd, scratch),
-            2 => block.run::<S, E, 16, 1>(simd, scratch),
-            _ => block.run::<S, E, 32, 1>(simd, scratch),
+            16 => block.run::<S, E, 2, 12, 1, 12>(simd, scratch),
+            8 => block.run::<S, E, 4, 2, 2, 4>(simd, scratch),
+            4 => block.run::<S, E, 8, 2, 4, 2>(simd, scratch),
+            2 => block.run::<S, E, 16, 1, 8, 1>(simd, scratch),
+            _ => block.run::<S, E, 32, 1, 16, 1>(simd, scratch),
         }
     }
 }
@@ -117,21 +118,33 @@ impl Block<'_> {
         &self.x[r * self.x_stride..][..self.matrix.inputs]
     }
 
-    /// `V` vectors make a panel, `M` rows are the tallest tile.
+    /// `V` vectors make a panel, `M` rows are the tallest tile; `H` vectors are half a panel, with `N` rows.
     #[inline(always)]
-    fn run<S: Simd, E: Element, const V: usize, const M: usize>(self, simd: S, scratch: &mut [Line]) {
+    fn run<S: Simd, E: Element, const V: usize, const M: usize, const H: usize, const N: usize>(self, simd: S, scratch: &mut [Line]) {
         for p in self.panels.clone() {
             let lines = self.matrix.panel(p);
-            if E::ROWS == 1 || self.rows.len() < widen_from(M) {
-                self.all_rows::<S, E, V, M>(simd, p, lines);
-            } else {
+            if E::ROWS > 1 && self.rows.len() >= widen_from(M) {
                 widen_panel::<S, E, V>(simd, lines, scratch);
-                self.all_rows::<S, F32, V, M>(simd, p, scratch);
+                self.panel::<S, F32, V, M, H, N>(simd, p, scratch);
+            } else {
+                self.panel::<S, E, V, M, H, N>(simd, p, lines);
             }
         }
     }
 
-    /// All rows by one panel.
+    /// All rows by a panel or its half.
+    #[inline(always)]
+    fn panel<S: Simd, E: Element, const V: usize, const M: usize, const H: usize, const N: usize>(
+        &self,
+        simd: S,
+        p: usize,
+        lines: &[Line],
+    ) {
+        let half = self.matrix.outputs - p * PANEL <= PANEL / 2;
+        if half { self.all_rows::<S, E, H, N>(simd, p, lines) } else { self.all_rows::<S, E, V, M>(simd, p, lines) }
+    }
+
+    /// All rows by the first `V` vectors of a panel.
     #[inline(always)]
     fn all_rows<S: Simd, E: Element, const V: usize, const M: usize>(&self, simd: S, p: usize, lines: &[Line]) {
         let mut r = self.rows.start;
@@ -227,7 +240,7 @@ impl Block<'_> {
     /// Both lie inside the block.
     #[inline(always)]
     pub(super) unsafe fn store<S: Simd, const V: usize>(&self, simd: S, p: usize, r: usize, sums: &[S::f32s; V]) {
-        assert_eq!(V * S::F32_LANES, PANEL);
+        assert!(V * S::F32_LANES <= PANEL);
         let (scale, bias) = self.matrix.columns(p);
         let (scale, bias) = (scale.as_ptr().cast::<S::f32s>(), bias.as_ptr().cast::<S::f32s>());
         let zero = simd.splat_f32s(0.0);
@@ -239,27 +252,34 @@ impl Block<'_> {
         match self.act {
             Activation::None => {}
             Activation::Relu => line.iter_mut().for_each(|y| *y = simd.select_f32s(simd.greater_than_f32s(*y, zero), *y, zero)),
-            // SAFETY: V vectors are PANEL floats (asserted above).
-            act => act.apply::<S>(unsafe { &mut *line.as_mut_ptr().cast::<[f32; PANEL]>() }),
+            // SAFETY: a vector is so many floats.
+            act => act.apply::<S>(unsafe { std::slice::from_raw_parts_mut(line.as_mut_ptr().cast(), V * S::F32_LANES) }),
         }
-        let width = (self.matrix.outputs - p * PANEL).min(PANEL);
+        let width = (self.matrix.outputs - p * PANEL).min(V * S::F32_LANES);
         // SAFETY: columns p * PANEL .. + width of row r belong to this block alone.
         unsafe {
             let to = self.out.data.add(r * self.out.stride + p * PANEL);
-            if width == PANEL {
+            if width == V * S::F32_LANES {
                 to.cast::<[S::f32s; V]>().write_unaligned(line);
-            } else {
-                std::ptr::copy_nonoverlapping(line.as_ptr().cast(), to, width);
+                return;
+            }
+            let (whole, rest) = (width / S::F32_LANES, width % S::F32_LANES);
+            for (v, part) in line[..whole].iter().enumerate() {
+                to.cast::<S::f32s>().add(v).write_unaligned(*part);
+            }
+            if rest > 0 {
+                let to = std::slice::from_raw_parts_mut(to.add(width - rest), rest);
+                simd.partial_store_f32s(to, line[whole]);
             }
         }
     }
 }
 
-/// A line as `V` vectors.
+/// The first `V` vectors of a line.
 #[inline(always)]
 fn words<S: Simd, const V: usize>(line: &Line) -> &[S::u32s; V] {
-    assert_eq!(V * S::F32_LANES, PANEL);
-    // SAFETY: V vectors are PANEL words (asserted), and a line is aligned for any vector.
+    assert!(V * S::F32_LANES <= PANEL);
+    // SAFETY: a line has so many words (asserted), and is aligned for any vector.
     unsafe { &*line.0.as_ptr().cast() }
 }
 

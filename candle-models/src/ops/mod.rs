@@ -53,6 +53,7 @@ mod mamba;
 mod matmul;
 pub mod multiply;
 mod norm;
+mod outer_products;
 mod packed;
 pub mod pool2d;
 mod selective_scan;
@@ -145,6 +146,9 @@ pub(crate) unsafe fn multiply_transposed(products: Products, x: Rows, dy: Rows, 
             return bf16::multiply_transposed(x, dy, out);
         }
         let _ = products;
+        if outer_products::serves(&x, &dy) {
+            return outer_products::add(x, dy, out);
+        }
         multiply(Operand::from(x).t(), dy.into(), out, Target::Sum);
     }
 }
@@ -294,6 +298,30 @@ simd::kernel! {
     /// `to += from`.
     pub(crate) fn add_into<S>(to: &'a mut [f32], from: &'a [f32]) {
         to.iter_mut().zip(from).for_each(|(t, f)| *t += f);
+    }
+}
+
+simd::kernel! {
+    /// Adds rows one behind the other, as wide as `sum`, to it: their columns side by side, four rows at a time.
+    pub(crate) fn add_rows_into<S = simd>(sum: &'a mut [f32], rows: &'a [f32]) {
+        let width = sum.len();
+        for (column, sum) in sum.chunks_mut(S::F32_LANES).enumerate() {
+            let columns = column * S::F32_LANES..column * S::F32_LANES + sum.len();
+            let mut sums = [simd.splat_f32s(0.0); 4];
+            let mut fours = rows.chunks_exact(4 * width);
+            for rows in &mut fours {
+                for (sum, row) in sums.iter_mut().zip(rows.chunks_exact(width)) {
+                    *sum = simd.add_f32s(*sum, simd.partial_load_f32s(&row[columns.clone()]));
+                }
+            }
+            for row in fours.remainder().chunks_exact(width) {
+                sums[0] = simd.add_f32s(sums[0], simd.partial_load_f32s(&row[columns.clone()]));
+            }
+            let [a, b, c, d] = sums;
+            let total = simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d));
+            let total = simd.add_f32s(simd.partial_load_f32s(sum), total);
+            simd.partial_store_f32s(sum, total);
+        }
     }
 }
 

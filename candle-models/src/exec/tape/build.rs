@@ -1,12 +1,16 @@
 //! What the operations of a tape ask for while it is made, as data: memory, parameters, and products with weights.
 
-use super::{Matrix, Node, Parameters, Tape, Weight};
+use super::memory::{Matrix, Of};
+use super::{Derivative, Differentiable, Parameters, Tape, Weight};
 use crate::exec::program::{self, Slot};
 use crate::ops::{Linear, Rows};
 use crate::{Error, Result};
 use candle_core::Tensor;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Places of a row that are rows enough for a product.
+const MANY_PLACES: usize = 256;
 
 /// A weight whose gradient is `x^T dy` over all rows and steps.
 pub(crate) struct Product {
@@ -22,8 +26,8 @@ pub(crate) struct Product {
 
 impl Product {
     /// The weight, and all rows of a tape whose product its gradient is.
-    pub(super) fn operands<'a>(&'a self, tape: &'a Tape) -> Option<(&'a Weight, [Rows<'a>; 2])> {
-        let (x, dy) = (tape.all(&tape.values, self.x), tape.all(&tape.grads, self.dy));
+    pub(super) fn operands<'a>(&'a self, net: &Differentiable, tape: &'a Tape) -> Option<(&'a Weight, [Rows<'a>; 2])> {
+        let (x, dy) = (tape.all(net, Of::Values, self.x), tape.all(net, Of::Grads, self.dy));
         if self.from_before {
             let later = (tape.steps > 1).then(|| (tape.steps - 1) * tape.rows)?;
             return Some((&self.weight, [Rows { rows: later, ..x }, Rows { data: &dy.data[tape.rows * dy.stride..], rows: later, ..dy }]));
@@ -42,25 +46,24 @@ pub struct TapeBuilder {
     pub(super) parameters: Parameters,
     pub(super) uses: Vec<Product>,
     pub(super) scratch: usize,
-    /// Of the operation at hand.
-    carried: usize,
+    /// By operation, up to the one at hand.
+    pub(super) carried: Vec<usize>,
 }
 
 impl TapeBuilder {
     pub(super) fn new(matrices: Vec<Matrix>, parameters: Parameters) -> Self {
-        Self { matrices, parameters, uses: Vec::new(), scratch: 0, carried: 0 }
+        Self { matrices, parameters, uses: Vec::new(), scratch: 0, carried: Vec::new() }
     }
 
-    pub(super) fn node(&mut self, node: &program::Node) -> Result<Node> {
-        self.carried = 0;
+    pub(super) fn node(&mut self, node: &program::Node) -> Result<Box<dyn Derivative>> {
+        self.carried.push(0);
         let derivative = node.op.differentiate(&node.wires, self)?;
-        let none = || Error::Input(format!("no derivative through time of the operation {}", node.op.name()));
-        Ok(Node { derivative: derivative.ok_or_else(none)?, carried: self.carried })
+        derivative.ok_or_else(|| Error::Input(format!("no derivative through time of the operation {}", node.op.name())))
     }
 
     /// A matrix of the tape's own, to whose gradient nobody adds.
     pub(crate) fn matrix(&mut self, width: usize) -> Slot {
-        self.matrices.push(Matrix::new(width, true));
+        self.matrices.push(Matrix::of(width, self.carried.len() - 1));
         Slot { buffer: self.matrices.len() - 1, start: 0, width }
     }
 
@@ -86,7 +89,7 @@ impl TapeBuilder {
 
     /// A gradient of so many values a row goes from a step to the step before.
     pub(crate) fn carry(&mut self, width: usize) {
-        self.carried = width;
+        *self.carried.last_mut().expect("an operation asks for it") = width;
     }
 
     /// The place of a parameter's gradient among those that are summed on the way.
@@ -96,7 +99,26 @@ impl TapeBuilder {
 
     /// A layer's weight, packed.
     pub(crate) fn weight(&mut self, layer: &Linear) -> Result<Arc<Weight>> {
-        Ok(Arc::new(Weight::new(layer, &mut self.parameters)?))
+        if self.parameters.summed.has(&layer.weight) {
+            return Err(Error::Input(
+                "a weight at many places of a row is another operation's as well: a tape has no sum of both".to_owned(),
+            ));
+        }
+        Ok(Arc::new(Weight::new(layer, false, &mut self.parameters)?))
+    }
+
+    /// The weight of a layer that makes `out` of `x` at so many places of a row. Where these are many, its gradient is summed on the way, while the row lies in
+    /// the cache ([`Weight::add_sums`]); else it is a product behind all steps, which then has more rows.
+    pub(crate) fn weight_at_places(&mut self, layer: &Linear, places: usize, [x, out]: [Slot; 2]) -> Result<Arc<Weight>> {
+        let known = [&self.parameters.summed, &self.parameters.multiplied].map(|places| places.has(&layer.weight));
+        let summed = known[0] || !known[1] && places >= MANY_PLACES;
+        let weight = Arc::new(Weight::new(layer, summed, &mut self.parameters)?);
+        if summed {
+            self.keep_values(x);
+        } else {
+            self.product(Product { weight: weight.clone(), x, dy: out, groups: places, from_before: false });
+        }
+        Ok(weight)
     }
 
     /// The weights of a stack of matrices `[..., inputs, outputs]`, packed.

@@ -63,11 +63,13 @@ impl Feed {
             }
             start += slot.width;
         }
+        self.tapes.rest(&mut tape);
         tape
     }
 
     fn backward(&self, tape: &mut Tape, grad: &[f32], inputs: &mut [f32]) {
         let [width, out_width] = self.widths;
+        self.tapes.wake(tape);
         tape.clear(&self.net, 0);
         let mut start = 0;
         for (i, slot) in self.net.outputs.iter().enumerate() {
@@ -81,6 +83,7 @@ impl Feed {
             inputs.chunks_exact_mut(width).enumerate().for_each(|(r, to)| to[start..start + slot.width].copy_from_slice(rows.row(r)));
             start += slot.width;
         }
+        self.tapes.rest(tape);
     }
 }
 

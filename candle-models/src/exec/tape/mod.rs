@@ -4,7 +4,9 @@
 //! A [`Differentiable`] holds a program's operations with their weights packed for both directions, once for all steps and threads.
 //! A [`Tape`] is the memory of a few dozen rows on their way through the steps: the caller fills the inputs of a step, runs it
 //! [`forward`](Tape::forward), and in reverse order adds gradients to its outputs and runs it [`backward`](Tape::backward). Gradients
-//! of weights wait until [`Differentiable::gradients`]: one product over all steps and tapes instead of one for each.
+//! of weights wait until [`Differentiable::gradients`]: one product over all steps and tapes instead of one for each. Only where a weight
+//! meets many places of a row is its gradient added on the way. What no later pass reads lies in a workspace, which a tape that waits
+//! for its backward lends to the next.
 //!
 //! The oracle is the same model on the tensor executor whose states carry gradients
 //! ([`through_time`](super::tensors::TensorExecutor::through_time)).
@@ -13,6 +15,7 @@ mod build;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod feed;
+mod memory;
 mod owed;
 mod rows;
 #[cfg(test)]
@@ -27,30 +30,13 @@ pub(crate) use build::Product;
 pub use build::TapeBuilder;
 use candle_core::{Device, Tensor};
 pub(crate) use feed::feed;
+use memory::{Layout, Matrix, Memory, Of, Place, Workspace};
 pub(crate) use owed::Gradients;
 use rayon::prelude::*;
 pub use rows::RowGradients;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) use weight::Weight;
-
-/// A matrix of every step.
-#[derive(Debug, Clone, Copy)]
-struct Matrix {
-    width: usize,
-    /// Whether one operation reads it and reads all of it, so that its gradient is written rather than added to.
-    read_once: bool,
-    /// Whether the values of all steps are read again backwards, and whether the gradients of all steps make a weight's. The others
-    /// share the memory of one step, which so stays in the cache.
-    keeps_values: bool,
-    keeps_grads: bool,
-}
-
-impl Matrix {
-    fn new(width: usize, read_once: bool) -> Self {
-        Self { width, read_once, keeps_values: false, keeps_grads: false }
-    }
-}
 
 /// Forward and backward of an operation on a tape. What its weights multiply and the memory that it wants it has told the [`TapeBuilder`].
 pub trait Derivative: Send + Sync {
@@ -61,27 +47,19 @@ pub trait Derivative: Send + Sync {
     fn backward(&self, step: &mut TapeStep);
 }
 
-/// An operation of a tape.
-struct Node {
-    derivative: Box<dyn Derivative>,
-    /// Values a row of the gradient that goes from a step to the step before.
-    carried: usize,
-}
-
 /// A program that can be differentiated.
 pub(crate) struct Differentiable {
-    nodes: Vec<Node>,
+    nodes: Vec<Box<dyn Derivative>>,
     /// Gradients of weights: products over all steps, in the order of the operations.
     uses: Vec<Product>,
-    /// Values a row that the operations work in.
-    scratch: usize,
     matrices: Vec<Matrix>,
+    layout: Arc<Layout>,
+    /// The matrices whose gradients begin as zeros, by the moment of their last use ([`Matrix::last_use`]).
+    births: Vec<Vec<usize>>,
     /// Of floats.
     inputs: Vec<Slot>,
     /// Of indices.
     indices: Vec<IndexSlot>,
-    /// Indices a row.
-    columns: usize,
     outputs: Vec<Slot>,
     parameters: Parameters,
 }
@@ -108,6 +86,11 @@ impl Places {
         let start = self.len();
         self.0.push((tensor.clone(), start..start + tensor.elem_count()));
         start..start + tensor.elem_count()
+    }
+
+    /// Whether a tensor is one of them.
+    fn has(&self, tensor: &Tensor) -> bool {
+        self.0.iter().any(|(known, _)| known.id() == tensor.id())
     }
 
     fn len(&self) -> usize {
@@ -149,22 +132,17 @@ impl Differentiable {
         let inputs = program.inputs.iter().filter_map(floats).collect();
         let only_floats = || Error::Input("a differentiable program has outputs of floats only".to_owned());
         let outputs = program.outputs.iter().map(|output| floats(output).ok_or_else(only_floats)).collect::<Result<Vec<_>>>()?;
-        let mut matrices: Vec<Matrix> = program.buffers.iter().map(|b| Matrix::new(b.width, false)).collect();
-        let mut readers = vec![0; matrices.len()];
-        for slot in program.nodes.iter().flat_map(|node| &node.wires.x) {
-            readers[slot.buffer] += 1;
-            matrices[slot.buffer].read_once = slot.width == matrices[slot.buffer].width;
-        }
-        // The caller is a reader of the outputs.
-        outputs.iter().for_each(|slot| readers[slot.buffer] += 2);
-        matrices.iter_mut().zip(readers).for_each(|(m, readers)| m.read_once &= readers == 1);
         let parameters = Parameters { products, summed: Places::default(), multiplied: Places::default() };
-        let mut builder = TapeBuilder::new(matrices, parameters);
-        let nodes = program.nodes.iter().map(|node| builder.node(node)).collect::<Result<_>>()?;
+        let mut builder = TapeBuilder::new(Matrix::all(program), parameters);
+        let nodes = program.nodes.iter().map(|node| builder.node(node)).collect::<Result<Vec<_>>>()?;
         outputs.iter().for_each(|slot| builder.keep_values(*slot));
-        let TapeBuilder { matrices, parameters, uses, scratch, .. } = builder;
-        let (indices, columns) = (program.inputs.iter().filter_map(indices).collect(), program.columns);
-        Ok(Self { nodes, uses, scratch, matrices, inputs, indices, columns, outputs, parameters })
+        let TapeBuilder { matrices, parameters, uses, scratch, carried } = builder;
+        let mut births = vec![Vec::new(); nodes.len() + 2];
+        let added_to = matrices.iter().enumerate().filter(|(_, matrix)| !matrix.read_once);
+        added_to.for_each(|(i, matrix)| births[matrix.last_use()].push(i));
+        let layout = Arc::new(Layout::new(&matrices, scratch, carried, parameters.summed.len(), program.columns));
+        let indices = program.inputs.iter().filter_map(indices).collect();
+        Ok(Self { nodes, uses, matrices, layout, births, inputs, indices, outputs, parameters })
     }
 
     /// Rows that go through a tape together: as many whatever the number of threads.
@@ -188,8 +166,8 @@ impl Differentiable {
         let start = OutPointer::rows(products, 1);
         self.parts().par_iter().with_max_len(1).for_each(|Part { place, width, inputs, outputs }| {
             let out = OutPointer { stride: *width, ..start.block(place.start, 0) }.block(inputs.start, outputs.start);
-            let users = || self.uses.iter().filter(|product| product.weight.place == *place);
-            for (weight, [x, dy]) in tapes.iter().flat_map(|tape| users().filter_map(|product| product.operands(tape))) {
+            let users: Vec<&Product> = self.uses.iter().filter(|product| product.weight.place == *place).collect();
+            for (weight, [x, dy]) in tapes.iter().flat_map(|tape| users.iter().filter_map(|product| product.operands(self, tape))) {
                 let (x, dy) = (x.columns(inputs.start, inputs.len()), dy.columns(outputs.start, outputs.len()));
                 // SAFETY: the parts are disjoint, inside `products`, and each is one task.
                 unsafe { weight.add_gradient(x, dy, out) };
@@ -220,90 +198,78 @@ impl Differentiable {
         }
         parts
     }
-
-    /// Whether a tape made for another program of that shape serves this one.
-    fn fits(&self, tape: &Tape) -> bool {
-        let fits = |steps: &Steps, m: &Matrix, keeps: bool| steps.width == m.width && (steps.stride > 0) == keeps;
-        let pairs = || tape.values.iter().zip(&tape.grads).zip(&self.matrices);
-        tape.values.len() == self.matrices.len()
-            && pairs().all(|((values, grads), m)| fits(values, m, m.keeps_values) && fits(grads, m, m.keeps_grads))
-            && tape.sums.len() == self.parameters.summed.len()
-            && tape.indices.len() == tape.steps * tape.rows * self.columns
-    }
 }
 
 /// Tapes that are used again by the next passes of their size (fresh pages cost more than the arithmetic on them), and how precise
 /// their products are.
 #[derive(Default, Clone)]
 pub struct Tapes {
-    tapes: Arc<Mutex<Vec<Tape>>>,
+    pool: Arc<Mutex<Pool>>,
     products: Products,
 }
 
-/// The most tapes that are kept.
+#[derive(Default)]
+struct Pool {
+    tapes: Vec<Tape>,
+    workspaces: Vec<Workspace>,
+}
+
+/// The most tapes, and the most workspaces, that are kept.
 const KEPT: usize = 256;
+
+/// What is in a pool that serves, or nothing.
+fn found<T>(pool: &mut Vec<T>, serves: impl Fn(&T) -> bool) -> Option<T> {
+    pool.iter().position(serves).map(|i| pool.swap_remove(i))
+}
+
+/// Puts something into a pool, in place of what has been there longest where it is full.
+fn put<T>(pool: &mut Vec<T>, what: T) {
+    if pool.len() == KEPT {
+        pool.remove(0);
+    }
+    pool.push(what);
+}
 
 impl Tapes {
     /// No tapes yet.
     pub fn new(products: Products) -> Self {
-        Self { tapes: Arc::default(), products }
+        Self { pool: Arc::default(), products }
     }
 
     pub(crate) fn products(&self) -> Products {
         self.products
     }
 
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A tape that can run.
     pub(crate) fn take(&self, net: &Differentiable, rows: usize, steps: usize) -> Tape {
-        let mut tapes = self.tapes.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = tapes.iter().position(|tape| tape.rows == rows && tape.steps == steps && net.fits(tape));
-        known.map(|i| tapes.swap_remove(i)).unwrap_or_else(|| {
-            drop(tapes);
-            Tape::new(net, rows, steps)
-        })
+        let known = found(&mut self.pool().tapes, |tape| tape.rows == rows && tape.steps == steps && tape.layout == net.layout);
+        let mut tape = known.unwrap_or_else(|| Tape::new(&net.layout, rows, steps));
+        self.wake(&mut tape);
+        tape
     }
 
-    pub(crate) fn put(&self, tape: Tape) {
-        let mut tapes = self.tapes.lock().unwrap_or_else(PoisonError::into_inner);
-        if tapes.len() == KEPT {
-            tapes.remove(0);
+    /// Takes from a tape what it does not need before it runs again.
+    pub(crate) fn rest(&self, tape: &mut Tape) {
+        if let Some(workspace) = tape.workspace.take() {
+            put(&mut self.pool().workspaces, workspace);
         }
-        tapes.push(tape);
-    }
-}
-
-/// A matrix `[rows, width]` through the steps.
-#[derive(Default)]
-struct Steps {
-    data: Vec<f32>,
-    rows: usize,
-    width: usize,
-    /// Values between the starts of two steps: 0 where all share one place.
-    stride: usize,
-}
-
-impl Steps {
-    fn new(rows: usize, width: usize, steps: usize, keeps: bool) -> Self {
-        let steps = if keeps { steps } else { 1 };
-        Self { data: vec![0.0; steps * rows * width], rows, width, stride: if keeps { rows * width } else { 0 } }
     }
 
-    /// Where step `t` lies.
-    fn range(&self, t: usize) -> Range<usize> {
-        t * self.stride..t * self.stride + self.rows * self.width
+    /// Gives it back to a tape that is to run again.
+    pub(crate) fn wake(&self, tape: &mut Tape) {
+        if tape.workspace.is_none() {
+            let known = found(&mut self.pool().workspaces, |workspace| workspace.fits(&tape.layout, tape.rows));
+            tape.workspace = Some(known.unwrap_or_else(|| Workspace::new(&tape.layout, tape.rows)));
+        }
     }
 
-    fn at(&self, t: usize) -> &[f32] {
-        &self.data[self.range(t)]
-    }
-
-    fn at_mut(&mut self, t: usize) -> &mut [f32] {
-        let range = self.range(t);
-        &mut self.data[range]
-    }
-
-    /// Some columns of step `t`.
-    fn columns(&self, slot: Slot, t: usize) -> Rows<'_> {
-        Rows { data: &self.data[t * self.stride + slot.start..], rows: self.rows, width: slot.width, stride: self.width }
+    pub(crate) fn put(&self, mut tape: Tape) {
+        self.rest(&mut tape);
+        put(&mut self.pool().tapes, tape);
     }
 }
 
@@ -311,25 +277,76 @@ impl Steps {
 pub(crate) struct Tape {
     rows: usize,
     steps: usize,
-    /// By matrix.
-    values: Vec<Steps>,
-    grads: Vec<Steps>,
+    layout: Arc<Layout>,
+    /// The matrices whose values or gradients of all steps are kept.
+    kept: Memory,
+    /// The others; none while the tape waits.
+    workspace: Option<Workspace>,
     /// `[steps, rows, columns]`.
     indices: Vec<u32>,
     /// The gradient of the state behind a step, for every operation with one.
     carries: Vec<Vec<f32>>,
     /// Gradients of the parameters that are summed on the way.
     sums: Vec<f32>,
-    scratch: Vec<f32>,
 }
 
+/// Why there is always a workspace.
+const AWAKE: &str = "a tape runs after it was taken or woken";
+
 impl Tape {
-    fn new(net: &Differentiable, rows: usize, steps: usize) -> Self {
-        let values = net.matrices.iter().map(|m| Steps::new(rows, m.width, steps, m.keeps_values)).collect();
-        let grads = net.matrices.iter().map(|m| Steps::new(rows, m.width, steps, m.keeps_grads)).collect();
-        let carries = net.nodes.iter().map(|node| vec![0.0; rows * node.carried]).collect();
-        let (scratch, indices) = (vec![0.0; rows * net.scratch], vec![0; steps * rows * net.columns]);
-        Self { rows, steps, values, grads, indices, carries, sums: vec![0.0; net.parameters.summed.len()], scratch }
+    fn new(layout: &Arc<Layout>, rows: usize, steps: usize) -> Self {
+        Self {
+            rows,
+            steps,
+            layout: layout.clone(),
+            kept: Memory::kept(layout, rows, steps),
+            workspace: None,
+            indices: vec![0; steps * rows * layout.columns],
+            carries: layout.carried.iter().map(|width| vec![0.0; rows * width]).collect(),
+            sums: vec![0.0; layout.summed],
+        }
+    }
+
+    /// The part of the memory in which the values or gradients of a matrix lie, and where step `t` of them does.
+    fn part(&self, net: &Differentiable, of: Of, buffer: usize, t: usize) -> (&Vec<f32>, Range<usize>) {
+        let place = net.layout[of].places[buffer];
+        let part = match place {
+            Place::Kept(i) => &self.kept[of][i],
+            Place::Shared(i) => &self.workspace.as_ref().expect(AWAKE).memory[of][i],
+        };
+        (part, place.range(t, self.rows * net.matrices[buffer].width))
+    }
+
+    fn part_mut(&mut self, net: &Differentiable, of: Of, buffer: usize, t: usize) -> (&mut Vec<f32>, Range<usize>) {
+        let place = net.layout[of].places[buffer];
+        let part = match place {
+            Place::Kept(i) => &mut self.kept[of][i],
+            Place::Shared(i) => &mut self.workspace.as_mut().expect(AWAKE).memory[of][i],
+        };
+        (part, place.range(t, self.rows * net.matrices[buffer].width))
+    }
+
+    /// Step `t` of the values or gradients of a matrix.
+    fn at(&self, net: &Differentiable, of: Of, buffer: usize, t: usize) -> &[f32] {
+        let (part, range) = self.part(net, of, buffer, t);
+        &part[range]
+    }
+
+    fn at_mut(&mut self, net: &Differentiable, of: Of, buffer: usize, t: usize) -> &mut [f32] {
+        let (part, range) = self.part_mut(net, of, buffer, t);
+        &mut part[range]
+    }
+
+    /// Some columns of them.
+    fn columns(&self, net: &Differentiable, of: Of, slot: Slot, t: usize) -> Rows<'_> {
+        let data = &self.at(net, of, slot.buffer, t)[slot.start..];
+        Rows { data, rows: self.rows, width: slot.width, stride: net.matrices[slot.buffer].width }
+    }
+
+    /// Those of all steps, `[steps * rows, width]`, of a matrix that keeps them.
+    fn all(&self, net: &Differentiable, of: Of, slot: Slot) -> Rows<'_> {
+        let (part, _) = self.part(net, of, slot.buffer, 0);
+        Rows { data: &part[slot.start..], rows: self.steps * self.rows, width: slot.width, stride: net.matrices[slot.buffer].width }
     }
 
     /// Rows of a step.
@@ -339,7 +356,7 @@ impl Tape {
 
     /// Input `i` of those of floats in step `t`, `[rows, width]`, to be written before the step runs.
     pub fn input_mut(&mut self, net: &Differentiable, i: usize, t: usize) -> &mut [f32] {
-        self.values[net.inputs[i].buffer].at_mut(t)
+        self.at_mut(net, Of::Values, net.inputs[i].buffer, t)
     }
 
     /// Row `r` of input `i` of those of indices in step `t`.
@@ -349,45 +366,33 @@ impl Tape {
     }
 
     fn index_place(&self, net: &Differentiable, slot: IndexSlot, (t, r): (usize, usize)) -> Range<usize> {
-        let start = (t * self.rows + r) * net.columns + slot.at;
+        let start = (t * self.rows + r) * net.layout.columns + slot.at;
         start..start + slot.columns
     }
 
     /// Output `i` of step `t`.
     pub fn output(&self, net: &Differentiable, i: usize, t: usize) -> Rows<'_> {
-        self.value(net.outputs[i], t)
+        self.columns(net, Of::Values, net.outputs[i], t)
     }
 
     /// The gradient of input `i` of step `t`, behind [`Self::backward`] of that step and before that of another.
     pub fn input_grad(&self, net: &Differentiable, i: usize, t: usize) -> Rows<'_> {
-        let slot = net.inputs[i];
-        self.grads[slot.buffer].columns(slot, t)
+        self.columns(net, Of::Grads, net.inputs[i], t)
     }
 
     /// Adds `grad(row, values)` to the gradients of output `i` of step `t`, behind [`Self::clear`].
     pub fn add_output_grad(&mut self, net: &Differentiable, i: usize, t: usize, grad: impl Fn(usize, &mut [f32])) {
         let slot = net.outputs[i];
-        let grads = &mut self.grads[slot.buffer];
-        let width = grads.width;
-        for (r, row) in grads.at_mut(t).chunks_exact_mut(width).enumerate() {
+        let width = net.matrices[slot.buffer].width;
+        for (r, row) in self.at_mut(net, Of::Grads, slot.buffer, t).chunks_exact_mut(width).enumerate() {
             grad(r, &mut row[slot.start..slot.start + slot.width]);
         }
-    }
-
-    /// What an operation reads in step `t`.
-    fn value(&self, slot: Slot, t: usize) -> Rows<'_> {
-        self.values[slot.buffer].columns(slot, t)
-    }
-
-    /// A matrix whose steps are all kept, `[steps * rows, width]`.
-    fn all<'a>(&self, of: &'a [Steps], slot: Slot) -> Rows<'a> {
-        Rows { rows: self.steps * self.rows, ..of[slot.buffer].columns(slot, 0) }
     }
 
     /// Runs step `t`; the state before step 0 is zero.
     pub fn forward(&mut self, net: &Differentiable, t: usize) {
         for (i, node) in net.nodes.iter().enumerate() {
-            node.derivative.forward(&mut TapeStep { net, tape: self, i, t });
+            node.forward(&mut TapeStep { net, tape: self, i, t });
         }
     }
 
@@ -397,25 +402,22 @@ impl Tape {
             self.carries.iter_mut().for_each(|carry| carry.fill(0.0));
             self.sums.fill(0.0);
         }
-        let added_to = self.grads.iter_mut().zip(&net.matrices).filter(|(_, m)| !m.read_once);
-        added_to.for_each(|(grads, _)| grads.at_mut(t).fill(0.0));
+        self.begin(net, net.nodes.len() + 1, t);
+    }
+
+    /// Zeros for the gradients of those matrices whose last use this moment is.
+    fn begin(&mut self, net: &Differentiable, moment: usize, t: usize) {
+        net.births[moment].iter().for_each(|buffer| self.at_mut(net, Of::Grads, *buffer, t).fill(0.0));
     }
 
     /// Runs step `t` backwards.
     pub fn backward(&mut self, net: &Differentiable, t: usize) {
         for (i, node) in net.nodes.iter().enumerate().rev() {
-            node.derivative.backward(&mut TapeStep { net, tape: self, i, t });
+            self.begin(net, i + 1, t);
+            node.backward(&mut TapeStep { net, tape: self, i, t });
         }
-    }
-
-    /// Hands `grad` `[rows, width]` to a matrix of step `t` that an operation has read.
-    fn deliver(&mut self, net: &Differentiable, slot: Slot, t: usize, grad: &[f32]) {
-        let Matrix { width, read_once, .. } = net.matrices[slot.buffer];
-        let rows = self.grads[slot.buffer].at_mut(t).chunks_exact_mut(width);
-        for (to, from) in rows.zip(grad.chunks_exact(slot.width)) {
-            let to = &mut to[slot.start..slot.start + slot.width];
-            if read_once { to.copy_from_slice(from) } else { ops::add_into(to, from) }
-        }
+        // An input that nothing reads has gradients as well.
+        self.begin(net, 0, t);
     }
 }
 
@@ -441,7 +443,7 @@ impl TapeStep<'_> {
 
     /// A matrix that the operation reads.
     pub(crate) fn value(&self, slot: Slot) -> Rows<'_> {
-        self.tape.value(slot, self.t)
+        self.value_before(slot, 0)
     }
 
     /// Row `r` of indices that the operation reads.
@@ -451,49 +453,55 @@ impl TapeStep<'_> {
 
     /// All of a matrix, rows one behind the other.
     pub(crate) fn all(&self, slot: Slot) -> &[f32] {
-        self.tape.values[slot.buffer].at(self.t)
+        self.tape.at(self.net, Of::Values, slot.buffer, self.t)
     }
 
     /// What the operation reads in a step before.
     pub(crate) fn value_before(&self, slot: Slot, back: usize) -> Rows<'_> {
-        self.tape.value(slot, self.t - back)
+        self.tape.columns(self.net, Of::Values, slot, self.t - back)
+    }
+
+    /// Takes the part of the memory in which a matrix lies, so that others can be read meanwhile, and says where this step of it does.
+    fn taken(&mut self, of: Of, slot: Slot) -> (Vec<f32>, Range<usize>) {
+        let (part, range) = self.tape.part_mut(self.net, of, slot.buffer, self.t);
+        (std::mem::take(part), range)
+    }
+
+    fn give_back(&mut self, of: Of, slot: Slot, part: Vec<f32>) {
+        *self.tape.part_mut(self.net, of, slot.buffer, self.t).0 = part;
     }
 
     /// Calls `f` with all of a matrix of this step, to be written.
     pub(crate) fn with_values<R>(&mut self, slot: Slot, f: impl FnOnce(&mut Self, &mut [f32]) -> R) -> R {
-        let mut matrix = std::mem::take(&mut self.tape.values[slot.buffer]);
-        let done = f(self, matrix.at_mut(self.t));
-        self.tape.values[slot.buffer] = matrix;
-        done
+        self.with_all_values([slot], |step, [values]| f(step, values))
     }
 
     /// The same with several matrices, each another buffer.
     pub(crate) fn with_all_values<R, const N: usize>(&mut self, slots: [Slot; N], f: impl FnOnce(&mut Self, [&mut [f32]; N]) -> R) -> R {
-        let mut matrices = slots.map(|slot| std::mem::take(&mut self.tape.values[slot.buffer]));
-        let t = self.t;
-        let done = f(self, matrices.each_mut().map(|matrix| matrix.at_mut(t)));
-        slots.iter().zip(matrices).for_each(|(slot, matrix)| self.tape.values[slot.buffer] = matrix);
+        let mut parts = slots.map(|slot| self.taken(Of::Values, slot));
+        let done = f(self, parts.each_mut().map(|(part, range)| &mut part[range.clone()]));
+        slots.iter().zip(parts).for_each(|(slot, (part, _))| self.give_back(Of::Values, *slot, part));
         done
     }
 
     /// The same, and before it what the matrix was in the step before: `None` in the first. The values of all steps are kept.
     pub(crate) fn with_values_before<R>(&mut self, slot: Slot, f: impl FnOnce(&mut Self, Option<&[f32]>, &mut [f32]) -> R) -> R {
-        let mut matrix = std::mem::take(&mut self.tape.values[slot.buffer]);
-        let range = matrix.range(self.t);
-        let (before, now) = matrix.data.split_at_mut(range.start);
+        let (mut part, range) = self.taken(Of::Values, slot);
+        let (before, now) = part.split_at_mut(range.start);
         let before = (self.t > 0).then(|| &before[range.start - range.len()..]);
         let done = f(self, before, &mut now[..range.len()]);
-        self.tape.values[slot.buffer] = matrix;
+        self.give_back(Of::Values, slot, part);
         done
     }
 
     /// Calls `f` with the gradient of all of a matrix, which it may change, and with what the operation works in.
     pub(crate) fn with_grads<R>(&mut self, slot: Slot, f: impl FnOnce(&mut Self, &mut [f32], &mut [f32]) -> R) -> R {
-        let mut matrix = std::mem::take(&mut self.tape.grads[slot.buffer]);
-        let mut scratch = std::mem::take(&mut self.tape.scratch);
-        let done = f(self, matrix.at_mut(self.t), &mut scratch);
-        self.tape.scratch = scratch;
-        self.tape.grads[slot.buffer] = matrix;
+        let (mut part, range) = self.taken(Of::Grads, slot);
+        let workspace = self.tape.workspace.as_mut().expect(AWAKE);
+        let mut scratch = std::mem::take(&mut workspace.scratch);
+        let done = f(self, &mut part[range], &mut scratch);
+        self.tape.workspace.as_mut().expect(AWAKE).scratch = scratch;
+        self.give_back(Of::Grads, slot, part);
         done
     }
 
@@ -520,11 +528,19 @@ impl TapeStep<'_> {
 
     /// Where the gradient of an operand can be written in place: it is read by this operation alone.
     pub(crate) fn grad_in_place(&mut self, slot: Slot) -> Option<&mut [f32]> {
-        self.net.matrices[slot.buffer].read_once.then(|| self.tape.grads[slot.buffer].at_mut(self.t))
+        self.net.matrices[slot.buffer].read_once.then(|| self.tape.at_mut(self.net, Of::Grads, slot.buffer, self.t))
     }
 
     /// Hands on the gradient `[rows, width]` of an operand.
     pub(crate) fn deliver(&mut self, slot: Slot, grad: &[f32]) {
-        self.tape.deliver(self.net, slot, self.t, grad);
+        grad.chunks_exact(slot.width).enumerate().for_each(|(r, grad)| self.deliver_part(slot, (r, 0), grad));
+    }
+
+    /// Hands on a part of it: from a row and a column on, as far as it goes.
+    pub(crate) fn deliver_part(&mut self, slot: Slot, (row, column): (usize, usize), grad: &[f32]) {
+        let Matrix { width, read_once, .. } = self.net.matrices[slot.buffer];
+        let start = row * width + slot.start + column;
+        let to = &mut self.tape.at_mut(self.net, Of::Grads, slot.buffer, self.t)[start..start + grad.len()];
+        if read_once { to.copy_from_slice(grad) } else { ops::add_into(to, grad) }
     }
 }

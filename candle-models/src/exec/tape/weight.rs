@@ -68,14 +68,16 @@ pub(crate) struct Weight {
     transposed: Packed,
     bias: Vec<f32>,
     outputs: usize,
-    /// Among the parameters whose gradients are products.
+    /// Whether its gradient is summed on the way, as that of the bias is, or a product behind it.
+    summed: bool,
+    /// Among the parameters whose gradients come so.
     pub(super) place: Range<usize>,
     /// Among those whose gradients are summed on the way.
     bias_place: Range<usize>,
 }
 
 impl Weight {
-    pub(super) fn new(layer: &Linear, parameters: &mut Parameters) -> Result<Self> {
+    pub(super) fn new(layer: &Linear, summed: bool, parameters: &mut Parameters) -> Result<Self> {
         let (inputs, outputs) = layer.weight.dims2()?;
         let bias = layer.bias.as_ref().map(host).transpose()?.unwrap_or_default();
         let (shape, products) = ([inputs, outputs], parameters.products);
@@ -83,7 +85,8 @@ impl Weight {
             rayon::join(|| Packed::new(products, shape, values, &bias), || Packed::transposed(products, shape, values))
         })?;
         let bias_place = layer.bias.as_ref().map_or(0..0, |bias| parameters.summed.of(bias));
-        Ok(Self { products, forward, transposed, bias, outputs, place: parameters.multiplied.of(&layer.weight), bias_place })
+        let place = if summed { &mut parameters.summed } else { &mut parameters.multiplied }.of(&layer.weight);
+        Ok(Self { products, forward, transposed, bias, outputs, summed, place, bias_place })
     }
 
     /// One for every matrix of a stack `[..., inputs, outputs]`: their gradients lie side by side as they do.
@@ -94,7 +97,8 @@ impl Weight {
         let (shape, products, all) = ([inputs, outputs], parameters.products, parameters.multiplied.of(matrices));
         let one = |(values, start): (&[f32], usize)| {
             let (forward, transposed) = (Packed::new(products, shape, values, &[]), Packed::transposed(products, shape, values));
-            Self { products, forward, transposed, bias: Vec::new(), outputs, place: start..start + values.len(), bias_place: 0..0 }
+            let place = start..start + values.len();
+            Self { products, forward, transposed, bias: Vec::new(), outputs, summed: false, place, bias_place: 0..0 }
         };
         with_host(matrices, |values| {
             let size = inputs * outputs;
@@ -123,8 +127,19 @@ impl Weight {
     /// Adds the bias's gradient, the sum of the rows of `dy`.
     pub fn add_bias_gradient(&self, dy: &[f32], sums: &mut [f32]) {
         if !self.bias_place.is_empty() {
-            let sum = &mut sums[self.bias_place.clone()];
-            dy.chunks_exact(self.outputs).for_each(|row| ops::add_into(sum, row));
+            ops::add_rows_into(&mut sums[self.bias_place.clone()], dy);
+        }
+    }
+
+    /// Adds the gradients that are summed on the way, of the bias and perhaps of the weight; rows of `dy` one behind the other.
+    pub fn add_sums(&self, x: Rows, dy: &[f32], sums: &mut [f32]) {
+        self.add_bias_gradient(dy, sums);
+        if self.summed {
+            let dy = Rows { data: dy, rows: x.rows, width: self.outputs, stride: self.outputs };
+            let place = &mut sums[self.place.clone()];
+            assert_eq!(place.len(), x.width * self.outputs);
+            // SAFETY: the place has a row of outputs for every input (asserted), and is borrowed alone.
+            unsafe { self.add_gradient(x, dy, OutPointer::rows(place, self.outputs)) };
         }
     }
 

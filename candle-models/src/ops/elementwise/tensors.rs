@@ -82,14 +82,25 @@ kernel! {
 }
 
 kernel! {
+    /// `y = act(x)`.
+    pub(crate) fn activate_into<S>(act: Activation, x: &'a [f32], y: &'a mut [f32]) {
+        for (x, y) in x.chunks(1024).zip(y.chunks_mut(1024)) {
+            y.copy_from_slice(x);
+            act.apply::<S>(y);
+        }
+    }
+}
+
+kernel! {
     /// `grad *= act'(x)`.
     pub(crate) fn activate_backward<S>(act: Activation, x: &'a [f32], grad: &'a mut [f32]) {
         match act {
             Activation::None => {}
             Activation::Relu => grad.iter_mut().zip(x).for_each(|(g, &x)| *g = if x > 0.0 { *g } else { 0.0 }),
             Activation::Gelu => grad.iter_mut().zip(x).for_each(|(g, &x)| {
-                let density = 0.398_942_3 * simd::exp::<S>(-0.5 * x * x);
-                *g *= simd::fma::<S>(x, density, normal_cdf::<S>(x));
+                let exponential = simd::exp::<S>(-0.5 * x * x);
+                let cdf = 0.5 + 0.5 * simd::erf_from::<S>(x * std::f32::consts::FRAC_1_SQRT_2, exponential);
+                *g *= simd::fma::<S>(x, 0.398_942_3 * exponential, cdf);
             }),
             Activation::Silu => grad.iter_mut().zip(x).for_each(|(g, &x)| {
                 let s = simd::sigmoid::<S>(x);

@@ -10,15 +10,16 @@ use tensors::{join_places, linear_at_places, split_places};
 pub use tensors::{linear, linear_reference};
 
 use super::skip::Skip;
-use super::{Activation, Format, Rows, activate, activate_backward};
+use super::{Activation, Format, Rows, activate, activate_backward, activate_into};
 use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::{Slot, Wires};
-use crate::exec::tape::{Product, Weight};
+use crate::exec::tape::Weight;
 use crate::exec::tensors::{Indices, TensorPass, emulated};
 use crate::exec::{self, Derivative, Fused, Operation, Size, TapeBuilder, TapeStep, Values, Widths, Work, operands, same_width};
 use crate::{Error, Result};
 use candle_core::Tensor;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A linear layer. The weight lies as `[inputs, outputs]`, the order the product reads it in: Candle repacks a transposed
@@ -211,12 +212,11 @@ impl Operation for ActivatedLinear {
             return Err(Error::Input("a layer at places of some columns of a matrix: a tape has none".to_owned()));
         }
         let before = matches!(act, Activation::Gelu | Activation::Silu).then(|| tape.matrix(out.width));
-        let weight = tape.weight(&self.layer)?;
+        let weight = tape.weight_at_places(&self.layer, places, [x, out])?;
         tape.scratch(x.width);
         if act != Activation::None {
             tape.keep_values(before.unwrap_or(out));
         }
-        tape.product(Product { weight: weight.clone(), x, dy: out, groups: places, from_before: false });
         Ok(Some(Box::new(OnTape { x, out, act, places, before, weight })))
     }
 
@@ -256,33 +256,68 @@ struct OnTape {
     weight: Arc<Weight>,
 }
 
+/// Values of a block of places, which go through all of a step's work while they are in the cache.
+const BLOCK: usize = 16_384;
+
+impl OnTape {
+    /// The rows of the product in blocks: those of a layer without places are one block, so that its weights are read once.
+    fn blocks(&self, rows: usize) -> impl Iterator<Item = Range<usize>> {
+        let (rows, each) = match self.places {
+            1 => (rows, rows),
+            places => (rows * places, (BLOCK * places / self.x.width.max(self.out.width)).max(64)),
+        };
+        (0..rows).step_by(each.max(1)).map(move |first| first..rows.min(first + each))
+    }
+
+    /// The rows of `x` that a block of the product reads.
+    fn block<'a>(&self, x: Rows<'a>, block: &Range<usize>) -> Rows<'a> {
+        let (width, stride) = (self.x.width / self.places, if self.places == 1 { x.stride } else { self.x.width / self.places });
+        Rows { data: &x.data[block.start * stride..], rows: block.len(), width, stride }
+    }
+}
+
 impl Derivative for OnTape {
     fn forward(&self, step: &mut TapeStep) {
+        let width = self.out.width / self.places;
+        let rows = step.rows();
         step.with_values(self.out, |step, out| {
-            let x = step.value(self.x);
-            let width = self.x.width / self.places;
-            let at_places = Rows { rows: x.rows * self.places, width, stride: width, ..x };
-            self.weight.multiply(if self.places == 1 { x } else { at_places }, out);
-            if let Some(before) = self.before {
-                step.with_values(before, |_, before| before.copy_from_slice(out));
-            }
-            activate(self.act, out);
+            let Some(before) = self.before else {
+                self.weight.multiply(self.block(step.value(self.x), &(0..rows * self.places)), out);
+                return activate(self.act, out);
+            };
+            step.with_values(before, |step, before| {
+                for block in self.blocks(rows) {
+                    let values = block.start * width..block.end * width;
+                    self.weight.multiply(self.block(step.value(self.x), &block), &mut before[values.clone()]);
+                    activate_into(self.act, &before[values.clone()], &mut out[values]);
+                }
+            });
         });
     }
 
     fn backward(&self, step: &mut TapeStep) {
+        let [inputs, outputs] = [self.x, self.out].map(|slot| slot.width / self.places);
+        let rows = step.rows();
         step.with_grads(self.out, |step, dy, scratch| {
-            if self.act != Activation::None {
-                activate_backward(self.act, step.all(self.before.unwrap_or(self.out)), dy);
-            }
-            self.weight.add_bias_gradient(dy, step.sums());
-            if let Some(dx) = step.grad_in_place(self.x) {
+            for block in self.blocks(rows) {
+                let [from, values] = [inputs, outputs].map(|width| block.start * width..block.end * width);
+                let dy = &mut dy[values.clone()];
+                if self.act != Activation::None {
+                    activate_backward(self.act, &step.all(self.before.unwrap_or(self.out))[values], dy);
+                }
+                step.with_sums(|step, sums| self.weight.add_sums(self.block(step.value(self.x), &block), dy, sums));
+                if let Some(dx) = step.grad_in_place(self.x) {
+                    self.weight.multiply_transposed(dy, &mut dx[from]);
+                    continue;
+                }
+                let dx = &mut scratch[..from.len()];
                 self.weight.multiply_transposed(dy, dx);
-                return;
+                if self.places == 1 {
+                    step.deliver(self.x, dx);
+                } else {
+                    step.deliver_part(self.x, (0, from.start), dx);
+                }
             }
-            let dx = &mut scratch[..step.rows() * self.x.width];
-            self.weight.multiply_transposed(dy, dx);
-            step.deliver(self.x, dx);
         });
     }
 }

@@ -21,7 +21,7 @@ mod cuda;
 
 #[cfg(feature = "cuda")]
 use super::is_fused;
-use super::{Activation, activate, activate_backward, activation, simd};
+use super::{Activation, activate, activate_backward, activate_into, activation, add_rows_into, simd};
 use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::{Slot, Wires};
@@ -61,8 +61,8 @@ simd::kernel! {
 simd::kernel! {
     /// `y = a + g b`, the gain again at every place.
     fn gained_sum<S>(a: &'a [f32], b: &'a [f32], gain: &'a [f32], y: &'a mut [f32]) {
-        let places = a.chunks_exact(gain.len()).zip(b.chunks_exact(gain.len()));
-        for (y, (a, b)) in y.chunks_exact_mut(gain.len()).zip(places) {
+        let lines = a.chunks(gain.len()).zip(b.chunks(gain.len()));
+        for (y, (a, b)) in y.chunks_mut(gain.len()).zip(lines) {
             for (((y, a), b), g) in y.iter_mut().zip(a).zip(b).zip(gain) {
                 *y = simd::fma::<S>(*g, *b, *a);
             }
@@ -73,14 +73,26 @@ simd::kernel! {
 simd::kernel! {
     /// The gradients of `b`, `g dy`, and of the gain, to which `b dy` of every place is added.
     fn gained_sum_backward<S>(b: &'a [f32], gain: &'a [f32], dy: &'a [f32], db: &'a mut [f32], dgain: &'a mut [f32]) {
-        let places = b.chunks_exact(gain.len()).zip(dy.chunks_exact(gain.len()));
-        for (db, (b, dy)) in db.chunks_exact_mut(gain.len()).zip(places) {
+        let lines = b.chunks(gain.len()).zip(dy.chunks(gain.len()));
+        for (db, (b, dy)) in db.chunks_mut(gain.len()).zip(lines) {
             for ((((db, b), dy), g), dg) in db.iter_mut().zip(b).zip(dy).zip(gain).zip(&mut *dgain) {
                 *db = g * dy;
                 *dg = simd::fma::<S>(*b, *dy, *dg);
             }
         }
     }
+}
+
+/// A gain so many times that its kernels have long lines to work on, whatever its width.
+fn repeated(gain: &[f32]) -> Vec<f32> {
+    gain.repeat(LINE.div_ceil(gain.len().max(1)))
+}
+
+const LINE: usize = 256;
+
+/// Values of a piece of a row: whole places, and few enough for the first-level cache.
+fn piece(gain: &[f32]) -> usize {
+    4096_usize.div_ceil(gain.len().max(1)) * gain.len().max(1)
 }
 
 /// `y = a + g b`; an empty gain is 1.
@@ -138,9 +150,9 @@ impl Operation for Skip {
     fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
         let (a, b, out, act) = (wires.x[0], wires.x[1], wires.out[0], self.act);
         let gain = self.gain.as_ref().map(|gain| packer.values(gain)).transpose()?.unwrap_or_default();
-        // A row is cut so that several threads have a part of it: at whole places.
-        let each = gain.len().max(1);
-        let piece = (1024_usize.div_ceil(each) * each).min(out.width);
+        let gain = repeated(&gain);
+        // A row is cut so that several threads have a part of it.
+        let piece = piece(&gain).min(out.width);
         let pieces = out.width.div_ceil(piece);
         Ok(Some(Box::new(move |frame, threads| {
             cpu::share_rows(threads, frame.rows * pieces, piece, |i| {
@@ -173,10 +185,10 @@ impl Operation for Skip {
             tape.keep_values(before.unwrap_or(out));
         }
         let place = self.gain.as_ref().map_or(0..0, |gain| tape.sum(gain));
-        let gain = self.gain.as_ref().map(host).transpose()?.unwrap_or_default();
+        let gain = repeated(&self.gain.as_ref().map(host).transpose()?.unwrap_or_default());
         if !gain.is_empty() {
             tape.keep_values(b);
-            tape.scratch(b.width);
+            tape.scratch(gain.len() + piece(&gain));
         }
         Ok(Some(Box::new(OnTape { a, b, out, act, before, gain, place })))
     }
@@ -198,34 +210,60 @@ struct OnTape {
     place: Range<usize>,
 }
 
+impl OnTape {
+    /// The pieces of all rows, each with its row.
+    fn pieces(&self, rows: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let (piece, width) = (piece(&self.gain), self.out.width);
+        (0..rows).flat_map(move |r| (0..width).step_by(piece).map(move |start| (r, start..width.min(start + piece))))
+    }
+}
+
 impl Derivative for OnTape {
     fn forward(&self, step: &mut TapeStep) {
+        let (rows, width) = (step.rows(), self.out.width);
         step.with_values(self.out, |step, out| {
-            let (a, b) = (step.value(self.a), step.value(self.b));
-            out.chunks_exact_mut(self.out.width).enumerate().for_each(|(r, y)| add(&self.gain, a.row(r), b.row(r), y));
-            if let Some(before) = self.before {
-                step.with_values(before, |_, before| before.copy_from_slice(out));
-            }
-            activate(self.act, out);
+            let add = |step: &TapeStep, r: usize, at: &Range<usize>, y: &mut [f32]| {
+                add(&self.gain, &step.value(self.a).row(r)[at.clone()], &step.value(self.b).row(r)[at.clone()], y);
+            };
+            let Some(before) = self.before else {
+                return self.pieces(rows).for_each(|(r, at)| {
+                    let y = &mut out[r * width..][at.clone()];
+                    add(step, r, &at, y);
+                    activate(self.act, y);
+                });
+            };
+            step.with_values(before, |step, before| {
+                for (r, at) in self.pieces(rows) {
+                    let sum = &mut before[r * width..][at.clone()];
+                    add(step, r, &at, sum);
+                    activate_into(self.act, sum, &mut out[r * width..][at]);
+                }
+            });
         });
     }
 
     fn backward(&self, step: &mut TapeStep) {
+        let (rows, width) = (step.rows(), self.out.width);
         step.with_grads(self.out, |step, dy, scratch| {
-            if self.act != Activation::None {
-                activate_backward(self.act, step.all(self.before.unwrap_or(self.out)), dy);
+            let (dgain, db) = scratch.split_at_mut(self.gain.len());
+            dgain.fill(0.0);
+            for (r, at) in self.pieces(rows) {
+                let dy = &mut dy[r * width..][at.clone()];
+                if self.act != Activation::None {
+                    activate_backward(self.act, &step.all(self.before.unwrap_or(self.out))[r * width..][at.clone()], dy);
+                }
+                step.deliver_part(self.a, (r, at.start), dy);
+                if self.gain.is_empty() {
+                    step.deliver_part(self.b, (r, at.start), dy);
+                    continue;
+                }
+                let db = &mut db[..at.len()];
+                gained_sum_backward(&step.value(self.b).row(r)[at.clone()], &self.gain, dy, db, dgain);
+                step.deliver_part(self.b, (r, at.start), db);
             }
-            step.deliver(self.a, dy);
-            if self.gain.is_empty() {
-                return step.deliver(self.b, dy);
+            if !self.gain.is_empty() {
+                add_rows_into(&mut step.sums()[self.place.clone()], dgain);
             }
-            let db = &mut scratch[..dy.len()];
-            step.with_sums(|step, sums| {
-                let (b, dgain) = (step.value(self.b), &mut sums[self.place.clone()]);
-                let rows = dy.chunks_exact(self.b.width).zip(db.chunks_exact_mut(self.b.width));
-                rows.enumerate().for_each(|(r, (dy, db))| gained_sum_backward(b.row(r), &self.gain, dy, db, &mut *dgain));
-            });
-            step.deliver(self.b, db);
         });
     }
 }

@@ -1,7 +1,7 @@
 //! What an operator minimises: relative errors of fields, with gradients.
 
-use candle_core::{Device, Tensor};
-use candle_models::{Error, Result};
+use candle_core::Tensor;
+use candle_models::Result;
 use serde::{Deserialize, Serialize};
 
 /// A norm by which the error of an answer is measured over that of the truth. The loss is the mean over answers.
@@ -17,28 +17,16 @@ pub enum Norm {
 }
 
 /// A norm on a grid.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct RelativeLoss {
+    norm: Norm,
     grid: [usize; 2],
-    /// Slopes down `[n, n]` and across `[m, m]`, of axes that have any.
-    slopes: [Option<Tensor>; 2],
 }
 
 impl RelativeLoss {
-    /// On that grid and device.
-    ///
-    /// # Errors
-    /// If the device has no memory.
-    pub fn new(norm: Norm, grid: [usize; 2], device: &Device) -> Result<Self> {
-        let slope = |n: usize| match norm {
-            Norm::L2 => Ok(None),
-            _ if n < 3 => Ok(None),
-            Norm::H1 | Norm::H1Periodic => {
-                let table = differences(n, norm == Norm::H1Periodic);
-                Ok::<_, Error>(Some(Tensor::from_vec(table, (n, n), &Device::Cpu)?.to_device(device)?))
-            }
-        };
-        Ok(Self { grid, slopes: [slope(grid[0])?, slope(grid[1])?] })
+    /// On that grid. An axis with fewer than three places has no slopes.
+    pub fn new(norm: Norm, grid: [usize; 2]) -> Self {
+        Self { norm, grid }
     }
 
     /// The loss of each of `predicted` against `truth`, both `[N, n m C]`: `[N]`.
@@ -54,16 +42,34 @@ impl RelativeLoss {
     /// The squares of the norm of each field.
     fn squares(&self, x: &Tensor) -> Result<Tensor> {
         let ([n, m], (rows, width)) = (self.grid, x.dims2()?);
-        let channels = width / (n * m);
         let mut total = x.sqr()?.sum(1)?;
-        let shapes = [(rows, n, m * channels), (rows * n, m, channels)];
-        for (slopes, shape) in self.slopes.iter().zip(shapes) {
-            if let Some(slopes) = slopes {
-                let slope = slopes.broadcast_matmul(&x.reshape(shape)?)?;
-                total = (total + slope.sqr()?.reshape((rows, ()))?.sum(1)?)?;
+        let shapes = [(rows, n, m * (width / (n * m))), (rows * n, m, width / (n * m))];
+        for (places, shape) in self.grid.into_iter().zip(shapes) {
+            if self.norm == Norm::L2 || places < 3 {
+                continue;
+            }
+            let half = places as f64 / 2.0;
+            for difference in self.differences(&x.reshape(shape)?)? {
+                total = (total + (difference.sqr()?.reshape((rows, ()))?.sum(1)? * (half * half))?)?;
             }
         }
         Ok(total)
+    }
+
+    /// Differences over two steps along the second axis of `x` `[.., places, ..]`: twice the slopes, of all places between the edges and of either edge.
+    fn differences(&self, x: &Tensor) -> Result<[Tensor; 3]> {
+        let last = x.dim(1)? - 1;
+        let at = |place: usize| x.narrow(1, place, 1);
+        let inner = (x.narrow(1, 2, last - 1)? - x.narrow(1, 0, last - 1)?)?;
+        let edges = match self.norm {
+            Norm::H1Periodic => [(at(1)? - at(last)?)?, (at(0)? - at(last - 1)?)?],
+            _ => {
+                let one_sided = |[edge, next, third]: [usize; 3]| ((at(edge)? * 3.0)? - (at(next)? * 4.0)?)? + at(third)?;
+                [one_sided([0, 1, 2])?, one_sided([last, last - 1, last - 2])?]
+            }
+        };
+        let [first, end] = edges;
+        Ok([inner, first, end])
     }
 }
 
@@ -82,24 +88,10 @@ pub fn likelihood(predicted: &Tensor, variance: &Tensor, truth: &Tensor, deviati
     Ok(((variance.log()? + (squares / variance)?)? * 0.5)?.mean_all()?)
 }
 
-/// `[n, n]`: slopes at `n` places of a grid of length 1.
-fn differences(n: usize, periodic: bool) -> Vec<f32> {
-    let mut table = vec![0.0; n * n];
-    let half = n as f32 / 2.0;
-    for (at, row) in table.chunks_exact_mut(n).enumerate() {
-        let weights: &[(usize, f32)] = match at {
-            0 if !periodic => &[(0, -3.0), (1, 4.0), (2, -1.0)],
-            _ if at + 1 == n && !periodic => &[(at, 3.0), (at - 1, -4.0), (at - 2, 1.0)],
-            _ => &[((at + 1) % n, 1.0), ((at + n - 1) % n, -1.0)],
-        };
-        weights.iter().for_each(|(place, weight)| row[*place] += weight * half);
-    }
-    table
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::Device;
     use candle_models::fno::metrics::{relative_h1, relative_l2};
     use candle_models::random::Random;
 
@@ -111,7 +103,7 @@ mod tests {
         let [p, y] = [&values[..40], &values[40..]];
         let tensor = |values: &[f32]| Tensor::from_slice(values, (2, 20), &Device::Cpu).unwrap();
         for norm in [Norm::L2, Norm::H1, Norm::H1Periodic] {
-            let found = RelativeLoss::new(norm, grid, &Device::Cpu).unwrap().of(&tensor(p), &tensor(y)).unwrap().to_vec1::<f32>().unwrap();
+            let found = RelativeLoss::new(norm, grid).of(&tensor(p), &tensor(y)).unwrap().to_vec1::<f32>().unwrap();
             for (i, found) in found.iter().enumerate() {
                 let (p, y) = (&p[20 * i..][..20], &y[20 * i..][..20]);
                 let want = match norm {
@@ -143,7 +135,7 @@ mod tests {
     #[test]
     fn an_exact_answer_has_a_finite_gradient() {
         let x = candle_core::Var::new(&[[1f32, 2.0, 3.0, 4.0]], &Device::Cpu).unwrap();
-        let loss = RelativeLoss::new(Norm::H1, [1, 4], &Device::Cpu).unwrap().of(x.as_tensor(), &x.as_detached_tensor()).unwrap();
+        let loss = RelativeLoss::new(Norm::H1, [1, 4]).of(x.as_tensor(), &x.as_detached_tensor()).unwrap();
         let grad = loss.sum_all().unwrap().backward().unwrap().get(&x).unwrap().to_vec2::<f32>().unwrap();
         assert_eq!(grad, [[0.0; 4]]);
     }

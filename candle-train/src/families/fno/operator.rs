@@ -97,22 +97,16 @@ impl Operator {
     /// Of a run, on this rank. There is at least one source.
     ///
     /// # Errors
-    /// If the device has no memory.
-    pub fn new(
-        run: &RunConfig,
-        model: &FnoConfig,
-        (sources, held): (Vec<Fields>, Fields),
-        ranks: &dyn Communicator,
-        device: &Device,
-    ) -> Result<Self> {
+    /// If the answers of the first source are no numbers.
+    pub fn new(run: &RunConfig, model: &FnoConfig, (sources, held): (Vec<Fields>, Fields), ranks: &dyn Communicator) -> Result<Self> {
         let random = Random::new(run.seed).stream("pairs");
         let noise = if run.noise > 0.0 { (run.noise * Normaliser::of(&sources[0].answers)?.deviation) as f32 } else { 0.0 };
         let learnt = |(number, pairs): (usize, Fields)| {
-            let loss = RelativeLoss::new(run.loss, pairs.grid, device)?;
+            let loss = RelativeLoss::new(run.loss, pairs.grid);
             let order = Order::new(random.stream("order").at(number as u64), pairs.len());
-            Ok(Learnt { batches: pairs.len() / run.batch, pairs, loss, tapes: Tapes::default(), order })
+            Learnt { batches: pairs.len() / run.batch, pairs, loss, tapes: Tapes::default(), order }
         };
-        let sources = sources.into_iter().enumerate().map(learnt).collect::<Result<Vec<_>>>()?;
+        let sources: Vec<Learnt> = sources.into_iter().enumerate().map(learnt).collect();
         let batches = sources.iter().map(|source| source.batches).sum();
         Ok(Self {
             model: model.clone(),
@@ -276,7 +270,7 @@ mod tests {
         let [first, held] = sources[0].clone().split(run.held_out);
         sources[0] = first;
         let model = run.model.on(held.grid, held.channels, Normaliser::of(&held.answers).unwrap()).unwrap();
-        Operator::new(&run, &model, (sources, held), &Single, &Device::Cpu).unwrap()
+        Operator::new(&run, &model, (sources, held), &Single).unwrap()
     }
 
     fn parameters(task: &Operator) -> Params {

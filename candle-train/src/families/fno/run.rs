@@ -162,7 +162,7 @@ impl TrainingPlan for Plan {
             ..Run::new(config.trainer.clone(), steps, config.seed)?
         };
         let tests = std::iter::once(("held out".to_owned(), held.clone())).filter(|(_, held)| !held.is_empty()).chain(tests);
-        let mut task = Operator::new(&config, &model, (sources, held), &*ranks, &device)?.with_products(products);
+        let mut task = Operator::new(&config, &model, (sources, held), &*ranks)?.with_products(products);
         let ended = run.train(params.vars(), &mut task, place, stop)?;
         let mut measured = Vec::new();
         if ended.outcome.done() {
