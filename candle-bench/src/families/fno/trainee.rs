@@ -74,9 +74,9 @@ impl Trainee for Learnt {
         Purpose::Tapes
     }
 
-    fn work(&self, case: &Case, device: &Device, products: Products) -> Result<Work> {
+    fn work(&self, case: &Case, _: &Device, products: Products) -> Result<Work> {
         let (run, pairs) = (run(&self.0, case.batch, case.batch)?, fields(&self.0, case.batch)?);
-        Ok(Work::new(task(&run, &self.0, pairs, device)?.with_products(products)))
+        Ok(Work::new(task(&run, &self.0, pairs)?.with_products(products)))
     }
 
     fn program(&self, case: &Case) -> Result<(&'static str, String)> {
@@ -99,9 +99,9 @@ pub(super) fn run(operator: &FnoConfig, batch: usize, pairs: usize) -> Result<Ru
 }
 
 /// What learns from these pairs, none of which are held out.
-fn task(run: &RunConfig, operator: &FnoConfig, pairs: Fields, device: &Device) -> Result<Operator> {
+fn task(run: &RunConfig, operator: &FnoConfig, pairs: Fields) -> Result<Operator> {
     let [pairs, none] = pairs.split(0);
-    Ok(Operator::new(run, operator, (vec![pairs], none), &Single, device)?)
+    Ok(Operator::new(run, operator, (vec![pairs], none), &Single)?)
 }
 
 /// How often the answer to one field uses a weight: a matrix at every place; the weight of a wave in a complex product, four multiply-adds.
