@@ -172,7 +172,7 @@ impl Steps {
         let run = RunConfig { transposed: false, ..run(operator, batch, pairs.len())? };
         let steps = pairs.len() / batch;
         ensure!(steps > 0, "{} pairs do not make a batch of {batch}", pairs.len());
-        let task = task(&run, operator, pairs, &Device::Cpu)?;
+        let task = task(&run, operator, pairs)?;
         Ok(Self { task, update: Update::like_the_peer(vars)?, steps, number: 0 })
     }
 
