@@ -46,6 +46,7 @@ mod flat;
 pub mod gradients;
 pub mod host;
 pub mod identity;
+mod known;
 pub mod lanes;
 pub mod launch;
 pub mod metrics;

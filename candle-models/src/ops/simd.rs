@@ -168,6 +168,13 @@ pub fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
     if S::F32_LANES > 1 { a.mul_add(b, c) } else { a * b + c }
 }
 
+/// A gradient, or 0 where it is too small to count. Intel's processors multiply subnormal numbers slowly, and the slopes of saturated
+/// functions are such: training got five times slower by them.
+#[inline(always)]
+pub fn counted(gradient: f32) -> f32 {
+    if gradient.abs() < 1e-30 { 0.0 } else { gradient }
+}
+
 /// `e^x`, relative error below 2e-7; saturates near 1e-38 and 1e38 instead of reaching 0 and infinity.
 #[inline(always)]
 pub fn exp<S: Simd>(x: f32) -> f32 {

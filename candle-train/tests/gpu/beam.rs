@@ -32,7 +32,7 @@ fn config(preset: &str) -> RunConfig {
 fn train(config: &RunConfig, (device, dtype): (&Device, DType), place: &Place, stop: &Stop) -> Trained {
     with_large_stack(|| {
         let resources = Resources { device: device.clone(), dtype, ..Resources::default() };
-        Plan::new(config.clone(), resources)?.train(place, stop)
+        Plan::new(config.clone(), None, resources)?.train(place, stop)
     })
     .unwrap()
 }

@@ -6,10 +6,11 @@ use candle_models::Result;
 use candle_models::beam::{Beam, DecisionConfig, Evaluation, Products, Sensing, Tapes};
 use candle_models::bundle::Bundle;
 use candle_models::nn::Params;
-use candle_train::beam::config::RunConfig;
+use candle_train::beam::config::{Learns, RunConfig};
 use candle_train::beam::run::{Plan, Trained};
 use candle_train::optim::Rule;
 use candle_train::parallel::{Communicator, Single};
+use candle_train::plan::TrainingResult;
 use candle_train::run::Place;
 use candle_train::stop::Stop;
 use candle_train::trainer::Resources;
@@ -76,7 +77,46 @@ fn tiny() -> RunConfig {
 }
 
 fn train(ranks: Arc<dyn Communicator>, config: RunConfig) -> Result<Trained> {
-    Plan::new(config, Resources { ranks, ..Resources::default() })?.train(&Place::memory(), &Stop::after(None))
+    Plan::new(config, None, Resources { ranks, ..Resources::default() })?.train(&Place::memory(), &Stop::after(None))
+}
+
+/// A run that begins with a controller and lets only its decision learn takes the steps that the decision takes where everything learns, and leaves
+/// what measures as it is, whatever the decision's size.
+#[test]
+fn a_decision_learns_alone_by_the_measurements_of_a_controller() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = train(Arc::new(Single), tiny()).unwrap();
+    before.save(dir.path()).unwrap();
+    let bundle = Bundle::open(dir.path()).unwrap();
+    let plan = |config: RunConfig, start| Plan::new(config, start, Resources::default());
+    let done = |config| plan(config, Some(&bundle)).unwrap().train(&Place::memory(), &Stop::after(None)).unwrap().ended.parameters;
+    let values = |x: &candle_core::Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let one = |learns| RunConfig { episodes: 5, learns, ..tiny() };
+    let (all, alone) = (done(one(Learns::All)), done(one(Learns::Decision)));
+    for (name, began) in &before.ended.parameters {
+        let [began, all, alone] = [began, &all[name], &alone[name]].map(values);
+        let decides = name.starts_with("decision.") || name.starts_with("base.");
+        assert_eq!(began == alone, !decides, "{name}");
+        let worst = all.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(!decides || worst < 1e-6, "{name}: {worst}");
+    }
+
+    let wider = |mut config: RunConfig| {
+        config.model.decision = DecisionConfig::Measurements { width: 24, layers: 2 };
+        config
+    };
+    let wide = done(wider(one(Learns::Decision)));
+    assert_eq!(wide["decision.input.bias"].dims(), [24]);
+    assert!(wide.iter().filter(|(name, _)| !name.starts_with("decision.")).all(|(name, _)| before.ended.parameters.contains_key(name)));
+    assert_eq!(values(&wide["user.beam.weight"]), values(&before.ended.parameters["user.beam.weight"]));
+
+    let refused = |config: RunConfig, start| plan(config, start).unwrap_err().to_string();
+    assert!(refused(one(Learns::Decision), None).starts_with("config: learns: "));
+    let mut other = one(Learns::Decision);
+    other.model.hidden = 16;
+    let message = refused(other.clone(), Some(&bundle));
+    assert!(message.contains("user.") && message.contains("16") && message.contains("12"), "{message}");
+    assert!(plan(RunConfig { learns: Learns::All, ..other }, Some(&bundle)).is_ok(), "what has another shape begins anew");
 }
 
 #[test]
@@ -128,6 +168,7 @@ fn what_is_wrong_ends_with_a_message() {
     for (arguments, message) in [
         (vec!["--set", "model.feedback.values=0"], "feedback.values: 0 is outside"),
         (vec!["--set", "episode.snr_low=nan"], "episode.snr_low: expected -100 to 100 dB"),
+        (vec!["--set", "learns=decision"], "learns: a decision can learn alone"),
     ] {
         let output = run(small(&out).args(arguments));
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));

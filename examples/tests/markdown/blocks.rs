@@ -63,7 +63,7 @@ fn toml(path: &Path, text: &str) -> Result<(), String> {
     } else if path.to_string_lossy().starts_with("weights/policy-") {
         candle_train::policy::config::RunConfig::resolve("standard", Some(text), &[]).map(drop)
     } else if path.starts_with("weights") {
-        candle_train::beam::config::RunConfig::resolve("c3", Some(text), &[]).map(drop)
+        toml::from_str::<candle_train::beam::config::RunConfig>(text).map_err(|error| error.to_string())?.validate()
     } else if table.keys().all(|key| ["dependencies", "features", "lib", "package", "profile"].contains(&key.as_str())) {
         Ok(())
     } else {

@@ -181,7 +181,7 @@ mod tests {
     fn the_other_program_trains_the_same_model() {
         let trainee = Aligned(tiny());
         let (preset, text) = trainee.program(&trainee.case(8, 6, 1)).unwrap();
-        let run = RunConfig::resolve(preset, Some(&text), &[]).unwrap();
+        let run = RunConfig::resolve(&RunConfig::preset(preset).unwrap(), Some(&text), &[]).unwrap();
         assert_eq!((&run.model, run.episode.batch), (&trainee.0, 8));
     }
 

@@ -110,7 +110,15 @@ impl Beam {
     /// # Errors
     /// If the episodes do not fit each other or the arrays; the field is named.
     pub fn align(&self, episodes: &Episodes, tapes: &Tapes) -> Result<Decided> {
-        let [receive, feedback] = self.decision.decide(&self.measure(episodes, tapes)?, tapes)?;
+        self.decide(&self.measure(episodes, tapes)?, episodes, tapes)
+    }
+
+    /// What both ends decide by the measurements of episodes and the state behind them, as [`Self::measure`] gives them, with gradients.
+    ///
+    /// # Errors
+    /// If they do not fit the networks.
+    pub fn decide(&self, seen: &Tensor, episodes: &Episodes, tapes: &Tapes) -> Result<Decided> {
+        let [receive, feedback] = self.decision.decide(seen, tapes)?;
         let transmit = match &self.base {
             Some(base) => {
                 let beam = base.feed(&self.config.feedback.send(&feedback)?, tapes)?;

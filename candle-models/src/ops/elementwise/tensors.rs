@@ -100,11 +100,11 @@ kernel! {
             Activation::Gelu => grad.iter_mut().zip(x).for_each(|(g, &x)| {
                 let exponential = simd::exp::<S>(-0.5 * x * x);
                 let cdf = 0.5 + 0.5 * simd::erf_from::<S>(x * std::f32::consts::FRAC_1_SQRT_2, exponential);
-                *g *= simd::fma::<S>(x, 0.398_942_3 * exponential, cdf);
+                *g = simd::counted(*g * simd::fma::<S>(x, 0.398_942_3 * exponential, cdf));
             }),
             Activation::Silu => grad.iter_mut().zip(x).for_each(|(g, &x)| {
                 let s = simd::sigmoid::<S>(x);
-                *g *= s * (1.0 + x * (1.0 - s));
+                *g = simd::counted(*g * s * (1.0 + x * (1.0 - s)));
             }),
         }
     }
@@ -124,8 +124,8 @@ kernel! {
     pub(crate) fn gate_row_backward<S>(a: &'a [f32], z: &'a [f32], grad: &'a [f32], da: &'a mut [f32], dz: &'a mut [f32]) {
         for ((((&a, &z), &g), da), dz) in a.iter().zip(z).zip(grad).zip(da).zip(dz) {
             let s = simd::sigmoid::<S>(z);
-            *da = g * z * s;
-            *dz = g * a * s * (1.0 + z * (1.0 - s));
+            *da = simd::counted(g * z * s);
+            *dz = simd::counted(g * a * s * (1.0 + z * (1.0 - s)));
         }
     }
 }
@@ -230,4 +230,36 @@ pub fn gate(a: &Tensor, z: &Tensor) -> Result<Tensor> {
 /// [`gate`] in plain tensor operations.
 pub fn gate_reference(a: &Tensor, z: &Tensor) -> Result<Tensor> {
     a * z.silu()?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a function is saturated its slope is 0 or a number that products are fast with.
+    #[test]
+    fn no_slope_is_subnormal() {
+        let x: Vec<f32> = (-4000..4000).map(|i| i as f32 * 0.03).collect();
+        for size in [1.0f32, 1e-6, 1e-20] {
+            let grad = vec![size; x.len()];
+            let normal = |act, slopes: &[f32]| {
+                for (x, slope) in x.iter().zip(slopes) {
+                    assert!(*slope == 0.0 || slope.is_normal(), "{act}: {slope:e} at {x} of a gradient of {size:e}");
+                }
+                assert!(slopes.iter().filter(|slope| **slope != 0.0).count() > x.len() / 3, "{act}");
+            };
+            for act in [Activation::Gelu, Activation::Silu, Activation::Relu] {
+                let mut slopes = grad.clone();
+                activate_backward(act, &x, &mut slopes);
+                normal(format!("{act:?}"), &slopes);
+            }
+            let (mut da, mut dz) = (grad.clone(), grad.clone());
+            gate_row_backward(&vec![1.0; x.len()], &x, &grad, &mut da, &mut dz);
+            normal("da".to_owned(), &da);
+            normal("dz".to_owned(), &dz);
+        }
+        let mut slopes = vec![f32::NAN; 3];
+        activate_backward(Activation::Gelu, &[-20.0, 0.0, 1.0], &mut slopes);
+        assert!(slopes.iter().all(|slope| slope.is_nan()), "what is no number stays none");
+    }
 }

@@ -68,12 +68,12 @@ kernel! {
         for (i, g) in carry.iter_mut().enumerate() {
             let (r, z, c) = (kr[i], kz[i], kc[i]);
             let candidate = *g * (1.0 - z) * (1.0 - c * c);
-            let reset = candidate * kn[i] * r * (1.0 - r);
-            let update = *g * (before[i] - c) * z * (1.0 - z);
+            let reset = simd::counted(candidate * kn[i] * r * (1.0 - r));
+            let update = simd::counted(*g * (before[i] - c) * z * (1.0 - z));
             (xr[i], hr[i]) = (reset, reset);
             (xz[i], hz[i]) = (update, update);
-            (xn[i], hn[i]) = (candidate, candidate * r);
-            *g *= z;
+            (xn[i], hn[i]) = (simd::counted(candidate), simd::counted(candidate * r));
+            *g = simd::counted(*g * z);
         }
     }
 }
@@ -251,4 +251,28 @@ pub fn gru_reference(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor,
         outputs.push(h.clone());
     }
     Ok((Tensor::stack(&outputs, 1)?.reshape((batch * steps, ()))?, h))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gates that are shut leave gradients of 0, or such that products are fast with them.
+    #[test]
+    fn no_gradient_of_a_saturated_gate_is_subnormal() {
+        let sides: Vec<f32> = (-30..=30).map(|i| i as f32 * 3.0).collect();
+        let n = sides.len().pow(2);
+        let (reset, update): (Vec<f32>, Vec<f32>) = sides.iter().flat_map(|r| sides.iter().map(move |z| (*r, *z))).unzip();
+        let x = [reset, update, vec![0.3; n]].concat();
+        let (mut state, mut kept, before) = (vec![0.5; n], vec![0.0; 4 * n], vec![0.5; n]);
+        gru_row_kept(&x, &[vec![0.0; 2 * n], vec![0.7; n]].concat(), &mut state, &mut kept);
+        for size in [1.0f32, 1e-6, 1e-20] {
+            let (mut carry, mut dx, mut dh) = (vec![size; n], vec![0.0; 3 * n], vec![0.0; 3 * n]);
+            gru_row_backward(&kept, &before, &mut carry, &mut dx, &mut dh);
+            for (name, found) in [("carry", &carry), ("dx", &dx), ("dh", &dh)] {
+                assert!(found.iter().all(|g| *g == 0.0 || g.is_normal()), "{name} of a gradient of {size:e}");
+                assert!(found.iter().any(|g| *g != 0.0), "{name}");
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Learning to align beams as a [`Task`]: fresh channels in, the gain that both ends reach out.
 
-use super::config::{EpisodeConfig, LossConfig, Objective, RunConfig};
+use super::config::{EpisodeConfig, Learns, LossConfig, Objective, RunConfig};
 use crate::optim::ParameterGroup;
 use crate::parallel::{Communicator, gather, share};
 use crate::task::{self, Context, Loss, Metric, Score, Task};
@@ -21,6 +21,7 @@ const PARTS_OF_A_CHOICE: [&str; 4] = ["gain", "receive", "transmit", "choice"];
 /// A beam controller learning to align.
 pub struct Alignment {
     model: BeamConfig,
+    learns: Learns,
     episode: EpisodeConfig,
     loss: LossConfig,
     random: Random,
@@ -41,12 +42,16 @@ impl Alignment {
     pub fn new(run: &RunConfig, batches: u64, ranks: &dyn Communicator, products: Products) -> Result<Self> {
         let measurements = (run.episode.fewest + run.model.measurements) as f64 / 2.0;
         let matrices = Beam::parameters(&run.model)?.into_iter().filter(|parameter| parameter.role == Role::Matrix);
-        let uses = |name: &str| if Beam::measures(name) { measurements } else { 1.0 };
-        let products_of_matrices: f64 = matrices.map(|p| uses(&p.name) * p.shape.iter().product::<usize>() as f64).sum();
+        // A multiplication and an addition each; the backward pass has two products for each of the forward pass.
+        let of_a_use = |name: &str| match (Beam::measures(name), run.learns) {
+            (true, Learns::All) => 6.0 * measurements,
+            (true, Learns::Decision) => 2.0 * measurements,
+            (false, _) => 6.0,
+        };
         Ok(Self {
-            // A multiplication and an addition each; the backward pass has two products for each of the forward pass.
-            operations: 6.0 * products_of_matrices,
+            operations: matrices.map(|p| of_a_use(&p.name) * p.shape.iter().product::<usize>() as f64).sum(),
             model: run.model.clone(),
+            learns: run.learns,
             episode: run.episode.clone(),
             loss: run.loss.clone(),
             random: Random::new(run.seed),
@@ -123,7 +128,9 @@ impl Task for Alignment {
 
     fn loss(&mut self, parameters: &Params, episodes: &Episodes, context: &Context) -> Result<Loss> {
         let model = Beam::new(&self.model, parameters)?;
-        let decided = model.align(episodes, &self.tapes)?;
+        let seen = model.measure(episodes, &self.tapes)?;
+        let seen = if self.learns == Learns::Decision { seen.detach() } else { seen };
+        let decided = model.decide(&seen, episodes, &self.tapes)?;
         let shares = alignment(&episodes.channels, episodes.measurements - 1, &decided.receive, &decided.transmit)?;
         let column = |i: usize| Ok::<_, Error>(shares.narrow(1, i, 1)?);
         let mut value = self.objective(&column(0)?)?;

@@ -5,10 +5,12 @@ use super::page::{self, PageArguments};
 use super::run::Plan;
 use crate::command::{Presets, RunArguments, TrainFamily, Training, command_line};
 use anyhow::Result;
-use candle_models::beam::BeamFamily;
+use candle_models::beam::{BeamFamily, FAMILY};
+use candle_models::bundle::Bundle;
 use candle_models::device::Purpose;
 use candle_models::registry::Family;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use std::path::PathBuf;
 
 impl TrainFamily for BeamFamily {
     fn trainings(&self) -> &'static [&'static dyn Training] {
@@ -23,6 +25,14 @@ impl TrainFamily for BeamFamily {
     fn run(&self, _: &str, options: &ArgMatches) -> Result<()> {
         page::write(&PageArguments::from_arg_matches(options)?)
     }
+}
+
+#[derive(Debug, Args)]
+struct BeamArguments {
+    /// Begins with the parameters of this controller in place of random ones. The run has its architecture, but for what --set changes of it:
+    /// parameters of another shape begin anew. With `--set learns=decision` what measures stays as it is.
+    #[arg(long, value_name = "BUNDLE")]
+    start_from: Option<PathBuf>,
 }
 
 /// Learning on fresh channels.
@@ -42,9 +52,20 @@ impl Training for BeamTraining {
         Presets { names: &RunConfig::PRESETS, default: "c3", help }
     }
 
-    fn train(&self, asked: &RunArguments, _: &ArgMatches) -> Result<()> {
-        let config = RunConfig::resolve(&asked.preset, asked.file()?.as_deref(), &asked.sets)?;
-        let mut plan = Plan::new(config, asked.resources(self.name(), Purpose::Tapes)?)?;
+    fn options(&self, command: Command) -> Command {
+        BeamArguments::augment_args(command)
+    }
+
+    fn train(&self, asked: &RunArguments, options: &ArgMatches) -> Result<()> {
+        let own = BeamArguments::from_arg_matches(options)?;
+        let start = own.start_from.as_ref().map(Bundle::open).transpose()?;
+        let mut preset = RunConfig::preset(&asked.preset)?;
+        if let Some(start) = &start {
+            start.require_family(&[FAMILY])?;
+            preset.model = start.config()?;
+        }
+        let config = RunConfig::resolve(&preset, asked.file()?.as_deref(), &asked.sets)?;
+        let mut plan = Plan::new(config, start.as_ref(), asked.resources(self.name(), Purpose::Tapes)?)?;
         plan.command = command_line();
         asked.train(plan)
     }

@@ -1,8 +1,9 @@
 //! A training run of a beam controller from fresh channels to a model bundle.
 
 use super::alignment::Alignment;
-use super::config::RunConfig;
+use super::config::{Learns, RunConfig};
 use crate::export::Skeleton;
+use crate::known::Known;
 use crate::plan::TrainingPlan;
 use crate::report::About;
 use crate::run::{Ended, Place, Run};
@@ -10,8 +11,8 @@ use crate::stop::Stop;
 use crate::summary::Summary;
 use crate::task::Task;
 use crate::trainer::Resources;
-use candle_models::beam::{Beam, FAMILY};
-use candle_models::bundle::Manifest;
+use candle_models::beam::{Beam, BeamConfig, FAMILY};
+use candle_models::bundle::{Bundle, Manifest};
 use candle_models::nn::Params;
 use candle_models::random::Random;
 use candle_models::{Error, Result};
@@ -30,6 +31,8 @@ pub struct Plan {
     pub summary: Summary,
     /// The command that asked for the run, for its report.
     pub command: String,
+    /// What it begins with in place of random parameters.
+    start: Option<Known<BeamConfig>>,
 }
 
 /// What a run gave.
@@ -46,19 +49,27 @@ pub struct Trained {
 }
 
 impl Plan {
-    /// Checks a configuration.
+    /// Checks a configuration. The run begins with the parameters of `start` that have the same name and shape.
     ///
     /// # Errors
-    /// If a field is out of range, or a rank is left without an episode of the batch.
-    pub fn new(config: RunConfig, with: Resources) -> Result<Self> {
+    /// If a field is out of range, a rank is left without an episode of the batch, or a decision is to learn alone and what measures is not that
+    /// of `start`.
+    pub fn new(config: RunConfig, start: Option<&Bundle>, with: Resources) -> Result<Self> {
         config.validate()?;
+        let start = start.map(|bundle| begins_with(bundle, &config)).transpose()?;
+        if config.learns == Learns::Decision && start.is_none() {
+            return Err(Error::config(
+                "learns",
+                "a decision can learn alone by the measurements of a controller that the run begins with: --start-from",
+            ));
+        }
         let (batch, ranks) = (config.episode.batch, with.ranks.size());
         if batch < ranks {
             return Err(Error::config("episode.batch", format!("{batch} episodes cannot be shared by {ranks} ranks")));
         }
         let summary = Summary::new(&Beam::parameters(&config.model)?);
         let steps = config.episodes.div_ceil((batch * config.trainer.accumulate) as u64).max(1);
-        Ok(Self { config, with, steps, summary, command: String::new() })
+        Ok(Self { config, with, steps, summary, command: String::new(), start })
     }
 
     /// Trains until the last step, or until `stop` says so.
@@ -69,21 +80,47 @@ impl Plan {
         let (device, ranks) = (self.with.device.clone(), self.with.ranks.clone());
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
         Beam::new(&self.config.model, &params)?;
+        let vars = params.vars();
+        for (name, tensor) in self.start.iter().flat_map(|start| &start.parameters) {
+            vars[name].set(&tensor.to_device(&device)?)?;
+        }
         let batches = self.steps * self.config.trainer.accumulate as u64;
         let mut task = Alignment::new(&self.config, batches, &*ranks, self.with.products)?;
         // A run can be extended: its length is no part of what it is.
         let identity = RunConfig { trainer: self.config.trainer.identity(), episodes: 0, ..self.config.clone() };
         let about = self.about()?;
         let run = Run {
-            identity: serde_json::json!({ "config": identity }),
+            identity: serde_json::json!({ "config": identity, "start": self.start.map(|start| start.hash) }),
             resources: self.with,
             about,
             skeleton: Some(Skeleton { manifest: Manifest::new(FAMILY, &self.config.model)?, files: Vec::new() }),
             ..Run::new(self.config.trainer.clone(), self.steps, self.config.seed)?
         };
-        let ended = run.train(params.vars(), &mut task, place, stop)?;
+        let ended = run.train(vars, &mut task, place, stop)?;
         let figures = if ended.outcome.done() { task.evaluate(&ended.params(), &*ranks)?.results() } else { BTreeMap::new() };
         Ok(Trained { ended, figures, config: self.config, command: self.command })
+    }
+}
+
+/// What a run begins with: the parameters of a controller that have the names and shapes of the run's.
+///
+/// # Errors
+/// If the bundle holds no controller, or the run learns to decide alone and another part measures in it.
+fn begins_with(bundle: &Bundle, run: &RunConfig) -> Result<Known<BeamConfig>> {
+    bundle.require_family(&[FAMILY])?;
+    let model: BeamConfig = bundle.config()?;
+    let stored = Beam::parameters(&model)?;
+    let mut start = Known::read(bundle, model, &stored)?;
+    let own = Beam::parameters(&run.model)?;
+    start.parameters.retain(|name, tensor| own.iter().any(|own| own.name == *name && own.shape == tensor.dims()));
+    let decides = |name: &str| name.starts_with("decision.") || name.starts_with("base.");
+    let missing = own.iter().find(|own| !decides(&own.name) && !start.parameters.contains_key(&own.name));
+    match missing {
+        Some(own) if run.learns == Learns::Decision => {
+            let found = stored.iter().find(|stored| stored.name == own.name).map(|stored| format!("shape {:?}", stored.shape));
+            Err(Error::tensor(&own.name, format!("shape {:?}", own.shape), found.unwrap_or_else(|| "nothing".to_owned())))
+        }
+        _ => Ok(start),
     }
 }
 
@@ -95,7 +132,11 @@ impl TrainingPlan for Plan {
     }
 
     fn about(&self) -> Result<About> {
-        let data = vec!["fresh channels in every step".to_owned()];
+        let mut data = vec!["fresh channels in every step".to_owned()];
+        if let Some(start) = &self.start {
+            let (taken, all) = (start.parameters.len(), Beam::parameters(&self.config.model)?.len());
+            data.push(format!("begins with {taken} of its {all} tensors from {} (parameters {})", start.model.name(), start.hash));
+        }
         Ok(About::new(self.command.clone(), data, &self.summary, self.config.to_toml()?))
     }
 

@@ -10,6 +10,7 @@ use super::shards::Shard;
 use super::{evaluate, export, games};
 use crate::budget::Budget;
 use crate::callback::Callbacks;
+use crate::known::Known;
 use crate::parallel::share;
 use crate::plan::TrainingPlan;
 use crate::report::About;
@@ -17,7 +18,6 @@ use crate::run::{Ended, Place, Run};
 use crate::stop::Stop;
 use crate::summary::Summary;
 use crate::trainer::Resources;
-use candle_core::Tensor;
 use candle_models::bundle::Bundle;
 use candle_models::nn::Params;
 use candle_models::policy::baselines::{Baselines, FIRST_ORDER, Likelihood};
@@ -26,7 +26,6 @@ use candle_models::policy::{FAMILY, Policy, PolicyConfig, prior};
 use candle_models::random::Random;
 use candle_models::{Error, Result, hex};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The games of a run.
@@ -60,30 +59,9 @@ pub struct Plan {
     /// Hash of the training games' content, in hexadecimal.
     pub data: String,
     /// Parameters to begin with in place of random ones.
-    start: Option<Known>,
+    start: Option<Known<PolicyConfig>>,
     /// Policies to learn from.
-    teachers: Vec<Known>,
-}
-
-/// A trained policy.
-#[derive(Debug)]
-struct Known {
-    model: PolicyConfig,
-    parameters: BTreeMap<String, Tensor>,
-    /// Of the parameters.
-    hash: String,
-}
-
-impl Known {
-    fn read(bundle: &Bundle, model: PolicyConfig) -> Result<Self> {
-        let parameters = bundle.read_tensors(&Policy::parameters(&model)?)?;
-        let mut hash = Sha256::new();
-        for tensor in parameters.values() {
-            tensor.flatten_all()?.to_vec1::<f32>()?.iter().for_each(|v| hash.update(v.to_le_bytes()));
-        }
-        let hash = hex(&hash.finalize()[..8]);
-        Ok(Self { model, parameters, hash })
-    }
+    teachers: Vec<Known<PolicyConfig>>,
 }
 
 /// What a run gave.
@@ -101,6 +79,11 @@ pub struct Trained {
     pub table: Vec<(String, Likelihood)>,
     /// Of the policy's buttons in those games.
     pub calibration: Calibration,
+}
+
+fn known(bundle: &Bundle, model: PolicyConfig) -> Result<Known<PolicyConfig>> {
+    let parameters = Policy::parameters(&model)?;
+    Known::read(bundle, model, &parameters)
 }
 
 impl Plan {
@@ -155,7 +138,7 @@ impl Plan {
     /// If the bundle holds another family or another architecture.
     pub fn start_from(self, bundle: &Bundle) -> Result<Self> {
         bundle.require_family(&[FAMILY])?;
-        let start = Some(Known::read(bundle, self.config.model.clone())?);
+        let start = Some(known(bundle, self.config.model.clone())?);
         Ok(Self { start, ..self })
     }
 
@@ -168,16 +151,16 @@ impl Plan {
             return Err(Error::config("loss.teachers", "expected a share above 0, found 0: the teachers would teach nothing"));
         }
         let own = &self.config.model;
-        let known = |bundle: &Bundle| {
+        let teacher = |bundle: &Bundle| {
             bundle.require_family(&[FAMILY])?;
             let model: PolicyConfig = bundle.config()?;
             if (&model.names, model.delay) != (&own.names, own.delay) {
                 let found = format!("{}: a policy with other names or another delay sees something else", bundle.dir().display());
                 return Err(Error::config("--teachers", found));
             }
-            Known::read(bundle, model)
+            known(bundle, model)
         };
-        let teachers = bundles.iter().map(known).collect::<Result<_>>()?;
+        let teachers = bundles.iter().map(teacher).collect::<Result<_>>()?;
         Ok(Self { teachers, ..self })
     }
 
@@ -192,7 +175,7 @@ impl Plan {
 
     fn provenance(&self) -> Provenance {
         let [train, held_out] = [&self.train, &self.held_out].map(|data| data.describe());
-        let teacher = |known: &Known| format!("{} (parameters {})", known.model.name(), known.hash);
+        let teacher = |known: &Known<PolicyConfig>| format!("{} (parameters {})", known.model.name(), known.hash);
         let teachers = self.teachers.iter().map(teacher).collect();
         Provenance { command: self.command.clone(), train, held_out, teachers, simulated: self.simulated }
     }
@@ -218,7 +201,7 @@ impl Plan {
         for (name, tensor) in self.start.iter().flat_map(|start| &start.parameters) {
             params.vars()[name].set(&tensor.to_device(&device)?)?;
         }
-        let teacher = |known: &Known| Policy::new(&known.model, &Params::given(known.parameters.clone(), &device));
+        let teacher = |known: &Known<PolicyConfig>| Policy::new(&known.model, &Params::given(known.parameters.clone(), &device));
         let teachers = self.teachers.iter().map(teacher).collect::<Result<_>>()?;
         let mut task = Imitation::new(&self.config, &device, self.loader()?.on(&device), held_out, teachers)?;
         // A run can be extended: its length is no part of what it is.
