@@ -108,8 +108,8 @@ impl RunConfig {
             "ns" => {
                 let model = ModelConfig { modes: [12, 12], hidden: 20, residual: true, ..states.model };
                 let source = Source { count: 100, ..source };
-                // The square is periodic, and so are its slopes; noise and norm by the roll-outs of flows that were held out.
-                Self { held_out: 10, epochs: 10, noise: 0.01, loss: Norm::H1Periodic, model, data: Some(source), ..states }
+                // The square is periodic, and so are its slopes; noise, norm and epochs by the roll-outs of flows that were held out.
+                Self { held_out: 10, epochs: 40, noise: 0.003, loss: Norm::H1Periodic, model, data: Some(source), ..states }
             }
             _ => darcy,
         })
