@@ -44,7 +44,7 @@ enum Source {
 /// Hands out parameters by dotted name. Cheap to clone; a clone names into the same set.
 ///
 /// ```
-/// use candle_models::candle_core::Device;
+/// use candle_models::candle_core::{DType, Device, Tensor};
 /// use candle_models::nn::{Linear, Params};
 /// use candle_models::random::Random;
 /// # fn main() -> candle_models::Result<()> {
@@ -53,6 +53,12 @@ enum Source {
 /// let params = Params::init(Random::new(1), &Device::Cpu);
 /// build(&params)?;
 /// assert_eq!(params.vars().keys().collect::<Vec<_>>(), ["layer.bias", "layer.weight"]);
+/// // Beginning with values of one's own.
+/// let bias = |width| Tensor::ones(width, DType::F32, &Device::Cpu);
+/// params.set([(&"layer.bias".to_owned(), &bias(8)?)])?;
+/// assert_eq!(params.vars()["layer.bias"].to_vec1::<f32>()?, [1.0; 8]);
+/// let refused = params.set([(&"layer.bias".to_owned(), &bias(9)?)]).unwrap_err();
+/// assert!(refused.to_string().contains("layer.bias"), "{refused}");
 /// // What there would be, without memory for it.
 /// let description = Params::description();
 /// build(&description)?;
@@ -174,6 +180,22 @@ impl Params {
                 Ok(tensor.into())
             }
         }
+    }
+
+    /// Gives variables made so far other values, from whatever device.
+    ///
+    /// # Errors
+    /// If there is no variable of a name, or it has another shape.
+    pub fn set<'a>(&self, values: impl IntoIterator<Item = (&'a String, &'a Tensor)>) -> Result<()> {
+        let vars = self.vars();
+        for (name, value) in values {
+            let var = vars.get(name).ok_or_else(|| Error::tensor(name, "a parameter of the model", "none"))?;
+            if var.dims() != value.dims() {
+                return Err(Error::tensor(name, format!("shape {:?}", var.dims()), format!("{:?}", value.dims())));
+            }
+            var.set(&value.to_dtype(self.dtype)?.to_device(&self.device)?)?;
+        }
+        Ok(())
     }
 
     /// The variables made so far, in name order.

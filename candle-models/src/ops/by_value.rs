@@ -27,7 +27,7 @@ macro_rules! by_value {
         $crate::ops::simd::kernel! {
             /// One row backwards, from what the forward has made.
             fn row_backward<S>(y: &'a [f32], dy: &'a [f32], dx: &'a mut [f32]) {
-                dx.iter_mut().zip(y).zip(dy).for_each(|((dx, &$y), &dy)| *dx = dy * $slope);
+                dx.iter_mut().zip(y).zip(dy).for_each(|((dx, &$y), &dy)| *dx = $crate::ops::simd::counted(dy * $slope));
             }
         }
 

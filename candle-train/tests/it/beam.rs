@@ -71,7 +71,7 @@ fn tiny() -> RunConfig {
     let mut config = RunConfig::preset("c3").unwrap();
     (config.episodes, config.episode.batch, config.episode.evaluated) = (5 * 20, 5, 7);
     (config.model.hidden, config.model.base, config.model.measurements, config.episode.fewest) = (12, 8, 4, 3);
-    config.model.decision = DecisionConfig::Measurements { width: 16, layers: 1 };
+    config.model.decision = DecisionConfig::Measurements { width: 16, layers: 1, pursuit: 0 };
     (config.trainer.optimiser.rule, config.trainer.schedule.peak, config.trainer.schedule.warmup) = (Rule::Sgd, 1e-2, 0);
     config
 }
@@ -100,20 +100,22 @@ fn a_decision_learns_alone_by_the_measurements_of_a_controller() {
     let (all, alone) = (done(one(Learns::All)), done(one(Learns::Decision)));
     for (name, began) in &before.ended.parameters {
         let [began, all, alone] = [began, &all[name], &alone[name]].map(values);
-        let decides = name.starts_with("decision.") || name.starts_with("base.");
+        let decides = Beam::decides(name);
         assert_eq!(began == alone, !decides, "{name}");
         let worst = all.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(!decides || worst < 1e-6, "{name}: {worst}");
     }
 
     let wider = |mut config: RunConfig| {
-        config.model.decision = DecisionConfig::Measurements { width: 24, layers: 2 };
+        config.model.decision = DecisionConfig::Measurements { width: 24, layers: 2, pursuit: 0 };
         config
     };
     let wide = done(wider(one(Learns::Decision)));
     assert_eq!(wide["decision.input.bias"].dims(), [24]);
-    assert!(wide.iter().filter(|(name, _)| !name.starts_with("decision.")).all(|(name, _)| before.ended.parameters.contains_key(name)));
-    assert_eq!(values(&wide["user.beam.weight"]), values(&before.ended.parameters["user.beam.weight"]));
+    for (name, tensor) in wide.iter().filter(|(name, _)| !Beam::decides(name)) {
+        assert_eq!(values(tensor), values(&before.ended.parameters[name]), "{name}");
+    }
+    assert!(["user.", "first", "codebook"].iter().all(|part| wide.keys().any(|name| name.starts_with(part))));
 
     let refused = |config: RunConfig, start| plan(config, start).unwrap_err().to_string();
     assert!(refused(one(Learns::Decision), None).starts_with("config: learns: "));
@@ -149,7 +151,7 @@ fn a_few_hundred_steps_align_better_than_chance_and_need_what_they_measure() {
     let mut config = RunConfig::preset("c3").unwrap();
     (config.episodes, config.episode.batch, config.episode.evaluated) = (128 * 250, 128, 512);
     (config.model.hidden, config.model.base) = (48, 64);
-    config.model.decision = DecisionConfig::Measurements { width: 96, layers: 1 };
+    config.model.decision = DecisionConfig::Measurements { width: 96, layers: 1, pursuit: 0 };
     (config.episode.snr_low, config.episode.snr_high) = (10.0, 10.0);
     let model_config = config.model.clone();
     let trained = train(Arc::new(Single), config).unwrap();

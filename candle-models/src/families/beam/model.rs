@@ -31,6 +31,9 @@ pub struct Decided {
 
 /// What the names of the parameters of the user's network begin with.
 const USER: &str = "user";
+/// What is decided behind the last measurement: by the user, and where the base station hears of it by the base station.
+const DECISION: &str = "decision";
+const BASE: &str = "base";
 
 /// Everything that is learned.
 ///
@@ -73,11 +76,11 @@ impl Beam {
         };
         let base = match config.scheme {
             Scheme::C1 => None,
-            Scheme::C2 | Scheme::C3 => Some(BaseStation::network(config, &params.pp("base"))?),
+            Scheme::C2 | Scheme::C3 => Some(BaseStation::network(config, &params.pp(BASE))?),
         };
         Ok(Self {
             user: UserEquipment::network(config, &params.pp(USER))?,
-            decision: Decision::network(config, &params.pp("decision"))?,
+            decision: Decision::network(config, &swept(config, &codebook)?, &params.pp(DECISION))?,
             base,
             codebook,
             first,
@@ -95,6 +98,11 @@ impl Beam {
     /// Whether a parameter belongs to the user's network while it measures: it is used at every measurement, the others once an episode.
     pub fn measures(parameter: &str) -> bool {
         parameter.split('.').next() == Some(USER)
+    }
+
+    /// Whether a parameter belongs to what is decided behind the last measurement, at either end. Some do neither: the beams that are swept.
+    pub fn decides(parameter: &str) -> bool {
+        matches!(parameter.split('.').next(), Some(DECISION | BASE))
     }
 
     /// The networks of a bundle on a device, every tensor checked before memory is taken for it.
@@ -122,7 +130,7 @@ impl Beam {
         let transmit = match &self.base {
             Some(base) => {
                 let beam = base.feed(&self.config.feedback.send(&feedback)?, tapes)?;
-                let beam = if self.config.is_relative() { self.moved(&beam, &episodes.start)? } else { beam };
+                let beam = if self.config.is_relative() { moved(&self.config, &beam, &episodes.start)? } else { beam };
                 self.config.transmit_weights.rounded(&beam)?
             }
             None => self.swept()?.index_select(&feedback.argmax(D::Minus1)?, 0)?,
@@ -132,12 +140,7 @@ impl Beam {
 
     /// The codebook as it is swept: beams `[C, 2 N_TX]` that the array can form.
     pub fn swept(&self) -> Result<Tensor> {
-        if !self.config.is_relative() {
-            return self.config.transmit_weights.form(&self.codebook);
-        }
-        let numbers: Vec<u32> = (0..self.config.codebook.count() as u32).collect();
-        let all = self.codebook.broadcast_as((numbers.len(), self.config.transmit_width()))?;
-        self.config.transmit_weights.form(&self.moved(&all, &numbers)?)
+        swept(&self.config, &self.codebook)
     }
 
     /// The same on the host, in f32.
@@ -149,20 +152,30 @@ impl Beam {
         Codebook::new(self.config.channel.transmit.elements(), beams)
     }
 
-    /// Beams `[rows, 2 N_TX]` with their direction cosines moved by 2 / C, as often as `times` says for each.
-    fn moved(&self, beams: &Tensor, times: &[u32]) -> Result<Tensor> {
-        let phases: Vec<f32> = times.iter().flat_map(|times| self.config.shift(*times)).collect();
-        let shape = (times.len(), self.config.transmit_width() / 2, 2);
-        let phases = Tensor::from_vec(phases, shape, &Device::Cpu)?.to_device(beams.device())?.to_dtype(beams.dtype())?;
-        let beams = beams.reshape(shape)?;
-        let part = |x: &Tensor, i: usize| x.narrow(2, i, 1);
-        let (x, y, cos, sin) = (part(&beams, 0)?, part(&beams, 1)?, part(&phases, 0)?, part(&phases, 1)?);
-        let moved = [((&x * &cos)? - (&y * &sin)?)?, ((x * sin)? + (y * cos)?)?];
-        Ok(Tensor::cat(&moved, 2)?.flatten_from(1)?)
-    }
-
     /// The beam of the first measurement, `[1, 2 N_RX]`.
     pub fn first_beam(&self) -> Result<Tensor> {
         self.config.receive_weights.form(&self.first)
     }
+}
+
+/// A codebook as it is swept: beams `[C, 2 N_TX]` that the array can form.
+fn swept(config: &BeamConfig, codebook: &Tensor) -> Result<Tensor> {
+    if !config.is_relative() {
+        return config.transmit_weights.form(codebook);
+    }
+    let numbers: Vec<u32> = (0..config.codebook.count() as u32).collect();
+    let all = codebook.broadcast_as((numbers.len(), config.transmit_width()))?;
+    config.transmit_weights.form(&moved(config, &all, &numbers)?)
+}
+
+/// Beams `[rows, 2 N_TX]` with their direction cosines moved by 2 / C, as often as `times` says for each.
+fn moved(config: &BeamConfig, beams: &Tensor, times: &[u32]) -> Result<Tensor> {
+    let phases: Vec<f32> = times.iter().flat_map(|times| config.shift(*times)).collect();
+    let shape = (times.len(), config.transmit_width() / 2, 2);
+    let phases = Tensor::from_vec(phases, shape, &Device::Cpu)?.to_device(beams.device())?.to_dtype(beams.dtype())?;
+    let beams = beams.reshape(shape)?;
+    let part = |x: &Tensor, i: usize| x.narrow(2, i, 1);
+    let (x, y, cos, sin) = (part(&beams, 0)?, part(&beams, 1)?, part(&phases, 0)?, part(&phases, 1)?);
+    let moved = [((&x * &cos)? - (&y * &sin)?)?, ((x * sin)? + (y * cos)?)?];
+    Ok(Tensor::cat(&moved, 2)?.flatten_from(1)?)
 }

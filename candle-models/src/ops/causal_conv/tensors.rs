@@ -298,7 +298,7 @@ kernel! {
     fn silu_gradient<S>(grad: &'a [f32], x: &'a mut [f32]) {
         for (x, &g) in x.iter_mut().zip(grad) {
             let s = simd::sigmoid::<S>(*x);
-            *x = g * s * (1.0 + *x * (1.0 - s));
+            *x = simd::counted(g * s * (1.0 + *x * (1.0 - s)));
         }
     }
 }

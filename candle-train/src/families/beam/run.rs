@@ -80,10 +80,7 @@ impl Plan {
         let (device, ranks) = (self.with.device.clone(), self.with.ranks.clone());
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
         Beam::new(&self.config.model, &params)?;
-        let vars = params.vars();
-        for (name, tensor) in self.start.iter().flat_map(|start| &start.parameters) {
-            vars[name].set(&tensor.to_device(&device)?)?;
-        }
+        params.set(self.start.iter().flat_map(|start| &start.parameters))?;
         let batches = self.steps * self.config.trainer.accumulate as u64;
         let mut task = Alignment::new(&self.config, batches, &*ranks, self.with.products)?;
         // A run can be extended: its length is no part of what it is.
@@ -96,7 +93,7 @@ impl Plan {
             skeleton: Some(Skeleton { manifest: Manifest::new(FAMILY, &self.config.model)?, files: Vec::new() }),
             ..Run::new(self.config.trainer.clone(), self.steps, self.config.seed)?
         };
-        let ended = run.train(vars, &mut task, place, stop)?;
+        let ended = run.train(params.vars(), &mut task, place, stop)?;
         let figures = if ended.outcome.done() { task.evaluate(&ended.params(), &*ranks)?.results() } else { BTreeMap::new() };
         Ok(Trained { ended, figures, config: self.config, command: self.command })
     }
@@ -113,8 +110,7 @@ fn begins_with(bundle: &Bundle, run: &RunConfig) -> Result<Known<BeamConfig>> {
     let mut start = Known::read(bundle, model, &stored)?;
     let own = Beam::parameters(&run.model)?;
     start.parameters.retain(|name, tensor| own.iter().any(|own| own.name == *name && own.shape == tensor.dims()));
-    let decides = |name: &str| name.starts_with("decision.") || name.starts_with("base.");
-    let missing = own.iter().find(|own| !decides(&own.name) && !start.parameters.contains_key(&own.name));
+    let missing = own.iter().find(|own| !Beam::decides(&own.name) && !start.parameters.contains_key(&own.name));
     match missing {
         Some(own) if run.learns == Learns::Decision => {
             let found = stored.iter().find(|stored| stored.name == own.name).map(|stored| format!("shape {:?}", stored.shape));

@@ -195,12 +195,8 @@ impl Plan {
         let params = Params::init(Random::new(self.config.seed).stream("parameters"), &device);
         Policy::new(&self.config.model, &params)?;
         let prior = if self.config.model.prior { prior::of(&baselines)? } else { Vec::new() };
-        for (name, table) in prior {
-            params.vars()[&name].set(&table.to_device(&device)?)?;
-        }
-        for (name, tensor) in self.start.iter().flat_map(|start| &start.parameters) {
-            params.vars()[name].set(&tensor.to_device(&device)?)?;
-        }
+        params.set(prior.iter().map(|(name, table)| (name, table)))?;
+        params.set(self.start.iter().flat_map(|start| &start.parameters))?;
         let teacher = |known: &Known<PolicyConfig>| Policy::new(&known.model, &Params::given(known.parameters.clone(), &device));
         let teachers = self.teachers.iter().map(teacher).collect::<Result<_>>()?;
         let mut task = Imitation::new(&self.config, &device, self.loader()?.on(&device), held_out, teachers)?;

@@ -160,11 +160,7 @@ impl TrainingPlan for Plan {
         let params = Params::init(random, &device);
         (actor.build)(&params)?;
         Agent::new(&critic(&config, entry.spec()), &params.pp(CRITIC))?;
-        let vars = params.vars();
-        for (name, tensor) in actor.start.iter().flatten() {
-            let var = vars.get(name).ok_or_else(|| Error::tensor(name, "a parameter of the actor", "none"))?;
-            var.set(&tensor.to_device(&device)?)?;
-        }
+        params.set(actor.start.iter().flatten())?;
         let teacher = if config.update.teacher > 0.0 { actor.as_teacher()? } else { None };
         let mut task = Ppo::new(&config, &entry, (actor.build.clone(), teacher), &device, &*ranks)?;
         // A run can be extended: its length is no part of what it is.
@@ -177,7 +173,7 @@ impl TrainingPlan for Plan {
             skeleton: Some(skeleton.clone()),
             ..Run::new(config.trainer.clone(), config.rollouts() * config.updates(), config.seed)?
         };
-        let mut ended = run.train(vars, &mut task, place, stop)?;
+        let mut ended = run.train(params.vars(), &mut task, place, stop)?;
         let EvaluationConfig { episodes, choice } = config.evaluation;
         let reward = if ended.outcome.done() {
             let model = (actor.build)(&ended.params())?;
