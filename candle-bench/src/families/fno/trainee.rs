@@ -92,8 +92,8 @@ impl Trainee for Learnt {
 
 /// A run on so many pairs, none held out, as the trainer's preset has it.
 pub(super) fn run(operator: &FnoConfig, batch: usize, pairs: usize) -> Result<RunConfig> {
-    let &FnoConfig { grid: [n, m], modes, hidden, layers, padding, rank, variance, residual, .. } = operator;
-    let model = ModelConfig { modes, hidden, layers, padding, rank, variance, residual };
+    let &FnoConfig { grid: [n, m], modes, hidden, layers, padding, rank, variance, residual, periodic, .. } = operator;
+    let model = ModelConfig { modes, hidden, layers, padding, rank, variance, residual, periodic };
     let data = Some(Source { seed: 1, count: pairs as u64, equation: Equation::Darcy { places: n } });
     Ok(RunConfig { epochs: 1_000_000, batch, held_out: 0, transposed: n == m, data, model, ..RunConfig::preset(PRESET)? })
 }

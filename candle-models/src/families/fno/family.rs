@@ -24,7 +24,7 @@ impl Family for FnoFamily {
     }
 
     /// Over a plane and over a line, with padding and without, with weights that are products; on a grid that has fewer waves than there are weights;
-    /// with a variance of its own; one that says a change; several that answer together, without a variance, with, and as a change.
+    /// with a variance of its own; one that says a change on a periodic grid; several that answer together, without a variance, with, and as a change.
     fn examples(&self) -> Result<Vec<Manifest>> {
         let plane = FnoConfig { grid: [6, 5], modes: [4, 4], hidden: 6, layers: 2, ..FnoConfig::default() };
         let padded = FnoConfig { grid: [4, 4], padding: 0.25, channels: [2, 3], ..plane.clone() };
@@ -34,7 +34,7 @@ impl Family for FnoFamily {
         let ensemble = FnoConfig { ensemble: Some(Ensemble { members: 3, noise: 0.1, scale: 1.5 }), layers: 1, ..padded.clone() };
         let sure = FnoConfig { variance: true, channels: [1, 2], layers: 1, ..plane.clone() };
         let both = FnoConfig { variance: true, ..ensemble.clone() };
-        let change = FnoConfig { residual: true, layers: 1, ..plane.clone() };
+        let change = FnoConfig { residual: true, periodic: true, layers: 1, ..plane.clone() };
         let changes = FnoConfig { residual: true, channels: [2, 2], ..both.clone() };
         [plane, padded, line, tucker, coarse, ensemble, sure, both, change, changes]
             .iter()

@@ -3,7 +3,8 @@
 //! Shapes: a grid of `n` by `m` places, `C` channels of the input and `O` of the answer, `H` hidden ones.
 //!
 //! ```text
-//! h = lift([x, i / n, j / m])                  a perceptron C + 2 -> 2 H -> H at every place, GELU between
+//! h = lift([x, i / n, j / m])                  a perceptron C + 2 -> 2 H -> H at every place, GELU between; on a periodic grid with its
+//!                                              longest waves in place of the two ([`Coordinates`])
 //! h = pad(h)                                   zeros on both sides of each axis, round(padding n) of them
 //! repeat:  y = act(spectral(h) + h A)          the convolution over the lowest waves, and a matrix at every place
 //!          h = act(y -> H / 2 -> H + g h)      a perceptron at every place, and a gain for each channel
@@ -122,6 +123,9 @@ pub struct FnoConfig {
     /// Whether the layers say by how much the answer differs from the field that is read, which has the same channels.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub residual: bool,
+    /// Whether what leaves the grid on one side comes back on the other, so that its longest waves say where a place is ([`Coordinates`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub periodic: bool,
     /// Several such operators in place of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ensemble: Option<Ensemble>,
@@ -130,7 +134,7 @@ pub struct FnoConfig {
 impl Default for FnoConfig {
     fn default() -> Self {
         let output = Normaliser { mean: 0.0, deviation: 1.0 };
-        let (variance, residual, ensemble) = (false, false, None);
+        let (variance, residual, periodic, ensemble) = (false, false, false, None);
         Self {
             grid: [16, 16],
             channels: [1, 1],
@@ -142,6 +146,7 @@ impl Default for FnoConfig {
             output,
             variance,
             residual,
+            periodic,
             ensemble,
         }
     }
@@ -164,6 +169,9 @@ impl FnoConfig {
         if let Some(rank) = self.rank.filter(|rank| !(*rank > 0.0 && *rank <= 1.0)) {
             return Err(Error::config("rank", format!("expected above 0 to 1, found {rank}")));
         }
+        if self.periodic && self.padding > 0.0 {
+            return Err(Error::config("periodic", "zeros beside a periodic grid are what it has not: expected padding = 0"));
+        }
         if self.residual && self.channels[0] != self.channels[1] {
             let reason = format!("an answer of {} channels is no change of a field of {}", self.channels[1], self.channels[0]);
             return Err(Error::config("residual", reason));
@@ -178,9 +186,10 @@ impl FnoConfig {
         let rank = self.rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
         let variance = if self.variance { ", with a variance" } else { "" };
         let residual = if self.residual { ", as a change" } else { "" };
+        let periodic = if self.periodic { ", periodic" } else { "" };
         let members = self.ensemble.map_or_else(String::new, |ensemble| format!(", {} members", ensemble.members));
         format!(
-            "fourier operator of {inputs} to {outputs} fields on {n} x {m} places, {layers} blocks of {hidden} channels, {down} x {across} modes{rank}{residual}{variance}{members}"
+            "fourier operator of {inputs} to {outputs} fields on {n} x {m} places, {layers} blocks of {hidden} channels, {down} x {across} modes{rank}{periodic}{residual}{variance}{members}"
         )
     }
 
@@ -207,7 +216,7 @@ impl FnoConfig {
 
     /// What puts the places beside the channels that are read.
     fn coordinates(&self) -> Coordinates {
-        Coordinates { grid: self.grid, channels: self.channels[0] }
+        Coordinates { grid: self.grid, channels: self.channels[0], periodic: self.periodic }
     }
 
     fn signature(&self) -> Signature {

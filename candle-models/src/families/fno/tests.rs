@@ -131,6 +131,7 @@ fn configurations_without_sense_are_named() {
         (FnoConfig { padding: f64::NAN, ..base.clone() }, "padding"),
         (FnoConfig { rank: Some(0.0), ..base.clone() }, "rank"),
         (FnoConfig { residual: true, channels: [1, 2], ..base.clone() }, "residual"),
+        (FnoConfig { periodic: true, padding: 0.25, ..base.clone() }, "periodic"),
         (output(0.0, 0.0), "output.deviation"),
         (output(f64::NAN, 1.0), "output.mean"),
         (ensemble(1, 0.1), "ensemble.members"),

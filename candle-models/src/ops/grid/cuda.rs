@@ -19,6 +19,7 @@ pub(super) struct Arguments {
     shift: [u32; 2],
     channels: u32,
     coordinates: u32,
+    periodic: u32,
 }
 
 fn words(pair: [usize; 2]) -> [u32; 2] {
@@ -28,13 +29,22 @@ fn words(pair: [usize; 2]) -> [u32; 2] {
 impl Arguments {
     pub fn coordinates([x, out]: [Matrix; 2], op: &Coordinates) -> Self {
         let grid = words(op.grid);
-        Self { x, out, from: grid, to: grid, shift: [0, 0], channels: op.channels as u32, coordinates: op.count() as u32 }
+        Self {
+            x,
+            out,
+            from: grid,
+            to: grid,
+            shift: [0, 0],
+            channels: op.channels as u32,
+            coordinates: op.count() as u32,
+            periodic: op.periodic.into(),
+        }
     }
 
     pub fn window([x, out]: [Matrix; 2], op: &Window) -> Self {
         let margin = words(op.margin);
         let shift = if op.padded { margin.map(u32::wrapping_neg) } else { margin };
-        Self { x, out, from: words(op.from), to: words(op.to), shift, channels: op.channels as u32, coordinates: 0 }
+        Self { x, out, from: words(op.from), to: words(op.to), shift, channels: op.channels as u32, coordinates: 0, periodic: 0 }
     }
 
     /// # Safety

@@ -13,7 +13,8 @@ struct Grid {
     Pair to;
     Pair shift;  // a place of the input is that of the result moved by so much; below zero it wraps to a number above every size
     u32 channels;
-    u32 coordinates;  // how many follow the channels: across, or down and across
+    u32 coordinates;  // how many follow the channels: of across, or of down and across
+    u32 periodic;     // 1 where the longest waves say where a place is
 };
 
 // Blocks share a row.
@@ -26,8 +27,12 @@ void grid_rows(const Grid<T>& a) {
     auto value = [&](u32 i) {
         u32 place = i / outputs, channel = i % outputs, down = place / a.to.across, across = place % a.to.across;
         if (channel >= a.channels) {
-            bool is_down = a.coordinates == 2 && channel == a.channels;
-            return is_down ? (float)down / (float)a.to.down : (float)across / (float)a.to.across;
+            u32 which = channel - a.channels, wave = a.periodic ? which / 2 : which;
+            float x = (float)down / (float)a.to.down, y = (float)across / (float)a.to.across;
+            if (a.to.down == 1) wave = 1;
+            float part = wave == 0 ? x : wave == 1 ? y : wave == 2 ? x + y : x - y;
+            if (!a.periodic) return part;
+            return which % 2 ? sinf(6.2831853f * part) : cosf(6.2831853f * part);
         }
         u32 y = down + a.shift.down, at = across + a.shift.across;
         return y < a.from.down && at < a.from.across ? load(x + ((u64)y * a.from.across + at) * a.channels + channel) : 0.0f;

@@ -10,7 +10,7 @@
 //! let inputs = NamedTensors::new();
 //! let mut e = TensorExecutor::new(&inputs, &[false], Vec::new(), &Device::Cpu);
 //! let line = Tensor::new(&[[5f32, 7.0]], &Device::Cpu)?; // two places across with one channel
-//! let y = e.apply(Coordinates { grid: [1, 2], channels: 1 }, &[&line])?;
+//! let y = e.apply(Coordinates { grid: [1, 2], channels: 1, periodic: false }, &[&line])?;
 //! assert_eq!(y.to_vec2::<f32>()?, [[5.0, 0.0, 7.0, 0.5]]);
 //! let y = e.apply(Window::pad([1, 2], [0, 1], 1), &[&line])?;
 //! assert_eq!(y.to_vec2::<f32>()?, [[0.0, 5.0, 7.0, 0.0]]);
@@ -30,24 +30,32 @@ use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass};
 use crate::exec::{Derivative, Operation, RowGradients, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
 use candle_core::{DType, Device, Tensor};
+use std::f64::consts::TAU;
 
 /// Microseconds of a value on one thread, roughly.
 const MICROS: f32 = 2e-4;
 
-/// The operation: every place with its coordinates behind its channels, from 0 on and below 1: `i / n` down where there is more than one place down, and
-/// `j / m` across.
+/// The operation: every place with its coordinates behind its channels, `x = i / n` down where there is more than one place down, and `y = j / m` across.
+/// A periodic grid has no edge where coordinates could begin: there they are the longest waves, cosine and sine of `2 pi` times `x`, `y`, `x + y` and
+/// `x - y`, or of `2 pi y` alone on a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coordinates {
     /// Places down and across.
     pub grid: [usize; 2],
     /// Channels of the input.
     pub channels: usize,
+    /// Whether what leaves the grid on one side comes back on the other.
+    pub periodic: bool,
 }
 
 impl Coordinates {
     /// How many coordinates a place has.
     pub fn count(&self) -> usize {
-        if self.grid[0] > 1 { 2 } else { 1 }
+        match (self.periodic, self.grid[0] > 1) {
+            (true, true) => 8,
+            (false, false) => 1,
+            _ => 2,
+        }
     }
 
     /// Channels of the result.
@@ -59,24 +67,36 @@ impl Coordinates {
         self.grid[0] * self.grid[1]
     }
 
-    /// The coordinates of a place; the last ones of these.
-    fn of(&self, place: usize) -> [f32; 2] {
-        let [n, m] = self.grid;
-        [(place / m) as f32 / n as f32, (place % m) as f32 / m as f32]
-    }
-
     /// `[places, count]`.
     fn all(&self) -> Vec<f32> {
-        (0..self.places()).flat_map(|place| self.of(place)[2 - self.count()..].to_vec()).collect()
+        let [n, m] = self.grid;
+        let of = |place: usize| {
+            let (x, y) = ((place / m) as f64 / n as f64, (place % m) as f64 / m as f64);
+            let plane = [x, y, x + y, x - y];
+            let parts = match (self.periodic, n > 1) {
+                (true, true) => &plane[..],
+                (false, true) => &plane[..2],
+                (_, false) => &plane[1..2],
+            };
+            if self.periodic { parts.iter().flat_map(|part| [(TAU * part).cos(), (TAU * part).sin()]).collect() } else { parts.to_vec() }
+        };
+        (0..self.places()).flat_map(of).map(|value: f64| value as f32).collect()
+    }
+
+    /// Puts `all` behind the channels of a row.
+    fn append(&self, all: &[f32], x: &[f32], y: &mut [f32]) {
+        let places = x.chunks_exact(self.channels).zip(all.chunks_exact(self.count())).zip(y.chunks_exact_mut(self.outputs()));
+        for ((x, all), y) in places {
+            let (channels, coordinates) = y.split_at_mut(self.channels);
+            channels.copy_from_slice(x);
+            coordinates.copy_from_slice(all);
+        }
     }
 }
 
 impl RowGradients for Coordinates {
     fn forward(&self, x: &[&[f32]], y: &mut [f32]) {
-        for (place, (x, y)) in x[0].chunks_exact(self.channels).zip(y.chunks_exact_mut(self.outputs())).enumerate() {
-            y[..self.channels].copy_from_slice(x);
-            y[self.channels..].copy_from_slice(&self.of(place)[2 - self.count()..]);
-        }
+        self.append(&self.all(), x[0], y);
     }
 
     fn backward(&self, _: &[&[f32]], _: &[f32], dy: &[f32], dx: &mut [&mut [f32]]) {
@@ -119,9 +139,9 @@ impl Operation for Coordinates {
     }
 
     fn compile(&self, _: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
-        let op = *self;
+        let (op, all) = (*self, self.all());
         Ok(Some(packer.for_rows(MICROS * (op.places() * op.outputs()) as f32, move |x, y| {
-            op.forward(&[x.x(0)], y.floats(0));
+            op.append(&all, x.x(0), y.floats(0));
             Ok(())
         })))
     }

@@ -4,9 +4,21 @@ use crate::ops::check::{check, refuses};
 #[test]
 fn every_form_of_coordinates_is_the_reference() {
     for (grid, channels) in [([1, 5], 2), ([3, 4], 1), ([4, 2], 17)] {
-        check(Coordinates { grid, channels }, &[grid[0] * grid[1] * channels]);
+        for periodic in [false, true] {
+            check(Coordinates { grid, channels, periodic }, &[grid[0] * grid[1] * channels]);
+        }
     }
-    refuses(&Coordinates { grid: [2, 3], channels: 2 }, &[11]);
+    refuses(&Coordinates { grid: [2, 3], channels: 2, periodic: false }, &[11]);
+}
+
+#[test]
+fn a_periodic_grid_has_no_edge() {
+    let op = Coordinates { grid: [2, 4], channels: 1, periodic: true };
+    let mut y = [9.0; 2 * 4 * 9];
+    op.forward(&[&[7.0; 8]], &mut y);
+    // Half around down, a quarter across: the channel, then cosine and sine of both, of their sum and of their difference.
+    let expected = [7.0, -1.0, 0.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0];
+    assert!(y[5 * 9..][..9].iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-6), "{y:?}");
 }
 
 #[test]

@@ -58,6 +58,9 @@ pub struct ModelConfig {
     /// Whether it says by how much the answer differs from the field that it reads.
     #[serde(default)]
     pub residual: bool,
+    /// Whether what leaves the grid on one side comes back on the other.
+    #[serde(default)]
+    pub periodic: bool,
 }
 
 impl ModelConfig {
@@ -66,8 +69,9 @@ impl ModelConfig {
     /// # Errors
     /// If a size is out of range.
     pub fn on(&self, grid: [usize; 2], channels: [usize; 2], output: Normaliser) -> Result<FnoConfig> {
-        let Self { modes, hidden, layers, padding, rank, variance, residual } = *self;
-        let config = FnoConfig { grid, channels, modes, hidden, layers, padding, rank, output, variance, residual, ensemble: None };
+        let Self { modes, hidden, layers, padding, rank, variance, residual, periodic } = *self;
+        let config =
+            FnoConfig { grid, channels, modes, hidden, layers, padding, rank, output, variance, residual, periodic, ensemble: None };
         config.validate().map_err(within("model"))?;
         Ok(config)
     }
@@ -97,7 +101,16 @@ impl RunConfig {
             noise: 0.0,
             loss: Norm::H1Periodic,
             data: Some(source.clone()),
-            model: ModelConfig { modes: [8, 8], hidden: 24, layers: 4, padding: 0.0, rank: None, variance: false, residual: false },
+            model: ModelConfig {
+                modes: [8, 8],
+                hidden: 24,
+                layers: 4,
+                padding: 0.0,
+                rank: None,
+                variance: false,
+                residual: false,
+                periodic: false,
+            },
             trainer,
         };
         // The states that follow from a beginning leave nothing to guess, and what is learnt of them need not be small.
@@ -106,7 +119,7 @@ impl RunConfig {
         Ok(match name {
             "burgers" => states,
             "ns" => {
-                let model = ModelConfig { modes: [12, 12], hidden: 20, residual: true, ..states.model };
+                let model = ModelConfig { modes: [12, 12], hidden: 20, residual: true, periodic: true, ..states.model };
                 let source = Source { count: 100, ..source };
                 // The square is periodic, and so are its slopes; noise, norm and epochs by the roll-outs of flows that were held out.
                 Self { held_out: 10, epochs: 40, noise: 0.003, loss: Norm::H1Periodic, model, data: Some(source), ..states }

@@ -263,7 +263,16 @@ mod tests {
     use crate::parallel::Single;
 
     fn task(sources: &[(u64, Equation)], noise: f64) -> Operator {
-        let model = ModelConfig { modes: [4, 4], hidden: 4, layers: 1, padding: 0.0, rank: None, variance: false, residual: false };
+        let model = ModelConfig {
+            modes: [4, 4],
+            hidden: 4,
+            layers: 1,
+            padding: 0.0,
+            rank: None,
+            variance: false,
+            residual: false,
+            periodic: false,
+        };
         let run = RunConfig { batch: 4, held_out: 3, noise, model, ..RunConfig::preset("darcy").unwrap() };
         let made = |(count, equation): &(u64, Equation)| Source { seed: 1, count: *count, equation: equation.clone() }.all().unwrap();
         let mut sources: Vec<Fields> = sources.iter().map(made).collect();
