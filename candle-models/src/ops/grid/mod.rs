@@ -83,24 +83,31 @@ impl Coordinates {
         (0..self.places()).flat_map(of).map(|value: f64| value as f32).collect()
     }
 
-    /// Puts `all` behind the channels of a row.
-    fn append(&self, all: &[f32], x: &[f32], y: &mut [f32]) {
-        let places = x.chunks_exact(self.channels).zip(all.chunks_exact(self.count())).zip(y.chunks_exact_mut(self.outputs()));
+    fn table(&self) -> Table {
+        Table { channels: self.channels, count: self.count(), all: self.all() }
+    }
+}
+
+/// The coordinates of all places, to be copied into every row.
+struct Table {
+    channels: usize,
+    count: usize,
+    all: Vec<f32>,
+}
+
+impl RowGradients for Table {
+    fn forward(&self, x: &[&[f32]], y: &mut [f32]) {
+        let places =
+            x[0].chunks_exact(self.channels).zip(self.all.chunks_exact(self.count)).zip(y.chunks_exact_mut(self.channels + self.count));
         for ((x, all), y) in places {
             let (channels, coordinates) = y.split_at_mut(self.channels);
             channels.copy_from_slice(x);
             coordinates.copy_from_slice(all);
         }
     }
-}
-
-impl RowGradients for Coordinates {
-    fn forward(&self, x: &[&[f32]], y: &mut [f32]) {
-        self.append(&self.all(), x[0], y);
-    }
 
     fn backward(&self, _: &[&[f32]], _: &[f32], dy: &[f32], dx: &mut [&mut [f32]]) {
-        let places = dx[0].chunks_exact_mut(self.channels).zip(dy.chunks_exact(self.outputs()));
+        let places = dx[0].chunks_exact_mut(self.channels).zip(dy.chunks_exact(self.channels + self.count));
         places.for_each(|(dx, dy)| dx.copy_from_slice(&dy[..self.channels]));
     }
 }
@@ -139,9 +146,9 @@ impl Operation for Coordinates {
     }
 
     fn compile(&self, _: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
-        let (op, all) = (*self, self.all());
-        Ok(Some(packer.for_rows(MICROS * (op.places() * op.outputs()) as f32, move |x, y| {
-            op.append(&all, x.x(0), y.floats(0));
+        let table = self.table();
+        Ok(Some(packer.for_rows(MICROS * (self.places() * self.outputs()) as f32, move |x, y| {
+            table.forward(&[x.x(0)], y.floats(0));
             Ok(())
         })))
     }
@@ -157,7 +164,7 @@ impl Operation for Coordinates {
     }
 
     fn differentiate(&self, wires: &Wires, tape: &mut TapeBuilder) -> Result<Option<Box<dyn Derivative>>> {
-        tape.rows(wires, *self)
+        tape.rows(wires, self.table())
     }
 
     fn work(&self, wires: &Wires, size: &Size) -> Result<Work> {
