@@ -56,7 +56,6 @@ mod norm;
 mod outer_products;
 mod packed;
 pub mod pool2d;
-pub mod pursuit;
 mod selective_scan;
 pub mod set_attention;
 pub mod sigmoid;

@@ -31,7 +31,7 @@ impl Family for BeamFamily {
 
     /// Every scheme, memory, view and kind of feedback, small.
     fn examples(&self) -> Result<Vec<Manifest>> {
-        let decision = DecisionConfig::Measurements { width: 32, layers: 1, pursuit: 0 };
+        let decision = DecisionConfig::Measurements { width: 32, layers: 1 };
         let small = BeamConfig { measurements: 6, hidden: 24, base: 16, decision, ..BeamConfig::default() };
         let with = |edit: &dyn Fn(&mut BeamConfig)| {
             let mut config = small.clone();
@@ -42,7 +42,6 @@ impl Family for BeamFamily {
         [
             with(&|_| {}),
             with(&|c| c.memory = mamba.clone()),
-            with(&|c| c.decision = DecisionConfig::Measurements { width: 24, layers: 1, pursuit: 2 }),
             with(&|c| (c.scheme, c.feedback) = (Scheme::C1, Feedback::Index)),
             with(&|c| (c.sweep, c.view, c.decision) = (Sweep::Free, View::Scalars, DecisionConfig::State)),
             with(&|c| (c.receive_weights, c.transmit_weights) = (Weighting::QuantisedPhases { bits: 3 }, Weighting::Phases)),

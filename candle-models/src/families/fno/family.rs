@@ -34,7 +34,7 @@ impl Family for FnoFamily {
         let ensemble = FnoConfig { ensemble: Some(Ensemble { members: 3, noise: 0.1, scale: 1.5 }), layers: 1, ..padded.clone() };
         let sure = FnoConfig { variance: true, channels: [1, 2], layers: 1, ..plane.clone() };
         let both = FnoConfig { variance: true, ..ensemble.clone() };
-        let change = FnoConfig { residual: true, periodic: true, layers: 1, ..plane.clone() };
+        let change = FnoConfig { grid: [2, 4], residual: true, periodic: true, layers: 1, ..plane.clone() };
         let changes = FnoConfig { residual: true, channels: [2, 2], ..both.clone() };
         [plane, padded, line, tucker, coarse, ensemble, sure, both, change, changes]
             .iter()
