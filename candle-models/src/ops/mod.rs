@@ -33,7 +33,7 @@ mod bf16;
 mod by_value;
 mod causal_conv;
 #[cfg(test)]
-mod check;
+pub(crate) mod check;
 pub mod conv2d;
 mod cross_entropy;
 #[cfg(feature = "cuda")]

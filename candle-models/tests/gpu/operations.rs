@@ -2,6 +2,7 @@
 
 use crate::{assert_close, cuda, normal};
 use candle_core::{DType, Device, Tensor};
+use candle_models::beam::Pursuit;
 use candle_models::device::DeviceChoice;
 use candle_models::engine::{Placement, Runner};
 use candle_models::exec::program::Output;
@@ -130,6 +131,24 @@ fn attention_over_a_set() {
     for [queries, elements, heads, width] in [[1, 1, 1, 1], [1, 7, 2, 8], [7, 7, 4, 64], [2, 40, 1, 33]] {
         let op = SetAttention::new([queries, elements], heads, width).unwrap();
         check(op, &[queries * width, elements * 2 * width, elements], None, &[]);
+    }
+}
+
+/// In f32: a likelihood to the power of 32 tells what bf16 rounds of what it reads.
+#[test]
+fn pursuit_of_paths() {
+    let Some(_device) = cuda() else { return };
+    for (antennas, measurements, paths) in [([1, 1], 1, 1), ([5, 9], 7, 2), ([16, 32], 16, 3)] {
+        let beams = normal("beams", &[measurements * antennas[1] * 2]).to_vec1::<f32>().unwrap();
+        let op = Pursuit::new(paths, antennas, &beams).unwrap();
+        let width = op.inputs();
+        let model = One::new(op, &[width], None);
+        for sizes in [(1, 1), (3, 1), (2, 3)] {
+            let (want, _) = One::run(&model, sizes, &Placement::cpu(1));
+            let (got, names) = One::run(&model, sizes, &PLACE);
+            assert_close(&format!("pursuit {antennas:?} {sizes:?}"), &got, &want, 2e-3);
+            assert!(names.is_empty(), "{names:?}");
+        }
     }
 }
 

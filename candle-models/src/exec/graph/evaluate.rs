@@ -53,7 +53,7 @@ fn apply(operator: &Operator, operands: &[&Tensor]) -> Result<Tensor> {
         Operator::Mul => x.broadcast_mul(y)?,
         Operator::Div => x.broadcast_div(y)?,
         Operator::Min => x.broadcast_minimum(y)?,
-        Operator::MatMul => x.contiguous()?.matmul(&y.contiguous()?)?,
+        Operator::MatMul => x.contiguous()?.broadcast_matmul(&y.contiguous()?)?,
         Operator::Neg => x.neg()?,
         Operator::Exp => x.exp()?,
         Operator::Log => x.log()?,

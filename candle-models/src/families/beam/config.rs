@@ -1,6 +1,6 @@
 //! What a beam controller is made of, as plain data.
 
-use super::array::phasor;
+use super::array::{Array, phasor};
 use super::{ChannelConfig, CodebookConfig, within};
 use crate::nn::MambaConfig;
 use crate::random::Random;
@@ -111,7 +111,14 @@ pub enum DecisionConfig {
         width: usize,
         /// Blocks.
         layers: usize,
+        /// Paths that a matching [`Pursuit`](super::Pursuit) looks for in the measurements, for the layers to read beside them; 0: none.
+        #[serde(default, skip_serializing_if = "none")]
+        pursuit: usize,
     },
+}
+
+fn none(count: &usize) -> bool {
+    *count == 0
 }
 
 /// A beam controller.
@@ -165,7 +172,7 @@ impl Default for BeamConfig {
             view: View::Antennas,
             memory: MemoryConfig::Gru { layers: 2 },
             hidden: 160,
-            decision: DecisionConfig::Measurements { width: 512, layers: 2 },
+            decision: DecisionConfig::Measurements { width: 512, layers: 2, pursuit: 0 },
             base: 256,
             feedback: Feedback::Reals { values: 16 },
             receive_weights: Weighting::Free,
@@ -195,9 +202,14 @@ impl BeamConfig {
             MemoryConfig::Gru { layers } => within("memory.layers", *layers, 1..=16)?,
             MemoryConfig::Mamba { layers, block } => within("memory.layers", *layers, 1..=64).and(block.validate())?,
         }
-        if let DecisionConfig::Measurements { width, layers } = self.decision {
+        if let DecisionConfig::Measurements { width, layers, pursuit } = self.decision {
             within("decision.width", width, 8..=8192)?;
             within("decision.layers", layers, 1..=64)?;
+            within("decision.pursuit", pursuit, 0..=16)?;
+            let linear = [self.channel.receive, self.channel.transmit].iter().all(|array| matches!(array, Array::Ula { .. }));
+            if pursuit > 0 && !linear {
+                return Err(Error::config("decision.pursuit", "its directions are those of linear arrays: expected 0 with a planar one"));
+            }
         }
         match self.feedback {
             Feedback::Index => {}

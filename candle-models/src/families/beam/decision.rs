@@ -2,9 +2,10 @@
 
 use super::FAMILY;
 use super::config::{BeamConfig, DecisionConfig, Feedback};
-use crate::exec::Executor;
+use super::pursuit::Pursuit;
 use crate::exec::program::Output;
 use crate::exec::tape::Tapes;
+use crate::exec::{Executor, host};
 use crate::network::{Layers, Network};
 use crate::nn::{Dense, FeedForward, Linear, Norm, Params};
 use crate::ops::Activation;
@@ -16,6 +17,8 @@ use candle_core::{D, Tensor};
 /// feedback out.
 pub struct Decision {
     config: BeamConfig,
+    /// What is looked for in the measurements.
+    pursuit: Option<Pursuit>,
     /// The layer in front, the blocks and the norm behind them.
     blocks: Option<(Linear, Vec<FeedForward>, Norm)>,
     beam: Linear,
@@ -24,13 +27,22 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// The network with parameters from `params`.
-    pub(super) fn network(config: &BeamConfig, params: &Params) -> Result<Network<Self>> {
+    /// The network with parameters from `params`, for measurements of what is sent with the beams `swept` `[C, 2 N_TX]`.
+    pub(super) fn network(config: &BeamConfig, swept: &Tensor, params: &Params) -> Result<Network<Self>> {
         let (record, state) = (config.record(), config.hidden);
+        let (mut pursuit, mut found) = (None, 0);
         let (blocks, width) = match config.decision {
             DecisionConfig::State => (None, state),
-            DecisionConfig::Measurements { width, layers } => {
-                let input = Linear::new(record + state, width, &params.pp("input"))?;
+            DecisionConfig::Measurements { width, layers, pursuit: paths } => {
+                if paths > 0 {
+                    let of_a_beam = record / config.receive_width() / config.codebook.count();
+                    let sent: Vec<f32> =
+                        host(swept)?.chunks_exact(config.transmit_width()).flat_map(|beam| beam.repeat(of_a_beam)).collect();
+                    let antennas = [config.channel.receive, config.channel.transmit].map(|array| array.elements());
+                    let op = pursuit.insert(Pursuit::new(paths, antennas, &sent)?);
+                    found = op.outputs();
+                }
+                let input = Linear::new(record + state + found, width, &params.pp("input"))?;
                 let block = |i: usize| FeedForward::new(width, width, &params.pp(format!("blocks.{i}")));
                 (Some((input, (0..layers).map(block).collect::<Result<_>>()?, Norm::rms(width, &params.pp("norm"))?)), width)
             }
@@ -43,7 +55,7 @@ impl Decision {
             outputs: vec![TensorSpec::f32("beam", &[candidates * receive]), TensorSpec::f32("feedback", &[config.feedback_width()])],
             state: Vec::new(),
         };
-        let layers = Self { config: config.clone(), blocks, unit: config.receive_weights.norm(&beam, receive)?, beam, feedback };
+        let layers = Self { config: config.clone(), pursuit, blocks, unit: config.receive_weights.norm(&beam, receive)?, beam, feedback };
         Network::of((FAMILY, config), signature, params.device(), layers)
     }
 }
@@ -56,7 +68,12 @@ impl Layers for Decision {
             None => state,
             Some((input, blocks, norm)) => {
                 let measurements = e.input("measurements")?;
-                let x = e.join(&[measurements, state])?;
+                let mut read = vec![measurements, state];
+                if let Some(pursuit) = &self.pursuit {
+                    let measurements = e.detach(&read[0])?;
+                    read.push(e.apply(pursuit.clone(), &[&measurements])?);
+                }
+                let x = e.join(&read)?;
                 let mut x = e.linear(&x, input, Activation::None)?;
                 for block in blocks {
                     x = block.forward(e, &x)?;

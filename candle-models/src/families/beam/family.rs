@@ -1,6 +1,6 @@
 //! What the registry knows of beam controllers.
 
-use super::{Beam, BeamConfig, DecisionConfig, FAMILY, Feedback, MemoryConfig, Mobility, Scheme, Sweep, View, Weighting};
+use super::{Array, Beam, BeamConfig, DecisionConfig, FAMILY, Feedback, MemoryConfig, Mobility, Scheme, Sweep, View, Weighting};
 use crate::Result;
 use crate::bundle::{Bundle, Manifest};
 use crate::nn::{MambaConfig, Params};
@@ -31,7 +31,7 @@ impl Family for BeamFamily {
 
     /// Every scheme, memory, view and kind of feedback, small.
     fn examples(&self) -> Result<Vec<Manifest>> {
-        let decision = DecisionConfig::Measurements { width: 32, layers: 1 };
+        let decision = DecisionConfig::Measurements { width: 32, layers: 1, pursuit: 0 };
         let small = BeamConfig { measurements: 6, hidden: 24, base: 16, decision, ..BeamConfig::default() };
         let with = |edit: &dyn Fn(&mut BeamConfig)| {
             let mut config = small.clone();
@@ -48,6 +48,11 @@ impl Family for BeamFamily {
             with(&|c| {
                 c.feedback = Feedback::Quantised { values: 8, bits: 4 };
                 c.channel.mobility = Some(Mobility { doppler: 0.01, drift: 0.5 });
+            }),
+            with(&|c| {
+                // So few antennas that what a pursuit compares with has no more numbers than a formula may write out.
+                (c.channel.receive, c.channel.transmit) = (Array::Ula { elements: 4 }, Array::Ula { elements: 8 });
+                c.decision = DecisionConfig::Measurements { width: 24, layers: 1, pursuit: 2 };
             }),
         ]
         .into_iter()

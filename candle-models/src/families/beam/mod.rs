@@ -42,6 +42,7 @@ mod infer;
 pub mod metrics;
 mod model;
 mod plain;
+mod pursuit;
 mod setting;
 mod sounder;
 #[cfg(test)]
@@ -64,6 +65,7 @@ pub use evaluate::{Evaluation, Gains};
 pub use family::BeamFamily;
 pub use metrics::Summary;
 pub use model::{Beam, Decided};
+pub use pursuit::Pursuit;
 pub use sounder::Sounder;
 pub use user::UserEquipment;
 

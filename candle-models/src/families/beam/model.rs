@@ -80,7 +80,7 @@ impl Beam {
         };
         Ok(Self {
             user: UserEquipment::network(config, &params.pp(USER))?,
-            decision: Decision::network(config, &params.pp(DECISION))?,
+            decision: Decision::network(config, &swept(config, &codebook)?, &params.pp(DECISION))?,
             base,
             codebook,
             first,
@@ -130,7 +130,7 @@ impl Beam {
         let transmit = match &self.base {
             Some(base) => {
                 let beam = base.feed(&self.config.feedback.send(&feedback)?, tapes)?;
-                let beam = if self.config.is_relative() { self.moved(&beam, &episodes.start)? } else { beam };
+                let beam = if self.config.is_relative() { moved(&self.config, &beam, &episodes.start)? } else { beam };
                 self.config.transmit_weights.rounded(&beam)?
             }
             None => self.swept()?.index_select(&feedback.argmax(D::Minus1)?, 0)?,
@@ -140,12 +140,7 @@ impl Beam {
 
     /// The codebook as it is swept: beams `[C, 2 N_TX]` that the array can form.
     pub fn swept(&self) -> Result<Tensor> {
-        if !self.config.is_relative() {
-            return self.config.transmit_weights.form(&self.codebook);
-        }
-        let numbers: Vec<u32> = (0..self.config.codebook.count() as u32).collect();
-        let all = self.codebook.broadcast_as((numbers.len(), self.config.transmit_width()))?;
-        self.config.transmit_weights.form(&self.moved(&all, &numbers)?)
+        swept(&self.config, &self.codebook)
     }
 
     /// The same on the host, in f32.
@@ -157,20 +152,30 @@ impl Beam {
         Codebook::new(self.config.channel.transmit.elements(), beams)
     }
 
-    /// Beams `[rows, 2 N_TX]` with their direction cosines moved by 2 / C, as often as `times` says for each.
-    fn moved(&self, beams: &Tensor, times: &[u32]) -> Result<Tensor> {
-        let phases: Vec<f32> = times.iter().flat_map(|times| self.config.shift(*times)).collect();
-        let shape = (times.len(), self.config.transmit_width() / 2, 2);
-        let phases = Tensor::from_vec(phases, shape, &Device::Cpu)?.to_device(beams.device())?.to_dtype(beams.dtype())?;
-        let beams = beams.reshape(shape)?;
-        let part = |x: &Tensor, i: usize| x.narrow(2, i, 1);
-        let (x, y, cos, sin) = (part(&beams, 0)?, part(&beams, 1)?, part(&phases, 0)?, part(&phases, 1)?);
-        let moved = [((&x * &cos)? - (&y * &sin)?)?, ((x * sin)? + (y * cos)?)?];
-        Ok(Tensor::cat(&moved, 2)?.flatten_from(1)?)
-    }
-
     /// The beam of the first measurement, `[1, 2 N_RX]`.
     pub fn first_beam(&self) -> Result<Tensor> {
         self.config.receive_weights.form(&self.first)
     }
+}
+
+/// A codebook as it is swept: beams `[C, 2 N_TX]` that the array can form.
+fn swept(config: &BeamConfig, codebook: &Tensor) -> Result<Tensor> {
+    if !config.is_relative() {
+        return config.transmit_weights.form(codebook);
+    }
+    let numbers: Vec<u32> = (0..config.codebook.count() as u32).collect();
+    let all = codebook.broadcast_as((numbers.len(), config.transmit_width()))?;
+    config.transmit_weights.form(&moved(config, &all, &numbers)?)
+}
+
+/// Beams `[rows, 2 N_TX]` with their direction cosines moved by 2 / C, as often as `times` says for each.
+fn moved(config: &BeamConfig, beams: &Tensor, times: &[u32]) -> Result<Tensor> {
+    let phases: Vec<f32> = times.iter().flat_map(|times| config.shift(*times)).collect();
+    let shape = (times.len(), config.transmit_width() / 2, 2);
+    let phases = Tensor::from_vec(phases, shape, &Device::Cpu)?.to_device(beams.device())?.to_dtype(beams.dtype())?;
+    let beams = beams.reshape(shape)?;
+    let part = |x: &Tensor, i: usize| x.narrow(2, i, 1);
+    let (x, y, cos, sin) = (part(&beams, 0)?, part(&beams, 1)?, part(&phases, 0)?, part(&phases, 1)?);
+    let moved = [((&x * &cos)? - (&y * &sin)?)?, ((x * sin)? + (y * cos)?)?];
+    Ok(Tensor::cat(&moved, 2)?.flatten_from(1)?)
 }
