@@ -170,7 +170,7 @@ impl FnoConfig {
             return Err(Error::config("rank", format!("expected above 0 to 1, found {rank}")));
         }
         if self.periodic && self.padding > 0.0 {
-            return Err(Error::config("periodic", "zeros beside a periodic grid are what it has not: expected padding = 0"));
+            return Err(Error::config("periodic", "a periodic grid is not padded with zeros: expected padding = 0"));
         }
         if self.residual && self.channels[0] != self.channels[1] {
             let reason = format!("an answer of {} channels is no change of a field of {}", self.channels[1], self.channels[0]);

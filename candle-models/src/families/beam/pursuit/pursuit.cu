@@ -22,6 +22,7 @@ struct Pursuit {
 };
 
 // Constants of the search, as on the CPU.
+constexpr int SHARPNESS = 32;
 constexpr float MISFIT = 0.1f, UNSEEN = 0.1f, WEAK = 1e-3f, LEAST = 1e-9f, LEAST_PROBABILITY = 1e-5f, LOGARITHM = 0.15f;
 
 struct Complex {
@@ -63,7 +64,7 @@ inline float likelihood(const Pursuit<T>& a, const Complex* seen, const Complex*
         power += square(w) * square(f);
     }
     float likely = 1.0f / fmaxf(1.0f + MISFIT - square(matched) / (power * energy), MISFIT);
-    for (int doubled = 1; doubled < 32; doubled *= 2) likely *= likely;
+    for (int n = 1; n < SHARPNESS; n *= 2) likely *= likely;
     return likely;
 }
 
