@@ -24,6 +24,8 @@ mod search;
 #[cfg(test)]
 mod tests;
 
+use super::array::Array;
+use super::complex::inner_f64;
 use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{self, Graph, Value};
 use crate::exec::program::Wires;
@@ -91,20 +93,14 @@ impl Tables {
     }
 }
 
-/// Steering vectors `[directions, antennas, 2]`.
-fn steering(antennas: usize) -> Vec<f64> {
-    let directions = FINE * antennas;
-    let phase = |place: usize| {
-        let (direction, n) = (place / antennas, place % antennas);
-        std::f64::consts::PI * n as f64 * (2.0 * direction as f64 / directions as f64 - 1.0)
-    };
-    (0..directions * antennas).flat_map(|place| [phase(place).cos(), phase(place).sin()]).collect()
-}
-
-/// `a^H b` of complex numbers side by side.
-fn inner(a: &[f64], b: &[f64]) -> [f64; 2] {
-    let pairs = a.chunks_exact(2).zip(b.chunks_exact(2));
-    pairs.fold([0.0, 0.0], |sum, (a, b)| [sum[0] + a[0] * b[0] + a[1] * b[1], sum[1] + a[0] * b[1] - a[1] * b[0]])
+/// Steering vectors of the grid of so many antennas, `[2 N, N, 2]`.
+fn steering(antennas: usize) -> Vec<f32> {
+    let (array, directions) = (Array::Ula { elements: antennas }, FINE * antennas);
+    let mut all = vec![0.0; directions * 2 * antennas];
+    for (direction, vector) in all.chunks_exact_mut(2 * antennas).enumerate() {
+        array.response(2.0 * direction as f64 / directions as f64 - 1.0, 0.0, vector);
+    }
+    all
 }
 
 impl Pursuit {
@@ -124,18 +120,16 @@ impl Pursuit {
         let columns = search::columns(directions);
         let (mut sent, mut power) = (vec![0.0; measurements * 2 * columns], vec![0.0; measurements]);
         for ((f, sent), power) in beams.chunks_exact(2 * transmit).zip(sent.chunks_exact_mut(2 * columns)).zip(&mut power) {
-            let f: Vec<f64> = f.iter().map(|x| f64::from(*x)).collect();
             let mut squares = 0.0;
             for (s, b) in grids[1].chunks_exact(2 * transmit).enumerate() {
-                let [re, im] = inner(b, &f);
+                let [re, im] = inner_f64(b, f);
                 (sent[s], sent[columns + s]) = (re as f32, im as f32);
                 squares += re * re + im * im;
             }
             *power = squares as f32;
         }
-        let steering = grids.map(|grid| grid.into_iter().map(|x| x as f32).collect());
         let there = (0..columns).map(|s| if s < directions { 1.0 } else { 0.0 }).collect();
-        let tables = Tables { antennas: [receive, transmit], steering, beams: beams.to_vec(), sent, power, there };
+        let tables = Tables { antennas: [receive, transmit], steering: grids, beams: beams.to_vec(), sent, power, there };
         Ok(Self { paths, tables: Arc::new(tables) })
     }
 
@@ -228,14 +222,14 @@ impl Operation for Pursuit {
         // Sums of many squares: f32 at least.
         let dtype = if given.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let (x, tables) = (given.detach().to_dtype(dtype)?, &self.tables);
-        let ([receive, transmit], [rows_of, columns_of], t) = (tables.antennas, tables.directions(), tables.measurements());
+        let ([receive, transmit], t) = (tables.antennas, tables.measurements());
         let rows = x.dim(0)?;
-        let table = |values: Vec<f64>, shape: &[usize]| {
-            Ok::<_, Error>(Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)?.to_device(x.device())?)
+        let complex = |values: &[f32], shape: [usize; 2]| {
+            let all = Tensor::from_slice(values, (shape[0], 2 * shape[1]), &Device::Cpu)?;
+            Complex::of(&all.to_dtype(dtype)?.to_device(x.device())?)
         };
-        let complex = |values: Vec<f64>, shape: [usize; 2]| Complex::of(&table(values, &[shape[0], 2 * shape[1]])?);
-        let [arrive, leave] = [complex(steering(receive), [rows_of, receive])?, complex(steering(transmit), [columns_of, transmit])?];
-        let beams = complex(tables.beams.iter().map(|x| f64::from(*x)).collect(), [t, transmit])?;
+        let [arrive, leave] = [0, 1].map(|end| complex(&tables.steering[end], [tables.directions()[end], tables.antennas[end]]));
+        let (arrive, leave, beams) = (arrive?, leave?, complex(&tables.beams, [t, transmit])?);
 
         let x = x.reshape((rows, t, 2 * receive))?;
         let y = (x.sqr()?.sum(2)? + 1e-24)?.sqrt()?;

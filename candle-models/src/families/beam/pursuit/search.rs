@@ -1,6 +1,7 @@
 //! The search on the CPU, row by row: directions of the transmitter side by side in vector registers, those of the receiver one after the other.
 
 use super::{FINE, LEAST, LEAST_PROBABILITY, LOGARITHM, MISFIT, SHARPNESS, Tables, UNSEEN, WEAK};
+use crate::families::beam::complex::{inner, product};
 use crate::ops::simd;
 use pulp::{Simd, WithSimd};
 use std::cell::RefCell;
@@ -88,16 +89,6 @@ fn turned(x: &[f32], receive: usize, w: &mut [f32], left: &mut [f32]) -> f32 {
 
 fn squares(x: &[f32]) -> f32 {
     x.iter().map(|x| x * x).sum()
-}
-
-fn product(a: [f32; 2], b: [f32; 2]) -> [f32; 2] {
-    [a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]]
-}
-
-/// `a^H b` of complex numbers side by side.
-fn inner(a: &[f32], b: &[f32]) -> [f32; 2] {
-    let pairs = a.chunks_exact(2).zip(b.chunks_exact(2));
-    pairs.fold([0.0, 0.0], |sum, (a, b)| [sum[0] + a[0] * b[0] + a[1] * b[1], sum[1] + a[0] * b[1] - a[1] * b[0]])
 }
 
 /// The sum of steering vectors, each as often as its probability.

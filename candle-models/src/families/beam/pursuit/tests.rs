@@ -16,6 +16,12 @@ fn beams(name: &str, measurements: usize, antennas: usize) -> Vec<f32> {
 /// A path: its gain, and the numbers of the directions where it arrives and leaves, also between those of the grid.
 type Path = ([f64; 2], f64, f64);
 
+/// `a^H b` of complex numbers side by side.
+fn inner(a: &[f64], b: &[f64]) -> [f64; 2] {
+    let pairs = a.chunks_exact(2).zip(b.chunks_exact(2));
+    pairs.fold([0.0, 0.0], |sum, (a, b)| [sum[0] + a[0] * b[0] + a[1] * b[1], sum[1] + a[0] * b[1] - a[1] * b[0]])
+}
+
 fn response(antennas: usize, direction: f64) -> Vec<f64> {
     let u = 2.0 * direction / (FINE * antennas) as f64 - 1.0;
     (0..antennas).map(|n| std::f64::consts::PI * n as f64 * u).flat_map(|phase| [phase.cos(), phase.sin()]).collect()
