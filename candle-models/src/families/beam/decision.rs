@@ -27,8 +27,9 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// The network with parameters from `params`, for measurements of what is sent with the beams `swept` `[C, 2 N_TX]`.
-    pub(super) fn network(config: &BeamConfig, swept: &Tensor, params: &Params) -> Result<Network<Self>> {
+    /// The network with parameters from `params`, for measurements of what is sent with the beams `[C, 2 N_TX]` that `swept` makes where a pursuit
+    /// needs them.
+    pub(super) fn network(config: &BeamConfig, swept: impl FnOnce() -> Result<Tensor>, params: &Params) -> Result<Network<Self>> {
         let (record, state) = (config.record(), config.hidden);
         let (mut pursuit, mut found) = (None, 0);
         let (blocks, width) = match config.decision {
@@ -37,7 +38,7 @@ impl Decision {
                 if paths > 0 {
                     let of_a_beam = record / config.receive_width() / config.codebook.count();
                     let sent: Vec<f32> =
-                        host(swept)?.chunks_exact(config.transmit_width()).flat_map(|beam| beam.repeat(of_a_beam)).collect();
+                        host(&swept()?)?.chunks_exact(config.transmit_width()).flat_map(|beam| beam.repeat(of_a_beam)).collect();
                     let antennas = [config.channel.receive, config.channel.transmit].map(|array| array.elements());
                     let op = pursuit.insert(Pursuit::new(paths, antennas, &sent)?);
                     found = op.outputs();

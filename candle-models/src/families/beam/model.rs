@@ -80,7 +80,7 @@ impl Beam {
         };
         Ok(Self {
             user: UserEquipment::network(config, &params.pp(USER))?,
-            decision: Decision::network(config, &swept(config, &codebook)?, &params.pp(DECISION))?,
+            decision: Decision::network(config, || swept(config, &codebook), &params.pp(DECISION))?,
             base,
             codebook,
             first,
