@@ -105,7 +105,7 @@ class Answers(unittest.TestCase):
         path = ROOT / "weights" / "beam-c3"
         first, second = candle_models.Bundle(path), candle_models.Bundle(path, "decision")
         self.assertEqual(first.networks[:2], ("user", "decision"))
-        self.assertEqual([spec.name for spec in second.signature.inputs], ["measurements", "state"])
+        self.assertEqual([spec.name for spec in second.signature.inputs][:2], ["measurements", "state"])
         self.assertEqual((first.family, first.config["scheme"]), ("beam", "c3"))
 
 

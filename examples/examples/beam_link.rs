@@ -79,6 +79,9 @@ impl Ends {
     fn decide(&mut self, sounder: &Sounder, state: &[f32]) -> Result<(Vec<f32>, Vec<f32>)> {
         self.decision.set_f32("measurements", sounder.measurements())?;
         self.decision.set_f32("state", state)?;
+        if self.config.paths() > 0 {
+            self.decision.set_f32("snr", &[sounder.snr()])?;
+        }
         self.decision.step(&[true])?;
         let feedback = self.decision.floats("feedback", 0)?;
         let (index, receive) = self.config.keep(self.decision.floats("beam", 0)?, feedback)?;

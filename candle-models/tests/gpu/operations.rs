@@ -2,7 +2,7 @@
 
 use crate::{assert_close, cuda, normal};
 use candle_core::{DType, Device, Tensor};
-use candle_models::beam::Pursuit;
+use candle_models::beam::{SparseChannel, SteeredBeam};
 use candle_models::device::DeviceChoice;
 use candle_models::engine::{Placement, Runner};
 use candle_models::exec::program::Output;
@@ -134,20 +134,34 @@ fn attention_over_a_set() {
     }
 }
 
-/// In f32: a likelihood to the power of 32 tells what bf16 rounds of what it reads.
+/// In f32 alone, what rounds directions and measurements to bf16 being told in full by beams of many antennas.
+fn check_f32(op: impl Operation, widths: &[usize], tolerance: f32) {
+    let model = One::new(op, widths, None);
+    for sizes in [(1, 1), (3, 1), (2, 3)] {
+        let (want, _) = One::run(&model, sizes, &Placement::cpu(1));
+        let (got, names) = One::run(&model, sizes, &PLACE);
+        assert_close(&format!("{} {widths:?} {sizes:?}", model.layers().op.name()), &got, &want, tolerance);
+        assert!(names.is_empty(), "{names:?}");
+    }
+}
+
 #[test]
-fn pursuit_of_paths() {
+fn steered_beams() {
     let Some(_device) = cuda() else { return };
-    for (antennas, measurements, paths) in [([1, 1], 1, 1), ([5, 9], 7, 2), ([16, 32], 16, 3)] {
+    for (paths, antennas) in [(1, 1), (3, 100)] {
+        check_f32(SteeredBeam::new(paths, antennas).unwrap(), &[3 * paths], 1e-4);
+    }
+}
+
+#[test]
+fn sparse_channels() {
+    let Some(_device) = cuda() else { return };
+    for (antennas, measurements, paths) in [([2, 3], 4, 1), ([5, 9], 7, 2), ([8, 16], 12, 3)] {
         let beams = normal("beams", &[measurements * antennas[1] * 2]).to_vec1::<f32>().unwrap();
-        let op = Pursuit::new(paths, antennas, &beams).unwrap();
-        let width = op.inputs();
-        let model = One::new(op, &[width], None);
-        for sizes in [(1, 1), (3, 1), (2, 3)] {
-            let (want, _) = One::run(&model, sizes, &Placement::cpu(1));
-            let (got, names) = One::run(&model, sizes, &PLACE);
-            assert_close(&format!("pursuit {antennas:?} {sizes:?}"), &got, &want, 2e-3);
-            assert!(names.is_empty(), "{names:?}");
+        for choices in [&[][..], &beams[..6 * antennas[1]]] {
+            let op = SparseChannel::new(paths, antennas, &beams, choices).unwrap();
+            let width = op.inputs();
+            check_f32(op, &[width, 1], 2e-3);
         }
     }
 }

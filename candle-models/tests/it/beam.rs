@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 fn small(edit: impl Fn(&mut BeamConfig)) -> BeamConfig {
     let mut config = BeamConfig { measurements: 6, hidden: 24, base: 16, ..BeamConfig::default() };
-    config.decision = DecisionConfig::Measurements { width: 32, layers: 1, pursuit: 0 };
+    config.decision = DecisionConfig::Measurements { width: 32, layers: 1, paths: 0 };
     edit(&mut config);
     config
 }
@@ -79,6 +79,9 @@ fn a_sweep_measurement_by_measurement_ends_where_the_episode_ends() {
             let mut decide = Runner::new(decision.clone(), 1, 1).unwrap();
             decide.set_f32("measurements", sounder.measurements()).unwrap();
             decide.set_f32("state", network.floats("state", 0).unwrap()).unwrap();
+            if config.paths() > 0 {
+                decide.set_f32("snr", &[sounder.snr()]).unwrap();
+            }
             decide.step(&[true]).unwrap();
             let row = |x: &Tensor| flat(&x.get(b).unwrap());
             let (index, receive) = config.keep(decide.floats("beam", 0).unwrap(), decide.floats("feedback", 0).unwrap()).unwrap();

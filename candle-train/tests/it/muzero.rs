@@ -138,16 +138,21 @@ fn the_longer_way_is_learnt_by_either_search() {
     }
 }
 
-/// However far the actors are ahead, and although one of them dies.
+/// However far the actors are ahead, and although one of them dies. What is played when depends on who is scheduled, so it is played until it is learnt.
 #[test]
 fn what_actors_play_beside_the_learner_is_learnt() {
-    let dir = tempfile::tempdir().unwrap();
     for (env, actors, queue) in [("corridor", 3, 1), ("failing-0", 2, 4)] {
-        let mut config = small();
-        config.learn.folder = dir.path().to_str().unwrap().to_owned();
-        config.env = env.to_owned();
-        (config.play.actors, config.play.queue) = (actors, queue);
-        assert_eq!(train(config).reward.unwrap().0, 1.0, "{env}");
+        let [dir, folder] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+        let learnt = |frames| {
+            let mut config = small();
+            config.learn.folder = folder.path().to_str().unwrap().to_owned();
+            (config.env, config.frames) = (env.to_owned(), frames);
+            (config.play.actors, config.play.queue) = (actors, queue);
+            let plan = Plan::new(config, &games(), Resources::default(), String::new()).unwrap();
+            let place = if frames == 5_000 { Place::create(dir.path()) } else { Place::resume(dir.path()) };
+            plan.train(&place, &Stop::after(None)).unwrap().reward.unwrap().0 == 1.0
+        };
+        assert!((1..=20).any(|times| learnt(5_000 * times)), "{env}");
     }
     let mut config = small();
     (config.env, config.play.actors) = ("failing-1".to_owned(), 2);

@@ -1,7 +1,7 @@
 //! What a beam controller is made of, as plain data.
 
 use super::array::{Array, phasor};
-use super::{ChannelConfig, CodebookConfig, within};
+use super::{ChannelConfig, CodebookConfig, SparseChannel, within};
 use crate::nn::MambaConfig;
 use crate::random::Random;
 use crate::{Error, Result};
@@ -111,9 +111,10 @@ pub enum DecisionConfig {
         width: usize,
         /// Blocks.
         layers: usize,
-        /// Paths that a matching [`Pursuit`](super::Pursuit) looks for in the measurements, for the layers to read beside them; 0: none.
+        /// Paths of a [`SparseChannel`](super::SparseChannel) that is estimated of the measurements; 0: none. The layers read it beside them, and what
+        /// they learn is added to its beams: to the one to receive with, and to that of the paths that the feedback then begins with.
         #[serde(default, skip_serializing_if = "none")]
-        pursuit: usize,
+        paths: usize,
     },
 }
 
@@ -172,7 +173,7 @@ impl Default for BeamConfig {
             view: View::Antennas,
             memory: MemoryConfig::Gru { layers: 2 },
             hidden: 160,
-            decision: DecisionConfig::Measurements { width: 512, layers: 2, pursuit: 0 },
+            decision: DecisionConfig::Measurements { width: 512, layers: 2, paths: 0 },
             base: 256,
             feedback: Feedback::Reals { values: 16 },
             receive_weights: Weighting::Free,
@@ -202,13 +203,21 @@ impl BeamConfig {
             MemoryConfig::Gru { layers } => within("memory.layers", *layers, 1..=16)?,
             MemoryConfig::Mamba { layers, block } => within("memory.layers", *layers, 1..=64).and(block.validate())?,
         }
-        if let DecisionConfig::Measurements { width, layers, pursuit } = self.decision {
+        if let DecisionConfig::Measurements { width, layers, paths } = self.decision {
             within("decision.width", width, 8..=8192)?;
             within("decision.layers", layers, 1..=64)?;
-            within("decision.pursuit", pursuit, 0..=16)?;
+            within("decision.paths", paths, 0..=64)?;
             let linear = [self.channel.receive, self.channel.transmit].iter().all(|array| matches!(array, Array::Ula { .. }));
-            if pursuit > 0 && !linear {
-                return Err(Error::config("decision.pursuit", "its directions are those of linear arrays: expected 0 with a planar one"));
+            if paths > 0 && !linear {
+                return Err(Error::config("decision.paths", "its directions are those of linear arrays: expected 0 with a planar one"));
+            }
+            let told = 3 * SparseChannel::TOLD;
+            let fits = self.feedback == Feedback::Index || matches!(self.feedback, Feedback::Reals { values } if values > told);
+            if paths > 0 && !fits {
+                return Err(Error::config(
+                    "decision.paths",
+                    format!("expected 0, or as feedback an index or more than {told} reals, which tell of its paths"),
+                ));
             }
         }
         match self.feedback {
@@ -250,6 +259,14 @@ impl BeamConfig {
         let ((_, columns), beams) = (self.channel.transmit.shape(), self.codebook.count());
         let phase = |n: usize| phasor(2.0 * ((n % columns * times as usize) % beams) as f64 / beams as f64);
         (0..self.channel.transmit.elements()).flat_map(|n| phase(n).map(|x| x as f32)).collect()
+    }
+
+    /// Paths of the estimate that a decision stands on; 0: it stands on none.
+    pub fn paths(&self) -> usize {
+        match self.decision {
+            DecisionConfig::State => 0,
+            DecisionConfig::Measurements { paths, .. } => paths,
+        }
     }
 
     /// The beam that the sweep of an episode begins with: any with scheme C3, by the stream `start` of `random` and the episode's number;

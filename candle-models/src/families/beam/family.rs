@@ -31,7 +31,7 @@ impl Family for BeamFamily {
 
     /// Every scheme, memory, view and kind of feedback, small.
     fn examples(&self) -> Result<Vec<Manifest>> {
-        let decision = DecisionConfig::Measurements { width: 32, layers: 1, pursuit: 0 };
+        let decision = DecisionConfig::Measurements { width: 32, layers: 1, paths: 0 };
         let small = BeamConfig { measurements: 6, hidden: 24, base: 16, decision, ..BeamConfig::default() };
         let with = |edit: &dyn Fn(&mut BeamConfig)| {
             let mut config = small.clone();
@@ -50,9 +50,14 @@ impl Family for BeamFamily {
                 c.channel.mobility = Some(Mobility { doppler: 0.01, drift: 0.5 });
             }),
             with(&|c| {
-                // So few antennas that what a pursuit compares with has no more numbers than a formula may write out.
+                // So few antennas that what an estimate compares with has no more numbers than a formula may write out.
                 (c.channel.receive, c.channel.transmit) = (Array::Ula { elements: 4 }, Array::Ula { elements: 8 });
-                c.decision = DecisionConfig::Measurements { width: 24, layers: 1, pursuit: 2 };
+                c.decision = DecisionConfig::Measurements { width: 24, layers: 1, paths: 2 };
+            }),
+            with(&|c| {
+                (c.channel.receive, c.channel.transmit) = (Array::Ula { elements: 3 }, Array::Ula { elements: 5 });
+                (c.scheme, c.feedback) = (Scheme::C1, Feedback::Index);
+                c.decision = DecisionConfig::Measurements { width: 24, layers: 1, paths: 1 };
             }),
         ]
         .into_iter()

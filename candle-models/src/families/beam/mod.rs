@@ -42,9 +42,10 @@ mod infer;
 pub mod metrics;
 mod model;
 mod plain;
-mod pursuit;
 mod setting;
 mod sounder;
+mod sparse;
+mod steering;
 #[cfg(test)]
 mod tests;
 mod user;
@@ -65,8 +66,9 @@ pub use evaluate::{Evaluation, Gains};
 pub use family::BeamFamily;
 pub use metrics::Summary;
 pub use model::{Beam, Decided};
-pub use pursuit::Pursuit;
 pub use sounder::Sounder;
+pub use sparse::SparseChannel;
+pub use steering::SteeredBeam;
 pub use user::UserEquipment;
 
 use crate::{Error, Result};

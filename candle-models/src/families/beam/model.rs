@@ -126,7 +126,7 @@ impl Beam {
     /// # Errors
     /// If they do not fit the networks.
     pub fn decide(&self, seen: &Tensor, episodes: &Episodes, tapes: &Tapes) -> Result<Decided> {
-        let [receive, feedback] = self.decision.decide(seen, tapes)?;
+        let [receive, feedback] = self.decision.decide(seen, &episodes.snr_db, tapes)?;
         let transmit = match &self.base {
             Some(base) => {
                 let beam = base.feed(&self.config.feedback.send(&feedback)?, tapes)?;

@@ -8,7 +8,7 @@
 use super::alignment::inverse;
 use super::config::View;
 use super::episode::{Episodes, Sensing};
-use super::user::{ANTENNA_SCALE, SCALE};
+use super::user::{ANTENNA_SCALE, SCALE, SNR_SCALE};
 use super::{Beam, Channels};
 use crate::exec::tensors::TensorExecutor;
 use crate::recurrent::Recurrent;
@@ -145,7 +145,7 @@ impl Course {
                 let progress = |t: usize| t as f32 / (config.measurements.max(2) - 1) as f32;
                 let row = |(t, start, snr)| {
                     let index = (0..beams).map(move |beam| f32::from(u8::from(beam == config.sent(start, t))));
-                    index.chain([progress(t), snr / 30.0])
+                    index.chain([progress(t), snr / SNR_SCALE])
                 };
                 by_step().flat_map(row).collect()
             }

@@ -3,14 +3,14 @@
 use super::complex::product;
 use super::config::BeamConfig;
 use super::episode::reference;
-use super::user::Observation;
+use super::user::{Observation, SNR_SCALE};
 use super::{Beam, within};
 use crate::{Error, Result};
 
 /// What a user remembers of a sweep beside the state of its network. For every measurement: receive with [`Self::beam`] what the base
 /// station sends with beam [`Self::transmitted`] of its codebook, [`observe`](Self::observe) it, run the user's network on the features,
-/// and [`follow`](Self::follow) the beam that it gives. Behind the last one the decision's network reads [`Self::measurements`] and
-/// the state.
+/// and [`follow`](Self::follow) the beam that it gives. Behind the last one the decision's network reads [`Self::measurements`], the
+/// state and, where it begins with an estimate, [`Self::snr`].
 #[derive(Debug, Clone)]
 pub struct Sounder {
     config: BeamConfig,
@@ -19,6 +19,7 @@ pub struct Sounder {
     reference: [f32; 2],
     beam: Vec<f32>,
     measurements: Vec<f32>,
+    snr: f32,
 }
 
 impl Sounder {
@@ -30,7 +31,7 @@ impl Sounder {
         let config = model.config.clone();
         within("start", start as usize, 0..=config.codebook.count() - 1)?;
         let (beam, measurements) = (model.first_beam()?.flatten_all()?.to_vec1()?, vec![0.0; config.record()]);
-        Ok(Self { config, start, step: 0, reference: [1.0, 0.0], beam, measurements })
+        Ok(Self { config, start, step: 0, reference: [1.0, 0.0], beam, measurements, snr: 0.0 })
     }
 
     /// The beam to receive with, `[N_RX, 2]`.
@@ -68,6 +69,7 @@ impl Sounder {
         let observed = Observation { measurement, beam: &self.beam, index: self.transmitted(), seen, step, snr_db };
         observed.write_antennas(&mut self.measurements[self.config.record_place(step, seen)]);
         observed.write(&self.config, features);
+        self.snr = snr_db / SNR_SCALE;
         self.step += 1;
         Ok(())
     }
@@ -91,6 +93,11 @@ impl Sounder {
     /// All measurements in antenna space, zero where there was none yet.
     pub fn measurements(&self) -> &[f32] {
         &self.measurements
+    }
+
+    /// The signal-to-noise ratio of the last measurement, in dB over 30.
+    pub fn snr(&self) -> f32 {
+        self.snr
     }
 
     /// The beam to transmit with, from the one that the base station's network gave, which sees every sweep from its start.

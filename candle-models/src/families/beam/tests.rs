@@ -48,7 +48,7 @@ fn loss(model: &Beam, episodes: &Episodes) -> Tensor {
     let steps = episodes.measurements;
     let tapes = Tapes::default();
     let outputs = model.measure(episodes, &tapes).unwrap();
-    let [w, said] = model.decision.decide(&outputs, &tapes).unwrap();
+    let [w, said] = model.decision.decide(&outputs, &episodes.snr_db, &tapes).unwrap();
     let f = model.base.as_ref().unwrap().feed(&model.config.feedback.send(&said).unwrap(), &tapes).unwrap();
     let found = alignment(&episodes.channels, steps - 1, &w, &f).unwrap();
     // All three shares, and everything that was seen.

@@ -28,6 +28,9 @@ pub(super) const SCALE: f32 = 0.4;
 /// The same for measurements in antenna space, where a beam's numbers are a quarter.
 pub(super) const ANTENNA_SCALE: f32 = 2.4;
 
+/// The signal-to-noise ratio in dB that the networks read as 1.
+pub(super) const SNR_SCALE: f32 = 30.0;
+
 /// A measurement as the user's network sees it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Observation<'a> {
@@ -60,7 +63,7 @@ impl Observation<'_> {
         rest[2 + self.index] = 1.0;
         let [progress, snr] = &mut rest[2 + config.codebook.count()..] else { return };
         *progress = self.step as f32 / (config.measurements.max(2) - 1) as f32;
-        *snr = self.snr_db / 30.0;
+        *snr = self.snr_db / SNR_SCALE;
     }
 
     /// Writes the measurement in antenna space, `y w`.

@@ -153,6 +153,21 @@ inline T block_sum(T x) {
     return x;
 }
 
+// The largest number of a block of whole warps, in every thread. All threads of the block call it.
+template <typename T>
+inline T block_max(T x) {
+    __shared__ T partial[32];
+    for (int lane = 16; lane > 0; lane /= 2) {
+        T other = __shfl_xor_sync(0xffffffff, x, lane);
+        x = other > x ? other : x;
+    }
+    __syncthreads();  // The numbers of a call before have been read.
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (u32 i = 0; i < blockDim.x / 32; i++) x = partial[i] > x ? partial[i] : x;
+    return x;
+}
+
 inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 #define LOG2_E 1.44269504f

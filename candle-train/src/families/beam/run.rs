@@ -11,6 +11,7 @@ use crate::stop::Stop;
 use crate::summary::Summary;
 use crate::task::Task;
 use crate::trainer::Resources;
+use candle_core::Tensor;
 use candle_models::beam::{Beam, BeamConfig, FAMILY};
 use candle_models::bundle::{Bundle, Manifest};
 use candle_models::nn::Params;
@@ -49,7 +50,8 @@ pub struct Trained {
 }
 
 impl Plan {
-    /// Checks a configuration. The run begins with the parameters of `start` that have the same name and shape.
+    /// Checks a configuration. The run begins with the parameters of `start` that have the same name and shape; with what decides anew where only one
+    /// of both begins with an estimate, or with one of other paths.
     ///
     /// # Errors
     /// If a field is out of range, a rank is left without an episode of the batch, or a decision is to learn alone and what measures is not that
@@ -109,7 +111,10 @@ fn begins_with(bundle: &Bundle, run: &RunConfig) -> Result<Known<BeamConfig>> {
     let stored = Beam::parameters(&model)?;
     let mut start = Known::read(bundle, model, &stored)?;
     let own = Beam::parameters(&run.model)?;
-    start.parameters.retain(|name, tensor| own.iter().any(|own| own.name == *name && own.shape == tensor.dims()));
+    // What is learned beside an estimate adds to it: it means something else than what decided alone.
+    let anew = run.model.paths() != start.model.paths();
+    let fits = |name: &str, tensor: &Tensor| own.iter().any(|own| own.name == name && own.shape == tensor.dims());
+    start.parameters.retain(|name, tensor| fits(name, tensor) && !(anew && Beam::decides(name)));
     let missing = own.iter().find(|own| !Beam::decides(&own.name) && !start.parameters.contains_key(&own.name));
     match missing {
         Some(own) if run.learns == Learns::Decision => {

@@ -35,20 +35,6 @@ inline double block_total(double x) {
     return x;
 }
 
-// The largest number of the block, in every thread.
-inline u64 block_max(u64 x) {
-    __shared__ u64 partial[WARPS];
-    for (int lane = 16; lane > 0; lane /= 2) {
-        u64 other = __shfl_xor_sync(0xffffffff, x, lane);
-        x = other > x ? other : x;
-    }
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
-    __syncthreads();
-    for (u32 i = 0; i < WARPS; i++) x = partial[i] > x ? partial[i] : x;
-    return x;
-}
-
 // The sum over this lane and those before it.
 template <typename T>
 inline T warp_scan(T x) {

@@ -1,4 +1,4 @@
-//! Launches of `pursuit.cu`.
+//! Launches of `sparse.cu`.
 
 use super::Tables;
 use crate::Result;
@@ -6,30 +6,32 @@ use crate::cuda::{Gpu, Kernel, Matrix, Source};
 use crate::exec::cuda::Compiler;
 use candle_core::{DType, Device, Result as CandleResult, Tensor};
 
-static SOURCE: Source = Source { name: "pursuit", text: include_str!("pursuit.cu") };
-const PURSUIT: Kernel = Kernel { source: &SOURCE, name: "pursuit" };
+static SOURCE: Source = Source { name: "sparse_channel", text: include_str!("sparse.cu") };
+const SPARSE: Kernel = Kernel { source: &SOURCE, name: "sparse_channel" };
 
 /// Threads of a row.
-const THREADS: usize = 128;
-/// Bytes of a block's own memory, on every GPU.
-const SHARED: usize = 48 << 10;
+const THREADS: usize = 256;
+/// Bytes of a block's own memory, on every GPU since Ampere.
+const SHARED: usize = 99 << 10;
 
-/// `Pursuit` in `pursuit.cu`.
+/// `SparseChannel` in `sparse.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Arguments {
     x: Matrix,
+    snr: Matrix,
     out: Matrix,
     arrive: u64,
     leave: u64,
-    beams: u64,
     sent: u64,
-    power: u64,
+    pairs: u64,
+    choices: u64,
     antennas: [u32; 2],
     directions: [u32; 2],
-    columns: u32,
     measurements: u32,
     paths: u32,
+    /// Beams to choose among.
+    count: u32,
 }
 
 impl Arguments {
@@ -39,37 +41,39 @@ impl Arguments {
         let words = |pair: [usize; 2]| pair.map(|n| n as u32);
         let arguments = Self {
             x: Matrix::NONE,
+            snr: Matrix::NONE,
             out: Matrix::NONE,
             arrive: upload(&tables.steering[0])?,
             leave: upload(&tables.steering[1])?,
-            beams: upload(&tables.beams)?,
             sent: upload(&tables.sent)?,
-            power: upload(&tables.power)?,
+            pairs: upload(&tables.pairs)?,
+            choices: upload(if tables.choices.is_empty() { &[0.0] } else { &tables.choices })?,
             antennas: words(tables.antennas),
             directions: words(tables.directions()),
-            columns: tables.columns() as u32,
             measurements: tables.measurements() as u32,
             paths: paths as u32,
+            count: tables.choices() as u32,
         };
         Ok((arguments.shared() <= SHARED).then_some(arguments))
     }
 
     /// The same for these matrices.
-    pub fn of(self, [x, out]: [Matrix; 2]) -> Self {
-        Self { x, out, ..self }
+    pub fn of(self, [x, snr, out]: [Matrix; 3]) -> Self {
+        Self { x, snr, out, ..self }
     }
 
     fn shared(&self) -> usize {
         let [antennas, directions] = [self.antennas, self.directions].map(|pair| pair.map(|n| n as usize));
         let measurements = self.measurements as usize;
-        let complex = measurements * (antennas[0] + directions[0] + 2) + antennas[0] + antennas[1];
-        4 * (2 * complex + directions[0] + directions[1])
+        let [n, m] = antennas;
+        let complex = measurements * (directions[0] + measurements + 3) + n + m + directions[1].max(self.count as usize) + n * m;
+        4 * (2 * complex + 2 * directions[0] * directions[1] + directions[0] + directions[1])
     }
 
     /// # Safety
-    /// Both matrices have these rows, are of that dtype, and have the widths of the operation.
+    /// The matrices have these rows, are of that dtype, and have the widths of the operation.
     pub unsafe fn launch(&self, gpu: &Gpu, dtype: DType, rows: usize) -> CandleResult<()> {
         // SAFETY: the caller's promise.
-        unsafe { gpu.launch(PURSUIT, Some(dtype), ((rows, 1, 1), THREADS, self.shared()), self) }
+        unsafe { gpu.launch(SPARSE, Some(dtype), ((rows, 1, 1), THREADS, self.shared()), self) }
     }
 }

@@ -1,0 +1,274 @@
+//! A sparse estimate of a channel `H`: a few paths, each a direction of arrival and one of departure, that explain measurements `y_t = w_t^H H f_t` at a
+//! known signal-to-noise ratio, before anything is learned. It has no parameters, and stops gradients.
+//!
+//! A row is `2.4 y_t w_t` of every measurement, `[T, 2 N]`: the unit-norm beam `w_t` of N antennas that it was received with, times what was received; zeros
+//! where nothing was measured. Beside it is the SNR, in dB over 30. The beams `f_t` of M antennas that they were sent with are the same for all rows.
+//! Directions lie on a grid of `2 N` at the receiver and `2 M` at the transmitter, equally far apart in the sine of their angle; `a_r` and `b_s` are their
+//! steering vectors. It is a matching pursuit (Mallat and Zhang 1993) that does not choose: every step finds how likely a path is to lie at each pair of
+//! directions, the paths found before and the noise explaining the rest, and goes on with all of them, each as strong as it is likely. Step `k` of `K` has
+//!
+//! ```text
+//! x_rs[t] = (w_t^H a_r) (b_s^H f_t)                                what a path of gain 1 would give
+//! R       = (1 / SNR + 1.5 (K - k)) I + sum gamma_rs x_rs x_rs^H   the covariance of all but this path
+//! m, q    = x_rs^H R^-1 y, x_rs^H R^-1 x_rs
+//! p_rs   ~= exp(c |m|^2 / (2 + q)) / sqrt(1 + q / 2)               the posterior, the gain having variance 1 / 2
+//! h_rs    = m / (2 + q)                                             the gain in the mean, and
+//! gamma_rs += p_rs (|h_rs|^2 + 1 / (2 + q))                         its second moment
+//! ```
+//!
+//! `c` is 1 for the likelihood itself; `0.7 / (1 + 1 / (5 SNR))` is less sure, as it should be: directions lie between those of the grid, beams that were
+//! chosen by what had been measured are alike, and the other paths are no white noise. Of the last path the means `p h` are kept, and
+//! `H = sum (p_rs h_rs + gamma_rs x_rs^H R^-1 (y - sum x p h)) a_r b_s^H`
+//! with what the paths before it make of the rest. The result has, one behind the other:
+//!
+//! - for a transmitter that forms a beam of its own:
+//!   - of five paths that together make the first `v` below, what a [`SteeredBeam`](super::SteeredBeam) reads, by matching pursuit: 15 values;
+//!   - `sqrt(N) u` and `sqrt(M) v` of the strongest pair of singular vectors of `H`, by steps of the power method; the same of the second, times its share
+//!     of the singular values: `4 N + 4 M`;
+//! - for one that has C beams `f_c` to choose among:
+//!   - `sqrt(N) H f_c / |H f_c|` of each, the beam to receive it with: `2 N C`;
+//!   - the logarithms of their shares of `sum |H f_c|^2`, `3 log(share + 1e-5)`: C;
+//! - the part of the power of `y` that is left: 1;
+//! - the shares of the `2 N` and the `2 M` directions in `gamma`, as `1 + 0.15 log(p + 1e-5)`.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+mod formula;
+mod reference;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use super::array::Array;
+use super::complex::inner_f64;
+use super::user::SNR_SCALE;
+use crate::exec::cpu::{self, Packer};
+use crate::exec::graph::{self, Graph, Value};
+use crate::exec::program::Wires;
+use crate::exec::tensors::{Indices, TensorPass};
+use crate::exec::{Derivative, Operation, RowGradients, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
+use crate::{Error, Result};
+use candle_core::{DType, Device, Tensor};
+use std::sync::Arc;
+
+/// Directions of the grid for each antenna.
+const FINE: usize = 2;
+/// The variance of a path's gain.
+const GAIN: f64 = 0.5;
+/// What every path that is still to come is taken to add to the noise.
+const UNFOUND: f64 = 1.5;
+/// How much of a likelihood is believed where there is no noise, and the noise at which it is half of that.
+const CERTAIN: f64 = 0.7;
+const DOUBT: f64 = 5.0;
+/// The least power of the noise that is reckoned with, which stands for what a grid cannot say, and the largest.
+const NOISE: [f64; 2] = [0.01, 1e3];
+/// The share of a beam's power at which a path of it is half of nothing: the direction of what is left by rounding would be anywhere, and is said as 0.
+const NOTHING: f64 = 1e-8;
+/// Steps of the power method.
+const STEPS: usize = 4;
+/// What is added to powers that something is divided by, and to a share before its logarithm.
+const LEAST: f64 = 1e-9;
+const LEAST_PROBABILITY: f64 = 1e-5;
+/// The slope of a logarithm as it is said: one of the least share is about -0.7.
+const LOGARITHM: f64 = 0.15;
+/// The same where it is the logit of a choice.
+const LOGIT: f64 = 3.0;
+
+/// The operation: two operands.
+#[derive(Debug, Clone)]
+pub struct SparseChannel {
+    /// How many are looked for (K).
+    paths: usize,
+    tables: Arc<Tables>,
+}
+
+/// What measurements are compared with. Complex numbers of the first two are side by side; of the others all real parts stand before the imaginary ones.
+#[derive(Debug)]
+struct Tables {
+    /// Antennas of the receiver and of the transmitter.
+    antennas: [usize; 2],
+    /// Steering vectors of the grids, `[2 N, N, 2]` and `[2 M, M, 2]`.
+    steering: [Vec<f32>; 2],
+    /// The beams that measurements were sent with, `[T, M, 2]`.
+    beams: Vec<f32>,
+    /// Beams that the transmitter chooses among, `[C, M, 2]`; none where it forms one of its own.
+    choices: Vec<f32>,
+    /// `s s^H` of every direction of the transmitter, `s_t = b^H f_t`, packed as in `rows`: `[2 M, T^2]`.
+    pairs: Vec<f32>,
+    /// What makes `sum_t c_t conj(s_t)` of `c` `[2, T]`: `[2, T, 2, 2 M]`.
+    sent: Vec<f32>,
+    /// What makes `sum_s c_s conj(b_s)` of `c` `[2, 2 M]`: `[2, 2 M, 2, M]`.
+    leaving: Vec<f32>,
+}
+
+impl Tables {
+    fn measurements(&self) -> usize {
+        self.beams.len() / (2 * self.antennas[1])
+    }
+
+    fn choices(&self) -> usize {
+        self.choices.len() / (2 * self.antennas[1])
+    }
+
+    /// Directions at the receiver and at the transmitter.
+    fn directions(&self) -> [usize; 2] {
+        self.antennas.map(|antennas| FINE * antennas)
+    }
+}
+
+/// The power of the noise at so many dB over [`SNR_SCALE`].
+fn noise(level: f64) -> f64 {
+    10f64.powf(-0.1 * level * f64::from(SNR_SCALE)).clamp(NOISE[0], NOISE[1])
+}
+
+/// The exponent of likelihoods at this power of the noise.
+fn certainty(noise: f64) -> f64 {
+    CERTAIN / (1.0 + noise / DOUBT)
+}
+
+/// Steering vectors of the grid of so many antennas, `[2 N, N, 2]`.
+fn steering(antennas: usize) -> Vec<f32> {
+    let (array, directions) = (Array::Ula { elements: antennas }, FINE * antennas);
+    let mut all = vec![0.0; directions * 2 * antennas];
+    for (direction, vector) in all.chunks_exact_mut(2 * antennas).enumerate() {
+        array.response(2.0 * direction as f64 / directions as f64 - 1.0, 0.0, vector);
+    }
+    all
+}
+
+/// What makes `sum_k c_k conj(x_k)` of `c` `[2, K]` for `x` `[K, n, 2]`, by one product: `[2, K, 2, n]`.
+fn conjugated(x: &[f32], n: usize) -> Vec<f32> {
+    let rows = |f: fn([f32; 2]) -> [f32; 2]| {
+        x.chunks_exact(2 * n)
+            .flat_map(move |x| [0, 1].into_iter().flat_map(move |part| x.chunks_exact(2).map(move |x| f([x[0], x[1]])[part])))
+    };
+    rows(|[re, im]| [re, -im]).chain(rows(|[re, im]| [im, re])).collect()
+}
+
+impl SparseChannel {
+    /// Paths that the transmitter is told: more than a channel has, so that a beam which is spread over likely directions is told as well.
+    pub const TOLD: usize = 5;
+
+    /// Of `paths` paths between a linear array of `receive` antennas half a wavelength apart and one of `transmit`, which sends `beams` `[T, M, 2]`
+    /// and in the end one of `choices` `[C, M, 2]`, or where there are none a beam of its own.
+    ///
+    /// # Errors
+    /// If no path is looked for, there are no antennas, or no beams of so many numbers.
+    pub fn new(paths: usize, [receive, transmit]: [usize; 2], beams: &[f32], choices: &[f32]) -> Result<Self> {
+        let whole = |beams: &[f32]| beams.len().is_multiple_of(2 * transmit);
+        if paths == 0 || receive == 0 || transmit == 0 || beams.is_empty() || !whole(beams) || !whole(choices) {
+            let found = [beams, choices].map(<[f32]>::len);
+            return Err(Error::Input(format!(
+                "sparse channel: expected a path or more, antennas, and beams [T, {transmit}, 2], found {paths} paths, {receive} and {transmit} antennas, {found:?} numbers"
+            )));
+        }
+        let steering = [receive, transmit].map(steering);
+        let t = beams.len() / (2 * transmit);
+        let seen = |b: &[f32]| beams.chunks_exact(2 * transmit).map(|f| inner_f64(b, f).map(|x| x as f32)).collect::<Vec<_>>();
+        let seen: Vec<Vec<[f32; 2]>> = steering[1].chunks_exact(2 * transmit).map(seen).collect();
+        let mut pairs = vec![0.0; seen.len() * t * t];
+        for (s, pairs) in seen.iter().zip(pairs.chunks_exact_mut(t * t)) {
+            let s: Vec<f32> = [0, 1].into_iter().flat_map(|part| s.iter().map(move |s| s[part])).collect();
+            rows::outer(&s, pairs);
+        }
+        let by_beam: Vec<f32> = (0..t).flat_map(|t| seen.iter().flat_map(move |s| s[t])).collect();
+        let sent = conjugated(&by_beam, seen.len());
+        let leaving = conjugated(&steering[1], transmit);
+        let tables =
+            Tables { antennas: [receive, transmit], steering, beams: beams.to_vec(), choices: choices.to_vec(), pairs, sent, leaving };
+        Ok(Self { paths, tables: Arc::new(tables) })
+    }
+
+    /// Values of a row of measurements.
+    pub fn inputs(&self) -> usize {
+        self.tables.measurements() * 2 * self.tables.antennas[0]
+    }
+
+    /// Values that the transmitter is told, which the result begins with.
+    pub fn told(&self) -> usize {
+        if self.tables.choices.is_empty() { 3 * Self::TOLD } else { 0 }
+    }
+
+    /// Beams to choose among (C).
+    pub fn choices(&self) -> usize {
+        self.tables.choices()
+    }
+
+    /// Values of a row that it makes.
+    pub fn outputs(&self) -> usize {
+        let ([n, m], c) = (self.tables.antennas, self.choices());
+        self.told() + if c > 0 { c * (2 * n + 1) } else { 4 * (n + m) } + 1 + FINE * (n + m)
+    }
+
+    /// Multiply-adds of a row, as the engine computes them.
+    fn products(&self) -> usize {
+        let ([n, m], [arrivals, departures], t) = (self.tables.antennas, self.tables.directions(), self.tables.measurements());
+        let match_all = 4 * t * arrivals * departures;
+        let path = 2 * t * t * arrivals * departures + match_all + 8 * t * t * arrivals + 4 * t * t * t;
+        self.paths * path + 2 * match_all + arrivals * (4 * departures * m + 4 * n * m)
+    }
+}
+
+impl RowGradients for SparseChannel {
+    fn forward(&self, x: &[&[f32]], y: &mut [f32]) {
+        rows::estimate(&self.tables, self.paths, (x[0], x[1][0]), y);
+    }
+
+    fn backward(&self, _: &[&[f32]], _: &[f32], _: &[f32], dx: &mut [&mut [f32]]) {
+        dx.iter_mut().for_each(|dx| dx.fill(0.0));
+    }
+}
+
+impl Operation for SparseChannel {
+    fn name(&self) -> &'static str {
+        "sparse_channel"
+    }
+
+    fn widths(&self, x: &[usize], _: &[usize]) -> Result<Widths> {
+        let [x, snr] = operands(self.name(), x)?;
+        same_width(self.name(), x, self.inputs())?;
+        same_width(self.name(), snr, 1)?;
+        Ok(Widths::floats(self.outputs()))
+    }
+
+    fn reference(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
+        let [x, snr] = operands(self.name(), x)?;
+        let host = |x: &Tensor| Ok::<_, Error>(x.detach().to_device(&Device::Cpu)?.to_dtype(DType::F64)?.to_vec2::<f64>()?);
+        let (rows, snr) = (host(x)?, host(snr)?);
+        let rows = rows.iter().zip(&snr);
+        let found: Vec<f64> = rows.flat_map(|(row, snr)| reference::estimate(&self.tables, self.paths, row, noise(snr[0]))).collect();
+        let found = Tensor::from_vec(found, (snr.len(), self.outputs()), &Device::Cpu)?;
+        Ok(Values::floats(found.to_dtype(x.dtype())?.to_device(x.device())?))
+    }
+
+    fn formula(&self, graph: &mut Graph, x: &[Value], _: &[Value], _: &mut [Value]) -> Result<Option<Values<Value, Value>>> {
+        graph::floats(formula::of(self, graph, operands(self.name(), x)?)?)
+    }
+
+    fn compile(&self, _: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
+        let (op, micros) = (self.clone(), 2e-5 * self.products() as f32);
+        Ok(Some(packer.for_rows(micros, move |x, y| {
+            op.forward(&[x.x(0), x.x(1)], y.floats(0));
+            Ok(())
+        })))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch(&self, wires: &Wires, compiler: &mut crate::exec::cuda::Compiler) -> Result<Option<crate::exec::cuda::Run>> {
+        let Some(arguments) = cuda::Arguments::new(&self.tables, self.paths, compiler)? else { return Ok(None) };
+        Ok(Some(compiler.with_narrow([wires.x[0], wires.x[1]], wires.out[0], move |pass, [x, snr], out| {
+            let arguments = arguments.of([x, snr, out].map(|slot| pass.matrix(slot)));
+            // SAFETY: the plan gives the matrices the rows of the pass and the dtype of the launch.
+            Ok(unsafe { arguments.launch(pass.gpu, pass.dtype, pass.rows()) }?)
+        })))
+    }
+
+    fn differentiate(&self, wires: &Wires, tape: &mut TapeBuilder) -> Result<Option<Box<dyn Derivative>>> {
+        tape.rows(wires, self.clone())
+    }
+
+    fn work(&self, wires: &Wires, size: &Size) -> Result<Work> {
+        let flop = 2.0 * size.rows() * self.products() as f64;
+        Ok(Work { name: self.name(), flop, bytes: size.values(wires), weights: None })
+    }
+}

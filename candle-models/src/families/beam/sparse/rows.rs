@@ -1,0 +1,512 @@
+//! The estimate on the CPU, row by row.
+//!
+//! Matrices of measurements are Hermitian and packed: the real parts of the entries below the diagonal, row by row, their imaginary parts, then the diagonal,
+//! `T^2` numbers. What is complex otherwise has its real parts in front of all imaginary ones.
+
+use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NOTHING, STEPS, SparseChannel, Tables, UNFOUND};
+use crate::families::beam::complex::{inner, product};
+use crate::families::beam::steering::element;
+use crate::families::beam::user::ANTENNA_SCALE;
+use crate::ops::simd::{exp, kernel};
+use crate::ops::{Operand, Target, product_alone};
+use std::cell::RefCell;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Numbers of which the first so many are taken for something.
+fn take<'a>(rest: &mut &'a mut [f32], count: usize) -> &'a mut [f32] {
+    let (taken, behind) = std::mem::take(rest).split_at_mut(count);
+    *rest = behind;
+    taken
+}
+
+/// Fills `found` with what is estimated of the measurements `x` at an SNR.
+pub(super) fn estimate(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), found: &mut [f32]) {
+    let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
+    let (pairs, grid) = (t * t, arrivals * departures);
+    let sizes = [
+        2 * t,            // y
+        2 * t * arrivals, // seen
+        arrivals * pairs, // received
+        arrivals * pairs, // weighted
+        grid,             // gamma
+        grid,             // likely
+        2 * grid,         // matched
+        2 * grid,         // before
+        2 * t * arrivals, // turned
+        2 * t * t,        // inverse
+        pairs,            // packed
+        2 * t,            // z
+        2 * m * arrivals, // by_arrival
+        2 * n * m,        // channel
+        2 * (n + m),      // beams
+        2 * m,            // left_of
+        departures,       // towards
+        arrivals + departures,
+    ];
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.resize(scratch.len().max(sizes.iter().sum()), 0.0);
+        let mut rest = &mut scratch[..];
+        let [
+            y,
+            seen,
+            received,
+            weighted,
+            gamma,
+            likely,
+            matched,
+            before,
+            turned,
+            inverse,
+            packed,
+            z,
+            by_arrival,
+            channel,
+            beams,
+            left_of,
+            towards,
+            marginals,
+        ] = sizes.map(|size| take(&mut rest, size));
+        read(tables, x, y, seen);
+        for (seen, received) in seen.chunks_exact(2 * t).zip(received.chunks_exact_mut(pairs)) {
+            outer(seen, received);
+        }
+        let (whole, noise) = (y.iter().map(|y| y * y).sum::<f32>() + LEAST as f32, super::noise(f64::from(snr)));
+        let (noise, certainty) = (noise as f32, super::certainty(noise) as f32);
+        gamma.fill(0.0);
+        weighted.fill(0.0);
+        for path in 0..paths {
+            let unfound = UNFOUND as f32 * (paths - 1 - path) as f32;
+            if path > 0 {
+                product_alone(Operand::new(gamma, departures), Operand::new(&tables.pairs, pairs), weighted, pairs, Target::Fresh);
+            }
+            covariance(received, weighted, packed, t);
+            unpack(packed, noise + unfound, inverse, t);
+            invert(inverse, z, t);
+            solve(inverse, y, z);
+            match_all(tables, seen, z, turned, matched);
+            pack(inverse, packed, t);
+            spread(packed, received, weighted, t);
+            product_alone(Operand::new(weighted, pairs), Operand::new(&tables.pairs, pairs).t(), likely, departures, Target::Fresh);
+            posterior(matched, likely, certainty, towards);
+            if path + 1 < paths {
+                gamma.iter_mut().zip(&*likely).for_each(|(gamma, likely)| *gamma += likely);
+            }
+        }
+        // What the last path explains in the mean is taken off, and what is left goes to those before it.
+        product_alone(Operand::new(matched, 2 * departures), Operand::new(&tables.sent, 2 * departures).t(), turned, 2 * t, Target::Fresh);
+        explain(seen, turned, y);
+        solve(inverse, y, z);
+        match_all(tables, seen, z, turned, before);
+        add_weighted(gamma, before, matched, departures);
+        gamma.iter_mut().zip(&*likely).for_each(|(gamma, likely)| *gamma += likely);
+        product_alone(Operand::new(matched, 2 * departures), Operand::new(&tables.leaving, 2 * m), by_arrival, 2 * m, Target::Fresh);
+        combine(&tables.steering[0], by_arrival, channel, n);
+        let left = z.iter().map(|z| z * z).sum::<f32>() * noise * noise / whole;
+
+        let (arrives, leaves) = marginals.split_at_mut(arrivals);
+        leaves.fill(0.0);
+        for (gamma, arrives) in gamma.chunks_exact(departures).zip(&mut *arrives) {
+            *arrives = gamma.iter().sum();
+            leaves.iter_mut().zip(gamma).for_each(|(leaves, gamma)| *leaves += gamma);
+        }
+        let total = arrives.iter().sum::<f32>() + LEAST as f32;
+        marginals.iter_mut().for_each(|p| *p /= total);
+        let rest = if tables.choices.is_empty() {
+            strongest(tables, (channel, &marginals[arrivals..]), [beams, left_of, towards], found)
+        } else {
+            answers(tables, channel, beams, found)
+        };
+        rest[0] = left;
+        let said = |p: &f32| 1.0 + LOGARITHM as f32 * (p + LEAST_PROBABILITY as f32).ln();
+        rest[1..].iter_mut().zip(&*marginals).for_each(|(to, p)| *to = said(p));
+    });
+}
+
+/// Paths that the transmitter is told, and the strongest pairs of singular vectors; what of `found` is left behind them.
+fn strongest<'a>(
+    tables: &Tables,
+    (channel, leaves): (&mut [f32], &[f32]),
+    [beams, left_of, towards]: [&mut [f32]; 3],
+    found: &'a mut [f32],
+) -> &'a mut [f32] {
+    let [n, m] = tables.antennas;
+    let (u, v) = beams.split_at_mut(2 * n);
+    // Where it leaves, in the mean: never far from the first of the channel's vectors, and so without a jump of its phase.
+    v.fill(0.0);
+    for (p, b) in leaves.iter().zip(tables.steering[1].chunks_exact(2 * m)) {
+        for (j, b) in b.chunks_exact(2).enumerate() {
+            (v[j], v[m + j]) = (v[j] + p * b[0], v[m + j] + p * b[1]);
+        }
+    }
+    let (told, found) = found.split_at_mut(3 * SparseChannel::TOLD);
+    let (first, rest) = found.split_at_mut(2 * (n + m));
+    let (second, rest) = rest.split_at_mut(2 * (n + m));
+    let strongest = climb(channel, u, v);
+    tell(u, v, 1.0 / strongest, 1.0, first);
+    split(&tables.steering[1], &first[2 * n..], left_of, towards, told);
+    for (row, u) in channel.chunks_exact_mut(2 * m).enumerate().map(|(i, row)| (row, [u[i], u[n + i]])) {
+        // H -= u v^H
+        for j in 0..m {
+            (row[j], row[m + j]) = (row[j] - (u[0] * v[j] + u[1] * v[m + j]), row[m + j] - (u[1] * v[j] - u[0] * v[m + j]));
+        }
+    }
+    u[..n].fill(1.0);
+    u[n..].fill(0.0);
+    back(channel, u, v);
+    let next = climb(channel, u, v);
+    tell(u, v, 1.0 / strongest, next / strongest, second);
+    rest
+}
+
+/// The beams to receive the transmitter's choices with, and their logits; what of `found` is left behind them.
+fn answers<'a>(tables: &Tables, channel: &[f32], beams: &mut [f32], found: &'a mut [f32]) -> &'a mut [f32] {
+    let ([n, m], count) = (tables.antennas, tables.choices());
+    let (u, f) = beams.split_at_mut(2 * n);
+    let (answers, rest) = found.split_at_mut(2 * n * count);
+    let (logits, rest) = rest.split_at_mut(count);
+    for ((choice, answer), power) in tables.choices.chunks_exact(2 * m).zip(answers.chunks_exact_mut(2 * n)).zip(&mut *logits) {
+        for (j, x) in choice.chunks_exact(2).enumerate() {
+            (f[j], f[m + j]) = (x[0], x[1]);
+        }
+        forth(channel, f, u);
+        *power = u.iter().map(|u| u * u).sum::<f32>();
+        tell(u, &[], 1.0 / (*power + LEAST as f32).sqrt(), 1.0, answer);
+    }
+    let total = logits.iter().sum::<f32>() + LEAST as f32;
+    logits.iter_mut().for_each(|x| *x = LOGIT as f32 * (*x / total + LEAST_PROBABILITY as f32).ln());
+    rest
+}
+
+/// What was received, `y` `[2, T]`, made real by a turn of the beams, and what these beams see, `w_t^H a_r` `[2 N, 2, T]`.
+fn read(tables: &Tables, x: &[f32], y: &mut [f32], seen: &mut [f32]) {
+    let (n, t) = (tables.antennas[0], y.len() / 2);
+    y[t..].fill(0.0);
+    for (i, (x, y)) in x.chunks_exact(2 * n).zip(&mut *y).enumerate() {
+        let size = (x.iter().map(|x| x * x).sum::<f32>() + 1e-24).sqrt();
+        for (a, seen) in tables.steering[0].chunks_exact(2 * n).zip(seen.chunks_exact_mut(2 * t)) {
+            let [re, im] = inner(x, a);
+            (seen[i], seen[t + i]) = (re / size, im / size);
+        }
+        *y = size / ANTENNA_SCALE;
+    }
+}
+
+/// `x_rs^H z` of all directions, `[2 N, 2, 2 M]`.
+fn match_all(tables: &Tables, seen: &[f32], z: &[f32], turned: &mut [f32], out: &mut [f32]) {
+    let (t, columns) = (tables.measurements(), 2 * tables.directions()[1]);
+    turn(seen, z, turned, t);
+    product_alone(Operand::new(turned, 2 * t), Operand::new(&tables.sent, columns), out, columns, Target::Fresh);
+}
+
+/// `s s^H` of `s` `[2, T]`.
+pub(super) fn outer(s: &[f32], out: &mut [f32]) {
+    let t = s.len() / 2;
+    let (re, im) = s.split_at(t);
+    let (below, diagonal) = out.split_at_mut(t * (t - 1));
+    let (out_re, out_im) = below.split_at_mut(t * (t - 1) / 2);
+    let mut at = 0;
+    for i in 0..t {
+        for j in 0..i {
+            out_re[at + j] = re[i] * re[j] + im[i] * im[j];
+            out_im[at + j] = im[i] * re[j] - re[i] * im[j];
+        }
+        diagonal[i] = re[i] * re[i] + im[i] * im[i];
+        at += i;
+    }
+}
+
+/// Real and imaginary parts below the diagonal, and the diagonal.
+fn parts(packed: &[f32], t: usize) -> [&[f32]; 3] {
+    let (below, diagonal) = packed.split_at(t * (t - 1));
+    let (re, im) = below.split_at(t * (t - 1) / 2);
+    [re, im, diagonal]
+}
+
+kernel! {
+    /// The sum of entry by entry products of packed matrices.
+    fn covariance<S>(a: &'a [f32], b: &'a [f32], out: &'a mut [f32], t: usize) {
+        out.fill(0.0);
+        let half = t * (t - 1) / 2;
+        let (below, diagonal) = out.split_at_mut(2 * half);
+        let (re, im) = below.split_at_mut(half);
+        for (a, b) in a.chunks_exact(t * t).zip(b.chunks_exact(t * t)) {
+            let ([a_re, a_im, a], [b_re, b_im, b]) = (parts(a, t), parts(b, t));
+            for i in 0..half {
+                re[i] += a_re[i] * b_re[i] - a_im[i] * b_im[i];
+                im[i] += a_re[i] * b_im[i] + a_im[i] * b_re[i];
+            }
+            for i in 0..t {
+                diagonal[i] += a[i] * b[i];
+            }
+        }
+    }
+}
+
+/// All entries of a packed matrix with the noise on its diagonal, `[2, T, T]`.
+fn unpack(packed: &[f32], noise: f32, out: &mut [f32], t: usize) {
+    let [re, im, diagonal] = parts(packed, t);
+    let (out_re, out_im) = out.split_at_mut(t * t);
+    let mut at = 0;
+    for i in 0..t {
+        for j in 0..i {
+            (out_re[i * t + j], out_re[j * t + i]) = (re[at + j], re[at + j]);
+            (out_im[i * t + j], out_im[j * t + i]) = (im[at + j], -im[at + j]);
+        }
+        (out_re[i * t + i], out_im[i * t + i]) = (diagonal[i] + noise, 0.0);
+        at += i;
+    }
+}
+
+/// A Hermitian matrix, twice what is below the diagonal.
+fn pack(all: &[f32], out: &mut [f32], t: usize) {
+    let (re, im) = all.split_at(t * t);
+    let half = t * (t - 1) / 2;
+    let mut at = 0;
+    for i in 0..t {
+        for j in 0..i {
+            (out[at + j], out[half + at + j]) = (2.0 * re[i * t + j], 2.0 * im[i * t + j]);
+        }
+        out[2 * half + i] = re[i * t + i];
+        at += i;
+    }
+}
+
+kernel! {
+    /// The inverse of a positive definite matrix `[2, T, T]`, in its place, by Gauss and Jordan: without a change of rows, which such a matrix does not need.
+    /// `row` is to work in.
+    fn invert<S>(matrix: &'a mut [f32], row: &'a mut [f32], t: usize) {
+        let ((re, im), (row_re, row_im)) = (matrix.split_at_mut(t * t), row.split_at_mut(t));
+        for k in 0..t {
+            let pivot = 1.0 / re[k * t + k];
+            (re[k * t + k], im[k * t + k]) = (1.0, 0.0);
+            for j in 0..t {
+                (re[k * t + j], im[k * t + j]) = (re[k * t + j] * pivot, im[k * t + j] * pivot);
+                (row_re[j], row_im[j]) = (re[k * t + j], im[k * t + j]);
+            }
+            for i in (0..t).filter(|i| *i != k) {
+                let (a, b) = (re[i * t + k], im[i * t + k]);
+                (re[i * t + k], im[i * t + k]) = (0.0, 0.0);
+                let (re, im) = (&mut re[i * t..][..t], &mut im[i * t..][..t]);
+                for j in 0..t {
+                    re[j] -= a * row_re[j] - b * row_im[j];
+                    im[j] -= a * row_im[j] + b * row_re[j];
+                }
+            }
+        }
+    }
+}
+
+/// A matrix `[2, T, T]` times `y` `[2, T]`.
+fn solve(matrix: &[f32], y: &[f32], z: &mut [f32]) {
+    let t = y.len() / 2;
+    let ((y_re, y_im), (z_re, z_im)) = (y.split_at(t), z.split_at_mut(t));
+    for (i, (a_re, a_im)) in matrix[..t * t].chunks_exact(t).zip(matrix[t * t..].chunks_exact(t)).enumerate() {
+        let (mut re, mut im) = (0.0, 0.0);
+        for j in 0..t {
+            re += a_re[j] * y_re[j] - a_im[j] * y_im[j];
+            im += a_re[j] * y_im[j] + a_im[j] * y_re[j];
+        }
+        (z_re[i], z_im[i]) = (re, im);
+    }
+}
+
+/// `y -= w_t^H a_r c_rt`, summed over all directions of arrival; `c` is `[2 N, 2, T]`.
+fn explain(seen: &[f32], c: &[f32], y: &mut [f32]) {
+    let t = y.len() / 2;
+    let (y_re, y_im) = y.split_at_mut(t);
+    for (seen, c) in seen.chunks_exact(2 * t).zip(c.chunks_exact(2 * t)) {
+        let ((a, b), (re, im)) = (seen.split_at(t), c.split_at(t));
+        for i in 0..t {
+            y_re[i] -= a[i] * re[i] - b[i] * im[i];
+            y_im[i] -= a[i] * im[i] + b[i] * re[i];
+        }
+    }
+}
+
+kernel! {
+    /// `conj(w_t^H a_r) z_t`.
+    fn turn<S>(seen: &'a [f32], z: &'a [f32], out: &'a mut [f32], t: usize) {
+        let (z_re, z_im) = z.split_at(t);
+        for (seen, out) in seen.chunks_exact(2 * t).zip(out.chunks_exact_mut(2 * t)) {
+            let ((a, b), (re, im)) = (seen.split_at(t), out.split_at_mut(t));
+            for i in 0..t {
+                re[i] = a[i] * z_re[i] + b[i] * z_im[i];
+                im[i] = a[i] * z_im[i] - b[i] * z_re[i];
+            }
+        }
+    }
+}
+
+kernel! {
+    /// A packed matrix times the conjugate of each of `received`, entry by entry.
+    fn spread<S>(c: &'a [f32], received: &'a [f32], out: &'a mut [f32], t: usize) {
+        let half = t * (t - 1) / 2;
+        let [c_re, c_im, c] = parts(c, t);
+        for (e, out) in received.chunks_exact(t * t).zip(out.chunks_exact_mut(t * t)) {
+            let [e_re, e_im, e] = parts(e, t);
+            let (below, diagonal) = out.split_at_mut(2 * half);
+            let (re, im) = below.split_at_mut(half);
+            for i in 0..half {
+                re[i] = c_re[i] * e_re[i] + c_im[i] * e_im[i];
+                im[i] = c_im[i] * e_re[i] - c_re[i] * e_im[i];
+            }
+            for i in 0..t {
+                diagonal[i] = c[i] * e[i];
+            }
+        }
+    }
+}
+
+kernel! {
+    /// The posterior of one path: from `m` and `q` to its means `p h` and second moments. `lanes` `[2 M]` is to work in.
+    fn posterior<S>(matched: &'a mut [f32], q: &'a mut [f32], certainty: f32, lanes: &'a mut [f32]) {
+        let columns = lanes.len();
+        let variance = |q: f32| 1.0 / (1.0 / GAIN as f32 + q.max(0.0));
+        lanes.fill(0.0);
+        for (matched, q) in matched.chunks_exact(2 * columns).zip(q.chunks_exact(columns)) {
+            let (re, im) = matched.split_at(columns);
+            for i in 0..columns {
+                let exponent = certainty * (re[i] * re[i] + im[i] * im[i]) * variance(q[i]);
+                lanes[i] = if exponent > lanes[i] { exponent } else { lanes[i] };
+            }
+        }
+        let most = lanes.iter().fold(0.0f32, |most, x| most.max(*x));
+        lanes.fill(0.0);
+        for (matched, q) in matched.chunks_exact_mut(2 * columns).zip(q.chunks_exact_mut(columns)) {
+            let (re, im) = matched.split_at_mut(columns);
+            for i in 0..columns {
+                let variance = variance(q[i]);
+                let exponent = certainty * (re[i] * re[i] + im[i] * im[i]) * variance;
+                let p = exp::<S>(exponent - most) * variance.sqrt();
+                (re[i], im[i]) = (re[i] * variance, im[i] * variance);
+                q[i] = p * (re[i] * re[i] + im[i] * im[i] + variance);
+                (re[i], im[i]) = (p * re[i], p * im[i]);
+                lanes[i] += p;
+            }
+        }
+        let share = 1.0 / lanes.iter().sum::<f32>();
+        matched.iter_mut().for_each(|x| *x *= share);
+        q.iter_mut().for_each(|x| *x *= share);
+    }
+}
+
+kernel! {
+    /// `out += gamma x`, of complex `x` and real `gamma`.
+    fn add_weighted<S>(gamma: &'a [f32], x: &'a [f32], out: &'a mut [f32], columns: usize) {
+        for ((gamma, x), out) in gamma.chunks_exact(columns).zip(x.chunks_exact(2 * columns)).zip(out.chunks_exact_mut(2 * columns)) {
+            let ((re, im), (out_re, out_im)) = (x.split_at(columns), out.split_at_mut(columns));
+            for i in 0..columns {
+                (out_re[i], out_im[i]) = (out_re[i] + gamma[i] * re[i], out_im[i] + gamma[i] * im[i]);
+            }
+        }
+    }
+}
+
+kernel! {
+    /// The channel `[N, 2, M]`: steering vectors of the receiver `[2 N, N, 2]` times what arrives from their directions, `[2 N, 2, M]`.
+    fn combine<S>(steering: &'a [f32], by_arrival: &'a [f32], channel: &'a mut [f32], n: usize) {
+        channel.fill(0.0);
+        let width = channel.len() / n;
+        for (a, row) in steering.chunks_exact(2 * n).zip(by_arrival.chunks_exact(width)) {
+            let (g_re, g_im) = row.split_at(width / 2);
+            for (a, h) in a.chunks_exact(2).zip(channel.chunks_exact_mut(width)) {
+                let (re, im) = h.split_at_mut(width / 2);
+                for j in 0..width / 2 {
+                    re[j] += a[0] * g_re[j] - a[1] * g_im[j];
+                    im[j] += a[0] * g_im[j] + a[1] * g_re[j];
+                }
+            }
+        }
+    }
+}
+
+kernel! {
+    /// `u = H v`.
+    fn forth<S>(channel: &'a [f32], v: &'a [f32], u: &'a mut [f32]) {
+        let ((v_re, v_im), n) = (v.split_at(v.len() / 2), u.len() / 2);
+        for (i, row) in channel.chunks_exact(v.len()).enumerate() {
+            let (h_re, h_im) = row.split_at(v.len() / 2);
+            let (mut re, mut im) = (0.0, 0.0);
+            for j in 0..v_re.len() {
+                re += h_re[j] * v_re[j] - h_im[j] * v_im[j];
+                im += h_re[j] * v_im[j] + h_im[j] * v_re[j];
+            }
+            (u[i], u[n + i]) = (re, im);
+        }
+    }
+}
+
+kernel! {
+    /// `v = H^H u`.
+    fn back<S>(channel: &'a [f32], u: &'a [f32], v: &'a mut [f32]) {
+        v.fill(0.0);
+        let (m, n) = (v.len() / 2, u.len() / 2);
+        let (v_re, v_im) = v.split_at_mut(m);
+        for (i, row) in channel.chunks_exact(2 * m).enumerate() {
+            let ((h_re, h_im), [a, b]) = (row.split_at(m), [u[i], u[n + i]]);
+            for j in 0..m {
+                v_re[j] += h_re[j] * a + h_im[j] * b;
+                v_im[j] += h_re[j] * b - h_im[j] * a;
+            }
+        }
+    }
+}
+
+/// Steps of the power method from `v`; `v` of norm 1 and `u = H v` in the end, whose norm is the result.
+fn climb(channel: &[f32], u: &mut [f32], v: &mut [f32]) -> f32 {
+    for _ in 0..STEPS {
+        forth(channel, v, u);
+        back(channel, u, v);
+        let norm = norm(v);
+        v.iter_mut().for_each(|v| *v /= norm);
+    }
+    forth(channel, v, u);
+    norm(u)
+}
+
+/// A beam `[M, 2]` as paths, for each the sine of its angle and the parts of its gain: matching pursuit (Mallat and Zhang 1993) among the steering vectors of the
+/// grid. A direction is where a parabola through the highest power and its neighbours is highest. `rest` and `power` are to work in.
+fn split(grid: &[f32], beam: &[f32], rest: &mut [f32], power: &mut [f32], told: &mut [f32]) {
+    let (antennas, count) = (beam.len() / 2, power.len());
+    rest.copy_from_slice(beam);
+    for told in told.chunks_exact_mut(3) {
+        for (power, b) in power.iter_mut().zip(grid.chunks_exact(beam.len())) {
+            let [re, im] = inner(b, rest);
+            *power = re * re + im * im;
+        }
+        let most = (1..count).fold(0, |most, s| if power[s] > power[most] { s } else { most });
+        let [before, at, behind] = [power[(most + count - 1) % count], power[most], power[(most + 1) % count]];
+        let curve = (2.0 * at - before - behind).max(LEAST as f32);
+        let direction = 2.0 * (most as f32 + 0.5 * (behind - before) / curve) / count as f32 - 1.0;
+        told[0] = direction * at / (at + NOTHING as f32 * (antennas * antennas) as f32);
+        let mut gain = [0.0; 2];
+        for (i, x) in rest.chunks_exact(2).enumerate() {
+            let [cos, sin] = element(i, told[0]);
+            let [re, im] = product([cos, -sin], [x[0], x[1]]);
+            gain = [gain[0] + re / antennas as f32, gain[1] + im / antennas as f32];
+        }
+        (told[1], told[2]) = (gain[0], gain[1]);
+        for (i, x) in rest.chunks_exact_mut(2).enumerate() {
+            let [re, im] = product(gain, element(i, told[0]));
+            (x[0], x[1]) = (x[0] - re, x[1] - im);
+        }
+    }
+}
+
+fn norm(x: &[f32]) -> f32 {
+    (x.iter().map(|x| x * x).sum::<f32>() + LEAST as f32).sqrt()
+}
+
+/// Writes `u` and `v`, so much of them, for vectors of norm 1 as numbers of mean square 1/2.
+fn tell(u: &[f32], v: &[f32], of_u: f32, of_v: f32, out: &mut [f32]) {
+    let (to_u, to_v) = out.split_at_mut(u.len());
+    for (x, of, out) in [(u, of_u, to_u), (v, of_v, to_v)] {
+        let (count, by) = (x.len() / 2, of * ((x.len() / 2) as f32).sqrt());
+        for (i, out) in out.chunks_exact_mut(2).enumerate() {
+            (out[0], out[1]) = (by * x[i], by * x[count + i]);
+        }
+    }
+}

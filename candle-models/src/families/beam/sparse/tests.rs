@@ -1,0 +1,181 @@
+use super::*;
+use crate::exec::graph::Tables;
+use crate::exec::program::{Output, Program, Recorder};
+use crate::exec::tensors::TensorExecutor;
+use crate::exec::{Executor, Target};
+use crate::ops::check::{normal, refuses};
+use crate::signature::{Signature, TensorSpec};
+use crate::tensors::NamedTensors;
+
+/// Random unit-norm beams of so many antennas, `[T, N, 2]`.
+fn beams(name: &str, measurements: usize, antennas: usize) -> Vec<f32> {
+    let mut beams = normal(name, &[measurements * antennas * 2]).to_vec1::<f32>().unwrap();
+    for beam in beams.chunks_exact_mut(2 * antennas) {
+        let norm = beam.iter().map(|x| x * x).sum::<f32>().sqrt();
+        beam.iter_mut().for_each(|x| *x /= norm);
+    }
+    beams
+}
+
+/// A path: its gain, and the numbers of the directions where it arrives and leaves, also between those of the grid.
+type Path = ([f64; 2], f64, f64);
+
+/// `a^H b` of complex numbers side by side.
+fn inner(a: &[f64], b: &[f64]) -> [f64; 2] {
+    let pairs = a.chunks_exact(2).zip(b.chunks_exact(2));
+    pairs.fold([0.0, 0.0], |sum, (a, b)| [sum[0] + a[0] * b[0] + a[1] * b[1], sum[1] + a[0] * b[1] - a[1] * b[0]])
+}
+
+fn response(antennas: usize, direction: f64) -> Vec<f64> {
+    let u = 2.0 * direction / (FINE * antennas) as f64 - 1.0;
+    (0..antennas).map(|n| std::f64::consts::PI * n as f64 * u).flat_map(|phase| [phase.cos(), phase.sin()]).collect()
+}
+
+fn times(a: [f64; 2], b: [f64; 2]) -> [f64; 2] {
+    [a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]]
+}
+
+/// `2.4 y_t w_t` without noise.
+fn measured(paths: &[Path], receive: &[f32], transmit: &[f32], [n, m]: [usize; 2]) -> Vec<f32> {
+    let wide = |beam: &[f32]| beam.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
+    let beams = receive.chunks_exact(2 * n).zip(transmit.chunks_exact(2 * m));
+    let row = beams.flat_map(|(w, f)| {
+        let (w, f) = (wide(w), wide(f));
+        let of = |(gain, arrives, leaves): &Path| times(*gain, times(inner(&w, &response(n, *arrives)), inner(&response(m, *leaves), &f)));
+        let y = paths.iter().map(of).fold([0.0, 0.0], |sum, y| [sum[0] + y[0], sum[1] + y[1]]);
+        w.chunks_exact(2).flat_map(|w| times(y, [2.4 * w[0], 2.4 * w[1]])).collect::<Vec<_>>()
+    });
+    row.map(|x| x as f32).collect()
+}
+
+fn reference(op: &SparseChannel, x: &[f32], snr: f32) -> Vec<f64> {
+    let wide = |x: &[f32]| Tensor::from_slice(x, (1, x.len()), &Device::Cpu).unwrap().to_dtype(DType::F64).unwrap();
+    let (inputs, resets) = (NamedTensors::new(), [false]);
+    let mut executor = TensorExecutor::new(&inputs, &resets, Vec::new(), &Device::Cpu);
+    let y = executor.reference(op, &[&wide(x), &wide(&[snr])], &[] as &[&Indices], &[]).unwrap().into_floats().unwrap();
+    y.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn forward(op: &SparseChannel, x: &[f32], snr: f32) -> Vec<f32> {
+    let mut y = vec![9.0; op.outputs()];
+    op.forward(&[x, &[snr]], &mut y);
+    y
+}
+
+/// The formula, evaluated.
+fn formula(op: &SparseChannel, x: &[f32], snr: f32) -> Vec<f32> {
+    let signature = Signature {
+        inputs: vec![TensorSpec::f32("x", &[op.inputs()]), TensorSpec::f32("snr", &[1])],
+        outputs: vec![TensorSpec::f32("y", &[op.outputs()])],
+        state: Vec::new(),
+    };
+    let record = |recorder: &mut Recorder| {
+        let (x, snr) = (recorder.input("x")?, recorder.input("snr")?);
+        Ok(vec![Output::Floats(recorder.apply(op.clone(), &[&x, &snr])?)])
+    };
+    let graph = Graph::of_program(&Program::new(&signature, Target::Cpu, record).unwrap(), [], Tables::AsStored).unwrap();
+    let tensor = |name: &str, x: &[f32]| (name.to_owned(), Tensor::from_slice(x, (1, x.len()), &Device::Cpu).unwrap());
+    let (found, _) = graph.step(&[tensor("x", x), tensor("snr", &[snr])].into_iter().collect(), &NamedTensors::new()).unwrap();
+    found.get("y").unwrap().flatten_all().unwrap().to_vec1().unwrap()
+}
+
+fn close(name: &str, found: &[f32], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len(), "{name}");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert!((f64::from(*found) - expected).abs() < tolerance * (1.0 + expected.abs()), "{name} {i}: {found} {expected}");
+    }
+}
+
+/// Of measurements that are noise and of those of a channel, at SNRs within and beyond the range that is reckoned with, for either kind of transmitter.
+#[test]
+fn rows_and_the_formula_are_the_reference() {
+    for (antennas, t, paths) in [([1, 3], 2, 1), ([2, 3], 4, 2), ([8, 16], 16, 3), ([5, 9], 7, 6)] {
+        let (receive, transmit) = (beams("receive", t, antennas[0]), beams("transmit", t, antennas[1]));
+        for choices in [Vec::new(), beams("choices", 5, antennas[1])] {
+            let op = SparseChannel::new(paths, antennas, &transmit, &choices).unwrap();
+            let two = [([2.0, 1.0], 0.7, 1.1), ([-0.5, 0.8], 1.0, 0.3)];
+            for x in [normal("a", &[op.inputs()]).to_vec1::<f32>().unwrap(), measured(&two, &receive, &transmit, antennas)] {
+                for snr in [-2.0, -0.3, 0.0, 0.4, 3.0] {
+                    let name = format!("{antennas:?}, {} choices, {snr}", op.choices());
+                    let expected = reference(&op, &x, snr);
+                    close(&name, &forward(&op, &x, snr), &expected, 2e-3);
+                    close(&format!("formula of {name}"), &formula(&op, &x, snr), &expected, 2e-3);
+                }
+            }
+            refuses(&op, &[op.inputs() + 1, 1]);
+            refuses(&op, &[op.inputs(), 2]);
+        }
+    }
+}
+
+/// The vectors of a channel of one path are the steering vectors of its directions, between those of the grid the mean of two, and its directions have
+/// most of the power.
+#[test]
+fn the_channel_of_a_path_is_found() {
+    let (antennas, t) = ([8, 12], 24);
+    let (receive, transmit) = (beams("receive", t, 8), beams("transmit", t, 12));
+    let op = SparseChannel::new(1, antennas, &transmit, &[]).unwrap();
+    for (arrives, leaves, least) in [(3.0, 17.0, 0.98), (4.5, 9.5, 0.75)] {
+        let all = forward(&op, &measured(&[([1.0, 0.4], arrives, leaves)], &receive, &transmit, antennas), 0.5);
+        let (told, y) = all.split_at(op.told());
+        assert!((f64::from(told[0]) - (2.0 * leaves / 24.0 - 1.0)).abs() < 0.02 && told[1].hypot(told[2]) > 0.98, "{leaves}: {told:?}");
+        for (found, (antennas, direction)) in [(&y[..16], (8, arrives)), (&y[16..40], (12, leaves))] {
+            let found: Vec<f64> = found.iter().map(|x| f64::from(*x)).collect();
+            let [re, im] = inner(&response(antennas, direction), &found);
+            let share = (re * re + im * im) / (antennas * antennas) as f64;
+            assert!(share > least, "{direction}: {share}");
+        }
+        let shares: Vec<f64> = y[81..].iter().map(|said| (f64::from(said - 1.0) / LOGARITHM).exp()).collect();
+        for (shares, direction) in [(&shares[..16], arrives), (&shares[16..], leaves)] {
+            let near: f64 = shares.iter().enumerate().filter(|(i, _)| (*i as f64 - direction).abs() < 1.0).map(|(_, share)| share).sum();
+            assert!(near > 0.9, "{direction}: {shares:?}");
+        }
+        assert!(f64::from(y[80]) < 1.2 - least, "{}", y[80]);
+    }
+}
+
+/// Measurements that were not made change nothing, and without any there is no channel and no number that is none.
+#[test]
+fn what_was_not_measured_says_nothing() {
+    let (antennas, t) = ([4, 6], 12);
+    let (receive, transmit) = (beams("receive", t, 4), beams("transmit", t, 6));
+    let op = SparseChannel::new(2, antennas, &transmit, &[]).unwrap();
+    let mut x = measured(&[([1.0, 0.5], 2.0, 5.0)], &receive, &transmit, antennas);
+    x[9 * 8..].fill(0.0);
+    let fewer = SparseChannel::new(2, antennas, &transmit[..9 * 12], &[]).unwrap();
+    let expected: Vec<f64> = forward(&fewer, &x[..9 * 8], 0.2).into_iter().map(f64::from).collect();
+    close("what was measured", &forward(&op, &x, 0.2), &expected, 1e-4);
+    let nothing = vec![0.0; op.inputs()];
+    for found in [forward(&op, &nothing, 0.2), formula(&op, &nothing, 0.2)] {
+        close("nothing", &found, &reference(&op, &nothing, 0.2), 1e-5);
+        assert_eq!(found[op.told()..][..20], [0.0; 20]);
+    }
+}
+
+/// Where noise is stronger than what is received, the mean of the channel tells of a direction that is likely; the most likely path alone is often noise.
+#[test]
+fn the_snr_decides_how_much_is_believed() {
+    let (antennas, t) = ([8, 12], 16);
+    let (receive, transmit) = (beams("receive", t, 8), beams("transmit", t, 12));
+    let op = SparseChannel::new(2, antennas, &transmit, &[]).unwrap();
+    let x = measured(&[([0.6, 0.3], 3.0, 17.0)], &receive, &transmit, antennas);
+    // Logarithms of the shares of directions: the sharper, the surer.
+    let sharpest = |snr| forward(&op, &x, snr)[op.outputs() - 24..].iter().fold(f32::MIN, |most, x| most.max(*x));
+    let found = [-0.5, -0.1, 0.3].map(sharpest);
+    assert!(found[0] < found[1] && found[1] < found[2], "{found:?}");
+}
+
+#[test]
+fn what_cannot_be_estimated_is_refused() {
+    let some = [0.5; 12];
+    for (paths, antennas, beams, choices) in [
+        (0, [2, 3], &some[..], &some[..0]),
+        (1, [0, 3], &some, &some[..0]),
+        (1, [2, 0], &some, &some[..0]),
+        (1, [2, 3], &some[..0], &some[..0]),
+        (1, [2, 3], &some[..7], &some[..0]),
+        (1, [2, 3], &some, &some[..5]),
+    ] {
+        assert!(SparseChannel::new(paths, antennas, beams, choices).is_err(), "{paths} {antennas:?}");
+    }
+}
