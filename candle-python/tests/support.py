@@ -1,6 +1,7 @@
 """Bundles and inputs that the tests share."""
 
 import functools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -45,3 +46,24 @@ def assert_same(found, expected) -> None:
     assert found.keys() == expected.keys(), (found.keys(), expected.keys())
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def write_safetensors(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    header, data = {}, b""
+    for name, array in arrays.items():
+        dtype = {"float32": "F32", "uint32": "U32"}[array.dtype.name]
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    stored = path.read_bytes()
+    start = 8 + int.from_bytes(stored[:8], "little")
+    arrays = {}
+    for name, entry in json.loads(stored[8:start]).items():
+        if name != "__metadata__":
+            (begin, end), dtype = entry["data_offsets"], {"F32": "<f4", "U32": "<u4"}[entry["dtype"]]
+            arrays[name] = np.frombuffer(stored[start + begin : start + end], dtype).reshape(entry["shape"])
+    return arrays

@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 
 import numpy as np
-from support import MAMBA, ROOT, answers, assert_same, bundle, draw, fill
+from support import MAMBA, ROOT, answers, assert_same, bundle, draw, fill, read_safetensors, write_safetensors
 
 import candle_models
 
@@ -285,31 +285,6 @@ def spec_dtype(name: str) -> np.dtype:
 
 def shapes(rows: int) -> dict[str, tuple[int, ...]]:
     return {spec.name: (rows, *spec.shape) for spec in bundle().signature.states}
-
-
-def write_safetensors(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    import json
-
-    header, data = {}, b""
-    for name, array in arrays.items():
-        dtype = {"float32": "F32", "uint32": "U32"}[array.dtype.name]
-        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": [len(data), len(data) + array.nbytes]}
-        data += array.tobytes()
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
-
-
-def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    import json
-
-    stored = path.read_bytes()
-    start = 8 + int.from_bytes(stored[:8], "little")
-    arrays = {}
-    for name, entry in json.loads(stored[8:start]).items():
-        if name != "__metadata__":
-            (begin, end), dtype = entry["data_offsets"], {"F32": "<f4", "U32": "<u4"}[entry["dtype"]]
-            arrays[name] = np.frombuffer(stored[start + begin : start + end], dtype).reshape(entry["shape"])
-    return arrays
 
 
 if __name__ == "__main__":
