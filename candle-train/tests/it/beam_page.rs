@@ -3,8 +3,8 @@
 use crate::{run, text};
 use candle_core::Device;
 use candle_models::beam::{
-    Array, Baseline, Beam, BeamConfig, ChannelConfig, ChannelModel, DecisionConfig, Evaluation, FAMILY, Feedback, Gains, Geometric, Scheme,
-    Sensing, Tapes,
+    Array, Baseline, Beam, BeamConfig, Cdl, ChannelConfig, ChannelModel, DecisionConfig, Evaluation, FAMILY, Feedback, Gains, Geometric,
+    Mobility, Profile, Scheme, Sensing, Tapes,
 };
 use candle_models::bundle::{self, Bundle, Manifest};
 use candle_models::nn::Params;
@@ -30,6 +30,12 @@ fn save(directory: &Path, family: &str, config: &BeamConfig) {
     bundle::save(directory, &manifest, &tensors, serde_json::Value::Null, &[]).unwrap();
 }
 
+/// A setup with the usual arrays.
+fn cdl() -> ChannelConfig {
+    let model = ChannelModel::Cdl(Cdl { profile: Profile::A, rays: 1, rotation: 180.0 });
+    ChannelConfig { model, mobility: Some(Mobility { doppler: 0.01, drift: 0.0 }), ..ChannelConfig::default() }
+}
+
 /// Models of schemes C1 and C3, one of another setup, and a bundle of another family.
 fn bundles(weights: &Path) {
     save(&weights.join("beam-c1"), FAMILY, &BeamConfig { scheme: Scheme::C1, feedback: Feedback::Index, ..small() });
@@ -37,6 +43,7 @@ fn bundles(weights: &Path) {
     let model = ChannelModel::Geometric(Geometric { azimuth: 60.0, normalise: true, ..Geometric::default() });
     let channel = ChannelConfig { transmit: Array::Ula { elements: 64 }, receive: Array::Ula { elements: 32 }, model, mobility: None };
     save(&weights.join("beam-peer"), FAMILY, &BeamConfig { channel, ..small() });
+    save(&weights.join("beam-cdl"), FAMILY, &BeamConfig { channel: cdl(), ..small() });
     save(&weights.join("beam-stranger"), "policy", &small());
     save(&weights.join("other"), FAMILY, &small());
     fs::write(weights.join("beam-notes.md"), "not a bundle").unwrap();
@@ -160,8 +167,17 @@ fn a_page_has_every_table_and_figure_and_the_library_says_the_same() {
     )));
     let peer = model("beam-peer");
     let summary = at.controller(&peer, &tapes).unwrap().summary().unwrap();
-    assert_eq!(row(&readme, "Another setup", "beam-peer")[1], format!("{:.2}", summary.db_of_mean));
+    assert_eq!(row(&readme, "Another setup, at 10 dB\n\n64 transmit", "beam-peer")[1], format!("{:.2}", summary.db_of_mean));
     assert!(readme.contains("64 transmit and 32 receive antennas, 3 paths within 60 degrees"), "{readme}");
+    // A setup of the usual arrays has the usual models beside its own, and what learns nothing.
+    let profile = "Another setup, at 10 dB\n\n32 transmit and 16 receive antennas, TR 38.901 profile CDL-A, moving: up to 0.01 cycles";
+    for (found, gains) in [
+        ("beam-cdl", at.controller(&model("beam-cdl"), &tapes)),
+        ("beam-c3, trained on others", at.controller_on(&model("beam-c3"), &cdl(), &tapes)),
+        ("exhaustive, 512 probes", at.baseline(baselines.iter().find(|b| b.name() == "exhaustive, 512 probes").unwrap(), &cdl())),
+    ] {
+        assert_eq!(row(&readme, profile, found)[3], mean(&gains.unwrap()), "{found}");
+    }
 
     // Another number of threads; only the command in the page says so.
     let again = dir.path().join("again");

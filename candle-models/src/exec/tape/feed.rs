@@ -67,7 +67,8 @@ impl Feed {
         tape
     }
 
-    fn backward(&self, tape: &mut Tape, grad: &[f32], inputs: &mut [f32]) {
+    /// Runs a block backward; `inputs` are their gradients, where they have any.
+    fn backward(&self, tape: &mut Tape, grad: &[f32], inputs: Option<&mut [f32]>) {
         let [width, out_width] = self.widths;
         self.tapes.wake(tape);
         tape.clear(&self.net, 0);
@@ -76,12 +77,16 @@ impl Feed {
             tape.add_output_grad(&self.net, i, 0, |r, to| crate::ops::add_into(to, &grad[r * out_width + start..][..slot.width]));
             start += slot.width;
         }
-        tape.backward(&self.net, 0);
-        let mut start = 0;
-        for (i, slot) in self.net.inputs.iter().enumerate() {
-            let rows = tape.input_grad(&self.net, i, 0);
-            inputs.chunks_exact_mut(width).enumerate().for_each(|(r, to)| to[start..start + slot.width].copy_from_slice(rows.row(r)));
-            start += slot.width;
+        if let Some(inputs) = inputs {
+            tape.backward(&self.net, 0);
+            let mut start = 0;
+            for (i, slot) in self.net.inputs.iter().enumerate() {
+                let rows = tape.input_grad(&self.net, i, 0);
+                inputs.chunks_exact_mut(width).enumerate().for_each(|(r, to)| to[start..start + slot.width].copy_from_slice(rows.row(r)));
+                start += slot.width;
+            }
+        } else {
+            tape.backward_to_parameters(&self.net, 0);
         }
         self.tapes.rest(tape);
     }
@@ -114,13 +119,20 @@ impl CustomOp2 for Feed {
         if blocks.is_empty() {
             candle_core::bail!("feed: a second backward");
         }
-        let mut dx = vec![0.0; x.elem_count()];
         let block = self.net.block();
-        let parts = grad.par_chunks(block * out_width).zip(dx.par_chunks_mut(block * width));
-        blocks.par_iter_mut().zip(parts).for_each(|(tape, (grad, dx))| self.backward(tape, grad, dx));
+        let parts = grad.par_chunks(block * out_width);
+        let dx = if x.track_op() {
+            let mut dx = vec![0.0; x.elem_count()];
+            let parts = parts.zip(dx.par_chunks_mut(block * width));
+            blocks.par_iter_mut().zip(parts).for_each(|(tape, (grad, dx))| self.backward(tape, grad, Some(dx)));
+            Some(Tensor::from_vec(dx, x.shape(), x.device())?)
+        } else {
+            blocks.par_iter_mut().zip(parts).for_each(|(tape, grad)| self.backward(tape, grad, None));
+            None
+        };
         self.gradients.leave(self.net.gradients(&blocks.iter().collect::<Vec<_>>())?);
         blocks.into_iter().for_each(|tape| self.tapes.put(tape));
-        Ok((Some(Tensor::from_vec(dx, x.shape(), x.device())?), Some(owed.zeros_like()?)))
+        Ok((dx, Some(owed.zeros_like()?)))
     }
 }
 

@@ -50,6 +50,8 @@ pub trait Derivative: Send + Sync {
 /// A program that can be differentiated.
 pub(crate) struct Differentiable {
     nodes: Vec<Box<dyn Derivative>>,
+    /// Those whose gradients are for the inputs alone.
+    of_inputs: Vec<bool>,
     /// Gradients of weights: products over all steps, in the order of the operations.
     uses: Vec<Product>,
     matrices: Vec<Matrix>,
@@ -129,20 +131,20 @@ impl Differentiable {
             Output::Floats(_) => None,
             Output::Indices(slot) => Some(*slot),
         };
-        let inputs = program.inputs.iter().filter_map(floats).collect();
+        let inputs: Vec<Slot> = program.inputs.iter().filter_map(floats).collect();
         let only_floats = || Error::Input("a differentiable program has outputs of floats only".to_owned());
         let outputs = program.outputs.iter().map(|output| floats(output).ok_or_else(only_floats)).collect::<Result<Vec<_>>>()?;
         let parameters = Parameters { products, summed: Places::default(), multiplied: Places::default() };
-        let mut builder = TapeBuilder::new(Matrix::all(program), parameters);
+        let mut builder = TapeBuilder::new(Matrix::all(program), parameters, &inputs);
         let nodes = program.nodes.iter().map(|node| builder.node(node)).collect::<Result<Vec<_>>>()?;
         outputs.iter().for_each(|slot| builder.keep_values(*slot));
-        let TapeBuilder { matrices, parameters, uses, scratch, carried } = builder;
+        let TapeBuilder { matrices, parameters, uses, scratch, carried, of_inputs, .. } = builder;
         let mut births = vec![Vec::new(); nodes.len() + 2];
         let added_to = matrices.iter().enumerate().filter(|(_, matrix)| !matrix.read_once);
         added_to.for_each(|(i, matrix)| births[matrix.last_use()].push(i));
         let layout = Arc::new(Layout::new(&matrices, scratch, carried, parameters.summed.len(), program.columns));
         let indices = program.inputs.iter().filter_map(indices).collect();
-        Ok(Self { nodes, uses, matrices, layout, births, inputs, indices, outputs, parameters })
+        Ok(Self { nodes, of_inputs, uses, matrices, layout, births, inputs, indices, outputs, parameters })
     }
 
     /// Rows that go through a tape together: as many whatever the number of threads.
@@ -412,12 +414,23 @@ impl Tape {
 
     /// Runs step `t` backwards.
     pub fn backward(&mut self, net: &Differentiable, t: usize) {
-        for (i, node) in net.nodes.iter().enumerate().rev() {
-            self.begin(net, i + 1, t);
-            node.backward(&mut TapeStep { net, tape: self, i, t });
-        }
+        self.backward_through(net, t, |_| true);
         // An input that nothing reads has gradients as well.
         self.begin(net, 0, t);
+    }
+
+    /// The same where nobody asks for the gradients of the inputs: what is for them alone is left out.
+    pub fn backward_to_parameters(&mut self, net: &Differentiable, t: usize) {
+        self.backward_through(net, t, |i| !net.of_inputs[i]);
+    }
+
+    fn backward_through(&mut self, net: &Differentiable, t: usize, wanted: impl Fn(usize) -> bool) {
+        for (i, node) in net.nodes.iter().enumerate().rev() {
+            self.begin(net, i + 1, t);
+            if wanted(i) {
+                node.backward(&mut TapeStep { net, tape: self, i, t });
+            }
+        }
     }
 }
 

@@ -112,7 +112,8 @@ pub enum DecisionConfig {
         /// Blocks.
         layers: usize,
         /// Paths of a [`SparseChannel`](super::SparseChannel) that is estimated of the measurements; 0: none. The layers read it beside them, and what
-        /// they learn is added to its beams: to the one to receive with, and to that of the paths that the feedback then begins with.
+        /// they learn is added to its beams: to the one to receive with, and to that of the paths that the feedback then begins with. The beams that are
+        /// swept then stay what they are, also with scheme C3.
         #[serde(default, skip_serializing_if = "none")]
         paths: usize,
     },

@@ -86,8 +86,8 @@ impl Layers for Decision {
                 let measurements = e.input("measurements")?;
                 let mut read = vec![measurements, state];
                 if let Some(sparse) = &self.estimate {
-                    let (measurements, snr) = (e.detach(&read[0])?, e.input("snr")?);
-                    read.push(estimate.insert(e.apply(sparse.clone(), &[&measurements, &snr])?).clone());
+                    let snr = e.input("snr")?;
+                    read.push(estimate.insert(e.apply(sparse.clone(), &[&read[0], &snr])?).clone());
                 }
                 let x = e.join(&read)?;
                 let mut x = e.linear(&x, input, Activation::None)?;

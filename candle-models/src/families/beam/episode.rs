@@ -112,7 +112,11 @@ impl Beam {
     /// If the episodes do not fit each other or the arrays; the field is named.
     pub fn measure(&self, episodes: &Episodes, tapes: &Tapes) -> Result<Tensor> {
         episodes.check(&self.config)?;
-        let (codebook, first) = (self.swept()?, self.first_beam()?);
+        let (mut codebook, first) = (self.swept()?, self.first_beam()?);
+        if self.config.paths() > 0 {
+            // An estimate takes for a constant what was sent: without the half of the gradient that goes through it, the other half would mislead.
+            codebook = codebook.detach();
+        }
         #[cfg(feature = "cuda")]
         if codebook.device().is_cuda()
             && codebook.dtype() == DType::F32

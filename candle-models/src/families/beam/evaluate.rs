@@ -5,8 +5,8 @@ use super::channel::{noise_deviation, noise_power};
 use super::complex::{normalise, squared_norm};
 use super::user::ANTENNA_SCALE;
 use super::{Beam, BeamConfig, ChannelConfig, Channels, Episodes, Sensing, Summary, Tapes, within};
-use crate::Result;
 use crate::random::Random;
+use crate::{Error, Result};
 use candle_core::{DType, Tensor};
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -58,9 +58,21 @@ impl Evaluation {
     /// An SNR that is not finite or beyond 100 dB to either side (`snr_db`), no measurement or more than the controller makes
     /// (`measurements`).
     pub fn controller(&self, model: &Beam, tapes: &Tapes) -> Result<Gains> {
+        self.controller_on(model, &model.config.channel, tapes)
+    }
+
+    /// The same on channels of another configuration than those that it was trained on, between the same arrays.
+    ///
+    /// # Errors
+    /// As [`Evaluation::controller`], and if the arrays are others.
+    pub fn controller_on(&self, model: &Beam, channel: &ChannelConfig, tapes: &Tapes) -> Result<Gains> {
         let config = &model.config;
         within("measurements", self.measurements, 1..=config.measurements)?;
-        self.gains(&config.channel, |channels, first| {
+        if channel.arrays() != config.channel.arrays() {
+            let [found, expected] = [channel, &config.channel].map(|channel| format!("{:?}", channel.arrays()));
+            return Err(Error::config("channel", format!("expected the controller's arrays {expected}, found {found}")));
+        }
+        self.gains(channel, |channels, first| {
             let decided = model.align(&self.episodes(config, channels, first), tapes)?;
             Ok(Beams { receive: host(&decided.receive)?, transmit: host(&decided.transmit)? })
         })
@@ -244,6 +256,19 @@ mod tests {
             let share = Evaluation { snr_db: 40.0, ..evaluation(9, 2) }.estimator(&model, &tapes).unwrap();
             assert_close(&share.values, &found.values[6..8]);
         }
+    }
+
+    #[test]
+    fn a_controller_meets_channels_of_another_configuration() {
+        let (mut model, tapes) = (small(Scheme::C3), Tapes::default());
+        let other = ChannelConfig { mobility: Some(super::super::Mobility { doppler: 0.05, drift: 2.0 }), ..model.config.channel.clone() };
+        let found = evaluation(2, 40).controller_on(&model, &other, &tapes).unwrap().values;
+        assert!(found != evaluation(2, 40).controller(&model, &tapes).unwrap().values);
+        model.config.channel = other.clone();
+        assert_eq!(found, evaluation(2, 40).controller(&model, &tapes).unwrap().values);
+        let smaller = ChannelConfig { receive: super::super::Array::Ula { elements: 4 }, ..other };
+        let message = evaluation(2, 0).controller_on(&model, &smaller, &tapes).unwrap_err().to_string();
+        assert!(message.starts_with("config: channel: ") && message.contains("16") && message.contains('4'), "{message}");
     }
 
     #[test]

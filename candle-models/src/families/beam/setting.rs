@@ -102,6 +102,11 @@ pub struct Mobility {
 }
 
 impl ChannelConfig {
+    /// The base station's array and the user's.
+    pub fn arrays(&self) -> [Array; 2] {
+        [self.transmit, self.receive]
+    }
+
     /// Names the field that is out of range. The limits keep a hostile file from asking for absurd memory.
     pub fn validate(&self) -> Result<()> {
         self.transmit.validate("transmit")?;

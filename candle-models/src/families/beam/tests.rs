@@ -108,3 +108,48 @@ fn finite_differences_confirm_the_gradient_through_the_whole_episode() {
         }
     }
 }
+
+/// What measures learns through an estimate of what it measured: at first, when heads are zero, through nothing else.
+#[test]
+fn an_estimate_hands_gradients_to_what_measures() {
+    let config = small(|c| {
+        (c.scheme, c.feedback) = (Scheme::C2, Feedback::Reals { values: 16 });
+        c.channel.receive = Array::Ula { elements: 4 };
+        c.decision = DecisionConfig::Measurements { width: 8, layers: 1, paths: 2 };
+    });
+    let mut episodes = episodes(&config, 6);
+    episodes.snr_db.iter_mut().for_each(|snr| *snr += 15.0);
+    let gain = |model: &Beam| {
+        let tapes = Tapes::default();
+        let seen = model.measure(&episodes, &tapes).unwrap();
+        let [w, said] = model.decision.decide(&seen, &episodes.snr_db, &tapes).unwrap();
+        let f = model.base.as_ref().unwrap().feed(&said, &tapes).unwrap();
+        alignment(&episodes.channels, episodes.measurements - 1, &w, &f).unwrap().narrow(1, 0, 1).unwrap().mean_all().unwrap()
+    };
+    let of = |dtype: DType| {
+        let params = Params::init_dtype(Random::new(3), dtype, &Device::Cpu);
+        let model = Beam::new(&config, &params).unwrap();
+        (gain(&model).backward().unwrap(), params, model)
+    };
+    let ((fused, params, _), (plain, wide, model)) = (of(DType::F32), of(DType::F64));
+    let directions = Random::new(11);
+    for ((name, var), (_, wide_var)) in
+        params.vars().into_iter().zip(wide.vars()).filter(|((name, _), _)| name.starts_with("user") || name == "first")
+    {
+        let start = wide_var.as_tensor().copy().unwrap();
+        let toward: Vec<f64> = (0..start.elem_count() as u64).map(|at| f64::from(directions.stream(&name).normal(at))).collect();
+        let toward = Tensor::from_vec(toward, start.shape(), &Device::Cpu).unwrap();
+        let along = |grad: &Tensor| (grad.to_dtype(DType::F64).unwrap() * &toward).unwrap().sum_all().unwrap().to_scalar::<f64>().unwrap();
+        let [found, expected] = [fused.get(&var).unwrap(), plain.get(&wide_var).unwrap()].map(along);
+        let moved = |by: f64| {
+            wide_var.set(&(&start + (&toward * by).unwrap()).unwrap()).unwrap();
+            gain(&model).to_scalar::<f64>().unwrap()
+        };
+        let difference = (moved(1e-3) - moved(-1e-3)) / 2e-3;
+        wide_var.set(&start).unwrap();
+        for found in [found, expected] {
+            assert!((found - difference).abs() < 1e-4 + 0.02 * difference.abs(), "{name}: {found} {difference}");
+        }
+        assert!(difference.abs() > 1e-4, "{name}: {difference}");
+    }
+}

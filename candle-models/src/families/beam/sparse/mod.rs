@@ -1,5 +1,6 @@
 //! A sparse estimate of a channel `H`: a few paths, each a direction of arrival and one of departure, that explain measurements `y_t = w_t^H H f_t` at a
-//! known signal-to-noise ratio, before anything is learned. It has no parameters, and stops gradients.
+//! known signal-to-noise ratio, before anything is learned. It has no parameters. Gradients go back to the measurements from what beams are made of: the first pair of vectors and the paths
+//! that are told, or the beams to receive with and their logits; what layers read besides hands none back, and the SNR has none.
 //!
 //! A row is `2.4 y_t w_t` of every measurement, `[T, 2 N]`: the unit-norm beam `w_t` of N antennas that it was received with, times what was received; zeros
 //! where nothing was measured. Beside it is the SNR, in dB over 30. The beams `f_t` of M antennas that they were sent with are the same for all rows.
@@ -34,6 +35,7 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 mod formula;
+mod gradient;
 mod reference;
 mod rows;
 #[cfg(test)]
@@ -47,8 +49,9 @@ use crate::exec::graph::{self, Graph, Value};
 use crate::exec::program::Wires;
 use crate::exec::tensors::{Indices, TensorPass};
 use crate::exec::{Derivative, Operation, RowGradients, Size, TapeBuilder, Values, Widths, Work, operands, same_width};
+use crate::ops::contiguous;
 use crate::{Error, Result};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor};
 use std::sync::Arc;
 
 /// Directions of the grid for each antenna.
@@ -214,8 +217,9 @@ impl RowGradients for SparseChannel {
         rows::estimate(&self.tables, self.paths, (x[0], x[1][0]), y);
     }
 
-    fn backward(&self, _: &[&[f32]], _: &[f32], _: &[f32], dx: &mut [&mut [f32]]) {
-        dx.iter_mut().for_each(|dx| dx.fill(0.0));
+    fn backward(&self, x: &[&[f32]], _: &[f32], dy: &[f32], dx: &mut [&mut [f32]]) {
+        gradient::of(&self.tables, self.paths, (x[0], x[1][0]), dy, dx[0]);
+        dx[1].fill(0.0);
     }
 }
 
@@ -233,11 +237,9 @@ impl Operation for SparseChannel {
 
     fn reference(&self, _: &mut TensorPass, x: &[&Tensor], _: &[&Indices]) -> Result<Values<Tensor, Indices>> {
         let [x, snr] = operands(self.name(), x)?;
-        let host = |x: &Tensor| Ok::<_, Error>(x.detach().to_device(&Device::Cpu)?.to_dtype(DType::F64)?.to_vec2::<f64>()?);
-        let (rows, snr) = (host(x)?, host(snr)?);
-        let rows = rows.iter().zip(&snr);
-        let found: Vec<f64> = rows.flat_map(|(row, snr)| reference::estimate(&self.tables, self.paths, row, noise(snr[0]))).collect();
-        let found = Tensor::from_vec(found, (snr.len(), self.outputs()), &Device::Cpu)?;
+        let snr = snr.detach().to_device(&Device::Cpu)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+        let rows = x.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous()?;
+        let found = rows.apply_op1(OnTensors { op: self.clone(), snr })?;
         Ok(Values::floats(found.to_dtype(x.dtype())?.to_device(x.device())?))
     }
 
@@ -270,5 +272,36 @@ impl Operation for SparseChannel {
     fn work(&self, wires: &Wires, size: &Size) -> Result<Work> {
         let flop = 2.0 * size.rows() * self.products() as f64;
         Ok(Work { name: self.name(), flop, bytes: size.values(wires), weights: None })
+    }
+}
+
+/// The estimate by its definition, of rows of measurements on the host with an SNR each.
+struct OnTensors {
+    op: SparseChannel,
+    snr: Vec<f32>,
+}
+
+impl CustomOp1 for OnTensors {
+    fn name(&self) -> &'static str {
+        "sparse_channel"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        let of_row = |(x, snr): (&[f32], &f32)| {
+            let row: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+            reference::estimate(&self.op.tables, self.op.paths, &row, noise(f64::from(*snr)))
+        };
+        let found = contiguous(x, layout)?.chunks_exact(self.op.inputs()).zip(&self.snr).flat_map(of_row).map(|x| x as f32).collect();
+        Ok((CpuStorage::F32(found), (self.snr.len(), self.op.outputs()).into()))
+    }
+
+    fn bwd(&self, x: &Tensor, _: &Tensor, grad: &Tensor) -> candle_core::Result<Option<Tensor>> {
+        let [rows, grad] = [x, grad].map(|x| x.flatten_all()?.to_vec1::<f32>());
+        let (rows, grad) = (rows?, grad?);
+        let mut found = vec![0.0; rows.len()];
+        let (inputs, outputs) = (self.op.inputs(), self.op.outputs());
+        let each = rows.chunks_exact(inputs).zip(&self.snr).zip(grad.chunks_exact(outputs)).zip(found.chunks_exact_mut(inputs));
+        each.for_each(|(((x, snr), dy), dx)| gradient::of(&self.op.tables, self.op.paths, (x, *snr), dy, dx));
+        Ok(Some(Tensor::from_vec(found, x.shape(), x.device())?))
     }
 }

@@ -16,7 +16,7 @@ thread_local! {
 }
 
 /// Numbers of which the first so many are taken for something.
-fn take<'a>(rest: &mut &'a mut [f32], count: usize) -> &'a mut [f32] {
+pub(super) fn take<'a>(rest: &mut &'a mut [f32], count: usize) -> &'a mut [f32] {
     let (taken, behind) = std::mem::take(rest).split_at_mut(count);
     *rest = behind;
     taken
@@ -70,33 +70,21 @@ pub(super) fn estimate(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), f
             marginals,
         ] = sizes.map(|size| take(&mut rest, size));
         read(tables, x, y, seen);
-        for (seen, received) in seen.chunks_exact(2 * t).zip(received.chunks_exact_mut(pairs)) {
-            outer(seen, received);
-        }
+        outer_all(seen, received, t);
         let (whole, noise) = (y.iter().map(|y| y * y).sum::<f32>() + LEAST as f32, super::noise(f64::from(snr)));
         let (noise, certainty) = (noise as f32, super::certainty(noise) as f32);
         gamma.fill(0.0);
-        weighted.fill(0.0);
         for path in 0..paths {
             let unfound = UNFOUND as f32 * (paths - 1 - path) as f32;
-            if path > 0 {
-                product_alone(Operand::new(gamma, departures), Operand::new(&tables.pairs, pairs), weighted, pairs, Target::Fresh);
-            }
-            covariance(received, weighted, packed, t);
-            unpack(packed, noise + unfound, inverse, t);
-            invert(inverse, z, t);
-            solve(inverse, y, z);
-            match_all(tables, seen, z, turned, matched);
-            pack(inverse, packed, t);
-            spread(packed, received, weighted, t);
-            product_alone(Operand::new(weighted, pairs), Operand::new(&tables.pairs, pairs).t(), likely, departures, Target::Fresh);
+            let (measured, before) = (Measured { seen, received, y }, (path > 0).then_some(&*gamma));
+            step(tables, &measured, (before, noise + unfound), [weighted, packed, turned], [inverse, z, matched, likely]);
             posterior(matched, likely, certainty, towards);
             if path + 1 < paths {
                 gamma.iter_mut().zip(&*likely).for_each(|(gamma, likely)| *gamma += likely);
             }
         }
         // What the last path explains in the mean is taken off, and what is left goes to those before it.
-        product_alone(Operand::new(matched, 2 * departures), Operand::new(&tables.sent, 2 * departures).t(), turned, 2 * t, Target::Fresh);
+        sent(tables, matched, turned);
         explain(seen, turned, y);
         solve(inverse, y, z);
         match_all(tables, seen, z, turned, before);
@@ -106,14 +94,7 @@ pub(super) fn estimate(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), f
         combine(&tables.steering[0], by_arrival, channel, n);
         let left = z.iter().map(|z| z * z).sum::<f32>() * noise * noise / whole;
 
-        let (arrives, leaves) = marginals.split_at_mut(arrivals);
-        leaves.fill(0.0);
-        for (gamma, arrives) in gamma.chunks_exact(departures).zip(&mut *arrives) {
-            *arrives = gamma.iter().sum();
-            leaves.iter_mut().zip(gamma).for_each(|(leaves, gamma)| *leaves += gamma);
-        }
-        let total = arrives.iter().sum::<f32>() + LEAST as f32;
-        marginals.iter_mut().for_each(|p| *p /= total);
+        shares(gamma, marginals, arrivals);
         let rest = if tables.choices.is_empty() {
             strongest(tables, (channel, &marginals[arrivals..]), [beams, left_of, towards], found)
         } else {
@@ -125,6 +106,68 @@ pub(super) fn estimate(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), f
     });
 }
 
+/// The shares of the directions of arrival, then of departure.
+pub(super) fn shares(gamma: &[f32], marginals: &mut [f32], arrivals: usize) {
+    let (arrives, leaves) = marginals.split_at_mut(arrivals);
+    leaves.fill(0.0);
+    for (gamma, arrives) in gamma.chunks_exact(leaves.len()).zip(&mut *arrives) {
+        *arrives = gamma.iter().sum();
+        leaves.iter_mut().zip(gamma).for_each(|(leaves, gamma)| *leaves += gamma);
+    }
+    let total = arrives.iter().sum::<f32>() + LEAST as f32;
+    marginals.iter_mut().for_each(|p| *p /= total);
+}
+
+/// A row of measurements: what its beams see of the directions of arrival, `w_t^H a_r` `[2 N, 2, T]`, the same times its conjugate, `[2 N, T^2]`, and `y` `[2, T]`.
+pub(super) struct Measured<'a> {
+    pub(super) seen: &'a [f32],
+    pub(super) received: &'a [f32],
+    pub(super) y: &'a [f32],
+}
+
+/// A step up to its posterior, from the second moments of the paths before it, if there are any, and the power of all that is noise to it: the inverse of the covariance
+/// `[2, T, T]`, `z` of it and `y`, and `m` `[2 N, 2, 2 M]` and `q` `[2 N, 2 M]` of all directions. `weighted` `[2 N, T^2]`, `packed` `[T^2]` and `turned` `[2 N, 2, T]` are to
+/// work in.
+pub(super) fn step(
+    tables: &Tables,
+    measured: &Measured,
+    (gamma, noise): (Option<&[f32]>, f32),
+    [weighted, packed, turned]: [&mut [f32]; 3],
+    [inverse, z, matched, q]: [&mut [f32]; 4],
+) {
+    let (departures, t) = (tables.directions()[1], tables.measurements());
+    match gamma {
+        Some(gamma) => weigh(tables, gamma, weighted),
+        None => weighted.fill(0.0),
+    }
+    covariance(measured.received, weighted, packed, t);
+    unpack(packed, noise, inverse, t);
+    invert(inverse, z, t);
+    solve(inverse, measured.y, z);
+    match_all(tables, measured.seen, z, turned, matched);
+    pack(inverse, packed, t);
+    forms(tables, measured.received, (packed, weighted), q, departures);
+}
+
+/// `sum_s c_rs s s^H` of every direction of arrival, packed: `[2 N, T^2]` of `c` `[2 N, 2 M]`.
+pub(super) fn weigh(tables: &Tables, c: &[f32], weighted: &mut [f32]) {
+    let (departures, pairs) = (tables.directions()[1], tables.measurements().pow(2));
+    product_alone(Operand::new(c, departures), Operand::new(&tables.pairs, pairs), weighted, pairs, Target::Fresh);
+}
+
+/// `x_rs^H A x_rs` of all directions, for `A` packed as [`pack`] does.
+pub(super) fn forms(tables: &Tables, received: &[f32], (packed, weighted): (&[f32], &mut [f32]), q: &mut [f32], departures: usize) {
+    let t = tables.measurements();
+    spread(packed, received, weighted, t);
+    product_alone(Operand::new(weighted, t * t), Operand::new(&tables.pairs, t * t).t(), q, departures, Target::Fresh);
+}
+
+/// `sum_s c_rs s_s[t]` of every direction of arrival, `[2 N, 2, T]` of `c` `[2 N, 2, 2 M]`.
+pub(super) fn sent(tables: &Tables, c: &[f32], turned: &mut [f32]) {
+    let (columns, t) = (2 * tables.directions()[1], tables.measurements());
+    product_alone(Operand::new(c, columns), Operand::new(&tables.sent, columns).t(), turned, 2 * t, Target::Fresh);
+}
+
 /// Paths that the transmitter is told, and the strongest pairs of singular vectors; what of `found` is left behind them.
 fn strongest<'a>(
     tables: &Tables,
@@ -134,13 +177,7 @@ fn strongest<'a>(
 ) -> &'a mut [f32] {
     let [n, m] = tables.antennas;
     let (u, v) = beams.split_at_mut(2 * n);
-    // Where it leaves, in the mean: never far from the first of the channel's vectors, and so without a jump of its phase.
-    v.fill(0.0);
-    for (p, b) in leaves.iter().zip(tables.steering[1].chunks_exact(2 * m)) {
-        for (j, b) in b.chunks_exact(2).enumerate() {
-            (v[j], v[m + j]) = (v[j] + p * b[0], v[m + j] + p * b[1]);
-        }
-    }
+    departing(tables, leaves, v);
     let (told, found) = found.split_at_mut(3 * SparseChannel::TOLD);
     let (first, rest) = found.split_at_mut(2 * (n + m));
     let (second, rest) = rest.split_at_mut(2 * (n + m));
@@ -159,6 +196,17 @@ fn strongest<'a>(
     let next = climb(channel, u, v);
     tell(u, v, 1.0 / strongest, next / strongest, second);
     rest
+}
+
+/// Where a channel leaves, in the mean: never far from its first vector, and so without a jump of its phase.
+pub(super) fn departing(tables: &Tables, leaves: &[f32], v: &mut [f32]) {
+    let m = tables.antennas[1];
+    v.fill(0.0);
+    for (p, b) in leaves.iter().zip(tables.steering[1].chunks_exact(2 * m)) {
+        for (j, b) in b.chunks_exact(2).enumerate() {
+            (v[j], v[m + j]) = (v[j] + p * b[0], v[m + j] + p * b[1]);
+        }
+    }
 }
 
 /// The beams to receive the transmitter's choices with, and their logits; what of `found` is left behind them.
@@ -181,7 +229,7 @@ fn answers<'a>(tables: &Tables, channel: &[f32], beams: &mut [f32], found: &'a m
 }
 
 /// What was received, `y` `[2, T]`, made real by a turn of the beams, and what these beams see, `w_t^H a_r` `[2 N, 2, T]`.
-fn read(tables: &Tables, x: &[f32], y: &mut [f32], seen: &mut [f32]) {
+pub(super) fn read(tables: &Tables, x: &[f32], y: &mut [f32], seen: &mut [f32]) {
     let (n, t) = (tables.antennas[0], y.len() / 2);
     y[t..].fill(0.0);
     for (i, (x, y)) in x.chunks_exact(2 * n).zip(&mut *y).enumerate() {
@@ -195,10 +243,15 @@ fn read(tables: &Tables, x: &[f32], y: &mut [f32], seen: &mut [f32]) {
 }
 
 /// `x_rs^H z` of all directions, `[2 N, 2, 2 M]`.
-fn match_all(tables: &Tables, seen: &[f32], z: &[f32], turned: &mut [f32], out: &mut [f32]) {
+pub(super) fn match_all(tables: &Tables, seen: &[f32], z: &[f32], turned: &mut [f32], out: &mut [f32]) {
     let (t, columns) = (tables.measurements(), 2 * tables.directions()[1]);
     turn(seen, z, turned, t);
     product_alone(Operand::new(turned, 2 * t), Operand::new(&tables.sent, columns), out, columns, Target::Fresh);
+}
+
+/// `e e^H` of every direction of arrival.
+pub(super) fn outer_all(seen: &[f32], received: &mut [f32], t: usize) {
+    seen.chunks_exact(2 * t).zip(received.chunks_exact_mut(t * t)).for_each(|(seen, received)| outer(seen, received));
 }
 
 /// `s s^H` of `s` `[2, T]`.
@@ -219,7 +272,7 @@ pub(super) fn outer(s: &[f32], out: &mut [f32]) {
 }
 
 /// Real and imaginary parts below the diagonal, and the diagonal.
-fn parts(packed: &[f32], t: usize) -> [&[f32]; 3] {
+pub(super) fn parts(packed: &[f32], t: usize) -> [&[f32]; 3] {
     let (below, diagonal) = packed.split_at(t * (t - 1));
     let (re, im) = below.split_at(t * (t - 1) / 2);
     [re, im, diagonal]
@@ -227,7 +280,7 @@ fn parts(packed: &[f32], t: usize) -> [&[f32]; 3] {
 
 kernel! {
     /// The sum of entry by entry products of packed matrices.
-    fn covariance<S>(a: &'a [f32], b: &'a [f32], out: &'a mut [f32], t: usize) {
+    pub(super) fn covariance<S>(a: &'a [f32], b: &'a [f32], out: &'a mut [f32], t: usize) {
         out.fill(0.0);
         let half = t * (t - 1) / 2;
         let (below, diagonal) = out.split_at_mut(2 * half);
@@ -246,7 +299,7 @@ kernel! {
 }
 
 /// All entries of a packed matrix with the noise on its diagonal, `[2, T, T]`.
-fn unpack(packed: &[f32], noise: f32, out: &mut [f32], t: usize) {
+pub(super) fn unpack(packed: &[f32], noise: f32, out: &mut [f32], t: usize) {
     let [re, im, diagonal] = parts(packed, t);
     let (out_re, out_im) = out.split_at_mut(t * t);
     let mut at = 0;
@@ -261,7 +314,7 @@ fn unpack(packed: &[f32], noise: f32, out: &mut [f32], t: usize) {
 }
 
 /// A Hermitian matrix, twice what is below the diagonal.
-fn pack(all: &[f32], out: &mut [f32], t: usize) {
+pub(super) fn pack(all: &[f32], out: &mut [f32], t: usize) {
     let (re, im) = all.split_at(t * t);
     let half = t * (t - 1) / 2;
     let mut at = 0;
@@ -300,7 +353,7 @@ kernel! {
 }
 
 /// A matrix `[2, T, T]` times `y` `[2, T]`.
-fn solve(matrix: &[f32], y: &[f32], z: &mut [f32]) {
+pub(super) fn solve(matrix: &[f32], y: &[f32], z: &mut [f32]) {
     let t = y.len() / 2;
     let ((y_re, y_im), (z_re, z_im)) = (y.split_at(t), z.split_at_mut(t));
     for (i, (a_re, a_im)) in matrix[..t * t].chunks_exact(t).zip(matrix[t * t..].chunks_exact(t)).enumerate() {
@@ -314,7 +367,7 @@ fn solve(matrix: &[f32], y: &[f32], z: &mut [f32]) {
 }
 
 /// `y -= w_t^H a_r c_rt`, summed over all directions of arrival; `c` is `[2 N, 2, T]`.
-fn explain(seen: &[f32], c: &[f32], y: &mut [f32]) {
+pub(super) fn explain(seen: &[f32], c: &[f32], y: &mut [f32]) {
     let t = y.len() / 2;
     let (y_re, y_im) = y.split_at_mut(t);
     for (seen, c) in seen.chunks_exact(2 * t).zip(c.chunks_exact(2 * t)) {
@@ -362,7 +415,7 @@ kernel! {
 
 kernel! {
     /// The posterior of one path: from `m` and `q` to its means `p h` and second moments. `lanes` `[2 M]` is to work in.
-    fn posterior<S>(matched: &'a mut [f32], q: &'a mut [f32], certainty: f32, lanes: &'a mut [f32]) {
+    pub(super) fn posterior<S>(matched: &'a mut [f32], q: &'a mut [f32], certainty: f32, lanes: &'a mut [f32]) {
         let columns = lanes.len();
         let variance = |q: f32| 1.0 / (1.0 / GAIN as f32 + q.max(0.0));
         lanes.fill(0.0);
@@ -395,7 +448,7 @@ kernel! {
 
 kernel! {
     /// `out += gamma x`, of complex `x` and real `gamma`.
-    fn add_weighted<S>(gamma: &'a [f32], x: &'a [f32], out: &'a mut [f32], columns: usize) {
+    pub(super) fn add_weighted<S>(gamma: &'a [f32], x: &'a [f32], out: &'a mut [f32], columns: usize) {
         for ((gamma, x), out) in gamma.chunks_exact(columns).zip(x.chunks_exact(2 * columns)).zip(out.chunks_exact_mut(2 * columns)) {
             let ((re, im), (out_re, out_im)) = (x.split_at(columns), out.split_at_mut(columns));
             for i in 0..columns {
@@ -407,7 +460,7 @@ kernel! {
 
 kernel! {
     /// The channel `[N, 2, M]`: steering vectors of the receiver `[2 N, N, 2]` times what arrives from their directions, `[2 N, 2, M]`.
-    fn combine<S>(steering: &'a [f32], by_arrival: &'a [f32], channel: &'a mut [f32], n: usize) {
+    pub(super) fn combine<S>(steering: &'a [f32], by_arrival: &'a [f32], channel: &'a mut [f32], n: usize) {
         channel.fill(0.0);
         let width = channel.len() / n;
         for (a, row) in steering.chunks_exact(2 * n).zip(by_arrival.chunks_exact(width)) {
@@ -425,7 +478,7 @@ kernel! {
 
 kernel! {
     /// `u = H v`.
-    fn forth<S>(channel: &'a [f32], v: &'a [f32], u: &'a mut [f32]) {
+    pub(super) fn forth<S>(channel: &'a [f32], v: &'a [f32], u: &'a mut [f32]) {
         let ((v_re, v_im), n) = (v.split_at(v.len() / 2), u.len() / 2);
         for (i, row) in channel.chunks_exact(v.len()).enumerate() {
             let (h_re, h_im) = row.split_at(v.len() / 2);
@@ -441,7 +494,7 @@ kernel! {
 
 kernel! {
     /// `v = H^H u`.
-    fn back<S>(channel: &'a [f32], u: &'a [f32], v: &'a mut [f32]) {
+    pub(super) fn back<S>(channel: &'a [f32], u: &'a [f32], v: &'a mut [f32]) {
         v.fill(0.0);
         let (m, n) = (v.len() / 2, u.len() / 2);
         let (v_re, v_im) = v.split_at_mut(m);
@@ -469,7 +522,7 @@ fn climb(channel: &[f32], u: &mut [f32], v: &mut [f32]) -> f32 {
 
 /// A beam `[M, 2]` as paths, for each the sine of its angle and the parts of its gain: matching pursuit (Mallat and Zhang 1993) among the steering vectors of the
 /// grid. A direction is where a parabola through the highest power and its neighbours is highest. `rest` and `power` are to work in.
-fn split(grid: &[f32], beam: &[f32], rest: &mut [f32], power: &mut [f32], told: &mut [f32]) {
+pub(super) fn split(grid: &[f32], beam: &[f32], rest: &mut [f32], power: &mut [f32], told: &mut [f32]) {
     let (antennas, count) = (beam.len() / 2, power.len());
     rest.copy_from_slice(beam);
     for told in told.chunks_exact_mut(3) {
@@ -496,7 +549,7 @@ fn split(grid: &[f32], beam: &[f32], rest: &mut [f32], power: &mut [f32], told: 
     }
 }
 
-fn norm(x: &[f32]) -> f32 {
+pub(super) fn norm(x: &[f32]) -> f32 {
     (x.iter().map(|x| x * x).sum::<f32>() + LEAST as f32).sqrt()
 }
 

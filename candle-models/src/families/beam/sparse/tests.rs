@@ -179,3 +179,43 @@ fn what_cannot_be_estimated_is_refused() {
         assert!(SparseChannel::new(paths, antennas, beams, choices).is_err(), "{paths} {antennas:?}");
     }
 }
+
+/// Gradients of what beams are made of against differences of the reference, of measurements that are like those of a channel: of others, the strongest direction of a
+/// path jumps.
+#[test]
+fn gradients_of_measurements() {
+    for (antennas, t, paths) in [([3, 4], 5, 1), ([4, 6], 10, 2), ([8, 16], 16, 3)] {
+        let (receive, transmit) = (beams("receive", t, antennas[0]), beams("transmit", t, antennas[1]));
+        for (choices, snr) in [(Vec::new(), 0.4), (Vec::new(), -0.1), (beams("choices", 5, antennas[1]), 0.2)] {
+            let op = SparseChannel::new(paths, antennas, &transmit, &choices).unwrap();
+            let two = [([2.0, 1.0], 1.2, 3.1), ([-0.5, 0.8], 4.3, 6.6)];
+            let mut x = measured(&two, &receive, &transmit, antennas);
+            x.iter_mut().zip(normal("noise", &[op.inputs()]).to_vec1::<f32>().unwrap()).for_each(|(x, noise)| *x += 0.05 * noise);
+            let beams = if choices.is_empty() { op.told() + 2 * (antennas[0] + antennas[1]) } else { op.choices() * (2 * antennas[0] + 1) };
+            let mut dy = normal("dy", &[op.outputs()]).to_vec1::<f32>().unwrap();
+            dy[beams..].fill(0.0);
+            let (mut dx, mut dsnr) = (vec![9.0; op.inputs()], [9.0]);
+            op.backward(&[&x, &[snr]], &forward(&op, &x, snr), &dy, &mut [&mut dx, &mut dsnr]);
+            let loss = |x: &[f64]| {
+                let found = super::reference::estimate(&op.tables, op.paths, x, noise(f64::from(snr)));
+                found.iter().zip(&dy).map(|(y, dy)| y * f64::from(*dy)).sum::<f64>()
+            };
+            let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+            let size = dx.iter().map(|x| f64::from(*x).abs()).fold(0.0, f64::max);
+            for i in 0..x.len() {
+                let at = |by: f64| {
+                    let mut x = wide.clone();
+                    x[i] += by;
+                    loss(&x)
+                };
+                let expected = (at(1e-5) - at(-1e-5)) / 2e-5;
+                let found = f64::from(dx[i]);
+                assert!(
+                    (found - expected).abs() < 5e-3 * (0.1 * size + expected.abs()),
+                    "{antennas:?} {paths} {snr} {i}: {found} {expected}"
+                );
+            }
+            assert!(size > 1e-3 && dsnr == [0.0], "{size}");
+        }
+    }
+}

@@ -1,10 +1,10 @@
 //! The figures of the page, before they are text.
 
 use super::{ABLATION_PRECISION_DB, ESTIMATED, MEASUREMENTS, MEASUREMENTS_SNR_DB, Model, PRECISION_DB, SEED, SNR_DB, SNRS_DB};
-use candle_models::Result;
 use candle_models::beam::baselines::{Estimator, Probing};
 use candle_models::beam::metrics::decibels;
-use candle_models::beam::{Baseline, Beam, ChannelConfig, Evaluation, Gains, Scheme, Sensing, Summary, Tapes};
+use candle_models::beam::{Baseline, Beam, BeamConfig, ChannelConfig, Evaluation, Gains, Scheme, Sensing, Summary, Tapes};
+use candle_models::{Error, Result};
 
 /// Channels that are evaluated before it is asked whether they are enough.
 const CHUNK: usize = 2048;
@@ -48,8 +48,18 @@ pub(super) struct OfModel {
 pub(super) struct Other {
     pub(super) setup: ChannelConfig,
     pub(super) genie: Summary,
-    /// Name, measurements, figures and what is missing to the genie.
-    pub(super) models: Vec<(String, usize, Summary, Estimate)>,
+    /// The models that were trained for it, those of the usual setup as far as their arrays are these, and what learns nothing.
+    pub(super) rows: Vec<OtherRow>,
+}
+
+/// What a method reaches in another setup.
+pub(super) struct OtherRow {
+    pub(super) name: String,
+    /// Measurements for one channel; 0 where none is made.
+    pub(super) probes: usize,
+    pub(super) summary: Summary,
+    /// What is missing to the genie.
+    pub(super) below_genie: Estimate,
 }
 
 /// What a model's measurements say to who knows the channel's statistics.
@@ -65,7 +75,7 @@ pub(super) struct Carried {
 }
 
 enum Method<'a> {
-    Controller(&'a Beam),
+    Controller(&'a Beam, &'a ChannelConfig),
     Baseline(&'a Baseline, &'a ChannelConfig),
 }
 
@@ -93,32 +103,51 @@ impl<'a> Bench<'a> {
         Ok(rows)
     }
 
-    /// Models in other setups, those of the same in one table.
-    pub(super) fn others(&self, models: &[&Model]) -> Result<Vec<Other>> {
-        let mut found: Vec<(Other, Gains)> = Vec::new();
+    /// Models in other setups, those of the same in one table; those of the usual one beside them, and what learns nothing.
+    pub(super) fn others(&self, models: &[&Model], usual: &[&Model]) -> Result<Vec<Other>> {
+        let mut setups: Vec<(&ChannelConfig, usize, Vec<&Model>)> = Vec::new();
+        for model in models {
+            let config = &model.beam.config;
+            // With mobility the genie of another number of measurements meets another channel.
+            let same = |(setup, measurements, _): &&mut (_, _, _)| (*setup, *measurements) == (&config.channel, config.measurements);
+            match setups.iter_mut().find(same) {
+                Some((.., models)) => models.push(model),
+                None => setups.push((&config.channel, config.measurements, vec![model])),
+            }
+        }
+        let other = |(setup, measurements, models): (&ChannelConfig, usize, Vec<&Model>)| {
+            let fits = |model: &BeamConfig| (model.channel.arrays(), model.measurements) == (setup.arrays(), measurements);
+            let guests = usual.iter().copied().filter(|model| fits(&model.beam.config));
+            self.other(setup, measurements, models.into_iter().chain(guests))
+        };
+        setups.into_iter().map(other).collect()
+    }
+
+    fn other<'b>(&self, setup: &ChannelConfig, measurements: usize, models: impl Iterator<Item = &'b Model>) -> Result<Other> {
+        let genie = self.all(&Method::Baseline(&Baseline::Genie, setup), SNR_DB, measurements)?;
+        let row = |name: String, probes: usize, gains: &Gains| {
+            Ok::<_, Error>(OtherRow { name, probes, summary: gains.summary()?, below_genie: below(&genie, gains) })
+        };
+        let mut rows = Vec::new();
         for Model { name, beam } in models {
             (self.progress)(name);
-            let (setup, measurements) = (&beam.config.channel, beam.config.measurements);
-            // With mobility the genie of another number of measurements meets another channel.
-            let same = |(other, _): &(Other, Gains)| other.setup == *setup && other.models.iter().all(|row| row.1 == measurements);
-            let at = match found.iter().position(same) {
-                Some(at) => at,
-                None => {
-                    let genie = self.all(&Method::Baseline(&Baseline::Genie, setup), SNR_DB, measurements)?;
-                    found.push((Other { setup: setup.clone(), genie: genie.summary()?, models: Vec::new() }, genie));
-                    found.len() - 1
-                }
-            };
-            let gains = self.all(&Method::Controller(beam), SNR_DB, measurements)?;
-            let below = below(&found[at].1, &gains);
-            found[at].0.models.push((name.clone(), measurements, gains.summary()?, below));
+            let of_another = if beam.config.channel == *setup { "" } else { ", trained on others" };
+            rows.push(row(
+                format!("{name}{of_another}"),
+                measurements,
+                &self.all(&Method::Controller(beam, setup), SNR_DB, measurements)?,
+            )?);
         }
-        Ok(found.into_iter().map(|(other, _)| other).collect())
+        for baseline in Baseline::standard(setup)?.iter().filter(|baseline| !matches!(baseline, Baseline::Genie)) {
+            (self.progress)(&baseline.name());
+            rows.push(row(baseline.name(), baseline.probes(), &self.of_table(baseline, setup, measurements)?)?);
+        }
+        Ok(Other { setup: setup.clone(), genie: genie.summary()?, rows })
     }
 
     fn model(&self, Model { name, beam }: &Model, genie: &Gains) -> Result<Row> {
         let say = |what: &str| (self.progress)(&format!("{name}: {what}"));
-        let (method, measurements) = (Method::Controller(beam), beam.config.measurements);
+        let (method, measurements) = (Method::Controller(beam, &beam.config.channel), beam.config.measurements);
         say("the table");
         let gains = self.all(&method, SNR_DB, measurements)?;
         say("by SNR");
@@ -178,9 +207,8 @@ impl<'a> Bench<'a> {
 
     fn baseline(&self, baseline: &Baseline, setup: &ChannelConfig, measurements: usize, genie: &Gains) -> Result<Row> {
         (self.progress)(&baseline.name());
+        let gains = self.of_table(baseline, setup, measurements)?;
         let method = Method::Baseline(baseline, setup);
-        let precision = if is_slow(baseline) { PRECISION_DB } else { 0.0 };
-        let gains = self.enough(&method, SNR_DB, measurements, Sensing::Measurements, precision)?;
         Ok(Row {
             name: baseline.name(),
             probes: baseline.probes(),
@@ -189,6 +217,12 @@ impl<'a> Bench<'a> {
             by_snr: self.by_snr(&method, measurements, &gains)?,
             model: None,
         })
+    }
+
+    /// What a baseline gains at the SNR of the tables.
+    fn of_table(&self, baseline: &Baseline, setup: &ChannelConfig, measurements: usize) -> Result<Gains> {
+        let precision = if is_slow(baseline) { PRECISION_DB } else { 0.0 };
+        self.enough(&Method::Baseline(baseline, setup), SNR_DB, measurements, Sensing::Measurements, precision)
     }
 
     /// At every SNR of the curves; `gains` are those of the table.
@@ -215,7 +249,7 @@ impl<'a> Bench<'a> {
             let (first, count) = (gains.values.len() as u64, CHUNK.min(self.channels - gains.values.len()));
             let share = Evaluation { seed: SEED, snr_db, measurements, sensing, first, count };
             gains.values.extend(match method {
-                Method::Controller(beam) => share.controller(beam, &self.tapes)?.values,
+                Method::Controller(beam, setup) => share.controller_on(beam, setup, &self.tapes)?.values,
                 Method::Baseline(baseline, setup) => share.baseline(baseline, setup)?.values,
             });
             if gains.summary()?.error_db < precision {

@@ -114,7 +114,7 @@ impl Page {
             figures.push(("satisfaction.svg".to_owned(), figures::satisfaction(&measured)?));
             figures.push(("steps.svg".to_owned(), figures::measurements(&measured)?));
         }
-        text += &text::others(&bench.others(&others)?);
+        text += &text::others(&bench.others(&others, &usual_models)?);
         text += &text::carried(&bench.carried(&self.models)?);
         let learned: Vec<&Model> = self.models.iter().filter(|model| model.beam.config.scheme == Scheme::C3).collect();
         if !learned.is_empty() {

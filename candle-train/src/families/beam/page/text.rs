@@ -43,10 +43,9 @@ pub(super) fn body(rows: &[Row]) -> String {
 
 fn at_one_snr(row: &Row) -> Vec<String> {
     let Summary { db_of_mean, percentiles_db: [_, tenth, ..], satisfaction, count, .. } = row.table;
-    let probes = if row.probes == 0 { "none".to_owned() } else { row.probes.to_string() };
     let rest = [format!("{db_of_mean:.2}"), format!("{tenth:.2}"), format!("{satisfaction:.3}")];
     let rest = rest.into_iter().chain([estimate(row.below_genie), count.to_string()]);
-    line(&row.name, [probes, mean(&row.table)].into_iter().chain(rest))
+    line(&row.name, [probes(row.probes), mean(&row.table)].into_iter().chain(rest))
 }
 
 fn models(rows: &[Row]) -> impl Iterator<Item = (&Row, &OfModel)> {
@@ -122,15 +121,15 @@ fn ablations(rows: &[Row]) -> String {
 /// The tables of other setups.
 pub(super) fn others(others: &[Other]) -> String {
     let mut text = String::new();
-    for Other { setup, genie, models } in others {
+    for Other { setup, genie, rows } in others {
         text += &format!("\n## Another setup, at {SNR_DB} dB\n\n{}.\n\n", describe(setup));
         let columns = ["", "measurements", "dB of the mean", "below the genie", "mean of dB", "below the genie"];
-        let rows = models.iter().map(|(name, measurements, summary, below)| {
-            let means = [format!("{:.2}", summary.db_of_mean), format!("{:.2}", genie.db_of_mean - summary.db_of_mean)];
-            line(name, [measurements.to_string()].into_iter().chain(means).chain([mean(summary), estimate(*below)]))
+        let cells = rows.iter().map(|row| {
+            let means = [format!("{:.2}", row.summary.db_of_mean), format!("{:.2}", genie.db_of_mean - row.summary.db_of_mean)];
+            line(&row.name, [probes(row.probes)].into_iter().chain(means).chain([mean(&row.summary), estimate(row.below_genie)]))
         });
-        let bound = ["none".to_owned(), format!("{:.2}", genie.db_of_mean), "0.00".to_owned(), mean(genie), "0.00".to_owned()];
-        text += &table(&columns, rows.chain([line("SVD genie", bound)]));
+        let bound = [probes(0), format!("{:.2}", genie.db_of_mean), "0.00".to_owned(), mean(genie), "0.00".to_owned()];
+        text += &table(&columns, cells.chain([line("SVD genie", bound)]));
     }
     text
 }
@@ -155,6 +154,10 @@ pub(super) fn carried(models: &[Carried]) -> String {
     text + &table(&columns, models.iter().map(row))
 }
 
+fn probes(count: usize) -> String {
+    if count == 0 { "none".to_owned() } else { count.to_string() }
+}
+
 /// A setup in words.
 fn describe(setup: &ChannelConfig) -> String {
     let [transmit, receive] = [&setup.transmit, &setup.receive].map(|array| array.elements());
@@ -171,7 +174,9 @@ fn describe(setup: &ChannelConfig) -> String {
         }
         ChannelModel::Cdl(model) => format!("TR 38.901 profile CDL-{:?}", model.profile),
     };
-    let moving = if setup.mobility.is_some() { ", a channel that changes from step to step" } else { "" };
+    let moving = setup.mobility.as_ref().map_or_else(String::new, |mobility| {
+        format!(", moving: up to {} cycles of Doppler shift and {} degrees from step to step", mobility.doppler, mobility.drift)
+    });
     format!("{transmit} transmit and {receive} receive antennas, {paths}{moving}")
 }
 

@@ -1,0 +1,603 @@
+//! Gradients of the estimate on the CPU, row by row: of the measurements, from those of what beams are made of: the strongest pair of vectors and the paths that are
+//! told, or the beams to receive the choices with and their logits. The rest of the result is for layers to read, and hands nothing back.
+//!
+//! The gradient of a complex number `c` is `dL/d(re c) + i dL/d(im c)`: of `c = a b` those are `da = dc conj(b)` and of `c = conj(a) b` `da = conj(dc) b`. Names that
+//! begin with `d` are gradients; complex numbers lie as in `rows`.
+
+use super::rows::{self, Measured};
+use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGIT, STEPS, SparseChannel, Tables, UNFOUND};
+use crate::families::beam::complex::{inner, product};
+use crate::families::beam::steering::element;
+use crate::families::beam::user::ANTENNA_SCALE;
+use crate::ops::simd::{exp, kernel};
+use crate::ops::{Operand, Target, add_into, product_alone};
+use std::cell::RefCell;
+use std::f32::consts::PI;
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A step as the forward pass left it.
+struct Past<'a> {
+    /// Second moments of the paths before it.
+    gamma: &'a mut [f32],
+    inverse: &'a mut [f32],
+    z: &'a mut [f32],
+    matched: &'a mut [f32],
+    q: &'a mut [f32],
+}
+
+impl<'a> Past<'a> {
+    fn size(tables: &Tables) -> usize {
+        let ([arrivals, departures], t) = (tables.directions(), tables.measurements());
+        4 * arrivals * departures + 2 * t * t + 2 * t
+    }
+
+    fn of(tables: &Tables, mut memory: &'a mut [f32]) -> Self {
+        let ([arrivals, departures], t) = (tables.directions(), tables.measurements());
+        let grid = arrivals * departures;
+        let [gamma, inverse, z, matched, q] = [grid, 2 * t * t, 2 * t, 2 * grid, grid].map(|size| rows::take(&mut memory, size));
+        Self { gamma, inverse, z, matched, q }
+    }
+}
+
+/// Gradients on their way back.
+struct Owed<'a> {
+    /// Of `w_t^H a_r`, `[2 N, 2, T]`.
+    seen: &'a mut [f32],
+    /// Of `y`, `[2, T]`.
+    y: &'a mut [f32],
+    /// Of the second moments before the step at hand, `[2 N, 2 M]`.
+    gamma: &'a mut [f32],
+    /// Of the covariance of the step at hand: Hermitian, `[2, T, T]`.
+    covariance: &'a mut [f32],
+}
+
+/// Fills `dx` with the gradient of the measurements `x` at an SNR from that of the estimate.
+pub(super) fn of(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), dfound: &[f32], dx: &mut [f32]) {
+    let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
+    let (pairs, grid) = (t * t, arrivals * departures);
+    let sizes = [
+        2 * t,                 // y
+        2 * t * arrivals,      // seen
+        arrivals * pairs,      // received
+        arrivals * pairs,      // weighted
+        arrivals * pairs,      // other
+        2 * t * arrivals,      // turned
+        pairs,                 // packed
+        grid,                  // likely
+        2 * grid,              // means
+        2 * grid,              // before
+        2 * m * arrivals,      // by_arrival
+        2 * n * m,             // channel
+        2 * n * m,             // dchannel
+        arrivals + departures, // marginals
+        2 * grid,              // dmeans
+        2 * grid,              // dmatched
+        grid,                  // dq
+        2 * t * arrivals,      // dseen
+        2 * t,                 // dy
+        grid,                  // dgamma
+        2 * pairs,             // dcovariance
+        4 * t,                 // left
+        2 * pairs,             // product
+        paths * Past::size(tables),
+    ];
+    SCRATCH.with_borrow_mut(|scratch| {
+        scratch.resize(scratch.len().max(sizes.iter().sum()), 0.0);
+        let mut rest = &mut scratch[..];
+        let [
+            y,
+            seen,
+            received,
+            weighted,
+            other,
+            turned,
+            packed,
+            likely,
+            means,
+            before,
+            by_arrival,
+            channel,
+            dchannel,
+            marginals,
+            dmeans,
+            dmatched,
+            dq,
+            dseen,
+            dy,
+            dgamma,
+            dcovariance,
+            left,
+            work,
+            past,
+        ] = sizes.map(|size| rows::take(&mut rest, size));
+        rows::read(tables, x, y, seen);
+        rows::outer_all(seen, received, t);
+        let noise = super::noise(f64::from(snr));
+        let (noise, certainty) = (noise as f32, super::certainty(noise) as f32);
+        let mut steps: Vec<Past> = past.chunks_exact_mut(Past::size(tables)).map(|memory| Past::of(tables, memory)).collect();
+
+        // The forward pass once more, with what every step was.
+        let measured = Measured { seen, received, y };
+        likely.fill(0.0);
+        for path in 0..paths {
+            let unfound = UNFOUND as f32 * (paths - 1 - path) as f32;
+            let (done, rest) = steps.split_at_mut(path);
+            let now = &mut rest[0];
+            match done.last() {
+                Some(last) => now.gamma.iter_mut().zip(&*last.gamma).zip(&*likely).for_each(|((now, last), likely)| *now = last + likely),
+                None => now.gamma.fill(0.0),
+            }
+            let known = (path > 0).then_some(&*now.gamma);
+            rows::step(tables, &measured, (known, noise + unfound), [weighted, packed, turned], [now.inverse, now.z, now.matched, now.q]);
+            means.copy_from_slice(now.matched);
+            likely.copy_from_slice(now.q);
+            rows::posterior(means, likely, certainty, &mut marginals[..departures]);
+        }
+        let last = steps.last().expect("a path or more");
+        let (rest_of_y, z) = left.split_at_mut(2 * t);
+        rest_of_y.copy_from_slice(y);
+        // `turned` is what the last path sends, until what is left of the measurements has its gradient.
+        rows::sent(tables, means, turned);
+        rows::explain(seen, turned, rest_of_y);
+        rows::solve(last.inverse, rest_of_y, z);
+        rows::match_all(tables, seen, z, &mut other[..2 * t * arrivals], before);
+        dmeans.copy_from_slice(means);
+        rows::add_weighted(last.gamma, before, dmeans, departures);
+        product_alone(Operand::new(dmeans, 2 * departures), Operand::new(&tables.leaving, 2 * m), by_arrival, 2 * m, Target::Fresh);
+        rows::combine(&tables.steering[0], by_arrival, channel, n);
+        likely.iter_mut().zip(&*last.gamma).for_each(|(likely, gamma)| *likely += gamma);
+        rows::shares(likely, marginals, arrivals);
+
+        // Beams, to the channel, to the means of its paths.
+        dchannel.fill(0.0);
+        if tables.choices.is_empty() {
+            of_strongest(tables, (channel, &mut marginals[arrivals..]), dfound, dchannel);
+        } else {
+            marginals[arrivals..].fill(0.0);
+            of_answers(tables, channel, dfound, dchannel);
+        }
+        // What leaves in each direction is in the second moments of all paths.
+        let total = likely.iter().sum::<f32>() + LEAST as f32;
+        let mean =
+            likely.chunks_exact(departures).flat_map(|row| row.iter().zip(&marginals[arrivals..])).map(|(p, d)| p * d).sum::<f32>() / total;
+        marginals[arrivals..].iter_mut().for_each(|d| *d = (*d - mean) / total);
+        likely.chunks_exact_mut(departures).for_each(|row| row.copy_from_slice(&marginals[arrivals..]));
+        spread_back(tables, dchannel, by_arrival);
+        product_alone(Operand::new(by_arrival, 2 * m), Operand::new(&tables.leaving, 2 * m).t(), dmeans, 2 * departures, Target::Fresh);
+
+        // What the paths before the last make of what it leaves.
+        let owed = Owed { seen: dseen, y: dy, gamma: dgamma, covariance: dcovariance };
+        owed.seen.fill(0.0);
+        owed.y.fill(0.0);
+        owed.covariance.fill(0.0);
+        of_rest(last.gamma, before, dmeans, (owed.gamma, dmatched), departures);
+        add_into(owed.gamma, likely);
+        let sent = &mut other[..2 * t * arrivals];
+        rows::sent(tables, dmatched, sent);
+        let (dz, drest) = work.split_at_mut(2 * t);
+        through(seen, z, sent, (owed.seen, dz), t);
+        let drest = &mut drest[..2 * t];
+        rows::solve(last.inverse, dz, drest);
+        of_inverse(drest, z, owed.covariance, t);
+        add_into(owed.y, drest);
+        // The mean of the last path was taken off.
+        rows::match_all(tables, seen, drest, sent, dmatched);
+        dmeans.iter_mut().zip(&*dmatched).for_each(|(to, x)| *to -= x);
+        drest.iter_mut().for_each(|x| *x = -*x);
+        add_conjugated(drest, turned, owed.seen, t);
+
+        for (path, now) in steps.iter().enumerate().rev() {
+            if path + 1 < paths {
+                // Only the last has means.
+                dmeans.fill(0.0);
+                likely.copy_from_slice(owed.gamma);
+                owed.covariance.fill(0.0);
+            }
+            of_posterior((now.matched, now.q), certainty, (likely, dmeans), (dmatched, dq), &mut marginals[..departures]);
+            // m = x^H z
+            rows::sent(tables, dmatched, sent);
+            let (dz, solved) = work.split_at_mut(2 * t);
+            let solved = &mut solved[..2 * t];
+            through(seen, now.z, sent, (owed.seen, dz), t);
+            rows::solve(now.inverse, dz, solved);
+            of_inverse(solved, now.z, owed.covariance, t);
+            add_into(owed.y, solved);
+            // q = x^H R^-1 x
+            rows::weigh(tables, dq, weighted);
+            rows::covariance(received, weighted, packed, t);
+            rows::unpack(packed, 0.0, work, t);
+            sandwich(now.inverse, work, owed.covariance, t);
+            add_forms(now.inverse, weighted, seen, owed.seen, t);
+            // R = noise + sum gamma x x^H
+            if path > 0 {
+                rows::weigh(tables, now.gamma, weighted);
+                add_forms(owed.covariance, weighted, seen, owed.seen, t);
+                rows::pack(owed.covariance, packed, t);
+                rows::forms(tables, received, (packed, weighted), dq, departures);
+                add_into(owed.gamma, dq);
+            }
+        }
+        to_measurements(tables, x, (owed.seen, owed.y), dx);
+    });
+}
+
+/// From the strongest pair of singular vectors and the paths that are told to the channel `[N, 2, M]` and, in their place, to the shares of the directions of departure.
+fn of_strongest(tables: &Tables, (channel, leaves): (&[f32], &mut [f32]), dfound: &[f32], dchannel: &mut [f32]) {
+    let [n, m] = tables.antennas;
+    let (dtold, dfirst) = dfound.split_at(3 * SparseChannel::TOLD);
+    let (du_told, dv_told) = dfirst[..2 * (n + m)].split_at(2 * n);
+    // Steps of the power method: what went in and what came out of each.
+    let mut v = vec![vec![0.0; 2 * m]];
+    rows::departing(tables, leaves, &mut v[0]);
+    let (mut u, mut norms) = (Vec::new(), Vec::new());
+    let forth = |v: &[f32]| {
+        let mut u = vec![0.0; 2 * n];
+        rows::forth(channel, v, &mut u);
+        u
+    };
+    for i in 0..STEPS {
+        u.push(forth(&v[i]));
+        let mut next = vec![0.0; 2 * m];
+        rows::back(channel, &u[i], &mut next);
+        norms.push(rows::norm(&next));
+        next.iter_mut().for_each(|x| *x /= norms[i]);
+        v.push(next);
+    }
+    let arrives = forth(&v[STEPS]);
+    let strength = rows::norm(&arrives);
+    let unit: Vec<f32> = arrives.iter().map(|u| u / strength).collect();
+
+    let beam: Vec<f32> = (0..2 * m).map(|i| (m as f32).sqrt() * v[STEPS][i % 2 * m + i / 2]).collect();
+    let mut dbeam = dv_told.to_vec();
+    of_split(&tables.steering[1], &beam, dtold, &mut dbeam);
+    let mut dv: Vec<f32> = (0..2 * m).map(|i| (m as f32).sqrt() * dbeam[i % m * 2 + i / m]).collect();
+    let mut du: Vec<f32> = (0..2 * n).map(|i| (n as f32).sqrt() * du_told[i % n * 2 + i / n]).collect();
+    of_unit(&unit, strength, &mut du);
+    let (mut of_v, mut of_u) = (vec![0.0; 2 * m], vec![0.0; 2 * n]);
+    add_outer(&du, &v[STEPS], dchannel);
+    rows::back(channel, &du, &mut of_v);
+    add_into(&mut dv, &of_v);
+    for i in (0..STEPS).rev() {
+        of_unit(&v[i + 1], norms[i], &mut dv);
+        // v = H^H u
+        add_outer(&u[i], &dv, dchannel);
+        rows::forth(channel, &dv, &mut of_u);
+        // u = H v
+        add_outer(&of_u, &v[i], dchannel);
+        rows::back(channel, &of_u, &mut dv);
+    }
+    for (leaves, b) in leaves.iter_mut().zip(tables.steering[1].chunks_exact(2 * m)) {
+        *leaves = b.chunks_exact(2).enumerate().map(|(j, b)| b[0] * dv[j] + b[1] * dv[m + j]).sum();
+    }
+}
+
+/// From the beams to receive the choices with and their logits to the channel.
+fn of_answers(tables: &Tables, channel: &[f32], dfound: &[f32], dchannel: &mut [f32]) {
+    let ([n, m], count) = (tables.antennas, tables.choices());
+    let (danswers, dlogits) = dfound.split_at(2 * n * count);
+    let choices: Vec<Vec<f32>> = tables.choices.chunks_exact(2 * m).map(|f| (0..2 * m).map(|i| f[i % m * 2 + i / m]).collect()).collect();
+    let arrives: Vec<Vec<f32>> = choices
+        .iter()
+        .map(|f| {
+            let mut u = vec![0.0; 2 * n];
+            rows::forth(channel, f, &mut u);
+            u
+        })
+        .collect();
+    let power: Vec<f32> = arrives.iter().map(|u| u.iter().map(|u| u * u).sum()).collect();
+    let total = power.iter().sum::<f32>() + LEAST as f32;
+    let dshares: Vec<f32> =
+        power.iter().zip(dlogits).map(|(power, d)| LOGIT as f32 * d / (power / total + LEAST_PROBABILITY as f32)).collect();
+    let mean = dshares.iter().zip(&power).map(|(d, power)| d * power / total).sum::<f32>();
+    for (i, (f, u)) in choices.iter().zip(&arrives).enumerate() {
+        let norm = (power[i] + LEAST as f32).sqrt();
+        let unit: Vec<f32> = u.iter().map(|u| u / norm).collect();
+        let danswer = &danswers[2 * n * i..][..2 * n];
+        let mut du: Vec<f32> = (0..2 * n).map(|i| (n as f32).sqrt() * danswer[i % n * 2 + i / n]).collect();
+        of_unit(&unit, norm, &mut du);
+        let dpower = (dshares[i] - mean) / total;
+        du.iter_mut().zip(u).for_each(|(du, u)| *du += 2.0 * dpower * u);
+        add_outer(&du, f, dchannel);
+    }
+}
+
+/// From a vector of norm 1 to the one that was divided by its norm, in its place.
+fn of_unit(unit: &[f32], norm: f32, d: &mut [f32]) {
+    let along: f32 = unit.iter().zip(&*d).map(|(x, d)| x * d).sum();
+    d.iter_mut().zip(unit).for_each(|(d, x)| *d = (*d - along * x) / norm);
+}
+
+kernel! {
+    /// `H += u v^H`.
+    fn add_outer<S>(u: &'a [f32], v: &'a [f32], channel: &'a mut [f32]) {
+        let (n, m) = (u.len() / 2, v.len() / 2);
+        let (v_re, v_im) = v.split_at(m);
+        for (i, row) in channel.chunks_exact_mut(2 * m).enumerate() {
+            let ((re, im), [a, b]) = (row.split_at_mut(m), [u[i], u[n + i]]);
+            for j in 0..m {
+                re[j] += a * v_re[j] + b * v_im[j];
+                im[j] += b * v_re[j] - a * v_im[j];
+            }
+        }
+    }
+}
+
+/// From paths of a beam `[M, 2]` to the beam: of each path the sine of its angle and the parts of its gain.
+fn of_split(grid: &[f32], beam: &[f32], dtold: &[f32], dbeam: &mut [f32]) {
+    let (antennas, count) = (beam.len() / 2, grid.len() / beam.len());
+    let (mut power, mut told) = (vec![0.0; count], vec![0.0; dtold.len()]);
+    // What is left of the beam before each path.
+    let mut rests = vec![beam.to_vec()];
+    for path in told.chunks_exact_mut(3) {
+        let mut rest = rests[rests.len() - 1].clone();
+        let from = rest.clone();
+        rows::split(grid, &from, &mut rest, &mut power, path);
+        rests.push(rest);
+    }
+    let mut drest = vec![0.0; beam.len()];
+    for (k, (told, dtold)) in told.chunks_exact(3).zip(dtold.chunks_exact(3)).enumerate().rev() {
+        let (rest, gain) = (&rests[k], [told[1], told[2]]);
+        let found: Vec<[f32; 2]> = grid.chunks_exact(beam.len()).map(|b| inner(b, rest)).collect();
+        let power = |s: usize| found[s][0] * found[s][0] + found[s][1] * found[s][1];
+        let most = (1..count).fold(0, |most, s| if power(s) > power(most) { s } else { most });
+        let around = [(most + count - 1) % count, most, (most + 1) % count];
+        // rest -= gain e, and gain = e^H rest / M before that.
+        let (mut dgain, mut dangle) = ([dtold[1], dtold[2]], dtold[0]);
+        for (i, d) in drest.chunks_exact(2).enumerate() {
+            let [cos, sin] = element(i, told[0]);
+            let [re, im] = product([cos, -sin], [d[0], d[1]]);
+            dgain = [dgain[0] - re, dgain[1] - im];
+        }
+        for (i, (d, x)) in drest.chunks_exact_mut(2).zip(rest.chunks_exact(2)).enumerate() {
+            let e = element(i, told[0]);
+            let [a, b] = product([-d[0], -d[1]], [gain[0], -gain[1]]);
+            let [c, f] = product([dgain[0], -dgain[1]], [x[0], x[1]]);
+            let de = [a + c / antennas as f32, b + f / antennas as f32];
+            // e = exp(i pi n d): its derivative is i pi n e.
+            dangle += PI * i as f32 * (de[1] * e[0] - de[0] * e[1]);
+            let [re, im] = product(dgain, e);
+            (d[0], d[1]) = (d[0] + re / antennas as f32, d[1] + im / antennas as f32);
+        }
+        let [before, at, behind] = around.map(power);
+        let (curve, slope) = (2.0 * at - before - behind, behind - before);
+        if curve > LEAST as f32 {
+            let dangle = dangle * 2.0 / count as f32;
+            let bent = 0.5 * slope / (curve * curve);
+            for (s, d) in around.into_iter().zip([bent - 0.5 / curve, -2.0 * bent, bent + 0.5 / curve]) {
+                let by = [2.0 * d * dangle * found[s][0], 2.0 * d * dangle * found[s][1]];
+                for (d, b) in drest.chunks_exact_mut(2).zip(grid[s * beam.len()..].chunks_exact(2)) {
+                    let [re, im] = product(by, [b[0], b[1]]);
+                    (d[0], d[1]) = (d[0] + re, d[1] + im);
+                }
+            }
+        }
+    }
+    add_into(dbeam, &drest);
+}
+
+/// From the channel to what arrives from every direction, `[2 N, 2, M]`.
+fn spread_back(tables: &Tables, dchannel: &[f32], by_arrival: &mut [f32]) {
+    by_arrival.fill(0.0);
+    let [n, m] = tables.antennas;
+    for (a, row) in tables.steering[0].chunks_exact(2 * n).zip(by_arrival.chunks_exact_mut(2 * m)) {
+        let (re, im) = row.split_at_mut(m);
+        for (a, h) in a.chunks_exact(2).zip(dchannel.chunks_exact(2 * m)) {
+            add_conjugate_times([a[0], a[1]], h, re, im);
+        }
+    }
+}
+
+/// `out += conj(a) x`.
+fn add_conjugate_times(a: [f32; 2], x: &[f32], re: &mut [f32], im: &mut [f32]) {
+    let (x_re, x_im) = x.split_at(re.len());
+    for j in 0..re.len() {
+        re[j] += a[0] * x_re[j] + a[1] * x_im[j];
+        im[j] += a[0] * x_im[j] - a[1] * x_re[j];
+    }
+}
+
+/// From the means of the channel's paths, `mu = a + gamma b`, to `gamma` and `b`.
+fn of_rest(gamma: &[f32], b: &[f32], dmu: &[f32], (dgamma, db): (&mut [f32], &mut [f32]), columns: usize) {
+    let all = gamma.chunks_exact(columns).zip(b.chunks_exact(2 * columns)).zip(dmu.chunks_exact(2 * columns));
+    for (((gamma, b), d), (dgamma, db)) in all.zip(dgamma.chunks_exact_mut(columns).zip(db.chunks_exact_mut(2 * columns))) {
+        for i in 0..columns {
+            let j = columns + i;
+            dgamma[i] = d[i] * b[i] + d[j] * b[j];
+            (db[i], db[j]) = (gamma[i] * d[i], gamma[i] * d[j]);
+        }
+    }
+}
+
+/// From `m = x^H z` to `e` and `z`: `sent` is the sum of `dm s` over the directions of departure.
+fn through(seen: &[f32], z: &[f32], sent: &[f32], (dseen, dz): (&mut [f32], &mut [f32]), t: usize) {
+    dz.fill(0.0);
+    let (dz_re, dz_im) = dz.split_at_mut(t);
+    for (e, d) in seen.chunks_exact(2 * t).zip(sent.chunks_exact(2 * t)) {
+        for i in 0..t {
+            dz_re[i] += e[i] * d[i] - e[t + i] * d[t + i];
+            dz_im[i] += e[i] * d[t + i] + e[t + i] * d[i];
+        }
+    }
+    add_conjugated(z, sent, dseen, t);
+}
+
+/// `out_r += z conj(sent_r)`.
+fn add_conjugated(z: &[f32], sent: &[f32], out: &mut [f32], t: usize) {
+    let (z_re, z_im) = z.split_at(t);
+    for (d, out) in sent.chunks_exact(2 * t).zip(out.chunks_exact_mut(2 * t)) {
+        for i in 0..t {
+            out[i] += z_re[i] * d[i] + z_im[i] * d[t + i];
+            out[t + i] += z_im[i] * d[i] - z_re[i] * d[t + i];
+        }
+    }
+}
+
+/// From `z = R^-1 y` to `R`: `-(u z^H + z u^H) / 2`, where `u = R^-1 dz`.
+fn of_inverse(u: &[f32], z: &[f32], dcovariance: &mut [f32], t: usize) {
+    let (re, im) = dcovariance.split_at_mut(t * t);
+    for i in 0..t {
+        for j in 0..t {
+            re[i * t + j] -= 0.5 * (u[i] * z[j] + u[t + i] * z[t + j] + z[i] * u[j] + z[t + i] * u[t + j]);
+            im[i * t + j] -= 0.5 * (u[t + i] * z[j] - u[i] * z[t + j] + z[t + i] * u[j] - z[i] * u[t + j]);
+        }
+    }
+}
+
+/// From `R^-1` to `R`: `out -= R^-1 d R^-1`.
+fn sandwich(inverse: &[f32], d: &[f32], out: &mut [f32], t: usize) {
+    let mut half = vec![0.0; 2 * t * t];
+    add_product(1.0, inverse, d, &mut half, t);
+    add_product(-1.0, &half, inverse, out, t);
+}
+
+kernel! {
+    /// `out += sign a b` of square matrices.
+    fn add_product<S>(sign: f32, a: &'a [f32], b: &'a [f32], out: &'a mut [f32], t: usize) {
+        let ((a_re, a_im), (b_re, b_im), (out_re, out_im)) = (a.split_at(t * t), b.split_at(t * t), out.split_at_mut(t * t));
+        for i in 0..t {
+            let (re, im) = (&mut out_re[i * t..][..t], &mut out_im[i * t..][..t]);
+            for k in 0..t {
+                let (a, c) = (sign * a_re[i * t + k], sign * a_im[i * t + k]);
+                let (b_re, b_im) = (&b_re[k * t..][..t], &b_im[k * t..][..t]);
+                for j in 0..t {
+                    re[j] += a * b_re[j] - c * b_im[j];
+                    im[j] += a * b_im[j] + c * b_re[j];
+                }
+            }
+        }
+    }
+}
+
+/// From `sum_rs c_rs x_rs^H A x_rs` to `e`: twice `A` times the conjugate of `sum_s c_rs s s^H`, entry by entry, times `e`.
+fn add_forms(a: &[f32], weighted: &[f32], seen: &[f32], dseen: &mut [f32], t: usize) {
+    let (a_re, a_im) = a.split_at(t * t);
+    for ((c, e), d) in weighted.chunks_exact(t * t).zip(seen.chunks_exact(2 * t)).zip(dseen.chunks_exact_mut(2 * t)) {
+        let [c_re, c_im, diagonal] = rows::parts(c, t);
+        let mut at = 0;
+        for i in 0..t {
+            for j in 0..i {
+                let (a, b) = (a_re[i * t + j], a_im[i * t + j]);
+                let (re, im) = (2.0 * (a * c_re[at + j] + b * c_im[at + j]), 2.0 * (b * c_re[at + j] - a * c_im[at + j]));
+                d[i] += re * e[j] - im * e[t + j];
+                d[t + i] += re * e[t + j] + im * e[j];
+                d[j] += re * e[i] + im * e[t + i];
+                d[t + j] += re * e[t + i] - im * e[i];
+            }
+            let own = 2.0 * a_re[i * t + i] * diagonal[i];
+            d[i] += own * e[i];
+            d[t + i] += own * e[t + i];
+            at += i;
+        }
+    }
+}
+
+kernel! {
+    /// From second moments and means of a path to `m` and `q`. `lanes` `[2 M]` is to work in.
+    fn of_posterior_on<S>(
+        matched: &'a [f32],
+        q: &'a [f32],
+        certainty: f32,
+        dlikely: &'a [f32],
+        dmeans: &'a [f32],
+        dmatched: &'a mut [f32],
+        dq: &'a mut [f32],
+        lanes: &'a mut [f32],
+    ) {
+        let columns = lanes.len();
+        let variance = |q: f32| 1.0 / (1.0 / GAIN as f32 + q.max(0.0));
+        lanes.fill(0.0);
+        for (matched, q) in matched.chunks_exact(2 * columns).zip(q.chunks_exact(columns)) {
+            let (re, im) = matched.split_at(columns);
+            for i in 0..columns {
+                let exponent = certainty * (re[i] * re[i] + im[i] * im[i]) * variance(q[i]);
+                lanes[i] = if exponent > lanes[i] { exponent } else { lanes[i] };
+            }
+        }
+        let most = lanes.iter().fold(0.0f32, |most, x| most.max(*x));
+        lanes.fill(0.0);
+        // Weights, which are not shares yet, in place of the gradients of `q`.
+        for (matched, (q, p)) in matched.chunks_exact(2 * columns).zip(q.chunks_exact(columns).zip(dq.chunks_exact_mut(columns))) {
+            let (re, im) = matched.split_at(columns);
+            for i in 0..columns {
+                let variance = variance(q[i]);
+                p[i] = exp::<S>(certainty * (re[i] * re[i] + im[i] * im[i]) * variance - most) * variance.sqrt();
+                lanes[i] += p[i];
+            }
+        }
+        let share = 1.0 / lanes.iter().sum::<f32>();
+        lanes.fill(0.0);
+        // Gradients of the shares, in place of the first half of those of `m`, and their mean.
+        for (((matched, dmatched), dmeans), ((q, p), dlikely)) in matched
+            .chunks_exact(2 * columns)
+            .zip(dmatched.chunks_exact_mut(2 * columns))
+            .zip(dmeans.chunks_exact(2 * columns))
+            .zip(q.chunks_exact(columns).zip(dq.chunks_exact_mut(columns)).zip(dlikely.chunks_exact(columns)))
+        {
+            let ((re, im), (d_re, d_im)) = (matched.split_at(columns), dmeans.split_at(columns));
+            for i in 0..columns {
+                let variance = variance(q[i]);
+                let (a, b) = (re[i] * variance, im[i] * variance);
+                p[i] *= share;
+                let d = dlikely[i] * (a * a + b * b + variance) + d_re[i] * a + d_im[i] * b;
+                dmatched[i] = d;
+                lanes[i] += p[i] * d;
+            }
+        }
+        let mean = lanes.iter().sum::<f32>();
+        for (((matched, dmatched), dmeans), ((q, p), dlikely)) in matched
+            .chunks_exact(2 * columns)
+            .zip(dmatched.chunks_exact_mut(2 * columns))
+            .zip(dmeans.chunks_exact(2 * columns))
+            .zip(q.chunks_exact(columns).zip(dq.chunks_exact_mut(columns)).zip(dlikely.chunks_exact(columns)))
+        {
+            let ((re, im), (d_re, d_im)) = (matched.split_at(columns), dmeans.split_at(columns));
+            let (to_re, to_im) = dmatched.split_at_mut(columns);
+            for i in 0..columns {
+                let variance = variance(q[i]);
+                let dlogit = p[i] * (to_re[i] - mean);
+                // Of the mean of the gain.
+                let (a, b) = (p[i] * (2.0 * dlikely[i] * re[i] * variance + d_re[i]), p[i] * (2.0 * dlikely[i] * im[i] * variance + d_im[i]));
+                let power = re[i] * re[i] + im[i] * im[i];
+                let dvariance = p[i] * dlikely[i] + a * re[i] + b * im[i] + dlogit * (0.5 / variance + certainty * power);
+                let by = 2.0 * dlogit * certainty * variance;
+                (to_re[i], to_im[i]) = (variance * a + by * re[i], variance * b + by * im[i]);
+                p[i] = if q[i] > 0.0 { -variance * variance * dvariance } else { 0.0 };
+            }
+        }
+    }
+}
+
+/// See [`of_posterior_on`].
+fn of_posterior(
+    (matched, q): (&[f32], &[f32]),
+    certainty: f32,
+    (dlikely, dmeans): (&[f32], &[f32]),
+    (dmatched, dq): (&mut [f32], &mut [f32]),
+    lanes: &mut [f32],
+) {
+    of_posterior_on(matched, q, certainty, dlikely, dmeans, dmatched, dq, lanes);
+}
+
+/// From what beams see and from what was received to `2.4 y_t w_t`.
+fn to_measurements(tables: &Tables, x: &[f32], (dseen, dy): (&[f32], &[f32]), dx: &mut [f32]) {
+    let (n, t) = (tables.antennas[0], dy.len() / 2);
+    for (i, (x, dx)) in x.chunks_exact(2 * n).zip(dx.chunks_exact_mut(2 * n)).enumerate() {
+        dx.fill(0.0);
+        let size = (x.iter().map(|x| x * x).sum::<f32>() + 1e-24).sqrt();
+        if size < 1e-9 {
+            continue;
+        }
+        for (a, d) in tables.steering[0].chunks_exact(2 * n).zip(dseen.chunks_exact(2 * t)) {
+            for (a, dx) in a.chunks_exact(2).zip(dx.chunks_exact_mut(2)) {
+                let [re, im] = product([d[i], -d[t + i]], [a[0], a[1]]);
+                (dx[0], dx[1]) = (dx[0] + re, dx[1] + im);
+            }
+        }
+        let unit: Vec<f32> = x.iter().map(|x| x / size).collect();
+        of_unit(&unit, size, dx);
+        dx.iter_mut().zip(&unit).for_each(|(dx, unit)| *dx += dy[i] / ANTENNA_SCALE * unit);
+    }
+}
