@@ -52,27 +52,29 @@ pub struct TapeBuilder {
     pub(super) of_inputs: Vec<bool>,
     /// Buffers of the inputs, and of what such operations give.
     inputs: Vec<usize>,
-    /// Whether the operation at hand has asked for the place of a parameter.
-    learns: bool,
 }
 
 impl TapeBuilder {
     pub(super) fn new(matrices: Vec<Matrix>, parameters: Parameters, inputs: &[Slot]) -> Self {
         let inputs = inputs.iter().map(|slot| slot.buffer).collect();
-        Self { matrices, parameters, uses: Vec::new(), scratch: 0, carried: Vec::new(), of_inputs: Vec::new(), inputs, learns: false }
+        Self { matrices, parameters, uses: Vec::new(), scratch: 0, carried: Vec::new(), of_inputs: Vec::new(), inputs }
     }
 
     pub(super) fn node(&mut self, node: &program::Node) -> Result<Box<dyn Derivative>> {
         self.carried.push(0);
-        self.learns = false;
-        let derivative = node.op.differentiate(&node.wires, self)?;
-        let wires = &node.wires;
-        let of_inputs = !self.learns && wires.states.is_empty() && wires.x.iter().all(|slot| self.inputs.contains(&slot.buffer));
+        let (wires, asked) = (&node.wires, self.asked());
+        let derivative = node.op.differentiate(wires, self)?;
+        let of_inputs = self.asked() == asked && wires.states.is_empty() && wires.x.iter().all(|slot| self.inputs.contains(&slot.buffer));
         if of_inputs {
             self.inputs.extend(wires.out.iter().map(|slot| slot.buffer));
         }
         self.of_inputs.push(of_inputs);
         derivative.ok_or_else(|| Error::Input(format!("no derivative through time of the operation {}", node.op.name())))
+    }
+
+    /// How often operations asked for the place of a parameter.
+    fn asked(&self) -> usize {
+        self.parameters.summed.asked + self.parameters.multiplied.asked
     }
 
     /// A matrix of the tape's own, to whose gradient nobody adds.
@@ -108,13 +110,11 @@ impl TapeBuilder {
 
     /// The place of a parameter's gradient among those that are summed on the way.
     pub(crate) fn sum(&mut self, parameter: &Tensor) -> Range<usize> {
-        self.learns = true;
         self.parameters.summed.of(parameter)
     }
 
     /// A layer's weight, packed.
     pub(crate) fn weight(&mut self, layer: &Linear) -> Result<Arc<Weight>> {
-        self.learns = true;
         if self.parameters.summed.has(&layer.weight) {
             return Err(Error::Input(
                 "a weight at many places of a row is another operation's as well: a tape has no sum of both".to_owned(),
@@ -126,7 +126,6 @@ impl TapeBuilder {
     /// The weight of a layer that makes `out` of `x` at so many places of a row. Where these are many, its gradient is summed on the way, while the row lies in
     /// the cache ([`Weight::add_sums`]); else it is a product behind all steps, which then has more rows.
     pub(crate) fn weight_at_places(&mut self, layer: &Linear, places: usize, [x, out]: [Slot; 2]) -> Result<Arc<Weight>> {
-        self.learns = true;
         let known = [&self.parameters.summed, &self.parameters.multiplied].map(|places| places.has(&layer.weight));
         let summed = known[0] || !known[1] && places >= MANY_PLACES;
         let weight = Arc::new(Weight::new(layer, summed, &mut self.parameters)?);
@@ -140,7 +139,6 @@ impl TapeBuilder {
 
     /// The weights of a stack of matrices `[..., inputs, outputs]`, packed.
     pub(crate) fn weights(&mut self, stack: &Tensor) -> Result<Vec<Arc<Weight>>> {
-        self.learns = true;
         Ok(Weight::stack(stack, &mut self.parameters)?.into_iter().map(Arc::new).collect())
     }
 

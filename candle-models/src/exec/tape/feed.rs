@@ -120,16 +120,14 @@ impl CustomOp2 for Feed {
             candle_core::bail!("feed: a second backward");
         }
         let block = self.net.block();
-        let parts = grad.par_chunks(block * out_width);
-        let dx = if x.track_op() {
-            let mut dx = vec![0.0; x.elem_count()];
-            let parts = parts.zip(dx.par_chunks_mut(block * width));
-            blocks.par_iter_mut().zip(parts).for_each(|(tape, (grad, dx))| self.backward(tape, grad, Some(dx)));
-            Some(Tensor::from_vec(dx, x.shape(), x.device())?)
-        } else {
-            blocks.par_iter_mut().zip(parts).for_each(|(tape, grad)| self.backward(tape, grad, None));
-            None
+        let mut dx = x.track_op().then(|| vec![0.0; x.elem_count()]);
+        let inputs: Vec<Option<&mut [f32]>> = match &mut dx {
+            Some(dx) => dx.chunks_mut(block * width).map(Some).collect(),
+            None => blocks.iter().map(|_| None).collect(),
         };
+        let parts = grad.par_chunks(block * out_width).zip(inputs);
+        blocks.par_iter_mut().zip(parts).for_each(|(tape, (grad, inputs))| self.backward(tape, grad, inputs));
+        let dx = dx.map(|dx| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?;
         self.gradients.leave(self.net.gradients(&blocks.iter().collect::<Vec<_>>())?);
         blocks.into_iter().for_each(|tape| self.tapes.put(tape));
         Ok((dx, Some(owed.zeros_like()?)))

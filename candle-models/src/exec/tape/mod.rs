@@ -77,26 +77,31 @@ struct Parameters {
 
 /// Tensors, each with its place in one vector.
 #[derive(Default)]
-struct Places(Vec<(Tensor, Range<usize>)>);
+struct Places {
+    known: Vec<(Tensor, Range<usize>)>,
+    /// How often a place was asked for, also that of a tensor which had one.
+    asked: usize,
+}
 
 impl Places {
     /// The place of a tensor.
     fn of(&mut self, tensor: &Tensor) -> Range<usize> {
-        if let Some((_, place)) = self.0.iter().find(|(known, _)| known.id() == tensor.id()) {
+        self.asked += 1;
+        if let Some((_, place)) = self.known.iter().find(|(known, _)| known.id() == tensor.id()) {
             return place.clone();
         }
         let start = self.len();
-        self.0.push((tensor.clone(), start..start + tensor.elem_count()));
+        self.known.push((tensor.clone(), start..start + tensor.elem_count()));
         start..start + tensor.elem_count()
     }
 
     /// Whether a tensor is one of them.
     fn has(&self, tensor: &Tensor) -> bool {
-        self.0.iter().any(|(known, _)| known.id() == tensor.id())
+        self.known.iter().any(|(known, _)| known.id() == tensor.id())
     }
 
     fn len(&self) -> usize {
-        self.0.last().map_or(0, |(_, place)| place.end)
+        self.known.last().map_or(0, |(_, place)| place.end)
     }
 }
 
@@ -155,7 +160,7 @@ impl Differentiable {
     /// The parameters.
     pub fn parameters(&self) -> Vec<Tensor> {
         let Parameters { summed, multiplied, .. } = &self.parameters;
-        summed.0.iter().chain(&multiplied.0).map(|(tensor, _)| tensor.clone()).collect()
+        summed.known.iter().chain(&multiplied.known).map(|(tensor, _)| tensor.clone()).collect()
     }
 
     /// Gradients of all parameters, in their order, over all steps and rows of tapes that have run backwards. Every sum goes in the order
@@ -178,7 +183,7 @@ impl Differentiable {
         let (sums, products) = all.split_at(summed.len());
         let shaped =
             |values: &[f32], (like, place): &(Tensor, Range<usize>)| Tensor::from_slice(&values[place.clone()], like.shape(), &Device::Cpu);
-        summed.0.iter().map(|of| shaped(sums, of)).chain(multiplied.0.iter().map(|of| shaped(products, of))).collect()
+        summed.known.iter().map(|of| shaped(sums, of)).chain(multiplied.known.iter().map(|of| shaped(products, of))).collect()
     }
 
     /// The gradients of all weights, in parts.
