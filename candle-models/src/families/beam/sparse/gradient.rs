@@ -4,12 +4,12 @@
 //! The gradient of a complex number `c` is `dL/d(re c) + i dL/d(im c)`: of `c = a b` those are `da = dc conj(b)` and of `c = conj(a) b` `da = conj(dc) b`. Names that
 //! begin with `d` are gradients; complex numbers lie as in `rows`.
 
-use super::rows::{self, Measured};
-use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGIT, STEPS, SparseChannel, Tables, UNFOUND};
+use super::rows::{self, Measured, variance};
+use super::{LEAST, LEAST_PROBABILITY, LOGIT, STEPS, SparseChannel, Tables, UNFOUND};
 use crate::families::beam::complex::{inner, product};
 use crate::families::beam::steering::element;
 use crate::families::beam::user::ANTENNA_SCALE;
-use crate::ops::simd::{exp, kernel};
+use crate::ops::simd::kernel;
 use crate::ops::{Operand, Target, add_into, product_alone};
 use std::cell::RefCell;
 use std::f32::consts::PI;
@@ -26,19 +26,22 @@ struct Past<'a> {
     z: &'a mut [f32],
     matched: &'a mut [f32],
     q: &'a mut [f32],
+    /// How likely the path is to lie in each pair of directions.
+    shares: &'a mut [f32],
 }
 
 impl<'a> Past<'a> {
     fn size(tables: &Tables) -> usize {
         let ([arrivals, departures], t) = (tables.directions(), tables.measurements());
-        4 * arrivals * departures + 2 * t * t + 2 * t
+        5 * arrivals * departures + 2 * t * t + 2 * t
     }
 
     fn of(tables: &Tables, mut memory: &'a mut [f32]) -> Self {
         let ([arrivals, departures], t) = (tables.directions(), tables.measurements());
         let grid = arrivals * departures;
-        let [gamma, inverse, z, matched, q] = [grid, 2 * t * t, 2 * t, 2 * grid, grid].map(|size| rows::take(&mut memory, size));
-        Self { gamma, inverse, z, matched, q }
+        let sizes = [grid, 2 * t * t, 2 * t, 2 * grid, grid, grid];
+        let [gamma, inverse, z, matched, q, shares] = sizes.map(|size| rows::take(&mut memory, size));
+        Self { gamma, inverse, z, matched, q, shares }
     }
 }
 
@@ -59,30 +62,33 @@ pub(super) fn of(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), dfound:
     let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
     let (pairs, grid) = (t * t, arrivals * departures);
     let sizes = [
-        2 * t,                 // y
-        2 * t * arrivals,      // seen
-        arrivals * pairs,      // received
-        arrivals * pairs,      // weighted
-        arrivals * pairs,      // other
-        2 * t * arrivals,      // turned
-        pairs,                 // packed
-        grid,                  // likely
-        2 * grid,              // means
-        2 * grid,              // before
-        2 * m * arrivals,      // by_arrival
-        2 * n * m,             // channel
-        2 * n * m,             // dchannel
-        arrivals + departures, // marginals
-        2 * grid,              // dmeans
-        2 * grid,              // dmatched
-        grid,                  // dq
-        2 * t * arrivals,      // dseen
-        2 * t,                 // dy
-        grid,                  // dgamma
-        2 * pairs,             // dcovariance
-        4 * t,                 // left
-        2 * pairs,             // product
-        paths * Past::size(tables),
+        2 * t,                      // y
+        2 * t * arrivals,           // seen
+        arrivals * pairs,           // received
+        arrivals * pairs,           // weighted
+        2 * t * arrivals,           // explained
+        2 * t * arrivals,           // turned
+        pairs,                      // packed
+        grid,                       // likely
+        2 * grid,                   // means
+        2 * grid,                   // before
+        2 * m * arrivals,           // by_arrival
+        2 * n * m,                  // channel
+        2 * n * m,                  // dchannel
+        arrivals + departures,      // marginals
+        2 * grid,                   // dmeans
+        2 * grid,                   // dmatched
+        grid,                       // dq
+        2 * t * arrivals,           // dseen
+        2 * t,                      // dy
+        grid,                       // dgamma
+        2 * pairs,                  // dcovariance
+        2 * t,                      // left
+        2 * t,                      // z
+        2 * t,                      // dz
+        2 * t,                      // dleft
+        2 * pairs,                  // square
+        paths * Past::size(tables), // past
     ];
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.resize(scratch.len().max(sizes.iter().sum()), 0.0);
@@ -92,7 +98,7 @@ pub(super) fn of(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), dfound:
             seen,
             received,
             weighted,
-            other,
+            explained,
             turned,
             packed,
             likely,
@@ -110,7 +116,10 @@ pub(super) fn of(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), dfound:
             dgamma,
             dcovariance,
             left,
-            work,
+            z,
+            dz,
+            dleft,
+            square,
             past,
         ] = sizes.map(|size| rows::take(&mut rest, size));
         rows::read(tables, x, y, seen);
@@ -134,20 +143,12 @@ pub(super) fn of(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), dfound:
             rows::step(tables, &measured, (known, noise + unfound), [weighted, packed, turned], [now.inverse, now.z, now.matched, now.q]);
             means.copy_from_slice(now.matched);
             likely.copy_from_slice(now.q);
-            rows::posterior(means, likely, certainty, &mut marginals[..departures]);
+            rows::believe(now.matched, now.q, certainty, now.shares, &mut marginals[..departures]);
+            rows::posterior(means, likely, now.shares, departures);
         }
         let last = steps.last().expect("a path or more");
-        let (rest_of_y, z) = left.split_at_mut(2 * t);
-        rest_of_y.copy_from_slice(y);
-        // `turned` is what the last path sends, until what is left of the measurements has its gradient.
-        rows::sent(tables, means, turned);
-        rows::explain(seen, turned, rest_of_y);
-        rows::solve(last.inverse, rest_of_y, z);
-        rows::match_all(tables, seen, z, &mut other[..2 * t * arrivals], before);
-        dmeans.copy_from_slice(means);
-        rows::add_weighted(last.gamma, before, dmeans, departures);
-        product_alone(Operand::new(dmeans, 2 * departures), Operand::new(&tables.leaving, 2 * m), by_arrival, 2 * m, Target::Fresh);
-        rows::combine(&tables.steering[0], by_arrival, channel, n);
+        left.copy_from_slice(y);
+        rows::channel_of(tables, (seen, last.inverse, last.gamma), (means, left), [z, explained, turned, before, by_arrival, channel]);
         likely.iter_mut().zip(&*last.gamma).for_each(|(likely, gamma)| *likely += gamma);
         rows::shares(likely, marginals, arrivals);
 
@@ -165,29 +166,22 @@ pub(super) fn of(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), dfound:
             likely.chunks_exact(departures).flat_map(|row| row.iter().zip(&marginals[arrivals..])).map(|(p, d)| p * d).sum::<f32>() / total;
         marginals[arrivals..].iter_mut().for_each(|d| *d = (*d - mean) / total);
         likely.chunks_exact_mut(departures).for_each(|row| row.copy_from_slice(&marginals[arrivals..]));
-        spread_back(tables, dchannel, by_arrival);
+        of_combined(&tables.steering[0], dchannel, by_arrival, n);
         product_alone(Operand::new(by_arrival, 2 * m), Operand::new(&tables.leaving, 2 * m).t(), dmeans, 2 * departures, Target::Fresh);
 
         // What the paths before the last make of what it leaves.
-        let owed = Owed { seen: dseen, y: dy, gamma: dgamma, covariance: dcovariance };
+        let mut owed = Owed { seen: dseen, y: dy, gamma: dgamma, covariance: dcovariance };
         owed.seen.fill(0.0);
         owed.y.fill(0.0);
         owed.covariance.fill(0.0);
         of_rest(last.gamma, before, dmeans, (owed.gamma, dmatched), departures);
         add_into(owed.gamma, likely);
-        let sent = &mut other[..2 * t * arrivals];
-        rows::sent(tables, dmatched, sent);
-        let (dz, drest) = work.split_at_mut(2 * t);
-        through(seen, z, sent, (owed.seen, dz), t);
-        let drest = &mut drest[..2 * t];
-        rows::solve(last.inverse, dz, drest);
-        of_inverse(drest, z, owed.covariance, t);
-        add_into(owed.y, drest);
+        of_matched(tables, seen, (last.inverse, z), dmatched, &mut owed, [turned, dz, dleft]);
         // The mean of the last path was taken off.
-        rows::match_all(tables, seen, drest, sent, dmatched);
+        rows::match_all(tables, seen, dleft, turned, dmatched);
         dmeans.iter_mut().zip(&*dmatched).for_each(|(to, x)| *to -= x);
-        drest.iter_mut().for_each(|x| *x = -*x);
-        add_conjugated(drest, turned, owed.seen, t);
+        dleft.iter_mut().for_each(|x| *x = -*x);
+        add_conjugated(dleft, explained, owed.seen, t);
 
         for (path, now) in steps.iter().enumerate().rev() {
             if path + 1 < paths {
@@ -196,20 +190,14 @@ pub(super) fn of(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), dfound:
                 likely.copy_from_slice(owed.gamma);
                 owed.covariance.fill(0.0);
             }
-            of_posterior((now.matched, now.q), certainty, (likely, dmeans), (dmatched, dq), &mut marginals[..departures]);
-            // m = x^H z
-            rows::sent(tables, dmatched, sent);
-            let (dz, solved) = work.split_at_mut(2 * t);
-            let solved = &mut solved[..2 * t];
-            through(seen, now.z, sent, (owed.seen, dz), t);
-            rows::solve(now.inverse, dz, solved);
-            of_inverse(solved, now.z, owed.covariance, t);
-            add_into(owed.y, solved);
+            let lanes = &mut marginals[..departures];
+            of_posterior(now.matched, now.q, now.shares, certainty, likely, dmeans, dmatched, dq, lanes);
+            of_matched(tables, seen, (now.inverse, now.z), dmatched, &mut owed, [turned, dz, dleft]);
             // q = x^H R^-1 x
             rows::weigh(tables, dq, weighted);
             rows::covariance(received, weighted, packed, t);
-            rows::unpack(packed, 0.0, work, t);
-            sandwich(now.inverse, work, owed.covariance, t);
+            rows::unpack(packed, 0.0, square, t);
+            sandwich(now.inverse, square, owed.covariance, t);
             add_forms(now.inverse, weighted, seen, owed.seen, t);
             // R = noise + sum gamma x x^H
             if path > 0 {
@@ -232,29 +220,22 @@ fn of_strongest(tables: &Tables, (channel, leaves): (&[f32], &mut [f32]), dfound
     // Steps of the power method: what went in and what came out of each.
     let mut v = vec![vec![0.0; 2 * m]];
     rows::departing(tables, leaves, &mut v[0]);
-    let (mut u, mut norms) = (Vec::new(), Vec::new());
-    let forth = |v: &[f32]| {
-        let mut u = vec![0.0; 2 * n];
-        rows::forth(channel, v, &mut u);
-        u
-    };
-    for i in 0..STEPS {
-        u.push(forth(&v[i]));
-        let mut next = vec![0.0; 2 * m];
-        rows::back(channel, &u[i], &mut next);
-        norms.push(rows::norm(&next));
-        next.iter_mut().for_each(|x| *x /= norms[i]);
+    let (mut u, mut norms) = (vec![vec![0.0; 2 * n]; STEPS], Vec::new());
+    for u in &mut u {
+        let mut next = v[v.len() - 1].clone();
+        norms.push(rows::ascend(channel, u, &mut next));
         v.push(next);
     }
-    let arrives = forth(&v[STEPS]);
-    let strength = rows::norm(&arrives);
-    let unit: Vec<f32> = arrives.iter().map(|u| u / strength).collect();
+    let mut unit = vec![0.0; 2 * n];
+    rows::forth(channel, &v[STEPS], &mut unit);
+    let strength = rows::norm(&unit);
+    unit.iter_mut().for_each(|u| *u /= strength);
 
-    let beam: Vec<f32> = (0..2 * m).map(|i| (m as f32).sqrt() * v[STEPS][i % 2 * m + i / 2]).collect();
+    let mut beam = vec![0.0; 2 * m];
+    rows::tell(&v[STEPS], &[], 1.0, 1.0, &mut beam);
     let mut dbeam = dv_told.to_vec();
     of_split(&tables.steering[1], &beam, dtold, &mut dbeam);
-    let mut dv: Vec<f32> = (0..2 * m).map(|i| (m as f32).sqrt() * dbeam[i % m * 2 + i / m]).collect();
-    let mut du: Vec<f32> = (0..2 * n).map(|i| (n as f32).sqrt() * du_told[i % n * 2 + i / n]).collect();
+    let (mut dv, mut du) = (of_told(&dbeam), of_told(du_told));
     of_unit(&unit, strength, &mut du);
     let (mut of_v, mut of_u) = (vec![0.0; 2 * m], vec![0.0; 2 * n]);
     add_outer(&du, &v[STEPS], dchannel);
@@ -287,7 +268,7 @@ fn of_answers(tables: &Tables, channel: &[f32], dfound: &[f32], dchannel: &mut [
             u
         })
         .collect();
-    let power: Vec<f32> = arrives.iter().map(|u| u.iter().map(|u| u * u).sum()).collect();
+    let power: Vec<f32> = arrives.iter().map(|u: &Vec<f32>| u.iter().map(|u| u * u).sum()).collect();
     let total = power.iter().sum::<f32>() + LEAST as f32;
     let dshares: Vec<f32> =
         power.iter().zip(dlogits).map(|(power, d)| LOGIT as f32 * d / (power / total + LEAST_PROBABILITY as f32)).collect();
@@ -295,13 +276,21 @@ fn of_answers(tables: &Tables, channel: &[f32], dfound: &[f32], dchannel: &mut [
     for (i, (f, u)) in choices.iter().zip(&arrives).enumerate() {
         let norm = (power[i] + LEAST as f32).sqrt();
         let unit: Vec<f32> = u.iter().map(|u| u / norm).collect();
-        let danswer = &danswers[2 * n * i..][..2 * n];
-        let mut du: Vec<f32> = (0..2 * n).map(|i| (n as f32).sqrt() * danswer[i % n * 2 + i / n]).collect();
+        let mut du = of_told(&danswers[2 * n * i..][..2 * n]);
         of_unit(&unit, norm, &mut du);
         let dpower = (dshares[i] - mean) / total;
         du.iter_mut().zip(u).for_each(|(du, u)| *du += 2.0 * dpower * u);
         add_outer(&du, f, dchannel);
     }
+}
+
+/// From a beam as it is told, side by side with a mean square of 1/2, to the vector of norm 1.
+fn of_told(dbeam: &[f32]) -> Vec<f32> {
+    let mut d = vec![0.0; dbeam.len()];
+    rows::apart(dbeam, &mut d);
+    let by = ((dbeam.len() / 2) as f32).sqrt();
+    d.iter_mut().for_each(|d| *d *= by);
+    d
 }
 
 /// From a vector of norm 1 to the one that was divided by its norm, in its place.
@@ -332,18 +321,13 @@ fn of_split(grid: &[f32], beam: &[f32], dtold: &[f32], dbeam: &mut [f32]) {
     // What is left of the beam before each path.
     let mut rests = vec![beam.to_vec()];
     for path in told.chunks_exact_mut(3) {
-        let mut rest = rests[rests.len() - 1].clone();
-        let from = rest.clone();
-        rows::split(grid, &from, &mut rest, &mut power, path);
+        let mut rest = vec![0.0; beam.len()];
+        rows::split(grid, &rests[rests.len() - 1], &mut rest, &mut power, path);
         rests.push(rest);
     }
     let mut drest = vec![0.0; beam.len()];
     for (k, (told, dtold)) in told.chunks_exact(3).zip(dtold.chunks_exact(3)).enumerate().rev() {
         let (rest, gain) = (&rests[k], [told[1], told[2]]);
-        let found: Vec<[f32; 2]> = grid.chunks_exact(beam.len()).map(|b| inner(b, rest)).collect();
-        let power = |s: usize| found[s][0] * found[s][0] + found[s][1] * found[s][1];
-        let most = (1..count).fold(0, |most, s| if power(s) > power(most) { s } else { most });
-        let around = [(most + count - 1) % count, most, (most + 1) % count];
         // rest -= gain e, and gain = e^H rest / M before that.
         let (mut dgain, mut dangle) = ([dtold[1], dtold[2]], dtold[0]);
         for (i, d) in drest.chunks_exact(2).enumerate() {
@@ -361,14 +345,16 @@ fn of_split(grid: &[f32], beam: &[f32], dtold: &[f32], dbeam: &mut [f32]) {
             let [re, im] = product(dgain, e);
             (d[0], d[1]) = (d[0] + re / antennas as f32, d[1] + im / antennas as f32);
         }
-        let [before, at, behind] = around.map(power);
+        let around = rows::highest(grid, rest, &mut power);
+        let [before, at, behind] = around.map(|s| power[s]);
         let (curve, slope) = (2.0 * at - before - behind, behind - before);
         if curve > LEAST as f32 {
             let dangle = dangle * 2.0 / count as f32;
             let bent = 0.5 * slope / (curve * curve);
             for (s, d) in around.into_iter().zip([bent - 0.5 / curve, -2.0 * bent, bent + 0.5 / curve]) {
-                let by = [2.0 * d * dangle * found[s][0], 2.0 * d * dangle * found[s][1]];
-                for (d, b) in drest.chunks_exact_mut(2).zip(grid[s * beam.len()..].chunks_exact(2)) {
+                let b = &grid[s * beam.len()..][..beam.len()];
+                let by = inner(b, rest).map(|x| 2.0 * d * dangle * x);
+                for (d, b) in drest.chunks_exact_mut(2).zip(b.chunks_exact(2)) {
                     let [re, im] = product(by, [b[0], b[1]]);
                     (d[0], d[1]) = (d[0] + re, d[1] + im);
                 }
@@ -378,24 +364,21 @@ fn of_split(grid: &[f32], beam: &[f32], dtold: &[f32], dbeam: &mut [f32]) {
     add_into(dbeam, &drest);
 }
 
-/// From the channel to what arrives from every direction, `[2 N, 2, M]`.
-fn spread_back(tables: &Tables, dchannel: &[f32], by_arrival: &mut [f32]) {
-    by_arrival.fill(0.0);
-    let [n, m] = tables.antennas;
-    for (a, row) in tables.steering[0].chunks_exact(2 * n).zip(by_arrival.chunks_exact_mut(2 * m)) {
-        let (re, im) = row.split_at_mut(m);
-        for (a, h) in a.chunks_exact(2).zip(dchannel.chunks_exact(2 * m)) {
-            add_conjugate_times([a[0], a[1]], h, re, im);
+kernel! {
+    /// From the channel to what arrives from every direction, `[2 N, 2, M]`: the conjugates of the steering vectors `[2 N, N, 2]` times it.
+    fn of_combined<S>(steering: &'a [f32], channel: &'a [f32], by_arrival: &'a mut [f32], n: usize) {
+        by_arrival.fill(0.0);
+        let width = channel.len() / n;
+        for (a, row) in steering.chunks_exact(2 * n).zip(by_arrival.chunks_exact_mut(width)) {
+            let (re, im) = row.split_at_mut(width / 2);
+            for (a, h) in a.chunks_exact(2).zip(channel.chunks_exact(width)) {
+                let (h_re, h_im) = h.split_at(width / 2);
+                for j in 0..width / 2 {
+                    re[j] += a[0] * h_re[j] + a[1] * h_im[j];
+                    im[j] += a[0] * h_im[j] - a[1] * h_re[j];
+                }
+            }
         }
-    }
-}
-
-/// `out += conj(a) x`.
-fn add_conjugate_times(a: [f32; 2], x: &[f32], re: &mut [f32], im: &mut [f32]) {
-    let (x_re, x_im) = x.split_at(re.len());
-    for j in 0..re.len() {
-        re[j] += a[0] * x_re[j] + a[1] * x_im[j];
-        im[j] += a[0] * x_im[j] - a[1] * x_re[j];
     }
 }
 
@@ -409,6 +392,23 @@ fn of_rest(gamma: &[f32], b: &[f32], dmu: &[f32], (dgamma, db): (&mut [f32], &mu
             (db[i], db[j]) = (gamma[i] * d[i], gamma[i] * d[j]);
         }
     }
+}
+
+/// From `m = x^H z`, where `z = R^-1 y`, to `e`, `R` and `y`. `dy` becomes the gradient of this `y`; `sent` and `dz` are to work in.
+fn of_matched(
+    tables: &Tables,
+    seen: &[f32],
+    (inverse, z): (&[f32], &[f32]),
+    dmatched: &[f32],
+    owed: &mut Owed,
+    [sent, dz, dy]: [&mut [f32]; 3],
+) {
+    let t = tables.measurements();
+    rows::sent(tables, dmatched, sent);
+    through(seen, z, sent, (owed.seen, dz), t);
+    rows::solve(inverse, dz, dy);
+    of_inverse(dy, z, owed.covariance, t);
+    add_into(owed.y, dy);
 }
 
 /// From `m = x^H z` to `e` and `z`: `sent` is the sum of `dm s` over the directions of departure.
@@ -496,9 +496,10 @@ fn add_forms(a: &[f32], weighted: &[f32], seen: &[f32], dseen: &mut [f32], t: us
 
 kernel! {
     /// From second moments and means of a path to `m` and `q`. `lanes` `[2 M]` is to work in.
-    fn of_posterior_on<S>(
+    fn of_posterior<S>(
         matched: &'a [f32],
         q: &'a [f32],
+        shares: &'a [f32],
         certainty: f32,
         dlikely: &'a [f32],
         dmeans: &'a [f32],
@@ -507,78 +508,36 @@ kernel! {
         lanes: &'a mut [f32],
     ) {
         let columns = lanes.len();
-        let variance = |q: f32| 1.0 / (1.0 / GAIN as f32 + q.max(0.0));
+        // Of the shares, in place of those of `q`, and their mean.
         lanes.fill(0.0);
-        for (matched, q) in matched.chunks_exact(2 * columns).zip(q.chunks_exact(columns)) {
-            let (re, im) = matched.split_at(columns);
-            for i in 0..columns {
-                let exponent = certainty * (re[i] * re[i] + im[i] * im[i]) * variance(q[i]);
-                lanes[i] = if exponent > lanes[i] { exponent } else { lanes[i] };
-            }
-        }
-        let most = lanes.iter().fold(0.0f32, |most, x| most.max(*x));
-        lanes.fill(0.0);
-        // Weights, which are not shares yet, in place of the gradients of `q`.
-        for (matched, (q, p)) in matched.chunks_exact(2 * columns).zip(q.chunks_exact(columns).zip(dq.chunks_exact_mut(columns))) {
-            let (re, im) = matched.split_at(columns);
-            for i in 0..columns {
-                let variance = variance(q[i]);
-                p[i] = exp::<S>(certainty * (re[i] * re[i] + im[i] * im[i]) * variance - most) * variance.sqrt();
-                lanes[i] += p[i];
-            }
-        }
-        let share = 1.0 / lanes.iter().sum::<f32>();
-        lanes.fill(0.0);
-        // Gradients of the shares, in place of the first half of those of `m`, and their mean.
-        for (((matched, dmatched), dmeans), ((q, p), dlikely)) in matched
-            .chunks_exact(2 * columns)
-            .zip(dmatched.chunks_exact_mut(2 * columns))
-            .zip(dmeans.chunks_exact(2 * columns))
-            .zip(q.chunks_exact(columns).zip(dq.chunks_exact_mut(columns)).zip(dlikely.chunks_exact(columns)))
-        {
-            let ((re, im), (d_re, d_im)) = (matched.split_at(columns), dmeans.split_at(columns));
+        for (row, dshares) in dq.chunks_exact_mut(columns).enumerate() {
+            let [q, p, dlikely] = [q, shares, dlikely].map(|x| &x[row * columns..][..columns]);
+            let [(re, im), (d_re, d_im)] = [matched, dmeans].map(|x| x[2 * row * columns..][..2 * columns].split_at(columns));
             for i in 0..columns {
                 let variance = variance(q[i]);
                 let (a, b) = (re[i] * variance, im[i] * variance);
-                p[i] *= share;
-                let d = dlikely[i] * (a * a + b * b + variance) + d_re[i] * a + d_im[i] * b;
-                dmatched[i] = d;
-                lanes[i] += p[i] * d;
+                dshares[i] = dlikely[i] * (a * a + b * b + variance) + d_re[i] * a + d_im[i] * b;
+                lanes[i] += p[i] * dshares[i];
             }
         }
         let mean = lanes.iter().sum::<f32>();
-        for (((matched, dmatched), dmeans), ((q, p), dlikely)) in matched
-            .chunks_exact(2 * columns)
-            .zip(dmatched.chunks_exact_mut(2 * columns))
-            .zip(dmeans.chunks_exact(2 * columns))
-            .zip(q.chunks_exact(columns).zip(dq.chunks_exact_mut(columns)).zip(dlikely.chunks_exact(columns)))
-        {
-            let ((re, im), (d_re, d_im)) = (matched.split_at(columns), dmeans.split_at(columns));
+        for (row, (dq, dmatched)) in dq.chunks_exact_mut(columns).zip(dmatched.chunks_exact_mut(2 * columns)).enumerate() {
+            let [q, p, dlikely] = [q, shares, dlikely].map(|x| &x[row * columns..][..columns]);
+            let [(re, im), (d_re, d_im)] = [matched, dmeans].map(|x| x[2 * row * columns..][..2 * columns].split_at(columns));
             let (to_re, to_im) = dmatched.split_at_mut(columns);
             for i in 0..columns {
                 let variance = variance(q[i]);
-                let dlogit = p[i] * (to_re[i] - mean);
+                let dlogit = p[i] * (dq[i] - mean);
                 // Of the mean of the gain.
                 let (a, b) = (p[i] * (2.0 * dlikely[i] * re[i] * variance + d_re[i]), p[i] * (2.0 * dlikely[i] * im[i] * variance + d_im[i]));
                 let power = re[i] * re[i] + im[i] * im[i];
                 let dvariance = p[i] * dlikely[i] + a * re[i] + b * im[i] + dlogit * (0.5 / variance + certainty * power);
                 let by = 2.0 * dlogit * certainty * variance;
                 (to_re[i], to_im[i]) = (variance * a + by * re[i], variance * b + by * im[i]);
-                p[i] = if q[i] > 0.0 { -variance * variance * dvariance } else { 0.0 };
+                dq[i] = if q[i] > 0.0 { -variance * variance * dvariance } else { 0.0 };
             }
         }
     }
-}
-
-/// See [`of_posterior_on`].
-fn of_posterior(
-    (matched, q): (&[f32], &[f32]),
-    certainty: f32,
-    (dlikely, dmeans): (&[f32], &[f32]),
-    (dmatched, dq): (&mut [f32], &mut [f32]),
-    lanes: &mut [f32],
-) {
-    of_posterior_on(matched, q, certainty, dlikely, dmeans, dmatched, dq, lanes);
 }
 
 /// From what beams see and from what was received to `2.4 y_t w_t`.

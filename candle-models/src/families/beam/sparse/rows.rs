@@ -35,6 +35,7 @@ pub(super) fn estimate(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), f
         grid,             // likely
         2 * grid,         // matched
         2 * grid,         // before
+        2 * t * arrivals, // explained
         2 * t * arrivals, // turned
         2 * t * t,        // inverse
         pairs,            // packed
@@ -58,6 +59,7 @@ pub(super) fn estimate(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), f
             likely,
             matched,
             before,
+            explained,
             turned,
             inverse,
             packed,
@@ -76,22 +78,17 @@ pub(super) fn estimate(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), f
         gamma.fill(0.0);
         for path in 0..paths {
             let unfound = UNFOUND as f32 * (paths - 1 - path) as f32;
-            let (measured, before) = (Measured { seen, received, y }, (path > 0).then_some(&*gamma));
-            step(tables, &measured, (before, noise + unfound), [weighted, packed, turned], [inverse, z, matched, likely]);
-            posterior(matched, likely, certainty, towards);
+            let (measured, known) = (Measured { seen, received, y }, (path > 0).then_some(&*gamma));
+            step(tables, &measured, (known, noise + unfound), [weighted, packed, turned], [inverse, z, matched, likely]);
+            let shares = &mut before[..grid];
+            believe(matched, likely, certainty, shares, towards);
+            posterior(matched, likely, shares, departures);
             if path + 1 < paths {
                 gamma.iter_mut().zip(&*likely).for_each(|(gamma, likely)| *gamma += likely);
             }
         }
-        // What the last path explains in the mean is taken off, and what is left goes to those before it.
-        sent(tables, matched, turned);
-        explain(seen, turned, y);
-        solve(inverse, y, z);
-        match_all(tables, seen, z, turned, before);
-        add_weighted(gamma, before, matched, departures);
+        channel_of(tables, (seen, inverse, gamma), (matched, y), [z, explained, turned, before, by_arrival, channel]);
         gamma.iter_mut().zip(&*likely).for_each(|(gamma, likely)| *gamma += likely);
-        product_alone(Operand::new(matched, 2 * departures), Operand::new(&tables.leaving, 2 * m), by_arrival, 2 * m, Target::Fresh);
-        combine(&tables.steering[0], by_arrival, channel, n);
         let left = z.iter().map(|z| z * z).sum::<f32>() * noise * noise / whole;
 
         shares(gamma, marginals, arrivals);
@@ -147,6 +144,24 @@ pub(super) fn step(
     match_all(tables, measured.seen, z, turned, matched);
     pack(inverse, packed, t);
     forms(tables, measured.received, (packed, weighted), q, departures);
+}
+
+/// The channel in the mean, `[N, 2, M]`, from the means of the last path and the second moments `gamma` of those before it: what it explains is taken off `y`, and what
+/// is left goes to those before it. `means` becomes that of all paths, `z` what is left times `inverse`, `explained` what the last path sends, and `before` `x^H z`.
+pub(super) fn channel_of(
+    tables: &Tables,
+    (seen, inverse, gamma): (&[f32], &[f32], &[f32]),
+    (means, y): (&mut [f32], &mut [f32]),
+    [z, explained, turned, before, by_arrival, channel]: [&mut [f32]; 6],
+) {
+    let ([n, m], departures) = (tables.antennas, tables.directions()[1]);
+    sent(tables, means, explained);
+    explain(seen, explained, y);
+    solve(inverse, y, z);
+    match_all(tables, seen, z, turned, before);
+    add_weighted(gamma, before, means, departures);
+    product_alone(Operand::new(means, 2 * departures), Operand::new(&tables.leaving, 2 * m), by_arrival, 2 * m, Target::Fresh);
+    combine(&tables.steering[0], by_arrival, channel, n);
 }
 
 /// `sum_s c_rs s s^H` of every direction of arrival, packed: `[2 N, T^2]` of `c` `[2 N, 2 M]`.
@@ -216,9 +231,7 @@ fn answers<'a>(tables: &Tables, channel: &[f32], beams: &mut [f32], found: &'a m
     let (answers, rest) = found.split_at_mut(2 * n * count);
     let (logits, rest) = rest.split_at_mut(count);
     for ((choice, answer), power) in tables.choices.chunks_exact(2 * m).zip(answers.chunks_exact_mut(2 * n)).zip(&mut *logits) {
-        for (j, x) in choice.chunks_exact(2).enumerate() {
-            (f[j], f[m + j]) = (x[0], x[1]);
-        }
+        apart(choice, f);
         forth(channel, f, u);
         *power = u.iter().map(|u| u * u).sum::<f32>();
         tell(u, &[], 1.0 / (*power + LEAST as f32).sqrt(), 1.0, answer);
@@ -367,7 +380,7 @@ pub(super) fn solve(matrix: &[f32], y: &[f32], z: &mut [f32]) {
 }
 
 /// `y -= w_t^H a_r c_rt`, summed over all directions of arrival; `c` is `[2 N, 2, T]`.
-pub(super) fn explain(seen: &[f32], c: &[f32], y: &mut [f32]) {
+fn explain(seen: &[f32], c: &[f32], y: &mut [f32]) {
     let t = y.len() / 2;
     let (y_re, y_im) = y.split_at_mut(t);
     for (seen, c) in seen.chunks_exact(2 * t).zip(c.chunks_exact(2 * t)) {
@@ -414,41 +427,54 @@ kernel! {
 }
 
 kernel! {
-    /// The posterior of one path: from `m` and `q` to its means `p h` and second moments. `lanes` `[2 M]` is to work in.
-    pub(super) fn posterior<S>(matched: &'a mut [f32], q: &'a mut [f32], certainty: f32, lanes: &'a mut [f32]) {
+    /// How likely a path is to lie in each pair of directions, from `m` and `q`. `lanes` `[2 M]` is to work in.
+    pub(super) fn believe<S>(matched: &'a [f32], q: &'a [f32], certainty: f32, shares: &'a mut [f32], lanes: &'a mut [f32]) {
         let columns = lanes.len();
-        let variance = |q: f32| 1.0 / (1.0 / GAIN as f32 + q.max(0.0));
         lanes.fill(0.0);
-        for (matched, q) in matched.chunks_exact(2 * columns).zip(q.chunks_exact(columns)) {
+        for (matched, (q, p)) in matched.chunks_exact(2 * columns).zip(q.chunks_exact(columns).zip(shares.chunks_exact_mut(columns))) {
             let (re, im) = matched.split_at(columns);
             for i in 0..columns {
-                let exponent = certainty * (re[i] * re[i] + im[i] * im[i]) * variance(q[i]);
-                lanes[i] = if exponent > lanes[i] { exponent } else { lanes[i] };
+                p[i] = certainty * (re[i] * re[i] + im[i] * im[i]) * variance(q[i]);
+                lanes[i] = if p[i] > lanes[i] { p[i] } else { lanes[i] };
             }
         }
         let most = lanes.iter().fold(0.0f32, |most, x| most.max(*x));
         lanes.fill(0.0);
-        for (matched, q) in matched.chunks_exact_mut(2 * columns).zip(q.chunks_exact_mut(columns)) {
-            let (re, im) = matched.split_at_mut(columns);
+        for (q, p) in q.chunks_exact(columns).zip(shares.chunks_exact_mut(columns)) {
             for i in 0..columns {
-                let variance = variance(q[i]);
-                let exponent = certainty * (re[i] * re[i] + im[i] * im[i]) * variance;
-                let p = exp::<S>(exponent - most) * variance.sqrt();
-                (re[i], im[i]) = (re[i] * variance, im[i] * variance);
-                q[i] = p * (re[i] * re[i] + im[i] * im[i] + variance);
-                (re[i], im[i]) = (p * re[i], p * im[i]);
-                lanes[i] += p;
+                p[i] = exp::<S>(p[i] - most) * variance(q[i]).sqrt();
+                lanes[i] += p[i];
             }
         }
         let share = 1.0 / lanes.iter().sum::<f32>();
-        matched.iter_mut().for_each(|x| *x *= share);
-        q.iter_mut().for_each(|x| *x *= share);
+        shares.iter_mut().for_each(|p| *p *= share);
+    }
+}
+
+/// The variance of a path's gain that measurements leave.
+#[inline(always)]
+pub(super) fn variance(q: f32) -> f32 {
+    1.0 / (1.0 / GAIN as f32 + q.max(0.0))
+}
+
+kernel! {
+    /// The posterior of one path: from `m`, `q` and the shares to its means `p h` and second moments.
+    pub(super) fn posterior<S>(matched: &'a mut [f32], q: &'a mut [f32], shares: &'a [f32], columns: usize) {
+        for (matched, (q, p)) in matched.chunks_exact_mut(2 * columns).zip(q.chunks_exact_mut(columns).zip(shares.chunks_exact(columns))) {
+            let (re, im) = matched.split_at_mut(columns);
+            for i in 0..columns {
+                let variance = variance(q[i]);
+                let (a, b) = (re[i] * variance, im[i] * variance);
+                q[i] = p[i] * (a * a + b * b + variance);
+                (re[i], im[i]) = (p[i] * a, p[i] * b);
+            }
+        }
     }
 }
 
 kernel! {
     /// `out += gamma x`, of complex `x` and real `gamma`.
-    pub(super) fn add_weighted<S>(gamma: &'a [f32], x: &'a [f32], out: &'a mut [f32], columns: usize) {
+    fn add_weighted<S>(gamma: &'a [f32], x: &'a [f32], out: &'a mut [f32], columns: usize) {
         for ((gamma, x), out) in gamma.chunks_exact(columns).zip(x.chunks_exact(2 * columns)).zip(out.chunks_exact_mut(2 * columns)) {
             let ((re, im), (out_re, out_im)) = (x.split_at(columns), out.split_at_mut(columns));
             for i in 0..columns {
@@ -460,7 +486,7 @@ kernel! {
 
 kernel! {
     /// The channel `[N, 2, M]`: steering vectors of the receiver `[2 N, N, 2]` times what arrives from their directions, `[2 N, 2, M]`.
-    pub(super) fn combine<S>(steering: &'a [f32], by_arrival: &'a [f32], channel: &'a mut [f32], n: usize) {
+    fn combine<S>(steering: &'a [f32], by_arrival: &'a [f32], channel: &'a mut [f32], n: usize) {
         channel.fill(0.0);
         let width = channel.len() / n;
         for (a, row) in steering.chunks_exact(2 * n).zip(by_arrival.chunks_exact(width)) {
@@ -511,13 +537,19 @@ kernel! {
 /// Steps of the power method from `v`; `v` of norm 1 and `u = H v` in the end, whose norm is the result.
 fn climb(channel: &[f32], u: &mut [f32], v: &mut [f32]) -> f32 {
     for _ in 0..STEPS {
-        forth(channel, v, u);
-        back(channel, u, v);
-        let norm = norm(v);
-        v.iter_mut().for_each(|v| *v /= norm);
+        ascend(channel, u, v);
     }
     forth(channel, v, u);
     norm(u)
+}
+
+/// A step of the power method: `u = H v`, and `v = H^H u` divided by its norm, which is the result.
+pub(super) fn ascend(channel: &[f32], u: &mut [f32], v: &mut [f32]) -> f32 {
+    forth(channel, v, u);
+    back(channel, u, v);
+    let norm = norm(v);
+    v.iter_mut().for_each(|v| *v /= norm);
+    norm
 }
 
 /// A beam `[M, 2]` as paths, for each the sine of its angle and the parts of its gain: matching pursuit (Mallat and Zhang 1993) among the steering vectors of the
@@ -526,12 +558,8 @@ pub(super) fn split(grid: &[f32], beam: &[f32], rest: &mut [f32], power: &mut [f
     let (antennas, count) = (beam.len() / 2, power.len());
     rest.copy_from_slice(beam);
     for told in told.chunks_exact_mut(3) {
-        for (power, b) in power.iter_mut().zip(grid.chunks_exact(beam.len())) {
-            let [re, im] = inner(b, rest);
-            *power = re * re + im * im;
-        }
-        let most = (1..count).fold(0, |most, s| if power[s] > power[most] { s } else { most });
-        let [before, at, behind] = [power[(most + count - 1) % count], power[most], power[(most + 1) % count]];
+        let around = highest(grid, rest, power);
+        let ([before, at, behind], most) = (around.map(|s| power[s]), around[1]);
         let curve = (2.0 * at - before - behind).max(LEAST as f32);
         let direction = 2.0 * (most as f32 + 0.5 * (behind - before) / curve) / count as f32 - 1.0;
         told[0] = direction * at / (at + NOTHING as f32 * (antennas * antennas) as f32);
@@ -549,12 +577,29 @@ pub(super) fn split(grid: &[f32], beam: &[f32], rest: &mut [f32], power: &mut [f
     }
 }
 
+/// The direction of the grid with most of a beam's power, between its neighbours.
+pub(super) fn highest(grid: &[f32], beam: &[f32], power: &mut [f32]) -> [usize; 3] {
+    for (power, b) in power.iter_mut().zip(grid.chunks_exact(beam.len())) {
+        let [re, im] = inner(b, beam);
+        *power = re * re + im * im;
+    }
+    let count = power.len();
+    let most = (1..count).fold(0, |most, s| if power[s] > power[most] { s } else { most });
+    [(most + count - 1) % count, most, (most + 1) % count]
+}
+
+/// Complex numbers that lay side by side, with all real parts in front.
+pub(super) fn apart(x: &[f32], out: &mut [f32]) {
+    let (re, im) = out.split_at_mut(x.len() / 2);
+    x.chunks_exact(2).zip(re.iter_mut().zip(im)).for_each(|(x, (re, im))| (*re, *im) = (x[0], x[1]));
+}
+
 pub(super) fn norm(x: &[f32]) -> f32 {
     (x.iter().map(|x| x * x).sum::<f32>() + LEAST as f32).sqrt()
 }
 
 /// Writes `u` and `v`, so much of them, for vectors of norm 1 as numbers of mean square 1/2.
-fn tell(u: &[f32], v: &[f32], of_u: f32, of_v: f32, out: &mut [f32]) {
+pub(super) fn tell(u: &[f32], v: &[f32], of_u: f32, of_v: f32, out: &mut [f32]) {
     let (to_u, to_v) = out.split_at_mut(u.len());
     for (x, of, out) in [(u, of_u, to_u), (v, of_v, to_v)] {
         let (count, by) = (x.len() / 2, of * ((x.len() / 2) as f32).sqrt());

@@ -184,7 +184,7 @@ fn what_cannot_be_estimated_is_refused() {
 /// path jumps.
 #[test]
 fn gradients_of_measurements() {
-    for (antennas, t, paths) in [([3, 4], 5, 1), ([4, 6], 10, 2), ([8, 16], 16, 3)] {
+    for (antennas, t, paths) in [([2, 3], 1, 1), ([3, 4], 5, 1), ([4, 6], 10, 2), ([8, 16], 16, 3)] {
         let (receive, transmit) = (beams("receive", t, antennas[0]), beams("transmit", t, antennas[1]));
         for (choices, snr) in [(Vec::new(), 0.4), (Vec::new(), -0.1), (beams("choices", 5, antennas[1]), 0.2)] {
             let op = SparseChannel::new(paths, antennas, &transmit, &choices).unwrap();
