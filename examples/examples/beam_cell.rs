@@ -57,7 +57,7 @@ fn align(model: Beam, users: usize) -> Result<()> {
     for (user, (sounder, session)) in sounders.iter().zip(&sessions).enumerate() {
         decision.floats_mut("measurements", user)?.copy_from_slice(sounder.measurements());
         decision.floats_mut("state", user)?.copy_from_slice(session.floats("state")?);
-        if config.paths() > 0 {
+        if config.pursuit().is_some() {
             decision.floats_mut("snr", user)?[0] = sounder.snr();
         }
     }

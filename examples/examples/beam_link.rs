@@ -79,7 +79,7 @@ impl Ends {
     fn decide(&mut self, sounder: &Sounder, state: &[f32]) -> Result<(Vec<f32>, Vec<f32>)> {
         self.decision.set_f32("measurements", sounder.measurements())?;
         self.decision.set_f32("state", state)?;
-        if self.config.paths() > 0 {
+        if self.config.pursuit().is_some() {
             self.decision.set_f32("snr", &[sounder.snr()])?;
         }
         self.decision.step(&[true])?;

@@ -2,7 +2,7 @@
 
 use crate::{assert_close, cuda, normal};
 use candle_core::{DType, Device, Tensor};
-use candle_models::beam::{SparseChannel, SteeredBeam};
+use candle_models::beam::{Pursuit, SparseChannel, SteeredBeam};
 use candle_models::device::DeviceChoice;
 use candle_models::engine::{Placement, Runner};
 use candle_models::exec::program::Output;
@@ -156,10 +156,12 @@ fn steered_beams() {
 #[test]
 fn sparse_channels() {
     let Some(_device) = cuda() else { return };
-    for (antennas, measurements, paths) in [([2, 3], 4, 1), ([5, 9], 7, 2), ([8, 16], 12, 3)] {
+    for (antennas, measurements, paths, again, directions) in
+        [([2, 3], 4, 1, 0, 2), ([5, 9], 7, 2, 2, 3), ([8, 16], 12, 3, 0, 2), ([8, 16], 12, 3, 2, 2)]
+    {
         let beams = normal("beams", &[measurements * antennas[1] * 2]).to_vec1::<f32>().unwrap();
         for choices in [&[][..], &beams[..6 * antennas[1]]] {
-            let op = SparseChannel::new(paths, antennas, &beams, choices).unwrap();
+            let op = SparseChannel::new(Pursuit { paths, again, directions }, antennas, &beams, choices).unwrap();
             let width = op.inputs();
             check_f32(op, &[width, 1], 2e-3);
         }

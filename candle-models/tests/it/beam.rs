@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 fn small(edit: impl Fn(&mut BeamConfig)) -> BeamConfig {
     let mut config = BeamConfig { measurements: 6, hidden: 24, base: 16, ..BeamConfig::default() };
-    config.decision = DecisionConfig::Measurements { width: 32, layers: 1, paths: 0 };
+    config.decision = DecisionConfig::Measurements { width: 32, layers: 1, paths: 0, again: 0, directions: 2 };
     edit(&mut config);
     config
 }
@@ -79,7 +79,7 @@ fn a_sweep_measurement_by_measurement_ends_where_the_episode_ends() {
             let mut decide = Runner::new(decision.clone(), 1, 1).unwrap();
             decide.set_f32("measurements", sounder.measurements()).unwrap();
             decide.set_f32("state", network.floats("state", 0).unwrap()).unwrap();
-            if config.paths() > 0 {
+            if config.pursuit().is_some() {
                 decide.set_f32("snr", &[sounder.snr()]).unwrap();
             }
             decide.step(&[true]).unwrap();

@@ -1,7 +1,7 @@
 //! What a beam controller is made of, as plain data.
 
 use super::array::{Array, phasor};
-use super::{ChannelConfig, CodebookConfig, SparseChannel, within};
+use super::{ChannelConfig, CodebookConfig, Pursuit, SparseChannel, within};
 use crate::nn::MambaConfig;
 use crate::random::Random;
 use crate::{Error, Result};
@@ -116,11 +116,25 @@ pub enum DecisionConfig {
         /// swept then stay what they are, also with scheme C3.
         #[serde(default, skip_serializing_if = "none")]
         paths: usize,
+        /// How many of them are looked for again when all have been found: fewer than there are, or all.
+        #[serde(default, skip_serializing_if = "none")]
+        again: usize,
+        /// Directions of the estimate's grids for each antenna: 3 lose less between them than 2, and take twice the time.
+        #[serde(default = "two", skip_serializing_if = "is_two")]
+        directions: usize,
     },
 }
 
 fn none(count: &usize) -> bool {
     *count == 0
+}
+
+fn two() -> usize {
+    2
+}
+
+fn is_two(count: &usize) -> bool {
+    *count == two()
 }
 
 /// A beam controller.
@@ -174,7 +188,7 @@ impl Default for BeamConfig {
             view: View::Antennas,
             memory: MemoryConfig::Gru { layers: 2 },
             hidden: 160,
-            decision: DecisionConfig::Measurements { width: 512, layers: 2, paths: 0 },
+            decision: DecisionConfig::Measurements { width: 512, layers: 2, paths: 0, again: 0, directions: 2 },
             base: 256,
             feedback: Feedback::Reals { values: 16 },
             receive_weights: Weighting::Free,
@@ -204,10 +218,12 @@ impl BeamConfig {
             MemoryConfig::Gru { layers } => within("memory.layers", *layers, 1..=16)?,
             MemoryConfig::Mamba { layers, block } => within("memory.layers", *layers, 1..=64).and(block.validate())?,
         }
-        if let DecisionConfig::Measurements { width, layers, paths } = self.decision {
+        if let DecisionConfig::Measurements { width, layers, paths, again, directions } = self.decision {
             within("decision.width", width, 8..=8192)?;
             within("decision.layers", layers, 1..=64)?;
             within("decision.paths", paths, 0..=64)?;
+            within("decision.again", again, 0..=paths)?;
+            within("decision.directions", directions, 1..=8)?;
             let linear = [self.channel.receive, self.channel.transmit].iter().all(|array| matches!(array, Array::Ula { .. }));
             if paths > 0 && !linear {
                 return Err(Error::config("decision.paths", "its directions are those of linear arrays: expected 0 with a planar one"));
@@ -262,11 +278,11 @@ impl BeamConfig {
         (0..self.channel.transmit.elements()).flat_map(|n| phase(n).map(|x| x as f32)).collect()
     }
 
-    /// Paths of the estimate that a decision stands on; 0: it stands on none.
-    pub fn paths(&self) -> usize {
+    /// What the estimate looks for that a decision stands on; it may stand on none.
+    pub fn pursuit(&self) -> Option<Pursuit> {
         match self.decision {
-            DecisionConfig::State => 0,
-            DecisionConfig::Measurements { paths, .. } => paths,
+            DecisionConfig::Measurements { paths, again, directions, .. } if paths > 0 => Some(Pursuit { paths, again, directions }),
+            _ => None,
         }
     }
 

@@ -33,12 +33,12 @@ impl Decision {
     /// estimate needs them.
     pub(super) fn network(config: &BeamConfig, swept: impl FnOnce() -> Result<Tensor>, params: &Params) -> Result<Network<Self>> {
         let (record, state) = (config.record(), config.hidden);
-        let estimate = (config.paths() > 0).then(|| {
+        let estimate = config.pursuit().map(|pursuit| {
             let (swept, choice) = (host(&swept()?)?, config.feedback == Feedback::Index);
             let of_a_beam = record / config.receive_width() / config.codebook.count();
             let sent: Vec<f32> = swept.chunks_exact(config.transmit_width()).flat_map(|beam| beam.repeat(of_a_beam)).collect();
             let antennas = [config.channel.receive, config.channel.transmit].map(|array| array.elements());
-            SparseChannel::new(config.paths(), antennas, &sent, if choice { &swept } else { &[] })
+            SparseChannel::new(pursuit, antennas, &sent, if choice { &swept } else { &[] })
         });
         let estimate = estimate.transpose()?;
         let (found, told) = estimate.as_ref().map_or((0, 0), |estimate| (estimate.outputs(), estimate.told()));
@@ -121,7 +121,7 @@ impl Network<Decision> {
     /// for each row, with gradients.
     pub(super) fn decide(&self, seen: &Tensor, snr_db: &[f32], tapes: &Tapes) -> Result<[Tensor; 2]> {
         let config = &self.layers().config;
-        let found = if config.paths() == 0 {
+        let found = if config.pursuit().is_none() {
             self.feed(seen, tapes)?
         } else {
             let snr = Tensor::from_iter(snr_db.iter().map(|snr| snr / SNR_SCALE), &Device::Cpu)?.reshape(((), 1))?;
@@ -175,8 +175,7 @@ impl BaseStation {
     /// The network with parameters from `params`.
     pub(super) fn network(config: &BeamConfig, params: &Params) -> Result<Network<Self>> {
         let (inputs, width) = (config.feedback_width(), config.base);
-        let steered =
-            (config.paths() > 0).then(|| SteeredBeam::new(SparseChannel::TOLD, config.channel.transmit.elements())).transpose()?;
+        let steered = config.pursuit().map(|_| SteeredBeam::new(SparseChannel::TOLD, config.channel.transmit.elements())).transpose()?;
         let beam = head(steered.is_some(), width, config.transmit_width(), &params.pp("beam"))?;
         let layers = [Dense::new(inputs, width, &params.pp("layers.0"))?, Dense::new(width, width, &params.pp("layers.1"))?];
         let signature = Signature {

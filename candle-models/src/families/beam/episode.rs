@@ -113,7 +113,7 @@ impl Beam {
     pub fn measure(&self, episodes: &Episodes, tapes: &Tapes) -> Result<Tensor> {
         episodes.check(&self.config)?;
         let (mut codebook, first) = (self.swept()?, self.first_beam()?);
-        if self.config.paths() > 0 {
+        if self.config.pursuit().is_some() {
             // An estimate takes for a constant what was sent: without the half of the gradient that goes through it, the other half would mislead.
             codebook = codebook.detach();
         }

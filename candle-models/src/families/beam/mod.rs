@@ -67,7 +67,7 @@ pub use family::BeamFamily;
 pub use metrics::Summary;
 pub use model::{Beam, Decided};
 pub use sounder::Sounder;
-pub use sparse::SparseChannel;
+pub use sparse::{Pursuit, SparseChannel};
 pub use steering::SteeredBeam;
 pub use user::UserEquipment;
 

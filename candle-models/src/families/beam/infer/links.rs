@@ -263,7 +263,7 @@ impl Links {
         for (row, sounder) in sounders.iter().enumerate() {
             decision.runner.floats_mut("measurements", row)?.copy_from_slice(sounder.measurements());
             decision.runner.floats_mut("state", row)?.copy_from_slice(user.runner.floats("state", row)?);
-            if self.config.paths() > 0 {
+            if self.config.pursuit().is_some() {
                 decision.runner.floats_mut("snr", row)?[0] = sounder.snr();
             }
         }

@@ -1,6 +1,6 @@
 //! Launches of `sparse.cu`.
 
-use super::Tables;
+use super::{Pursuit, Tables};
 use crate::Result;
 use crate::cuda::{Gpu, Kernel, Matrix, Source};
 use crate::exec::cuda::Compiler;
@@ -24,20 +24,23 @@ pub(super) struct Arguments {
     arrive: u64,
     leave: u64,
     sent: u64,
-    pairs: u64,
     choices: u64,
     antennas: [u32; 2],
     directions: [u32; 2],
     measurements: u32,
+    /// Paths that are looked for, and how many of them again.
     paths: u32,
+    again: u32,
     /// Beams to choose among.
     count: u32,
 }
 
 impl Arguments {
     /// The tables on a GPU; none where a row does not fit into the memory of a block.
-    pub fn new(tables: &Tables, paths: usize, compiler: &mut Compiler) -> Result<Option<Self>> {
+    pub fn new(tables: &Tables, pursuit: Pursuit, compiler: &mut Compiler) -> Result<Option<Self>> {
         let mut upload = |values: &[f32]| compiler.vector(&Tensor::from_slice(values, values.len(), &Device::Cpu)?);
+        let by_beam: Vec<&[f32]> = tables.sent.chunks_exact(2 * tables.directions()[1]).collect();
+        let by_measurement: Vec<f32> = tables.numbers.iter().flat_map(|number| by_beam[*number]).copied().collect();
         let words = |pair: [usize; 2]| pair.map(|n| n as u32);
         let arguments = Self {
             x: Matrix::NONE,
@@ -45,13 +48,13 @@ impl Arguments {
             out: Matrix::NONE,
             arrive: upload(&tables.steering[0])?,
             leave: upload(&tables.steering[1])?,
-            sent: upload(&tables.sent)?,
-            pairs: upload(&tables.pairs)?,
+            sent: upload(&by_measurement)?,
             choices: upload(if tables.choices.is_empty() { &[0.0] } else { &tables.choices })?,
             antennas: words(tables.antennas),
             directions: words(tables.directions()),
             measurements: tables.measurements() as u32,
-            paths: paths as u32,
+            paths: pursuit.paths as u32,
+            again: pursuit.again as u32,
             count: tables.choices() as u32,
         };
         Ok((arguments.shared() <= SHARED).then_some(arguments))
@@ -67,7 +70,7 @@ impl Arguments {
         let measurements = self.measurements as usize;
         let [n, m] = antennas;
         let complex = measurements * (directions[0] + measurements + 3) + n + m + directions[1].max(self.count as usize) + n * m;
-        4 * (2 * complex + 2 * directions[0] * directions[1] + directions[0] + directions[1])
+        4 * (2 * complex + (2 + self.again as usize) * directions[0] * directions[1] + directions[0] + directions[1])
     }
 
     /// # Safety

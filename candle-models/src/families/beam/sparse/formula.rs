@@ -1,7 +1,7 @@
 //! The estimate in standard operators. A Hermitian matrix `[T, T]` is the symmetric one `[2 T, 2 T]` of its real and imaginary parts, whose inverse is
 //! made by sweeps of one column after the other.
 
-use super::{CERTAIN, DOUBT, FINE, GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NOISE, NOTHING, STEPS, SparseChannel, UNFOUND};
+use super::{CERTAIN, DOUBT, GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NOISE, NOTHING, STEPS, SparseChannel};
 use crate::exec::graph::{Graph, Operator, Value};
 use crate::families::beam::user::{ANTENNA_SCALE, SNR_SCALE};
 use crate::{Error, Result};
@@ -40,12 +40,13 @@ fn scaled(graph: &mut Graph, x: Value, by: f64) -> Value {
     graph.mul(x, by)
 }
 
-/// Steering vectors `[2 N, N]` as cosines and sines of products of short constants: a direction is `(d - N) / N`, and a turn has `2 N` of the
-/// integers that are multiplied. Whole turns are taken off before integers become angles, which f32 would otherwise round by several units of 1e-6.
-fn steering(graph: &mut Graph, antennas: usize) -> Result<Parts> {
-    let (n, turn) = (antennas as i64, (FINE * antennas) as f64);
-    let numbers = |from: i64, to: i64, shape: (usize, usize)| Tensor::from_iter((from..to).map(|i| i as f32), &Device::Cpu)?.reshape(shape);
-    let [down, across] = [numbers(-n, n, (FINE * antennas, 1))?, numbers(0, n, (1, antennas))?].map(|x| graph.constant(x));
+/// Steering vectors `[A, N]` as cosines and sines of products of short constants: a direction is `(2 d - A) / A`, and a turn has `2 A` of
+/// the integers that are multiplied. Whole turns are taken off before integers become angles, which f32 would otherwise round by several units of 1e-6.
+fn steering(graph: &mut Graph, antennas: usize, directions: usize) -> Result<Parts> {
+    let turn = (2 * directions) as f64;
+    let direction = (0..directions).map(|d| 2.0 * d as f32 - directions as f32);
+    let down = graph.constant(Tensor::from_iter(direction, &Device::Cpu)?.reshape((directions, 1))?);
+    let across = graph.constant(Tensor::from_iter((0..antennas).map(|i| i as f32), &Device::Cpu)?.reshape((1, antennas))?);
     let places = graph.mul(down, across);
     let turns = scaled(graph, places, 1.0 / turn);
     let turns = graph.of(Operator::CastToInt, turns);
@@ -114,9 +115,8 @@ fn at_least(graph: &mut Graph, x: Value, least: f64) -> Value {
     more(graph, x, least)
 }
 
-/// Paths of a beam `[M, 1]`, by matching pursuit among the steering vectors of a grid `[2 M, M]`: what is told of each, `[3 K]`.
-fn split(graph: &mut Graph, grid: Parts, mut rest: Parts, antennas: usize) -> Result<Value> {
-    let count = FINE * antennas;
+/// Paths of a beam `[M, 1]`, by matching pursuit among the steering vectors of a grid `[D, M]`: what is told of each, `[15]`.
+fn split(graph: &mut Graph, grid: Parts, mut rest: Parts, [antennas, count]: [usize; 2]) -> Result<Value> {
     let across = |count: usize| Tensor::from_iter((0..count).map(|i| i as f32), &Device::Cpu)?.reshape((1, count));
     let [numbers, elements] = [across(count)?, across(antennas)?].map(|x| graph.constant(x));
     let slice = |graph: &mut Graph, x, start, len| graph.of(Operator::Slice { axis: 1, start, len }, x);
@@ -200,7 +200,7 @@ fn strongest(graph: &mut Graph, op: &SparseChannel, (mut channel, leave): (Parts
     let mut found = Vec::new();
     let (u, v, strongest) = climb(graph, channel, start);
     let beam = v.map(|v| scaled(graph, v, (m as f64).sqrt()));
-    found.push(split(graph, leave, beam, m)?);
+    found.push(split(graph, leave, beam, [m, departures])?);
     let mut tell = |graph: &mut Graph, parts: Parts, antennas: usize, by: Value| {
         let by = scaled(graph, by, (antennas as f64).sqrt());
         let parts = parts.map(|x| graph.mul(x, by));
@@ -256,7 +256,7 @@ pub(super) fn of(op: &SparseChannel, graph: &mut Graph, [x, snr]: [Value; 2]) ->
     let (tables, product) = (&op.tables, &Operator::MatMul);
     let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
     let grid = arrivals * departures;
-    let (arrive, leave) = (steering(graph, n)?, steering(graph, m)?);
+    let (arrive, leave) = (steering(graph, n, arrivals)?, steering(graph, m, departures)?);
     let [arrive_turned, leave_turned] = [arrive, leave].map(|table| table.map(|x| graph.of(Operator::Transpose(vec![1, 0]), x)));
     let beams = Tensor::from_slice(&tables.beams, (t, m, 2), &Device::Cpu)?;
     let part = |i| Ok::<_, Error>(beams.narrow(2, i, 1)?.squeeze(2)?.contiguous()?);
@@ -297,10 +297,17 @@ pub(super) fn of(op: &SparseChannel, graph: &mut Graph, [x, snr]: [Value; 2]) ->
     let given = graph.node(Operator::Concat { axis: 2 }, &[straight, crossed]);
     let given_turned = graph.of(Operator::Transpose(vec![0, 2, 1]), given);
 
-    let mut gamma: Option<Value> = None;
+    let pursuit = op.pursuit;
+    let mut moments: Vec<Option<Value>> = vec![None; pursuit.paths];
+    let sum = |graph: &mut Graph, moments: &[Option<Value>]| {
+        let known: Vec<Value> = moments.iter().copied().flatten().collect();
+        known.into_iter().reduce(|sum, moments| graph.add(sum, moments))
+    };
     let mut mean = y;
-    for path in 0..op.paths {
-        let noise = more(graph, noise, UNFOUND * (op.paths - 1 - path) as f64);
+    for step in 0..pursuit.steps() {
+        moments[pursuit.path(step)] = None;
+        let gamma = sum(graph, &moments);
+        let noise = more(graph, noise, pursuit.noise(0.0, step));
         let mut covariance = graph.mul(unit, noise);
         if let Some(gamma) = gamma {
             let each = graph.node(Operator::Concat { axis: 2 }, &[gamma, gamma]);
@@ -335,9 +342,9 @@ pub(super) fn of(op: &SparseChannel, graph: &mut Graph, [x, snr]: [Value; 2]) ->
         let gain = graph.mul(matched, variance);
         let moment = squared(graph, gain, grid);
         let moment = graph.add(moment, variance);
-        let added = graph.mul(share, moment);
+        moments[pursuit.path(step)] = Some(graph.mul(share, moment));
         mean = graph.mul(gain, share);
-        if path + 1 == op.paths {
+        if step + 1 == pursuit.steps() {
             let column = graph.by_row(mean, &[2 * grid, 1]);
             let explained = graph.node(Operator::MatMul, &[given, column]);
             let rest = graph.sub(y, explained);
@@ -348,9 +355,8 @@ pub(super) fn of(op: &SparseChannel, graph: &mut Graph, [x, snr]: [Value; 2]) ->
                 mean = graph.add(mean, before);
             }
         }
-        gamma = Some(gamma.map_or(added, |gamma| graph.add(gamma, added)));
     }
-    let gamma = gamma.unwrap_or(noise);
+    let gamma = sum(graph, &moments).unwrap_or(noise);
     let left = graph.mul(y, y);
     let left = total(graph, left, 2);
     let left = graph.node(Operator::Div, &[left, whole]);

@@ -5,7 +5,7 @@
 //! begin with `d` are gradients; complex numbers lie as in `rows`.
 
 use super::rows::{self, Measured, variance};
-use super::{LEAST, LEAST_PROBABILITY, LOGIT, STEPS, SparseChannel, Tables, UNFOUND};
+use super::{LEAST, LEAST_PROBABILITY, LOGIT, Pursuit, STEPS, SparseChannel, Tables};
 use crate::families::beam::complex::{inner, product};
 use crate::families::beam::steering::element;
 use crate::families::beam::user::ANTENNA_SCALE;
@@ -20,7 +20,7 @@ thread_local! {
 
 /// A step as the forward pass left it.
 struct Past<'a> {
-    /// Second moments of the paths before it.
+    /// Second moments of the other paths.
     gamma: &'a mut [f32],
     inverse: &'a mut [f32],
     z: &'a mut [f32],
@@ -47,48 +47,47 @@ impl<'a> Past<'a> {
 
 /// Gradients on their way back.
 struct Owed<'a> {
-    /// Of `w_t^H a_r`, `[2 N, 2, T]`.
+    /// Of `w_t^H a_r`, `[A, 2, T]`.
     seen: &'a mut [f32],
     /// Of `y`, `[2, T]`.
     y: &'a mut [f32],
-    /// Of the second moments before the step at hand, `[2 N, 2 M]`.
-    gamma: &'a mut [f32],
     /// Of the covariance of the step at hand: Hermitian, `[2, T, T]`.
     covariance: &'a mut [f32],
 }
 
 /// Fills `dx` with the gradient of the measurements `x` at an SNR from that of the estimate.
-pub(super) fn of(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), dfound: &[f32], dx: &mut [f32]) {
+pub(super) fn of(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32), dfound: &[f32], dx: &mut [f32]) {
     let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
     let (pairs, grid) = (t * t, arrivals * departures);
     let sizes = [
-        2 * t,                      // y
-        2 * t * arrivals,           // seen
-        arrivals * pairs,           // received
-        arrivals * pairs,           // weighted
-        2 * t * arrivals,           // explained
-        2 * t * arrivals,           // turned
-        pairs,                      // packed
-        grid,                       // likely
-        2 * grid,                   // means
-        2 * grid,                   // before
-        2 * m * arrivals,           // by_arrival
-        2 * n * m,                  // channel
-        2 * n * m,                  // dchannel
-        arrivals + departures,      // marginals
-        2 * grid,                   // dmeans
-        2 * grid,                   // dmatched
-        grid,                       // dq
-        2 * t * arrivals,           // dseen
-        2 * t,                      // dy
-        grid,                       // dgamma
-        2 * pairs,                  // dcovariance
-        2 * t,                      // left
-        2 * t,                      // z
-        2 * t,                      // dz
-        2 * t,                      // dleft
-        2 * pairs,                  // square
-        paths * Past::size(tables), // past
+        2 * t,                                // y
+        2 * t * arrivals,                     // seen
+        arrivals * pairs,                     // received
+        arrivals * pairs,                     // weighted
+        2 * t * arrivals,                     // explained
+        2 * t * arrivals,                     // turned
+        pairs,                                // packed
+        grid,                                 // likely
+        pursuit.paths * grid,                 // moments
+        2 * grid,                             // means
+        2 * grid,                             // before
+        2 * m * arrivals,                     // by_arrival
+        2 * n * m,                            // channel
+        2 * n * m,                            // dchannel
+        arrivals + departures,                // marginals
+        2 * grid,                             // dmeans
+        2 * grid,                             // dmatched
+        grid,                                 // dq
+        2 * t * arrivals,                     // dseen
+        2 * t,                                // dy
+        grid,                                 // dgamma
+        2 * pairs,                            // dcovariance
+        2 * t,                                // left
+        2 * t,                                // z
+        2 * t,                                // dz
+        2 * t,                                // dleft
+        2 * pairs,                            // square
+        pursuit.steps() * Past::size(tables), // past
     ];
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.resize(scratch.len().max(sizes.iter().sum()), 0.0);
@@ -102,6 +101,7 @@ pub(super) fn of(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), dfound:
             turned,
             packed,
             likely,
+            moments,
             means,
             before,
             by_arrival,
@@ -125,31 +125,28 @@ pub(super) fn of(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), dfound:
         rows::read(tables, x, y, seen);
         rows::outer_all(seen, received, t);
         let noise = super::noise(f64::from(snr));
-        let (noise, certainty) = (noise as f32, super::certainty(noise) as f32);
+        let certainty = super::certainty(noise) as f32;
         let mut steps: Vec<Past> = past.chunks_exact_mut(Past::size(tables)).map(|memory| Past::of(tables, memory)).collect();
 
         // The forward pass once more, with what every step was.
         let measured = Measured { seen, received, y };
-        likely.fill(0.0);
-        for path in 0..paths {
-            let unfound = UNFOUND as f32 * (paths - 1 - path) as f32;
-            let (done, rest) = steps.split_at_mut(path);
-            let now = &mut rest[0];
-            match done.last() {
-                Some(last) => now.gamma.iter_mut().zip(&*last.gamma).zip(&*likely).for_each(|((now, last), likely)| *now = last + likely),
-                None => now.gamma.fill(0.0),
-            }
-            let known = (path > 0).then_some(&*now.gamma);
-            rows::step(tables, &measured, (known, noise + unfound), [weighted, packed, turned], [now.inverse, now.z, now.matched, now.q]);
+        moments.fill(0.0);
+        for (at, now) in steps.iter_mut().enumerate() {
+            let path = pursuit.path(at);
+            rows::others(moments, path, now.gamma);
+            let noise = pursuit.noise(noise, at) as f32;
+            let known = (at > 0).then_some(&*now.gamma);
+            rows::step(tables, &measured, (known, noise), [weighted, packed, turned], [now.inverse, now.z, now.matched, now.q]);
             means.copy_from_slice(now.matched);
             likely.copy_from_slice(now.q);
             rows::believe(now.matched, now.q, certainty, now.shares, &mut marginals[..departures]);
             rows::posterior(means, likely, now.shares, departures);
+            moments[path * grid..][..grid].copy_from_slice(likely);
         }
         let last = steps.last().expect("a path or more");
         left.copy_from_slice(y);
         rows::channel_of(tables, (seen, last.inverse, last.gamma), (means, left), [z, explained, turned, before, by_arrival, channel]);
-        likely.iter_mut().zip(&*last.gamma).for_each(|(likely, gamma)| *likely += gamma);
+        add_into(likely, last.gamma);
         rows::shares(likely, marginals, arrivals);
 
         // Beams, to the channel, to the means of its paths.
@@ -169,25 +166,29 @@ pub(super) fn of(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), dfound:
         of_combined(&tables.steering[0], dchannel, by_arrival, n);
         product_alone(Operand::new(by_arrival, 2 * m), Operand::new(&tables.leaving, 2 * m).t(), dmeans, 2 * departures, Target::Fresh);
 
-        // What the paths before the last make of what it leaves.
-        let mut owed = Owed { seen: dseen, y: dy, gamma: dgamma, covariance: dcovariance };
+        // What the other paths make of what the last leaves.
+        let mut owed = Owed { seen: dseen, y: dy, covariance: dcovariance };
         owed.seen.fill(0.0);
         owed.y.fill(0.0);
         owed.covariance.fill(0.0);
-        of_rest(last.gamma, before, dmeans, (owed.gamma, dmatched), departures);
-        add_into(owed.gamma, likely);
+        of_rest(last.gamma, before, dmeans, (dgamma, dmatched), departures);
+        add_into(dgamma, likely);
         of_matched(tables, seen, (last.inverse, z), dmatched, &mut owed, [turned, dz, dleft]);
+        // From here on `moments` are gradients of them, as they are behind the step at hand.
+        for (path, moments) in moments.chunks_exact_mut(grid).enumerate() {
+            moments.copy_from_slice(if path == pursuit.path(pursuit.steps() - 1) { likely } else { dgamma });
+        }
         // The mean of the last path was taken off.
         rows::match_all(tables, seen, dleft, turned, dmatched);
         dmeans.iter_mut().zip(&*dmatched).for_each(|(to, x)| *to -= x);
         dleft.iter_mut().for_each(|x| *x = -*x);
         add_conjugated(dleft, explained, owed.seen, t);
 
-        for (path, now) in steps.iter().enumerate().rev() {
-            if path + 1 < paths {
+        for (at, now) in steps.iter().enumerate().rev() {
+            let likely = &mut moments[pursuit.path(at) * grid..][..grid];
+            if at + 1 < pursuit.steps() {
                 // Only the last has means.
                 dmeans.fill(0.0);
-                likely.copy_from_slice(owed.gamma);
                 owed.covariance.fill(0.0);
             }
             let lanes = &mut marginals[..departures];
@@ -200,12 +201,14 @@ pub(super) fn of(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), dfound:
             sandwich(now.inverse, square, owed.covariance, t);
             add_forms(now.inverse, weighted, seen, owed.seen, t);
             // R = noise + sum gamma x x^H
-            if path > 0 {
+            likely.fill(0.0);
+            if at > 0 {
                 rows::weigh(tables, now.gamma, weighted);
                 add_forms(owed.covariance, weighted, seen, owed.seen, t);
                 rows::pack(owed.covariance, packed, t);
                 rows::forms(tables, received, (packed, weighted), dq, departures);
-                add_into(owed.gamma, dq);
+                let others = moments.chunks_exact_mut(grid).enumerate().filter(|(path, _)| *path != pursuit.path(at));
+                others.for_each(|(_, moments)| add_into(moments, dq));
             }
         }
         to_measurements(tables, x, (owed.seen, owed.y), dx);
@@ -365,7 +368,7 @@ fn of_split(grid: &[f32], beam: &[f32], dtold: &[f32], dbeam: &mut [f32]) {
 }
 
 kernel! {
-    /// From the channel to what arrives from every direction, `[2 N, 2, M]`: the conjugates of the steering vectors `[2 N, N, 2]` times it.
+    /// From the channel to what arrives from every direction, `[A, 2, M]`: the conjugates of the steering vectors `[A, N, 2]` times it.
     fn of_combined<S>(steering: &'a [f32], channel: &'a [f32], by_arrival: &'a mut [f32], n: usize) {
         by_arrival.fill(0.0);
         let width = channel.len() / n;
@@ -495,7 +498,7 @@ fn add_forms(a: &[f32], weighted: &[f32], seen: &[f32], dseen: &mut [f32], t: us
 }
 
 kernel! {
-    /// From second moments and means of a path to `m` and `q`. `lanes` `[2 M]` is to work in.
+    /// From second moments and means of a path to `m` and `q`. `lanes` `[D]` is to work in.
     fn of_posterior<S>(
         matched: &'a [f32],
         q: &'a [f32],

@@ -4,23 +4,24 @@
 //!
 //! A row is `2.4 y_t w_t` of every measurement, `[T, 2 N]`: the unit-norm beam `w_t` of N antennas that it was received with, times what was received; zeros
 //! where nothing was measured. Beside it is the SNR, in dB over 30. The beams `f_t` of M antennas that they were sent with are the same for all rows.
-//! Directions lie on a grid of `2 N` at the receiver and `2 M` at the transmitter, equally far apart in the sine of their angle; `a_r` and `b_s` are their
-//! steering vectors. It is a matching pursuit (Mallat and Zhang 1993) that does not choose: every step finds how likely a path is to lie at each pair of
-//! directions, the paths found before and the noise explaining the rest, and goes on with all of them, each as strong as it is likely. Step `k` of `K` has
+//! Directions lie on a grid of `A` at the receiver and `D` at the transmitter, so many for each antenna, equally far apart in the sine of their angle; `a_r` and
+//! `b_s` are their steering vectors. It is a matching pursuit (Mallat and Zhang 1993) that does not choose: every step finds how likely a path is to lie at each pair of
+//! directions, the other paths and the noise explaining the rest, and goes on with all of them, each as strong as it is likely. After the `K` paths the first
+//! few may be looked for again, now that those behind them are known. The step of a path, `U` others being still to come, has
 //!
 //! ```text
 //! x_rs[t] = (w_t^H a_r) (b_s^H f_t)                                what a path of gain 1 would give
-//! R       = (1 / SNR + 1.5 (K - k)) I + sum gamma_rs x_rs x_rs^H   the covariance of all but this path
+//! R       = (1 / SNR + 1.5 U) I + sum gamma_rs x_rs x_rs^H         the covariance of all but this path
 //! m, q    = x_rs^H R^-1 y, x_rs^H R^-1 x_rs
 //! p_rs   ~= exp(c |m|^2 / (2 + q)) / sqrt(1 + q / 2)               the posterior, the gain having variance 1 / 2
 //! h_rs    = m / (2 + q)                                             the gain in the mean, and
-//! gamma_rs += p_rs (|h_rs|^2 + 1 / (2 + q))                         its second moment
+//! gamma_rs = p_rs (|h_rs|^2 + 1 / (2 + q))                          its second moment, in the other steps' sum over all paths but theirs
 //! ```
 //!
 //! `c` is 1 for the likelihood itself; `0.7 / (1 + 1 / (5 SNR))` is less sure, as it should be: directions lie between those of the grid, beams that were
-//! chosen by what had been measured are alike, and the other paths are no white noise. Of the last path the means `p h` are kept, and
+//! chosen by what had been measured are alike, and the other paths are no white noise. Of the last step the means `p h` are kept, and
 //! `H = sum (p_rs h_rs + gamma_rs x_rs^H R^-1 (y - sum x p h)) a_r b_s^H`
-//! with what the paths before it make of the rest. The result has, one behind the other:
+//! with what the other paths make of the rest. The result has, one behind the other:
 //!
 //! - for a transmitter that forms a beam of its own:
 //!   - of five paths that together make the first `v` below, what a [`SteeredBeam`](super::SteeredBeam) reads, by matching pursuit: 15 values;
@@ -30,7 +31,7 @@
 //!   - `sqrt(N) H f_c / |H f_c|` of each, the beam to receive it with: `2 N C`;
 //!   - the logarithms of their shares of `sum |H f_c|^2`, `3 log(share + 1e-5)`: C;
 //! - the part of the power of `y` that is left: 1;
-//! - the shares of the `2 N` and the `2 M` directions in `gamma`, as `1 + 0.15 log(p + 1e-5)`.
+//! - the shares of the `A` and the `D` directions in `gamma`, as `1 + 0.15 log(p + 1e-5)`.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -54,8 +55,6 @@ use crate::{Error, Result};
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor};
 use std::sync::Arc;
 
-/// Directions of the grid for each antenna.
-const FINE: usize = 2;
 /// The variance of a path's gain.
 const GAIN: f64 = 0.5;
 /// What every path that is still to come is taken to add to the noise.
@@ -80,9 +79,35 @@ const LOGIT: f64 = 3.0;
 /// The operation: two operands.
 #[derive(Debug, Clone)]
 pub struct SparseChannel {
-    /// How many are looked for (K).
-    paths: usize,
+    pursuit: Pursuit,
     tables: Arc<Tables>,
+}
+
+/// What is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pursuit {
+    /// Paths (K).
+    pub paths: usize,
+    /// How many of them are looked for again in the end, from the first on.
+    pub again: usize,
+    /// Directions of the grids for each antenna.
+    pub directions: usize,
+}
+
+impl Pursuit {
+    fn steps(self) -> usize {
+        self.paths + self.again
+    }
+
+    /// The path that a step is of.
+    fn path(self, step: usize) -> usize {
+        step % self.paths
+    }
+
+    /// What a step takes for noise, of this power, with the paths that are still to come.
+    fn noise(self, noise: f64, step: usize) -> f64 {
+        noise + UNFOUND * self.paths.saturating_sub(step + 1) as f64
+    }
 }
 
 /// What measurements are compared with. Complex numbers of the first two are side by side; of the others all real parts stand before the imaginary ones.
@@ -90,23 +115,32 @@ pub struct SparseChannel {
 struct Tables {
     /// Antennas of the receiver and of the transmitter.
     antennas: [usize; 2],
-    /// Steering vectors of the grids, `[2 N, N, 2]` and `[2 M, M, 2]`.
+    /// Steering vectors of the grids, `[A, N, 2]` and `[D, M, 2]`.
     steering: [Vec<f32>; 2],
     /// The beams that measurements were sent with, `[T, M, 2]`.
     beams: Vec<f32>,
+    /// The number of each among the B that differ: a sweep comes back to its beams.
+    numbers: Vec<usize>,
+    /// Of every entry of a packed matrix of measurements, the entry for their beams in a packed one of beams, and by how much it is multiplied, `[T^2]`.
+    places: Vec<(usize, f32)>,
     /// Beams that the transmitter chooses among, `[C, M, 2]`; none where it forms one of its own.
     choices: Vec<f32>,
-    /// `s s^H` of every direction of the transmitter, `s_t = b^H f_t`, packed as in `rows`: `[2 M, T^2]`.
+    /// `s s^H` of every direction of the transmitter, `s_t = b^H f_t` of the beams that differ, packed as in `rows`: `[D, B^2]`.
     pairs: Vec<f32>,
-    /// What makes `sum_t c_t conj(s_t)` of `c` `[2, T]`: `[2, T, 2, 2 M]`.
+    /// What makes `sum_t c_t conj(s_t)` of `c` `[2, B]`: `[2, B, 2, D]`.
     sent: Vec<f32>,
-    /// What makes `sum_s c_s conj(b_s)` of `c` `[2, 2 M]`: `[2, 2 M, 2, M]`.
+    /// What makes `sum_s c_s conj(b_s)` of `c` `[2, D]`: `[2, D, 2, M]`.
     leaving: Vec<f32>,
 }
 
 impl Tables {
     fn measurements(&self) -> usize {
-        self.beams.len() / (2 * self.antennas[1])
+        self.numbers.len()
+    }
+
+    /// Beams that differ (B).
+    fn differing(&self) -> usize {
+        self.sent.len() / (4 * self.directions()[1])
     }
 
     fn choices(&self) -> usize {
@@ -115,7 +149,7 @@ impl Tables {
 
     /// Directions at the receiver and at the transmitter.
     fn directions(&self) -> [usize; 2] {
-        self.antennas.map(|antennas| FINE * antennas)
+        [0, 1].map(|end| self.steering[end].len() / (2 * self.antennas[end]))
     }
 }
 
@@ -129,9 +163,9 @@ fn certainty(noise: f64) -> f64 {
     CERTAIN / (1.0 + noise / DOUBT)
 }
 
-/// Steering vectors of the grid of so many antennas, `[2 N, N, 2]`.
-fn steering(antennas: usize) -> Vec<f32> {
-    let (array, directions) = (Array::Ula { elements: antennas }, FINE * antennas);
+/// Steering vectors of a grid of so many antennas, `[A, N, 2]`.
+fn steering(antennas: usize, directions: usize) -> Vec<f32> {
+    let array = Array::Ula { elements: antennas };
     let mut all = vec![0.0; directions * 2 * antennas];
     for (direction, vector) in all.chunks_exact_mut(2 * antennas).enumerate() {
         array.response(2.0 * direction as f64 / directions as f64 - 1.0, 0.0, vector);
@@ -152,34 +186,52 @@ impl SparseChannel {
     /// Paths that the transmitter is told: more than a channel has, so that a beam which is spread over likely directions is told as well.
     pub const TOLD: usize = 5;
 
-    /// Of `paths` paths between a linear array of `receive` antennas half a wavelength apart and one of `transmit`, which sends `beams` `[T, M, 2]`
+    /// Of paths between a linear array of `receive` antennas half a wavelength apart and one of `transmit`, which sends `beams` `[T, M, 2]`
     /// and in the end one of `choices` `[C, M, 2]`, or where there are none a beam of its own.
     ///
     /// # Errors
-    /// If no path is looked for, there are no antennas, or no beams of so many numbers.
-    pub fn new(paths: usize, [receive, transmit]: [usize; 2], beams: &[f32], choices: &[f32]) -> Result<Self> {
+    /// If no path is looked for, more of them again than there are, there are no antennas, or no beams of so many numbers.
+    pub fn new(pursuit: Pursuit, [receive, transmit]: [usize; 2], beams: &[f32], choices: &[f32]) -> Result<Self> {
         let whole = |beams: &[f32]| beams.len().is_multiple_of(2 * transmit);
-        if paths == 0 || receive == 0 || transmit == 0 || beams.is_empty() || !whole(beams) || !whole(choices) {
+        let Pursuit { paths, again, directions } = pursuit;
+        if paths == 0
+            || again > paths
+            || directions == 0
+            || receive == 0
+            || transmit == 0
+            || beams.is_empty()
+            || !whole(beams)
+            || !whole(choices)
+        {
             let found = [beams, choices].map(<[f32]>::len);
             return Err(Error::Input(format!(
-                "sparse channel: expected a path or more, antennas, and beams [T, {transmit}, 2], found {paths} paths, {receive} and {transmit} antennas, {found:?} numbers"
+                "sparse channel: expected a path or more, no more of them again, directions, antennas, and beams [T, {transmit}, 2], found {pursuit:?}, {receive} and {transmit} antennas, {found:?} numbers"
             )));
         }
-        let steering = [receive, transmit].map(steering);
-        let t = beams.len() / (2 * transmit);
-        let seen = |b: &[f32]| beams.chunks_exact(2 * transmit).map(|f| inner_f64(b, f).map(|x| x as f32)).collect::<Vec<_>>();
+        let steering = [receive, transmit].map(|antennas| steering(antennas, directions * antennas));
+        let mut differing: Vec<&[f32]> = Vec::new();
+        let mut numbers = Vec::new();
+        for beam in beams.chunks_exact(2 * transmit) {
+            numbers.push(differing.iter().position(|other| *other == beam).unwrap_or(differing.len()));
+            if numbers.last() == Some(&differing.len()) {
+                differing.push(beam);
+            }
+        }
+        let count = differing.len();
+        let seen = |b: &[f32]| differing.iter().map(|f| inner_f64(b, f).map(|x| x as f32)).collect::<Vec<_>>();
         let seen: Vec<Vec<[f32; 2]>> = steering[1].chunks_exact(2 * transmit).map(seen).collect();
-        let mut pairs = vec![0.0; seen.len() * t * t];
-        for (s, pairs) in seen.iter().zip(pairs.chunks_exact_mut(t * t)) {
+        let mut pairs = vec![0.0; seen.len() * count * count];
+        for (s, pairs) in seen.iter().zip(pairs.chunks_exact_mut(count * count)) {
             let s: Vec<f32> = [0, 1].into_iter().flat_map(|part| s.iter().map(move |s| s[part])).collect();
             rows::outer(&s, pairs);
         }
-        let by_beam: Vec<f32> = (0..t).flat_map(|t| seen.iter().flat_map(move |s| s[t])).collect();
+        let by_beam: Vec<f32> = (0..count).flat_map(|t| seen.iter().flat_map(move |s| s[t])).collect();
         let sent = conjugated(&by_beam, seen.len());
         let leaving = conjugated(&steering[1], transmit);
-        let tables =
-            Tables { antennas: [receive, transmit], steering, beams: beams.to_vec(), choices: choices.to_vec(), pairs, sent, leaving };
-        Ok(Self { paths, tables: Arc::new(tables) })
+        let places = rows::places(&numbers, count);
+        let (antennas, beams, choices) = ([receive, transmit], beams.to_vec(), choices.to_vec());
+        let tables = Tables { antennas, steering, beams, numbers, places, choices, pairs, sent, leaving };
+        Ok(Self { pursuit, tables: Arc::new(tables) })
     }
 
     /// Values of a row of measurements.
@@ -200,25 +252,28 @@ impl SparseChannel {
     /// Values of a row that it makes.
     pub fn outputs(&self) -> usize {
         let ([n, m], c) = (self.tables.antennas, self.choices());
-        self.told() + if c > 0 { c * (2 * n + 1) } else { 4 * (n + m) } + 1 + FINE * (n + m)
+        self.told() + if c > 0 { c * (2 * n + 1) } else { 4 * (n + m) } + 1 + self.tables.directions().iter().sum::<usize>()
     }
 
     /// Multiply-adds of a row, as the engine computes them.
     fn products(&self) -> usize {
         let ([n, m], [arrivals, departures], t) = (self.tables.antennas, self.tables.directions(), self.tables.measurements());
-        let match_all = 4 * t * arrivals * departures;
-        let path = 2 * t * t * arrivals * departures + match_all + 8 * t * t * arrivals + 4 * t * t * t;
-        self.paths * path + 2 * match_all + arrivals * (4 * departures * m + 4 * n * m)
+        let differing = self.tables.differing();
+        let match_all = 4 * differing * arrivals * departures;
+        let moments = differing * differing * arrivals * departures + 4 * t * t * arrivals;
+        let step = 2 * moments + match_all + 4 * t * t * t;
+        // There are no other paths in the first step.
+        self.pursuit.steps() * step - moments + 2 * match_all + arrivals * (4 * departures * m + 4 * n * m)
     }
 }
 
 impl RowGradients for SparseChannel {
     fn forward(&self, x: &[&[f32]], y: &mut [f32]) {
-        rows::estimate(&self.tables, self.paths, (x[0], x[1][0]), y);
+        rows::estimate(&self.tables, self.pursuit, (x[0], x[1][0]), y);
     }
 
     fn backward(&self, x: &[&[f32]], _: &[f32], dy: &[f32], dx: &mut [&mut [f32]]) {
-        gradient::of(&self.tables, self.paths, (x[0], x[1][0]), dy, dx[0]);
+        gradient::of(&self.tables, self.pursuit, (x[0], x[1][0]), dy, dx[0]);
         dx[1].fill(0.0);
     }
 }
@@ -257,7 +312,7 @@ impl Operation for SparseChannel {
 
     #[cfg(feature = "cuda")]
     fn launch(&self, wires: &Wires, compiler: &mut crate::exec::cuda::Compiler) -> Result<Option<crate::exec::cuda::Run>> {
-        let Some(arguments) = cuda::Arguments::new(&self.tables, self.paths, compiler)? else { return Ok(None) };
+        let Some(arguments) = cuda::Arguments::new(&self.tables, self.pursuit, compiler)? else { return Ok(None) };
         Ok(Some(compiler.with_narrow([wires.x[0], wires.x[1]], wires.out[0], move |pass, [x, snr], out| {
             let arguments = arguments.of([x, snr, out].map(|slot| pass.matrix(slot)));
             // SAFETY: the plan gives the matrices the rows of the pass and the dtype of the launch.
@@ -289,7 +344,7 @@ impl CustomOp1 for OnTensors {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
         let of_row = |(x, snr): (&[f32], &f32)| {
             let row: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-            reference::estimate(&self.op.tables, self.op.paths, &row, noise(f64::from(*snr)))
+            reference::estimate(&self.op.tables, self.op.pursuit, &row, noise(f64::from(*snr)))
         };
         let found = contiguous(x, layout)?.chunks_exact(self.op.inputs()).zip(&self.snr).flat_map(of_row).map(|x| x as f32).collect();
         Ok((CpuStorage::F32(found), (self.snr.len(), self.op.outputs()).into()))
@@ -301,7 +356,7 @@ impl CustomOp1 for OnTensors {
         let mut found = vec![0.0; rows.len()];
         let (inputs, outputs) = (self.op.inputs(), self.op.outputs());
         let each = rows.chunks_exact(inputs).zip(&self.snr).zip(grad.chunks_exact(outputs)).zip(found.chunks_exact_mut(inputs));
-        each.for_each(|(((x, snr), dy), dx)| gradient::of(&self.op.tables, self.op.paths, (x, *snr), dy, dx));
+        each.for_each(|(((x, snr), dy), dx)| gradient::of(&self.op.tables, self.op.pursuit, (x, *snr), dy, dx));
         Ok(Some(Tensor::from_vec(found, x.shape(), x.device())?))
     }
 }

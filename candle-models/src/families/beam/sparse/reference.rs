@@ -1,6 +1,6 @@
 //! The estimate by its definition, in f64: every pair of directions with a vector of its own.
 
-use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NOTHING, STEPS, SparseChannel, Tables, UNFOUND, certainty};
+use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NOTHING, Pursuit, STEPS, SparseChannel, Tables, certainty};
 use crate::families::beam::complex::Complex;
 use crate::families::beam::user::ANTENNA_SCALE;
 
@@ -93,7 +93,7 @@ fn split(grid: &[Vector], beam: &[Complex]) -> Vec<f64> {
     (0..SparseChannel::TOLD).flat_map(path).collect()
 }
 
-pub(super) fn estimate(tables: &Tables, paths: usize, row: &[f64], noise: f64) -> Vec<f64> {
+pub(super) fn estimate(tables: &Tables, pursuit: Pursuit, row: &[f64], noise: f64) -> Vec<f64> {
     let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
     let (arrive, leave, sent) = (vectors(&tables.steering[0], n), vectors(&tables.steering[1], m), vectors(&tables.beams, m));
     let measured = vectors(row, n);
@@ -109,10 +109,13 @@ pub(super) fn estimate(tables: &Tables, paths: usize, row: &[f64], noise: f64) -
             |i: usize, j: usize| sum(x.iter().zip(gamma).map(|(x, g)| (x[i] * x[j].conjugate()).scaled(*g))) + Complex(noise(i, j), 0.0);
         cholesky(&(0..t).map(|i| (0..t).map(|j| entry(i, j)).collect()).collect::<Vec<Vector>>())
     };
-    let (mut gamma, mut mean) = (vec![0.0; x.len()], vec![Complex::default(); x.len()]);
-    for path in 0..paths {
+    let mut moments = vec![vec![0.0; x.len()]; pursuit.paths];
+    let mut mean = vec![Complex::default(); x.len()];
+    for step in 0..pursuit.steps() {
+        moments[pursuit.path(step)].fill(0.0);
+        let gamma: Vec<f64> = (0..x.len()).map(|i| moments.iter().map(|moments| moments[i]).sum()).collect();
         // R^-1 = (L^-1)^H L^-1, so that products with it are those of what `L` makes of vectors.
-        let lower = factor(&gamma, noise + UNFOUND * (paths - 1 - path) as f64);
+        let lower = factor(&gamma, pursuit.noise(noise, step));
         let whitened = forward(&lower, &y);
         let path_of = |x: &Vector| {
             let x = forward(&lower, x);
@@ -126,7 +129,7 @@ pub(super) fn estimate(tables: &Tables, paths: usize, row: &[f64], noise: f64) -
         let all: f64 = likely.iter().sum();
         let share: Vec<f64> = likely.iter().map(|p| p / all).collect();
         mean = each.iter().zip(&share).map(|(x, p)| x.1.scaled(*p)).collect();
-        if path + 1 == paths {
+        if step + 1 == pursuit.steps() {
             let explained = |i: usize| sum(x.iter().zip(&mean).map(|(x, c)| x[i] * *c));
             y = (0..t).map(|i| y[i] - explained(i)).collect();
             let before = forward(&lower, &y);
@@ -134,8 +137,9 @@ pub(super) fn estimate(tables: &Tables, paths: usize, row: &[f64], noise: f64) -
             mean.iter_mut().zip(&x).zip(&gamma).for_each(|((mean, x), gamma)| *mean = *mean + of(x).scaled(*gamma));
             y = backward(&lower, &before);
         }
-        gamma.iter_mut().zip(&each).zip(&share).for_each(|((gamma, x), p)| *gamma += p * (x.1.power() + x.2));
+        moments[pursuit.path(step)] = each.iter().zip(&share).map(|(x, p)| p * (x.1.power() + x.2)).collect();
     }
+    let gamma: Vec<f64> = (0..x.len()).map(|i| moments.iter().map(|moments| moments[i]).sum()).collect();
     let part = |i: usize, j: usize| {
         sum(mean.iter().enumerate().map(|(k, c)| *c * arrive[k / departures][i] * leave[k % departures][j].conjugate()))
     };

@@ -3,16 +3,37 @@
 //! Matrices of measurements are Hermitian and packed: the real parts of the entries below the diagonal, row by row, their imaginary parts, then the diagonal,
 //! `T^2` numbers. What is complex otherwise has its real parts in front of all imaginary ones.
 
-use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NOTHING, STEPS, SparseChannel, Tables, UNFOUND};
+use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NOTHING, Pursuit, STEPS, SparseChannel, Tables};
 use crate::families::beam::complex::{inner, product};
 use crate::families::beam::steering::element;
 use crate::families::beam::user::ANTENNA_SCALE;
 use crate::ops::simd::{exp, kernel};
-use crate::ops::{Operand, Target, product_alone};
+use crate::ops::{Operand, Target, add_into, product_alone};
 use std::cell::RefCell;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// What is told of measurements, summed over those of the same beam, or to be told to them.
+    static BY_BEAM: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `f` with so many numbers to work in, of any value.
+fn by_beam(count: usize, f: impl FnOnce(&mut [f32])) {
+    BY_BEAM.with_borrow_mut(|numbers| {
+        numbers.resize(numbers.len().max(count), 0.0);
+        f(&mut numbers[..count]);
+    });
+}
+
+/// Of every entry of a packed matrix of measurements with beams of these `numbers`, the entry of a packed one of `count` beams, and its factor.
+pub(super) fn places(numbers: &[usize], count: usize) -> Vec<(usize, f32)> {
+    let half = count * (count - 1) / 2;
+    let below = |i: usize, j: usize| i * (i - 1) / 2 + j;
+    let pairs = || (0..numbers.len()).flat_map(|i| (0..i).map(move |j| (numbers[i], numbers[j])));
+    let real = pairs().map(|(i, j)| if i == j { (2 * half + i, 1.0) } else { (below(i.max(j), i.min(j)), 1.0) });
+    let imaginary =
+        pairs().map(|(i, j)| if i == j { (0, 0.0) } else { (half + below(i.max(j), i.min(j)), if i > j { 1.0 } else { -1.0 }) });
+    real.chain(imaginary).chain(numbers.iter().map(|i| (2 * half + i, 1.0))).collect()
 }
 
 /// Numbers of which the first so many are taken for something.
@@ -23,28 +44,28 @@ pub(super) fn take<'a>(rest: &mut &'a mut [f32], count: usize) -> &'a mut [f32] 
 }
 
 /// Fills `found` with what is estimated of the measurements `x` at an SNR.
-pub(super) fn estimate(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), found: &mut [f32]) {
+pub(super) fn estimate(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32), found: &mut [f32]) {
     let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
     let (pairs, grid) = (t * t, arrivals * departures);
     let sizes = [
-        2 * t,            // y
-        2 * t * arrivals, // seen
-        arrivals * pairs, // received
-        arrivals * pairs, // weighted
-        grid,             // gamma
-        grid,             // likely
-        2 * grid,         // matched
-        2 * grid,         // before
-        2 * t * arrivals, // explained
-        2 * t * arrivals, // turned
-        2 * t * t,        // inverse
-        pairs,            // packed
-        2 * t,            // z
-        2 * m * arrivals, // by_arrival
-        2 * n * m,        // channel
-        2 * (n + m),      // beams
-        2 * m,            // left_of
-        departures,       // towards
+        2 * t,                // y
+        2 * t * arrivals,     // seen
+        arrivals * pairs,     // received
+        arrivals * pairs,     // weighted
+        grid,                 // gamma
+        pursuit.paths * grid, // moments
+        2 * grid,             // matched
+        2 * grid,             // before
+        2 * t * arrivals,     // explained
+        2 * t * arrivals,     // turned
+        2 * t * t,            // inverse
+        pairs,                // packed
+        2 * t,                // z
+        2 * m * arrivals,     // by_arrival
+        2 * n * m,            // channel
+        2 * (n + m),          // beams
+        2 * m,                // left_of
+        departures,           // towards
         arrivals + departures,
     ];
     SCRATCH.with_borrow_mut(|scratch| {
@@ -56,7 +77,7 @@ pub(super) fn estimate(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), f
             received,
             weighted,
             gamma,
-            likely,
+            moments,
             matched,
             before,
             explained,
@@ -74,22 +95,21 @@ pub(super) fn estimate(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), f
         read(tables, x, y, seen);
         outer_all(seen, received, t);
         let (whole, noise) = (y.iter().map(|y| y * y).sum::<f32>() + LEAST as f32, super::noise(f64::from(snr)));
-        let (noise, certainty) = (noise as f32, super::certainty(noise) as f32);
-        gamma.fill(0.0);
-        for path in 0..paths {
-            let unfound = UNFOUND as f32 * (paths - 1 - path) as f32;
-            let (measured, known) = (Measured { seen, received, y }, (path > 0).then_some(&*gamma));
-            step(tables, &measured, (known, noise + unfound), [weighted, packed, turned], [inverse, z, matched, likely]);
+        let certainty = super::certainty(noise) as f32;
+        moments.fill(0.0);
+        for at in 0..pursuit.steps() {
+            let path = pursuit.path(at);
+            others(moments, path, gamma);
+            let (measured, known) = (Measured { seen, received, y }, (at > 0).then_some(&*gamma));
+            let likely = &mut moments[path * grid..][..grid];
+            step(tables, &measured, (known, pursuit.noise(noise, at) as f32), [weighted, packed, turned], [inverse, z, matched, likely]);
             let shares = &mut before[..grid];
             believe(matched, likely, certainty, shares, towards);
             posterior(matched, likely, shares, departures);
-            if path + 1 < paths {
-                gamma.iter_mut().zip(&*likely).for_each(|(gamma, likely)| *gamma += likely);
-            }
         }
         channel_of(tables, (seen, inverse, gamma), (matched, y), [z, explained, turned, before, by_arrival, channel]);
-        gamma.iter_mut().zip(&*likely).for_each(|(gamma, likely)| *gamma += likely);
-        let left = z.iter().map(|z| z * z).sum::<f32>() * noise * noise / whole;
+        add_into(gamma, &moments[pursuit.path(pursuit.steps() - 1) * grid..][..grid]);
+        let left = z.iter().map(|z| z * z).sum::<f32>() * (noise * noise) as f32 / whole;
 
         shares(gamma, marginals, arrivals);
         let rest = if tables.choices.is_empty() {
@@ -101,6 +121,12 @@ pub(super) fn estimate(tables: &Tables, paths: usize, (x, snr): (&[f32], f32), f
         let said = |p: &f32| 1.0 + LOGARITHM as f32 * (p + LEAST_PROBABILITY as f32).ln();
         rest[1..].iter_mut().zip(&*marginals).for_each(|(to, p)| *to = said(p));
     });
+}
+
+/// The second moments of all paths but one: the sum of their `moments` `[K, A, D]`.
+pub(super) fn others(moments: &[f32], path: usize, gamma: &mut [f32]) {
+    gamma.fill(0.0);
+    moments.chunks_exact(gamma.len()).enumerate().filter(|(other, _)| *other != path).for_each(|(_, moments)| add_into(gamma, moments));
 }
 
 /// The shares of the directions of arrival, then of departure.
@@ -115,15 +141,15 @@ pub(super) fn shares(gamma: &[f32], marginals: &mut [f32], arrivals: usize) {
     marginals.iter_mut().for_each(|p| *p /= total);
 }
 
-/// A row of measurements: what its beams see of the directions of arrival, `w_t^H a_r` `[2 N, 2, T]`, the same times its conjugate, `[2 N, T^2]`, and `y` `[2, T]`.
+/// A row of measurements: what its beams see of the directions of arrival, `w_t^H a_r` `[A, 2, T]`, the same times its conjugate, `[A, T^2]`, and `y` `[2, T]`.
 pub(super) struct Measured<'a> {
     pub(super) seen: &'a [f32],
     pub(super) received: &'a [f32],
     pub(super) y: &'a [f32],
 }
 
-/// A step up to its posterior, from the second moments of the paths before it, if there are any, and the power of all that is noise to it: the inverse of the covariance
-/// `[2, T, T]`, `z` of it and `y`, and `m` `[2 N, 2, 2 M]` and `q` `[2 N, 2 M]` of all directions. `weighted` `[2 N, T^2]`, `packed` `[T^2]` and `turned` `[2 N, 2, T]` are to
+/// A step up to its posterior, from the second moments of the other paths, if there are any, and the power of all that is noise to it: the inverse of the covariance
+/// `[2, T, T]`, `z` of it and `y`, and `m` `[A, 2, D]` and `q` `[A, D]` of all directions. `weighted` `[A, T^2]`, `packed` `[T^2]` and `turned` `[A, 2, T]` are to
 /// work in.
 pub(super) fn step(
     tables: &Tables,
@@ -146,8 +172,8 @@ pub(super) fn step(
     forms(tables, measured.received, (packed, weighted), q, departures);
 }
 
-/// The channel in the mean, `[N, 2, M]`, from the means of the last path and the second moments `gamma` of those before it: what it explains is taken off `y`, and what
-/// is left goes to those before it. `means` becomes that of all paths, `z` what is left times `inverse`, `explained` what the last path sends, and `before` `x^H z`.
+/// The channel in the mean, `[N, 2, M]`, from the means of the last step's path and the second moments `gamma` of the others: what it explains is taken off `y`, and what
+/// is left goes to the others. `means` becomes that of all paths, `z` what is left times `inverse`, `explained` what the last path sends, and `before` `x^H z`.
 pub(super) fn channel_of(
     tables: &Tables,
     (seen, inverse, gamma): (&[f32], &[f32], &[f32]),
@@ -164,23 +190,39 @@ pub(super) fn channel_of(
     combine(&tables.steering[0], by_arrival, channel, n);
 }
 
-/// `sum_s c_rs s s^H` of every direction of arrival, packed: `[2 N, T^2]` of `c` `[2 N, 2 M]`.
+/// `sum_s c_rs s s^H` of every direction of arrival, packed: `[A, T^2]` of `c` `[A, D]`.
 pub(super) fn weigh(tables: &Tables, c: &[f32], weighted: &mut [f32]) {
-    let (departures, pairs) = (tables.directions()[1], tables.measurements().pow(2));
-    product_alone(Operand::new(c, departures), Operand::new(&tables.pairs, pairs), weighted, pairs, Target::Fresh);
+    let (departures, pairs) = (tables.directions()[1], tables.differing().pow(2));
+    by_beam(c.len() / departures * pairs, |told| {
+        product_alone(Operand::new(c, departures), Operand::new(&tables.pairs, pairs), told, pairs, Target::Fresh);
+        for (told, weighted) in told.chunks_exact(pairs).zip(weighted.chunks_exact_mut(tables.places.len())) {
+            tables.places.iter().zip(weighted).for_each(|((place, by), weighted)| *weighted = by * told[*place]);
+        }
+    });
 }
 
 /// `x_rs^H A x_rs` of all directions, for `A` packed as [`pack`] does.
 pub(super) fn forms(tables: &Tables, received: &[f32], (packed, weighted): (&[f32], &mut [f32]), q: &mut [f32], departures: usize) {
-    let t = tables.measurements();
-    spread(packed, received, weighted, t);
-    product_alone(Operand::new(weighted, t * t), Operand::new(&tables.pairs, t * t).t(), q, departures, Target::Fresh);
+    let pairs = tables.differing().pow(2);
+    spread(packed, received, weighted, tables.measurements());
+    by_beam(q.len() / departures * pairs, |summed| {
+        summed.fill(0.0);
+        for (weighted, summed) in weighted.chunks_exact(tables.places.len()).zip(summed.chunks_exact_mut(pairs)) {
+            tables.places.iter().zip(weighted).for_each(|((place, by), weighted)| summed[*place] += by * weighted);
+        }
+        product_alone(Operand::new(summed, pairs), Operand::new(&tables.pairs, pairs).t(), q, departures, Target::Fresh);
+    });
 }
 
-/// `sum_s c_rs s_s[t]` of every direction of arrival, `[2 N, 2, T]` of `c` `[2 N, 2, 2 M]`.
+/// `sum_s c_rs s_s[t]` of every direction of arrival, `[A, 2, T]` of `c` `[A, 2, D]`.
 pub(super) fn sent(tables: &Tables, c: &[f32], turned: &mut [f32]) {
-    let (columns, t) = (2 * tables.directions()[1], tables.measurements());
-    product_alone(Operand::new(c, columns), Operand::new(&tables.sent, columns).t(), turned, 2 * t, Target::Fresh);
+    let (columns, t, count) = (2 * tables.directions()[1], tables.measurements(), tables.differing());
+    by_beam(c.len() / columns * 2 * count, |told| {
+        product_alone(Operand::new(c, columns), Operand::new(&tables.sent, columns).t(), told, 2 * count, Target::Fresh);
+        for (told, turned) in told.chunks_exact(count).zip(turned.chunks_exact_mut(t)) {
+            tables.numbers.iter().zip(turned).for_each(|(number, turned)| *turned = told[*number]);
+        }
+    });
 }
 
 /// Paths that the transmitter is told, and the strongest pairs of singular vectors; what of `found` is left behind them.
@@ -241,7 +283,7 @@ fn answers<'a>(tables: &Tables, channel: &[f32], beams: &mut [f32], found: &'a m
     rest
 }
 
-/// What was received, `y` `[2, T]`, made real by a turn of the beams, and what these beams see, `w_t^H a_r` `[2 N, 2, T]`.
+/// What was received, `y` `[2, T]`, made real by a turn of the beams, and what these beams see, `w_t^H a_r` `[A, 2, T]`.
 pub(super) fn read(tables: &Tables, x: &[f32], y: &mut [f32], seen: &mut [f32]) {
     let (n, t) = (tables.antennas[0], y.len() / 2);
     y[t..].fill(0.0);
@@ -255,11 +297,18 @@ pub(super) fn read(tables: &Tables, x: &[f32], y: &mut [f32], seen: &mut [f32]) 
     }
 }
 
-/// `x_rs^H z` of all directions, `[2 N, 2, 2 M]`.
+/// `x_rs^H z` of all directions, `[A, 2, D]`.
 pub(super) fn match_all(tables: &Tables, seen: &[f32], z: &[f32], turned: &mut [f32], out: &mut [f32]) {
     let (t, columns) = (tables.measurements(), 2 * tables.directions()[1]);
     turn(seen, z, turned, t);
-    product_alone(Operand::new(turned, 2 * t), Operand::new(&tables.sent, columns), out, columns, Target::Fresh);
+    let (count, rows) = (tables.differing(), turned.len() / (2 * t));
+    by_beam(rows * 2 * count, |summed| {
+        summed.fill(0.0);
+        for (turned, summed) in turned.chunks_exact(t).zip(summed.chunks_exact_mut(count)) {
+            tables.numbers.iter().zip(turned).for_each(|(number, turned)| summed[*number] += turned);
+        }
+        product_alone(Operand::new(summed, 2 * count), Operand::new(&tables.sent, columns), out, columns, Target::Fresh);
+    });
 }
 
 /// `e e^H` of every direction of arrival.
@@ -379,7 +428,7 @@ pub(super) fn solve(matrix: &[f32], y: &[f32], z: &mut [f32]) {
     }
 }
 
-/// `y -= w_t^H a_r c_rt`, summed over all directions of arrival; `c` is `[2 N, 2, T]`.
+/// `y -= w_t^H a_r c_rt`, summed over all directions of arrival; `c` is `[A, 2, T]`.
 fn explain(seen: &[f32], c: &[f32], y: &mut [f32]) {
     let t = y.len() / 2;
     let (y_re, y_im) = y.split_at_mut(t);
@@ -427,7 +476,7 @@ kernel! {
 }
 
 kernel! {
-    /// How likely a path is to lie in each pair of directions, from `m` and `q`. `lanes` `[2 M]` is to work in.
+    /// How likely a path is to lie in each pair of directions, from `m` and `q`. `lanes` `[D]` is to work in.
     pub(super) fn believe<S>(matched: &'a [f32], q: &'a [f32], certainty: f32, shares: &'a mut [f32], lanes: &'a mut [f32]) {
         let columns = lanes.len();
         lanes.fill(0.0);
@@ -485,7 +534,7 @@ kernel! {
 }
 
 kernel! {
-    /// The channel `[N, 2, M]`: steering vectors of the receiver `[2 N, N, 2]` times what arrives from their directions, `[2 N, 2, M]`.
+    /// The channel `[N, 2, M]`: steering vectors of the receiver `[A, N, 2]` times what arrives from their directions, `[A, 2, M]`.
     fn combine<S>(steering: &'a [f32], by_arrival: &'a [f32], channel: &'a mut [f32], n: usize) {
         channel.fill(0.0);
         let width = channel.len() / n;

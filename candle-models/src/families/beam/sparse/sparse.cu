@@ -10,15 +10,15 @@ struct SparseChannel {
     Rows<const T> x;
     Rows<const T> snr;
     Rows<T> out;
-    const float* arrive;  // [2 N, N, 2]
-    const float* leave;   // [2 M, M, 2]
-    const float* sent;    // [T, 2, 2 M] of conj(b_s^H f_t)
-    const float* pairs;   // [2 M, T^2], packed as on the CPU
+    const float* arrive;  // [A, N, 2]
+    const float* leave;   // [D, M, 2]
+    const float* sent;    // [T, 2, D] of conj(b_s^H f_t)
     const float* choices; // [C, M, 2]
     Pair antennas;
     Pair directions;
     u32 measurements;
-    u32 paths;
+    u32 paths;  // That are looked for, and how many of them again.
+    u32 again;
     u32 count;  // Beams to choose among.
 };
 
@@ -67,19 +67,19 @@ inline Complex matched(const SparseChannel<T>& a, const Complex* seen, const Com
 // The covariance of what is measured.
 template <typename T>
 inline void covariance(const SparseChannel<T>& a, const Complex* seen, const float* gamma, float noise, Complex* matrix) {
-    u32 count = a.measurements, half = count * (count - 1) / 2;
+    u32 count = a.measurements, columns = a.directions.transmit;
     for (u32 i = threadIdx.x; i < count * count; i += blockDim.x) {
         u32 t = i / count, u = i % count;
         if (u > t) continue;
         bool diagonal = u == t;
-        u32 at = diagonal ? 2 * half + t : t * (t - 1) / 2 + u;
+        const float *of_t = a.sent + (u64)t * 2 * columns, *of_u = a.sent + (u64)u * 2 * columns;
         Complex sum = {diagonal ? noise : 0.0f, 0.0f};
         for (u32 r = 0; r < a.directions.receive; r++) {
             Complex weighted = {0.0f, 0.0f};
-            for (u32 s = 0; s < a.directions.transmit; s++) {
-                const float* pair = a.pairs + (u64)s * count * count + at;
-                float g = gamma[r * a.directions.transmit + s];
-                add(weighted, {g * pair[0], diagonal ? 0.0f : g * pair[half]});
+            for (u32 s = 0; s < columns; s++) {
+                Complex pair = times(Complex{of_t[s], -of_t[columns + s]}, Complex{of_u[s], of_u[columns + s]});
+                float g = gamma[r * columns + s];
+                add(weighted, {g * pair.re, diagonal ? 0.0f : g * pair.im});
             }
             const Complex* column = seen + r;
             add(sum, times(times(column[t * a.directions.receive], conj(column[u * a.directions.receive])), weighted));
@@ -286,7 +286,7 @@ void sparse_channel(const SparseChannel<T>& a) {
     u32 n = a.antennas.receive, m = a.antennas.transmit, rows = a.directions.receive, columns = a.directions.transmit, count = a.measurements;
     Complex *seen = shared, *matrix = seen + count * rows, *row = matrix + count * count, *y = row + count, *z = y + count, *u = z + count, *v = u + n;
     Complex *mean = v + m, *channel = mean + (columns > a.count ? columns : a.count);
-    float *gamma = (float*)(channel + n * m), *sizes = gamma + rows * columns, *arrives = sizes + rows * columns, *leaves = arrives + rows;
+    float *gamma = (float*)(channel + n * m), *sizes = gamma + rows * columns, *arrives = sizes + rows * columns, *leaves = arrives + rows, *moments = leaves + columns;
     const Complex *arrive = (const Complex*)a.arrive, *leave = (const Complex*)a.leave;
     const T* x = a.x.row(blockIdx.x);
     T* out = a.out.row(blockIdx.x);
@@ -317,8 +317,14 @@ void sparse_channel(const SparseChannel<T>& a) {
     __syncthreads();
 
     float share = 1.0f, most = 0.0f;
-    for (u32 path = 0; path < a.paths; path++) {
-        covariance(a, seen, gamma, noise + UNFOUND * (float)(a.paths - 1 - path), matrix);
+    // Gamma is of all other paths; moments are of those that are looked for again, [., A, D].
+    for (u32 step = 0; step < a.paths + a.again; step++) {
+        float* own = moments + (u64)(step % a.paths) * rows * columns;
+        if (step >= a.paths) {
+            for (u32 i = threadIdx.x; i < rows * columns; i += blockDim.x) gamma[i] = fmaxf(gamma[i] - own[i], 0.0f);
+            __syncthreads();
+        }
+        covariance(a, seen, gamma, noise + UNFOUND * (step < a.paths ? (float)(a.paths - 1 - step) : 0.0f), matrix);
         invert(matrix, row, z, count);
         solve(matrix, y, z, count);
         float highest = 0.0f;
@@ -340,16 +346,18 @@ void sparse_channel(const SparseChannel<T>& a) {
             likely += likelihood(found, most, certainty);
         }
         share = 1.0f / block_sum(likely);
-        if (path + 1 == a.paths) break;
+        if (step + 1 == a.paths + a.again) break;
         for (u32 i = threadIdx.x; i < rows * columns; i += blockDim.x) {
             Path found = path_of(matched(a, seen, z, i / columns, i % columns), sizes[i]);
             float p = share * likelihood(found, most, certainty);
-            gamma[i] += p * (square(found.gain) + found.variance);
+            float moment = p * (square(found.gain) + found.variance);
+            if (step < a.again) own[i] = moment;
+            gamma[i] += moment;
         }
         __syncthreads();
     }
 
-    // What the last path explains in the mean is taken off.
+    // What the last step's path explains in the mean is taken off.
     for (u32 t = threadIdx.x; t < count; t += blockDim.x) row[t] = y[t];
     for (u32 r = 0; r < rows; r++) {
         for (u32 s = threadIdx.x; s < columns; s += blockDim.x) {
@@ -367,7 +375,7 @@ void sparse_channel(const SparseChannel<T>& a) {
     }
     solve(matrix, row, y, count);
 
-    // The mean of the channel, by what arrives from one direction after the other: the last path, and those before it by what is left.
+    // The mean of the channel, by what arrives from one direction after the other: the last step's path, and the others by what is left.
     for (u32 r = 0; r < rows; r++) {
         for (u32 s = threadIdx.x; s < columns; s += blockDim.x) {
             u32 i = r * columns + s;

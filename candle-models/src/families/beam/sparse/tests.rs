@@ -17,6 +17,15 @@ fn beams(name: &str, measurements: usize, antennas: usize) -> Vec<f32> {
     beams
 }
 
+/// The first so many of random beams, over and over: `[T, N, 2]`.
+fn swept(differing: usize, measurements: usize, antennas: usize) -> Vec<f32> {
+    beams("transmit", differing, antennas).repeat(measurements.div_ceil(differing))[..measurements * antennas * 2].to_vec()
+}
+
+fn pursuit(paths: usize, again: usize, directions: usize) -> Pursuit {
+    Pursuit { paths, again, directions }
+}
+
 /// A path: its gain, and the numbers of the directions where it arrives and leaves, also between those of the grid.
 type Path = ([f64; 2], f64, f64);
 
@@ -27,7 +36,7 @@ fn inner(a: &[f64], b: &[f64]) -> [f64; 2] {
 }
 
 fn response(antennas: usize, direction: f64) -> Vec<f64> {
-    let u = 2.0 * direction / (FINE * antennas) as f64 - 1.0;
+    let u = 2.0 * direction / (2 * antennas) as f64 - 1.0;
     (0..antennas).map(|n| std::f64::consts::PI * n as f64 * u).flat_map(|phase| [phase.cos(), phase.sin()]).collect()
 }
 
@@ -89,14 +98,21 @@ fn close(name: &str, found: &[f32], expected: &[f64], tolerance: f64) {
 /// Of measurements that are noise and of those of a channel, at SNRs within and beyond the range that is reckoned with, for either kind of transmitter.
 #[test]
 fn rows_and_the_formula_are_the_reference() {
-    for (antennas, t, paths) in [([1, 3], 2, 1), ([2, 3], 4, 2), ([8, 16], 16, 3), ([5, 9], 7, 6)] {
-        let (receive, transmit) = (beams("receive", t, antennas[0]), beams("transmit", t, antennas[1]));
+    for (antennas, t, differing, pursuit) in [
+        ([1, 3], 2, 2, pursuit(1, 0, 2)),
+        ([2, 3], 4, 1, pursuit(2, 2, 1)),
+        ([3, 2], 4, 4, pursuit(1, 1, 3)),
+        ([8, 16], 16, 16, pursuit(3, 0, 2)),
+        ([8, 16], 16, 8, pursuit(3, 2, 3)),
+        ([5, 9], 7, 3, pursuit(6, 1, 2)),
+    ] {
+        let (receive, transmit) = (beams("receive", t, antennas[0]), swept(differing, t, antennas[1]));
         for choices in [Vec::new(), beams("choices", 5, antennas[1])] {
-            let op = SparseChannel::new(paths, antennas, &transmit, &choices).unwrap();
+            let op = SparseChannel::new(pursuit, antennas, &transmit, &choices).unwrap();
             let two = [([2.0, 1.0], 0.7, 1.1), ([-0.5, 0.8], 1.0, 0.3)];
             for x in [normal("a", &[op.inputs()]).to_vec1::<f32>().unwrap(), measured(&two, &receive, &transmit, antennas)] {
                 for snr in [-2.0, -0.3, 0.0, 0.4, 3.0] {
-                    let name = format!("{antennas:?}, {} choices, {snr}", op.choices());
+                    let name = format!("{antennas:?}, {:?}, {} choices, {snr}", op.pursuit, op.choices());
                     let expected = reference(&op, &x, snr);
                     close(&name, &forward(&op, &x, snr), &expected, 2e-3);
                     close(&format!("formula of {name}"), &formula(&op, &x, snr), &expected, 2e-3);
@@ -114,7 +130,7 @@ fn rows_and_the_formula_are_the_reference() {
 fn the_channel_of_a_path_is_found() {
     let (antennas, t) = ([8, 12], 24);
     let (receive, transmit) = (beams("receive", t, 8), beams("transmit", t, 12));
-    let op = SparseChannel::new(1, antennas, &transmit, &[]).unwrap();
+    let op = SparseChannel::new(pursuit(1, 0, 2), antennas, &transmit, &[]).unwrap();
     for (arrives, leaves, least) in [(3.0, 17.0, 0.98), (4.5, 9.5, 0.75)] {
         let all = forward(&op, &measured(&[([1.0, 0.4], arrives, leaves)], &receive, &transmit, antennas), 0.5);
         let (told, y) = all.split_at(op.told());
@@ -139,10 +155,10 @@ fn the_channel_of_a_path_is_found() {
 fn what_was_not_measured_says_nothing() {
     let (antennas, t) = ([4, 6], 12);
     let (receive, transmit) = (beams("receive", t, 4), beams("transmit", t, 6));
-    let op = SparseChannel::new(2, antennas, &transmit, &[]).unwrap();
+    let op = SparseChannel::new(pursuit(2, 0, 2), antennas, &transmit, &[]).unwrap();
     let mut x = measured(&[([1.0, 0.5], 2.0, 5.0)], &receive, &transmit, antennas);
     x[9 * 8..].fill(0.0);
-    let fewer = SparseChannel::new(2, antennas, &transmit[..9 * 12], &[]).unwrap();
+    let fewer = SparseChannel::new(op.pursuit, antennas, &transmit[..9 * 12], &[]).unwrap();
     let expected: Vec<f64> = forward(&fewer, &x[..9 * 8], 0.2).into_iter().map(f64::from).collect();
     close("what was measured", &forward(&op, &x, 0.2), &expected, 1e-4);
     let nothing = vec![0.0; op.inputs()];
@@ -152,12 +168,12 @@ fn what_was_not_measured_says_nothing() {
     }
 }
 
-/// Where noise is stronger than what is received, the mean of the channel tells of a direction that is likely; the most likely path alone is often noise.
+/// The same measurements make an estimate surer of its directions where there is less noise.
 #[test]
 fn the_snr_decides_how_much_is_believed() {
     let (antennas, t) = ([8, 12], 16);
     let (receive, transmit) = (beams("receive", t, 8), beams("transmit", t, 12));
-    let op = SparseChannel::new(2, antennas, &transmit, &[]).unwrap();
+    let op = SparseChannel::new(pursuit(2, 0, 2), antennas, &transmit, &[]).unwrap();
     let x = measured(&[([0.6, 0.3], 3.0, 17.0)], &receive, &transmit, antennas);
     // Logarithms of the shares of directions: the sharper, the surer.
     let sharpest = |snr| forward(&op, &x, snr)[op.outputs() - 24..].iter().fold(f32::MIN, |most, x| most.max(*x));
@@ -168,15 +184,20 @@ fn the_snr_decides_how_much_is_believed() {
 #[test]
 fn what_cannot_be_estimated_is_refused() {
     let some = [0.5; 12];
-    for (paths, antennas, beams, choices) in [
-        (0, [2, 3], &some[..], &some[..0]),
-        (1, [0, 3], &some, &some[..0]),
-        (1, [2, 0], &some, &some[..0]),
-        (1, [2, 3], &some[..0], &some[..0]),
-        (1, [2, 3], &some[..7], &some[..0]),
-        (1, [2, 3], &some, &some[..5]),
+    for ([paths, again, directions], antennas, beams, choices) in [
+        ([0, 0, 2], [2, 3], &some[..], &some[..0]),
+        ([1, 2, 2], [2, 3], &some, &some[..0]),
+        ([1, 0, 0], [2, 3], &some, &some[..0]),
+        ([1, 0, 2], [0, 3], &some, &some[..0]),
+        ([1, 0, 2], [2, 0], &some, &some[..0]),
+        ([1, 0, 2], [2, 3], &some[..0], &some[..0]),
+        ([1, 0, 2], [2, 3], &some[..7], &some[..0]),
+        ([1, 0, 2], [2, 3], &some, &some[..5]),
     ] {
-        assert!(SparseChannel::new(paths, antennas, beams, choices).is_err(), "{paths} {antennas:?}");
+        assert!(
+            SparseChannel::new(pursuit(paths, again, directions), antennas, beams, choices).is_err(),
+            "{paths} {again} {directions} {antennas:?}"
+        );
     }
 }
 
@@ -184,10 +205,17 @@ fn what_cannot_be_estimated_is_refused() {
 /// path jumps.
 #[test]
 fn gradients_of_measurements() {
-    for (antennas, t, paths) in [([2, 3], 1, 1), ([3, 4], 5, 1), ([4, 6], 10, 2), ([8, 16], 16, 3)] {
-        let (receive, transmit) = (beams("receive", t, antennas[0]), beams("transmit", t, antennas[1]));
+    for (antennas, t, differing, pursuit) in [
+        ([2, 3], 1, 1, pursuit(1, 0, 2)),
+        ([3, 4], 5, 5, pursuit(1, 0, 2)),
+        ([4, 6], 10, 10, pursuit(2, 0, 2)),
+        ([4, 6], 10, 5, pursuit(2, 2, 3)),
+        ([8, 16], 16, 16, pursuit(3, 0, 2)),
+        ([8, 16], 16, 8, pursuit(3, 2, 3)),
+    ] {
+        let (receive, transmit) = (beams("receive", t, antennas[0]), swept(differing, t, antennas[1]));
         for (choices, snr) in [(Vec::new(), 0.4), (Vec::new(), -0.1), (beams("choices", 5, antennas[1]), 0.2)] {
-            let op = SparseChannel::new(paths, antennas, &transmit, &choices).unwrap();
+            let op = SparseChannel::new(pursuit, antennas, &transmit, &choices).unwrap();
             let two = [([2.0, 1.0], 1.2, 3.1), ([-0.5, 0.8], 4.3, 6.6)];
             let mut x = measured(&two, &receive, &transmit, antennas);
             x.iter_mut().zip(normal("noise", &[op.inputs()]).to_vec1::<f32>().unwrap()).for_each(|(x, noise)| *x += 0.05 * noise);
@@ -197,7 +225,7 @@ fn gradients_of_measurements() {
             let (mut dx, mut dsnr) = (vec![9.0; op.inputs()], [9.0]);
             op.backward(&[&x, &[snr]], &forward(&op, &x, snr), &dy, &mut [&mut dx, &mut dsnr]);
             let loss = |x: &[f64]| {
-                let found = super::reference::estimate(&op.tables, op.paths, x, noise(f64::from(snr)));
+                let found = super::reference::estimate(&op.tables, op.pursuit, x, noise(f64::from(snr)));
                 found.iter().zip(&dy).map(|(y, dy)| y * f64::from(*dy)).sum::<f64>()
             };
             let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
@@ -212,7 +240,8 @@ fn gradients_of_measurements() {
                 let found = f64::from(dx[i]);
                 assert!(
                     (found - expected).abs() < 5e-3 * (0.1 * size + expected.abs()),
-                    "{antennas:?} {paths} {snr} {i}: {found} {expected}"
+                    "{antennas:?} {:?} {snr} {i}: {found} {expected}",
+                    op.pursuit
                 );
             }
             assert!(size > 1e-3 && dsnr == [0.0], "{size}");
