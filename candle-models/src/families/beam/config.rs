@@ -116,10 +116,10 @@ pub enum DecisionConfig {
         /// swept then stay what they are, also with scheme C3.
         #[serde(default, skip_serializing_if = "none")]
         paths: usize,
-        /// How many of them are looked for again when all have been found: fewer than there are, or all.
+        /// How many of them, from the first on, are looked for again when all have been found: at most all.
         #[serde(default, skip_serializing_if = "none")]
         again: usize,
-        /// Directions of the estimate's grids for each antenna: 3 lose less between them than 2, and take twice the time.
+        /// Directions of the estimate's grids for each antenna: 3 lose less between them than 2, over twice the pairs.
         #[serde(default = "two", skip_serializing_if = "is_two")]
         directions: usize,
     },

@@ -4,6 +4,7 @@
 //! The gradient of a complex number `c` is `dL/d(re c) + i dL/d(im c)`: of `c = a b` those are `da = dc conj(b)` and of `c = conj(a) b` `da = conj(dc) b`. Names that
 //! begin with `d` are gradients; complex numbers lie as in `rows`.
 
+use super::hermitian;
 use super::rows::{self, Measured, variance};
 use super::{LEAST, LEAST_PROBABILITY, LOGIT, Pursuit, STEPS, SparseChannel, Tables};
 use crate::families::beam::complex::{inner, product};
@@ -123,7 +124,7 @@ pub(super) fn of(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32), dfo
             past,
         ] = sizes.map(|size| rows::take(&mut rest, size));
         rows::read(tables, x, y, seen);
-        rows::outer_all(seen, received, t);
+        hermitian::outer_all(seen, received, t);
         let noise = super::noise(f64::from(snr));
         let certainty = super::certainty(noise) as f32;
         let mut steps: Vec<Past> = past.chunks_exact_mut(Past::size(tables)).map(|memory| Past::of(tables, memory)).collect();
@@ -196,8 +197,8 @@ pub(super) fn of(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32), dfo
             of_matched(tables, seen, (now.inverse, now.z), dmatched, &mut owed, [turned, dz, dleft]);
             // q = x^H R^-1 x
             rows::weigh(tables, dq, weighted);
-            rows::covariance(received, weighted, packed, t);
-            rows::unpack(packed, 0.0, square, t);
+            hermitian::covariance(received, weighted, packed, t);
+            hermitian::unpack(packed, 0.0, square, t);
             sandwich(now.inverse, square, owed.covariance, t);
             add_forms(now.inverse, weighted, seen, owed.seen, t);
             // R = noise + sum gamma x x^H
@@ -205,7 +206,7 @@ pub(super) fn of(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32), dfo
             if at > 0 {
                 rows::weigh(tables, now.gamma, weighted);
                 add_forms(owed.covariance, weighted, seen, owed.seen, t);
-                rows::pack(owed.covariance, packed, t);
+                hermitian::pack(owed.covariance, packed, t);
                 rows::forms(tables, received, (packed, weighted), dq, departures);
                 let others = moments.chunks_exact_mut(grid).enumerate().filter(|(path, _)| *path != pursuit.path(at));
                 others.for_each(|(_, moments)| add_into(moments, dq));
@@ -409,7 +410,7 @@ fn of_matched(
     let t = tables.measurements();
     rows::sent(tables, dmatched, sent);
     through(seen, z, sent, (owed.seen, dz), t);
-    rows::solve(inverse, dz, dy);
+    hermitian::solve(inverse, dz, dy);
     of_inverse(dy, z, owed.covariance, t);
     add_into(owed.y, dy);
 }
@@ -478,7 +479,7 @@ kernel! {
 fn add_forms(a: &[f32], weighted: &[f32], seen: &[f32], dseen: &mut [f32], t: usize) {
     let (a_re, a_im) = a.split_at(t * t);
     for ((c, e), d) in weighted.chunks_exact(t * t).zip(seen.chunks_exact(2 * t)).zip(dseen.chunks_exact_mut(2 * t)) {
-        let [c_re, c_im, diagonal] = rows::parts(c, t);
+        let [c_re, c_im, diagonal] = hermitian::parts(c, t);
         let mut at = 0;
         for i in 0..t {
             for j in 0..i {

@@ -37,6 +37,7 @@
 mod cuda;
 mod formula;
 mod gradient;
+mod hermitian;
 mod reference;
 mod rows;
 #[cfg(test)]
@@ -125,7 +126,7 @@ struct Tables {
     places: Vec<(usize, f32)>,
     /// Beams that the transmitter chooses among, `[C, M, 2]`; none where it forms one of its own.
     choices: Vec<f32>,
-    /// `s s^H` of every direction of the transmitter, `s_t = b^H f_t` of the beams that differ, packed as in `rows`: `[D, B^2]`.
+    /// `s s^H` of every direction of the transmitter, `s_t = b^H f_t` of the beams that differ, packed as in `hermitian`: `[D, B^2]`.
     pairs: Vec<f32>,
     /// What makes `sum_t c_t conj(s_t)` of `c` `[2, B]`: `[2, B, 2, D]`.
     sent: Vec<f32>,
@@ -223,12 +224,12 @@ impl SparseChannel {
         let mut pairs = vec![0.0; seen.len() * count * count];
         for (s, pairs) in seen.iter().zip(pairs.chunks_exact_mut(count * count)) {
             let s: Vec<f32> = [0, 1].into_iter().flat_map(|part| s.iter().map(move |s| s[part])).collect();
-            rows::outer(&s, pairs);
+            hermitian::outer(&s, pairs);
         }
         let by_beam: Vec<f32> = (0..count).flat_map(|t| seen.iter().flat_map(move |s| s[t])).collect();
         let sent = conjugated(&by_beam, seen.len());
         let leaving = conjugated(&steering[1], transmit);
-        let places = rows::places(&numbers, count);
+        let places = hermitian::places(&numbers, count);
         let (antennas, beams, choices) = ([receive, transmit], beams.to_vec(), choices.to_vec());
         let tables = Tables { antennas, steering, beams, numbers, places, choices, pairs, sent, leaving };
         Ok(Self { pursuit, tables: Arc::new(tables) })
