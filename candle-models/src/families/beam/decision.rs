@@ -13,7 +13,7 @@ use crate::nn::{Dense, FeedForward, Init, Linear, Norm, Params};
 use crate::ops::Activation;
 use crate::signature::{Signature, TensorSpec};
 use crate::{Error, Result};
-use candle_core::{D, Device, Tensor};
+use candle_core::{Device, Tensor};
 
 /// The layers of the user's network behind the last measurement: all measurements and the state in, for an estimate the SNR in dB over 30
 /// as well; the beam to receive with and the feedback out.
@@ -117,8 +117,8 @@ impl Layers for Decision {
 }
 
 impl Network<Decision> {
-    /// The beam `[rows, 2 N_RX]` and the feedback `[rows, F]`, from all measurements and the state side by side `[rows, R + hidden]` and an SNR
-    /// for each row, with gradients.
+    /// The beams that there is a choice of `[rows, K, 2 N_RX]` and the feedback `[rows, F]`, from all measurements and the state side by side
+    /// `[rows, R + hidden]` and an SNR for each row, with gradients.
     pub(super) fn decide(&self, seen: &Tensor, snr_db: &[f32], tapes: &Tapes) -> Result<[Tensor; 2]> {
         let config = &self.layers().config;
         let found = if config.pursuit().is_none() {
@@ -129,13 +129,8 @@ impl Network<Decision> {
         };
         let (candidates, width) = (config.candidates(), config.receive_width());
         let feedback = found.narrow(1, candidates * width, config.feedback_width())?.contiguous()?;
-        let mut beam = found.narrow(1, 0, candidates * width)?.contiguous()?;
-        if candidates > 1 {
-            let rows = beam.dim(0)?;
-            let chosen = feedback.argmax(D::Minus1)?.reshape((rows, 1, 1))?.broadcast_as((rows, 1, width))?.contiguous()?;
-            beam = beam.reshape((rows, candidates, width))?.gather(&chosen, 1)?.squeeze(1)?;
-        }
-        Ok([config.receive_weights.rounded(&beam)?, feedback])
+        let beams = found.narrow(1, 0, candidates * width)?.reshape(((), candidates, width))?;
+        Ok([config.receive_weights.rounded(&beams)?, feedback])
     }
 }
 

@@ -23,6 +23,8 @@ use candle_core::{D, DType, Device, Tensor};
 pub struct Decided {
     /// The user's beam, `[B, 2 N_RX]`.
     pub receive: Tensor,
+    /// The beams that it was chosen from, `[B, K, 2 N_RX]`: with scheme C1 and an estimate one for every beam of the codebook.
+    pub candidates: Tensor,
     /// What the user's network says, `[B, F]`: with scheme C1 a score for every beam of the codebook.
     pub feedback: Tensor,
     /// The base station's beam, `[B, 2 N_TX]`: with scheme C1 that of the highest score.
@@ -126,16 +128,24 @@ impl Beam {
     /// # Errors
     /// If they do not fit the networks.
     pub fn decide(&self, seen: &Tensor, episodes: &Episodes, tapes: &Tapes) -> Result<Decided> {
-        let [receive, feedback] = self.decision.decide(seen, &episodes.snr_db, tapes)?;
+        let [candidates, feedback] = self.decision.decide(seen, &episodes.snr_db, tapes)?;
+        let chosen = feedback.argmax(D::Minus1)?;
+        let (rows, count, width) = candidates.dims3()?;
+        let receive = if count > 1 {
+            let number = chosen.reshape((rows, 1, 1))?.broadcast_as((rows, 1, width))?.contiguous()?;
+            candidates.gather(&number, 1)?.squeeze(1)?
+        } else {
+            candidates.squeeze(1)?
+        };
         let transmit = match &self.base {
             Some(base) => {
                 let beam = base.feed(&self.config.feedback.send(&feedback)?, tapes)?;
                 let beam = if self.config.is_relative() { moved(&self.config, &beam, &episodes.start)? } else { beam };
                 self.config.transmit_weights.rounded(&beam)?
             }
-            None => self.swept()?.index_select(&feedback.argmax(D::Minus1)?, 0)?,
+            None => self.swept()?.index_select(&chosen, 0)?,
         };
-        Ok(Decided { receive, feedback, transmit })
+        Ok(Decided { receive, candidates, feedback, transmit })
     }
 
     /// The codebook as it is swept: beams `[C, 2 N_TX]` that the array can form.

@@ -48,9 +48,8 @@ fn loss(model: &Beam, episodes: &Episodes) -> Tensor {
     let steps = episodes.measurements;
     let tapes = Tapes::default();
     let outputs = model.measure(episodes, &tapes).unwrap();
-    let [w, said] = model.decision.decide(&outputs, &episodes.snr_db, &tapes).unwrap();
-    let f = model.base.as_ref().unwrap().feed(&model.config.feedback.send(&said).unwrap(), &tapes).unwrap();
-    let found = alignment(&episodes.channels, steps - 1, &w, &f).unwrap();
+    let decided = model.decide(&outputs, episodes, &tapes).unwrap();
+    let found = alignment(&episodes.channels, steps - 1, &decided.receive, &decided.transmit).unwrap();
     // All three shares, and everything that was seen.
     let weights = Tensor::new(&[[1.0f64, 0.3, 0.2]], &Device::Cpu).unwrap().to_dtype(found.dtype()).unwrap();
     let end = ((found + 1e-2).unwrap().log().unwrap().broadcast_mul(&weights)).unwrap().mean_all().unwrap();
@@ -122,9 +121,9 @@ fn an_estimate_hands_gradients_to_what_measures() {
     let gain = |model: &Beam| {
         let tapes = Tapes::default();
         let seen = model.measure(&episodes, &tapes).unwrap();
-        let [w, said] = model.decision.decide(&seen, &episodes.snr_db, &tapes).unwrap();
-        let f = model.base.as_ref().unwrap().feed(&said, &tapes).unwrap();
-        alignment(&episodes.channels, episodes.measurements - 1, &w, &f).unwrap().narrow(1, 0, 1).unwrap().mean_all().unwrap()
+        let decided = model.decide(&seen, &episodes, &tapes).unwrap();
+        let found = alignment(&episodes.channels, episodes.measurements - 1, &decided.receive, &decided.transmit).unwrap();
+        found.narrow(1, 0, 1).unwrap().mean_all().unwrap()
     };
     let of = |dtype: DType| {
         let params = Params::init_dtype(Random::new(3), dtype, &Device::Cpu);

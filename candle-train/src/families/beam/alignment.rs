@@ -4,8 +4,10 @@ use super::config::{EpisodeConfig, Learns, LossConfig, Objective, RunConfig};
 use crate::optim::ParameterGroup;
 use crate::parallel::{Communicator, gather, share};
 use crate::task::{self, Context, Loss, Metric, Score, Task};
-use candle_core::{D, Tensor};
-use candle_models::beam::{Beam, BeamConfig, Channels, Decided, Episodes, Evaluation, Gains, Products, Scheme, Sensing, Tapes, alignment};
+use candle_core::{D, Device, Tensor};
+use candle_models::beam::{
+    Beam, BeamConfig, Channels, Codebook, Decided, Episodes, Evaluation, Gains, Products, Scheme, Sensing, Tapes, alignment,
+};
 use candle_models::bundle::Role;
 use candle_models::nn::Params;
 use candle_models::ops::softmax::log_softmax;
@@ -80,33 +82,40 @@ impl Alignment {
     /// `-log(share + floor)`, or the negative share.
     fn objective(&self, share: &Tensor) -> Result<Tensor> {
         Ok(match self.loss.objective {
-            Objective::Share => share.mean_all()?.neg()?,
-            Objective::Logarithm { floor } => (share + floor)?.log()?.mean_all()?.neg()?,
+            Objective::Share => share.neg()?,
+            Objective::Logarithm { floor } => (share + floor)?.log()?.neg()?,
         })
     }
 
-    /// The cross-entropy of the choice of a beam, and how often it is the best.
-    fn choice(&self, model: &Beam, episodes: &Episodes, decided: &Decided) -> Result<[Tensor; 2]> {
-        let swept = model.sweep()?;
-        let width = self.model.receive_width();
-        let channels = &episodes.channels;
-        let responses = channels.responses(&swept)?;
-        let last = swept.count() * width * (channels.steps() - 1);
-        let best = |responses: &[f32]| {
-            let power = responses[last..].chunks_exact(width).map(|h| h.iter().map(|x| x * x).sum::<f32>());
-            power.enumerate().fold((0, -1.0), |best, (i, p)| if p > best.1 { (i as u32, p) } else { best }).0
-        };
-        let best: Vec<u32> = responses.chunks_exact(swept.count() * width * channels.steps()).map(best).collect();
-        let scores = &decided.feedback;
-        let best = Tensor::from_vec(best, scores.dim(0)?, scores.device())?;
+    /// Of scheme C1: the mean objective of a beam that is drawn as likely as the scores say, so that what another choice would have gained
+    /// teaches them; the cross-entropy of the choice; and how often it is the best.
+    fn choice(&self, model: &Beam, episodes: &Episodes, decided: &Decided) -> Result<[Tensor; 3]> {
+        let (scores, candidates) = (&decided.feedback, &decided.candidates);
+        let [shares, powers] = choices(&episodes.channels, episodes.measurements - 1, &model.sweep()?, candidates)?;
+        let likely = log_softmax(scores)?;
+        let mean = (likely.exp()? * self.objective(&shares)?)?.sum(D::Minus1)?.mean_all()?;
+        let best = powers.argmax(D::Minus1)?;
         let right = scores.argmax(D::Minus1)?.eq(&best)?.to_dtype(scores.dtype())?.mean_all()?;
-        Ok([cross_entropy(scores, &best)?, right])
+        Ok([mean, likely.gather(&best.unsqueeze(1)?, 1)?.neg()?.mean_all()?, right])
     }
 }
 
-/// The mean of the negative logarithms of the targets' shares.
-fn cross_entropy(scores: &Tensor, target: &Tensor) -> Result<Tensor> {
-    Ok(log_softmax(scores)?.gather(&target.unsqueeze(1)?, 1)?.neg()?.mean_all()?)
+/// For every beam `f_c` of a codebook `[B, C]`: the gain `|w^H H f_c|^2` as a share of the channel's power with the candidate
+/// `[B, C or 1, 2 N_RX]` that goes with it, and `||H f_c||^2`.
+fn choices(channels: &Channels, step: usize, codebook: &Codebook, candidates: &Tensor) -> Result<[Tensor; 2]> {
+    let step = step.min(channels.steps() - 1);
+    let (rows, count, width) = (channels.batch(), codebook.count(), 2 * channels.receive_elements());
+    let responses = Tensor::from_vec(channels.responses(codebook)?, (rows, channels.steps(), count, width), &Device::Cpu)?;
+    let responses = responses.narrow(1, step, 1)?.squeeze(1)?.contiguous()?;
+    // Times -i: the real part of an inner product with it is the imaginary part of that with the response.
+    let pairs = responses.reshape((rows, count, width / 2, 2))?;
+    let turned = Tensor::cat(&[pairs.narrow(3, 1, 1)?, pairs.narrow(3, 0, 1)?.neg()?], 3)?.reshape((rows, count, width))?;
+    let inverse = |b: usize| Some(channels.at(b, step).power).filter(|power| *power > 0.0).map_or(0.0, f32::recip);
+    let inverse = Tensor::from_iter((0..rows).map(inverse), &Device::Cpu)?.reshape((rows, 1))?;
+    let like = |x: &Tensor| Ok::<_, Error>(x.to_dtype(candidates.dtype())?.to_device(candidates.device())?);
+    let part = |of: &Tensor| Ok::<_, Error>(candidates.broadcast_mul(&like(of)?)?.sum(D::Minus1)?.sqr()?);
+    let shares = (part(&responses)? + part(&turned)?)?.broadcast_mul(&like(&inverse)?)?;
+    Ok([shares, like(&responses)?.sqr()?.sum(D::Minus1)?])
 }
 
 impl Task for Alignment {
@@ -133,16 +142,18 @@ impl Task for Alignment {
         let decided = model.decide(&seen, episodes, &self.tapes)?;
         let shares = alignment(&episodes.channels, episodes.measurements - 1, &decided.receive, &decided.transmit)?;
         let column = |i: usize| Ok::<_, Error>(shares.narrow(1, i, 1)?);
-        let mut value = self.objective(&column(0)?)?;
+        let parts = shares.detach().mean(0)?;
+        let (mut value, parts, names) = if self.model.scheme == Scheme::C1 {
+            let [mean, entropy, right] = self.choice(&model, episodes, &decided)?;
+            let parts = Tensor::cat(&[&parts, &right.reshape(1)?], 0)?;
+            ((mean + (entropy * self.loss.choice)?)?, parts, &PARTS_OF_A_CHOICE[..])
+        } else {
+            (self.objective(&column(0)?)?.mean_all()?, parts, &PARTS[..])
+        };
         let auxiliary = self.loss.auxiliary * (1.0 - context.batch as f64 / self.fading.max(1.0)).max(0.0);
         if auxiliary > 0.0 {
-            value = (value + ((self.objective(&column(1)?)? + self.objective(&column(2)?)?)? * auxiliary)?)?;
-        }
-        let (mut parts, mut names) = (shares.detach().mean(0)?, &PARTS[..]);
-        if self.model.scheme == Scheme::C1 {
-            let [entropy, right] = self.choice(&model, episodes, &decided)?;
-            value = (value + (entropy * self.loss.choice)?)?;
-            (parts, names) = (Tensor::cat(&[&parts, &right.reshape(1)?], 0)?, &PARTS_OF_A_CHOICE[..]);
+            let [receive, transmit] = [column(1)?, column(2)?].map(|share| self.objective(&share));
+            value = (value + ((receive? + transmit?)?.mean_all()? * auxiliary)?)?;
         }
         let weight = self.rows.len() as f64 / self.episode.batch as f64;
         Ok(Loss { weight, metrics: vec![Metric::mean(names, parts)], ..Loss::new(value, self.rows.len()) })
@@ -172,5 +183,41 @@ impl Task for Alignment {
         let summary = Gains { values: gather(ranks, &gains.values)?.concat(), snr_db }.summary()?;
         let (decibels, satisfaction) = (summary.mean_db, summary.satisfaction);
         Ok(task::Evaluation::new(Score::minimise(-decibels), [("gain_db", decibels), ("satisfaction", satisfaction)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_models::beam::{Feedback, Mobility, Weighting};
+
+    /// What `choices` says of the beam that is chosen is what the alignment of both beams is.
+    #[test]
+    fn a_choice_gains_what_its_beams_gain() {
+        for mobility in [None, Some(Mobility { doppler: 0.02, drift: 0.0 })] {
+            let mut config = BeamConfig { scheme: Scheme::C1, feedback: Feedback::Index, measurements: 4, ..BeamConfig::default() };
+            config.channel.mobility = mobility;
+            let random = Random::new(5);
+            let channels = Arc::new(Channels::generate(&config.channel, random, 0, 3, 4).unwrap());
+            let codebook = Codebook::generate(&config.codebook, &config.channel.transmit).unwrap();
+            let (count, width) = (codebook.count(), config.receive_width());
+            let drawn: Vec<f32> = (0..3 * count * width).map(|i| random.normal(i as u64)).collect();
+            let beams = Weighting::Free.form(&Tensor::from_vec(drawn, (3 * count, width), &Device::Cpu).unwrap()).unwrap();
+            let beams = beams.reshape((3, count, width)).unwrap();
+            let [shares, powers] = choices(&channels, 2, &codebook, &beams).unwrap();
+            let transmit = Tensor::from_slice(codebook.beams(), (count, config.transmit_width()), &Device::Cpu).unwrap();
+            for chosen in [0, count - 1] {
+                let of = |x: &Tensor| x.narrow(1, chosen, 1).unwrap().flatten_all().unwrap();
+                let sent = transmit.narrow(0, chosen, 1).unwrap().broadcast_as((3, config.transmit_width())).unwrap();
+                let found = alignment(&channels, 2, &beams.narrow(1, chosen, 1).unwrap().squeeze(1).unwrap(), &sent).unwrap();
+                let [gain, with_best] = [0, 2].map(|i| found.narrow(1, i, 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap());
+                let (shares, powers) = (of(&shares).to_vec1::<f32>().unwrap(), of(&powers).to_vec1::<f32>().unwrap());
+                for b in 0..3 {
+                    let power = channels.at(b, 2.min(channels.steps() - 1)).power;
+                    assert!((shares[b] - gain[b]).abs() < 1e-6, "{} is not {}", shares[b], gain[b]);
+                    assert!((powers[b] / power - with_best[b]).abs() < 1e-5, "{} is not {}", powers[b] / power, with_best[b]);
+                }
+            }
+        }
     }
 }

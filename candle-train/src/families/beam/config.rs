@@ -31,7 +31,7 @@ pub struct LossConfig {
     pub auxiliary: f64,
     /// The share of the run over which that weight falls to zero.
     pub auxiliary_until: f64,
-    /// Weight of the cross-entropy of scheme C1's choice of a beam.
+    /// Weight of the cross-entropy between scheme C1's scores and the beam that arrives strongest, beside what a beam drawn by the scores gains.
     pub choice: f64,
 }
 
