@@ -109,47 +109,42 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// Every network on random inputs of its signature with random resets. Where an input can force a choice, its random indices do, so that one
-/// rounding cannot turn into another history.
-pub struct RandomSequences(Networks);
-
-impl RandomSequences {
+/// What a network is run on, for another form of it to be compared: sequences side by side, every one of so many frames.
+pub struct Sequences {
     /// Sequences, and frames of each.
-    pub(super) const SIZE: [usize; 2] = [SEQUENCES, FRAMES];
+    pub size: [usize; 2],
+    /// By name, `[sequences, frames, ...]`.
+    pub inputs: NamedTensors,
+    /// Of every frame, sequence by sequence.
+    pub resets: Vec<bool>,
+}
 
-    /// For exports of these networks.
-    pub fn new(original: &Networks) -> Self {
-        Self(original.clone())
-    }
-
-    /// What is run, in words.
-    pub(super) fn described() -> String {
-        format!("{SEQUENCES} random sequences of {FRAMES} frames")
-    }
-
-    /// Inputs of a network `[sequences, frames, ...]`, and the resets, row by row.
-    pub(super) fn inputs(model: &Arc<dyn Model>) -> Result<(NamedTensors, Vec<bool>)> {
+impl Sequences {
+    /// Random inputs of a signature with random resets. Where an input can force a choice, its random indices do, so that one rounding cannot turn into another
+    /// history.
+    pub fn random(model: &Arc<dyn Model>) -> Result<Self> {
         let random = Random::new(0).stream("export");
+        let size = [SEQUENCES, FRAMES];
         let resets = (0..SEQUENCES * FRAMES).map(|i| random.stream("resets").uniform(i as u64) < RESETS).collect();
-        let drawn = model.signature().inputs.iter().map(|spec| Ok((spec.name.clone(), spec.draw(&Self::SIZE, &random)?)));
-        Ok((drawn.collect::<Result<_>>()?, resets))
+        let drawn = model.signature().inputs.iter().map(|spec| Ok((spec.name.clone(), spec.draw(&size, &random)?)));
+        Ok(Self { size, inputs: drawn.collect::<Result<_>>()?, resets })
     }
 
     /// What a network answers in the engine, `[sequences, frames, ...]`.
-    pub(super) fn answers(model: &Arc<dyn Model>) -> Result<NamedTensors> {
-        let (inputs, resets) = Self::inputs(model)?;
-        let mut runner = Runner::windowed(model.clone(), SEQUENCES, FRAMES, 1)?;
-        for (name, values) in inputs.iter() {
+    pub(super) fn answers(&self, model: &Arc<dyn Model>) -> Result<NamedTensors> {
+        let [sequences, frames] = self.size;
+        let mut runner = Runner::windowed(model.clone(), sequences, frames, 1)?;
+        for (name, values) in self.inputs.iter() {
             let values = values.flatten_all()?;
             match values.dtype() {
                 DType::U32 => runner.set_u32(name, &values.to_vec1()?)?,
                 _ => runner.set_f32(name, &values.to_vec1()?)?,
             }
         }
-        runner.step(&resets)?;
-        let rows = 0..SEQUENCES * FRAMES;
+        runner.step(&self.resets)?;
+        let rows = 0..sequences * frames;
         let answer = |spec: &TensorSpec| {
-            let shape: Vec<usize> = Self::SIZE.iter().chain(&spec.shape).copied().collect();
+            let shape: Vec<usize> = self.size.iter().chain(&spec.shape).copied().collect();
             let values = match spec.dtype() {
                 DType::U32 => {
                     Tensor::new(rows.clone().map(|r| runner.indices(&spec.name, r)).collect::<Result<Vec<_>>>()?.concat(), &Device::Cpu)?
@@ -162,11 +157,11 @@ impl RandomSequences {
     }
 
     /// The differences of answers to those of a network, output by output.
-    pub(super) fn between(model: &Arc<dyn Model>, was: &NamedTensors, is: &NamedTensors) -> Result<Vec<Difference>> {
-        is.check(&model.signature().outputs, &Self::SIZE)?;
+    pub(super) fn between(&self, model: &Arc<dyn Model>, [was, is]: [&NamedTensors; 2], measure: Measure) -> Result<Vec<Difference>> {
+        is.check(&model.signature().outputs, &self.size)?;
         let difference = |spec: &TensorSpec| {
             let values = |all: &NamedTensors| Ok::<_, Error>(all.get(&spec.name)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?);
-            let mut found = Difference::new(spec.name.clone(), Measure::Largest);
+            let mut found = Difference::new(spec.name.clone(), measure);
             found.add(&values(was)?, &values(is)?);
             Ok(found)
         };
@@ -174,21 +169,53 @@ impl RandomSequences {
     }
 }
 
-impl Comparison for RandomSequences {
+/// What every network of a bundle is run on.
+pub struct Rehearsal {
+    /// In words: `256 simulated links`.
+    pub over: String,
+    /// What is held against the tolerance.
+    pub measure: Measure,
+    /// Of each network.
+    pub sequences: Vec<Sequences>,
+}
+
+impl Rehearsal {
+    /// Random sequences.
+    pub fn random(networks: &Networks) -> Result<Self> {
+        let sequences = networks.iter().map(|(_, model)| Sequences::random(model)).collect::<Result<_>>()?;
+        Ok(Self { over: format!("{SEQUENCES} random sequences of {FRAMES} frames"), measure: Measure::Largest, sequences })
+    }
+}
+
+/// Every network on random sequences.
+pub struct OnRandom {
+    networks: Networks,
+    rehearsal: Rehearsal,
+}
+
+impl OnRandom {
+    /// For exports of these networks.
+    pub fn new(original: &Networks) -> Result<Self> {
+        Ok(Self { networks: original.clone(), rehearsal: Rehearsal::random(original)? })
+    }
+}
+
+impl Comparison for OnRandom {
     fn over(&self) -> String {
-        Self::described()
+        self.rehearsal.over.clone()
     }
 
     fn measure(&self) -> Measure {
-        Measure::Largest
+        self.rehearsal.measure
     }
 
     fn differences(&mut self, exported: &Opened) -> Result<Vec<Difference>> {
         let mut differences = Vec::new();
-        for ((network, original), (_, exported)) in self.0.iter().zip(&exported.networks) {
-            let found = Self::between(original, &Self::answers(original)?, &Self::answers(exported)?)?;
+        let all = self.networks.iter().zip(&self.rehearsal.sequences).zip(&exported.networks);
+        for (((network, original), sequences), (_, exported)) in all {
+            let found = sequences.between(original, [&sequences.answers(original)?, &sequences.answers(exported)?], self.measure())?;
             // One network needs no name.
-            let named = |d: Difference| if self.0.len() > 1 { Difference { name: format!("{network} {}", d.name), ..d } } else { d };
+            let named = |d: Difference| if self.networks.len() > 1 { Difference { name: format!("{network} {}", d.name), ..d } } else { d };
             differences.extend(found.into_iter().map(named));
         }
         Ok(differences)

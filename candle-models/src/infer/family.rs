@@ -1,7 +1,7 @@
 //! What the command wants to know of a family beside its networks. Everything has a default: a family without a method here is run on
 //! tensors of its signature, inspected, exported and looked at by the doctor.
 
-use super::compare::{Comparison, RandomSequences};
+use super::compare::{Comparison, OnRandom, Rehearsal};
 use super::demo::Demo;
 use super::output::Output;
 use super::tensors::Finish;
@@ -153,7 +153,15 @@ pub trait InferFamily: Family {
     /// # Errors
     /// If what the options name cannot be compared on.
     fn comparison(&self, original: &Opened, _options: &ArgMatches) -> Result<Box<dyn Comparison>> {
-        Ok(Box::new(RandomSequences::new(&original.networks)))
+        Ok(Box::new(OnRandom::new(&original.networks)?))
+    }
+
+    /// What its networks as ONNX are held against the engine on: random sequences.
+    ///
+    /// # Errors
+    /// If a network does not run.
+    fn rehearsal(&self, original: &Opened) -> crate::Result<Rehearsal> {
+        Rehearsal::random(&original.networks)
     }
 
     /// Makes of an empty command that of `generate NAME`, if inputs can be drawn for it.

@@ -29,7 +29,7 @@ mod play;
 mod run;
 mod tensors;
 
-pub use compare::{Comparison, Difference, Measure, RandomSequences};
+pub use compare::{Comparison, Difference, Measure, OnRandom, Rehearsal, Sequences};
 pub use demo::{Demo, Player, find_shipped};
 pub use family::{Call, Columns, Help, InferFamily, Opened, Reader, Source, Work};
 pub use onnx::model as onnx_model;

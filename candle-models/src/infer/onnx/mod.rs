@@ -3,7 +3,7 @@
 mod proto;
 mod write;
 
-use super::compare::{Difference, RandomSequences};
+use super::compare::{Difference, Rehearsal, Sequences};
 use super::family::{InferFamily, Opened};
 use super::inspect;
 use super::output::line;
@@ -72,25 +72,26 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: &Arguments) -> Resul
     let tables = if arguments.fold_tables { Tables::Folded } else { Tables::AsStored };
     let graphs = registry.graphs(&opened.bundle, tables).with_context(|| bundle.display().to_string())?;
     let tolerance = tolerance(&opened)?;
+    let rehearsal = opened.family.rehearsal(&opened)?;
     let files: Vec<String> = graphs.iter().map(|(name, _)| format!("{name}.onnx")).collect();
     let (mut written, mut told) = (Vec::new(), Vec::new());
     write_directory(out, &files.iter().map(String::as_str).collect::<Vec<_>>(), |dir| {
-        for ((file, (name, graph)), (_, model)) in files.iter().zip(&graphs).zip(&opened.networks) {
+        for (((file, (name, graph)), (_, model)), sequences) in files.iter().zip(&graphs).zip(&opened.networks).zip(&rehearsal.sequences) {
             let bytes = write::model(name, opened.describe()?, &metadata(&opened, model)?, graph)?;
             written.push((file.clone(), bytes.len()));
             fs::write(dir.join(file), bytes).map_err(Error::io(out.join(file)))?;
             let own: Arc<dyn Model> = Arc::new(Evaluated::new(graph.clone(), &**model));
-            let expected = RandomSequences::answers(model)?;
-            let mut answers = vec![("the graph".to_owned(), RandomSequences::answers(&own)?)];
+            let expected = sequences.answers(model)?;
+            let mut answers = vec![("the graph".to_owned(), sequences.answers(&own)?)];
             if let Some(python) = runtime {
-                answers.push(asked(python, &dir.join(file), model).map_err(|e| Error::file(out.join(file), format!("{e:#}")))?);
+                answers.push(asked(python, &dir.join(file), sequences).map_err(|e| Error::file(out.join(file), format!("{e:#}")))?);
             }
             for (who, answers) in answers {
-                let differences = RandomSequences::between(model, &expected, &answers)?;
+                let differences = sequences.between(model, [&expected, &answers], rehearsal.measure)?;
                 if let Some(d) = differences.iter().find(|d| !d.within(tolerance)) {
                     return Err(Error::file(
                         out.join(file),
-                        format!("not written, {who} is off by more than {tolerance} of its range: {d}"),
+                        format!("not written, {who} is off by more than {tolerance} of its {}: {d}", d.measure),
                     ));
                 }
                 told.push((format!("{who} of {name}"), differences));
@@ -98,10 +99,16 @@ pub fn run(registry: &Registry<dyn InferFamily>, arguments: &Arguments) -> Resul
         }
         Ok(())
     })?;
-    report(out, &written, &told, tolerance)
+    report(out, &written, &rehearsal, &told, tolerance)
 }
 
-fn report(out: &Path, written: &[(String, usize)], told: &[(String, Vec<Difference>)], tolerance: f32) -> Result<()> {
+fn report(
+    out: &Path,
+    written: &[(String, usize)],
+    rehearsal: &Rehearsal,
+    told: &[(String, Vec<Difference>)],
+    tolerance: f32,
+) -> Result<()> {
     for (file, bytes) in written {
         line(format_args!(
             "{}: {}, operator set {OPERATOR_SET}, IR version {IR_VERSION}",
@@ -109,7 +116,7 @@ fn report(out: &Path, written: &[(String, usize)], told: &[(String, Vec<Differen
             cli::bytes(*bytes as u64)
         ))?;
     }
-    line(format_args!("worst differences from the engine over {} (tolerance {tolerance} of the range):", RandomSequences::described()))?;
+    line(format_args!("worst differences from the engine over {} (tolerance {tolerance} of the {}):", rehearsal.over, rehearsal.measure))?;
     for (who, differences) in told {
         differences.iter().try_for_each(|d| line(format_args!("  {who}: {d}")))?;
     }
@@ -126,13 +133,13 @@ fn metadata(opened: &Opened, model: &Arc<dyn Model>) -> crate::Result<Vec<(&'sta
 }
 
 /// The answers of ONNX Runtime, and its name.
-fn asked(python: &Path, model: &Path, network: &Arc<dyn Model>) -> Result<(String, NamedTensors)> {
+fn asked(python: &Path, model: &Path, sequences: &Sequences) -> Result<(String, NamedTensors)> {
     let scratch = tempfile::tempdir().context("no temporary directory")?;
     let [program, inputs, outputs] = ["check.py", "inputs.safetensors", "outputs.safetensors"].map(|name| scratch.path().join(name));
     fs::write(&program, check_program()).with_context(|| program.display().to_string())?;
-    let (mut given, resets) = RandomSequences::inputs(network)?;
-    let [count, frames] = RandomSequences::SIZE;
-    let resets: Vec<u32> = resets.into_iter().map(u32::from).collect();
+    let mut given = sequences.inputs.clone();
+    let [count, frames] = sequences.size;
+    let resets: Vec<u32> = sequences.resets.iter().copied().map(u32::from).collect();
     given.insert("resets", Tensor::from_vec(resets, (count, frames), &candle_core::Device::Cpu)?);
     given.save_safetensors(&inputs)?;
     let arguments: [&OsStr; 4] = [program.as_os_str(), model.as_os_str(), inputs.as_os_str(), outputs.as_os_str()];

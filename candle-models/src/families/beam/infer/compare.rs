@@ -2,9 +2,10 @@
 
 use super::Options;
 use super::links::{Links, Passes};
+use super::passes::sequences;
 use crate::Result;
 use crate::engine::Placement;
-use crate::infer::{Comparison, Difference, Measure, Opened};
+use crate::infer::{Comparison, Difference, Measure, Opened, Rehearsal};
 
 /// The links that both are run on.
 const LINKS: usize = 256;
@@ -23,6 +24,12 @@ impl OnLinks {
     pub fn new(original: &Opened) -> Result<Self> {
         let (gain, passes) = links(original)?.rehearse(LINKS)?;
         Ok(Self { passes, gain })
+    }
+
+    /// What the original's networks read there.
+    pub fn rehearsal(&self) -> Result<Rehearsal> {
+        let sequences = self.passes.iter().map(|(_, passes)| sequences(passes)).collect::<Result<_>>()?;
+        Ok(Rehearsal { over: self.over(), measure: self.measure(), sequences })
     }
 }
 

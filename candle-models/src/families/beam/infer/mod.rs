@@ -13,7 +13,7 @@ use super::channel::noise_deviation;
 use super::{Beam, BeamConfig, BeamFamily};
 use crate::bundle::Bundle;
 use crate::cli;
-use crate::infer::{Call, Comparison, Finish, Help, InferFamily, Opened, Reader, Work};
+use crate::infer::{Call, Comparison, Finish, Help, InferFamily, Opened, Reader, Rehearsal, Work};
 use crate::registry::Family;
 use crate::signature::Signature;
 use crate::tensors::NamedTensors;
@@ -105,6 +105,10 @@ impl InferFamily for BeamFamily {
 
     fn comparison(&self, original: &Opened, _: &ArgMatches) -> Result<Box<dyn Comparison>> {
         Ok(Box::new(OnLinks::new(original)?))
+    }
+
+    fn rehearsal(&self, original: &Opened) -> crate::Result<Rehearsal> {
+        OnLinks::new(original)?.rehearsal()
     }
 
     fn generator(&self, command: Command) -> Option<Command> {

@@ -2,7 +2,10 @@
 
 use crate::Result;
 use crate::engine::{Model, Placement, Runner};
+use crate::infer::Sequences;
 use crate::signature::TensorSpec;
+use crate::tensors::NamedTensors;
+use candle_core::{Device, Tensor};
 use std::sync::Arc;
 
 /// A network over so many rows. All that it reads and gives are floats.
@@ -73,6 +76,18 @@ impl Network {
         }
         Ok(pass)
     }
+}
+
+/// What passes read, each of them a frame.
+pub fn sequences(passes: &[Pass]) -> Result<Sequences> {
+    let rows = passes.first().map_or(0, |pass| pass.resets.len());
+    let mut inputs = NamedTensors::new();
+    for (i, (name, _)) in passes.iter().take(1).flat_map(|pass| &pass.inputs).enumerate() {
+        let frame = |pass: &Pass| Ok(Tensor::from_slice(&pass.inputs[i].1, (rows, pass.inputs[i].1.len() / rows), &Device::Cpu)?);
+        inputs.insert(name.clone(), Tensor::stack(&passes.iter().map(frame).collect::<Result<Vec<_>>>()?, 1)?);
+    }
+    let resets = (0..rows).flat_map(|row| passes.iter().map(move |pass| pass.resets[row])).collect();
+    Ok(Sequences { size: [rows, passes.len()], inputs, resets })
 }
 
 fn names(specs: &[TensorSpec]) -> Vec<String> {

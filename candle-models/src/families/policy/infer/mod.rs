@@ -16,7 +16,7 @@ use crate::cli::Usage;
 use crate::device::{self, Purpose};
 use crate::engine::Placement;
 use crate::infer::{
-    Call, Columns, Comparison, Demo, Difference, Help, InferFamily, Measure, Opened, Player, RandomSequences, Reader, find_shipped,
+    Call, Columns, Comparison, Demo, Difference, Help, InferFamily, Measure, OnRandom, Opened, Player, Reader, find_shipped,
 };
 use crate::random::Random;
 use crate::tensors::NamedTensors;
@@ -178,7 +178,7 @@ impl InferFamily for PolicyFamily {
         // The shipped game if it is there.
         let replays = if named.is_empty() { find_shipped(GAME).into_iter().collect() } else { named };
         let choices = Choices::new(original, &replays, DType::F32)?;
-        Ok(Box::new(OnReplays { sequences: RandomSequences::new(&original.networks), replays, choices }))
+        Ok(Box::new(OnReplays { sequences: OnRandom::new(&original.networks)?, replays, choices }))
     }
 }
 
@@ -207,7 +207,7 @@ fn columns() -> Vec<Columns> {
 
 /// Random sequences, and what both do on replays.
 struct OnReplays {
-    sequences: RandomSequences,
+    sequences: OnRandom,
     replays: Vec<PathBuf>,
     choices: Choices,
 }
