@@ -4,10 +4,8 @@ use super::config::{EpisodeConfig, Learns, LossConfig, Objective, RunConfig};
 use crate::optim::ParameterGroup;
 use crate::parallel::{Communicator, gather, share};
 use crate::task::{self, Context, Loss, Metric, Score, Task};
-use candle_core::{D, Device, Tensor};
-use candle_models::beam::{
-    Beam, BeamConfig, Channels, Codebook, Decided, Episodes, Evaluation, Gains, Products, Scheme, Sensing, Tapes, alignment,
-};
+use candle_core::{D, Tensor};
+use candle_models::beam::{Beam, BeamConfig, Channels, Decided, Episodes, Evaluation, Gains, Products, Scheme, Sensing, Tapes, alignment};
 use candle_models::bundle::Role;
 use candle_models::nn::Params;
 use candle_models::ops::softmax::log_softmax;
@@ -91,31 +89,26 @@ impl Alignment {
     /// teaches them; the cross-entropy of the choice; and how often it is the best.
     fn choice(&self, model: &Beam, episodes: &Episodes, decided: &Decided) -> Result<[Tensor; 3]> {
         let (scores, candidates) = (&decided.feedback, &decided.candidates);
-        let [shares, powers] = choices(&episodes.channels, episodes.measurements - 1, &model.sweep()?, candidates)?;
+        let [shares, alone] = choices(&episodes.channels, episodes.measurements - 1, &model.swept()?, candidates)?;
         let likely = log_softmax(scores)?;
         let mean = (likely.exp()? * self.objective(&shares)?)?.sum(D::Minus1)?.mean_all()?;
-        let best = powers.argmax(D::Minus1)?;
+        let best = alone.argmax(D::Minus1)?;
         let right = scores.argmax(D::Minus1)?.eq(&best)?.to_dtype(scores.dtype())?.mean_all()?;
         Ok([mean, likely.gather(&best.unsqueeze(1)?, 1)?.neg()?.mean_all()?, right])
     }
 }
 
-/// For every beam `f_c` of a codebook `[B, C]`: the gain `|w^H H f_c|^2` as a share of the channel's power with the candidate
-/// `[B, C or 1, 2 N_RX]` that goes with it, and `||H f_c||^2`.
-fn choices(channels: &Channels, step: usize, codebook: &Codebook, candidates: &Tensor) -> Result<[Tensor; 2]> {
-    let step = step.min(channels.steps() - 1);
-    let (rows, count, width) = (channels.batch(), codebook.count(), 2 * channels.receive_elements());
-    let responses = Tensor::from_vec(channels.responses(codebook)?, (rows, channels.steps(), count, width), &Device::Cpu)?;
-    let responses = responses.narrow(1, step, 1)?.squeeze(1)?.contiguous()?;
-    // Times -i: the real part of an inner product with it is the imaginary part of that with the response.
-    let pairs = responses.reshape((rows, count, width / 2, 2))?;
-    let turned = Tensor::cat(&[pairs.narrow(3, 1, 1)?, pairs.narrow(3, 0, 1)?.neg()?], 3)?.reshape((rows, count, width))?;
-    let inverse = |b: usize| Some(channels.at(b, step).power).filter(|power| *power > 0.0).map_or(0.0, f32::recip);
-    let inverse = Tensor::from_iter((0..rows).map(inverse), &Device::Cpu)?.reshape((rows, 1))?;
-    let like = |x: &Tensor| Ok::<_, Error>(x.to_dtype(candidates.dtype())?.to_device(candidates.device())?);
-    let part = |of: &Tensor| Ok::<_, Error>(candidates.broadcast_mul(&like(of)?)?.sum(D::Minus1)?.sqr()?);
-    let shares = (part(&responses)? + part(&turned)?)?.broadcast_mul(&like(&inverse)?)?;
-    Ok([shares, like(&responses)?.sqr()?.sum(D::Minus1)?])
+/// For every beam `f_c` of a codebook `[C, 2 N_TX]`: the gain `|w^H H f_c|^2` with the candidate `w` `[B, C or 1, 2 N_RX]` that goes with it, and
+/// `||H f_c||^2`, what the beam alone could have, both as shares of the channel's power, `[B, C]`.
+fn choices(channels: &Arc<Channels>, step: usize, codebook: &Tensor, candidates: &Tensor) -> Result<[Tensor; 2]> {
+    let (rows, count, _) = candidates.dims3()?;
+    let pair = |c: usize| {
+        let receive = candidates.narrow(1, c.min(count - 1), 1)?.squeeze(1)?;
+        alignment(channels, step, &receive, &codebook.narrow(0, c, 1)?.repeat((rows, 1))?)
+    };
+    let found = Tensor::stack(&(0..codebook.dim(0)?).map(pair).collect::<Result<Vec<_>>>()?, 1)?;
+    let column = |i: usize| found.narrow(2, i, 1)?.squeeze(2);
+    Ok([column(0)?, column(2)?])
 }
 
 impl Task for Alignment {
@@ -189,33 +182,30 @@ impl Task for Alignment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_models::beam::{Feedback, Mobility, Weighting};
+    use candle_core::Device;
+    use candle_models::beam::{Codebook, Feedback, Mobility, Weighting};
 
-    /// What `choices` says of the beam that is chosen is what the alignment of both beams is.
+    /// Every beam of the codebook is received with its own candidate, or all of them with the only one.
     #[test]
     fn a_choice_gains_what_its_beams_gain() {
-        for mobility in [None, Some(Mobility { doppler: 0.02, drift: 0.0 })] {
-            let mut config = BeamConfig { scheme: Scheme::C1, feedback: Feedback::Index, measurements: 4, ..BeamConfig::default() };
-            config.channel.mobility = mobility;
-            let random = Random::new(5);
-            let channels = Arc::new(Channels::generate(&config.channel, random, 0, 3, 4).unwrap());
-            let codebook = Codebook::generate(&config.codebook, &config.channel.transmit).unwrap();
-            let (count, width) = (codebook.count(), config.receive_width());
-            let drawn: Vec<f32> = (0..3 * count * width).map(|i| random.normal(i as u64)).collect();
-            let beams = Weighting::Free.form(&Tensor::from_vec(drawn, (3 * count, width), &Device::Cpu).unwrap()).unwrap();
-            let beams = beams.reshape((3, count, width)).unwrap();
-            let [shares, powers] = choices(&channels, 2, &codebook, &beams).unwrap();
-            let transmit = Tensor::from_slice(codebook.beams(), (count, config.transmit_width()), &Device::Cpu).unwrap();
+        let mut config = BeamConfig { scheme: Scheme::C1, feedback: Feedback::Index, measurements: 4, ..BeamConfig::default() };
+        config.channel.mobility = Some(Mobility { doppler: 0.02, drift: 0.0 });
+        let random = Random::new(5);
+        let channels = Arc::new(Channels::generate(&config.channel, random, 0, 3, 4).unwrap());
+        let codebook = Codebook::generate(&config.codebook, &config.channel.transmit).unwrap();
+        let (count, width) = (codebook.count(), config.receive_width());
+        let sent = Tensor::from_slice(codebook.beams(), (count, config.transmit_width()), &Device::Cpu).unwrap();
+        for candidates in [count, 1] {
+            let drawn: Vec<f32> = (0..3 * candidates * width).map(|i| random.normal(i as u64)).collect();
+            let beams = Weighting::Free.form(&Tensor::from_vec(drawn, (3 * candidates, width), &Device::Cpu).unwrap()).unwrap();
+            let beams = beams.reshape((3, candidates, width)).unwrap();
+            let found = choices(&channels, 2, &sent, &beams).unwrap().map(|x| x.to_vec2::<f32>().unwrap());
             for chosen in [0, count - 1] {
-                let of = |x: &Tensor| x.narrow(1, chosen, 1).unwrap().flatten_all().unwrap();
-                let sent = transmit.narrow(0, chosen, 1).unwrap().broadcast_as((3, config.transmit_width())).unwrap();
-                let found = alignment(&channels, 2, &beams.narrow(1, chosen, 1).unwrap().squeeze(1).unwrap(), &sent).unwrap();
-                let [gain, with_best] = [0, 2].map(|i| found.narrow(1, i, 1).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap());
-                let (shares, powers) = (of(&shares).to_vec1::<f32>().unwrap(), of(&powers).to_vec1::<f32>().unwrap());
-                for b in 0..3 {
-                    let power = channels.at(b, 2.min(channels.steps() - 1)).power;
-                    assert!((shares[b] - gain[b]).abs() < 1e-6, "{} is not {}", shares[b], gain[b]);
-                    assert!((powers[b] / power - with_best[b]).abs() < 1e-5, "{} is not {}", powers[b] / power, with_best[b]);
+                let receive = beams.narrow(1, chosen.min(candidates - 1), 1).unwrap().squeeze(1).unwrap();
+                let transmit = sent.narrow(0, chosen, 1).unwrap().broadcast_as((3, config.transmit_width())).unwrap();
+                let pairs = alignment(&channels, 2, &receive, &transmit).unwrap().to_vec2::<f32>().unwrap();
+                for (b, pair) in pairs.iter().enumerate() {
+                    assert_eq!([found[0][b][chosen], found[1][b][chosen]], [pair[0], pair[2]]);
                 }
             }
         }
