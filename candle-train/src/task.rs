@@ -27,6 +27,9 @@ use candle_models::tensors::NamedTensors;
 use candle_models::{Error, Result};
 use std::collections::BTreeMap;
 
+/// The seed of what evaluations draw, for tasks that draw their cases: that of every run, so that runs of different seeds are compared on the same ones.
+pub const EVALUATED: u64 = 1;
+
 /// Where in a run a micro batch is, and what it is computed with.
 ///
 /// ```

@@ -18,7 +18,7 @@ use measure::Bench;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The seed of the page's channels: those of a run's evaluations have the run's.
+/// The seed of the page's channels, which no evaluation of a run has.
 pub const SEED: u64 = 2024;
 /// The signal-to-noise ratio of the tables in dB.
 pub const SNR_DB: f32 = 10.0;
