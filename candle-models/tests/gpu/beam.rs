@@ -22,7 +22,7 @@ fn small(edit: impl Fn(&mut BeamConfig)) -> BeamConfig {
     let mut config = BeamConfig { measurements: 4, hidden: 16, base: 8, ..BeamConfig::default() };
     (config.channel.transmit, config.channel.receive) = (Array::Ula { elements: 8 }, Array::Ula { elements: 4 });
     config.codebook = CodebookConfig::Random { count: 3, seed: 4 };
-    config.decision = DecisionConfig::Measurements { width: 16, layers: 1, paths: 0, again: 0, directions: 2 };
+    config.decision = DecisionConfig::measurements(16, 1);
     config.feedback = Feedback::Reals { values: 4 };
     edit(&mut config);
     config

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 fn small(edit: impl Fn(&mut BeamConfig)) -> BeamConfig {
     let mut config = BeamConfig { measurements: 6, hidden: 24, base: 16, ..BeamConfig::default() };
-    config.decision = DecisionConfig::Measurements { width: 32, layers: 1, paths: 0, again: 0, directions: 2 };
+    config.decision = DecisionConfig::measurements(32, 1);
     edit(&mut config);
     config
 }

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 const COUNT: usize = 70;
 
 fn configs() -> [BeamConfig; 3] {
-    let decision = DecisionConfig::Measurements { width: 32, layers: 1, paths: 0, again: 0, directions: 2 };
+    let decision = DecisionConfig::measurements(32, 1);
     let small = BeamConfig { measurements: 6, hidden: 24, base: 16, decision, ..BeamConfig::default() };
     let choosing = BeamConfig { scheme: Scheme::C1, feedback: Feedback::Index, ..small.clone() };
     let mut moving = BeamConfig { feedback: Feedback::Quantised { values: 8, bits: 4 }, ..small.clone() };

@@ -20,7 +20,7 @@ fn config(preset: &str) -> RunConfig {
     let model = &mut config.model;
     (model.hidden, model.base, model.measurements, model.memory) = (16, 8, 3, MemoryConfig::Gru { layers: 1 });
     (model.channel.transmit, model.channel.receive) = (Array::Ula { elements: 8 }, Array::Ula { elements: 4 });
-    model.decision = DecisionConfig::Measurements { width: 16, layers: 1, paths: 0, again: 0, directions: 2 };
+    model.decision = DecisionConfig::measurements(16, 1);
     if preset != "c1" {
         model.feedback = Feedback::Reals { values: 4 };
     }

@@ -71,7 +71,7 @@ fn tiny() -> RunConfig {
     let mut config = RunConfig::preset("c3").unwrap();
     (config.episodes, config.episode.batch, config.episode.evaluated) = (5 * 20, 5, 7);
     (config.model.hidden, config.model.base, config.model.measurements, config.episode.fewest) = (12, 8, 4, 3);
-    config.model.decision = DecisionConfig::Measurements { width: 16, layers: 1, paths: 0, again: 0, directions: 2 };
+    config.model.decision = DecisionConfig::measurements(16, 1);
     (config.trainer.optimiser.rule, config.trainer.schedule.peak, config.trainer.schedule.warmup) = (Rule::Sgd, 1e-2, 0);
     config
 }
@@ -107,7 +107,7 @@ fn a_decision_learns_alone_by_the_measurements_of_a_controller() {
     }
 
     let wider = |mut config: RunConfig| {
-        config.model.decision = DecisionConfig::Measurements { width: 24, layers: 2, paths: 0, again: 0, directions: 2 };
+        config.model.decision = DecisionConfig::measurements(24, 2);
         config
     };
     let wide = done(wider(one(Learns::Decision)));
@@ -119,7 +119,7 @@ fn a_decision_learns_alone_by_the_measurements_of_a_controller() {
 
     // What is learned adds to the beams of an estimate from nothing, also where the controller has parameters of that name and shape.
     let mut estimating = one(Learns::Decision);
-    estimating.model.decision = DecisionConfig::Measurements { width: 16, layers: 1, paths: 1, again: 0, directions: 2 };
+    estimating.model.decision = DecisionConfig::Measurements { width: 16, layers: 1, paths: 1, again: 0, directions: 2, places: 0 };
     estimating.trainer.schedule.peak = 1e-9;
     assert!(values(&done(estimating)["base.beam.weight"]).iter().all(|x| x.abs() < 1e-6));
 
@@ -157,7 +157,7 @@ fn a_few_hundred_steps_align_better_than_chance_and_need_what_they_measure() {
     let mut config = RunConfig::preset("c3").unwrap();
     (config.episodes, config.episode.batch, config.episode.evaluated) = (128 * 250, 128, 512);
     (config.model.hidden, config.model.base) = (48, 64);
-    config.model.decision = DecisionConfig::Measurements { width: 96, layers: 1, paths: 0, again: 0, directions: 2 };
+    config.model.decision = DecisionConfig::measurements(96, 1);
     (config.episode.snr_low, config.episode.snr_high) = (10.0, 10.0);
     let model_config = config.model.clone();
     let trained = train(Arc::new(Single), config).unwrap();

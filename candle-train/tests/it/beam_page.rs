@@ -17,7 +17,7 @@ use std::process::Command;
 const CHANNELS: usize = 65;
 
 fn small() -> BeamConfig {
-    let decision = DecisionConfig::Measurements { width: 32, layers: 1, paths: 0, again: 0, directions: 2 };
+    let decision = DecisionConfig::measurements(32, 1);
     BeamConfig { measurements: 6, hidden: 16, base: 16, decision, ..BeamConfig::default() }
 }
 

@@ -122,7 +122,17 @@ pub enum DecisionConfig {
         /// Directions of the estimate's grids for each antenna: 3 lose less between them than 2, over twice the pairs.
         #[serde(default = "two", skip_serializing_if = "is_two")]
         directions: usize,
+        /// Places that the estimate begins at, at most 8: it is the mean of what is found from each, in so many times the time. 0: the first path is looked for everywhere, once.
+        #[serde(default, skip_serializing_if = "none")]
+        places: usize,
     },
+}
+
+impl DecisionConfig {
+    /// So many blocks of that width, and no estimate.
+    pub fn measurements(width: usize, layers: usize) -> Self {
+        Self::Measurements { width, layers, paths: 0, again: 0, directions: two(), places: 0 }
+    }
 }
 
 fn none(count: &usize) -> bool {
@@ -188,7 +198,7 @@ impl Default for BeamConfig {
             view: View::Antennas,
             memory: MemoryConfig::Gru { layers: 2 },
             hidden: 160,
-            decision: DecisionConfig::Measurements { width: 512, layers: 2, paths: 0, again: 0, directions: 2 },
+            decision: DecisionConfig::measurements(512, 2),
             base: 256,
             feedback: Feedback::Reals { values: 16 },
             receive_weights: Weighting::Free,
@@ -218,12 +228,13 @@ impl BeamConfig {
             MemoryConfig::Gru { layers } => within("memory.layers", *layers, 1..=16)?,
             MemoryConfig::Mamba { layers, block } => within("memory.layers", *layers, 1..=64).and(block.validate())?,
         }
-        if let DecisionConfig::Measurements { width, layers, paths, again, directions } = self.decision {
+        if let DecisionConfig::Measurements { width, layers, paths, again, directions, places } = self.decision {
             within("decision.width", width, 8..=8192)?;
             within("decision.layers", layers, 1..=64)?;
             within("decision.paths", paths, 0..=64)?;
             within("decision.again", again, 0..=paths)?;
             within("decision.directions", directions, 1..=8)?;
+            within("decision.places", places, 0..=8)?;
             let linear = [self.channel.receive, self.channel.transmit].iter().all(|array| matches!(array, Array::Ula { .. }));
             if paths > 0 && !linear {
                 return Err(Error::config("decision.paths", "its directions are those of linear arrays: expected 0 with a planar one"));
@@ -281,7 +292,9 @@ impl BeamConfig {
     /// What the estimate looks for that a decision stands on; it may stand on none.
     pub fn pursuit(&self) -> Option<Pursuit> {
         match self.decision {
-            DecisionConfig::Measurements { paths, again, directions, .. } if paths > 0 => Some(Pursuit { paths, again, directions }),
+            DecisionConfig::Measurements { paths, again, directions, places, .. } if paths > 0 => {
+                Some(Pursuit { paths, again, directions, places })
+            }
             _ => None,
         }
     }

@@ -175,7 +175,7 @@ mod tests {
     use candle_core::Device;
 
     fn small(scheme: Scheme) -> Beam {
-        let decision = DecisionConfig::Measurements { width: 32, layers: 1, paths: 0, again: 0, directions: 2 };
+        let decision = DecisionConfig::measurements(32, 1);
         let mut config = BeamConfig { scheme, measurements: 5, hidden: 16, base: 16, decision, ..BeamConfig::default() };
         if scheme == Scheme::C1 {
             config.feedback = Feedback::Index;

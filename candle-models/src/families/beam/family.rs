@@ -31,7 +31,7 @@ impl Family for BeamFamily {
 
     /// Every scheme, memory, view and kind of feedback, small.
     fn examples(&self) -> Result<Vec<Manifest>> {
-        let decision = DecisionConfig::Measurements { width: 32, layers: 1, paths: 0, again: 0, directions: 2 };
+        let decision = DecisionConfig::measurements(32, 1);
         let small = BeamConfig { measurements: 6, hidden: 24, base: 16, decision, ..BeamConfig::default() };
         let with = |edit: &dyn Fn(&mut BeamConfig)| {
             let mut config = small.clone();
@@ -52,12 +52,12 @@ impl Family for BeamFamily {
             with(&|c| {
                 // So few antennas that what an estimate compares with has no more numbers than a formula may write out.
                 (c.channel.receive, c.channel.transmit) = (Array::Ula { elements: 4 }, Array::Ula { elements: 8 });
-                c.decision = DecisionConfig::Measurements { width: 24, layers: 1, paths: 2, again: 1, directions: 3 };
+                c.decision = DecisionConfig::Measurements { width: 24, layers: 1, paths: 2, again: 1, directions: 3, places: 0 };
             }),
             with(&|c| {
                 (c.channel.receive, c.channel.transmit) = (Array::Ula { elements: 3 }, Array::Ula { elements: 5 });
                 (c.scheme, c.feedback) = (Scheme::C1, Feedback::Index);
-                c.decision = DecisionConfig::Measurements { width: 24, layers: 1, paths: 1, again: 0, directions: 2 };
+                c.decision = DecisionConfig::Measurements { width: 24, layers: 1, paths: 1, again: 0, directions: 2, places: 2 };
             }),
         ]
         .into_iter()

@@ -12,7 +12,7 @@ use crate::summary::Summary;
 use crate::task::Task;
 use crate::trainer::Resources;
 use candle_core::Tensor;
-use candle_models::beam::{Beam, BeamConfig, FAMILY};
+use candle_models::beam::{Beam, BeamConfig, FAMILY, Pursuit};
 use candle_models::bundle::{Bundle, Manifest};
 use candle_models::nn::Params;
 use candle_models::random::Random;
@@ -112,7 +112,8 @@ fn begins_with(bundle: &Bundle, run: &RunConfig) -> Result<Known<BeamConfig>> {
     let mut start = Known::read(bundle, model, &stored)?;
     let own = Beam::parameters(&run.model)?;
     // What is learned beside an estimate adds to it: it means something else than what decided alone.
-    let anew = run.model.pursuit() != start.model.pursuit();
+    let found = |model: &BeamConfig| model.pursuit().map(|pursuit| Pursuit { places: 0, ..pursuit });
+    let anew = found(&run.model) != found(&start.model);
     let fits = |name: &str, tensor: &Tensor| own.iter().any(|own| own.name == name && own.shape == tensor.dims());
     start.parameters.retain(|name, tensor| fits(name, tensor) && !(anew && Beam::decides(name)));
     let missing = own.iter().find(|own| !Beam::decides(&own.name) && !start.parameters.contains_key(&own.name));

@@ -33,6 +33,9 @@ pub(super) struct Arguments {
     again: u32,
     /// Beams to choose among.
     count: u32,
+    /// Places that the first path is kept near, one after the other, and how far directions are apart that are near.
+    places: u32,
+    width: u32,
 }
 
 impl Arguments {
@@ -56,6 +59,8 @@ impl Arguments {
             paths: pursuit.paths as u32,
             again: pursuit.again as u32,
             count: tables.choices() as u32,
+            places: pursuit.places as u32,
+            width: pursuit.directions as u32,
         };
         Ok((arguments.shared() <= SHARED).then_some(arguments))
     }
@@ -69,7 +74,7 @@ impl Arguments {
         let [antennas, directions] = [self.antennas, self.directions].map(|pair| pair.map(|n| n as usize));
         let measurements = self.measurements as usize;
         let [n, m] = antennas;
-        let complex = measurements * (directions[0] + measurements + 3) + n + m + directions[1].max(self.count as usize) + n * m;
+        let complex = measurements * (directions[0] + measurements + 4) + n + m + directions[1].max(self.count as usize) + n * m;
         4 * (2 * complex + (2 + self.again as usize) * directions[0] * directions[1] + directions[0] + directions[1])
     }
 

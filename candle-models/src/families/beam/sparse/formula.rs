@@ -1,7 +1,7 @@
 //! The estimate in standard operators. A Hermitian matrix `[T, T]` is the symmetric one `[2 T, 2 T]` of its real and imaginary parts, whose inverse is
 //! made by sweeps of one column after the other.
 
-use super::{CERTAIN, DOUBT, GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NOISE, NOTHING, STEPS, SparseChannel};
+use super::{CERTAIN, DOUBT, GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NEVER, NOISE, NOTHING, STEPS, SparseChannel};
 use crate::exec::graph::{Graph, Operator, Value};
 use crate::families::beam::user::{ANTENNA_SCALE, SNR_SCALE};
 use crate::{Error, Result};
@@ -251,53 +251,65 @@ fn answers(graph: &mut Graph, op: &SparseChannel, channel: Parts) -> Result<Vec<
     Ok(vec![graph.by_row(answers, &[2 * n * count]), scaled(graph, logits, LOGIT)])
 }
 
-/// What the operation makes of rows.
-pub(super) fn of(op: &SparseChannel, graph: &mut Graph, [x, snr]: [Value; 2]) -> Result<Value> {
-    let (tables, product) = (&op.tables, &Operator::MatMul);
-    let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
-    let grid = arrivals * departures;
-    let (arrive, leave) = (steering(graph, n, arrivals)?, steering(graph, m, departures)?);
-    let [arrive_turned, leave_turned] = [arrive, leave].map(|table| table.map(|x| graph.of(Operator::Transpose(vec![1, 0]), x)));
-    let beams = Tensor::from_slice(&tables.beams, (t, m, 2), &Device::Cpu)?;
-    let part = |i| Ok::<_, Error>(beams.narrow(2, i, 1)?.squeeze(2)?.contiguous()?);
-    let beams = [part(0)?, part(1)?].map(|x| graph.constant(x));
-    let unit = unit(graph, 2 * t)?;
-    let noise = noise(graph, snr);
-    let doubt = scaled(graph, noise, 1.0 / DOUBT);
-    let doubt = more(graph, doubt, 1.0);
-    let certain = graph.float(CERTAIN as f32);
-    let certainty = graph.node(Operator::Div, &[certain, doubt]);
+/// Measurements in real numbers: the parts of a vector stand one behind the other, and a pair of directions is two columns.
+struct Measured {
+    /// `[2 T, 1]`.
+    y: Value,
+    /// What a path of gain 1 would give, the columns of all pairs of directions in front of those turned by a quarter, `[2 T, 2 A D]`; the first half; and transposed.
+    given: Value,
+    straight: Value,
+    given_turned: Value,
+    /// The unit matrix `[2 T, 2 T]`.
+    unit: Value,
+    noise: Value,
+    certainty: Value,
+}
 
-    // The beams, each turned by the phase of what was received, so that every measurement is real.
-    let x = graph.by_row(x, &[t, n, 2]);
-    let parts = [0, 1].map(|start| {
-        let part = graph.of(Operator::Slice { axis: 3, start, len: 1 }, x);
-        graph.by_row(part, &[t, n])
-    });
-    let received = squares(graph, parts);
-    let received = graph.of(Operator::ReduceSum { axis: 2 }, received);
-    let received = more(graph, received, 1e-24);
-    let y = graph.of(Operator::Sqrt, received);
-    let y = graph.by_row(y, &[t, 1]);
-    let w = parts.map(|part| graph.node(Operator::Div, &[part, y]));
-    let y = scaled(graph, y, 1.0 / f64::from(ANTENNA_SCALE));
-    let zero = graph.sub(y, y);
-    let mut y = graph.node(Operator::Concat { axis: 1 }, &[y, zero]);
-    let whole = graph.mul(y, y);
-    let whole = total(graph, whole, 2);
-    let whole = more(graph, whole, LEAST);
+/// The pairs of directions that are near the one with the largest exponent `[1, A D]` among those that are near none of the places before: ones among zeros.
+fn place(graph: &mut Graph, op: &SparseChannel, exponent: Value, places: &[Value]) -> Result<Value> {
+    let [arrivals, departures] = op.tables.directions();
+    let mut free = exponent;
+    for place in places {
+        let never = scaled(graph, *place, NEVER);
+        free = graph.add(free, never);
+    }
+    let free = graph.by_row(free, &[arrivals * departures]);
+    let best = graph.of(Operator::ArgMax, free);
+    let best = graph.of(Operator::CastToFloat, best);
+    let best = graph.by_row(best, &[1, 1]);
+    let row = more(graph, best, 0.5);
+    let row = scaled(graph, row, 1.0 / departures as f64);
+    let row = graph.of(Operator::CastToInt, row);
+    let row = graph.of(Operator::CastToFloat, row);
+    let rows = scaled(graph, row, departures as f64);
+    let column = graph.sub(best, rows);
+    let width = op.pursuit.directions as f64;
+    let mut near = |place: Value, count: usize, shape: [usize; 2]| {
+        let numbers = graph.constant(Tensor::from_iter((0..count).map(|i| i as f32), &Device::Cpu)?.reshape(&shape)?);
+        let apart = graph.sub(numbers, place);
+        let around = [0.0, count as f64, -(count as f64)].map(|turn| {
+            let apart = more(graph, apart, turn);
+            graph.mul(apart, apart)
+        });
+        let least = around.into_iter().reduce(|least, x| graph.node(Operator::Min, &[least, x])).expect("three distances");
+        // Of squares of integers: one or more where they are at most that of the width.
+        let inside = graph.of(Operator::Neg, least);
+        let inside = more(graph, inside, width * width + 1.0);
+        let inside = graph.of(Operator::Relu, inside);
+        let one = graph.float(1.0);
+        Ok::<_, Error>(graph.node(Operator::Min, &[inside, one]))
+    };
+    let (near_row, near_column) = (near(row, arrivals, [arrivals, 1])?, near(column, departures, [1, departures])?);
+    let both = graph.mul(near_row, near_column);
+    Ok(graph.by_row(both, &[1, arrivals * departures]))
+}
 
-    let seen = times(graph, true, w, arrive_turned, product).map(|x| graph.by_row(x, &[t, arrivals, 1]));
-    let sent = times(graph, true, beams, leave_turned, product);
-    let sent = sent.map(|x| graph.of(Operator::Reshape(vec![t as i64, 1, departures as i64]), x));
-    let [re, im] = times(graph, true, sent, seen, &Operator::Mul).map(|x| graph.by_row(x, &[t, grid]));
-    let less = graph.of(Operator::Neg, im);
-    let straight = graph.node(Operator::Concat { axis: 1 }, &[re, im]);
-    let crossed = graph.node(Operator::Concat { axis: 1 }, &[less, re]);
-    let given = graph.node(Operator::Concat { axis: 2 }, &[straight, crossed]);
-    let given_turned = graph.of(Operator::Transpose(vec![0, 2, 1]), given);
-
-    let pursuit = op.pursuit;
+/// All steps, the first path being kept near the next place, if there are any: second moments `[1, A D]` and means `[2, A D]` of all paths, and what is left of the
+/// measurements, times the inverse of the covariance.
+fn pass(graph: &mut Graph, op: &SparseChannel, measured: &Measured, places: &mut Vec<Value>) -> Result<[Value; 3]> {
+    let Measured { mut y, given, straight, given_turned, unit, noise, certainty } = *measured;
+    let (pursuit, t) = (op.pursuit, op.tables.measurements());
+    let grid: usize = op.tables.directions().iter().product();
     let mut moments: Vec<Option<Value>> = vec![None; pursuit.paths];
     let sum = |graph: &mut Graph, moments: &[Option<Value>]| {
         let known: Vec<Value> = moments.iter().copied().flatten().collect();
@@ -337,7 +349,14 @@ pub(super) fn of(op: &SparseChannel, graph: &mut Graph, [x, snr]: [Value; 2]) ->
         let exponent = graph.mul(exponent, certainty);
         let wide = graph.of(Operator::Log, variance);
         let wide = scaled(graph, wide, 0.5);
-        let logits = graph.add(exponent, wide);
+        let mut logits = graph.add(exponent, wide);
+        if step == 0 && pursuit.places > 0 {
+            let near = place(graph, op, exponent, places)?;
+            places.push(near);
+            let never = scaled(graph, near, -NEVER);
+            let never = more(graph, never, NEVER);
+            logits = graph.add(logits, never);
+        }
         let share = graph.of(Operator::Softmax, logits);
         let gain = graph.mul(matched, variance);
         let moment = squared(graph, gain, grid);
@@ -356,9 +375,66 @@ pub(super) fn of(op: &SparseChannel, graph: &mut Graph, [x, snr]: [Value; 2]) ->
             }
         }
     }
-    let gamma = sum(graph, &moments).unwrap_or(noise);
-    let left = graph.mul(y, y);
-    let left = total(graph, left, 2);
+    Ok([sum(graph, &moments).unwrap_or(noise), mean, y])
+}
+
+/// What the operation makes of rows.
+pub(super) fn of(op: &SparseChannel, graph: &mut Graph, [x, snr]: [Value; 2]) -> Result<Value> {
+    let (tables, product) = (&op.tables, &Operator::MatMul);
+    let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
+    let grid = arrivals * departures;
+    let (arrive, leave) = (steering(graph, n, arrivals)?, steering(graph, m, departures)?);
+    let [arrive_turned, leave_turned] = [arrive, leave].map(|table| table.map(|x| graph.of(Operator::Transpose(vec![1, 0]), x)));
+    let beams = Tensor::from_slice(&tables.beams, (t, m, 2), &Device::Cpu)?;
+    let part = |i| Ok::<_, Error>(beams.narrow(2, i, 1)?.squeeze(2)?.contiguous()?);
+    let beams = [part(0)?, part(1)?].map(|x| graph.constant(x));
+    let unit = unit(graph, 2 * t)?;
+    let noise = noise(graph, snr);
+    let doubt = scaled(graph, noise, 1.0 / DOUBT);
+    let doubt = more(graph, doubt, 1.0);
+    let certain = graph.float(CERTAIN as f32);
+    let certainty = graph.node(Operator::Div, &[certain, doubt]);
+
+    // The beams, each turned by the phase of what was received, so that every measurement is real.
+    let x = graph.by_row(x, &[t, n, 2]);
+    let parts = [0, 1].map(|start| {
+        let part = graph.of(Operator::Slice { axis: 3, start, len: 1 }, x);
+        graph.by_row(part, &[t, n])
+    });
+    let received = squares(graph, parts);
+    let received = graph.of(Operator::ReduceSum { axis: 2 }, received);
+    let received = more(graph, received, 1e-24);
+    let y = graph.of(Operator::Sqrt, received);
+    let y = graph.by_row(y, &[t, 1]);
+    let w = parts.map(|part| graph.node(Operator::Div, &[part, y]));
+    let y = scaled(graph, y, 1.0 / f64::from(ANTENNA_SCALE));
+    let zero = graph.sub(y, y);
+    let y = graph.node(Operator::Concat { axis: 1 }, &[y, zero]);
+    let whole = graph.mul(y, y);
+    let whole = total(graph, whole, 2);
+    let whole = more(graph, whole, LEAST);
+
+    let seen = times(graph, true, w, arrive_turned, product).map(|x| graph.by_row(x, &[t, arrivals, 1]));
+    let sent = times(graph, true, beams, leave_turned, product);
+    let sent = sent.map(|x| graph.of(Operator::Reshape(vec![t as i64, 1, departures as i64]), x));
+    let [re, im] = times(graph, true, sent, seen, &Operator::Mul).map(|x| graph.by_row(x, &[t, grid]));
+    let less = graph.of(Operator::Neg, im);
+    let straight = graph.node(Operator::Concat { axis: 1 }, &[re, im]);
+    let crossed = graph.node(Operator::Concat { axis: 1 }, &[less, re]);
+    let given = graph.node(Operator::Concat { axis: 2 }, &[straight, crossed]);
+    let given_turned = graph.of(Operator::Transpose(vec![0, 2, 1]), given);
+
+    let measured = Measured { y, given, straight, given_turned, unit, noise, certainty };
+    let mut places = Vec::new();
+    let mut found = Vec::new();
+    for _ in 0..op.pursuit.starts() {
+        let [gamma, mean, rest] = pass(graph, op, &measured, &mut places)?;
+        let left = graph.mul(rest, rest);
+        found.push([gamma, mean, total(graph, left, 2)]);
+    }
+    let together = found.into_iter().reduce(|sum, x| [0, 1, 2].map(|i| graph.add(sum[i], x[i]))).expect("a pass or more");
+    let [gamma, mean, left] =
+        if op.pursuit.starts() == 1 { together } else { together.map(|x| scaled(graph, x, 1.0 / op.pursuit.starts() as f64)) };
     let left = graph.node(Operator::Div, &[left, whole]);
     let left = graph.mul(left, noise);
     let left = graph.mul(left, noise);

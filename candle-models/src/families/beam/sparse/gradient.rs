@@ -5,7 +5,7 @@
 //! begin with `d` are gradients; complex numbers lie as in `rows`.
 
 use super::hermitian;
-use super::rows::{self, Measured, variance};
+use super::rows::{self, Measured, Places, variance};
 use super::{LEAST, LEAST_PROBABILITY, LOGIT, Pursuit, STEPS, SparseChannel, Tables};
 use crate::families::beam::complex::{inner, product};
 use crate::families::beam::steering::element;
@@ -46,6 +46,34 @@ impl<'a> Past<'a> {
     }
 }
 
+/// All steps from one place as the forward pass left them, and what it made of the last.
+struct Start<'a> {
+    steps: Vec<Past<'a>>,
+    /// What the last path sends, `[A, 2, T]`.
+    explained: &'a mut [f32],
+    /// What is left of the measurements, times the inverse of the covariance, and `x^H` times that.
+    z: &'a mut [f32],
+    before: &'a mut [f32],
+}
+
+impl<'a> Start<'a> {
+    fn rest(tables: &Tables) -> [usize; 3] {
+        let ([arrivals, departures], t) = (tables.directions(), tables.measurements());
+        [2 * t * arrivals, 2 * t, 2 * arrivals * departures]
+    }
+
+    fn size(tables: &Tables, pursuit: Pursuit) -> usize {
+        pursuit.steps() * Past::size(tables) + Self::rest(tables).iter().sum::<usize>()
+    }
+
+    fn of(tables: &Tables, pursuit: Pursuit, memory: &'a mut [f32]) -> Self {
+        let (steps, mut memory) = memory.split_at_mut(pursuit.steps() * Past::size(tables));
+        let steps = steps.chunks_exact_mut(Past::size(tables)).map(|memory| Past::of(tables, memory)).collect();
+        let [explained, z, before] = Self::rest(tables).map(|size| rows::take(&mut memory, size));
+        Self { steps, explained, z, before }
+    }
+}
+
 /// Gradients on their way back.
 struct Owed<'a> {
     /// Of `w_t^H a_r`, `[A, 2, T]`.
@@ -61,34 +89,34 @@ pub(super) fn of(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32), dfo
     let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
     let (pairs, grid) = (t * t, arrivals * departures);
     let sizes = [
-        2 * t,                                // y
-        2 * t * arrivals,                     // seen
-        arrivals * pairs,                     // received
-        arrivals * pairs,                     // weighted
-        2 * t * arrivals,                     // explained
-        2 * t * arrivals,                     // turned
-        pairs,                                // packed
-        grid,                                 // likely
-        pursuit.paths * grid,                 // moments
-        2 * grid,                             // means
-        2 * grid,                             // before
-        2 * m * arrivals,                     // by_arrival
-        2 * n * m,                            // channel
-        2 * n * m,                            // dchannel
-        arrivals + departures,                // marginals
-        2 * grid,                             // dmeans
-        2 * grid,                             // dmatched
-        grid,                                 // dq
-        2 * t * arrivals,                     // dseen
-        2 * t,                                // dy
-        grid,                                 // dgamma
-        2 * pairs,                            // dcovariance
-        2 * t,                                // left
-        2 * t,                                // z
-        2 * t,                                // dz
-        2 * t,                                // dleft
-        2 * pairs,                            // square
-        pursuit.steps() * Past::size(tables), // past
+        2 * t,                 // y
+        2 * t * arrivals,      // seen
+        arrivals * pairs,      // received
+        arrivals * pairs,      // weighted
+        2 * t * arrivals,      // turned
+        pairs,                 // packed
+        grid,                  // likely
+        pursuit.paths * grid,  // moments
+        2 * grid,              // own
+        2 * grid,              // means
+        grid,                  // all
+        2 * m * arrivals,      // by_arrival
+        2 * n * m,             // channel
+        2 * n * m,             // dchannel
+        arrivals + departures, // marginals
+        2 * grid,              // dmeans
+        2 * grid,              // dmatched
+        grid,                  // dq
+        2 * t * arrivals,      // dseen
+        2 * t,                 // dy
+        grid,                  // dgamma
+        2 * pairs,             // dcovariance
+        2 * t,                 // left
+        2 * t,                 // dz
+        2 * t,                 // dleft
+        2 * pairs,             // square
+        2 * grid,              // dall
+        pursuit.starts() * Start::size(tables, pursuit),
     ];
     SCRATCH.with_borrow_mut(|scratch| {
         scratch.resize(scratch.len().max(sizes.iter().sum()), 0.0);
@@ -98,13 +126,13 @@ pub(super) fn of(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32), dfo
             seen,
             received,
             weighted,
-            explained,
             turned,
             packed,
             likely,
             moments,
+            own,
             means,
-            before,
+            all,
             by_arrival,
             channel,
             dchannel,
@@ -117,38 +145,53 @@ pub(super) fn of(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32), dfo
             dgamma,
             dcovariance,
             left,
-            z,
             dz,
             dleft,
             square,
-            past,
+            dall,
+            starts,
         ] = sizes.map(|size| rows::take(&mut rest, size));
         rows::read(tables, x, y, seen);
         hermitian::outer_all(seen, received, t);
         let noise = super::noise(f64::from(snr));
         let certainty = super::certainty(noise) as f32;
-        let mut steps: Vec<Past> = past.chunks_exact_mut(Past::size(tables)).map(|memory| Past::of(tables, memory)).collect();
+        let mut starts: Vec<Start> =
+            starts.chunks_exact_mut(Start::size(tables, pursuit)).map(|memory| Start::of(tables, pursuit, memory)).collect();
+        let share = 1.0 / pursuit.starts() as f32;
 
         // The forward pass once more, with what every step was.
         let measured = Measured { seen, received, y };
-        moments.fill(0.0);
-        for (at, now) in steps.iter_mut().enumerate() {
-            let path = pursuit.path(at);
-            rows::others(moments, path, now.gamma);
-            let noise = pursuit.noise(noise, at) as f32;
-            let known = (at > 0).then_some(&*now.gamma);
-            rows::step(tables, &measured, (known, noise), [weighted, packed, turned], [now.inverse, now.z, now.matched, now.q]);
-            means.copy_from_slice(now.matched);
-            likely.copy_from_slice(now.q);
-            rows::believe(now.matched, now.q, certainty, now.shares, &mut marginals[..departures]);
-            rows::posterior(means, likely, now.shares, departures);
-            moments[path * grid..][..grid].copy_from_slice(likely);
+        let mut places = Places::new(tables, pursuit);
+        means.fill(0.0);
+        all.fill(0.0);
+        for start in &mut starts {
+            moments.fill(0.0);
+            for (at, now) in start.steps.iter_mut().enumerate() {
+                let path = pursuit.path(at);
+                rows::others(moments, path, now.gamma);
+                let noise = pursuit.noise(noise, at) as f32;
+                let known = (at > 0).then_some(&*now.gamma);
+                rows::step(tables, &measured, (known, noise), [weighted, packed, turned], [now.inverse, now.z, now.matched, now.q]);
+                own.copy_from_slice(now.matched);
+                likely.copy_from_slice(now.q);
+                rows::exponents(now.matched, now.q, certainty, now.shares, departures);
+                if at == 0 {
+                    places.begin(now.shares);
+                }
+                rows::believe(now.q, now.shares, &mut marginals[..departures]);
+                rows::posterior(own, likely, now.shares, departures);
+                moments[path * grid..][..grid].copy_from_slice(likely);
+            }
+            let last = start.steps.last().expect("a path or more");
+            left.copy_from_slice(y);
+            rows::means_of(tables, (seen, last.inverse, last.gamma), (own, left), [start.z, start.explained, turned, start.before]);
+            add_into(means, own);
+            add_into(all, likely);
+            add_into(all, last.gamma);
         }
-        let last = steps.last().expect("a path or more");
-        left.copy_from_slice(y);
-        rows::channel_of(tables, (seen, last.inverse, last.gamma), (means, left), [z, explained, turned, before, by_arrival, channel]);
-        add_into(likely, last.gamma);
-        rows::shares(likely, marginals, arrivals);
+        means.iter_mut().chain(&mut *all).for_each(|x| *x *= share);
+        rows::channel_of(tables, means, by_arrival, channel);
+        rows::shares(all, marginals, arrivals);
 
         // Beams, to the channel, to the means of its paths.
         dchannel.fill(0.0);
@@ -159,57 +202,62 @@ pub(super) fn of(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32), dfo
             of_answers(tables, channel, dfound, dchannel);
         }
         // What leaves in each direction is in the second moments of all paths.
-        let total = likely.iter().sum::<f32>() + LEAST as f32;
+        let total = all.iter().sum::<f32>() + LEAST as f32;
         let mean =
-            likely.chunks_exact(departures).flat_map(|row| row.iter().zip(&marginals[arrivals..])).map(|(p, d)| p * d).sum::<f32>() / total;
-        marginals[arrivals..].iter_mut().for_each(|d| *d = (*d - mean) / total);
+            all.chunks_exact(departures).flat_map(|row| row.iter().zip(&marginals[arrivals..])).map(|(p, d)| p * d).sum::<f32>() / total;
+        marginals[arrivals..].iter_mut().for_each(|d| *d = share * (*d - mean) / total);
         likely.chunks_exact_mut(departures).for_each(|row| row.copy_from_slice(&marginals[arrivals..]));
         of_combined(&tables.steering[0], dchannel, by_arrival, n);
-        product_alone(Operand::new(by_arrival, 2 * m), Operand::new(&tables.leaving, 2 * m).t(), dmeans, 2 * departures, Target::Fresh);
+        product_alone(Operand::new(by_arrival, 2 * m), Operand::new(&tables.leaving, 2 * m).t(), dall, 2 * departures, Target::Fresh);
+        dall.iter_mut().for_each(|d| *d *= share);
 
-        // What the other paths make of what the last leaves.
         let mut owed = Owed { seen: dseen, y: dy, covariance: dcovariance };
         owed.seen.fill(0.0);
         owed.y.fill(0.0);
-        owed.covariance.fill(0.0);
-        of_rest(last.gamma, before, dmeans, (dgamma, dmatched), departures);
-        add_into(dgamma, likely);
-        of_matched(tables, seen, (last.inverse, z), dmatched, &mut owed, [turned, dz, dleft]);
-        // From here on `moments` are gradients of them, as they are behind the step at hand.
-        for (path, moments) in moments.chunks_exact_mut(grid).enumerate() {
-            moments.copy_from_slice(if path == pursuit.path(pursuit.steps() - 1) { likely } else { dgamma });
-        }
-        // The mean of the last path was taken off.
-        rows::match_all(tables, seen, dleft, turned, dmatched);
-        dmeans.iter_mut().zip(&*dmatched).for_each(|(to, x)| *to -= x);
-        dleft.iter_mut().for_each(|x| *x = -*x);
-        add_conjugated(dleft, explained, owed.seen, t);
-
-        for (at, now) in steps.iter().enumerate().rev() {
-            let likely = &mut moments[pursuit.path(at) * grid..][..grid];
-            if at + 1 < pursuit.steps() {
-                // Only the last has means.
-                dmeans.fill(0.0);
-                owed.covariance.fill(0.0);
+        for start in &starts {
+            // What the other paths make of what the last leaves.
+            let last = start.steps.last().expect("a path or more");
+            dmeans.copy_from_slice(dall);
+            owed.covariance.fill(0.0);
+            of_rest(last.gamma, start.before, dmeans, (dgamma, dmatched), departures);
+            add_into(dgamma, likely);
+            of_matched(tables, seen, (last.inverse, start.z), dmatched, &mut owed, [turned, dz, dleft]);
+            // From here on `moments` are gradients of them, as they are behind the step at hand.
+            for (path, moments) in moments.chunks_exact_mut(grid).enumerate() {
+                moments.copy_from_slice(if path == pursuit.path(pursuit.steps() - 1) { likely } else { dgamma });
             }
-            let lanes = &mut marginals[..departures];
-            of_posterior(now.matched, now.q, now.shares, certainty, likely, dmeans, dmatched, dq, lanes);
-            of_matched(tables, seen, (now.inverse, now.z), dmatched, &mut owed, [turned, dz, dleft]);
-            // q = x^H R^-1 x
-            rows::weigh(tables, dq, weighted);
-            hermitian::covariance(received, weighted, packed, t);
-            hermitian::unpack(packed, 0.0, square, t);
-            sandwich(now.inverse, square, owed.covariance, t);
-            add_forms(now.inverse, weighted, seen, owed.seen, t);
-            // R = noise + sum gamma x x^H
-            likely.fill(0.0);
-            if at > 0 {
-                rows::weigh(tables, now.gamma, weighted);
-                add_forms(owed.covariance, weighted, seen, owed.seen, t);
-                hermitian::pack(owed.covariance, packed, t);
-                rows::forms(tables, received, (packed, weighted), dq, departures);
-                let others = moments.chunks_exact_mut(grid).enumerate().filter(|(path, _)| *path != pursuit.path(at));
-                others.for_each(|(_, moments)| add_into(moments, dq));
+            // The mean of the last path was taken off.
+            rows::match_all(tables, seen, dleft, turned, dmatched);
+            dmeans.iter_mut().zip(&*dmatched).for_each(|(to, x)| *to -= x);
+            dleft.iter_mut().for_each(|x| *x = -*x);
+            add_conjugated(dleft, start.explained, owed.seen, t);
+
+            for (at, now) in start.steps.iter().enumerate().rev() {
+                let likely = &mut moments[pursuit.path(at) * grid..][..grid];
+                if at + 1 < pursuit.steps() {
+                    // Only the last has means.
+                    dmeans.fill(0.0);
+                    owed.covariance.fill(0.0);
+                }
+                let lanes = &mut marginals[..departures];
+                of_posterior(now.matched, now.q, now.shares, certainty, likely, dmeans, dmatched, dq, lanes);
+                of_matched(tables, seen, (now.inverse, now.z), dmatched, &mut owed, [turned, dz, dleft]);
+                // q = x^H R^-1 x
+                rows::weigh(tables, dq, weighted);
+                hermitian::covariance(received, weighted, packed, t);
+                hermitian::unpack(packed, 0.0, square, t);
+                sandwich(now.inverse, square, owed.covariance, t);
+                add_forms(now.inverse, weighted, seen, owed.seen, t);
+                // R = noise + sum gamma x x^H
+                likely.fill(0.0);
+                if at > 0 {
+                    rows::weigh(tables, now.gamma, weighted);
+                    add_forms(owed.covariance, weighted, seen, owed.seen, t);
+                    hermitian::pack(owed.covariance, packed, t);
+                    rows::forms(tables, received, (packed, weighted), dq, departures);
+                    let others = moments.chunks_exact_mut(grid).enumerate().filter(|(path, _)| *path != pursuit.path(at));
+                    others.for_each(|(_, moments)| add_into(moments, dq));
+                }
             }
         }
         to_measurements(tables, x, (owed.seen, owed.y), dx);

@@ -7,7 +7,9 @@
 //! Directions lie on a grid of `A` at the receiver and `D` at the transmitter, so many for each antenna, equally far apart in the sine of their angle; `a_r` and
 //! `b_s` are their steering vectors. It is a matching pursuit (Mallat and Zhang 1993) that does not choose: every step finds how likely a path is to lie at each pair of
 //! directions, the other paths and the noise explaining the rest, and goes on with all of them, each as strong as it is likely. After the `K` paths the first
-//! few may be looked for again, now that those behind them are known. The step of a path, `U` others being still to come, has
+//! few may be looked for again, now that those behind them are known. What is found depends on where it began; it may begin at several places, each a pair of directions
+//! near which the first path is kept until it is looked for again, and the estimate is then the mean of what is found from all of them. The places are the pairs that
+//! alone explain most (`|m|^2 / (2 + q)` below), none of them within a beam's width of one before it. The step of a path, `U` others being still to come, has
 //!
 //! ```text
 //! x_rs[t] = (w_t^H a_r) (b_s^H f_t)                                what a path of gain 1 would give
@@ -60,6 +62,10 @@ use std::sync::Arc;
 const GAIN: f64 = 0.5;
 /// What every path that is still to come is taken to add to the noise.
 const UNFOUND: f64 = 1.5;
+/// The exponent of what cannot be.
+const NEVER: f64 = -1e9;
+/// The most places that an estimate may begin at.
+const PLACES: usize = 8;
 /// How much of a likelihood is believed where there is no noise, and the noise at which it is half of that.
 const CERTAIN: f64 = 0.7;
 const DOUBT: f64 = 5.0;
@@ -93,11 +99,19 @@ pub struct Pursuit {
     pub again: usize,
     /// Directions of the grids for each antenna.
     pub directions: usize,
+    /// Places that the first path is kept near, one after the other, for the mean of what is found from all of them: at most 8. With none it is looked for
+    /// everywhere, once.
+    pub places: usize,
 }
 
 impl Pursuit {
     fn steps(self) -> usize {
         self.paths + self.again
+    }
+
+    /// How often all steps are made.
+    fn starts(self) -> usize {
+        self.places.max(1)
     }
 
     /// The path that a step is of.
@@ -164,6 +178,12 @@ fn certainty(noise: f64) -> f64 {
     CERTAIN / (1.0 + noise / DOUBT)
 }
 
+/// Whether two of so many directions, in a circle, are at most so many steps apart.
+fn near(a: usize, b: usize, count: usize, steps: usize) -> bool {
+    let apart = a.abs_diff(b);
+    apart.min(count - apart) <= steps
+}
+
 /// Steering vectors of a grid of so many antennas, `[A, N, 2]`.
 fn steering(antennas: usize, directions: usize) -> Vec<f32> {
     let array = Array::Ula { elements: antennas };
@@ -191,12 +211,17 @@ impl SparseChannel {
     /// and in the end one of `choices` `[C, M, 2]`, or where there are none a beam of its own.
     ///
     /// # Errors
-    /// If no path is looked for, more of them again than there are, there are no antennas, or no beams of so many numbers.
+    /// If no path is looked for, more of them again than there are, from more places than there are apart or than 8, there are no antennas, or no beams of so many
+    /// numbers.
     pub fn new(pursuit: Pursuit, [receive, transmit]: [usize; 2], beams: &[f32], choices: &[f32]) -> Result<Self> {
         let whole = |beams: &[f32]| beams.len().is_multiple_of(2 * transmit);
-        let Pursuit { paths, again, directions } = pursuit;
+        let Pursuit { paths, again, directions, places } = pursuit;
+        // What lies near a place, of all directions of an array.
+        let around = |antennas: usize| (2 * directions + 1).min(directions * antennas);
         if paths == 0
             || again > paths
+            || places > PLACES
+            || places.saturating_sub(1) * around(receive) * around(transmit) >= (directions * receive * directions * transmit).max(1)
             || directions == 0
             || receive == 0
             || transmit == 0
@@ -206,7 +231,7 @@ impl SparseChannel {
         {
             let found = [beams, choices].map(<[f32]>::len);
             return Err(Error::Input(format!(
-                "sparse channel: expected a path or more, no more of them again, directions, antennas, and beams [T, {transmit}, 2], found {pursuit:?}, {receive} and {transmit} antennas, {found:?} numbers"
+                "sparse channel: expected a path or more, no more of them again, directions, at most {PLACES} places that lie apart, antennas, and beams [T, {transmit}, 2], found {pursuit:?}, {receive} and {transmit} antennas, {found:?} numbers"
             )));
         }
         let steering = [receive, transmit].map(|antennas| steering(antennas, directions * antennas));
@@ -264,7 +289,8 @@ impl SparseChannel {
         let moments = differing * differing * arrivals * departures + 4 * t * t * arrivals;
         let step = 2 * moments + match_all + 4 * t * t * t;
         // There are no other paths in the first step.
-        self.pursuit.steps() * step - moments + 2 * match_all + arrivals * (4 * departures * m + 4 * n * m)
+        let start = self.pursuit.steps() * step - moments + 2 * match_all;
+        self.pursuit.starts() * start + arrivals * (4 * departures * m + 4 * n * m)
     }
 }
 

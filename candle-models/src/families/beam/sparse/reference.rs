@@ -1,6 +1,6 @@
 //! The estimate by its definition, in f64: every pair of directions with a vector of its own.
 
-use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NOTHING, Pursuit, STEPS, SparseChannel, Tables, certainty};
+use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NOTHING, Pursuit, STEPS, SparseChannel, Tables, certainty, near};
 use crate::families::beam::complex::Complex;
 use crate::families::beam::user::ANTENNA_SCALE;
 
@@ -93,22 +93,28 @@ fn split(grid: &[Vector], beam: &[Complex]) -> Vec<f64> {
     (0..SparseChannel::TOLD).flat_map(path).collect()
 }
 
-pub(super) fn estimate(tables: &Tables, pursuit: Pursuit, row: &[f64], noise: f64) -> Vec<f64> {
-    let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
-    let (arrive, leave, sent) = (vectors(&tables.steering[0], n), vectors(&tables.steering[1], m), vectors(&tables.beams, m));
-    let measured = vectors(row, n);
-    let size: Vec<f64> = measured.iter().map(|x| (power(x) + 1e-24).sqrt()).collect();
-    let beams: Vec<Vector> = measured.iter().zip(&size).map(|(x, y)| x.iter().map(|x| x.scaled(1.0 / y)).collect()).collect();
-    let mut y: Vector = size.iter().map(|y| Complex(y / f64::from(ANTENNA_SCALE), 0.0)).collect();
-    let whole = power(&y) + LEAST;
-    let given = |r: usize, s: usize| (0..t).map(|i| inner(&beams[i], &arrive[r]) * inner(&leave[s], &sent[i])).collect::<Vector>();
-    let x: Vec<Vector> = (0..arrivals * departures).map(|i| given(i / departures, i % departures)).collect();
-    let factor = |gamma: &[f64], noise: f64| {
-        let noise = |i, j| if i == j { noise } else { 0.0 };
-        let entry =
-            |i: usize, j: usize| sum(x.iter().zip(gamma).map(|(x, g)| (x[i] * x[j].conjugate()).scaled(*g))) + Complex(noise(i, j), 0.0);
-        cholesky(&(0..t).map(|i| (0..t).map(|j| entry(i, j)).collect()).collect::<Vec<Vector>>())
+/// What is found from one place: second moments and means of all paths, and what is left of the measurements, times the inverse of the covariance.
+struct Found {
+    gamma: Vec<f64>,
+    mean: Vector,
+    rest: Vector,
+}
+
+/// All steps, the first path being kept near the next place, if there are any; `places` are those before it. `factor` makes `L` of second moments and noise.
+fn pass(
+    pursuit: Pursuit,
+    x: &[Vector],
+    y: &[Complex],
+    (noise, departures): (f64, usize),
+    factor: impl Fn(&[f64], f64) -> Vec<Vector>,
+    places: &mut Vec<usize>,
+) -> Found {
+    let arrivals = x.len() / departures;
+    let is_near = |a: usize, b: usize| {
+        near(a / departures, b / departures, arrivals, pursuit.directions)
+            && near(a % departures, b % departures, departures, pursuit.directions)
     };
+    let mut y = y.to_vec();
     let mut moments = vec![vec![0.0; x.len()]; pursuit.paths];
     let mut mean = vec![Complex::default(); x.len()];
     for step in 0..pursuit.steps() {
@@ -124,27 +130,59 @@ pub(super) fn estimate(tables: &Tables, pursuit: Pursuit, row: &[f64], noise: f6
             (certainty(noise) * m.power() * variance, m.scaled(variance), variance)
         };
         let each: Vec<(f64, Complex, f64)> = x.iter().map(path_of).collect();
-        let most = each.iter().fold(0.0f64, |most, x| most.max(x.0));
-        let likely: Vec<f64> = each.iter().map(|(exponent, _, variance)| (exponent - most).exp() * variance.sqrt()).collect();
+        if step == 0 && pursuit.places > 0 {
+            let free = (0..x.len()).filter(|i| !places.iter().any(|place| is_near(*place, *i)));
+            places.push(free.reduce(|best, i| if each[i].0 > each[best].0 { i } else { best }).expect("a place"));
+        }
+        let kept = |i: usize| step > 0 || places.last().is_none_or(|place| is_near(*place, i));
+        let most = (0..x.len()).filter(|i| kept(*i)).fold(0.0f64, |most, i| most.max(each[i].0));
+        let likely: Vec<f64> = each.iter().enumerate().map(|(i, x)| if kept(i) { (x.0 - most).exp() * x.2.sqrt() } else { 0.0 }).collect();
         let all: f64 = likely.iter().sum();
         let share: Vec<f64> = likely.iter().map(|p| p / all).collect();
         mean = each.iter().zip(&share).map(|(x, p)| x.1.scaled(*p)).collect();
         if step + 1 == pursuit.steps() {
             let explained = |i: usize| sum(x.iter().zip(&mean).map(|(x, c)| x[i] * *c));
-            y = (0..t).map(|i| y[i] - explained(i)).collect();
+            y = (0..y.len()).map(|i| y[i] - explained(i)).collect();
             let before = forward(&lower, &y);
             let of = |x: &Vector| inner(&forward(&lower, x), &before);
-            mean.iter_mut().zip(&x).zip(&gamma).for_each(|((mean, x), gamma)| *mean = *mean + of(x).scaled(*gamma));
+            mean.iter_mut().zip(x).zip(&gamma).for_each(|((mean, x), gamma)| *mean = *mean + of(x).scaled(*gamma));
             y = backward(&lower, &before);
         }
         moments[pursuit.path(step)] = each.iter().zip(&share).map(|(x, p)| p * (x.1.power() + x.2)).collect();
     }
-    let gamma: Vec<f64> = (0..x.len()).map(|i| moments.iter().map(|moments| moments[i]).sum()).collect();
+    let gamma = (0..x.len()).map(|i| moments.iter().map(|moments| moments[i]).sum()).collect();
+    Found { gamma, mean, rest: y }
+}
+
+pub(super) fn estimate(tables: &Tables, pursuit: Pursuit, row: &[f64], noise: f64) -> Vec<f64> {
+    let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
+    let (arrive, leave, sent) = (vectors(&tables.steering[0], n), vectors(&tables.steering[1], m), vectors(&tables.beams, m));
+    let measured = vectors(row, n);
+    let size: Vec<f64> = measured.iter().map(|x| (power(x) + 1e-24).sqrt()).collect();
+    let beams: Vec<Vector> = measured.iter().zip(&size).map(|(x, y)| x.iter().map(|x| x.scaled(1.0 / y)).collect()).collect();
+    let y: Vector = size.iter().map(|y| Complex(y / f64::from(ANTENNA_SCALE), 0.0)).collect();
+    let whole = power(&y) + LEAST;
+    let given = |r: usize, s: usize| (0..t).map(|i| inner(&beams[i], &arrive[r]) * inner(&leave[s], &sent[i])).collect::<Vector>();
+    let x: Vec<Vector> = (0..arrivals * departures).map(|i| given(i / departures, i % departures)).collect();
+    let factor = |gamma: &[f64], noise: f64| {
+        let noise = |i, j| if i == j { noise } else { 0.0 };
+        let entry =
+            |i: usize, j: usize| sum(x.iter().zip(gamma).map(|(x, g)| (x[i] * x[j].conjugate()).scaled(*g))) + Complex(noise(i, j), 0.0);
+        cholesky(&(0..t).map(|i| (0..t).map(|j| entry(i, j)).collect()).collect::<Vec<Vector>>())
+    };
+    let (mut gamma, mut mean, mut left) = (vec![0.0; x.len()], vec![Complex::default(); x.len()], 0.0);
+    let mut places: Vec<usize> = Vec::new();
+    for _ in 0..pursuit.starts() {
+        let found = pass(pursuit, &x, &y, (noise, departures), factor, &mut places);
+        let share = 1.0 / pursuit.starts() as f64;
+        gamma.iter_mut().zip(found.gamma).for_each(|(to, x)| *to += share * x);
+        mean.iter_mut().zip(found.mean).for_each(|(to, x)| *to = *to + x.scaled(share));
+        left += share * noise * noise * power(&found.rest) / whole;
+    }
     let part = |i: usize, j: usize| {
         sum(mean.iter().enumerate().map(|(k, c)| *c * arrive[k / departures][i] * leave[k % departures][j].conjugate()))
     };
     let mut channel: Vec<Vector> = (0..n).map(|i| (0..m).map(|j| part(i, j)).collect()).collect();
-    let left = noise * noise * power(&y) / whole;
 
     let total = gamma.iter().sum::<f64>() + LEAST;
     let arrives: Vec<f64> = gamma.chunks_exact(departures).map(|gamma| gamma.iter().sum::<f64>() / total).collect();

@@ -3,7 +3,7 @@
 //! Matrices of measurements are packed as in `hermitian`. What is complex otherwise has its real parts in front of all imaginary ones.
 
 use super::hermitian::{covariance, invert, outer_all, pack, solve, spread, unpack};
-use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NOTHING, Pursuit, STEPS, SparseChannel, Tables};
+use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NEVER, NOTHING, PLACES, Pursuit, STEPS, SparseChannel, Tables, near};
 use crate::families::beam::complex::{inner, product};
 use crate::families::beam::steering::element;
 use crate::families::beam::user::ANTENNA_SCALE;
@@ -38,12 +38,15 @@ pub(super) fn estimate(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32
     let (pairs, grid) = (t * t, arrivals * departures);
     let sizes = [
         2 * t,                // y
+        2 * t,                // rest
         2 * t * arrivals,     // seen
         arrivals * pairs,     // received
         arrivals * pairs,     // weighted
         grid,                 // gamma
         pursuit.paths * grid, // moments
         2 * grid,             // matched
+        2 * grid,             // means
+        grid,                 // all
         2 * grid,             // before
         2 * t * arrivals,     // explained
         2 * t * arrivals,     // turned
@@ -62,12 +65,15 @@ pub(super) fn estimate(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32
         let mut rest = &mut scratch[..];
         let [
             y,
+            rest_of_y,
             seen,
             received,
             weighted,
             gamma,
             moments,
             matched,
+            means,
+            all,
             before,
             explained,
             turned,
@@ -85,22 +91,43 @@ pub(super) fn estimate(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32
         outer_all(seen, received, t);
         let (whole, noise) = (y.iter().map(|y| y * y).sum::<f32>() + LEAST as f32, super::noise(f64::from(snr)));
         let certainty = super::certainty(noise) as f32;
-        moments.fill(0.0);
-        for at in 0..pursuit.steps() {
-            let path = pursuit.path(at);
-            others(moments, path, gamma);
-            let (measured, known) = (Measured { seen, received, y }, (at > 0).then_some(&*gamma));
-            let likely = &mut moments[path * grid..][..grid];
-            step(tables, &measured, (known, pursuit.noise(noise, at) as f32), [weighted, packed, turned], [inverse, z, matched, likely]);
-            let shares = &mut before[..grid];
-            believe(matched, likely, certainty, shares, towards);
-            posterior(matched, likely, shares, departures);
+        let (mut places, mut left) = (Places::new(tables, pursuit), 0.0);
+        means.fill(0.0);
+        all.fill(0.0);
+        for _ in 0..pursuit.starts() {
+            moments.fill(0.0);
+            for at in 0..pursuit.steps() {
+                let path = pursuit.path(at);
+                others(moments, path, gamma);
+                let (measured, known) = (Measured { seen, received, y }, (at > 0).then_some(&*gamma));
+                let likely = &mut moments[path * grid..][..grid];
+                step(
+                    tables,
+                    &measured,
+                    (known, pursuit.noise(noise, at) as f32),
+                    [weighted, packed, turned],
+                    [inverse, z, matched, likely],
+                );
+                let shares = &mut before[..grid];
+                exponents(matched, likely, certainty, shares, departures);
+                if at == 0 {
+                    places.begin(shares);
+                }
+                believe(likely, shares, towards);
+                posterior(matched, likely, shares, departures);
+            }
+            rest_of_y.copy_from_slice(y);
+            means_of(tables, (seen, inverse, gamma), (matched, rest_of_y), [z, explained, turned, before]);
+            add_into(means, matched);
+            add_into(all, gamma);
+            add_into(all, &moments[pursuit.path(pursuit.steps() - 1) * grid..][..grid]);
+            left += z.iter().map(|z| z * z).sum::<f32>();
         }
-        channel_of(tables, (seen, inverse, gamma), (matched, y), [z, explained, turned, before, by_arrival, channel]);
-        add_into(gamma, &moments[pursuit.path(pursuit.steps() - 1) * grid..][..grid]);
-        let left = z.iter().map(|z| z * z).sum::<f32>() * (noise * noise) as f32 / whole;
-
-        shares(gamma, marginals, arrivals);
+        let share = 1.0 / pursuit.starts() as f32;
+        left *= share * (noise * noise) as f32 / whole;
+        means.iter_mut().for_each(|mean| *mean *= share);
+        channel_of(tables, means, by_arrival, channel);
+        shares(all, marginals, arrivals);
         let rest = if tables.choices.is_empty() {
             strongest(tables, (channel, &marginals[arrivals..]), [beams, left_of, towards], found)
         } else {
@@ -128,6 +155,50 @@ pub(super) fn shares(gamma: &[f32], marginals: &mut [f32], arrivals: usize) {
     }
     let total = arrives.iter().sum::<f32>() + LEAST as f32;
     marginals.iter_mut().for_each(|p| *p /= total);
+}
+
+/// Where passes begin: the pairs of directions that alone explain most of what was measured, none of them near one before it.
+pub(super) struct Places {
+    found: [[usize; 2]; PLACES],
+    count: usize,
+    most: usize,
+    directions: [usize; 2],
+    /// How far two directions are apart that are near, in steps of the grid.
+    width: usize,
+}
+
+impl Places {
+    pub(super) fn new(tables: &Tables, pursuit: Pursuit) -> Self {
+        Self { found: [[0; 2]; PLACES], count: 0, most: pursuit.places, directions: tables.directions(), width: pursuit.directions }
+    }
+
+    fn is_near(&self, place: [usize; 2], pair: [usize; 2]) -> bool {
+        [0, 1].into_iter().all(|end| near(place[end], pair[end], self.directions[end], self.width))
+    }
+
+    /// Finds the place of the next pass by the exponents `[A, D]` of its first step, and leaves only those near it. Where there are no places, the first
+    /// path is looked for everywhere.
+    pub(super) fn begin(&mut self, exponents: &mut [f32]) {
+        if self.most == 0 {
+            return;
+        }
+        let columns = self.directions[1];
+        let mut best: Option<(f32, [usize; 2])> = None;
+        for (r, row) in exponents.chunks_exact(columns).enumerate() {
+            for (s, exponent) in row.iter().enumerate() {
+                let taken = || self.found[..self.count].iter().any(|place| self.is_near(*place, [r, s]));
+                if best.is_none_or(|(most, _)| *exponent > most) && !taken() {
+                    best = Some((*exponent, [r, s]));
+                }
+            }
+        }
+        let (_, place) = best.expect("directions that are not near the places before");
+        self.found[self.count] = place;
+        self.count += 1;
+        for (r, row) in exponents.chunks_exact_mut(columns).enumerate() {
+            row.iter_mut().enumerate().filter(|(s, _)| !self.is_near(place, [r, *s])).for_each(|(_, exponent)| *exponent = NEVER as f32);
+        }
+    }
 }
 
 /// A row of measurements: what its beams see of the directions of arrival, `w_t^H a_r` `[A, 2, T]`, the same times its conjugate, `[A, T^2]`, and `y` `[2, T]`.
@@ -161,20 +232,24 @@ pub(super) fn step(
     forms(tables, measured.received, (packed, weighted), q, departures);
 }
 
-/// The channel in the mean, `[N, 2, M]`, from the means of the last step's path and the second moments `gamma` of the others: what it explains is taken off `y`, and what
-/// is left goes to the others. `means` becomes that of all paths, `z` what is left times `inverse`, `explained` what the last path sends, and `before` `x^H z`.
-pub(super) fn channel_of(
+/// The means of all paths, in place of those of the last step's, `[A, 2, D]`, with the second moments `gamma` of the others: what the last path explains is taken off
+/// `y`, and what is left goes to the others. `z` becomes what is left times `inverse`, `explained` what the last path sends, and `before` `x^H z`.
+pub(super) fn means_of(
     tables: &Tables,
     (seen, inverse, gamma): (&[f32], &[f32], &[f32]),
     (means, y): (&mut [f32], &mut [f32]),
-    [z, explained, turned, before, by_arrival, channel]: [&mut [f32]; 6],
+    [z, explained, turned, before]: [&mut [f32]; 4],
 ) {
-    let ([n, m], departures) = (tables.antennas, tables.directions()[1]);
     sent(tables, means, explained);
     explain(seen, explained, y);
     solve(inverse, y, z);
     match_all(tables, seen, z, turned, before);
-    add_weighted(gamma, before, means, departures);
+    add_weighted(gamma, before, means, tables.directions()[1]);
+}
+
+/// The channel in the mean, `[N, 2, M]`, from the means of all paths; `by_arrival` is to work in.
+pub(super) fn channel_of(tables: &Tables, means: &[f32], by_arrival: &mut [f32], channel: &mut [f32]) {
+    let ([n, m], departures) = (tables.antennas, tables.directions()[1]);
     product_alone(Operand::new(means, 2 * departures), Operand::new(&tables.leaving, 2 * m), by_arrival, 2 * m, Target::Fresh);
     combine(&tables.steering[0], by_arrival, channel, n);
 }
@@ -328,14 +403,24 @@ kernel! {
 }
 
 kernel! {
-    /// How likely a path is to lie in each pair of directions, from `m` and `q`. `lanes` `[D]` is to work in.
-    pub(super) fn believe<S>(matched: &'a [f32], q: &'a [f32], certainty: f32, shares: &'a mut [f32], lanes: &'a mut [f32]) {
-        let columns = lanes.len();
-        lanes.fill(0.0);
-        for (matched, (q, p)) in matched.chunks_exact(2 * columns).zip(q.chunks_exact(columns).zip(shares.chunks_exact_mut(columns))) {
+    /// The exponents of the likelihoods of all pairs of directions, from `m` and `q`.
+    pub(super) fn exponents<S>(matched: &'a [f32], q: &'a [f32], certainty: f32, out: &'a mut [f32], columns: usize) {
+        for (matched, (q, out)) in matched.chunks_exact(2 * columns).zip(q.chunks_exact(columns).zip(out.chunks_exact_mut(columns))) {
             let (re, im) = matched.split_at(columns);
             for i in 0..columns {
-                p[i] = certainty * (re[i] * re[i] + im[i] * im[i]) * variance(q[i]);
+                out[i] = certainty * (re[i] * re[i] + im[i] * im[i]) * variance(q[i]);
+            }
+        }
+    }
+}
+
+kernel! {
+    /// How likely a path is to lie in each pair of directions, from `q` and in place of the exponents. `lanes` `[D]` is to work in.
+    pub(super) fn believe<S>(q: &'a [f32], shares: &'a mut [f32], lanes: &'a mut [f32]) {
+        let columns = lanes.len();
+        lanes.fill(0.0);
+        for p in shares.chunks_exact(columns) {
+            for i in 0..columns {
                 lanes[i] = if p[i] > lanes[i] { p[i] } else { lanes[i] };
             }
         }

@@ -20,12 +20,16 @@ struct SparseChannel {
     u32 paths;  // That are looked for, and how many of them again.
     u32 again;
     u32 count;  // Beams to choose among.
+    u32 places; // That the first path is kept near, one after the other; none: everywhere.
+    u32 width;  // How far two directions are apart that are near, in steps of the grid.
 };
 
 // Constants of the estimate, as on the CPU.
-constexpr int STEPS = 4, TOLD = 5;
+constexpr int STEPS = 4, TOLD = 5, PLACES = 8;
 constexpr float SCALE = 2.4f, SNR_SCALE = 30.0f, GAIN = 0.5f, UNFOUND = 1.5f, CERTAIN = 0.7f, DOUBT = 5.0f, LEAST_NOISE = 0.01f, MOST_NOISE = 1e3f;
 constexpr float LEAST = 1e-9f, LEAST_PROBABILITY = 1e-5f, LOGARITHM = 0.15f, LOGIT = 3.0f, NOTHING = 1e-8f;
+// What x^H R^-1 x is taken for where a path cannot be: so much that its gain is 0, and it is as likely as 1e-15.
+constexpr float NEVER = 1e30f;
 
 struct Complex {
     float re;
@@ -280,40 +284,71 @@ inline T* answers(const SparseChannel<T>& a, const Complex* channel, Complex* po
     return out + a.count;
 }
 
-template <typename T>
-void sparse_channel(const SparseChannel<T>& a) {
-    extern __shared__ Complex shared[];
-    u32 n = a.antennas.receive, m = a.antennas.transmit, rows = a.directions.receive, columns = a.directions.transmit, count = a.measurements;
-    Complex *seen = shared, *matrix = seen + count * rows, *row = matrix + count * count, *y = row + count, *z = y + count, *u = z + count, *v = u + n;
-    Complex *mean = v + m, *channel = mean + (columns > a.count ? columns : a.count);
-    float *gamma = (float*)(channel + n * m), *sizes = gamma + rows * columns, *arrives = sizes + rows * columns, *leaves = arrives + rows, *moments = leaves + columns;
-    const Complex *arrive = (const Complex*)a.arrive, *leave = (const Complex*)a.leave;
-    const T* x = a.x.row(blockIdx.x);
-    T* out = a.out.row(blockIdx.x);
+// Whether two of so many directions, in a circle, are at most so many steps apart.
+inline bool near(u32 a, u32 b, u32 count, u32 steps) {
+    u32 apart = a > b ? a - b : b - a;
+    return apart <= steps || count - apart <= steps;
+}
 
-    // Beams are turned by the phase of what was received, so that measurements are real.
-    float whole = 0.0f;
-    for (u32 t = threadIdx.x; t < count; t += blockDim.x) {
-        float received = 1e-24f;
-        for (u32 i = 0; i < 2 * n; i++) received += load(x + t * 2 * n + i) * load(x + t * 2 * n + i);
-        y[t] = {sqrtf(received), 0.0f};
-        whole += received / (SCALE * SCALE);
+// Whether two pairs of directions, numbered row by row, are near each other.
+template <typename T>
+inline bool near_pair(const SparseChannel<T>& a, u32 one, u32 other) {
+    u32 columns = a.directions.transmit;
+    return near(one / columns, other / columns, a.directions.receive, a.width) && near(one % columns, other % columns, columns, a.width);
+}
+
+// The memory of a block.
+struct Memory {
+    Complex* seen;
+    Complex* matrix;
+    Complex* row;
+    Complex* measured;
+    Complex* y;
+    Complex* z;
+    Complex* v;
+    Complex* mean;
+    Complex* channel;
+    float* gamma;
+    float* sizes;
+    float* arrives;
+    float* leaves;
+    float* moments;
+};
+
+// The place of the next pass by its first step: the pair of directions that explains most among those that are near none of the places before. What is not near it
+// becomes what cannot be.
+template <typename T>
+inline u32 begin(const SparseChannel<T>& a, const Memory& k, const u32* places, u32 start) {
+    u32 columns = a.directions.transmit, grid = a.directions.receive * columns;
+    // Exponents are not negative, so that their bits are in the order of their values; of equal ones the first pair is taken.
+    u64 best = 0;
+    for (u32 i = threadIdx.x; i < grid; i += blockDim.x) {
+        bool taken = false;
+        for (u32 before = 0; before < start; before++) taken = taken || near_pair(a, places[before], i);
+        if (taken) continue;
+        float exponent = path_of(matched(a, k.seen, k.z, i / columns, i % columns), k.sizes[i]).exponent;
+        u64 found = ((u64)__float_as_uint(exponent) << 32) | (u32)~i;
+        best = found > best ? found : best;
     }
-    whole = block_sum(whole) + LEAST;
-    for (u32 i = threadIdx.x; i < count * rows; i += blockDim.x) {
-        u32 t = i / rows;
-        Complex sum = {0.0f, 0.0f};
-        for (u32 j = 0; j < n; j++) {
-            Complex beam = {load(x + t * 2 * n + 2 * j) / y[t].re, load(x + t * 2 * n + 2 * j + 1) / y[t].re};
-            add(sum, times(conj(beam), arrive[(i % rows) * n + j]));
-        }
-        seen[i] = sum;
+    u32 place = ~(u32)block_max(best);
+    for (u32 i = threadIdx.x; i < grid; i += blockDim.x) {
+        if (!near_pair(a, place, i)) k.sizes[i] = NEVER;
     }
-    for (u32 i = threadIdx.x; i < n * m; i += blockDim.x) channel[i] = {0.0f, 0.0f};
-    for (u32 i = threadIdx.x; i < rows * columns; i += blockDim.x) gamma[i] = 0.0f;
     __syncthreads();
-    for (u32 t = threadIdx.x; t < count; t += blockDim.x) y[t].re /= SCALE;
-    float noise = fminf(fmaxf(expf(-0.23025851f * SNR_SCALE * load(a.snr.row(blockIdx.x))), LEAST_NOISE), MOST_NOISE), certainty = CERTAIN / (1.0f + noise / DOUBT);
+    return place;
+}
+
+// All steps, from the next place if there are any: a part of what is found is added to the channel and to the marginals. The power of what is left of the
+// measurements, times the inverse of the covariance.
+template <typename T>
+inline float pass(const SparseChannel<T>& a, const Memory& k, float noise, float part, u32* places, u32 start) {
+    u32 n = a.antennas.receive, m = a.antennas.transmit, rows = a.directions.receive, columns = a.directions.transmit, count = a.measurements;
+    Complex *seen = k.seen, *matrix = k.matrix, *row = k.row, *y = k.y, *z = k.z, *v = k.v, *mean = k.mean, *channel = k.channel;
+    float *gamma = k.gamma, *sizes = k.sizes, *moments = k.moments;
+    const Complex *arrive = (const Complex*)a.arrive, *leave = (const Complex*)a.leave;
+    float certainty = CERTAIN / (1.0f + noise / DOUBT);
+    for (u32 i = threadIdx.x; i < rows * columns; i += blockDim.x) gamma[i] = 0.0f;
+    for (u32 t = threadIdx.x; t < count; t += blockDim.x) y[t] = k.measured[t];
     __syncthreads();
 
     float share = 1.0f, most = 0.0f;
@@ -337,8 +372,11 @@ void sparse_channel(const SparseChannel<T>& a) {
                 size += times(conj(given(a, seen, t, r, s)), sum).re;
             }
             sizes[i] = size;
-            highest = fmaxf(highest, path_of(matched(a, seen, z, r, s), size).exponent);
         }
+        __syncthreads();
+        if (step == 0 && a.places > 0) places[start] = begin(a, k, places, start);
+        for (u32 i = threadIdx.x; i < rows * columns; i += blockDim.x)
+            highest = fmaxf(highest, path_of(matched(a, seen, z, i / columns, i % columns), sizes[i]).exponent);
         most = block_max(highest);
         float likely = 0.0f;
         for (u32 i = threadIdx.x; i < rows * columns; i += blockDim.x) {
@@ -382,7 +420,7 @@ void sparse_channel(const SparseChannel<T>& a) {
             Path found = path_of(matched(a, seen, z, r, s), sizes[i]);
             Complex before = matched(a, seen, y, r, s);
             float p = share * likelihood(found, most, certainty);
-            mean[s] = {p * found.gain.re + gamma[i] * before.re, p * found.gain.im + gamma[i] * before.im};
+            mean[s] = {part * (p * found.gain.re + gamma[i] * before.re), part * (p * found.gain.im + gamma[i] * before.im)};
             gamma[i] += p * (square(found.gain) + found.variance);
         }
         __syncthreads();
@@ -395,24 +433,69 @@ void sparse_channel(const SparseChannel<T>& a) {
         for (u32 i = threadIdx.x; i < n * m; i += blockDim.x) add(channel[i], times(arrive[(u64)r * n + i / m], v[i % m]));
         __syncthreads();
     }
-
-    float all = 0.0f;
     for (u32 r = threadIdx.x; r < rows; r += blockDim.x) {
         float sum = 0.0f;
         for (u32 s = 0; s < columns; s++) sum += gamma[r * columns + s];
-        arrives[r] = sum;
-        all += sum;
+        k.arrives[r] += part * sum;
     }
-    all = block_sum(all) + LEAST;
     for (u32 s = threadIdx.x; s < columns; s += blockDim.x) {
         float sum = 0.0f;
         for (u32 r = 0; r < rows; r++) sum += gamma[r * columns + s];
-        leaves[s] = sum / all;
+        k.leaves[s] += part * sum;
     }
-    for (u32 r = threadIdx.x; r < rows; r += blockDim.x) arrives[r] /= all;
+    float left = squares(y, count);
+    __syncthreads();
+    return left;
+}
+
+template <typename T>
+void sparse_channel(const SparseChannel<T>& a) {
+    extern __shared__ Complex shared[];
+    u32 n = a.antennas.receive, m = a.antennas.transmit, rows = a.directions.receive, columns = a.directions.transmit, count = a.measurements;
+    Complex *seen = shared, *matrix = seen + count * rows, *row = matrix + count * count, *y = row + count, *z = y + count, *u = z + count, *v = u + n;
+    Complex *mean = v + m, *measured = mean + (columns > a.count ? columns : a.count), *channel = measured + count;
+    float *gamma = (float*)(channel + n * m), *sizes = gamma + rows * columns, *arrives = sizes + rows * columns, *leaves = arrives + rows, *moments = leaves + columns;
+    const Complex *arrive = (const Complex*)a.arrive;
+    const T* x = a.x.row(blockIdx.x);
+    T* out = a.out.row(blockIdx.x);
+
+    // Beams are turned by the phase of what was received, so that measurements are real.
+    float whole = 0.0f;
+    for (u32 t = threadIdx.x; t < count; t += blockDim.x) {
+        float received = 1e-24f;
+        for (u32 i = 0; i < 2 * n; i++) received += load(x + t * 2 * n + i) * load(x + t * 2 * n + i);
+        measured[t] = {sqrtf(received), 0.0f};
+        whole += received / (SCALE * SCALE);
+    }
+    whole = block_sum(whole) + LEAST;
+    for (u32 i = threadIdx.x; i < count * rows; i += blockDim.x) {
+        u32 t = i / rows;
+        Complex sum = {0.0f, 0.0f};
+        for (u32 j = 0; j < n; j++) {
+            Complex beam = {load(x + t * 2 * n + 2 * j) / measured[t].re, load(x + t * 2 * n + 2 * j + 1) / measured[t].re};
+            add(sum, times(conj(beam), arrive[(i % rows) * n + j]));
+        }
+        seen[i] = sum;
+    }
+    for (u32 i = threadIdx.x; i < n * m; i += blockDim.x) channel[i] = {0.0f, 0.0f};
+    for (u32 d = threadIdx.x; d < rows + columns; d += blockDim.x) arrives[d] = 0.0f;
+    __syncthreads();
+    for (u32 t = threadIdx.x; t < count; t += blockDim.x) measured[t].re /= SCALE;
+    float noise = fminf(fmaxf(expf(-0.23025851f * SNR_SCALE * load(a.snr.row(blockIdx.x))), LEAST_NOISE), MOST_NOISE);
+    __syncthreads();
+
+    Memory memory = {seen, matrix, row, measured, y, z, v, mean, channel, gamma, sizes, arrives, leaves, moments};
+    u32 places[PLACES], starts = a.places > 0 ? a.places : 1;
+    float left = 0.0f, part = 1.0f / (float)starts;
+    for (u32 start = 0; start < starts; start++) left += part * pass(a, memory, noise, part, places, start);
+
+    float all = LEAST;
+    for (u32 r = 0; r < rows; r++) all += arrives[r];
+    __syncthreads();
+    for (u32 d = threadIdx.x; d < rows + columns; d += blockDim.x) arrives[d] /= all;
     __syncthreads();
     out = a.count > 0 ? answers(a, channel, mean, out) : strongest(a, channel, leaves, Work{u, v, mean, gamma}, out);
-    if (threadIdx.x == 0) store(out, squares(y, count) * noise * noise / whole);
+    if (threadIdx.x == 0) store(out, left * noise * noise / whole);
     for (u32 d = threadIdx.x; d < rows + columns; d += blockDim.x) {
         float p = d < rows ? arrives[d] : leaves[d - rows];
         store(out + 1 + d, 1.0f + LOGARITHM * logf(p + LEAST_PROBABILITY));

@@ -23,7 +23,11 @@ fn swept(differing: usize, measurements: usize, antennas: usize) -> Vec<f32> {
 }
 
 fn pursuit(paths: usize, again: usize, directions: usize) -> Pursuit {
-    Pursuit { paths, again, directions }
+    Pursuit { paths, again, directions, places: 0 }
+}
+
+fn from(places: usize, pursuit: Pursuit) -> Pursuit {
+    Pursuit { places, ..pursuit }
 }
 
 /// A path: its gain, and the numbers of the directions where it arrives and leaves on grids of two for each antenna, also between those.
@@ -104,6 +108,8 @@ fn rows_and_the_formula_are_the_reference() {
         ([3, 2], 4, 4, pursuit(1, 1, 3)),
         ([8, 16], 16, 16, pursuit(3, 0, 2)),
         ([8, 16], 16, 8, pursuit(3, 2, 3)),
+        ([8, 16], 16, 8, from(3, pursuit(3, 2, 3))),
+        ([4, 9], 7, 7, from(2, pursuit(2, 0, 1))),
         ([5, 9], 7, 3, pursuit(6, 1, 2)),
     ] {
         let (receive, transmit) = (beams("receive", t, antennas[0]), swept(differing, t, antennas[1]));
@@ -150,6 +156,19 @@ fn the_channel_of_a_path_is_found() {
     }
 }
 
+/// Where nothing is likely but near one place, it makes no difference to begin there alone.
+#[test]
+fn the_only_place_of_a_path_is_where_it_is_found() {
+    let (antennas, t) = ([8, 12], 24);
+    let (receive, transmit) = (beams("receive", t, 8), beams("transmit", t, 12));
+    let x = measured(&[([1.0, 0.4], 3.0, 17.0), ([-0.3, 0.3], 11.0, 6.0)], &receive, &transmit, antennas);
+    for choices in [Vec::new(), beams("choices", 5, 12)] {
+        let of = |pursuit| forward(&SparseChannel::new(pursuit, antennas, &transmit, &choices).unwrap(), &x, 0.5);
+        let everywhere: Vec<f64> = of(pursuit(2, 1, 2)).into_iter().map(f64::from).collect();
+        close("near the place", &of(from(1, pursuit(2, 1, 2))), &everywhere, 5e-3);
+    }
+}
+
 /// Measurements that were not made change nothing, and without any there is no channel and no number that is none.
 #[test]
 fn what_was_not_measured_says_nothing() {
@@ -184,20 +203,20 @@ fn the_snr_decides_how_much_is_believed() {
 #[test]
 fn what_cannot_be_estimated_is_refused() {
     let some = [0.5; 12];
-    for ([paths, again, directions], antennas, beams, choices) in [
-        ([0, 0, 2], [2, 3], &some[..], &some[..0]),
-        ([1, 2, 2], [2, 3], &some, &some[..0]),
-        ([1, 0, 0], [2, 3], &some, &some[..0]),
-        ([1, 0, 2], [0, 3], &some, &some[..0]),
-        ([1, 0, 2], [2, 0], &some, &some[..0]),
-        ([1, 0, 2], [2, 3], &some[..0], &some[..0]),
-        ([1, 0, 2], [2, 3], &some[..7], &some[..0]),
-        ([1, 0, 2], [2, 3], &some, &some[..5]),
+    for (pursuit, antennas, beams, choices) in [
+        (pursuit(0, 0, 2), [2, 3], &some[..], &some[..0]),
+        (pursuit(1, 2, 2), [2, 3], &some, &some[..0]),
+        (pursuit(1, 0, 0), [2, 3], &some, &some[..0]),
+        (pursuit(1, 0, 2), [0, 3], &some, &some[..0]),
+        (pursuit(1, 0, 2), [2, 0], &some, &some[..0]),
+        (pursuit(1, 0, 2), [2, 3], &some[..0], &some[..0]),
+        (pursuit(1, 0, 2), [2, 3], &some[..7], &some[..0]),
+        (pursuit(1, 0, 2), [2, 3], &some, &some[..5]),
+        (from(3, pursuit(1, 0, 2)), [2, 3], &some, &some[..0]),
+        (from(9, pursuit(1, 0, 1)), [64, 3], &some, &some[..0]),
     ] {
-        assert!(
-            SparseChannel::new(pursuit(paths, again, directions), antennas, beams, choices).is_err(),
-            "{paths} {again} {directions} {antennas:?}"
-        );
+        let found = SparseChannel::new(pursuit, antennas, beams, choices);
+        assert!(found.is_err(), "{pursuit:?} {antennas:?}");
     }
 }
 
@@ -212,6 +231,7 @@ fn gradients_of_measurements() {
         ([4, 6], 9, 3, pursuit(2, 2, 3)),
         ([8, 16], 16, 16, pursuit(3, 0, 2)),
         ([8, 16], 16, 8, pursuit(3, 2, 3)),
+        ([8, 16], 16, 8, from(2, pursuit(3, 2, 3))),
     ] {
         let (receive, transmit) = (beams("receive", t, antennas[0]), swept(differing, t, antennas[1]));
         for (choices, snr) in [(Vec::new(), 0.4), (Vec::new(), -0.1), (beams("choices", 5, antennas[1]), 0.2)] {
