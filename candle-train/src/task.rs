@@ -28,7 +28,7 @@ use candle_models::{Error, Result};
 use std::collections::BTreeMap;
 
 /// The seed of what evaluations draw, for tasks that draw their cases: that of every run, so that runs of different seeds are compared on the same ones.
-pub const EVALUATED: u64 = 1;
+pub const EVALUATION_SEED: u64 = 1;
 
 /// Where in a run a micro batch is, and what it is computed with.
 ///
@@ -370,7 +370,7 @@ pub trait Task {
     }
 
     /// Results of these parameters (the moving average) on held-out data, none without such data. Each rank measures a share, and all
-    /// return the same.
+    /// return the same. What is drawn for it is drawn from [`EVALUATION_SEED`].
     fn evaluate(&mut self, _parameters: &Params, _ranks: &dyn Communicator) -> Result<Evaluation> {
         Ok(Evaluation::default())
     }

@@ -18,7 +18,7 @@ use candle_train::plan::{TrainingPlan, TrainingResult};
 use candle_train::report::About;
 use candle_train::run::{Budget, Ended, Place, Resources, Run, Stop, TrainerConfig};
 use candle_train::summary::Summary;
-use candle_train::task::{Communicator, Context, Evaluation, Loss, Score, Task};
+use candle_train::task::{Communicator, Context, EVALUATION_SEED, Evaluation, Loss, Score, Task};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::Path;
@@ -84,7 +84,7 @@ impl Task for Chase {
     }
 
     fn evaluate(&mut self, parameters: &Params, _: &dyn Communicator) -> Result<Evaluation> {
-        let error = self.error(parameters, &self.chases(Random::new(self.0.seed).stream("evaluation"), 0..256)?)?;
+        let error = self.error(parameters, &self.chases(Random::new(EVALUATION_SEED).stream("evaluation"), 0..256)?)?;
         Ok(Evaluation::new(Score::minimise(error.to_scalar::<f32>()?.into()), []))
     }
 }

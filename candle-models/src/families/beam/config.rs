@@ -234,7 +234,7 @@ impl BeamConfig {
             within("decision.paths", paths, 0..=64)?;
             within("decision.again", again, 0..=paths)?;
             within("decision.directions", directions, 1..=8)?;
-            within("decision.places", places, 0..=8)?;
+            within("decision.places", places, 0..=if paths > 0 { SparseChannel::PLACES } else { 0 })?;
             let linear = [self.channel.receive, self.channel.transmit].iter().all(|array| matches!(array, Array::Ula { .. }));
             if paths > 0 && !linear {
                 return Err(Error::config("decision.paths", "its directions are those of linear arrays: expected 0 with a planar one"));

@@ -3,7 +3,7 @@
 use super::config::{EpisodeConfig, Learns, LossConfig, Objective, RunConfig};
 use crate::optim::ParameterGroup;
 use crate::parallel::{Communicator, gather, share};
-use crate::task::{self, Context, EVALUATED, Loss, Metric, Score, Task};
+use crate::task::{self, Context, EVALUATION_SEED, Loss, Metric, Score, Task};
 use candle_core::{D, Tensor};
 use candle_models::beam::{Beam, BeamConfig, Channels, Decided, Episodes, Evaluation, Gains, Products, Scheme, Sensing, Tapes, alignment};
 use candle_models::bundle::Role;
@@ -164,7 +164,7 @@ impl Task for Alignment {
         let model = Beam::new(&self.model, parameters)?;
         let mine = share(self.episode.evaluated, ranks.rank(), ranks.size());
         let evaluation = Evaluation {
-            seed: EVALUATED,
+            seed: EVALUATION_SEED,
             snr_db: self.episode.snr as f32,
             measurements: self.model.measurements,
             sensing: Sensing::Measurements,

@@ -5,7 +5,7 @@ use super::run::{Figures, Presented};
 use super::signals::Signals;
 use crate::feed::feed;
 use crate::parallel::{Communicator, gather, share};
-use crate::task::{Context, EVALUATED, Evaluation, Loss, Metric, Score, Task};
+use crate::task::{Context, EVALUATION_SEED, Evaluation, Loss, Metric, Score, Task};
 use candle_core::{D, DType, Device, Tensor};
 use candle_models::Result;
 use candle_models::network::Tapes;
@@ -171,7 +171,7 @@ impl Classification {
     fn said(&self, parameters: &Params, ranks: &dyn Communicator) -> Result<Vec<Said>> {
         let network = Classifier::new(&self.model, parameters)?;
         let count = self.evaluated.div_ceil(self.ratios().len());
-        self.measure(&network, Random::new(EVALUATED).stream("evaluation"), count, parameters.device(), ranks)
+        self.measure(&network, Random::new(EVALUATION_SEED).stream("evaluation"), count, parameters.device(), ranks)
     }
 }
 

@@ -4,7 +4,7 @@ use super::config::RunConfig;
 use super::run::{Figures, Presented};
 use crate::feed::feed;
 use crate::parallel::{Communicator, gather, share};
-use crate::task::{Context, EVALUATED, Evaluation, Loss, Score, Task};
+use crate::task::{Context, EVALUATION_SEED, Evaluation, Loss, Score, Task};
 use candle_core::{D, Device, Tensor};
 use candle_models::network::Tapes;
 use candle_models::nn::Params;
@@ -218,7 +218,7 @@ impl Task for Localisation {
 
     /// The surprise, errors of the mixture's mean, and how often regions that should hold 50 and 90% of all emitters do.
     fn evaluate(&mut self, parameters: &Params, ranks: &dyn Communicator) -> Result<Evaluation> {
-        let (network, events) = (Localiser::new(&self.model, parameters)?, Random::new(EVALUATED).stream("evaluation"));
+        let (network, events) = (Localiser::new(&self.model, parameters)?, Random::new(EVALUATION_SEED).stream("evaluation"));
         let found = self.measure(&network, events, self.evaluated, parameters.device(), ranks)?;
         let mean = |of: &dyn Fn(&Found) -> f64| found.iter().map(of).sum::<f64>() / found.len() as f64;
         let [rmse, _, p50, _, p95] = errors(found.iter().map(|one| f64::from(one.error_km)).collect());

@@ -64,8 +64,6 @@ const GAIN: f64 = 0.5;
 const UNFOUND: f64 = 1.5;
 /// The exponent of what cannot be.
 const NEVER: f64 = -1e9;
-/// The most places that an estimate may begin at.
-const PLACES: usize = 8;
 /// How much of a likelihood is believed where there is no noise, and the noise at which it is half of that.
 const CERTAIN: f64 = 0.7;
 const DOUBT: f64 = 5.0;
@@ -206,6 +204,8 @@ fn conjugated(x: &[f32], n: usize) -> Vec<f32> {
 impl SparseChannel {
     /// Paths that the transmitter is told: more than a channel has, so that a beam which is spread over likely directions is told as well.
     pub const TOLD: usize = 5;
+    /// The most places that an estimate may begin at.
+    pub const PLACES: usize = 8;
 
     /// Of paths between a linear array of `receive` antennas half a wavelength apart and one of `transmit`, which sends `beams` `[T, M, 2]`
     /// and in the end one of `choices` `[C, M, 2]`, or where there are none a beam of its own.
@@ -220,7 +220,7 @@ impl SparseChannel {
         let around = |antennas: usize| (2 * directions + 1).min(directions * antennas);
         if paths == 0
             || again > paths
-            || places > PLACES
+            || places > Self::PLACES
             || places.saturating_sub(1) * around(receive) * around(transmit) >= (directions * receive * directions * transmit).max(1)
             || directions == 0
             || receive == 0
@@ -231,7 +231,8 @@ impl SparseChannel {
         {
             let found = [beams, choices].map(<[f32]>::len);
             return Err(Error::Input(format!(
-                "sparse channel: expected a path or more, no more of them again, directions, at most {PLACES} places that lie apart, antennas, and beams [T, {transmit}, 2], found {pursuit:?}, {receive} and {transmit} antennas, {found:?} numbers"
+                "sparse channel: expected a path or more, no more of them again, directions, at most {} places that lie apart, antennas, and beams [T, {transmit}, 2], found {pursuit:?}, {receive} and {transmit} antennas, {found:?} numbers",
+                Self::PLACES
             )));
         }
         let steering = [receive, transmit].map(|antennas| steering(antennas, directions * antennas));

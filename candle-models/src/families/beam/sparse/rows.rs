@@ -3,7 +3,7 @@
 //! Matrices of measurements are packed as in `hermitian`. What is complex otherwise has its real parts in front of all imaginary ones.
 
 use super::hermitian::{covariance, invert, outer_all, pack, solve, spread, unpack};
-use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NEVER, NOTHING, PLACES, Pursuit, STEPS, SparseChannel, Tables, near};
+use super::{GAIN, LEAST, LEAST_PROBABILITY, LOGARITHM, LOGIT, NEVER, NOTHING, Pursuit, STEPS, SparseChannel, Tables, near};
 use crate::families::beam::complex::{inner, product};
 use crate::families::beam::steering::element;
 use crate::families::beam::user::ANTENNA_SCALE;
@@ -159,7 +159,7 @@ pub(super) fn shares(gamma: &[f32], marginals: &mut [f32], arrivals: usize) {
 
 /// Where passes begin: the pairs of directions that alone explain most of what was measured, none of them near one before it.
 pub(super) struct Places {
-    found: [[usize; 2]; PLACES],
+    found: [[usize; 2]; SparseChannel::PLACES],
     count: usize,
     most: usize,
     directions: [usize; 2],
@@ -169,7 +169,13 @@ pub(super) struct Places {
 
 impl Places {
     pub(super) fn new(tables: &Tables, pursuit: Pursuit) -> Self {
-        Self { found: [[0; 2]; PLACES], count: 0, most: pursuit.places, directions: tables.directions(), width: pursuit.directions }
+        Self {
+            found: [[0; 2]; SparseChannel::PLACES],
+            count: 0,
+            most: pursuit.places,
+            directions: tables.directions(),
+            width: pursuit.directions,
+        }
     }
 
     fn is_near(&self, place: [usize; 2], pair: [usize; 2]) -> bool {

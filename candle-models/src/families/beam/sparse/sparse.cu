@@ -316,9 +316,9 @@ struct Memory {
 };
 
 // The place of the next pass by its first step: the pair of directions that explains most among those that are near none of the places before. What is not near it
-// becomes what cannot be.
+// becomes what cannot be; `highest` is this thread's largest exponent of the rest.
 template <typename T>
-inline u32 begin(const SparseChannel<T>& a, const Memory& k, const u32* places, u32 start) {
+inline u32 begin(const SparseChannel<T>& a, const Memory& k, const u32* places, u32 start, float& highest) {
     u32 columns = a.directions.transmit, grid = a.directions.receive * columns;
     // Exponents are not negative, so that their bits are in the order of their values; of equal ones the first pair is taken.
     u64 best = 0;
@@ -331,10 +331,13 @@ inline u32 begin(const SparseChannel<T>& a, const Memory& k, const u32* places, 
         best = found > best ? found : best;
     }
     u32 place = ~(u32)block_max(best);
+    highest = 0.0f;
     for (u32 i = threadIdx.x; i < grid; i += blockDim.x) {
-        if (!near_pair(a, place, i)) k.sizes[i] = NEVER;
+        if (near_pair(a, place, i))
+            highest = fmaxf(highest, path_of(matched(a, k.seen, k.z, i / columns, i % columns), k.sizes[i]).exponent);
+        else
+            k.sizes[i] = NEVER;
     }
-    __syncthreads();
     return place;
 }
 
@@ -372,11 +375,9 @@ inline float pass(const SparseChannel<T>& a, const Memory& k, float noise, float
                 size += times(conj(given(a, seen, t, r, s)), sum).re;
             }
             sizes[i] = size;
+            highest = fmaxf(highest, path_of(matched(a, seen, z, r, s), size).exponent);
         }
-        __syncthreads();
-        if (step == 0 && a.places > 0) places[start] = begin(a, k, places, start);
-        for (u32 i = threadIdx.x; i < rows * columns; i += blockDim.x)
-            highest = fmaxf(highest, path_of(matched(a, seen, z, i / columns, i % columns), sizes[i]).exponent);
+        if (step == 0 && a.places > 0) places[start] = begin(a, k, places, start, highest);
         most = block_max(highest);
         float likely = 0.0f;
         for (u32 i = threadIdx.x; i < rows * columns; i += blockDim.x) {
