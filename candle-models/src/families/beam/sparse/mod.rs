@@ -35,13 +35,14 @@
 //! - the part of the power of `y` that is left: 1;
 //! - the shares of the `A` and the `D` directions in `gamma`, as `1 + 0.15 log(p + 1e-5)`.
 
+mod beams;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod formula;
 mod gradient;
 mod hermitian;
+mod passes;
 mod reference;
-mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -56,6 +57,7 @@ use crate::exec::{Derivative, Operation, RowGradients, Size, TapeBuilder, Values
 use crate::ops::contiguous;
 use crate::{Error, Result};
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Shape, Tensor};
+use passes::{Estimate, Kept};
 use std::sync::Arc;
 
 /// The variance of a path's gain.
@@ -158,6 +160,11 @@ impl Tables {
 
     fn choices(&self) -> usize {
         self.choices.len() / (2 * self.antennas[1])
+    }
+
+    /// Pairs of directions (A D).
+    fn grid(&self) -> usize {
+        self.directions().iter().product()
     }
 
     /// Directions at the receiver and at the transmitter.
@@ -289,15 +296,19 @@ impl SparseChannel {
         let match_all = 4 * differing * arrivals * departures;
         let moments = differing * differing * arrivals * departures + 4 * t * t * arrivals;
         let step = 2 * moments + match_all + 4 * t * t * t;
-        // There are no other paths in the first step.
-        let start = self.pursuit.steps() * step - moments + 2 * match_all;
-        self.pursuit.starts() * start + arrivals * (4 * departures * m + 4 * n * m)
+        // There are no other paths in the first step, and all passes have it in common.
+        let pass = (self.pursuit.steps() - 1) * step + 2 * match_all;
+        step - moments + self.pursuit.starts() * pass + arrivals * (4 * departures * m + 4 * n * m)
     }
 }
 
 impl RowGradients for SparseChannel {
     fn forward(&self, x: &[&[f32]], y: &mut [f32]) {
-        rows::estimate(&self.tables, self.pursuit, (x[0], x[1][0]), y);
+        let (tables, pursuit) = (&*self.tables, self.pursuit);
+        passes::with_scratch(Estimate::size(tables, pursuit, Kept::NONE) + beams::size(tables), |mut memory| {
+            let mut estimate = Estimate::new(tables, pursuit, Kept::NONE, (x[0], x[1][0]), &mut memory);
+            beams::say(tables, &mut estimate, memory, y);
+        });
     }
 
     fn backward(&self, x: &[&[f32]], _: &[f32], dy: &[f32], dx: &mut [&mut [f32]]) {

@@ -1,7 +1,7 @@
 //! From what beams are made of to the channel. Names and complex numbers are as in the module above.
 
 use crate::families::beam::complex::{inner, product};
-use crate::families::beam::sparse::{LEAST, LEAST_PROBABILITY, LOGIT, STEPS, SparseChannel, Tables, rows};
+use crate::families::beam::sparse::{LEAST, LEAST_PROBABILITY, LOGIT, STEPS, SparseChannel, Tables, beams};
 use crate::families::beam::steering::element;
 use crate::ops::add_into;
 use crate::ops::simd::kernel;
@@ -14,36 +14,36 @@ pub(super) fn of_strongest(tables: &Tables, (channel, leaves): (&[f32], &mut [f3
     let (du_told, dv_told) = dfirst[..2 * (n + m)].split_at(2 * n);
     // Steps of the power method: what went in and what came out of each.
     let mut v = vec![vec![0.0; 2 * m]];
-    rows::departing(tables, leaves, &mut v[0]);
+    beams::departing(tables, leaves, &mut v[0]);
     let (mut u, mut norms) = (vec![vec![0.0; 2 * n]; STEPS], Vec::new());
     for u in &mut u {
         let mut next = v[v.len() - 1].clone();
-        norms.push(rows::ascend(channel, u, &mut next));
+        norms.push(beams::ascend(channel, u, &mut next));
         v.push(next);
     }
     let mut unit = vec![0.0; 2 * n];
-    rows::forth(channel, &v[STEPS], &mut unit);
-    let strength = rows::norm(&unit);
+    beams::forth(channel, &v[STEPS], &mut unit);
+    let strength = beams::norm(&unit);
     unit.iter_mut().for_each(|u| *u /= strength);
 
     let mut beam = vec![0.0; 2 * m];
-    rows::tell(&v[STEPS], &[], 1.0, 1.0, &mut beam);
+    beams::tell(&v[STEPS], &[], 1.0, 1.0, &mut beam);
     let mut dbeam = dv_told.to_vec();
     of_split(&tables.steering[1], &beam, dtold, &mut dbeam);
     let (mut dv, mut du) = (of_told(&dbeam), of_told(du_told));
     of_unit(&unit, strength, &mut du);
     let (mut of_v, mut of_u) = (vec![0.0; 2 * m], vec![0.0; 2 * n]);
     add_outer(&du, &v[STEPS], dchannel);
-    rows::back(channel, &du, &mut of_v);
+    beams::back(channel, &du, &mut of_v);
     add_into(&mut dv, &of_v);
     for i in (0..STEPS).rev() {
         of_unit(&v[i + 1], norms[i], &mut dv);
         // v = H^H u
         add_outer(&u[i], &dv, dchannel);
-        rows::forth(channel, &dv, &mut of_u);
+        beams::forth(channel, &dv, &mut of_u);
         // u = H v
         add_outer(&of_u, &v[i], dchannel);
-        rows::back(channel, &of_u, &mut dv);
+        beams::back(channel, &of_u, &mut dv);
     }
     for (leaves, b) in leaves.iter_mut().zip(tables.steering[1].chunks_exact(2 * m)) {
         *leaves = b.chunks_exact(2).enumerate().map(|(j, b)| b[0] * dv[j] + b[1] * dv[m + j]).sum();
@@ -59,7 +59,7 @@ pub(super) fn of_answers(tables: &Tables, channel: &[f32], dfound: &[f32], dchan
         .iter()
         .map(|f| {
             let mut u = vec![0.0; 2 * n];
-            rows::forth(channel, f, &mut u);
+            beams::forth(channel, f, &mut u);
             u
         })
         .collect();
@@ -82,7 +82,7 @@ pub(super) fn of_answers(tables: &Tables, channel: &[f32], dfound: &[f32], dchan
 /// From a beam as it is told, side by side with a mean square of 1/2, to the vector of norm 1.
 fn of_told(dbeam: &[f32]) -> Vec<f32> {
     let mut d = vec![0.0; dbeam.len()];
-    rows::apart(dbeam, &mut d);
+    beams::apart(dbeam, &mut d);
     let by = ((dbeam.len() / 2) as f32).sqrt();
     d.iter_mut().for_each(|d| *d *= by);
     d
@@ -117,7 +117,7 @@ fn of_split(grid: &[f32], beam: &[f32], dtold: &[f32], dbeam: &mut [f32]) {
     let mut rests = vec![beam.to_vec()];
     for path in told.chunks_exact_mut(3) {
         let mut rest = vec![0.0; beam.len()];
-        rows::split(grid, &rests[rests.len() - 1], &mut rest, &mut power, path);
+        beams::split(grid, &rests[rests.len() - 1], &mut rest, &mut power, path);
         rests.push(rest);
     }
     let mut drest = vec![0.0; beam.len()];
@@ -140,7 +140,7 @@ fn of_split(grid: &[f32], beam: &[f32], dtold: &[f32], dbeam: &mut [f32]) {
             let [re, im] = product(dgain, e);
             (d[0], d[1]) = (d[0] + re / antennas as f32, d[1] + im / antennas as f32);
         }
-        let around = rows::highest(grid, rest, &mut power);
+        let around = beams::highest(grid, rest, &mut power);
         let [before, at, behind] = around.map(|s| power[s]);
         let (curve, slope) = (2.0 * at - before - behind, behind - before);
         if curve > LEAST as f32 {

@@ -2,80 +2,20 @@
 //! told, or the beams to receive the choices with and their logits. The rest of the result is for layers to read, and hands nothing back.
 //!
 //! The gradient of a complex number `c` is `dL/d(re c) + i dL/d(im c)`: of `c = a b` those are `da = dc conj(b)` and of `c = conj(a) b` `da = conj(dc) b`. Names that
-//! begin with `d` are gradients; complex numbers lie as in `rows`.
+//! begin with `d` are gradients; complex numbers lie as in `passes`.
 
 mod beams;
 
 use super::hermitian;
-use super::rows::{self, Measured, Places, variance};
+use super::passes::{self, Estimate, Kept, Measured, Scratch, Step, Trace, variance, with_scratch};
 use super::{LEAST, Pursuit, Tables};
 use crate::families::beam::complex::product;
 use crate::families::beam::user::ANTENNA_SCALE;
 use crate::ops::simd::kernel;
 use crate::ops::{Operand, Target, add_into, product_alone};
 use beams::{of_answers, of_strongest, of_unit};
-use std::cell::RefCell;
 
-thread_local! {
-    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
-
-/// A step as the forward pass left it.
-struct Past<'a> {
-    /// Second moments of the other paths.
-    gamma: &'a mut [f32],
-    inverse: &'a mut [f32],
-    z: &'a mut [f32],
-    matched: &'a mut [f32],
-    q: &'a mut [f32],
-    /// How likely the path is to lie in each pair of directions.
-    shares: &'a mut [f32],
-}
-
-impl<'a> Past<'a> {
-    fn size(tables: &Tables) -> usize {
-        let ([arrivals, departures], t) = (tables.directions(), tables.measurements());
-        5 * arrivals * departures + 2 * t * t + 2 * t
-    }
-
-    fn of(tables: &Tables, mut memory: &'a mut [f32]) -> Self {
-        let ([arrivals, departures], t) = (tables.directions(), tables.measurements());
-        let grid = arrivals * departures;
-        let sizes = [grid, 2 * t * t, 2 * t, 2 * grid, grid, grid];
-        let [gamma, inverse, z, matched, q, shares] = sizes.map(|size| rows::take(&mut memory, size));
-        Self { gamma, inverse, z, matched, q, shares }
-    }
-}
-
-/// All steps from one place as the forward pass left them, and what it made of the last.
-struct Start<'a> {
-    steps: Vec<Past<'a>>,
-    /// What the last path sends, `[A, 2, T]`.
-    explained: &'a mut [f32],
-    /// What is left of the measurements, times the inverse of the covariance, and `x^H` times that.
-    z: &'a mut [f32],
-    before: &'a mut [f32],
-}
-
-impl<'a> Start<'a> {
-    fn rest(tables: &Tables) -> [usize; 3] {
-        let ([arrivals, departures], t) = (tables.directions(), tables.measurements());
-        [2 * t * arrivals, 2 * t, 2 * arrivals * departures]
-    }
-
-    fn size(tables: &Tables, pursuit: Pursuit) -> usize {
-        pursuit.steps() * Past::size(tables) + Self::rest(tables).iter().sum::<usize>()
-    }
-
-    fn of(tables: &Tables, pursuit: Pursuit, memory: &'a mut [f32]) -> Self {
-        let (steps, mut memory) = memory.split_at_mut(pursuit.steps() * Past::size(tables));
-        let steps = steps.chunks_exact_mut(Past::size(tables)).map(|memory| Past::of(tables, memory)).collect();
-        let [explained, z, before] = Self::rest(tables).map(|size| rows::take(&mut memory, size));
-        Self { steps, explained, z, before }
-    }
-}
-
-/// Gradients on their way back.
+/// Gradients on their way back, and memory to work in.
 struct Owed<'a> {
     /// Of `w_t^H a_r`, `[A, 2, T]`.
     seen: &'a mut [f32],
@@ -83,186 +23,137 @@ struct Owed<'a> {
     y: &'a mut [f32],
     /// Of the covariance of the step at hand: Hermitian, `[2, T, T]`.
     covariance: &'a mut [f32],
+    /// Of its `m`, `[A, 2, D]`, and `q`, `[A, D]`.
+    matched: &'a mut [f32],
+    q: &'a mut [f32],
+    /// Of the means of its path, `[A, 2, D]`, and of the second moments of the others, `[A, D]`.
+    means: &'a mut [f32],
+    gamma: &'a mut [f32],
+    /// Of its `z`, and of what was solved for it, `[2, T]` both.
+    z: &'a mut [f32],
+    left: &'a mut [f32],
+    /// A matrix to work in, `[2, T, T]`.
+    square: &'a mut [f32],
 }
 
 /// Fills `dx` with the gradient of the measurements `x` at an SNR from that of the estimate.
 pub(super) fn of(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32), dfound: &[f32], dx: &mut [f32]) {
-    let ([n, m], [arrivals, departures], t) = (tables.antennas, tables.directions(), tables.measurements());
-    let (pairs, grid) = (t * t, arrivals * departures);
+    let ([n, m], [arrivals, _], [grid, t]) = (tables.antennas, tables.directions(), [tables.grid(), tables.measurements()]);
     let sizes = [
-        2 * t,                                           // y
-        2 * t * arrivals,                                // seen
-        arrivals * pairs,                                // received
-        arrivals * pairs,                                // weighted
-        2 * t * arrivals,                                // turned
-        pairs,                                           // packed
-        grid,                                            // likely
-        pursuit.paths * grid,                            // moments
-        2 * grid,                                        // own
-        2 * grid,                                        // means
-        grid,                                            // all
-        2 * m * arrivals,                                // by_arrival
-        2 * n * m,                                       // channel
-        2 * n * m,                                       // dchannel
-        arrivals + departures,                           // marginals
-        2 * grid,                                        // dmeans
-        2 * grid,                                        // dmatched
-        grid,                                            // dq
-        2 * t * arrivals,                                // dseen
-        2 * t,                                           // dy
-        grid,                                            // dgamma
-        2 * pairs,                                       // dcovariance
-        2 * t,                                           // left
-        2 * t,                                           // dz
-        2 * t,                                           // dleft
-        2 * pairs,                                       // square
-        2 * grid,                                        // dall
-        pursuit.starts() * Start::size(tables, pursuit), // starts
+        2 * n * m,        // dchannel
+        2 * grid,         // dmeans
+        grid,             // dlikely
+        2 * t * arrivals, // seen
+        2 * t,            // y
+        2 * t * t,        // covariance
+        2 * grid,         // matched
+        grid,             // q
+        2 * grid,         // means
+        grid,             // gamma
+        2 * t,            // z
+        2 * t,            // left
+        2 * t * t,        // square
     ];
-    SCRATCH.with_borrow_mut(|scratch| {
-        scratch.resize(scratch.len().max(sizes.iter().sum()), 0.0);
-        let mut rest = &mut scratch[..];
-        let [
-            y,
-            seen,
-            received,
-            weighted,
-            turned,
-            packed,
-            likely,
-            moments,
-            own,
-            means,
-            all,
-            by_arrival,
-            channel,
-            dchannel,
-            marginals,
-            dmeans,
-            dmatched,
-            dq,
-            dseen,
-            dy,
-            dgamma,
-            dcovariance,
-            left,
-            dz,
-            dleft,
-            square,
-            dall,
-            starts,
-        ] = sizes.map(|size| rows::take(&mut rest, size));
-        rows::read(tables, x, y, seen);
-        hermitian::outer_all(seen, received, t);
-        let noise = super::noise(f64::from(snr));
-        let certainty = super::certainty(noise) as f32;
-        let mut starts: Vec<Start> =
-            starts.chunks_exact_mut(Start::size(tables, pursuit)).map(|memory| Start::of(tables, pursuit, memory)).collect();
+    let kept = Kept::all(pursuit);
+    with_scratch(Estimate::size(tables, pursuit, kept) + sizes.iter().sum::<usize>(), |mut memory| {
+        let mut estimate = Estimate::new(tables, pursuit, kept, (x, snr), &mut memory);
+        let [dchannel, dmeans, dlikely, seen, y, covariance, matched, q, means, gamma, z, left, square] = passes::take(&mut memory, sizes);
+        of_channel(tables, &mut estimate, dfound, (dchannel, dmeans, dlikely));
         let share = 1.0 / pursuit.starts() as f32;
-
-        // The forward pass once more, with what every step was.
-        let measured = Measured { seen, received, y };
-        let mut places = Places::new(tables, pursuit);
-        means.fill(0.0);
-        all.fill(0.0);
-        for start in &mut starts {
-            moments.fill(0.0);
-            for (at, now) in start.steps.iter_mut().enumerate() {
-                let path = pursuit.path(at);
-                rows::others(moments, path, now.gamma);
-                let noise = pursuit.noise(noise, at) as f32;
-                let known = (at > 0).then_some(&*now.gamma);
-                rows::step(tables, &measured, (known, noise), [weighted, packed, turned], [now.inverse, now.z, now.matched, now.q]);
-                own.copy_from_slice(now.matched);
-                likely.copy_from_slice(now.q);
-                rows::exponents(now.matched, now.q, certainty, now.shares, departures);
-                if at == 0 {
-                    places.begin(now.shares);
-                }
-                rows::believe(now.q, now.shares, &mut marginals[..departures]);
-                rows::posterior(own, likely, now.shares, departures);
-                moments[path * grid..][..grid].copy_from_slice(likely);
-            }
-            let last = start.steps.last().expect("a path or more");
-            left.copy_from_slice(y);
-            rows::means_of(tables, (seen, last.inverse, last.gamma), (own, left), [start.z, start.explained, turned, start.before]);
-            add_into(means, own);
-            add_into(all, likely);
-            add_into(all, last.gamma);
-        }
-        means.iter_mut().chain(&mut *all).for_each(|x| *x *= share);
-        rows::channel_of(tables, means, by_arrival, channel);
-        rows::shares(all, marginals, arrivals);
-
-        // Beams, to the channel, to the means of its paths.
-        dchannel.fill(0.0);
-        if tables.choices.is_empty() {
-            of_strongest(tables, (channel, &mut marginals[arrivals..]), dfound, dchannel);
-        } else {
-            marginals[arrivals..].fill(0.0);
-            of_answers(tables, channel, dfound, dchannel);
-        }
-        // What leaves in each direction is in the second moments of all paths.
-        let total = all.iter().sum::<f32>() + LEAST as f32;
-        let mean =
-            all.chunks_exact(departures).flat_map(|row| row.iter().zip(&marginals[arrivals..])).map(|(p, d)| p * d).sum::<f32>() / total;
-        marginals[arrivals..].iter_mut().for_each(|d| *d = share * (*d - mean) / total);
-        likely.chunks_exact_mut(departures).for_each(|row| row.copy_from_slice(&marginals[arrivals..]));
-        of_combined(&tables.steering[0], dchannel, by_arrival, n);
-        product_alone(Operand::new(by_arrival, 2 * m), Operand::new(&tables.leaving, 2 * m).t(), dall, 2 * departures, Target::Fresh);
-        dall.iter_mut().for_each(|d| *d *= share);
-
-        let mut owed = Owed { seen: dseen, y: dy, covariance: dcovariance };
+        dmeans.iter_mut().chain(&mut *dlikely).for_each(|d| *d *= share);
+        let mut owed = Owed { seen, y, covariance, matched, q, means, gamma, z, left, square };
         owed.seen.fill(0.0);
         owed.y.fill(0.0);
-        for start in &starts {
-            // What the other paths make of what the last leaves.
-            let last = start.steps.last().expect("a path or more");
-            dmeans.copy_from_slice(dall);
-            owed.covariance.fill(0.0);
-            of_rest(last.gamma, start.before, dmeans, (dgamma, dmatched), departures);
-            add_into(dgamma, likely);
-            of_matched(tables, seen, (last.inverse, start.z), dmatched, &mut owed, [turned, dz, dleft]);
-            // From here on `moments` are gradients of them, as they are behind the step at hand.
-            for (path, moments) in moments.chunks_exact_mut(grid).enumerate() {
-                moments.copy_from_slice(if path == pursuit.path(pursuit.steps() - 1) { likely } else { dgamma });
-            }
-            // The mean of the last path was taken off.
-            rows::match_all(tables, seen, dleft, turned, dmatched);
-            dmeans.iter_mut().zip(&*dmatched).for_each(|(to, x)| *to -= x);
-            dleft.iter_mut().for_each(|x| *x = -*x);
-            add_conjugated(dleft, start.explained, owed.seen, t);
-
-            for (at, now) in start.steps.iter().enumerate().rev() {
-                let likely = &mut moments[pursuit.path(at) * grid..][..grid];
-                if at + 1 < pursuit.steps() {
-                    // Only the last has means.
-                    dmeans.fill(0.0);
-                    owed.covariance.fill(0.0);
-                }
-                let lanes = &mut marginals[..departures];
-                of_posterior(now.matched, now.q, now.shares, certainty, likely, dmeans, dmatched, dq, lanes);
-                of_matched(tables, seen, (now.inverse, now.z), dmatched, &mut owed, [turned, dz, dleft]);
-                // q = x^H R^-1 x
-                rows::weigh(tables, dq, weighted);
-                hermitian::covariance(received, weighted, packed, t);
-                hermitian::unpack(packed, 0.0, square, t);
-                sandwich(now.inverse, square, owed.covariance, t);
-                add_forms(now.inverse, weighted, seen, owed.seen, t);
-                // R = noise + sum gamma x x^H
-                likely.fill(0.0);
-                if at > 0 {
-                    rows::weigh(tables, now.gamma, weighted);
-                    add_forms(owed.covariance, weighted, seen, owed.seen, t);
-                    hermitian::pack(owed.covariance, packed, t);
-                    rows::forms(tables, received, (packed, weighted), dq, departures);
-                    let others = moments.chunks_exact_mut(grid).enumerate().filter(|(path, _)| *path != pursuit.path(at));
-                    others.for_each(|(_, moments)| add_into(moments, dq));
-                }
-            }
+        for pass in 0..pursuit.starts() {
+            of_pass(tables, pursuit, (&mut estimate, pass), (dmeans, dlikely), &mut owed);
         }
         to_measurements(tables, x, (owed.seen, owed.y), dx);
     });
+}
+
+/// From what is said of an estimate to the means of its paths, `[A, 2, D]`, and their second moments, `[A, D]`. `dchannel` is to work in.
+fn of_channel(tables: &Tables, estimate: &mut Estimate, dfound: &[f32], (dchannel, dmeans, dlikely): (&mut [f32], &mut [f32], &mut [f32])) {
+    let ([n, m], [arrivals, departures]) = (tables.antennas, tables.directions());
+    let Estimate { channel, by_arrival, all, shares, .. } = estimate;
+    let leaves = &mut shares[arrivals..];
+    dchannel.fill(0.0);
+    if tables.choices.is_empty() {
+        of_strongest(tables, (channel, leaves), dfound, dchannel);
+    } else {
+        leaves.fill(0.0);
+        of_answers(tables, channel, dfound, dchannel);
+    }
+    // What leaves in each direction is in the second moments of all paths.
+    let total = all.iter().sum::<f32>() + LEAST as f32;
+    let mean = all.chunks_exact(departures).flat_map(|row| row.iter().zip(&*leaves)).map(|(p, d)| p * d).sum::<f32>() / total;
+    leaves.iter_mut().for_each(|d| *d = (*d - mean) / total);
+    dlikely.chunks_exact_mut(departures).for_each(|row| row.copy_from_slice(leaves));
+    of_combined(&tables.steering[0], dchannel, by_arrival, n);
+    product_alone(Operand::new(by_arrival, 2 * m), Operand::new(&tables.leaving, 2 * m).t(), dmeans, 2 * departures, Target::Fresh);
+}
+
+/// From the means and the second moments of all paths of a pass to what its steps read.
+fn of_pass(
+    tables: &Tables,
+    pursuit: Pursuit,
+    (estimate, pass): (&mut Estimate, usize),
+    (dmeans, dlikely): (&[f32], &[f32]),
+    owed: &mut Owed,
+) {
+    let ([_, departures], [grid, t]) = (tables.directions(), [tables.grid(), tables.measurements()]);
+    let Estimate { measured, scratch, moments, traces, .. } = estimate;
+    let Trace { steps, explained, z, before } = traces.of(tables, pass);
+    let last = pursuit.steps() - 1;
+
+    // What the other paths make of what the last leaves.
+    let step = Step::of(tables, steps, last);
+    owed.means.copy_from_slice(dmeans);
+    owed.covariance.fill(0.0);
+    of_rest(step.gamma, before, owed.means, (owed.gamma, owed.matched), departures);
+    add_into(owed.gamma, dlikely);
+    of_matched(tables, measured.seen, (step.inverse, z), owed, scratch.turned);
+    // From here on `moments` are gradients of them, as they are behind the step at hand.
+    for (path, moments) in moments.chunks_exact_mut(grid).enumerate() {
+        moments.copy_from_slice(if path == pursuit.path(last) { dlikely } else { owed.gamma });
+    }
+    // The mean of the last path was taken off.
+    passes::match_all(tables, measured.seen, owed.left, scratch.turned, owed.matched);
+    owed.means.iter_mut().zip(&*owed.matched).for_each(|(to, x)| *to -= x);
+    owed.left.iter_mut().for_each(|x| *x = -*x);
+    add_conjugated(owed.left, explained, owed.seen, t);
+
+    for at in (0..=last).rev() {
+        let (path, step) = (pursuit.path(at), Step::of(tables, steps, at));
+        if at < last {
+            // Only the last has means.
+            owed.means.fill(0.0);
+            owed.covariance.fill(0.0);
+        }
+        let likely = &mut moments[path * grid..][..grid];
+        of_posterior(step.matched, step.q, step.shares, measured.certainty, likely, owed.means, owed.matched, owed.q, scratch.lanes);
+        likely.fill(0.0);
+        of_compared(tables, measured, &step, owed, scratch);
+        if at > 0 {
+            // R = noise + sum gamma x x^H
+            passes::weigh(tables, step.gamma, scratch.weighted);
+            add_forms(owed.covariance, scratch.weighted, measured.seen, owed.seen, t);
+            hermitian::pack(owed.covariance, scratch.packed, t);
+            passes::forms(tables, measured.received, (scratch.packed, scratch.weighted), owed.gamma, departures);
+            let others = moments.chunks_exact_mut(grid).enumerate().filter(|(other, _)| *other != path);
+            others.for_each(|(_, moments)| add_into(moments, owed.gamma));
+        }
+    }
+}
+
+/// From `m = x^H z` and `q = x^H R^-1 x` of a step to the covariance and what beams see.
+fn of_compared(tables: &Tables, measured: &Measured, step: &Step, owed: &mut Owed, scratch: &mut Scratch) {
+    let t = tables.measurements();
+    of_matched(tables, measured.seen, (step.inverse, step.z), owed, scratch.turned);
+    passes::weigh(tables, owed.q, scratch.weighted);
+    hermitian::covariance(measured.received, scratch.weighted, scratch.packed, t);
+    hermitian::unpack(scratch.packed, 0.0, owed.square, t);
+    sandwich(step.inverse, owed.square, owed.covariance, t);
+    add_forms(step.inverse, scratch.weighted, measured.seen, owed.seen, t);
 }
 
 kernel! {
@@ -295,21 +186,14 @@ fn of_rest(gamma: &[f32], b: &[f32], dmu: &[f32], (dgamma, db): (&mut [f32], &mu
     }
 }
 
-/// From `m = x^H z`, where `z = R^-1 y`, to `e`, `R` and `y`. `dy` becomes the gradient of this `y`; `sent` and `dz` are to work in.
-fn of_matched(
-    tables: &Tables,
-    seen: &[f32],
-    (inverse, z): (&[f32], &[f32]),
-    dmatched: &[f32],
-    owed: &mut Owed,
-    [sent, dz, dy]: [&mut [f32]; 3],
-) {
+/// From `m = x^H z`, where `z = R^-1 y`, to `e`, `R` and `y`; `owed.left` becomes the gradient of this `y`. `sent` is to work in.
+fn of_matched(tables: &Tables, seen: &[f32], (inverse, z): (&[f32], &[f32]), owed: &mut Owed, sent: &mut [f32]) {
     let t = tables.measurements();
-    rows::sent(tables, dmatched, sent);
-    through(seen, z, sent, (owed.seen, dz), t);
-    hermitian::solve(inverse, dz, dy);
-    of_inverse(dy, z, owed.covariance, t);
-    add_into(owed.y, dy);
+    passes::sent(tables, owed.matched, sent);
+    through(seen, z, sent, (owed.seen, owed.z), t);
+    hermitian::solve(inverse, owed.z, owed.left);
+    of_inverse(owed.left, z, owed.covariance, t);
+    add_into(owed.y, owed.left);
 }
 
 /// From `m = x^H z` to `e` and `z`: `sent` is the sum of `dm s` over the directions of departure.
