@@ -1,4 +1,4 @@
-//! What is said of an estimate, on the CPU: the beams that its channel would be met with, what of the measurements is left, and the directions of its paths.
+//! The result of an estimate, on the CPU: the beams for its channel, the share of the measurements that is left, and the directions of its paths.
 //!
 //! Complex numbers have all real parts in front of the imaginary ones.
 
@@ -8,7 +8,7 @@ use crate::families::beam::complex::{inner, product};
 use crate::families::beam::steering::element;
 use crate::ops::simd::kernel;
 
-/// Numbers that [`say`] works in.
+/// Sizes of the memory that [`say`] needs.
 fn sizes(tables: &Tables) -> [usize; 3] {
     let [n, m] = tables.antennas;
     [2 * (n + m), 2 * m, tables.directions()[1]]
@@ -18,7 +18,7 @@ pub(super) fn size(tables: &Tables) -> usize {
     sizes(tables).iter().sum()
 }
 
-/// Fills `found` with what is said of an estimate, whose channel is worked in, and so is `memory`.
+/// Fills `found` with the result of an estimate. Its channel is overwritten, and `memory` is for intermediate results.
 pub(super) fn say(tables: &Tables, estimate: &mut Estimate, mut memory: &mut [f32], found: &mut [f32]) {
     let [beams, left_of, towards] = take(&mut memory, sizes(tables));
     let (channel, shares) = (&mut *estimate.channel, &*estimate.shares);

@@ -62,25 +62,25 @@ use std::sync::Arc;
 
 /// The variance of a path's gain.
 const GAIN: f64 = 0.5;
-/// What every path that is still to come is taken to add to the noise.
+/// The power that every path which has not been looked for yet is taken to add to the noise.
 const UNFOUND: f64 = 1.5;
-/// The exponent of what cannot be.
+/// The exponent of the likelihood of a pair of directions that is excluded.
 const NEVER: f64 = -1e9;
-/// How much of a likelihood is believed where there is no noise, and the noise at which it is half of that.
+/// The exponent of likelihoods where there is no noise, and the noise at which it is half of that.
 const CERTAIN: f64 = 0.7;
 const DOUBT: f64 = 5.0;
-/// The least power of the noise that is reckoned with, which stands for what a grid cannot say, and the largest.
+/// The least power of the noise that is assumed, which also covers paths between the directions of a grid, and the largest.
 const NOISE: [f64; 2] = [0.01, 1e3];
-/// The share of a beam's power at which a path of it is half of nothing: the direction of what is left by rounding would be anywhere, and is said as 0.
+/// The share of a beam's power at which the direction of a path is halved: one of rounding errors alone would be arbitrary, and goes to 0.
 const NOTHING: f64 = 1e-8;
 /// Steps of the power method.
 const STEPS: usize = 4;
 /// What is added to powers that something is divided by, and to a share before its logarithm.
 const LEAST: f64 = 1e-9;
 const LEAST_PROBABILITY: f64 = 1e-5;
-/// The slope of a logarithm as it is said: one of the least share is about -0.7.
+/// The factor of logarithms of shares in the result: the least share is about -0.7 there.
 const LOGARITHM: f64 = 0.15;
-/// The same where it is the logit of a choice.
+/// The factor of those that are the logits of choices.
 const LOGIT: f64 = 3.0;
 
 /// The operation: two operands.
@@ -109,7 +109,7 @@ impl Pursuit {
         self.paths + self.again
     }
 
-    /// How often all steps are made.
+    /// Passes: how often all steps are made.
     fn starts(self) -> usize {
         self.places.max(1)
     }
@@ -119,7 +119,7 @@ impl Pursuit {
         step % self.paths
     }
 
-    /// What a step takes for noise, of this power, with the paths that are still to come.
+    /// The power that a step takes for noise: that of the noise, and of the paths that have not been looked for yet.
     fn noise(self, noise: f64, step: usize) -> f64 {
         noise + UNFOUND * self.paths.saturating_sub(step + 1) as f64
     }

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-    /// What is told of measurements, summed over those of the same beam, or to be told to them.
+    /// Values by the beams that differ: sums over measurements that were sent with the same one, or values that these have in common.
     static BY_BEAM: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -40,7 +40,7 @@ pub(super) fn take<'a, const COUNT: usize>(rest: &mut &'a mut [f32], sizes: [usi
     })
 }
 
-/// A step: what it compared, and how likely its path is to lie where.
+/// A step: what it compared, and how likely its path is to lie in each pair of directions.
 pub(super) struct Step<'a> {
     /// Second moments of the other paths, `[A, D]`.
     pub(super) gamma: &'a mut [f32],
@@ -69,7 +69,7 @@ impl<'a> Step<'a> {
         Self { gamma, inverse, z, matched, q, shares }
     }
 
-    /// That of a trace, or the one at hand where only that is kept.
+    /// Step `at` of a trace, or its only one where no more is kept.
     pub(super) fn of(tables: &Tables, steps: &'a mut [f32], at: usize) -> Self {
         let size = Self::size(tables);
         let kept = steps.len() / size;
@@ -85,7 +85,7 @@ impl<'a> Step<'a> {
         self.shares.copy_from_slice(other.shares);
     }
 
-    /// Compares the measurements with all directions, from the power of all that is noise to this step and `weighted`, which has `gamma` in it.
+    /// Compares the measurements with all pairs of directions. `noise` is the power that this step takes for noise, and `scratch.weighted` is [`weigh`] of `gamma`.
     fn compare(&mut self, tables: &Tables, measured: &Measured, noise: f32, scratch: &mut Scratch) {
         let (departures, t) = (tables.directions()[1], tables.measurements());
         covariance(measured.received, scratch.weighted, scratch.packed, t);
@@ -101,11 +101,11 @@ impl<'a> Step<'a> {
 
 /// What is kept of a pass.
 pub(super) struct Trace<'a> {
-    /// Every step, one behind the other, or room for the one at hand.
+    /// Every step, one behind the other, or memory for one.
     pub(super) steps: &'a mut [f32],
     /// What the last path sends, `[A, 2, T]`.
     pub(super) explained: &'a mut [f32],
-    /// What is left of the measurements, times the inverse of the last covariance, and `x^H` times that, `[A, 2, D]`.
+    /// What the last path leaves of the measurements, times the inverse of the last covariance, and `x^H` times that, `[A, 2, D]`.
     pub(super) z: &'a mut [f32],
     pub(super) before: &'a mut [f32],
 }
@@ -125,7 +125,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// The step at hand.
+    /// Nothing but the step at hand.
     pub(super) const NONE: Self = Self { passes: 1, steps: 1 };
 
     /// All steps of all passes.
@@ -145,7 +145,7 @@ impl Traces<'_> {
         kept.passes * Trace::sizes(tables, kept.steps).iter().sum::<usize>()
     }
 
-    /// That of a pass, or of the one at hand where only that is kept.
+    /// The trace of a pass, or the only one where no more is kept.
     pub(super) fn of(&mut self, tables: &Tables, pass: usize) -> Trace<'_> {
         let sizes = Trace::sizes(tables, self.kept.steps);
         let size = sizes.iter().sum();
@@ -167,7 +167,7 @@ pub(super) struct Measured<'a> {
     pub(super) certainty: f32,
 }
 
-/// Memory to work in.
+/// Memory for intermediate results.
 pub(super) struct Scratch<'a> {
     /// `[A, T^2]` and `[T^2]`, packed.
     pub(super) weighted: &'a mut [f32],
@@ -232,7 +232,7 @@ impl<'a> Estimate<'a> {
         Self::sizes(tables, pursuit, kept).iter().sum()
     }
 
-    /// From the measurements `x` at an SNR in dB over 30. `memory` is taken from its front.
+    /// Estimates from the measurements `x` at an SNR in dB over 30, in memory from the front of `memory`.
     pub(super) fn new(tables: &Tables, pursuit: Pursuit, kept: Kept, (x, snr): (&[f32], f32), memory: &mut &'a mut [f32]) -> Self {
         let sizes = Self::sizes(tables, pursuit, kept);
         let [
