@@ -17,8 +17,9 @@ impl Graph {
     /// If inputs or states are missing or have other shapes than the signature says.
     pub fn step(&self, inputs: &NamedTensors, state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
         let signature = &self.signature;
-        let mut values: Vec<Tensor> = Vec::with_capacity(self.definitions.len());
-        for definition in &self.definitions {
+        let last = self.last_uses();
+        let mut values: Vec<Option<Tensor>> = Vec::with_capacity(self.definitions.len());
+        for (at, definition) in self.definitions.iter().enumerate() {
             let value = match definition {
                 Definition::Input(number) => {
                     let input = inputs.get(&signature.inputs[*number].name)?.flatten_from(1)?;
@@ -29,19 +30,39 @@ impl Graph {
                 Definition::Float(value) => Tensor::new(*value, &Device::Cpu)?,
                 Definition::Integer(value) => Tensor::new(*value, &Device::Cpu)?,
                 Definition::Node { operator, operands, .. } => {
-                    let operands: Vec<&Tensor> = operands.iter().map(|Value(i)| &values[*i]).collect();
-                    apply(operator, &operands)?
+                    let read = operands.iter().map(|value| known(&values, *value)).collect::<Result<Vec<_>>>()?;
+                    let value = apply(operator, &read)?;
+                    // Rows side by side times hundreds of values are gigabytes.
+                    operands.iter().filter(|Value(i)| last[*i] == Some(at)).for_each(|Value(i)| values[*i] = None);
+                    value
                 }
             };
-            values.push(value);
+            values.push(Some(value));
         }
-        let outputs = self.outputs.iter().zip(&signature.outputs).map(|(Value(i), spec)| {
-            let value = values[*i].clone();
+        let outputs = self.outputs.iter().zip(&signature.outputs).map(|(value, spec)| {
+            let value = known(&values, *value)?.clone();
             Ok((spec.name.clone(), if value.dtype() == DType::I64 { value.to_dtype(DType::U32)? } else { value }))
         });
-        let after = self.after.iter().zip(&signature.state).map(|(Value(i), spec)| Ok((spec.name.clone(), values[*i].contiguous()?)));
+        let after =
+            self.after.iter().zip(&signature.state).map(|(value, spec)| Ok((spec.name.clone(), known(&values, *value)?.contiguous()?)));
         Ok((outputs.collect::<Result<_>>()?, after.collect::<Result<_>>()?))
     }
+
+    /// The node that each value is read by last; none of what is a result, and of what no node reads.
+    fn last_uses(&self) -> Vec<Option<usize>> {
+        let mut last = vec![None; self.definitions.len()];
+        for (at, definition) in self.definitions.iter().enumerate() {
+            if let Definition::Node { operands, .. } = definition {
+                operands.iter().for_each(|Value(i)| last[*i] = Some(at));
+            }
+        }
+        self.outputs.iter().chain(&self.after).for_each(|Value(i)| last[*i] = None);
+        last
+    }
+}
+
+fn known(values: &[Option<Tensor>], Value(i): Value) -> Result<&Tensor> {
+    values[i].as_ref().ok_or_else(|| Error::Input(format!("value {i} of a graph is read before it is computed")))
 }
 
 fn apply(operator: &Operator, operands: &[&Tensor]) -> Result<Tensor> {
