@@ -56,9 +56,8 @@ impl Comparison for OnLinks {
             let names = passes.iter().take(1).flat_map(|pass| &pass.outputs).map(|(name, _)| format!("{whose} {name}"));
             let mut found: Vec<_> = names.map(|name| Difference::new(name, Measure::RootMeanSquare)).collect();
             for (a, b) in passes.iter().zip(&again) {
-                let rows = a.rows();
                 for (found, ((_, a), (_, b))) in found.iter_mut().zip(a.outputs.iter().zip(&b.outputs)) {
-                    found.add(a, b, rows);
+                    found.add(a, b);
                 }
             }
             differences.append(&mut found);
@@ -66,7 +65,7 @@ impl Comparison for OnLinks {
         let [was, share] = self.gain;
         let name = format!("the mean gain ({is:.2} dB, was {was:.2}) as a share of the channel's power");
         let mut gain = Difference::new(name, Measure::Largest);
-        gain.add(&[share as f32], &[other as f32], 1);
+        gain.add(&[share as f32], &[other as f32]);
         differences.push(gain);
         Ok(differences)
     }

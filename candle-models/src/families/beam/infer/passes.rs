@@ -24,13 +24,6 @@ pub struct Pass {
     pub outputs: Vec<(String, Vec<f32>)>,
 }
 
-impl Pass {
-    /// Rows, one of each link.
-    pub fn rows(&self) -> usize {
-        self.resets.len()
-    }
-}
-
 impl Network {
     pub fn new(model: &Arc<dyn Model>, rows: usize, place: &Placement) -> Result<Self> {
         Ok(Self { runner: Runner::on(model.clone(), (rows, 1), place)?, rows, kept: None })

@@ -93,8 +93,8 @@ pub(super) fn pack(all: &[f32], out: &mut [f32], t: usize) {
 }
 
 kernel! {
-    /// The inverse of a positive definite matrix `[2, T, T]`, in its place, by Gauss and Jordan: without a change of rows, which such a matrix does not need.
-    /// `row` is to work in.
+    /// The inverse of a positive definite matrix `[2, T, T]`, in its place and Hermitian, by Gauss and Jordan: without a change of rows, which such a matrix does not
+    /// need. `row` is to work in.
     pub(super) fn invert<S>(matrix: &'a mut [f32], row: &'a mut [f32], t: usize) {
         let ((re, im), (row_re, row_im)) = (matrix.split_at_mut(t * t), row.split_at_mut(t));
         for k in 0..t {
@@ -113,6 +113,15 @@ kernel! {
                     im[j] -= a * row_im[j] + b * row_re[j];
                 }
             }
+        }
+        // Rounding has made the triangles differ. What reads one of them and what reads both would see two matrices, and likelihoods amplify that.
+        for i in 0..t {
+            for j in 0..i {
+                let (a, b) = (0.5 * (re[i * t + j] + re[j * t + i]), 0.5 * (im[i * t + j] - im[j * t + i]));
+                (re[i * t + j], im[i * t + j]) = (a, b);
+                (re[j * t + i], im[j * t + i]) = (a, -b);
+            }
+            im[i * t + i] = 0.0;
         }
     }
 }

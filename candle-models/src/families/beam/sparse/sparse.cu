@@ -115,7 +115,7 @@ inline Path path_of(Complex matched, float size) {
     return {{matched.re * variance, matched.im * variance}, variance, square(matched) * variance};
 }
 
-// Inverts a matrix in its place by Gauss and Jordan; row and column are to work in.
+// The inverse of a positive definite matrix, in its place and Hermitian, by Gauss and Jordan; row and column are to work in.
 inline void invert(Complex* matrix, Complex* row, Complex* column, u32 count) {
     for (u32 k = 0; k < count; k++) {
         float pivot = 1.0f / matrix[k * count + k].re;
@@ -132,6 +132,16 @@ inline void invert(Complex* matrix, Complex* row, Complex* column, u32 count) {
         }
         __syncthreads();
     }
+    // Rounding has made the triangles differ, and likelihoods amplify that.
+    for (u32 e = threadIdx.x; e < count * count; e += blockDim.x) {
+        u32 i = e / count, j = e % count;
+        if (i < j) continue;
+        Complex below = matrix[e], above = conj(matrix[j * count + i]);
+        Complex mean = {0.5f * (below.re + above.re), 0.5f * (below.im + above.im)};
+        matrix[e] = mean;
+        matrix[j * count + i] = conj(mean);
+    }
+    __syncthreads();
 }
 
 // u = H v and v of norm 1 by the power method; the norm of u.
@@ -316,7 +326,7 @@ struct Memory {
 };
 
 // The place of the next pass by its first step: the pair of directions that explains most among those that are near none of the places before. What is not near it
-// becomes what cannot be; `highest` is this thread's largest exponent of the rest.
+// is excluded; `highest` is this thread's largest exponent of the rest.
 template <typename T>
 inline u32 begin(const SparseChannel<T>& a, const Memory& k, const u32* places, u32 start, float& highest) {
     u32 columns = a.directions.transmit, grid = a.directions.receive * columns;

@@ -133,6 +133,34 @@ fn rows_and_the_formula_are_the_reference() {
 /// The vectors of a channel of one path are the steering vectors of its directions, between those of the grid the mean of two, and its directions have
 /// most of the power.
 #[test]
+fn an_inverse_is_hermitian() {
+    // Two vectors and noise a thousandth as strong.
+    let t = 16;
+    let vectors = normal("inverse", &[2, 2 * t]).to_vec2::<f32>().unwrap();
+    let mut packed = vec![0.0; t * t];
+    for vector in &vectors {
+        let mut own = vec![0.0; t * t];
+        hermitian::outer(vector, &mut own);
+        packed.iter_mut().zip(own).for_each(|(sum, x)| *sum += x);
+    }
+    let (mut matrix, mut row) = (vec![0.0; 2 * t * t], vec![0.0; 2 * t]);
+    hermitian::unpack(&packed, 0.01, &mut matrix, t);
+    let original = matrix.clone();
+    hermitian::invert(&mut matrix, &mut row, t);
+    let at = |matrix: &[f32], i: usize, j: usize| [matrix[i * t + j], matrix[t * t + i * t + j]];
+    for i in 0..t {
+        for j in 0..t {
+            let ([a, b], [c, d]) = (at(&matrix, i, j), at(&matrix, j, i));
+            assert_eq!([a, b], [c, -d], "{i} {j}");
+            let wide = |x: [f32; 2]| x.map(f64::from);
+            let product =
+                (0..t).map(|k| times(wide(at(&original, i, k)), wide(at(&matrix, k, j)))).fold([0.0; 2], |s, x| [s[0] + x[0], s[1] + x[1]]);
+            assert!((product[0] - f64::from(u8::from(i == j))).abs() < 1e-2 && product[1].abs() < 1e-2, "{i} {j}: {product:?}");
+        }
+    }
+}
+
+#[test]
 fn the_channel_of_a_path_is_found() {
     let (antennas, t) = ([8, 12], 24);
     let (receive, transmit) = (beams("receive", t, 8), beams("transmit", t, 12));
