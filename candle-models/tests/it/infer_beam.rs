@@ -136,7 +136,10 @@ fn the_posterior_decides_on_request() {
         let place = Place::new(&config);
         place.generate("channels.safetensors", &["--seed", "3", "--snr", "20"]);
         let decided = place.run("channels.safetensors", "decided.safetensors", &[]);
-        let found = place.run("channels.safetensors", "found.safetensors", &["--posterior"]);
+        let [bundle, channels, out] = ["beam", "channels.safetensors", "found.safetensors"].map(|name| place.text(name));
+        let said = done(["run", &bundle, &channels, "--posterior", "--out", &out]);
+        assert!(said.contains("of it the decision by the posterior: "), "{said}");
+        let found = place.load("found.safetensors");
         for name in ["measurements", "beams", "start"] {
             assert_eq!(found.get(name).unwrap().to_string(), decided.get(name).unwrap().to_string(), "{name}");
         }
@@ -153,8 +156,6 @@ fn the_posterior_decides_on_request() {
                 assert_eq!(transmit, codebook.beam(*index as usize));
             }
         }
-        let said = done(["run", &place.text("beam"), &place.text("channels.safetensors"), "--posterior"]);
-        assert!(said.contains("of it the decision by the posterior: "), "{said}");
     }
     let place = Place::new(&moving);
     refused(["run", &place.text("beam"), "--posterior"], 1, &["--posterior: not with this controller: config: mobility: "]);

@@ -8,8 +8,10 @@ use candle_models::families;
 use candle_models::tensors::NamedTensors;
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use tempfile::TempDir;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_candle-infer");
 const SIZE: (usize, usize) = (3, 7);
@@ -23,6 +25,38 @@ fn python() -> Option<PathBuf> {
         eprintln!("skipped: {} cannot import numpy and onnxruntime", python.display());
     }
     found.then_some(python)
+}
+
+/// The same Python for programs that are run many times, each in a process that one which has imported both packages forks.
+struct Warm {
+    process: Child,
+    scratch: TempDir,
+}
+
+impl Warm {
+    fn new() -> Option<Self> {
+        let (python, scratch) = (python()?, tempfile::tempdir().unwrap());
+        let mut command = Command::new(python);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/warm.py"));
+        command.args(["address", "python"].map(|name| scratch.path().join(name)));
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Some(Self { process, scratch })
+    }
+
+    /// To be called as any Python is, with a program and its arguments.
+    fn python(&self) -> PathBuf {
+        self.scratch.path().join("python")
+    }
+}
+
+impl Drop for Warm {
+    fn drop(&mut self) {
+        drop(self.process.stdin.take());
+        self.process.wait().unwrap();
+    }
 }
 
 /// Standard output of a command that must not fail.
@@ -55,13 +89,13 @@ fn printed(python: &Path, (bundle, network): (&Bundle, &str), model: &dyn Model,
 
 #[test]
 fn a_printed_network_answers_like_the_engine() {
-    let (Some(python), (batch, steps)) = (python(), SIZE) else { return };
+    let (Some(warm), (batch, steps)) = (Warm::new(), SIZE) else { return };
     for example in &Example::all() {
         let bundle = example.save("printed");
         for ((network, model), (what, _)) in example.networks.iter().zip(example.labelled()) {
             let (given, resets) = (inputs(&**model, SIZE, false), resets(batch, steps));
             let (want, _) = model.unroll(&given, &resets, &model.initial_state(batch).unwrap()).unwrap();
-            let found = printed(&python, (&bundle, network), &**model, &given, &resets);
+            let found = printed(&warm.python(), (&bundle, network), &**model, &given, &resets);
             for (found, spec) in found.iter().zip(&model.signature().outputs) {
                 let by_frame = want.get(&spec.name).unwrap().to_dtype(DType::F32).unwrap().transpose(0, 1).unwrap();
                 assert_close(&format!("{what} {}", spec.name), found, &flat(&by_frame.contiguous().unwrap()), 1e-5);
@@ -72,7 +106,8 @@ fn a_printed_network_answers_like_the_engine() {
 
 #[test]
 fn onnx_runtime_answers_like_the_engine_in_every_format() {
-    let Some(python) = python() else { return };
+    let Some(warm) = Warm::new() else { return };
+    let python = warm.python();
     for (i, example) in Example::all().iter().enumerate() {
         let whole = example.save("whole");
         // Formats concern the products, of which every example has the same kinds.
