@@ -1,12 +1,12 @@
 //! How far an exported bundle is from its original.
 
 use super::family::Opened;
-use crate::Result;
 use crate::engine::{Model, Runner};
 use crate::random::Random;
 use crate::registry::Networks;
 use crate::signature::TensorSpec;
 use crate::tensors::NamedTensors;
+use crate::{Error, Result};
 use candle_core::{DType, Device, Tensor};
 use std::sync::Arc;
 
@@ -14,11 +14,6 @@ use std::sync::Arc;
 const SEQUENCES: usize = 4;
 const FRAMES: usize = 64;
 const RESETS: f32 = 0.05;
-/// What moves to find the frames on which a network chooses by a rounding: every input by a few of them, that often.
-const NUDGE: f32 = 1e-6;
-const NUDGES: u64 = 8;
-/// At most one frame in so many is set aside as such a one: more would leave a network unchecked.
-const ASIDE: usize = 64;
 
 /// Compares exports with an original that it was made for.
 pub trait Comparison {
@@ -161,78 +156,17 @@ impl Sequences {
         model.signature().outputs.iter().map(answer).collect()
     }
 
-    /// The differences of an export's answers to a network's, output by output, and how many frames they leave out. Where they are outside of the
-    /// tolerance, frames are left out on which the network's own answers are not [`steady`](Self::steady), unless there are many.
-    pub(super) fn held(
-        &self,
-        model: &Arc<dyn Model>,
-        [was, is]: [&NamedTensors; 2],
-        measure: Measure,
-        tolerance: f32,
-    ) -> Result<(Vec<Difference>, usize)> {
-        let all = self.between(model, [was, is], measure, &vec![true; self.resets.len()])?;
-        if all.iter().all(|d| d.within(tolerance)) {
-            return Ok((all, 0));
-        }
-        let steady = self.steady(model, was, measure, tolerance)?;
-        let aside = steady.iter().filter(|steady| !**steady).count();
-        if aside > self.resets.len() / ASIDE { Ok((all, 0)) } else { Ok((self.between(model, [was, is], measure, &steady)?, aside)) }
-    }
-
-    /// The differences of answers to those of a network on such frames, output by output.
-    fn between(&self, model: &Arc<dyn Model>, [was, is]: [&NamedTensors; 2], measure: Measure, on: &[bool]) -> Result<Vec<Difference>> {
+    /// The differences of answers to those of a network, output by output.
+    pub(super) fn between(&self, model: &Arc<dyn Model>, [was, is]: [&NamedTensors; 2], measure: Measure) -> Result<Vec<Difference>> {
         is.check(&model.signature().outputs, &self.size)?;
         let difference = |spec: &TensorSpec| {
+            let values = |all: &NamedTensors| Ok::<_, Error>(all.get(&spec.name)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?);
             let mut found = Difference::new(spec.name.clone(), measure);
-            let [was, is] = [values(was, spec)?, values(is, spec)?];
-            let frames = was.chunks(spec.width()).zip(is.chunks(spec.width()));
-            frames.zip(on).filter(|(_, on)| **on).for_each(|((was, is), _)| found.add(was, is));
+            found.add(&values(was)?, &values(is)?);
             Ok(found)
         };
         model.signature().outputs.iter().map(difference).collect()
     }
-
-    /// The frames, of all sequences, on which the network's answers stay within the tolerance when its inputs move by a few roundings. On the others it
-    /// chooses between things that are equally good but for rounding, such as the directions of a path, and another form of it may choose otherwise.
-    fn steady(&self, model: &Arc<dyn Model>, answers: &NamedTensors, measure: Measure, tolerance: f32) -> Result<Vec<bool>> {
-        let mut steady = vec![true; self.resets.len()];
-        for nudge in 0..NUDGES {
-            let random = Random::new(nudge).stream("nudge");
-            let inputs = self.inputs.map(|name, x| nudged(x, random.stream(name)))?;
-            let moved = Self { size: self.size, inputs, resets: self.resets.clone() }.answers(model)?;
-            for spec in &model.signature().outputs {
-                let [was, is] = [values(answers, spec)?, values(&moved, spec)?];
-                let mut whole = Difference::new("", measure);
-                whole.add(&was, &was);
-                let scale = Difference { squares: [0.0, whole.squares[1] / steady.len() as f64], ..whole };
-                let frames = was.chunks(spec.width()).zip(is.chunks(spec.width()));
-                for (steady, (was, is)) in steady.iter_mut().zip(frames) {
-                    let mut moved = Difference::new("", measure);
-                    moved.add(was, is);
-                    *steady &= Difference { range: scale.range, squares: [moved.squares[0], scale.squares[1]], ..moved }.within(tolerance);
-                }
-            }
-        }
-        Ok(steady)
-    }
-}
-
-/// Floats that differ from these by a few roundings, and lie between the smallest and the largest of them; indices as they are.
-fn nudged(x: &Tensor, random: Random) -> Result<Tensor> {
-    if x.dtype() != DType::F32 {
-        return Ok(x.clone());
-    }
-    let mut values = x.flatten_all()?.to_vec1::<f32>()?;
-    let [low, high] = [f32::min, f32::max].map(|of| values.iter().copied().reduce(of).unwrap_or_default());
-    for (i, value) in values.iter_mut().enumerate() {
-        *value = (*value * (1.0 + NUDGE * random.normal(i as u64))).clamp(low, high);
-    }
-    Ok(Tensor::from_vec(values, x.dims(), &Device::Cpu)?)
-}
-
-/// The values of an output, frame by frame.
-fn values(all: &NamedTensors, spec: &TensorSpec) -> Result<Vec<f32>> {
-    Ok(all.get(&spec.name)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
 }
 
 /// What every network of a bundle is run on.
@@ -279,82 +213,11 @@ impl Comparison for OnRandom {
         let mut differences = Vec::new();
         let all = self.networks.iter().zip(&self.rehearsal.sequences).zip(&exported.networks);
         for (((network, original), sequences), (_, exported)) in all {
-            let (was, is) = (sequences.answers(original)?, sequences.answers(exported)?);
-            let found = sequences.between(original, [&was, &is], self.measure(), &vec![true; sequences.resets.len()])?;
+            let found = sequences.between(original, [&sequences.answers(original)?, &sequences.answers(exported)?], self.measure())?;
             // One network needs no name.
             let named = |d: Difference| if self.networks.len() > 1 { Difference { name: format!("{network} {}", d.name), ..d } } else { d };
             differences.extend(found.into_iter().map(named));
         }
         Ok(differences)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::recurrent::Recurrent;
-    use crate::signature::Signature;
-
-    /// `x[0]`, and whether it is larger than `x[1]`.
-    struct Larger(Signature);
-
-    impl Recurrent for Larger {
-        fn signature(&self) -> &Signature {
-            &self.0
-        }
-
-        fn device(&self) -> &Device {
-            &Device::Cpu
-        }
-
-        fn unroll(&self, inputs: &NamedTensors, _: &[bool], state: &NamedTensors) -> Result<(NamedTensors, NamedTensors)> {
-            let x = inputs.get("x")?;
-            let (a, b) = (x.narrow(2, 0, 1)?, x.narrow(2, 1, 1)?);
-            let larger = a.gt(&b)?.to_dtype(DType::F32)?;
-            Ok(([("y".to_owned(), Tensor::cat(&[&a, &larger], 2)?)].into_iter().collect(), state.clone()))
-        }
-    }
-
-    impl Model for Larger {
-        fn family(&self) -> &'static str {
-            "larger"
-        }
-
-        fn config(&self) -> serde_json::Value {
-            serde_json::Value::Null
-        }
-    }
-
-    /// Ties are left out, whatever the export says of them, and nothing else is: neither what an export has wrong elsewhere, nor ties that are many.
-    #[test]
-    fn frames_are_left_out_where_the_network_itself_chooses_by_a_rounding() {
-        let signature =
-            Signature { inputs: vec![TensorSpec::f32("x", &[2])], outputs: vec![TensorSpec::f32("y", &[2])], ..Signature::default() };
-        let model: Arc<dyn Model> = Arc::new(Larger(signature));
-        let rows = 2 * ASIDE;
-        let with = |ties: &[usize]| {
-            let x = |row: usize| [0.5, if ties.contains(&row) { 0.5 } else { [0.25, 0.75][row % 2] }];
-            let x = Tensor::from_vec((0..rows).flat_map(x).collect::<Vec<f32>>(), (rows, 1, 2), &Device::Cpu).unwrap();
-            Sequences { size: [rows, 1], inputs: [("x".to_owned(), x)].into_iter().collect(), resets: vec![false; rows] }
-        };
-        // An export that says the opposite on such rows.
-        let held = |ties: &[usize], other: &[usize]| {
-            let sequences = with(ties);
-            let was = sequences.answers(&model).unwrap();
-            let mut values = values(&was, &model.signature().outputs[0]).unwrap();
-            other.iter().for_each(|row| values[2 * row + 1] = 1.0 - values[2 * row + 1]);
-            let is = [("y".to_owned(), Tensor::from_vec(values, (rows, 1, 2), &Device::Cpu).unwrap())].into_iter().collect();
-            let measured = [Measure::Largest, Measure::RootMeanSquare].map(|measure| {
-                let (differences, aside) = sequences.held(&model, [&was, &is], measure, 1e-4).unwrap();
-                (differences[0].within(1e-4), aside)
-            });
-            assert_eq!(measured[0], measured[1]);
-            measured[0]
-        };
-        assert_eq!(held(&[3, 8], &[]), (true, 0));
-        assert_eq!(held(&[3, 8], &[3]), (true, 2));
-        assert_eq!(held(&[3, 8], &[3, 9]), (false, 2));
-        assert_eq!(held(&[3], &[9]), (false, 1));
-        assert_eq!(held(&[3, 8, 11], &[3]), (false, 0));
     }
 }

@@ -130,8 +130,7 @@ fn rows_and_the_formula_are_the_reference() {
     }
 }
 
-/// The vectors of a channel of one path are the steering vectors of its directions, between those of the grid the mean of two, and its directions have
-/// most of the power.
+/// To the bit, and the inverse.
 #[test]
 fn an_inverse_is_hermitian() {
     // Two vectors and noise a thousandth as strong.
@@ -160,6 +159,8 @@ fn an_inverse_is_hermitian() {
     }
 }
 
+/// The vectors of a channel of one path are the steering vectors of its directions, between those of the grid the mean of two, and its directions have
+/// most of the power.
 #[test]
 fn the_channel_of_a_path_is_found() {
     let (antennas, t) = ([8, 12], 24);
