@@ -184,6 +184,10 @@ fn features() -> Vec<&'static str> {
         ($($name:tt),*) => { $(if std::arch::is_x86_feature_detected!($name) { found.push($name); })* };
     }
     probe!("avx2", "fma", "avx512f", "avx512vnni", "avx512bf16");
+    // The compiler has no stable question for it, and Linux has a say in it.
+    if candle_models::device::simd_available().contains(&"amx") {
+        found.push("amx");
+    }
     found
 }
 

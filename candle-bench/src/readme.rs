@@ -7,7 +7,7 @@ use crate::run;
 use crate::serve::Serve;
 use crate::suite::Suite;
 use crate::table::Report;
-use crate::target::{FLOOR, Limit, Sides, TargetRow};
+use crate::target::{FLOOR, Limit, OVER_F32, Sides, TargetRow};
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -136,9 +136,14 @@ pub fn is_floor(row: &TargetRow) -> bool {
     row.unit == FLOOR
 }
 
-/// Rows that are neither.
+/// Rows that compare a pass with the same in f32.
+pub fn is_gain(row: &TargetRow) -> bool {
+    row.unit == OVER_F32
+}
+
+/// Rows that are nothing of these.
 pub fn is_other(row: &TargetRow) -> bool {
-    !is_ratio(row) && !is_floor(row)
+    !is_ratio(row) && !is_floor(row) && !is_gain(row)
 }
 
 /// Rows that differ in their threads alone, in the order of the first of each, and every number of threads there is.
@@ -278,13 +283,13 @@ fn with_unit(found: f64, name: &str) -> String {
 /// Ratios and shares have no unit.
 fn unit(number: &str, name: &str) -> String {
     match name {
-        "x" | "share" | FLOOR => number.to_owned(),
+        "x" | "share" | FLOOR | OVER_F32 => number.to_owned(),
         "%" => format!("{number}%"),
         name => format!("{number} {name}"),
     }
 }
 
-/// Shares of the floor on each number of threads: a line for every model and dtype, a column for every pass. What misses its limit is bold.
+/// Shares of the floor, or speeds beside f32, on each number of threads: a line for every model and dtype, a column for every pass. What misses its limit is bold.
 pub fn by_pass(rows: &[TargetRow]) -> String {
     let pass = |row: &TargetRow| format!("{}, batch {}", row.case.pass_name(), row.case.batch);
     let model = |row: &TargetRow| format!("{}, {}", row.case.backbone, row.case.dtype);

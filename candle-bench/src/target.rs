@@ -13,6 +13,9 @@ const NOT_MEASURED: &str = "not measured";
 /// The unit of a share of the least time that the machine allows a pass.
 pub const FLOOR: &str = "of its floor";
 
+/// The unit of a pass's speed beside that of the same pass in f32.
+pub const OVER_F32: &str = "times the speed in f32";
+
 /// One figure and its limit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TargetRow {

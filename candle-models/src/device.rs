@@ -175,7 +175,7 @@ pub enum Purpose {
 ///
 /// # Errors
 /// If the variable holds something else than a dtype; if a narrow one is asked for on a CPU that would widen it for every product. bf16 is what the CPU
-/// takes products in where it multiplies it faster than f32: on tapes (Intel's AMX, AMD's AVX-512) and in the engine (AMD's AVX-512); values between them are f32.
+/// takes products in where it multiplies it faster than f32 (Intel's AMX, AMD's AVX-512), on tapes and in the engine; values between them are f32.
 pub fn compute_dtype(typed: Option<DType>, device: &Device, purpose: Purpose) -> Result<DType> {
     let asked = match (typed, std::env::var_os(DTYPE_VARIABLE)) {
         (Some(dtype), _) => Some(dtype),
@@ -188,8 +188,7 @@ pub fn compute_dtype(typed: Option<DType>, device: &Device, purpose: Purpose) ->
         (Device::Cuda(_), Purpose::Inference) => [DType::BF16, DType::F16, DType::F32].as_slice(),
         (Device::Cuda(_), Purpose::Training | Purpose::Tapes) => &[DType::F32, DType::BF16, DType::F16],
         // bf16 is then what products are taken in, between f32 values.
-        (_, Purpose::Inference) if crate::ops::simd::has_fast_bf16() => &[DType::F32, DType::BF16],
-        (_, Purpose::Tapes) if crate::ops::has_bf16_products() => &[DType::F32, DType::BF16],
+        (_, Purpose::Inference | Purpose::Tapes) if crate::ops::has_bf16_products() => &[DType::F32, DType::BF16],
         _ => &[DType::F32],
     };
     let dtype = asked.unwrap_or(allowed[0]);
@@ -201,7 +200,7 @@ pub fn compute_dtype(typed: Option<DType>, device: &Device, purpose: Purpose) ->
     Err(Error::config("dtype", format!("expected {} {place}, found {}", names.join(" or "), dtype.as_str())))
 }
 
-/// The instruction set that the CPU kernels use: `avx512vnni`, `avx512`, `avx2`, `neon` or `portable`; the best that the
+/// The instruction set that the CPU kernels use: `amx`, `avx512vnni`, `avx512`, `avx2`, `neon` or `portable`; the best that the
 /// machine has, unless [`SIMD_VARIABLE`] lowers it. It stays the same for the life of the process.
 pub fn simd() -> &'static str {
     crate::ops::simd::path().name
@@ -303,8 +302,9 @@ mod tests {
         let error = asked("bf16", Purpose::Training).unwrap_err().to_string();
         assert_eq!(error, "config: dtype: expected f32 on this device, found bf16");
         assert!(float_dtype("f8").is_err());
-        assert_eq!(asked("bf16", Purpose::Tapes).is_ok(), crate::ops::has_bf16_products());
-        assert_eq!(asked("bf16", Purpose::Inference).is_ok(), crate::ops::simd::has_fast_bf16());
+        for purpose in [Purpose::Inference, Purpose::Tapes] {
+            assert_eq!(asked("bf16", purpose).is_ok(), crate::ops::has_bf16_products());
+        }
     }
 
     #[test]

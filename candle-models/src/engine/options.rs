@@ -33,7 +33,7 @@ pub struct Placement {
     /// before a second thread has woken up.
     pub threads: usize,
     /// The dtype of weights and of values between operations; by default what suits the device, f32 on the CPU. States, sums and outputs are f32
-    /// everywhere. A CPU that has fast dot products of bf16 (AMD's with AVX-512) takes that for its products, values between them in f32; others take none but f32.
+    /// everywhere. A CPU that multiplies bf16 faster than f32 (Intel's with AMX, AMD's with AVX-512) takes that for its products, values between them in f32; others take none but f32.
     pub dtype: Option<DType>,
     /// How passes reach a GPU.
     pub launches: Launches,

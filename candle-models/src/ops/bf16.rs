@@ -107,30 +107,35 @@ fn pairs(words: __m512i) -> __m512bh {
     unsafe { std::mem::transmute(words) }
 }
 
-/// Rounds a row into as many words as [`words`] says.
+/// Rounds a row into words of two values, zeros behind the last, in whole vectors of 16.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-fn narrow(x: &[f32], to: &mut [u32]) {
-    let (whole, rest) = x.as_chunks::<16>();
-    let mut places = to.as_chunks_mut::<8>().0.iter_mut();
-    let mut put = |values: __m512| {
-        let Some(to) = places.next() else { return };
-        // SAFETY: both are 32 bytes, and `to` holds as many.
-        unsafe {
-            let halves: __m256i = std::mem::transmute(_mm512_cvtneps_pbh(values));
-            _mm256_storeu_si256(to.as_mut_ptr().cast(), halves);
-        }
+pub(super) fn narrow(x: &[f32], to: &mut [u32]) {
+    let put = |to: &mut [u32; 16], [low, high]: [__m512; 2]| {
+        // SAFETY: both are 64 bytes, and `to` holds as many.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low))) };
     };
-    for chunk in whole {
-        // SAFETY: a chunk holds 16 floats.
-        put(unsafe { _mm512_loadu_ps(chunk.as_ptr()) });
+    let (whole, rest) = x.as_chunks::<32>();
+    let (to, behind) = to.as_chunks_mut::<16>().0.split_at_mut(whole.len());
+    for (chunk, to) in whole.iter().zip(to) {
+        // SAFETY: a chunk holds 32 floats.
+        put(to, unsafe { [_mm512_loadu_ps(chunk.as_ptr()), _mm512_loadu_ps(chunk[16..].as_ptr())] });
     }
-    if !rest.is_empty() {
-        // SAFETY: reads the floats that are there, fewer than 16.
-        put(unsafe { _mm512_maskz_loadu_ps((1 << rest.len()) - 1, rest.as_ptr()) });
+    let mut behind = behind.iter_mut();
+    if !rest.is_empty()
+        && let Some(to) = behind.next()
+    {
+        let masks = [(1u32 << rest.len().min(16)) - 1, (1u32 << rest.len().saturating_sub(16)) - 1];
+        // SAFETY: reads the floats that are there.
+        put(to, unsafe {
+            [
+                _mm512_maskz_loadu_ps(masks[0] as __mmask16, rest.as_ptr()),
+                _mm512_maskz_loadu_ps(masks[1] as __mmask16, rest.as_ptr().wrapping_add(16)),
+            ]
+        });
     }
-    for to in places {
-        *to = [0; 8];
+    for to in behind {
+        *to = [0; 16];
     }
 }
 

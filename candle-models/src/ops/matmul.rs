@@ -8,12 +8,15 @@
 //! bf16, 8 bits: 4, 2 and 1 bytes from the second-level cache (some 45 a cycle), and for 16 weights 1, 2 and 4 (widened) or
 //! half (dot products of integers, `vnni`) of the two vector instructions a cycle. Measured at 512 x 512 against f32: one
 //! row 1.5 times as fast in bf16 and 3.4 times in 8 bits; 32 rows 0.85 and 1.7 times. Dot products of bf16 (`bf16`) on an EPYC, which takes as long for one
-//! as for a multiply-add: one row 2.2, 32 rows 2.0 times as fast as in f32 (`candle-bench precision`). With AVX2 alone
+//! as for a multiply-add: one row 2.2, 32 rows 2.0 times as fast as in f32 (`candle-bench precision`). Several rows of narrow weights go to
+//! the tiles of AMX (`amx`) where there are some. With AVX2 alone
 //! (16-bit multiply-adds, `avx2`) one row of 8-bit weights is 1.7 to 2.9 times as fast as in f32, 32 rows 1.2 to 1.6 times
 //! (`CANDLE_SIMD=avx2 candle-bench precision`). Tried and not kept: `vdpbf16ps` on Intel's processors (for 32 rows 0.6 of f32's speed with one
 //! rounded activation, 0.3 with two), the rows of a tile side by side instead of a stride apart (as fast), prefetching (f32 is at the
 //! cache's limit), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for rows left over).
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use super::amx;
 use super::packed::{Bf16, Block, Element, F32, Kind, Line, PANEL, PackedMatrix, Q8};
 use super::{Activation, OutPointer, simd};
 #[cfg(target_arch = "x86_64")]
@@ -55,6 +58,11 @@ pub(crate) unsafe fn linear_block(
     let arch = simd::arch();
     match matrix.kind {
         Kind::F32 => arch.dispatch(Of(block, &mut [], PhantomData::<F32>)),
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        Kind::Bf16 | Kind::Q8 if (matrix.rounds_activations || matrix.kind == Kind::Q8) && amx::serves(&block) => {
+            // SAFETY: as above for the block; the path says that the tiles are there.
+            with_scratch(amx::scratch(&block), |scratch| unsafe { amx::run(&block, scratch) });
+        }
         #[cfg(target_arch = "x86_64")]
         Kind::Bf16 if matrix.rounds_activations => {
             // SAFETY: such a matrix is made only where the path says that the instructions are there.
@@ -303,8 +311,20 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    const SHAPES: [(usize, usize, usize); 10] =
-        [(1, 1, 1), (1, 288, 512), (2, 7, 33), (3, 13, 31), (4, 6, 40), (8, 64, 64), (13, 5, 100), (25, 48, 17), (31, 3, 8), (6, 301, 96)];
+    const SHAPES: [(usize, usize, usize); 12] = [
+        (1, 1, 1),
+        (1, 288, 512),
+        (2, 7, 33),
+        (3, 13, 31),
+        (4, 6, 40),
+        (8, 64, 64),
+        (13, 5, 100),
+        (25, 48, 17),
+        (31, 3, 8),
+        (6, 301, 96),
+        (19, 128, 130),
+        (40, 100, 70),
+    ];
 
     fn values(n: usize, seed: u64) -> Vec<f32> {
         let mut values = vec![0.0; n];
@@ -331,7 +351,7 @@ mod tests {
     /// A weight packed in every way that this path has, and whether activations are rounded to its format as well.
     fn packed([k, n]: [usize; 2], w: &[f32], b: &[f32]) -> Vec<(Format, PackedMatrix, bool)> {
         let mut all: Vec<_> = formats(w, n).map(|format| (format.clone(), PackedMatrix::new(k, n, w, b, &format), false)).into();
-        if simd::has_fast_bf16() {
+        if super::super::has_bf16_products() {
             all.push((Format::Bf16, PackedMatrix::new(k, n, w, b, &Format::Bf16).rounding_activations(), true));
         }
         all
@@ -396,8 +416,8 @@ mod tests {
             for (sign, integer) in [(1.0f32, 127.0f32), (-1.0, 127.0), (1.0, -128.0), (-1.0, -128.0)] {
                 let format = Format::Q8([1.0f32].into());
                 let matrix = PackedMatrix::new(k, 1, &vec![integer; k], &[], &format);
-                let mut out = [0.0; 4];
-                product(&matrix, Activation::None, (&vec![sign * 3.0; 4 * k], k), 4, &mut out, 1);
+                let mut out = [0.0; 6];
+                product(&matrix, Activation::None, (&vec![sign * 3.0; 6 * k], k), 6, &mut out, 1);
                 let want = sign * 3.0 * integer * k as f32;
                 // 65 537 equal floats summed one by one are off by a thousandth; a sum that wraps is off by more than itself.
                 assert!(out.iter().all(|y| (y / want - 1.0).abs() < 5e-3), "{out:?} instead of {want}");

@@ -120,15 +120,11 @@ pub enum Products {
 
 /// Whether this processor has instructions for products in bf16 that are worth it.
 pub(crate) fn has_bf16_products() -> bool {
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    if amx::available() {
-        return true;
-    }
-    Products::Bf16.format() == Format::Bf16
+    simd::has_tiles() || simd::has_fast_bf16()
 }
 
 impl Products {
-    /// What packed weights are made of for them.
+    /// What packed weights are made of for them in training, where there are no tiles.
     pub(crate) fn format(self) -> Format {
         if self == Self::Bf16 && simd::has_fast_bf16() { Format::Bf16 } else { Format::F32 }
     }

@@ -176,10 +176,10 @@ impl PackedMatrix {
         Self { inputs, outputs, kind, rounds_activations: false, lines, scale: factors, bias: padded }
     }
 
-    /// The same with activations rounded to bf16, if the weights are. Panics where dot products of bf16 are not fast.
+    /// The same with activations rounded to bf16, if the weights are. Panics where products in bf16 gain nothing.
     pub fn rounding_activations(self) -> Self {
         let rounds_activations = self.kind == Kind::Bf16;
-        assert!(!rounds_activations || super::simd::has_fast_bf16(), "no dot products of bf16 on this path");
+        assert!(!rounds_activations || super::has_bf16_products(), "no products in bf16 on this path");
         Self { rounds_activations, ..self }
     }
 

@@ -16,12 +16,14 @@ pub(crate) const SIMD_VARIABLE: &str = "CANDLE_SIMD";
 /// An instruction set that the kernels are compiled for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Path {
-    /// `avx512vnni`, `avx512`, `avx2`, `neon` or `portable`.
+    /// `amx`, `avx512vnni`, `avx512`, `avx2`, `neon` or `portable`.
     pub name: &'static str,
     arch: Arch,
     integers: Integers,
     /// Whether a dot product of bf16 is there and takes as long as a multiply-add of f32, which is half its work.
     fast_bf16: bool,
+    /// Whether many rows are multiplied on the tiles of AMX, in bf16 and in 8 bits.
+    tiles: bool,
 }
 
 /// How weights of 8 bits are multiplied.
@@ -47,7 +49,12 @@ impl Path {
                     [Integers::Widened, Integers::DotProduct].map(|integers| Self::of("avx512", Arch::V4(simd), integers));
                 if std::arch::is_x86_feature_detected!("avx512vnni") {
                     let fast_bf16 = std::arch::is_x86_feature_detected!("avx512bf16") && is_amd();
-                    paths.push(Self { name: "avx512vnni", fast_bf16, ..integers });
+                    let vectors = Self { name: "avx512vnni", fast_bf16, ..integers };
+                    #[cfg(target_os = "linux")]
+                    if super::amx::is_usable() {
+                        paths.push(Self { name: "amx", tiles: true, ..vectors });
+                    }
+                    paths.push(vectors);
                 }
                 paths.push(plain);
             }
@@ -64,7 +71,7 @@ impl Path {
     }
 
     fn of(name: &'static str, arch: Arch, integers: Integers) -> Self {
-        Self { name, arch, integers, fast_bf16: false }
+        Self { name, arch, integers, fast_bf16: false, tiles: false }
     }
 
     /// The path of that name, or else the best one and what is wrong with the name.
@@ -115,9 +122,15 @@ pub(crate) fn arch() -> Arch {
     path().arch
 }
 
-/// Whether products in bf16 gain on this path.
+/// Whether dot products of bf16 gain on this path.
 pub(crate) fn has_fast_bf16() -> bool {
     path().fast_bf16
+}
+
+/// Whether this path multiplies many rows on the tiles of AMX.
+#[inline]
+pub(crate) fn has_tiles() -> bool {
+    path().tiles
 }
 
 /// How this path multiplies weights of 8 bits.

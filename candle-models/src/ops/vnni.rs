@@ -23,14 +23,28 @@ pub(super) fn scratch(block: &Block) -> usize {
     block.rows.len().min(TALLEST) * block.matrix.inputs.div_ceil(PANEL)
 }
 
-/// A row as integers. Four inputs at a time take 16 bytes: their low bytes, their high bytes, and 8 zeros, which saves
-/// moving bytes between lanes.
+/// A row as integers.
 #[derive(Clone, Copy, Default)]
-struct Quantised {
+pub(super) struct Quantised {
     /// What one is worth. NaN for a row with a number that is not finite.
     scale: f32,
     /// Sums of the low and of the high bytes.
     sums: [i32; 2],
+}
+
+impl Quantised {
+    /// What the sums of the products with low and with high bytes begin with: the weights have 128 added.
+    pub(super) fn begin(self) -> [i32; 2] {
+        self.sums.map(|sum| sum.wrapping_mul(-ZERO_POINT))
+    }
+
+    /// The sums of a panel as floats, from those of the products with low and with high bytes.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn floats(self, low: [__m512i; 2], high: [__m512i; 2]) -> [__m512; 2] {
+        let sum = |v: usize| _mm512_fmadd_ps(_mm512_cvtepi32_ps(high[v]), _mm512_set1_ps(256.0), _mm512_cvtepi32_ps(low[v]));
+        [_mm512_mul_ps(sum(0), _mm512_set1_ps(self.scale)), _mm512_mul_ps(sum(1), _mm512_set1_ps(self.scale))]
+    }
 }
 
 /// Runs a block whose matrix has at most [`MAX_INPUTS`] inputs, in tiles of up to six rows.
@@ -60,16 +74,21 @@ unsafe fn tile<const M: usize, const U: usize>(block: &Block, r: usize, scratch:
     let length = block.matrix.inputs.div_ceil(PANEL);
     let mut rows = [Quantised::default(); M];
     for ((m, row), to) in rows.iter_mut().enumerate().zip(scratch.chunks_mut(length.max(1))) {
-        *row = quantise(block.input(r + m), to);
+        // SAFETY: lines are words, one behind the other.
+        let to = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u32>(), to.len() * PANEL) };
+        let mut to = to.chunks_exact_mut(16);
+        *row = quantise(block.input(r + m), |words| {
+            let Some(to) = to.next() else { return };
+            // SAFETY: `to` holds 16 words.
+            unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), words) };
+        });
     }
     let integers = scratch.as_ptr().cast::<i32>();
     for p in block.panels.clone() {
         let lines = block.matrix.panel(p);
         let mut acc = [[[_mm512_setzero_si512(); 4]; M]; U];
         for (acc, row) in acc[0].iter_mut().zip(&rows) {
-            let [low, high] = row.sums;
-            let low = _mm512_set1_epi32(low.wrapping_mul(-ZERO_POINT));
-            let high = _mm512_set1_epi32(high.wrapping_mul(-ZERO_POINT));
+            let [low, high] = row.begin().map(|sum| _mm512_set1_epi32(sum));
             *acc = [high, high, low, low];
         }
         for (i, lines) in lines.chunks(U).enumerate() {
@@ -94,13 +113,7 @@ unsafe fn tile<const M: usize, const U: usize>(block: &Block, r: usize, scratch:
         }
         for (m, row) in rows.iter().enumerate() {
             let sums = |part: usize| acc.iter().skip(1).fold(acc[0][m][part], |sum, acc| _mm512_add_epi32(sum, acc[m][part]));
-            let mut line = [0.0; PANEL];
-            for (v, to) in line.chunks_exact_mut(16).enumerate() {
-                let (high, low) = (_mm512_cvtepi32_ps(sums(v)), _mm512_cvtepi32_ps(sums(v + 2)));
-                let sum = _mm512_fmadd_ps(high, _mm512_set1_ps(256.0), low);
-                // SAFETY: `to` holds 16 floats.
-                unsafe { _mm512_storeu_ps(to.as_mut_ptr(), _mm512_mul_ps(sum, _mm512_set1_ps(row.scale))) };
-            }
+            let line = row.floats([sums(2), sums(3)], [sums(0), sums(1)]);
             // SAFETY: the caller's promise about rows and columns; the instructions are there.
             unsafe { block.store(V4::new_unchecked(), p, r + m, &pulp::cast::<_, [_; 2]>(line)) };
         }
@@ -108,10 +121,11 @@ unsafe fn tile<const M: usize, const U: usize>(block: &Block, r: usize, scratch:
     M
 }
 
-/// Writes a row's integers into `x.len().div_ceil(32)` lines.
+/// Makes a row integers, and hands on 16 words for every 16 inputs, zeros behind the last. Four inputs take four words: their low bytes, their high bytes, and
+/// two words of zeros, which saves moving bytes between lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn quantise(x: &[f32], to: &mut [Line]) -> Quantised {
+pub(super) fn quantise(x: &[f32], mut put: impl FnMut(__m512i)) -> Quantised {
     let (whole, rest) = x.as_chunks::<16>();
     // SAFETY: reads the floats that are there, fewer than 16.
     let rest = unsafe { _mm512_maskz_loadu_ps((1 << rest.len()) - 1, rest.as_ptr()) };
@@ -133,20 +147,15 @@ fn quantise(x: &[f32], to: &mut [Line]) -> Quantised {
         _mm512_shuffle_epi8(q, order)
     };
     let mut sums = _mm512_setzero_si512();
-    // SAFETY: lines are words, one behind the other.
-    let to = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u32>(), to.len() * PANEL) };
-    let (to, last) = to.split_at_mut(whole.len() * 16);
-    for (chunk, to) in whole.iter().zip(to.chunks_exact_mut(16)) {
-        let bytes = bytes(load(chunk));
+    let mut take = |bytes: __m512i| {
         sums = _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(1), bytes);
-        // SAFETY: `to` holds 16 words.
-        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bytes) };
+        put(bytes);
+    };
+    for chunk in whole {
+        take(bytes(load(chunk)));
     }
-    if let Some(to) = last.first_chunk_mut::<16>() {
-        let bytes = bytes(rest);
-        sums = _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(1), bytes);
-        // SAFETY: as above.
-        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), bytes) };
+    if !x.len().is_multiple_of(16) {
+        take(bytes(rest));
     }
     let half = _mm256_add_epi32(_mm512_castsi512_si256(sums), _mm512_extracti64x4_epi64::<1>(sums));
     let quarter = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));

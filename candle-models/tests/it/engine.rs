@@ -260,7 +260,7 @@ fn states_go_from_sessions_to_rows_of_a_runner_and_back() {
     });
 }
 
-/// On a processor that has fast dot products of bf16; elsewhere it is refused in words.
+/// On a processor that multiplies bf16 faster than f32; elsewhere it is refused in words.
 #[test]
 fn products_in_bf16_stay_near_those_in_f32_and_a_row_does_not_depend_on_its_batch() {
     let place = Placement { dtype: Some(DType::BF16), ..Placement::cpu(1) };

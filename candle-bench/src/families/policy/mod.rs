@@ -79,6 +79,7 @@ impl BenchFamily for PolicyFamily {
             Table { name: "answers", suite: targets, rows: readme::is_answer, layout: readme::beside_peers },
             Table { name: "engine", suite: targets, rows: readme::is_other, layout: readme::with_evidence },
             Table { name: "floors", suite: targets, rows: readme::is_floor, layout: readme::by_pass },
+            Table { name: "gains", suite: targets, rows: readme::is_gain, layout: readme::by_pass },
             Table { name: "gpu", suite: gpu::Gpu::NAME, rows: readme::any, layout: readme::by_batch },
             Table { name: "trainer", suite: training, rows: readme::any, layout: readme::by_threads },
         ]

@@ -1,6 +1,6 @@
 //! The figures that this project holds itself to, measured in one run and set against their limits.
 
-use crate::calls::{EngineCalls, Inputs};
+use crate::calls::{EngineCalls, Inputs, calls};
 use crate::case::{Case, Pass};
 use crate::formulas::{self, Refused};
 use crate::harness::{self, Settings, Subject, Timed, pool};
@@ -14,8 +14,9 @@ use crate::peers::PeerSuite;
 use crate::roofline::pass_of;
 use crate::suite::{Common, Programs, Suite, SuiteRun};
 use crate::table::micros;
-use crate::target::{FLOOR, Judged, Limit, TargetRow};
+use crate::target::{FLOOR, Judged, Limit, OVER_F32, TargetRow};
 use anyhow::{Context, Result, ensure};
+use candle_models::device;
 use candle_models::engine::{Engine, Options, Session};
 use std::process::Command;
 
@@ -172,6 +173,10 @@ impl TargetSuite {
                 for (network, (pass, batch)) in networks.iter().flat_map(|network| passes.map(|pass| (network, pass))) {
                     let (frames, what) = if pass == Pass::Step { (1, "step") } else { (60, "window 60") };
                     let case = network.case(pass, batch, frames, threads);
+                    if network.dtype != "f32" && batch * frames > 1 && device::simd() == "amx" {
+                        add(self.gain(network, &networks[0], case, format!("{name} {what} in {} over f32", network.dtype), host)?);
+                        continue;
+                    }
                     let (found, evidence) = self.share(network, &case, &place, Site::Threads(&pool))?;
                     // Weights of a lone row come from memory in any dtype; of many rows narrow ones are less at home.
                     let least = if network.dtype == "f32" || batch * frames == 1 { 0.7 } else { 0.55 };
@@ -181,6 +186,22 @@ impl TargetSuite {
             }
         }
         Ok(())
+    }
+
+    /// The speed of a pass beside that of the same in f32. On tiles what is no product decides: arithmetic on them has hardly a floor.
+    fn gain(&self, network: &Network, wide: &Network, case: Case, what: String, host: &Host) -> Result<TargetRow> {
+        let place = Place::cpu();
+        let calls = |network: &Network, case: &Case| {
+            let model = network.load()?;
+            calls(model.clone(), case, &Inputs::random(&*model, case), &place)
+        };
+        let mut ours = calls(network, &case)?;
+        let mut theirs = calls(wide, &wide.case(case.pass, case.batch, case.frames, case.threads))?;
+        let compared = harness::compare(&mut *ours, &mut *theirs, &self.settings)?;
+        let evidence =
+            format!("{} us, in f32 {}, {} rounds", micros(compared.ours_us.p50), micros(compared.theirs_us.p50), compared.rounds);
+        let row = TargetRow::new(host, case, what, (compared.ratio, Limit::AtLeast(3.0), OVER_F32), evidence);
+        Ok(TargetRow { found_ci: Some(compared.ratio_ci), ..row })
     }
 
     /// The median share of rounds, each of which measures pass and roofs anew: what runs beside this program slows both.

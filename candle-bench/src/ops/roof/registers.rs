@@ -16,7 +16,7 @@ pub fn fastest_product(pool: &ThreadPool, weights: Weights, settings: &Settings)
     let mut best = f64::NEG_INFINITY;
     for instruction in Instruction::of(weights) {
         let measured = pool.install(|| harness::measure(&mut Timed(instruction), settings))?;
-        let flop = instruction.flop() * (SUMS * TURNS * pool.current_num_threads()) as f64;
+        let flop = instruction.flop() * (SUMS * instruction.turns() * pool.current_num_threads()) as f64;
         best = best.max(formulas::gflop_per_s(flop, measured.latency_us.p50));
     }
     Ok(best)
@@ -36,6 +36,12 @@ enum Instruction {
     /// Multiply-adds of pairs of 16-bit integers and the sum of these (AVX2).
     #[cfg(target_arch = "x86_64")]
     Words,
+    /// Products of tiles of bf16 with sums in f32 (AMX).
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    TilesOfBf16,
+    /// Products of tiles of bytes (AMX): two of them for activations of 16 bits.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    TilesOfBytes,
 }
 
 impl Instruction {
@@ -49,8 +55,25 @@ impl Instruction {
             Weights::Q8 if std::arch::is_x86_feature_detected!("avx512vnni") => Some(Self::Bytes),
             Weights::Q8 => std::arch::is_x86_feature_detected!("avx2").then_some(Self::Words),
         });
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if candle_models::device::simd_available().contains(&"amx") {
+            all.extend(match weights {
+                Weights::F32 => None,
+                Weights::Bf16 => Some(Self::TilesOfBf16),
+                Weights::Q8 => Some(Self::TilesOfBytes),
+            });
+        }
         let _ = weights;
         all
+    }
+
+    /// Turns of a call. A product of tiles takes as long as 16 to 32 of the others.
+    fn turns(self) -> usize {
+        match self {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::TilesOfBf16 | Self::TilesOfBytes => TURNS / 32,
+            _ => TURNS,
+        }
     }
 
     /// Operations of one of them in a product.
@@ -61,6 +84,9 @@ impl Instruction {
             Self::Bf16 | Self::Bytes => 64.0,
             #[cfg(target_arch = "x86_64")]
             Self::Words => 32.0,
+            // 16 rows of 32 values by 32 rows of 16; of bytes twice as many, in two halves.
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::TilesOfBf16 | Self::TilesOfBytes => 2.0 * 16.0 * 32.0 * 16.0,
         }
     }
 
@@ -76,6 +102,12 @@ impl Instruction {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Self::Words => _ = std::hint::black_box(unsafe { x86::words() }),
+            // SAFETY: as above, and Linux lets the process use the tiles.
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::TilesOfBf16 => unsafe { tiles::halves(self.turns()) },
+            // SAFETY: as above.
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::TilesOfBytes => unsafe { tiles::bytes(self.turns()) },
         }
     }
 }
@@ -183,6 +215,55 @@ mod x86 {
             lanes.iter().fold(total, |total, lane| total.wrapping_add(*lane))
         })
     }
+}
+
+/// Products of tiles of zeros, four of which are on their way at a time.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles {
+    use std::arch::asm;
+
+    #[repr(C, align(64))]
+    struct Configuration {
+        palette: u8,
+        start_row: u8,
+        reserved: [u8; 14],
+        line_bytes: [u16; 16],
+        lines: [u8; 16],
+    }
+
+    macro_rules! products {
+        ($name:ident, $instruction:literal) => {
+            /// # Safety
+            /// The processor has the instruction, and Linux lets the process use the tiles.
+            pub unsafe fn $name(turns: usize) {
+                let mut configuration = Configuration { palette: 1, start_row: 0, reserved: [0; 14], line_bytes: [0; 16], lines: [0; 16] };
+                configuration.line_bytes[..8].fill(64);
+                configuration.lines[..8].fill(16);
+                // SAFETY: the caller's promise; reads 64 bytes and leaves no tiles behind. As many products a turn as there are sums elsewhere.
+                unsafe {
+                    asm!(
+                        "ldtilecfg [{configuration}]",
+                        "2:",
+                        concat!($instruction, " tmm0, tmm4, tmm6\n", $instruction, " tmm1, tmm4, tmm7\n"),
+                        concat!($instruction, " tmm2, tmm5, tmm6\n", $instruction, " tmm3, tmm5, tmm7\n"),
+                        concat!($instruction, " tmm0, tmm4, tmm6\n", $instruction, " tmm1, tmm4, tmm7\n"),
+                        concat!($instruction, " tmm2, tmm5, tmm6\n", $instruction, " tmm3, tmm5, tmm7\n"),
+                        concat!($instruction, " tmm0, tmm4, tmm6\n", $instruction, " tmm1, tmm4, tmm7\n"),
+                        concat!($instruction, " tmm2, tmm5, tmm6\n", $instruction, " tmm3, tmm5, tmm7\n"),
+                        "dec {turns}",
+                        "jnz 2b",
+                        "tilerelease",
+                        configuration = in(reg) &configuration,
+                        turns = inout(reg) turns => _,
+                        options(nostack, readonly),
+                    );
+                }
+            }
+        };
+    }
+
+    products!(halves, "tdpbf16ps");
+    products!(bytes, "tdpbsud");
 }
 
 #[cfg(test)]

@@ -127,8 +127,8 @@ pub fn product_gflop_per_s(pool: &ThreadPool, weights: Weights, n: usize, settin
 
 /// How the roofs are found, in words.
 pub fn describe() -> String {
-    "arithmetic in registers by the fastest instruction for such weights (in f32 multiply-adds; in bf16 dot products of AVX-512; in 8 bits, with activations of 16, those of VNNI or \
-     multiply-adds of AVX2; AMX is not counted), what is no product in f32; and the faster of a copy and a sum over as many bytes as the pass works on, rounded down by at most an eighth, which may \
+    "arithmetic in registers by the fastest instruction for such weights (in f32 multiply-adds; in bf16 products of the tiles of AMX or dot products of AVX-512; in 8 bits, with activations of 16, \
+     those of AMX or VNNI or multiply-adds of AVX2), what is no product in f32; and the faster of a copy and a sum over as many bytes as the pass works on, rounded down by at most an eighth, which may \
      lie in a cache"
         .to_owned()
 }

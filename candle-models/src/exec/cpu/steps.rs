@@ -95,7 +95,7 @@ impl Packer {
         let bias = layer.bias.as_ref().map(host).transpose()?.unwrap_or_default();
         let (outputs, weight) = (layer.weight.dim(1)?, host(&layer.weight.narrow(0, 0, inputs)?)?);
         // Weights of 8 bits stay what they are.
-        let rounds = self.products.format() == Format::Bf16 && !matches!(layer.format, Format::Q8(_));
+        let rounds = self.products == Products::Bf16 && ops::has_bf16_products() && !matches!(layer.format, Format::Q8(_));
         let matrix = match rounds {
             true => PackedMatrix::new(inputs, outputs, &weight, &bias, &Format::Bf16).rounding_activations(),
             false => PackedMatrix::new(inputs, outputs, &weight, &bias, &layer.format),

@@ -2,9 +2,9 @@
 
 use super::Parameters;
 use crate::exec::host;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use crate::ops::amx;
 use crate::ops::{self, Activation, Linear, OutPointer, PackedMatrix, Products, Rows};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use crate::ops::{amx, simd};
 use crate::{Error, Result};
 use candle_core::{CpuStorage, DType, Storage, Tensor};
 use rayon::prelude::*;
@@ -31,7 +31,7 @@ enum Packed {
 impl Packed {
     fn new(products: Products, [inputs, outputs]: [usize; 2], weight: &[f32], bias: &[f32]) -> Self {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if amx::available() {
+        if simd::has_tiles() {
             return Self::Tiles(amx::Tiles::new(products, inputs, outputs, weight), bias.to_vec());
         }
         Self::Panels(PackedMatrix::new(inputs, outputs, weight, bias, &products.format()).rounding_activations())
@@ -39,7 +39,7 @@ impl Packed {
 
     fn transposed(products: Products, [inputs, outputs]: [usize; 2], weight: &[f32]) -> Self {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        if amx::available() {
+        if simd::has_tiles() {
             return Self::Tiles(amx::Tiles::transposed(products, inputs, outputs, weight), Vec::new());
         }
         Self::Panels(PackedMatrix::transposed(inputs, outputs, weight, &products.format()).rounding_activations())

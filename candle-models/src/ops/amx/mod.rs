@@ -1,4 +1,5 @@
-//! Matrix products on the tiles of Intel AMX, with sums in f32: for training, where weights change at every step.
+//! Matrix products on the tiles of Intel AMX, with sums in f32: for training, where weights change at every step. Those of inference, with
+//! prepared weights, are in `packed`.
 //!
 //! A tile is 16 lines of 64 bytes. `tdpbf16ps` adds to a tile of 16 x 16 sums the product of 16 rows of 32 values and of 32
 //! rows of 16, the latter with two rows interleaved: 8192 multiply-adds in 16 cycles, where two FMA units of AVX-512 do 512.
@@ -25,26 +26,27 @@
 //! noise).
 
 mod pack;
+mod packed;
 
 use super::{OutPointer, Products, Rows, simd};
 use pack::{Role, SIDE, Square, pack, squares};
+pub(super) use packed::{run, scratch, serves};
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::cell::RefCell;
 use std::sync::OnceLock;
 
-/// Whether the products of this module may run: the CPU has the instructions, Linux lets the process use the tiles, and
-/// `CANDLE_SIMD` names no lower path than the best.
-pub(crate) fn available() -> bool {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    // All CPUs with tiles have the integer dot products, which no lower path than theirs has.
-    *AVAILABLE.get_or_init(|| simd::integers() == simd::Integers::DotProduct && has_instructions() && is_permitted())
+/// Whether the CPU has the instructions of this module, and Linux lets the process use the tiles. Asked once: what a path says afterwards is
+/// [`simd::has_tiles`].
+pub(crate) fn is_usable() -> bool {
+    static USABLE: OnceLock<bool> = OnceLock::new();
+    *USABLE.get_or_init(|| has_instructions() && is_permitted())
 }
 
 fn has_instructions() -> bool {
-    const BF16_AND_TILES: u32 = 1 << 22 | 1 << 24;
+    const BF16_TILES_AND_BYTES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
     let has_vectors = std::arch::is_x86_feature_detected!("avx512bw") && std::arch::is_x86_feature_detected!("avx512bf16");
-    has_vectors && __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & BF16_AND_TILES == BF16_AND_TILES
+    has_vectors && __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & BF16_TILES_AND_BYTES == BF16_TILES_AND_BYTES
 }
 
 /// Asks Linux for the tiles' state: 8 KiB a thread, which a process gets on demand only. Holds for all threads, from now on.
@@ -66,7 +68,7 @@ struct Configured;
 
 impl Configured {
     /// # Safety
-    /// [`available`].
+    /// [`simd::has_tiles`].
     unsafe fn new() -> Self {
         #[repr(C, align(64))]
         struct Configuration {
@@ -208,7 +210,7 @@ impl Products {
     /// Writes a matrix as the squares of a product.
     ///
     /// # Safety
-    /// [`available`].
+    /// [`simd::has_tiles`].
     unsafe fn pack(self, source: Rows, role: Role, to: &mut [Square]) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -245,7 +247,7 @@ impl Products {
 /// `out = start + a b`, `out` with rows of `columns` values, `stride` apart. The sum goes over `steps` squares.
 ///
 /// # Safety
-/// [`available`], and `out` points at `rows` such rows that nobody else touches.
+/// [`simd::has_tiles`], and `out` points at `rows` such rows that nobody else touches.
 unsafe fn product(
     products: Products,
     [a, b]: [&[Square]; 2],
@@ -342,23 +344,23 @@ pub(crate) struct Tiles {
 }
 
 impl Tiles {
-    /// From a row-major weight `[inputs, outputs]`. Panics where the products are not [`available`].
+    /// From a row-major weight `[inputs, outputs]`. Panics where the products are not [`simd::has_tiles`].
     pub fn new(products: Products, inputs: usize, outputs: usize, weight: &[f32]) -> Self {
         Self::packed(products, (inputs, outputs), weight, outputs, Role::Right)
     }
 
     /// The transpose `[outputs, inputs]` of a row-major weight `[inputs, outputs]`. Panics where the products are not
-    /// [`available`].
+    /// [`simd::has_tiles`].
     pub fn transposed(products: Products, inputs: usize, outputs: usize, weight: &[f32]) -> Self {
         Self::packed(products, (outputs, inputs), weight, outputs, Role::RightTransposed)
     }
 
     /// `width` is that of the weight as it lies in memory.
     fn packed(products: Products, (inputs, outputs): (usize, usize), weight: &[f32], width: usize, role: Role) -> Self {
-        assert!(available() && weight.len() == inputs * outputs, "{} weights for {inputs} x {outputs}", weight.len());
+        assert!(simd::has_tiles() && weight.len() == inputs * outputs, "{} weights for {inputs} x {outputs}", weight.len());
         let rows = Rows { data: weight, rows: weight.len() / width.max(1), width, stride: width };
         let mut squares = vec![Square::ZERO; products.squares(inputs, outputs)];
-        // SAFETY: available (asserted).
+        // SAFETY: the path has tiles (asserted).
         unsafe { products.pack(rows, role, &mut squares) };
         Self { inputs, outputs, products, squares }
     }
@@ -377,7 +379,7 @@ pub(crate) fn multiply(weight: &Tiles, x: Rows, bias: &[f32], out: &mut [f32]) {
         for (part, out) in out.chunks_mut(rows * outputs).enumerate() {
             let x = Rows { rows: out.len() / outputs, ..x.rows_from(part * rows) };
             let (steps, size) = (inputs.div_ceil(SIDE), (x.rows, outputs));
-            // SAFETY: available, or there would be no `Tiles`; `out` holds those rows and is borrowed alone.
+            // SAFETY: the path has tiles, or there would be no `Tiles`; `out` holds those rows and is borrowed alone.
             unsafe {
                 products.pack(x, Role::Left, scratch);
                 product(products, [scratch, &weight.squares], steps, Start::Bias(bias), OutPointer::rows(out, outputs), size);
@@ -387,19 +389,19 @@ pub(crate) fn multiply(weight: &Tiles, x: Rows, bias: &[f32], out: &mut [f32]) {
 }
 
 /// `out += x^T dy` with `out` of `x.width` rows of `dy.width` values: the gradient of a weight, over the rows of both. The sum is not
-/// rounded to bf16 with any products. Panics where the products are not [`available`].
+/// rounded to bf16 with any products. Panics where the products are not [`simd::has_tiles`].
 ///
 /// # Safety
 /// `out` points at such rows that nobody else touches.
 pub(crate) unsafe fn multiply_transposed(products: Products, x: Rows, dy: Rows, out: OutPointer) {
-    assert!(available() && x.rows == dy.rows && out.stride >= dy.width, "{} x {} by {} x {}", x.width, x.rows, dy.rows, dy.width);
+    assert!(simd::has_tiles() && x.rows == dy.rows && out.stride >= dy.width, "{} x {} by {} x {}", x.width, x.rows, dy.rows, dy.width);
     let rows = products.rows().min(x.rows);
     let (left, right) = (products.squares(rows, x.width), products.squares(rows, dy.width));
     with_scratch(left + right, |scratch| {
         let (left, right) = scratch.split_at_mut(left);
         for first in (0..x.rows).step_by(rows.max(1)) {
             let rows = rows.min(x.rows - first);
-            // SAFETY: available (asserted); `out` is the caller's promise.
+            // SAFETY: the path has tiles (asserted); `out` is the caller's promise.
             unsafe {
                 products.pack(Rows { rows, ..x.rows_from(first) }, Role::LeftTransposed, left);
                 products.pack(Rows { rows, ..dy.rows_from(first) }, Role::Right, right);
@@ -415,10 +417,10 @@ mod tests {
     use crate::random::Random;
 
     fn is_skipped() -> bool {
-        if !available() {
+        if !simd::has_tiles() {
             eprintln!("skipped: no products in tiles on this machine or path");
         }
-        !available()
+        !simd::has_tiles()
     }
 
     fn values(n: usize, seed: u64) -> Vec<f32> {

@@ -161,7 +161,7 @@ pub(super) fn squares(rows: usize, columns: usize) -> usize {
 /// are zero.
 ///
 /// # Safety
-/// [`super::available`].
+/// [`simd::has_tiles`](super::simd::has_tiles).
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) unsafe fn pack<const P: usize>(source: Rows, role: Role, to: &mut [Square]) {
     let (down, across) = (source.rows.div_ceil(SIDE), source.width.div_ceil(SIDE));
