@@ -42,7 +42,7 @@ impl Sums {
 #[repr(C, align(64))]
 struct Rest([[Line; TILE]; 2]);
 
-/// From how many rows on tiles are faster than dot products of vectors: policies of usual sizes took as long with one row less (a Xeon's core).
+/// From how many rows on tiles are faster than dot products of vectors: with one row less a step of the usual networks took as long on a Xeon.
 fn fewest(kind: Kind) -> usize {
     if kind == Kind::Q8 { 5 } else { 3 }
 }
