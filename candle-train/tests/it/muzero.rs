@@ -132,6 +132,8 @@ fn the_longer_way_is_learnt_by_either_search() {
     for (search, simulations, consistency) in [(Search::Gumbel, 8, 0.0), (Search::Puct, 24, 0.0), (Search::Gumbel, 8, 2.0)] {
         let mut config = small();
         config.learn.consistency = consistency;
+        // With 16 units a third of the seeds settle for the near end, others by the rounding of another processor; with so many one of 48 runs does.
+        config.network = NetworkConfig::Mlp { width: 64, layers: 1 };
         (config.play.search, config.play.simulations, config.evaluation.simulations) = (search, simulations, simulations);
         let reward = train(config).reward.unwrap().0;
         assert_eq!(reward, 1.0, "{search:?}, consistency {consistency}");
