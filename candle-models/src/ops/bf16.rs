@@ -17,7 +17,7 @@ const TALLEST: usize = 12;
 const AT_ONCE: usize = 256;
 
 /// Words of a row of `inputs` activations, two in each; those behind the last are zero.
-fn words(inputs: usize) -> usize {
+pub(super) fn words(inputs: usize) -> usize {
     inputs.div_ceil(PANEL) * (PANEL / 2)
 }
 

@@ -54,11 +54,13 @@ mod matmul;
 pub mod multiply;
 mod norm;
 mod outer_products;
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "ways to multiply that only x86-64 has"))]
 mod packed;
 pub mod pool2d;
 mod selective_scan;
 pub mod set_attention;
 pub mod sigmoid;
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "ways to multiply that only x86-64 has"))]
 pub(crate) mod simd;
 pub mod skip;
 pub mod slices;

@@ -54,8 +54,8 @@ pub(in crate::ops) fn serves(block: &Block) -> bool {
 
 /// Words of a row of activations in a tile's order, without gaps: a multiple of a tile's lines.
 fn words(block: &Block) -> usize {
-    let each = if block.matrix.kind == Kind::Q8 { 4 } else { 2 };
-    block.matrix.inputs.div_ceil(each).next_multiple_of(TILE)
+    let inputs = block.matrix.inputs;
+    if block.matrix.kind == Kind::Q8 { inputs.div_ceil(4).next_multiple_of(TILE) } else { bf16::words(inputs) }
 }
 
 /// Lines for the activations of two tiles.

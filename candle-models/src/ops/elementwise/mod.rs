@@ -5,7 +5,7 @@ pub(crate) mod cuda;
 mod tensors;
 
 pub use tensors::{Activation, activation, gate, gate_reference};
-pub(crate) use tensors::{activate, activate_backward, activate_into, exponentials, exponentials_of_few, gate_row, gate_row_backward};
+pub(crate) use tensors::{activate, activate_backward, activate_into, exponentials, gate_row, gate_row_backward};
 
 use crate::Result;
 use crate::exec::cpu::{self, Packer};

@@ -139,21 +139,6 @@ kernel! {
     }
 }
 
-kernel! {
-    /// `x = exp(x - max x)`. What is not a number stays so and has no part in the maximum.
-    pub(crate) fn exponentials_of_few<S>(x: &'a mut [f32; 32]) {
-        let larger = |a: f32, b: f32| if b > a { b } else { a };
-        let mut most = x.map(|x| larger(f32::NEG_INFINITY, x));
-        let mut width = most.len() / 2;
-        while width > 0 {
-            let (low, high) = most.split_at_mut(width);
-            low.iter_mut().zip(high).for_each(|(low, high)| *low = larger(*low, *high));
-            width /= 2;
-        }
-        x.iter_mut().for_each(|x| *x = simd::exp::<S>(*x - most[0]));
-    }
-}
-
 /// Elements that one task of a parallel elementwise pass takes: a quarter of a typical second-level cache.
 const CHUNK: usize = 1 << 16;
 
