@@ -4,6 +4,7 @@
 use candle_core::{Device, Tensor};
 use candle_train::checkpoint::{Checkpoint, Retention, Store, Writer};
 use std::fs;
+use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -37,6 +38,8 @@ fn prepare(scene: &str, directory: &Path) {
 #[ignore = "deep: nothing of its own; it is the process that the other tests of this module kill"]
 fn the_process_that_is_killed() {
     let (Ok(scene), Some(directory)) = (std::env::var(SCENE), std::env::var_os(DIRECTORY)) else { return };
+    // What another test has started meanwhile has the lock of this test's process, too, until it runs a program of its own.
+    fs::File::open(&directory).and_then(|directory| directory.lock()).unwrap();
     let mut writer = Writer::new(store(directory.as_ref())).unwrap();
     assert!(writer.store().latest().unwrap().0.is_some());
     // SAFETY: a call without memory. The signal tells the tracer that what matters begins; it does not deliver it.
@@ -54,7 +57,9 @@ fn the_process_that_is_killed() {
 fn kill_after(stops: usize, scene: &str, directory: &Path) -> Option<bool> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "killed::the_process_that_is_killed", "--ignored", "--test-threads=1"]);
-    command.env(SCENE, scene).env(DIRECTORY, directory).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut said = tempfile::tempfile().unwrap();
+    let output = || Stdio::from(said.try_clone().unwrap());
+    command.env(SCENE, scene).env(DIRECTORY, directory).stdout(output()).stderr(output());
     // SAFETY: a call without memory.
     let trace_me = || match unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } {
         0 => Ok(()),
@@ -105,7 +110,11 @@ fn kill_after(stops: usize, scene: &str, directory: &Path) -> Option<bool> {
     match end {
         Some(status) if libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0 && counting => Some(false),
         Some(status) if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL => Some(true),
-        other => panic!("the traced process neither saved nor was killed: wait status {other:?}, saving: {counting}"),
+        other => {
+            let mut text = String::new();
+            said.rewind().and_then(|()| said.read_to_string(&mut text)).unwrap();
+            panic!("the traced process neither saved nor was killed: wait status {other:?}, saving: {counting}; it said: {text}");
+        }
     }
 }
 
