@@ -81,6 +81,7 @@ unsafe fn sums<const M: usize, const U: usize>(lines: &[Line], words: *const u32
     let mut acc = [[[_mm512_setzero_ps(); 2]; M]; U];
     for (i, lines) in lines.chunks(U).enumerate() {
         for (u, line) in lines.iter().enumerate() {
+            line.prefetch_ahead();
             let w = line.0.as_ptr();
             // SAFETY: a line is two aligned vectors of pairs.
             let w = unsafe { [_mm512_load_si512(w.cast()), _mm512_load_si512(w.add(16).cast())].map(|w| pairs(w)) };

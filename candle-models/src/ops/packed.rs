@@ -4,7 +4,8 @@
 //! f32, two bf16 or four 8-bit integers of rows that follow one another. All formats so have one geometry, a narrow weight
 //! becomes f32 by shifts and masks within its own lane, and four 8-bit rows lie as integer dot products want them.
 
-use super::{Activation, OutPointer, simd::kernel};
+use super::simd::{self, kernel};
+use super::{Activation, OutPointer};
 use pulp::Simd;
 use std::ops::Range;
 use std::sync::Arc;
@@ -67,6 +68,15 @@ pub(super) struct Line(pub [u32; PANEL]);
 
 impl Line {
     pub const ZERO: Self = Self([0; PANEL]);
+
+    /// Asks for a line of the panel behind this one. Left to itself a processor fetches them one by one when they are read, and waits for the second-level cache.
+    #[inline(always)]
+    pub fn prefetch_ahead(&self) {
+        const AHEAD: usize = 16;
+        let ahead = self.0.as_ptr().cast::<f32>().wrapping_add(AHEAD * PANEL);
+        simd::prefetch(ahead, simd::Level::First);
+        simd::prefetch(ahead.wrapping_add(PANEL / 2), simd::Level::First);
+    }
 }
 
 /// A weight's encoding in a 32-bit word.

@@ -163,16 +163,30 @@ macro_rules! kernel {
 }
 pub(crate) use kernel;
 
-/// Asks for the cache line of this place, into the second level. It need not be a valid place.
+/// A level of the caches that something is fetched into.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// The nearest.
+    First,
+    /// The one behind it.
+    Second,
+}
+
+/// Asks for the cache line of this place. It need not be a valid place.
 #[inline(always)]
-pub fn prefetch(place: *const f32) {
+pub fn prefetch(place: *const f32, level: Level) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
         // SAFETY: it reads nothing, and any place will do.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(place.cast()) };
+        unsafe {
+            match level {
+                Level::First => _mm_prefetch::<_MM_HINT_T0>(place.cast()),
+                Level::Second => _mm_prefetch::<_MM_HINT_T1>(place.cast()),
+            }
+        }
     }
-    let _ = place;
+    let _ = (place, level);
 }
 
 /// `a * b + c`, fused where the instruction set has it.
@@ -181,7 +195,7 @@ pub fn fma<S: Simd>(a: f32, b: f32, c: f32) -> f32 {
     if S::F32_LANES > 1 { a.mul_add(b, c) } else { a * b + c }
 }
 
-/// A gradient, or 0 where it is too small to count. Intel's processors multiply subnormal numbers slowly, and the slopes of saturated
+/// A number, or 0 where it is too small to count. Intel's processors multiply subnormal numbers slowly, and the slopes of saturated
 /// functions are such: training got five times slower by them.
 #[inline(always)]
 pub fn counted(gradient: f32) -> f32 {

@@ -93,6 +93,7 @@ unsafe fn tile<const M: usize, const U: usize>(block: &Block, r: usize, scratch:
         }
         for (i, lines) in lines.chunks(U).enumerate() {
             for (u, line) in lines.iter().enumerate() {
+                line.prefetch_ahead();
                 let w = line.0.as_ptr();
                 // SAFETY: a line is two aligned vectors.
                 let w = unsafe { [_mm512_load_si512(w.cast()), _mm512_load_si512(w.add(16).cast())] };

@@ -1,7 +1,7 @@
 //! One sequence of the selective scan: channels are the vector axis, so 16 channels share one B and one C and no sum crosses
 //! lanes. A state lies as `[N, width]`.
 
-use crate::ops::simd;
+use crate::ops::simd::{self, Level};
 use crate::ops::{OutPointer, Rows};
 use pulp::{Simd, WithSimd, bytemuck};
 use std::ops::Range;
@@ -110,7 +110,8 @@ impl Forward<'_> {
             for n in 0..states {
                 let (b, c) = (simd.splat_f32s(b[n]), simd.splat_f32s(c[n]));
                 if t == 0 && another_follows {
-                    (0..V).for_each(|v| simd::prefetch(self.ahead.wrapping_add(n * self.state.stride + d + v * lanes)));
+                    let ahead = self.ahead.wrapping_add(n * self.state.stride + d);
+                    (0..V).for_each(|v| simd::prefetch(ahead.wrapping_add(v * lanes), Level::Second));
                 }
                 for v in 0..V {
                     let (at, left) = (d + v * lanes, count - v * lanes);
