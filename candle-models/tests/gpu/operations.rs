@@ -166,7 +166,8 @@ fn sparse_channels() {
     ] {
         let beams = normal("beams", &[measurements * antennas[1] * 2]).to_vec1::<f32>().unwrap();
         for choices in [&[][..], &beams[..6 * antennas[1]]] {
-            let op = SparseChannel::new(Pursuit { paths, again, directions, places }, antennas, &beams, choices).unwrap();
+            let op =
+                SparseChannel::new(Pursuit { paths, again, directions, places, unexplained: 0.05 }, antennas, &beams, choices).unwrap();
             let width = op.inputs();
             check_f32(op, &[width, 1], 2e-3);
         }

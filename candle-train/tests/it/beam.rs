@@ -119,7 +119,8 @@ fn a_decision_learns_alone_by_the_measurements_of_a_controller() {
 
     // What is learned adds to the beams of an estimate from nothing, also where the controller has parameters of that name and shape.
     let mut estimating = one(Learns::Decision);
-    estimating.model.decision = DecisionConfig::Measurements { width: 16, layers: 1, paths: 1, again: 0, directions: 2, places: 0 };
+    estimating.model.decision =
+        DecisionConfig::Measurements { width: 16, layers: 1, paths: 1, again: 0, directions: 2, places: 0, unexplained: 0.0 };
     estimating.trainer.schedule.peak = 1e-9;
     assert!(values(&done(estimating)["base.beam.weight"]).iter().all(|x| x.abs() < 1e-6));
 

@@ -98,7 +98,7 @@ pub enum View {
 }
 
 /// What the user decides by, behind the last measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum DecisionConfig {
     /// As published: the state of the memory.
@@ -125,14 +125,21 @@ pub enum DecisionConfig {
         /// Places that the estimate begins at, at most 8: it is the mean of what is found from each, in so many times the time. 0: the first path is looked for everywhere, once.
         #[serde(default, skip_serializing_if = "none")]
         places: usize,
+        /// The least share of the mean power of the measurements that the estimate takes for noise, less than 1: with 0.01 rounding decides nothing, and no gain is lost.
+        #[serde(default, skip_serializing_if = "is_nothing")]
+        unexplained: f64,
     },
 }
 
 impl DecisionConfig {
     /// So many blocks of that width, and no estimate.
     pub fn measurements(width: usize, layers: usize) -> Self {
-        Self::Measurements { width, layers, paths: 0, again: 0, directions: two(), places: 0 }
+        Self::Measurements { width, layers, paths: 0, again: 0, directions: two(), places: 0, unexplained: 0.0 }
     }
+}
+
+fn is_nothing(share: &f64) -> bool {
+    *share == 0.0
 }
 
 fn none(count: &usize) -> bool {
@@ -228,13 +235,17 @@ impl BeamConfig {
             MemoryConfig::Gru { layers } => within("memory.layers", *layers, 1..=16)?,
             MemoryConfig::Mamba { layers, block } => within("memory.layers", *layers, 1..=64).and(block.validate())?,
         }
-        if let DecisionConfig::Measurements { width, layers, paths, again, directions, places } = self.decision {
+        if let DecisionConfig::Measurements { width, layers, paths, again, directions, places, unexplained } = self.decision {
             within("decision.width", width, 8..=8192)?;
             within("decision.layers", layers, 1..=64)?;
             within("decision.paths", paths, 0..=64)?;
             within("decision.again", again, 0..=paths)?;
             within("decision.directions", directions, 1..=8)?;
             within("decision.places", places, 0..=if paths > 0 { SparseChannel::PLACES } else { 0 })?;
+            if !(0.0..1.0).contains(&unexplained) || (paths == 0 && unexplained > 0.0) {
+                let most = if paths > 0 { "below 1" } else { "0 without an estimate" };
+                return Err(Error::config("decision.unexplained", format!("expected a share of at least 0, {most}, found {unexplained}")));
+            }
             let linear = [self.channel.receive, self.channel.transmit].iter().all(|array| matches!(array, Array::Ula { .. }));
             if paths > 0 && !linear {
                 return Err(Error::config("decision.paths", "its directions are those of linear arrays: expected 0 with a planar one"));
@@ -292,8 +303,8 @@ impl BeamConfig {
     /// What the estimate looks for that a decision stands on; it may stand on none.
     pub fn pursuit(&self) -> Option<Pursuit> {
         match self.decision {
-            DecisionConfig::Measurements { paths, again, directions, places, .. } if paths > 0 => {
-                Some(Pursuit { paths, again, directions, places })
+            DecisionConfig::Measurements { paths, again, directions, places, unexplained, .. } if paths > 0 => {
+                Some(Pursuit { paths, again, directions, places, unexplained })
             }
             _ => None,
         }

@@ -52,12 +52,14 @@ impl Family for BeamFamily {
             with(&|c| {
                 // So few antennas that what an estimate compares with has no more numbers than a formula may write out.
                 (c.channel.receive, c.channel.transmit) = (Array::Ula { elements: 4 }, Array::Ula { elements: 8 });
-                c.decision = DecisionConfig::Measurements { width: 24, layers: 1, paths: 2, again: 1, directions: 3, places: 0 };
+                c.decision =
+                    DecisionConfig::Measurements { width: 24, layers: 1, paths: 2, again: 1, directions: 3, places: 0, unexplained: 0.0 };
             }),
             with(&|c| {
                 (c.channel.receive, c.channel.transmit) = (Array::Ula { elements: 3 }, Array::Ula { elements: 5 });
                 (c.scheme, c.feedback) = (Scheme::C1, Feedback::Index);
-                c.decision = DecisionConfig::Measurements { width: 24, layers: 1, paths: 1, again: 0, directions: 2, places: 2 };
+                c.decision =
+                    DecisionConfig::Measurements { width: 24, layers: 1, paths: 1, again: 0, directions: 2, places: 2, unexplained: 0.05 };
             }),
         ]
         .into_iter()

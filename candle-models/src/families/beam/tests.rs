@@ -114,7 +114,7 @@ fn an_estimate_hands_gradients_to_what_measures() {
     let config = small(|c| {
         (c.scheme, c.feedback) = (Scheme::C2, Feedback::Reals { values: 16 });
         c.channel.receive = Array::Ula { elements: 4 };
-        c.decision = DecisionConfig::Measurements { width: 8, layers: 1, paths: 2, again: 0, directions: 2, places: 0 };
+        c.decision = DecisionConfig::Measurements { width: 8, layers: 1, paths: 2, again: 0, directions: 2, places: 0, unexplained: 0.0 };
     });
     let mut episodes = episodes(&config, 6);
     episodes.snr_db.iter_mut().for_each(|snr| *snr += 15.0);

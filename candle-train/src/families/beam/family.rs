@@ -30,7 +30,7 @@ impl TrainFamily for BeamFamily {
 #[derive(Debug, Args)]
 struct BeamArguments {
     /// Begins with the parameters of this controller in place of random ones. The run has its architecture, but for what --set changes of it:
-    /// parameters of another shape begin anew, and with another estimate (`model.decision.paths`, `again`, `directions`; not `places`) all that decides. With `--set learns=decision` what measures stays as
+    /// parameters of another shape begin anew, and with another estimate (`model.decision.paths`, `again`, `directions`; not `places` and `unexplained`) all that decides. With `--set learns=decision` what measures stays as
     /// it is.
     #[arg(long, value_name = "BUNDLE")]
     start_from: Option<PathBuf>,

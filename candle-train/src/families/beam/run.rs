@@ -112,7 +112,7 @@ fn begins_with(bundle: &Bundle, run: &RunConfig) -> Result<Known<BeamConfig>> {
     let mut start = Known::read(bundle, model, &stored)?;
     let own = Beam::parameters(&run.model)?;
     // What is learned beside an estimate adds to it: it means something else than what decided alone.
-    let found = |model: &BeamConfig| model.pursuit().map(|pursuit| Pursuit { places: 0, ..pursuit });
+    let found = |model: &BeamConfig| model.pursuit().map(|pursuit| Pursuit { places: 0, unexplained: 0.0, ..pursuit });
     let anew = found(&run.model) != found(&start.model);
     let fits = |name: &str, tensor: &Tensor| own.iter().any(|own| own.name == name && own.shape == tensor.dims());
     start.parameters.retain(|name, tensor| fits(name, tensor) && !(anew && Beam::decides(name)));

@@ -36,6 +36,8 @@ pub(super) struct Arguments {
     /// Places that the first path is kept near, one after the other, and how far directions are apart that are near.
     places: u32,
     width: u32,
+    /// The least share of what was received that is taken for noise.
+    unexplained: f32,
 }
 
 impl Arguments {
@@ -61,6 +63,7 @@ impl Arguments {
             count: tables.choices() as u32,
             places: pursuit.places as u32,
             width: pursuit.directions as u32,
+            unexplained: pursuit.unexplained as f32,
         };
         Ok((arguments.shared() <= SHARED).then_some(arguments))
     }

@@ -411,8 +411,12 @@ pub(super) fn of(op: &SparseChannel, graph: &mut Graph, [x, snr]: [Value; 2]) ->
     let zero = graph.sub(y, y);
     let y = graph.node(Operator::Concat { axis: 1 }, &[y, zero]);
     let whole = graph.mul(y, y);
-    let whole = total(graph, whole, 2);
-    let whole = more(graph, whole, LEAST);
+    let received = total(graph, whole, 2);
+    let whole = more(graph, received, LEAST);
+    let unexplained = scaled(graph, received, op.pursuit.unexplained / t as f64);
+    let by_received = graph.sub(unexplained, noise);
+    let by_received = graph.of(Operator::Relu, by_received);
+    let noise = graph.add(noise, by_received);
 
     let seen = times(graph, true, w, arrive_turned, product).map(|x| graph.by_row(x, &[t, arrivals, 1]));
     let sent = times(graph, true, beams, leave_turned, product);

@@ -13,12 +13,15 @@
 //!
 //! ```text
 //! x_rs[t] = (w_t^H a_r) (b_s^H f_t)                                what a path of gain 1 would give
-//! R       = (1 / SNR + 1.5 U) I + sum gamma_rs x_rs x_rs^H         the covariance of all but this path
+//! R       = (s + 1.5 U) I + sum gamma_rs x_rs x_rs^H               the covariance of all but this path; s is 1 / SNR, or more (below)
 //! m, q    = x_rs^H R^-1 y, x_rs^H R^-1 x_rs
 //! p_rs   ~= exp(c |m|^2 / (2 + q)) / sqrt(1 + q / 2)               the posterior, the gain having variance 1 / 2
 //! h_rs    = m / (2 + q)                                             the gain in the mean, and
 //! gamma_rs = p_rs (|h_rs|^2 + 1 / (2 + q))                          its second moment, in the other steps' sum over all paths but theirs
 //! ```
+//!
+//! `s` is no less than a given share of the mean of `|y|^2`: paths between the directions of a grid leave more of what was received where that is strong, and a covariance
+//! that is far enough from singular keeps 32 bits from deciding between likelihoods.
 //!
 //! `c` is 1 for the likelihood itself; `0.7 / (1 + 1 / (5 SNR))` is less sure, as it should be: directions lie between those of the grid, beams that were
 //! chosen by what had been measured are alike, and the other paths are no white noise. Of the last step the means `p h` are kept, and
@@ -91,7 +94,7 @@ pub struct SparseChannel {
 }
 
 /// What is looked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pursuit {
     /// Paths (K).
     pub paths: usize,
@@ -102,6 +105,8 @@ pub struct Pursuit {
     /// Places that the first path is kept near, one after the other, for the mean of what is found from all of them: at most 8. With none it is looked for
     /// everywhere, once.
     pub places: usize,
+    /// The least share of the mean power of the measurements that is taken for noise, less than 1.
+    pub unexplained: f64,
 }
 
 impl Pursuit {
@@ -117,6 +122,11 @@ impl Pursuit {
     /// The path that a step is of.
     fn path(self, step: usize) -> usize {
         step % self.paths
+    }
+
+    /// The power that is taken for noise, of noise of that power and measurements of this one in the mean.
+    fn assumed(self, noise: f64, received: f64) -> f64 {
+        noise.max(self.unexplained * received)
     }
 
     /// The power that a step takes for noise: that of the noise, and of the paths that have not been looked for yet.
@@ -218,17 +228,18 @@ impl SparseChannel {
     /// and in the end one of `choices` `[C, M, 2]`, or where there are none a beam of its own.
     ///
     /// # Errors
-    /// If no path is looked for, more of them again than there are, from more places than there are apart or than 8, there are no antennas, or no beams of so many
+    /// If no path is looked for, more of them again than there are, from more places than there are apart or than 8, all that is received is taken for noise, there are no antennas, or no beams of so many
     /// numbers.
     pub fn new(pursuit: Pursuit, [receive, transmit]: [usize; 2], beams: &[f32], choices: &[f32]) -> Result<Self> {
         let whole = |beams: &[f32]| beams.len().is_multiple_of(2 * transmit);
-        let Pursuit { paths, again, directions, places } = pursuit;
+        let Pursuit { paths, again, directions, places, unexplained } = pursuit;
         // What lies near a place, of all directions of an array.
         let around = |antennas: usize| (2 * directions + 1).min(directions * antennas);
         if paths == 0
             || again > paths
             || places > Self::PLACES
             || places.saturating_sub(1) * around(receive) * around(transmit) >= (directions * receive * directions * transmit).max(1)
+            || !(0.0..1.0).contains(&unexplained)
             || directions == 0
             || receive == 0
             || transmit == 0
@@ -238,7 +249,7 @@ impl SparseChannel {
         {
             let found = [beams, choices].map(<[f32]>::len);
             return Err(Error::Input(format!(
-                "sparse channel: expected a path or more, no more of them again, directions, at most {} places that lie apart, antennas, and beams [T, {transmit}, 2], found {pursuit:?}, {receive} and {transmit} antennas, {found:?} numbers",
+                "sparse channel: expected a path or more, no more of them again, directions, at most {} places that lie apart, a share of what is received below 1, antennas, and beams [T, {transmit}, 2], found {pursuit:?}, {receive} and {transmit} antennas, {found:?} numbers",
                 Self::PLACES
             )));
         }

@@ -7,7 +7,7 @@ use super::hermitian::{covariance, invert, outer_all, pack, solve, spread, unpac
 use super::{GAIN, LEAST, NEVER, Pursuit, SparseChannel, Tables, near};
 use crate::families::beam::complex::inner;
 use crate::families::beam::user::ANTENNA_SCALE;
-use crate::ops::simd::{exp, kernel};
+use crate::ops::simd::{counted, exp, kernel};
 use crate::ops::{Operand, Target, add_into, product_alone};
 use std::cell::RefCell;
 
@@ -162,7 +162,7 @@ pub(super) struct Measured<'a> {
     pub(super) received: &'a mut [f32],
     /// `[2, T]`.
     pub(super) y: &'a mut [f32],
-    /// The power of the noise, and the exponent of likelihoods.
+    /// The power that is taken for noise, and the exponent of likelihoods.
     pub(super) noise: f64,
     pub(super) certainty: f32,
 }
@@ -256,8 +256,8 @@ impl<'a> Estimate<'a> {
         ] = take(memory, sizes);
         read(tables, x, y, seen);
         outer_all(seen, received, tables.measurements());
-        let noise = super::noise(f64::from(snr));
-        let measured = Measured { seen, received, y, noise, certainty: super::certainty(noise) as f32 };
+        let (noise, power) = (super::noise(f64::from(snr)), f64::from(power(y)) / tables.measurements() as f64);
+        let measured = Measured { seen, received, y, noise: pursuit.assumed(noise, power), certainty: super::certainty(noise) as f32 };
         let scratch = Scratch { weighted, packed, turned, lanes };
         let first = Step::new(tables, first);
         let (left, traces) = (0.0, Traces { kept, memory: traces });
@@ -306,9 +306,9 @@ impl<'a> Estimate<'a> {
             add_into(means, own);
             add_into(all, last.gamma);
             add_into(all, &moments[pursuit.path(pursuit.steps() - 1) * grid..][..grid]);
-            *left += z.iter().map(|z| z * z).sum::<f32>();
+            *left += power(z);
         }
-        let whole = measured.y.iter().map(|y| y * y).sum::<f32>() + LEAST as f32;
+        let whole = power(measured.y) + LEAST as f32;
         *left *= share * (measured.noise * measured.noise) as f32 / whole;
         means.iter_mut().chain(&mut **all).for_each(|x| *x *= share);
         let ([n, m], width) = (tables.antennas, 2 * departures);
@@ -316,6 +316,11 @@ impl<'a> Estimate<'a> {
         combine(&tables.steering[0], self.by_arrival, self.channel, n);
         shares(all, self.shares, tables.directions()[0]);
     }
+}
+
+/// The sum of all squares.
+fn power(x: &[f32]) -> f32 {
+    x.iter().map(|x| x * x).sum()
 }
 
 /// The second moments of all paths but one: the sum of their `moments` `[K, A, D]`.
@@ -502,7 +507,8 @@ kernel! {
         lanes.fill(0.0);
         for (q, p) in q.chunks_exact(columns).zip(shares.chunks_exact_mut(columns)) {
             for i in 0..columns {
-                p[i] = exp::<S>(p[i] - most) * variance(q[i]).sqrt();
+                // Products of what is next to nothing would be subnormal numbers, which Intel's processors multiply slowly.
+                p[i] = counted(exp::<S>(p[i] - most) * variance(q[i]).sqrt());
                 lanes[i] += p[i];
             }
         }

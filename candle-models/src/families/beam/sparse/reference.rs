@@ -105,7 +105,7 @@ fn pass(
     pursuit: Pursuit,
     x: &[Vector],
     y: &[Complex],
-    (noise, departures): (f64, usize),
+    (noise, certainty, departures): (f64, f64, usize),
     factor: impl Fn(&[f64], f64) -> Vec<Vector>,
     places: &mut Vec<usize>,
 ) -> Found {
@@ -127,7 +127,7 @@ fn pass(
             let x = forward(&lower, x);
             let variance = 1.0 / (1.0 / GAIN + power(&x));
             let m = inner(&x, &whitened);
-            (certainty(noise) * m.power() * variance, m.scaled(variance), variance)
+            (certainty * m.power() * variance, m.scaled(variance), variance)
         };
         let each: Vec<(f64, Complex, f64)> = x.iter().map(path_of).collect();
         if step == 0 && pursuit.places > 0 {
@@ -161,7 +161,8 @@ pub(super) fn estimate(tables: &Tables, pursuit: Pursuit, row: &[f64], noise: f6
     let size: Vec<f64> = measured.iter().map(|x| (power(x) + 1e-24).sqrt()).collect();
     let beams: Vec<Vector> = measured.iter().zip(&size).map(|(x, y)| x.iter().map(|x| x.scaled(1.0 / y)).collect()).collect();
     let y: Vector = size.iter().map(|y| Complex(y / f64::from(ANTENNA_SCALE), 0.0)).collect();
-    let whole = power(&y) + LEAST;
+    let (whole, certainty) = (power(&y) + LEAST, certainty(noise));
+    let noise = pursuit.assumed(noise, power(&y) / t as f64);
     let given = |r: usize, s: usize| (0..t).map(|i| inner(&beams[i], &arrive[r]) * inner(&leave[s], &sent[i])).collect::<Vector>();
     let x: Vec<Vector> = (0..arrivals * departures).map(|i| given(i / departures, i % departures)).collect();
     let factor = |gamma: &[f64], noise: f64| {
@@ -173,7 +174,7 @@ pub(super) fn estimate(tables: &Tables, pursuit: Pursuit, row: &[f64], noise: f6
     let (mut gamma, mut mean, mut left) = (vec![0.0; x.len()], vec![Complex::default(); x.len()], 0.0);
     let mut places: Vec<usize> = Vec::new();
     for _ in 0..pursuit.starts() {
-        let found = pass(pursuit, &x, &y, (noise, departures), factor, &mut places);
+        let found = pass(pursuit, &x, &y, (noise, certainty, departures), factor, &mut places);
         let share = 1.0 / pursuit.starts() as f64;
         gamma.iter_mut().zip(found.gamma).for_each(|(to, x)| *to += share * x);
         mean.iter_mut().zip(found.mean).for_each(|(to, x)| *to = *to + x.scaled(share));

@@ -22,6 +22,7 @@ struct SparseChannel {
     u32 count;  // Beams to choose among.
     u32 places; // That the first path is kept near, one after the other; none: everywhere.
     u32 width;  // How far two directions are apart that are near, in steps of the grid.
+    float unexplained; // The least share of the mean power of the measurements that is taken for noise.
 };
 
 // Constants of the estimate, as on the CPU.
@@ -354,12 +355,11 @@ inline u32 begin(const SparseChannel<T>& a, const Memory& k, const u32* places, 
 // All steps, from the next place if there are any: a part of what is found is added to the channel and to the marginals. The power of what is left of the
 // measurements, times the inverse of the covariance.
 template <typename T>
-inline float pass(const SparseChannel<T>& a, const Memory& k, float noise, float part, u32* places, u32 start) {
+inline float pass(const SparseChannel<T>& a, const Memory& k, float noise, float certainty, float part, u32* places, u32 start) {
     u32 n = a.antennas.receive, m = a.antennas.transmit, rows = a.directions.receive, columns = a.directions.transmit, count = a.measurements;
     Complex *seen = k.seen, *matrix = k.matrix, *row = k.row, *y = k.y, *z = k.z, *v = k.v, *mean = k.mean, *channel = k.channel;
     float *gamma = k.gamma, *sizes = k.sizes, *moments = k.moments;
     const Complex *arrive = (const Complex*)a.arrive, *leave = (const Complex*)a.leave;
-    float certainty = CERTAIN / (1.0f + noise / DOUBT);
     for (u32 i = threadIdx.x; i < rows * columns; i += blockDim.x) gamma[i] = 0.0f;
     for (u32 t = threadIdx.x; t < count; t += blockDim.x) y[t] = k.measured[t];
     __syncthreads();
@@ -493,12 +493,14 @@ void sparse_channel(const SparseChannel<T>& a) {
     __syncthreads();
     for (u32 t = threadIdx.x; t < count; t += blockDim.x) measured[t].re /= SCALE;
     float noise = fminf(fmaxf(expf(-0.23025851f * SNR_SCALE * load(a.snr.row(blockIdx.x))), LEAST_NOISE), MOST_NOISE);
+    float certainty = CERTAIN / (1.0f + noise / DOUBT);
+    noise = fmaxf(noise, a.unexplained * whole / (float)count);
     __syncthreads();
 
     Memory memory = {seen, matrix, row, measured, y, z, v, mean, channel, gamma, sizes, arrives, leaves, moments};
     u32 places[PLACES], starts = a.places > 0 ? a.places : 1;
     float left = 0.0f, part = 1.0f / (float)starts;
-    for (u32 start = 0; start < starts; start++) left += part * pass(a, memory, noise, part, places, start);
+    for (u32 start = 0; start < starts; start++) left += part * pass(a, memory, noise, certainty, part, places, start);
 
     float all = LEAST;
     for (u32 r = 0; r < rows; r++) all += arrives[r];

@@ -23,11 +23,15 @@ fn swept(differing: usize, measurements: usize, antennas: usize) -> Vec<f32> {
 }
 
 fn pursuit(paths: usize, again: usize, directions: usize) -> Pursuit {
-    Pursuit { paths, again, directions, places: 0 }
+    Pursuit { paths, again, directions, places: 0, unexplained: 0.0 }
 }
 
 fn from(places: usize, pursuit: Pursuit) -> Pursuit {
     Pursuit { places, ..pursuit }
+}
+
+fn leaving(unexplained: f64, pursuit: Pursuit) -> Pursuit {
+    Pursuit { unexplained, ..pursuit }
 }
 
 /// A path: its gain, and the numbers of the directions where it arrives and leaves on grids of two for each antenna, also between those.
@@ -108,7 +112,7 @@ fn rows_and_the_formula_are_the_reference() {
         ([3, 2], 4, 4, pursuit(1, 1, 3)),
         ([8, 16], 16, 16, pursuit(3, 0, 2)),
         ([8, 16], 16, 8, pursuit(3, 2, 3)),
-        ([8, 16], 16, 8, from(3, pursuit(3, 2, 3))),
+        ([8, 16], 16, 8, from(3, leaving(0.05, pursuit(3, 2, 3)))),
         ([4, 9], 7, 7, from(2, pursuit(2, 0, 1))),
         ([5, 9], 7, 3, pursuit(6, 1, 2)),
     ] {
@@ -243,6 +247,8 @@ fn what_cannot_be_estimated_is_refused() {
         (pursuit(1, 0, 2), [2, 3], &some, &some[..5]),
         (from(3, pursuit(1, 0, 2)), [2, 3], &some, &some[..0]),
         (from(9, pursuit(1, 0, 1)), [64, 3], &some, &some[..0]),
+        (leaving(1.0, pursuit(1, 0, 2)), [2, 3], &some, &some[..0]),
+        (leaving(f64::NAN, pursuit(1, 0, 2)), [2, 3], &some, &some[..0]),
     ] {
         let found = SparseChannel::new(pursuit, antennas, beams, choices);
         assert!(found.is_err(), "{pursuit:?} {antennas:?}");
@@ -261,6 +267,8 @@ fn gradients_of_measurements() {
         ([8, 16], 16, 16, pursuit(3, 0, 2)),
         ([8, 16], 16, 8, pursuit(3, 2, 3)),
         ([8, 16], 16, 8, from(2, pursuit(3, 2, 3))),
+        ([8, 16], 16, 8, from(2, leaving(0.05, pursuit(3, 2, 3)))),
+        ([4, 6], 9, 3, leaving(0.1, pursuit(2, 2, 3))),
     ] {
         let (receive, transmit) = (beams("receive", t, antennas[0]), swept(differing, t, antennas[1]));
         for (choices, snr) in [(Vec::new(), 0.4), (Vec::new(), -0.1), (beams("choices", 5, antennas[1]), 0.2)] {

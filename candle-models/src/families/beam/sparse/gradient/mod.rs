@@ -23,6 +23,8 @@ struct Owed<'a> {
     y: &'a mut [f32],
     /// Of the covariance of the step at hand: Hermitian, `[2, T, T]`.
     covariance: &'a mut [f32],
+    /// Of the power that is taken for noise, which is on the diagonal of every covariance.
+    noise: f32,
     /// Of its `m`, `[A, 2, D]`, and `q`, `[A, D]`.
     matched: &'a mut [f32],
     q: &'a mut [f32],
@@ -61,11 +63,16 @@ pub(super) fn of(tables: &Tables, pursuit: Pursuit, (x, snr): (&[f32], f32), dfo
         of_channel(tables, &mut estimate, dfound, (dchannel, dmeans, dlikely));
         let share = 1.0 / pursuit.starts() as f32;
         dmeans.iter_mut().chain(&mut *dlikely).for_each(|d| *d *= share);
-        let mut owed = Owed { seen, y, covariance, matched, q, means, gamma, z, left, square };
+        let mut owed = Owed { seen, y, covariance, noise: 0.0, matched, q, means, gamma, z, left, square };
         owed.seen.fill(0.0);
         owed.y.fill(0.0);
         for pass in 0..pursuit.starts() {
             of_pass(tables, pursuit, (&mut estimate, pass), (dmeans, dlikely), &mut owed);
+        }
+        let Measured { y, noise, .. } = estimate.measured;
+        if noise > super::noise(f64::from(snr)) {
+            let by = 2.0 * owed.noise * pursuit.unexplained as f32 / t as f32;
+            owed.y.iter_mut().zip(&*y).for_each(|(d, y)| *d += by * y);
         }
         to_measurements(tables, x, (owed.seen, owed.y), dx);
     });
@@ -133,6 +140,7 @@ fn of_pass(
         of_posterior(step.matched, step.q, step.shares, measured.certainty, likely, owed.means, owed.matched, owed.q, scratch.lanes);
         likely.fill(0.0);
         of_compared(tables, measured, &step, owed, scratch);
+        owed.noise += owed.covariance[..t * t].iter().step_by(t + 1).sum::<f32>();
         if at > 0 {
             // R = noise + sum gamma x x^H
             passes::weigh(tables, step.gamma, scratch.weighted);
