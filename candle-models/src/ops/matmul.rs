@@ -11,8 +11,8 @@
 //! as for a multiply-add: one row 2.2, 32 rows 2.0 times as fast as in f32 (`candle-bench precision`). Several rows of narrow weights go to
 //! the tiles of AMX (`amx`) where there are some. With AVX2 alone
 //! (16-bit multiply-adds, `avx2`) one row of 8-bit weights is 1.7 to 2.9 times as fast as in f32, 32 rows 1.2 to 1.6 times
-//! (`CANDLE_SIMD=avx2 candle-bench precision`). Lines are asked for 16 before they are read: on a Xeon whose second-level cache is a little smaller than the weights
-//! 36 rows in f32 so take 0.82 of the time, and a row whose weights it holds 0.85. Tried and not kept: `vdpbf16ps` on Intel's processors (for 32 rows 0.6 of f32's speed with one
+//! (`CANDLE_SIMD=avx2 candle-bench precision`). Several rows ask for a line 16 before they read it, and so does one row in
+//! bf16 or 8 bits by dot products: on a Xeon whose second-level cache is a little smaller than the weights 36 rows in f32 so take 0.82 of the time; one row in f32 gains nothing. Tried and not kept: `vdpbf16ps` on Intel's processors (for 32 rows 0.6 of f32's speed with one
 //! rounded activation, 0.3 with two), the rows of a tile side by side instead of a stride apart (as fast), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for rows left over).
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -216,9 +216,6 @@ impl Block<'_> {
         let (blocks, rest) = self.input(r).as_chunks::<UNROLL>();
         let (whole, last) = lines.split_at(blocks.len() * (UNROLL / E::ROWS));
         for (x, lines) in blocks.iter().zip(whole.chunks_exact(UNROLL / E::ROWS)) {
-            for line in lines {
-                line.prefetch_ahead();
-            }
             for (u, &x) in x.iter().enumerate() {
                 let a = simd.splat_f32s(x);
                 for (acc, &w) in acc[u % parts].iter_mut().zip(words::<S, V>(&lines[u / E::ROWS])) {
