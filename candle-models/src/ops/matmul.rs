@@ -9,11 +9,14 @@
 //! half (dot products of integers, `vnni`) of the two vector instructions a cycle. Measured at 512 x 512 against f32: one
 //! row 1.5 times as fast in bf16 and 3.4 times in 8 bits; 32 rows 0.85 and 1.7 times. Dot products of bf16 (`bf16`) on an EPYC, which takes as long for one
 //! as for a multiply-add: one row 2.2, 32 rows 2.0 times as fast as in f32 (`candle-bench precision`). Several rows of narrow weights go to
-//! the tiles of AMX (`amx`) where there are some. With AVX2 alone
-//! (16-bit multiply-adds, `avx2`) one row of 8-bit weights is 1.7 to 2.9 times as fast as in f32, 32 rows 1.2 to 1.6 times
-//! (`CANDLE_SIMD=avx2 candle-bench precision`). Several rows ask for a line 16 before they read it, and so does one row in
-//! bf16 or 8 bits by dot products: on a Xeon whose second-level cache is a little smaller than the weights 36 rows in f32 so take 0.82 of the time; one row in f32 gains nothing. Tried and not kept: `vdpbf16ps` on Intel's processors (for 32 rows 0.6 of f32's speed with one
-//! rounded activation, 0.3 with two), the rows of a tile side by side instead of a stride apart (as fast), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a panel, slower for rows left over).
+//! the tiles of AMX (`amx`) where there are some. With AVX2 alone (16-bit multiply-adds, `avx2`) one row of 8-bit weights is 1.7 to
+//! 2.9 times as fast as in f32, 32 rows 1.2 to 1.6 times (`CANDLE_SIMD=avx2 candle-bench precision`). Several rows ask for a line 16
+//! before they read it, and so does one row in bf16 or 8 bits by dot products: on a Xeon whose second-level cache is a little smaller
+//! than the weights 36 rows in f32 so take 0.82 of the time; one row in f32 gains nothing.
+//!
+//! Tried and not kept: `vdpbf16ps` on Intel's processors (for 32 rows 0.6 of f32's speed with one rounded activation, 0.3 with two), the
+//! rows of a tile side by side instead of a stride apart (as fast), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a
+//! panel, slower for rows left over).
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx;

@@ -114,19 +114,19 @@ pub enum DecisionConfig {
         /// Paths of a [`SparseChannel`](super::SparseChannel) that is estimated of the measurements; 0: none. The layers read it beside them, and what
         /// they learn is added to its beams: to the one to receive with, and to that of the paths that the feedback then begins with. The beams that are
         /// swept then stay what they are, also with scheme C3.
-        #[serde(default, skip_serializing_if = "none")]
+        #[serde(default, skip_serializing_if = "is_default")]
         paths: usize,
         /// How many of them, from the first on, are looked for again when all have been found: at most all.
-        #[serde(default, skip_serializing_if = "none")]
+        #[serde(default, skip_serializing_if = "is_default")]
         again: usize,
         /// Directions of the estimate's grids for each antenna: 3 lose less between them than 2, over twice the pairs.
         #[serde(default = "two", skip_serializing_if = "is_two")]
         directions: usize,
         /// Places that the estimate begins at, at most 8: it is the mean of what is found from each, in so many times the time. 0: the first path is looked for everywhere, once.
-        #[serde(default, skip_serializing_if = "none")]
+        #[serde(default, skip_serializing_if = "is_default")]
         places: usize,
-        /// The least share of the mean power of the measurements that the estimate takes for noise, less than 1: with 0.01 rounding decides nothing, and no gain is lost.
-        #[serde(default, skip_serializing_if = "is_nothing")]
+        /// The least share of the mean power of the measurements that the estimate takes for noise, less than 1: with 0.01 rounding decides less, and no gain is lost.
+        #[serde(default, skip_serializing_if = "is_default")]
         unexplained: f64,
     },
 }
@@ -138,12 +138,8 @@ impl DecisionConfig {
     }
 }
 
-fn is_nothing(share: &f64) -> bool {
-    *share == 0.0
-}
-
-fn none(count: &usize) -> bool {
-    *count == 0
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn two() -> usize {

@@ -413,10 +413,15 @@ pub(super) fn of(op: &SparseChannel, graph: &mut Graph, [x, snr]: [Value; 2]) ->
     let whole = graph.mul(y, y);
     let received = total(graph, whole, 2);
     let whole = more(graph, received, LEAST);
-    let unexplained = scaled(graph, received, op.pursuit.unexplained / t as f64);
-    let by_received = graph.sub(unexplained, noise);
-    let by_received = graph.of(Operator::Relu, by_received);
-    let noise = graph.add(noise, by_received);
+    let noise = match op.pursuit.unexplained {
+        0.0 => noise,
+        share => {
+            let least = scaled(graph, received, share / t as f64);
+            let lacking = graph.sub(least, noise);
+            let lacking = graph.of(Operator::Relu, lacking);
+            graph.add(noise, lacking)
+        }
+    };
 
     let seen = times(graph, true, w, arrive_turned, product).map(|x| graph.by_row(x, &[t, arrivals, 1]));
     let sent = times(graph, true, beams, leave_turned, product);
