@@ -51,12 +51,21 @@ impl Logged {
     /// The next line that holds this.
     #[track_caller]
     fn line(&self, part: &str) -> String {
-        loop {
-            let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no line has {part}"));
-            if line.contains(part) {
-                return line;
+        let [line] = self.lines([part]);
+        line
+    }
+
+    /// The next lines that hold these, which may come in any order: bundles are loaded side by side.
+    #[track_caller]
+    fn lines<const COUNT: usize>(&self, parts: [&str; COUNT]) -> [String; COUNT] {
+        let mut found = [const { None }; COUNT];
+        while let Some(missing) = found.iter().position(Option::is_none) {
+            let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no line has {}", parts[missing]));
+            for (found, _) in found.iter_mut().zip(parts).filter(|(found, part)| found.is_none() && line.contains(part)) {
+                *found = Some(line.clone());
             }
         }
+        found.map(Option::unwrap)
     }
 
     fn end(mut self) -> Self {
@@ -73,11 +82,10 @@ fn set(client: &mut Client<std::net::TcpStream>, settings: Value) -> Value {
 fn what_happens_is_logged_as_json() {
     let mut program = Logged::new("json");
     let read = |line: String| serde_json::from_str::<Value>(&line).unwrap();
-    assert!(read(program.line("listening at http://127.0.0.1:"))["timestamp"].is_string());
-    let damaged = read(program.line("damaged"));
+    let [listening, damaged, loaded] = program.lines(["listening at http://127.0.0.1:", "damaged", "\"good\""]).map(read);
+    assert!(listening["timestamp"].is_string());
     assert_eq!((&damaged["level"], &damaged["model"], &damaged["message"]), (&json!("ERROR"), &json!("damaged"), &json!("failed to load")));
     assert!(damaged["error"].as_str().unwrap().contains("EOF while parsing"), "{damaged}");
-    let loaded = read(program.line("\"good\""));
     assert_eq!((&loaded["level"], &loaded["message"]), (&json!("INFO"), &json!("loaded")));
     assert!(loaded["ms"].as_f64().unwrap() > 0.0);
     // One line for each request that fails, and no more than a line whatever a client says.
