@@ -321,6 +321,13 @@ impl<'a> Load<'a> {
         self.wait_until(|| self.answered.load(Relaxed) >= until);
     }
 
+    /// Waits until every sequence was stepped twice more, so that one step at least began since: where one is busy others may be stepped a hundred times.
+    fn wait_for_all(&self) {
+        let lengths = || self.sequences.iter().map(|sequence| sequence.history.lock().unwrap().len());
+        let until: Vec<usize> = lengths().map(|length| length + 2).collect();
+        self.wait_until(|| lengths().zip(&until).all(|(length, until)| length >= *until));
+    }
+
     fn wait_until(&self, reached: impl Fn() -> bool) {
         let since = Instant::now();
         while !reached() {
@@ -414,7 +421,7 @@ fn a_replica_that_ends_hands_its_sequences_over_without_losing_a_frame() {
         let since = Instant::now();
         loop {
             let before = ending.answered();
-            load.wait(100);
+            load.wait_for_all();
             if ending.answered() == before {
                 break;
             }
@@ -424,7 +431,10 @@ fn a_replica_that_ends_hands_its_sequences_over_without_losing_a_frame() {
         assert_eq!(ending.program.0.wait().unwrap().code(), Some(0));
         load.wait(100);
     });
-    assert!(sequences.iter().all(|sequence| (sequence.failed.load(Relaxed), sequence.moved.load(Relaxed)) == (0, 0)));
+    for (at, (place, sequence)) in places.iter().zip(&sequences).enumerate() {
+        let (failed, moved) = (sequence.failed.load(Relaxed), sequence.moved.load(Relaxed));
+        assert_eq!((failed, moved), (0, 0), "sequence {} at replica {place}: requests that failed, and moves that nothing told", at + 1);
+    }
     let mut given = histories(sequences);
     assert!(cluster.places(&reference, &mut given).iter().all(|place| *place == "b"));
     let mut client = cluster.client();
