@@ -60,15 +60,11 @@ kernel! {
     }
 }
 
-kernel! {
-    /// `p = e^(z - max z)`; the maximum and the sum come back in `figures`.
-    fn exponentials<S>(z: &'a [f32], p: &'a mut [f32], figures: &'a mut (f32, f32)) {
-        let most = z.iter().fold(f32::NEG_INFINITY, |m, &z| if z > m { z } else { m });
-        for (p, &z) in p.iter_mut().zip(z) {
-            *p = simd::exp::<S>(z - most);
-        }
-        *figures = (most, p.iter().sum());
-    }
+/// `p = e^(z - max z)`, the maximum and the sum.
+fn exponentials(z: &[f32], p: &mut [f32]) -> (f32, f32) {
+    let mut most = 0.0;
+    super::exponentials(z, p, &mut most);
+    (most, p.iter().sum())
 }
 
 struct LossOp {
@@ -89,9 +85,7 @@ impl LossOp {
                 continue;
             }
             for (z, &class) in logits.chunks(width).zip(classes) {
-                let mut figures = (0.0, 0.0);
-                exponentials(z, &mut p[..width], &mut figures);
-                let (most, sum) = figures;
+                let (most, sum) = exponentials(z, &mut p[..width]);
                 let mean = z.iter().map(|z| z - most).sum::<f32>() / width as f32;
                 let target = (1.0 - self.smoothing) * (z[class as usize] - most) + self.smoothing * mean;
                 *loss += sum.ln() - target;
@@ -109,9 +103,8 @@ impl LossOp {
                 continue;
             }
             for ((z, dz), &class) in logits.chunks(width).zip(dz.chunks_mut(width)).zip(classes) {
-                let mut figures = (0.0, 0.0);
-                exponentials(z, dz, &mut figures);
-                let (scale, floor) = (grad / figures.1, grad * self.smoothing / width as f32);
+                let (_, sum) = exponentials(z, dz);
+                let (scale, floor) = (grad / sum, grad * self.smoothing / width as f32);
                 dz.iter_mut().for_each(|p| *p = *p * scale - floor);
                 dz[class as usize] -= grad * (1.0 - self.smoothing);
             }

@@ -323,6 +323,54 @@ simd::kernel! {
     }
 }
 
+/// Rows that [`add_each`] takes at once: it takes from each of them in turn.
+const EACH: usize = 16;
+
+/// `to += table[row]` for every one of `rows`, in their order. The table has rows as wide as `to`.
+///
+/// # Panics
+/// If a row is outside the table.
+pub(crate) fn add_rows_of(to: &mut [f32], table: &[f32], mut rows: impl Iterator<Item = usize>) {
+    let mut starts = [0; EACH];
+    loop {
+        let mut count = 0;
+        for (start, row) in starts.iter_mut().zip(&mut rows) {
+            (*start, count) = (row * to.len(), count + 1);
+        }
+        add_each(to, table, &starts[..count]);
+        if count < EACH {
+            return;
+        }
+    }
+}
+
+simd::kernel! {
+    /// `to += table[start..]` for every start, in their order. Sums stay in registers, four at a time, while the rows go by.
+    fn add_each<S = simd>(to: &'a mut [f32], table: &'a [f32], starts: &'a [usize]) {
+        let wide = 4 * S::F32_LANES;
+        let whole = to.len() / wide * wide;
+        for at in (0..whole).step_by(wide) {
+            let (sums, _) = S::as_mut_simd_f32s(&mut to[at..at + wide]);
+            let [mut a, mut b, mut c, mut d] = [sums[0], sums[1], sums[2], sums[3]];
+            for start in starts {
+                let (row, _) = S::as_simd_f32s(&table[start + at..][..wide]);
+                a = simd.add_f32s(a, row[0]);
+                b = simd.add_f32s(b, row[1]);
+                c = simd.add_f32s(c, row[2]);
+                d = simd.add_f32s(d, row[3]);
+            }
+            sums.copy_from_slice(&[a, b, c, d]);
+        }
+        for (at, sum) in (whole..).step_by(S::F32_LANES).zip(to[whole..].chunks_mut(S::F32_LANES)) {
+            let mut total = simd.partial_load_f32s(sum);
+            for start in starts {
+                total = simd.add_f32s(total, simd.partial_load_f32s(&table[start + at..][..sum.len()]));
+            }
+            simd.partial_store_f32s(sum, total);
+        }
+    }
+}
+
 /// Adds up partial sums in their order, so that the result does not depend on the number of threads.
 fn sum_in_order(partial: Vec<Vec<f32>>) -> Vec<f32> {
     let sum = partial.into_iter().reduce(|mut a, b| {

@@ -104,15 +104,15 @@ impl Packer {
         Ok(matrix)
     }
 
-    /// For each table its product with the layer's columns behind the first `floats`: looking up is adding a row.
-    pub(crate) fn fold(&mut self, floats: usize, tables: &[Tensor], layer: &Linear) -> Result<Vec<Vec<f32>>> {
+    /// For each table its product with the layer's columns behind the first `floats`, one below the other: looking up is adding a row.
+    pub(crate) fn fold(&mut self, floats: usize, tables: &[Tensor], layer: &Linear) -> Result<Vec<f32>> {
         let mut at = floats;
         let folded = tables.iter().map(|table| {
             let width = table.dim(1)?;
             at += width;
             self.values(&table.matmul(&layer.weight.narrow(0, at - width, width)?)?)
         });
-        folded.collect()
+        Ok(folded.collect::<Result<Vec<_>>>()?.concat())
     }
 }
 

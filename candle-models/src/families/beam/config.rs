@@ -125,7 +125,8 @@ pub enum DecisionConfig {
         /// Places that the estimate begins at, at most 8: it is the mean of what is found from each, in so many times the time. 0: the first path is looked for everywhere, once.
         #[serde(default, skip_serializing_if = "is_default")]
         places: usize,
-        /// The least share of the mean power of the measurements that the estimate takes for noise, less than 1: with 0.01 rounding decides less, and no gain is lost.
+        /// The least share of the mean power of the measurements that the estimate takes for noise, less than 1. With 0.01 rounding decides less, and
+        /// little else changes where the SNR is 10 dB or less; 0: noise is what the SNR says.
         #[serde(default, skip_serializing_if = "is_default")]
         unexplained: f64,
     },

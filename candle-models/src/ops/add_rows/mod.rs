@@ -8,7 +8,7 @@ mod tensors;
 pub(crate) use tensors::check_indices;
 pub use tensors::{add_rows, add_rows_reference, join_rows, join_rows_reference};
 
-use super::{Activation, activate, add_into};
+use super::{Activation, activate, add_rows_of};
 use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
@@ -66,18 +66,17 @@ impl Operation for AddRows {
     fn compile(&self, wires: &Wires, packer: &mut Packer) -> Result<Option<cpu::Run>> {
         let (x, ids, out, act) = (wires.x[0], wires.ids[0], wires.out[0], self.act);
         let (table, columns) = (packer.values(&self.table)?, self.columns.clone());
+        let entries = self.table.dim(0)?;
         Ok(Some(Box::new(move |frame, _| {
             for r in 0..frame.rows {
+                let found = frame.ids(ids, r);
+                if let Some((column, _)) = columns.iter().find(|(column, base)| base + found[*column] as usize >= entries) {
+                    return Err(Error::Input(format!("class {} of column {column} is outside its table", found[*column])));
+                }
                 // SAFETY: this step has one part.
                 let row = unsafe { frame.row_mut(out, r) };
                 row.copy_from_slice(frame.row(x, r));
-                for &(column, base) in &columns {
-                    let id = frame.ids(ids, r)[column] as usize;
-                    let Some(found) = table.get((base + id) * out.width..(base + id + 1) * out.width) else {
-                        return Err(Error::Input(format!("class {id} of column {column} is outside its table")));
-                    };
-                    add_into(row, found);
-                }
+                add_rows_of(row, &table, columns.iter().map(|(column, base)| base + found[*column] as usize));
                 activate(act, row);
             }
             Ok(())

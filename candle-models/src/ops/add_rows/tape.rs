@@ -4,7 +4,7 @@ use super::AddRows;
 use crate::Result;
 use crate::exec::program::{IndexSlot, Slot, Wires};
 use crate::exec::{Derivative, TapeBuilder, TapeStep, host};
-use crate::ops::{Activation, activate, activate_backward, add_into};
+use crate::ops::{Activation, activate, activate_backward, add_into, add_rows_of};
 use std::ops::Range;
 
 /// The addition with its table on the host.
@@ -28,19 +28,16 @@ impl OnTape {
         Ok(Self { x, ids, out, columns: op.columns.clone(), act: op.act, table: host(&op.table)?, place: tape.sum(&op.table) })
     }
 
-    /// Where the rows that are added to row `r` lie in the table.
-    fn rows<'a>(&'a self, step: &'a TapeStep, r: usize) -> impl Iterator<Item = Range<usize>> + 'a {
-        let (ids, width) = (step.ids(self.ids, r), self.out.width);
-        self.columns.iter().map(move |(column, base)| {
-            let row = base + ids[*column] as usize;
-            row * width..(row + 1) * width
-        })
+    /// The rows of the table that are added to row `r`.
+    fn rows<'a>(&'a self, step: &'a TapeStep, r: usize) -> impl Iterator<Item = usize> + 'a {
+        let ids = step.ids(self.ids, r);
+        self.columns.iter().map(move |(column, base)| base + ids[*column] as usize)
     }
 
     /// The sum, without the activation.
     fn sum(&self, step: &TapeStep, r: usize, out: &mut [f32]) {
         out.copy_from_slice(step.value(self.x).row(r));
-        self.rows(step, r).for_each(|row| add_into(out, &self.table[row]));
+        add_rows_of(out, &self.table, self.rows(step, r));
     }
 }
 
@@ -65,7 +62,7 @@ impl Derivative for OnTape {
             step.with_sums(|step, sums| {
                 let table = &mut sums[self.place.clone()];
                 for (r, dy) in dy.chunks_exact(width).enumerate() {
-                    self.rows(step, r).for_each(|row| add_into(&mut table[row], dy));
+                    self.rows(step, r).for_each(|row| add_into(&mut table[row * width..][..width], dy));
                 }
             });
             step.deliver(self.x, dy);

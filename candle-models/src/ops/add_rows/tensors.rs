@@ -1,7 +1,7 @@
 //! Rows of tables: added to a matrix, or joined to its columns.
 
 use crate::ops::activate_backward;
-use crate::ops::{Activation, Rows, activate, add_into, is_fused, rows_of, sum_in_order, with_rows};
+use crate::ops::{Activation, Rows, activate, add_into, add_rows_of, is_fused, rows_of, sum_in_order, with_rows};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, D, Layout, Result, Shape, Tensor, bail};
@@ -33,7 +33,7 @@ impl AddRowsOp {
     /// `x` plus table rows, without the activation.
     fn sum(&self, x: Rows, table: Rows, r: usize, out: &mut [f32]) {
         out.copy_from_slice(x.row(r));
-        self.index[r * self.columns..][..self.columns].iter().for_each(|i| add_into(out, table.row(*i as usize)));
+        add_rows_of(out, table.data, self.index[r * self.columns..][..self.columns].iter().map(|i| *i as usize));
     }
 }
 

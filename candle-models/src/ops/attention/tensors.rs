@@ -37,22 +37,10 @@ impl<'a> Timeline<'a> {
     }
 }
 
-#[inline(always)]
-fn dot<S: pulp::Simd>(a: &[f32], b: &[f32]) -> f32 {
-    let mut acc = [0.0f32; 16];
-    let ((a, a_tail), (b, b_tail)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
-    for (a, b) in a.iter().zip(b) {
-        for l in 0..16 {
-            acc[l] = simd::fma::<S>(a[l], b[l], acc[l]);
-        }
-    }
-    acc.iter().sum::<f32>() + a_tail.iter().zip(b_tail).map(|(a, b)| a * b).sum::<f32>()
-}
-
 kernel! {
     /// Frame `t` of a sequence: `q` and `out` `[width]`, `slopes` `[heads]`, `scores` scratch of `available + 1`;
     /// `available` earlier frames are valid.
-    pub(crate) fn attend_row<S>(
+    pub(crate) fn attend_row<S = simd>(
         shape: Attention, t: usize, available: usize, q: &'a [f32], memory: (Timeline<'a>, Timeline<'a>),
         slopes: &'a [f32], scores: &'a mut [f32], out: &'a mut [f32],
     ) {
@@ -64,7 +52,7 @@ kernel! {
             let columns = head * width..(head + 1) * width;
             let mut most = f32::NEG_INFINITY;
             for (j, s) in scores.iter_mut().enumerate() {
-                *s = dot::<S>(&q[columns.clone()], &keys.row(t, j)[columns.clone()]) * scale - slope * j as f32;
+                *s = simd::products(simd, &q[columns.clone()], 0.0, &keys.row(t, j)[columns.clone()], 0.0) * scale - slope * j as f32;
                 most = most.max(*s);
             }
             let mut total = 0.0;

@@ -63,15 +63,10 @@ impl Activation {
         match self {
             Self::None => {}
             Self::Relu => x.iter_mut().for_each(|v| *v = if *v > 0.0 { *v } else { 0.0 }),
-            Self::Gelu => x.iter_mut().for_each(|v| *v *= normal_cdf::<S>(*v)),
+            Self::Gelu => x.iter_mut().for_each(|v| *v = simd::gelu::<S>(*v)),
             Self::Silu => x.iter_mut().for_each(|v| *v *= simd::sigmoid::<S>(*v)),
         }
     }
-}
-
-#[inline(always)]
-fn normal_cdf<S: Simd>(x: f32) -> f32 {
-    0.5 + 0.5 * simd::erf::<S>(x * std::f32::consts::FRAC_1_SQRT_2)
 }
 
 kernel! {
@@ -131,10 +126,19 @@ kernel! {
 }
 
 kernel! {
-    /// `out = exp(x - most)`.
-    pub(crate) fn exponentials<S>(most: f32, x: &'a [f32], out: &'a mut [f32]) {
+    /// `out = exp(x - most)`, and `most`, the largest of `x`. What is no number counts as the least one.
+    pub(crate) fn exponentials<S>(x: &'a [f32], out: &'a mut [f32], most: &'a mut f32) {
+        let largest = |m: f32, x: f32| if x > m { x } else { m };
+        let mut lanes = [f32::NEG_INFINITY; 8];
+        let (chunks, tail) = x.as_chunks::<8>();
+        for chunk in chunks {
+            lanes.iter_mut().zip(chunk).for_each(|(m, x)| *m = largest(*m, *x));
+        }
+        let [a, b, c, d, e, f, g, h] = lanes;
+        let [a, b, c, d] = [largest(a, e), largest(b, f), largest(c, g), largest(d, h)];
+        *most = tail.iter().fold(largest(largest(a, c), largest(b, d)), |m, x| largest(m, *x));
         for (o, &x) in out.iter_mut().zip(x) {
-            *o = simd::exp::<S>(x - most);
+            *o = simd::exp::<S>(x - *most);
         }
     }
 }

@@ -6,7 +6,7 @@ mod tensors;
 
 pub use tensors::lookup_linear;
 
-use super::{Activation, Format, Linear, add_into, linear_reference};
+use super::{Activation, Format, Linear, add_rows_of, linear_reference};
 use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{self, Graph, Operator, Tables, Value};
 use crate::exec::program::Wires;
@@ -140,7 +140,8 @@ impl Operation for LookupLinear {
         let matrix = x.map(|x| Ok::<_, Error>((x, packer.pack(&self.layer, floats)?))).transpose()?;
         let bias = self.layer.bias.as_ref().map_or(Ok(vec![0.0; out.width]), |bias| packer.values(bias))?;
         let limits = self.tables.iter().map(|t| Ok(t.dim(0)?)).collect::<Result<Vec<_>>>()?;
-        let tables = packer.fold(floats, &self.tables, &self.layer)?;
+        let bases: Vec<usize> = limits.iter().scan(0, |next, limit| Some(std::mem::replace(next, *next + limit))).collect();
+        let table = packer.fold(floats, &self.tables, &self.layer)?;
         Ok(Some(Box::new(move |frame, threads| {
             for r in 0..frame.rows {
                 if let Some((id, limit)) = frame.ids(ids, r).iter().zip(&limits).find(|(id, limit)| **id as usize >= **limit) {
@@ -150,15 +151,13 @@ impl Operation for LookupLinear {
             if let Some((x, matrix)) = &matrix {
                 cpu::product(threads, matrix, Activation::None, frame.rows(*x), frame.output(out));
             }
-            cpu::share_rows(threads, frame.rows, tables.len() * out.width, |r| {
+            cpu::share_rows(threads, frame.rows, bases.len() * out.width, |r| {
                 // SAFETY: every row belongs to one part.
                 let row = unsafe { frame.row_mut(out, r) };
                 if matrix.is_none() {
                     row.copy_from_slice(&bias);
                 }
-                for (table, &id) in tables.iter().zip(frame.ids(ids, r)) {
-                    add_into(row, &table[id as usize * out.width..][..out.width]);
-                }
+                add_rows_of(row, &table, frame.ids(ids, r).iter().zip(&bases).map(|(id, base)| base + *id as usize));
             });
             Ok(())
         })))

@@ -7,7 +7,7 @@
 
 use crate::ops::check_indices;
 use crate::ops::linear::{Operand, TASK_ROWS, Target, column_sums, product, product_alone, product_new};
-use crate::ops::{Activation, Rows, add_into, contiguous, is_on_host, join_rows, linear, rows_of, with_rows};
+use crate::ops::{Activation, Rows, add_into, add_rows_of, contiguous, is_on_host, join_rows, linear, rows_of, with_rows};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -49,9 +49,8 @@ impl LookupOp {
             for (r, out) in block.chunks_mut(width).enumerate() {
                 add_into(out, bias);
                 let index = &self.index[(task * TASK_ROWS + r) * columns..][..columns];
-                for ((start, rows), row) in starts.iter().zip(&self.columns).zip(index) {
-                    add_into(out, &folded[(start + *row as usize - rows.start) * width..][..width]);
-                }
+                let columns = starts.iter().zip(&self.columns).zip(index);
+                add_rows_of(out, &folded, columns.map(|((start, rows), row)| start + *row as usize - rows.start));
             }
         });
         out

@@ -1,11 +1,12 @@
 //! Layer normalisation and RMS normalisation over the last axis, with the gain, the offset and their gradients in one pass.
 
 use crate::ops::activate_backward;
-use crate::ops::simd::kernel;
+use crate::ops::simd::{kernel, products, sum};
 use crate::ops::{Activation, Rows, rows_of, sum_in_order, with_rows};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, D, DType, Layout, Result, Shape, Tensor};
+use pulp::Simd;
 use rayon::prelude::*;
 
 /// What is taken out of a row before the gain.
@@ -17,45 +18,18 @@ pub enum NormKind {
     Rms,
 }
 
-/// Lanes of the partial sums: the compiler may not reorder a float sum, so the order is written down.
-const LANES: usize = 32;
-
-#[inline(always)]
-fn sum(x: &[f32]) -> f32 {
-    let mut acc = [0.0f32; LANES];
-    let (chunks, tail) = x.as_chunks::<LANES>();
-    for c in chunks {
-        for (a, &v) in acc.iter_mut().zip(c) {
-            *a += v;
-        }
-    }
-    acc.iter().sum::<f32>() + tail.iter().sum::<f32>()
-}
-
-#[inline(always)]
-fn sum_of_squares(x: &[f32], mean: f32) -> f32 {
-    let mut acc = [0.0f32; LANES];
-    let (chunks, tail) = x.as_chunks::<LANES>();
-    for c in chunks {
-        for (a, &v) in acc.iter_mut().zip(c) {
-            *a += (v - mean) * (v - mean);
-        }
-    }
-    acc.iter().sum::<f32>() + tail.iter().map(|v| (v - mean) * (v - mean)).sum::<f32>()
-}
-
 /// Mean (0 for RMS) and reciprocal deviation of a row.
 #[inline(always)]
-fn moments(kind: NormKind, x: &[f32], eps: f32) -> (f32, f32) {
+fn moments<S: Simd>(simd: S, kind: NormKind, x: &[f32], eps: f32) -> (f32, f32) {
     let n = x.len() as f32;
-    let mean = if kind == NormKind::Layer { sum(x) / n } else { 0.0 };
-    (mean, 1.0 / (sum_of_squares(x, mean) / n + eps).sqrt())
+    let mean = if kind == NormKind::Layer { sum(simd, x) / n } else { 0.0 };
+    (mean, 1.0 / (products(simd, x, mean, x, mean) / n + eps).sqrt())
 }
 
 kernel! {
     /// `out = act(normalised(x) * weight + bias)`; an empty `bias` is no offset.
-    pub(crate) fn norm_row<S>(kind: NormKind, eps: f32, act: Activation, x: &'a [f32], weight: &'a [f32], bias: &'a [f32], out: &'a mut [f32]) {
-        let (mean, scale) = moments(kind, x, eps);
+    pub(crate) fn norm_row<S = simd>(kind: NormKind, eps: f32, act: Activation, x: &'a [f32], weight: &'a [f32], bias: &'a [f32], out: &'a mut [f32]) {
+        let (mean, scale) = moments(simd, kind, x, eps);
         if bias.is_empty() {
             for ((o, &x), &w) in out.iter_mut().zip(x).zip(weight) {
                 *o = (x - mean) * scale * w;
@@ -71,24 +45,16 @@ kernel! {
 
 kernel! {
     /// Input gradient of a row; adds to the gradients of gain and offset.
-    pub(crate) fn norm_row_backward<S>(kind: NormKind, eps: f32, x: &'a [f32], weight: &'a [f32], grad: &'a [f32], dx: &'a mut [f32], dw: &'a mut [f32], db: &'a mut [f32]) {
-        let (mean, scale) = moments(kind, x, eps);
+    pub(crate) fn norm_row_backward<S = simd>(kind: NormKind, eps: f32, x: &'a [f32], weight: &'a [f32], grad: &'a [f32], dx: &'a mut [f32], dw: &'a mut [f32], db: &'a mut [f32]) {
+        let (mean, scale) = moments(simd, kind, x, eps);
         for ((((&x, &g), &w), d), (dw, db)) in x.iter().zip(grad).zip(weight).zip(dx.iter_mut()).zip(dw.iter_mut().zip(db)) {
             *dw += g * (x - mean) * scale;
             *db += g;
             *d = g * w;
         }
         let n = x.len() as f32;
-        let shift = if kind == NormKind::Layer { sum(dx) / n } else { 0.0 };
-        let mut acc = [0.0f32; LANES];
-        let split = x.len() / LANES * LANES;
-        for (x, d) in x[..split].as_chunks::<LANES>().0.iter().zip(dx[..split].as_chunks::<LANES>().0) {
-            for ((a, &x), &d) in acc.iter_mut().zip(x).zip(d) {
-                *a += d * (x - mean) * scale;
-            }
-        }
-        let tail: f32 = x[split..].iter().zip(&dx[split..]).map(|(x, d)| d * (x - mean) * scale).sum();
-        let slope = (acc.iter().sum::<f32>() + tail) / n;
+        let shift = if kind == NormKind::Layer { sum(simd, dx) / n } else { 0.0 };
+        let slope = scale * products(simd, x, mean, dx, 0.0) / n;
         for (d, &x) in dx.iter_mut().zip(x) {
             *d = scale * (*d - shift - (x - mean) * scale * slope);
         }
