@@ -379,3 +379,24 @@ fn sum_in_order(partial: Vec<Vec<f32>>) -> Vec<f32> {
     });
     sum.unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    #[test]
+    fn rows_of_a_table_are_added_in_their_order() {
+        let random = Random::new(5);
+        for width in [1, 3, 16, 17, 64, 100, 130] {
+            let table: Vec<f32> = (0..50 * width as u64).map(|i| random.normal(i)).collect();
+            for count in [0, 1, EACH - 1, EACH, EACH + 1, 3 * EACH] {
+                let rows: Vec<usize> = (0..count).map(|i| i * 7 % 50).collect();
+                let (mut one_by_one, mut together) = (vec![0.5; width], vec![0.5; width]);
+                rows.iter().for_each(|row| add_into(&mut one_by_one, &table[row * width..][..width]));
+                add_rows_of(&mut together, &table, rows.into_iter());
+                assert_eq!(together, one_by_one, "{count} rows of {width}");
+            }
+        }
+    }
+}
