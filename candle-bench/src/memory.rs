@@ -2,7 +2,7 @@
 //! of their own that take turns.
 //!
 //! Candle allocates a fresh buffer for every result. The system's allocator gives large ones back when they are freed and has the
-//! next one mapped, page by page, again; mimalloc keeps them. What that is worth is a matter of measurement: the row says slower
+//! next one mapped, page by page, again; mimalloc, as our programs set it, keeps them. What that is worth is a matter of measurement: the row says slower
 //! where it is slower, and how much memory is reused says nothing of speed.
 
 pub mod child;

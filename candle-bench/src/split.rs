@@ -27,8 +27,8 @@ use steps::{Phased, Split, Whole};
 
 /// Where the time of a training step goes: data, forward, backward, optimiser, communication; samples a second, MFU, peak memory.
 ///
-/// --dtypes is what losses are computed in: f32, on a GPU bf16 and f16 too, and bf16 for what trains on tapes on a CPU that multiplies in
-/// it. --bundles takes every family that trains.
+/// --dtypes is what losses are computed in: f32, on a GPU bf16 and f16 too; on a CPU with tiles for it (Intel's AMX), or fast dot products for what trains
+/// on tapes, bf16 is what products are taken in. --bundles takes every family that trains.
 #[derive(clap::Args)]
 pub struct Train {
     #[command(flatten)]

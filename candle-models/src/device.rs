@@ -175,7 +175,7 @@ pub enum Purpose {
 ///
 /// # Errors
 /// If the variable holds something else than a dtype; if a narrow one is asked for on a CPU that would widen it for every product. bf16 is what the CPU
-/// takes products in where it multiplies it faster than f32 (Intel's AMX, AMD's AVX-512), on tapes and in the engine; values between them are f32.
+/// takes products in where it multiplies it faster than f32 (Intel's AMX, and on tapes and in the engine AMD's AVX-512); values between them are f32.
 pub fn compute_dtype(typed: Option<DType>, device: &Device, purpose: Purpose) -> Result<DType> {
     let asked = match (typed, std::env::var_os(DTYPE_VARIABLE)) {
         (Some(dtype), _) => Some(dtype),
@@ -189,6 +189,7 @@ pub fn compute_dtype(typed: Option<DType>, device: &Device, purpose: Purpose) ->
         (Device::Cuda(_), Purpose::Training | Purpose::Tapes) => &[DType::F32, DType::BF16, DType::F16],
         // bf16 is then what products are taken in, between f32 values.
         (_, Purpose::Inference | Purpose::Tapes) if crate::ops::has_bf16_products() => &[DType::F32, DType::BF16],
+        (_, Purpose::Training) if crate::ops::simd::has_tiles() => &[DType::F32, DType::BF16],
         _ => &[DType::F32],
     };
     let dtype = asked.unwrap_or(allowed[0]);
@@ -299,8 +300,10 @@ mod tests {
             assert_eq!(compute_dtype(None, &Device::Cpu, purpose).unwrap(), DType::F32);
             assert!(asked("f16", purpose).is_err());
         }
-        let error = asked("bf16", Purpose::Training).unwrap_err().to_string();
-        assert_eq!(error, "config: dtype: expected f32 on this device, found bf16");
+        match asked("bf16", Purpose::Training) {
+            Ok(dtype) => assert!(dtype == DType::BF16 && crate::ops::simd::has_tiles()),
+            Err(error) => assert_eq!(error.to_string(), "config: dtype: expected f32 on this device, found bf16"),
+        }
         assert!(float_dtype("f8").is_err());
         for purpose in [Purpose::Inference, Purpose::Tapes] {
             assert_eq!(asked("bf16", purpose).is_ok(), crate::ops::has_bf16_products());

@@ -6,6 +6,7 @@ use candle_bench::families;
 use candle_bench::memory::child::{self, Requests};
 use candle_bench::memory::{ALLOCATOR_VARIABLE, ALLOCATORS};
 use candle_models::device;
+use candle_train::command::keep_freed_memory;
 use mimalloc::MiMalloc;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
@@ -76,6 +77,7 @@ fn main() -> Result<()> {
     let asked = std::env::var(ALLOCATOR_VARIABLE).unwrap_or_else(|_| ALLOCATORS[0].to_owned());
     ensure!(ALLOCATORS.contains(&asked.as_str()), "{ALLOCATOR_VARIABLE}: expected {}, found {asked}", ALLOCATORS.join(" or "));
     let request = std::env::args().nth(1).context("usage: allocations REQUEST")?;
+    keep_freed_memory();
     // SAFETY: no other thread has been started yet.
     unsafe { device::configure_threads(1) };
     let found = ALLOCATORS[usize::from(Counting::pools())];

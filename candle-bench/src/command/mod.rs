@@ -22,6 +22,7 @@ use crate::{host, startup};
 use all::All;
 use candle_models::cli::Usage;
 use candle_models::device;
+use candle_train::command::keep_freed_memory;
 use children::{FirstAnswer, TrainMemory};
 use clap::{Command, FromArgMatches, Subcommand};
 use instructions::{CountedPath, Instructions};
@@ -124,6 +125,7 @@ fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
 /// It sets the number of threads in the process's environment: no other thread may be running.
 pub unsafe fn run<A: Into<OsString> + Clone>(families: &Families, arguments: impl IntoIterator<Item = A>) -> ExitCode {
     let began_ns = startup::now_ns();
+    keep_freed_memory();
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     host::set_arguments(&arguments);
     let matches = match command(families).try_get_matches_from(arguments) {

@@ -10,6 +10,7 @@ use candle_core::Tensor;
 use candle_core::{DType, Device, Var};
 use candle_models::device;
 use candle_models::nn::Params;
+use candle_models::ops::Products;
 use candle_models::random::Random;
 use candle_train::gradients::Gradients;
 use candle_train::metrics::Reporter;
@@ -154,6 +155,7 @@ pub(crate) struct Phased {
     schedule: Schedule,
     device: Device,
     dtype: DType,
+    products: Products,
     /// Steps so far.
     steps: u64,
     /// The mean of every round so far.
@@ -175,6 +177,7 @@ impl Phased {
             schedule: config.schedule,
             device: device.clone(),
             dtype,
+            products,
             vars,
             steps: 0,
             rounds: Vec::new(),
@@ -194,7 +197,8 @@ impl Phased {
         let context = task::Context::of(self.steps, [0, 1], Random::new(0), &Single, self.dtype);
         let batch = self.task.next_batch(&context)?;
         let data = lap.us()?;
-        let loss = self.task.loss(&Params::given(tensors, &self.device).computing_in(self.dtype), &batch, &context)?;
+        let parameters = Params::given(tensors, &self.device).computing_in(self.dtype);
+        let loss = self.products.within(|| self.task.loss(&parameters, &batch, &context))?;
         drop(batch);
         let forward = lap.us()?;
         let told = loss.value.detach().reshape(1)?;

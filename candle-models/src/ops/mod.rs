@@ -94,6 +94,7 @@ pub use selective_scan::*;
 
 use candle_core::{CpuStorage, DType, Layout, Result, Storage, Tensor, bail};
 use rayon::prelude::*;
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Whether the fused form of an operation serves this tensor: f32 on the CPU; f32, bf16 and f16 on CUDA.
@@ -120,6 +121,30 @@ pub enum Products {
     Bf16,
 }
 
+thread_local! {
+    static CURRENT: Cell<Products> = const { Cell::new(Products::F32) };
+}
+
+impl Products {
+    /// Runs `f`. Products of the tensors that it makes on this thread are taken so on the CPU, and those of their gradients, whenever these are asked for:
+    /// in bf16 on the tiles of Intel's AMX, and elsewhere in f32.
+    pub fn within<R>(self, f: impl FnOnce() -> R) -> R {
+        struct Before(Products);
+        impl Drop for Before {
+            fn drop(&mut self) {
+                CURRENT.set(self.0);
+            }
+        }
+        let _before = Before(CURRENT.replace(self));
+        f()
+    }
+
+    /// What [`within`](Self::within) says here.
+    pub(crate) fn current() -> Self {
+        CURRENT.get()
+    }
+}
+
 /// Whether this processor has instructions for products in bf16 that are worth it.
 pub(crate) fn has_bf16_products() -> bool {
     simd::has_tiles() || simd::has_fast_bf16()
@@ -143,11 +168,10 @@ pub(crate) unsafe fn multiply_transposed(products: Products, x: Rows, dy: Rows, 
         if products.format() == Format::Bf16 {
             return bf16::multiply_transposed(x, dy, out);
         }
-        let _ = products;
         if outer_products::serves(&x, &dy) {
             return outer_products::add(x, dy, out);
         }
-        multiply(Operand::from(x).t(), dy.into(), out, Target::Sum);
+        multiply(products, Operand::from(x).t(), dy.into(), out, Target::Sum);
     }
 }
 

@@ -220,6 +220,11 @@ impl PackedMatrix {
         self.bias.len() / PANEL
     }
 
+    /// Whether weights of 8 bits are multiplied as such, several at a time.
+    pub fn multiplies_integers(&self) -> bool {
+        self.kind == Kind::Q8 && simd::integers() == simd::Integers::DotProduct
+    }
+
     /// Bytes that one pass over the weights reads.
     pub fn bytes(&self) -> usize {
         size_of_val(self.lines.as_slice()) + 4 * (self.scale.len() + self.bias.len())

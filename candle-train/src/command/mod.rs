@@ -14,6 +14,7 @@
 //! }
 //! ```
 
+mod allocator;
 mod arguments;
 mod data;
 mod family;
@@ -21,6 +22,7 @@ mod launch;
 mod resume;
 mod watch;
 
+pub use allocator::keep_freed_memory;
 pub use arguments::{RunArguments, command_line};
 pub(crate) use arguments::{bundle_of, model_in};
 pub use data::DataArguments;
@@ -100,6 +102,7 @@ struct CompareArguments {
 /// # Safety
 /// It sets the number of threads in the process's environment: no other thread may be running.
 pub unsafe fn run<A: Into<OsString>>(registry: &Registry<dyn TrainFamily>, arguments: impl IntoIterator<Item = A>) -> ExitCode {
+    keep_freed_memory();
     let (arguments, elsewhere) = match resume::expand(arguments.into_iter().map(Into::into).collect()) {
         Ok(expanded) => expanded,
         Err(error) => {

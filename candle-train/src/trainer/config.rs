@@ -135,7 +135,7 @@ pub struct Resources {
     /// What losses are computed in: f32, or bf16 or f16 with the parameters in f32 (on the CPU, which is not fast in those, that is
     /// emulated).
     pub dtype: DType,
-    /// What the products of tapes are taken in: bf16 on a CPU that was asked for it, whose values between products stay in f32.
+    /// What products with parameters are taken in: bf16 on a CPU that was asked for it, whose values between products stay in f32.
     pub products: Products,
     /// Who trains together.
     pub ranks: Arc<dyn Communicator>,

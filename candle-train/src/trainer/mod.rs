@@ -406,7 +406,8 @@ impl Trainer {
         let pending = if last && self.config.overlap { PendingReduction::start(&mut self.gradients, &self.vars, &ranks)? } else { None };
         let tensors = || self.vars.iter().map(|(name, var)| (name.clone(), var.as_tensor().clone())).collect();
         let (pending, tensors) = pending.map_or_else(|| (None, tensors()), |(pending, hooked)| (Some(pending), hooked));
-        let loss = task.loss(&self.parameters(tensors).computing_in(self.resources.dtype), &batch, &context)?;
+        let parameters = self.parameters(tensors).computing_in(self.resources.dtype);
+        let loss = self.resources.products.within(|| task.loss(&parameters, &batch, &context))?;
         // What the backward pass needs of it is in the graph.
         drop(batch);
         figures.samples += loss.samples;

@@ -135,8 +135,8 @@ fn the_environment_chooses_where_nothing_was_typed() {
         let (code, _, stderr) = train(&[variable], &["--device", "cpu", "--dtype", "f32"]);
         assert_eq!(code, 0, "what was typed comes first: {variable:?}: {stderr}");
     }
-    let (code, _, stderr) = train(&[("CANDLE_DEVICE", "cpu"), ("CANDLE_DTYPE", "bf16")], &[]);
-    assert!(code == 2 && stderr.contains("expected f32 on this device, found bf16"), "{stderr}");
+    let (code, _, stderr) = train(&[("CANDLE_DEVICE", "cpu"), ("CANDLE_DTYPE", "f16")], &[]);
+    assert!(code == 2 && stderr.contains(" on this device, found f16"), "{stderr}");
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn what_cannot_work_is_one_line_and_a_code() {
         (vec!["--out", &out, "--model", "../weights/policy-mlp"], 2, "config: --model: it is measured with --eval-only"),
         (vec!["--calibrate", "--model", "../weights/policy-mlp", "--replays", &empty], 1, "the folder holds no .slp file"),
         (vec!["--out", &out, "--device", "cuda:77"], 1, "device cuda:77: "),
-        (vec!["--out", &out, "--device", "cpu", "--dtype", "bf16"], 2, "config: dtype: expected f32 on this device, found bf16"),
+        (vec!["--out", &out, "--device", "cpu", "--dtype", "f16"], 2, " on this device, found f16"),
     ] {
         let (found, _, stderr) = train(&arguments);
         assert_eq!(found, code, "{arguments:?}: {stderr}");

@@ -1,6 +1,8 @@
 //! Training in memory.
 
 use candle_core::DType;
+use candle_models::device;
+use candle_models::ops::Products;
 use candle_models::policy::actions::Action;
 use candle_models::policy::baselines::Baselines;
 use candle_models::policy::prior;
@@ -96,15 +98,14 @@ fn a_prior_is_counted_and_training_leaves_it() {
 
 /// The losses of all steps of a run of that dtype on the CPU.
 fn losses(config: &RunConfig, games: &Games, dtype: DType) -> Vec<f64> {
-    losses_of(config, games, dtype, u64::MAX)
+    losses_of(config, games, Resources { dtype, ..Resources::default() }, u64::MAX)
 }
 
 /// The losses of the first steps.
-fn losses_of(config: &RunConfig, games: &Games, dtype: DType, steps: u64) -> Vec<f64> {
+fn losses_of(config: &RunConfig, games: &Games, resources: Resources, steps: u64) -> Vec<f64> {
     let dir = tempfile::tempdir().unwrap();
     let place = Place::create(dir.path());
     with_large_stack(|| {
-        let resources = Resources { dtype, ..Resources::default() };
         let mut plan = Plan::new(config.clone(), games, Order::Epochs)?.on(resources)?;
         plan.steps = plan.steps.min(steps);
         plan.train(&place, &Stop::after(None))
@@ -118,6 +119,21 @@ fn losses_of(config: &RunConfig, games: &Games, dtype: DType, steps: u64) -> Vec
 #[test]
 fn the_loss_in_bf16_follows_the_loss_in_f32() {
     bf16_follows_f32(&["mamba"]);
+}
+
+/// On a processor with tiles for them; elsewhere they are in f32.
+#[test]
+fn the_loss_with_products_in_bf16_follows_the_loss_in_f32() {
+    let games = games(2, 0, 900);
+    for backbone in ["mlp", "gru", "mamba"] {
+        let mut config = config(backbone, 1);
+        (config.trainer.log_every, config.model.heads, config.model.hidden) = (1, Heads::Autoregressive, 64);
+        let of = |products| losses_of(&config, &games, Resources { products, ..Resources::default() }, u64::MAX);
+        let [wide, narrow] = [Products::F32, Products::Bf16].map(of);
+        assert_eq!(wide != narrow, device::simd() == "amx", "{backbone}: whether anything was rounded");
+        let worst = wide.iter().zip(&narrow).map(|(w, n)| (w - n).abs() / w).fold(0.0, f64::max);
+        assert!(wide.len() == narrow.len() && worst < 0.05, "{backbone}: {} and {} steps, the worst {worst}", wide.len(), narrow.len());
+    }
 }
 
 #[test]
@@ -168,10 +184,16 @@ fn five_hundred_steps_on_a_real_replay_in_bf16_are_those_in_f32() {
     (config.data.batch, config.data.unroll, config.trainer.log_every) = (8, 16, 1);
     // The heads and the rate of the preset `mamba`.
     (config.model.heads, config.trainer.schedule.peak) = (Heads::Autoregressive, 1e-3);
-    let [wide, narrow] = [DType::F32, DType::BF16].map(|dtype| losses_of(&config, &games, dtype, 500));
-    assert_eq!((wide.len(), narrow.len()), (500, 500));
+    let with = [
+        Resources::default(),
+        Resources { dtype: DType::BF16, ..Resources::default() },
+        Resources { products: Products::Bf16, ..Resources::default() },
+    ];
+    let [wide, narrow, rounded] = with.map(|resources| losses_of(&config, &games, resources, 500));
+    assert_eq!([&wide, &narrow, &rounded].map(Vec::len), [500; 3]);
     assert_ne!(wide, narrow, "nothing was rounded");
-    let worst = smooth(&wide).iter().zip(smooth(&narrow)).map(|(w, n)| (w - n).abs() / w).fold(0.0, f64::max);
+    let apart = |narrow: &[f64]| smooth(&wide).iter().zip(smooth(narrow)).map(|(w, n)| (w - n).abs() / w).fold(0.0, f64::max);
+    let worst = apart(&narrow).max(apart(&rounded));
     let [first, last] = [smooth(&wide)[0], smooth(&wide)[19]];
     eprintln!("from {first:.3} to {last:.3} nats a frame; curves differ by {:.2}% at most", 100.0 * worst);
     assert!(last < 0.5 * first && worst < 0.01, "from {first} to {last}, curves differ by {worst}");

@@ -22,7 +22,8 @@
 //! On one thread of a shared machine, in loops over operands that were written and laid out before, in GFLOP/s: 64 x 384 x 1152 in
 //! bf16 1240 to 1360, in f32 300 to 315; 64 x 1152 x 384 in bf16 1400 to 1520, in f32 300; the f32 kernels of AVX-512 reach 120 to
 //! 175. (Memory that was never written is one page of zeros: it reads as from the first-level cache, and flatters.) Laying out a weight
-//! of 384 x 1152 costs 120 us in bf16, in either direction. Tried and not kept: software prefetches of the right side (within the
+//! of 384 x 1152 costs 120 us in bf16, in either direction. With both sides laid out on the way, on a Xeon with a neighbour, 1920 x 256 x 1024 in bf16 340 to
+//! 420 and in f32 190 to 195, where AVX-512 reaches 105 to 135; 1920 x 512 x 256 640 to 740, 190 to 220, and 115 to 155. Tried and not kept: software prefetches of the right side (within the
 //! noise).
 
 mod pack;
@@ -30,6 +31,7 @@ mod packed;
 #[cfg(test)]
 mod tests;
 
+use super::linear::{Operand, Target};
 use super::{OutPointer, Products, Rows, simd};
 use pack::{Role, SIDE, Square, pack, squares};
 pub(super) use packed::{run, scratch, serves};
@@ -237,11 +239,12 @@ impl Products {
         }
     }
 
-    /// Rows that are laid out at a time: bounds the memory for them, and what is read again is in the cache.
-    fn rows(self) -> usize {
+    /// Rows of the left side that are laid out at a time, values of the sum, and columns of the right side: bounds the memory for them, and what is read
+    /// again is in the cache.
+    fn block(self) -> [usize; 3] {
         match self {
-            Self::Bf16 => 384,
-            Self::F32 => 256,
+            Self::Bf16 => [384, 512, 1024],
+            Self::F32 => [256, 384, 512],
         }
     }
 }
@@ -375,7 +378,7 @@ pub(crate) fn multiply(weight: &Tiles, x: Rows, bias: &[f32], out: &mut [f32]) {
     if out.is_empty() {
         return;
     }
-    let rows = products.rows();
+    let [rows, ..] = products.block();
     with_scratch(products.squares(rows.min(x.rows), inputs), |scratch| {
         for (part, out) in out.chunks_mut(rows * outputs).enumerate() {
             let x = Rows { rows: out.len() / outputs, ..x.rows_from(part * rows) };
@@ -395,18 +398,61 @@ pub(crate) fn multiply(weight: &Tiles, x: Rows, bias: &[f32], out: &mut [f32]) {
 /// # Safety
 /// `out` points at such rows that nobody else touches.
 pub(crate) unsafe fn multiply_transposed(products: Products, x: Rows, dy: Rows, out: OutPointer) {
-    assert!(simd::has_tiles() && x.rows == dy.rows && out.stride >= dy.width, "{} x {} by {} x {}", x.width, x.rows, dy.rows, dy.width);
-    let rows = products.rows().min(x.rows);
-    let (left, right) = (products.squares(rows, x.width), products.squares(rows, dy.width));
+    // SAFETY: the caller's promise.
+    unsafe { multiply_operands(products, Operand::from(x).t(), dy.into(), out, Target::Sum) };
+}
+
+impl<'a> Operand<'a> {
+    /// The matrix as it lies in memory, and whether this is its transpose.
+    fn lying(self) -> (Rows<'a>, bool) {
+        let is_transposed = self.column_step != 1;
+        let lying = if is_transposed { self.t() } else { self };
+        (Rows { data: lying.data, rows: lying.rows, width: lying.columns, stride: lying.row_step }, is_transposed)
+    }
+}
+
+/// Whether a product of `m x k` by `k x n` on tiles, both sides laid out on the way, is faster than one in f32 by vectors.
+pub(crate) fn gains(products: Products, [m, k, n]: [usize; 3]) -> bool {
+    let (least, most) = (m.min(n), m.max(n));
+    simd::has_tiles()
+        && match products {
+            Products::Bf16 => least >= SIDE / 4 && k.min(most) >= SIDE,
+            Products::F32 => least.min(k) >= 2 * SIDE,
+        }
+}
+
+/// `out = a b` or `out += a b`, both sides laid out on the way: blocks of the right side, such that they lie in the second-level cache beside
+/// some rows of the left one. Sums are not rounded to bf16 with any products, and a value's sum has one order wherever it lies in `out`. Panics on a path
+/// without tiles.
+///
+/// # Safety
+/// `out` points at `a.rows` rows of `b.columns` values that nobody else touches; with [`Target::Sum`] they are initialised.
+pub(crate) unsafe fn multiply_operands(products: Products, a: Operand, b: Operand, out: OutPointer, target: Target) {
+    let (m, k, n) = (a.rows, a.columns, b.columns);
+    assert!(simd::has_tiles() && k == b.rows && out.stride >= n, "{m} x {k} by {} x {n}", b.rows);
+    assert!(k > 0 || target == Target::Sum, "a sum of nothing is not written");
+    let [height, depth, width] = products.block();
+    let (left, right) = (products.squares(height.min(m), depth.min(k)), products.squares(depth.min(k), width.min(n)));
+    let parts = |length: usize, part: usize| (0..length).step_by(part).map(move |start| start..length.min(start + part));
     with_scratch(left + right, |scratch| {
         let (left, right) = scratch.split_at_mut(left);
-        for first in (0..x.rows).step_by(rows.max(1)) {
-            let rows = rows.min(x.rows - first);
-            // SAFETY: the path has tiles (asserted); `out` is the caller's promise.
-            unsafe {
-                products.pack(Rows { rows, ..x.rows_from(first) }, Role::LeftTransposed, left);
-                products.pack(Rows { rows, ..dy.rows_from(first) }, Role::Right, right);
-                product(products, [left, right], rows.div_ceil(SIDE), Start::There, out, (x.width, dy.width));
+        for columns in parts(n, width) {
+            for sum in parts(k, depth) {
+                let start = if sum.start == 0 && target == Target::Fresh { Start::Bias(&[]) } else { Start::There };
+                let (b, b_is_transposed) = b.part(sum.clone()).columns(columns.clone()).lying();
+                let role = if b_is_transposed { Role::RightTransposed } else { Role::Right };
+                // SAFETY: the path has tiles (asserted).
+                unsafe { products.pack(b, role, right) };
+                for rows in parts(m, height) {
+                    let (a, a_is_transposed) = a.part(rows.clone()).columns(sum.clone()).lying();
+                    let role = if a_is_transposed { Role::LeftTransposed } else { Role::Left };
+                    let (out, size) = (out.block(rows.start, columns.start), (rows.len(), columns.len()));
+                    // SAFETY: the path has tiles (asserted); `out` is the caller's promise.
+                    unsafe {
+                        products.pack(a, role, left);
+                        product(products, [left, right], sum.len().div_ceil(SIDE), start, out, size);
+                    }
+                }
             }
         }
     });

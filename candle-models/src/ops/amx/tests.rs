@@ -107,6 +107,45 @@ fn gradients_of_weights_add_the_product_over_rows() {
 }
 
 #[test]
+fn products_of_operands_as_they_lie_do_not_depend_on_the_part_that_is_computed() {
+    if is_skipped() {
+        return;
+    }
+    let sizes = [(1, 1, 1), (33, 65, 17), (300, 44, 100), (65, 1100, 33), (40, 64, 1100)];
+    let turned = [[false, false], [false, true], [true, false], [true, true]];
+    for (((m, k, n), turned), products) in
+        sizes.into_iter().flat_map(|size| turned.map(|t| (size, t))).flat_map(|case| BOTH.map(|p| (case, p)))
+    {
+        let (a, b, there) = (values(m * k, 1), values(k * n, 2), values(m * n, 3));
+        let (a_turned, b_turned) = (transposed(&a, k), transposed(&b, n));
+        let left = if turned[0] { Operand::new(&a_turned, m).t() } else { Operand::new(&a, k) };
+        let right = if turned[1] { Operand::new(&b_turned, k).t() } else { Operand::new(&b, n) };
+        let run = |left: Operand, right: Operand, target: Target, out: &mut [f32]| {
+            assert!(out.len() >= (left.rows - 1) * n + right.columns);
+            // SAFETY: `out` has room (asserted) and is borrowed alone.
+            unsafe { multiply_operands(products, left, right, OutPointer::rows(out, n), target) };
+        };
+        for target in [Target::Fresh, Target::Sum] {
+            let mut whole = there.clone();
+            run(left, right, target, &mut whole);
+            for (i, got) in whole.iter().enumerate() {
+                let (r, c) = (i / n, i % n);
+                let start = if target == Target::Sum { there[i] } else { 0.0 };
+                check(products, *got, start, (0..k).map(|s| (a[r * k + s], b[s * n + c])), &format!("{m}x{k}x{n} {turned:?} at {r},{c}"));
+            }
+            let (mut parts, middle) = (there.clone(), [m / 2, n / 2]);
+            for (rows, columns) in [(0..middle[0], 0..n), (middle[0]..m, 0..middle[1]), (middle[0]..m, middle[1]..n)] {
+                if !rows.is_empty() && !columns.is_empty() {
+                    let at = rows.start * n + columns.start;
+                    run(left.part(rows), right.columns(columns), target, &mut parts[at..]);
+                }
+            }
+            assert_eq!(parts, whole, "{m}x{k}x{n} {turned:?} {products:?} in parts");
+        }
+    }
+}
+
+#[test]
 fn operands_round_to_the_nearest_even_and_keep_what_is_not_finite() {
     if is_skipped() {
         return;

@@ -2,9 +2,9 @@
 //!
 //! `r, z = sigmoid(x + h)`, `n = tanh(x_n + r h_n)`, `h' = (1 - z) n + z h`; the products with the weights come in as arguments.
 
-use crate::ops::linear::{Operand, Target, column_sums, product, product_new};
+use crate::ops::linear::{Operand, Target, column_sums};
 use crate::ops::simd::{self, kernel};
-use crate::ops::{After, Rows, contiguous, is_fused, rows_of, with_rows};
+use crate::ops::{After, Products, Rows, contiguous, is_fused, rows_of, with_rows};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp3, D, DType, Layout, Result, Shape, Tensor};
@@ -79,6 +79,7 @@ kernel! {
 }
 
 struct GruOp {
+    products: Products,
     batch: usize,
     steps: usize,
     resets: Vec<bool>,
@@ -111,7 +112,7 @@ impl GruOp {
                 before[(b * steps + t) * width..][..width].copy_from_slice(h);
                 products[b * 3 * width..][..3 * width].copy_from_slice(bias);
             }
-            product(Operand::new(&h, width), Operand::new(weight, 3 * width), &mut products, 3 * width, Target::Sum);
+            self.products.product(Operand::new(&h, width), Operand::new(weight, 3 * width), &mut products, 3 * width, Target::Sum);
             for (b, (h, product)) in h.chunks_mut(width).zip(products.chunks(3 * width)).enumerate() {
                 let frame = b * steps + t;
                 gru_row_kept(x.row(frame), product, h, &mut gates[frame * 4 * width..][..4 * width]);
@@ -138,7 +139,7 @@ impl GruOp {
                 gru_row_backward(gates.row(frame), before.row(frame), carry, &mut dx[three.clone()], &mut dh[three]);
             }
             let step = self.frame(&dh, t, 3 * width);
-            product(step.into(), Operand::new(weight, 3 * width).t(), &mut carry, width, Target::Sum);
+            self.products.product(step.into(), Operand::new(weight, 3 * width).t(), &mut carry, width, Target::Sum);
             for (b, carry) in carry.chunks_mut(width).enumerate() {
                 if self.resets[b * steps + t] {
                     carry.fill(0.0);
@@ -200,7 +201,7 @@ impl CustomOp3 for GruOp {
         }
         let (dx, dw, db) = with_rows(&[w, &grad, &kept[0], &kept[1]], |inputs| {
             let (dx, dh) = self.backward(&inputs[0].data[..width * 3 * width], [inputs[2], inputs[3]], inputs[1]);
-            let dw = product_new(Operand::from(inputs[3]).t(), Operand::new(&dh, 3 * width));
+            let dw = self.products.product_new(Operand::from(inputs[3]).t(), Operand::new(&dh, 3 * width));
             let dh = Rows { data: &dh, rows: inputs[1].rows, width: 3 * width, stride: 3 * width };
             Ok((dx, dw, column_sums(dh)))
         })?;
@@ -228,7 +229,8 @@ pub fn gru(x: &Tensor, weight: &Tensor, bias: &Tensor, state: &Tensor, resets: &
     }
     let after = After::default();
     let (steps, resets) = (x.dim(0)? / batch, resets.to_vec());
-    let op = GruOp { batch, steps, resets, state: state.detach(), after: after.clone(), kept: OnceLock::new() };
+    let op =
+        GruOp { products: Products::current(), batch, steps, resets, state: state.detach(), after: after.clone(), kept: OnceLock::new() };
     let y = x.contiguous()?.apply_op3(&weight.contiguous()?.to_dtype(x.dtype())?, &bias.to_dtype(DType::F32)?, op)?;
     Ok((y, after.take()?))
 }

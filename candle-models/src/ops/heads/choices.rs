@@ -6,8 +6,8 @@
 //! then products of the tables' size.
 
 use crate::ops::activate_backward;
-use crate::ops::linear::{Operand, TASK_ROWS, Target, column_sums, product, product_alone, product_new};
-use crate::ops::{Activation, Rows, activate, add_into, contiguous, rows_of, sum_in_order, with_rows};
+use crate::ops::linear::{Operand, TASK_ROWS, Target, column_sums};
+use crate::ops::{Activation, Products, Rows, activate, add_into, contiguous, rows_of, sum_in_order, with_rows};
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 use std::sync::OnceLock;
@@ -70,6 +70,7 @@ struct Parts<T> {
 }
 
 struct ChoicesOp {
+    products: Products,
     groups: Vec<ChoiceGroup>,
     /// Width of the trunk.
     trunk: usize,
@@ -143,11 +144,11 @@ impl ChoicesOp {
     fn forward(&self, x: Rows, packed: &[f32]) -> Vec<f32> {
         let (s, all, logits) = (self.width, self.all(), self.logits());
         let p = self.split(packed);
-        let mut stream = product_new(x.into(), Operand::new(p.stream, s));
+        let mut stream = self.products.product_new(x.into(), Operand::new(p.stream, s));
         stream.par_chunks_mut(TASK_ROWS * s).for_each(|block| block.chunks_mut(s).for_each(|row| add_into(row, p.stream_bias)));
         let hidden = side_by_side(p.hidden, s);
-        let tables = product_new(Operand::new(p.chosen, s), Operand::new(&hidden, all));
-        let mut inner = product_new(Operand::new(&stream, s), Operand::new(&hidden, all));
+        let tables = self.products.product_new(Operand::new(p.chosen, s), Operand::new(&hidden, all));
+        let mut inner = self.products.product_new(Operand::new(&stream, s), Operand::new(&hidden, all));
         let mut out = vec![0.0; x.rows * logits];
         let blocks = inner.par_chunks_mut(TASK_ROWS * all).zip(out.par_chunks_mut(TASK_ROWS * logits));
         blocks.enumerate().for_each(|(task, (inner, out))| {
@@ -171,7 +172,7 @@ impl ChoicesOp {
             let inner = Rows { data: inner, rows: inner.len() / all, width: all, stride: all };
             for (g, (start, n)) in self.starts().enumerate() {
                 let weight = Operand::new(&p.out[start * s..][..n * s], n);
-                product_alone(inner.columns(g * s, s).into(), weight, &mut out[start..], logits, Target::Sum);
+                self.products.product_alone(inner.columns(g * s, s).into(), weight, &mut out[start..], logits, Target::Sum);
             }
         });
         self.kept.get_or_init(|| Kept { stream, hidden, inner });
@@ -192,15 +193,15 @@ impl ChoicesOp {
 
         let (sums, previous) = self.sums_by_class(through, d.chosen.len() / s, d.previous.len());
         d.previous.copy_from_slice(&previous);
-        product(Operand::new(&sums, all), Operand::new(&kept.hidden, all).t(), d.chosen, s, Target::Fresh);
-        let mut hidden = product_new(Operand::new(&kept.stream, s).t(), through.into());
-        product(Operand::new(p.chosen, s).t(), Operand::new(&sums, all), &mut hidden, all, Target::Sum);
+        self.products.product(Operand::new(&sums, all), Operand::new(&kept.hidden, all).t(), d.chosen, s, Target::Fresh);
+        let mut hidden = self.products.product_new(Operand::new(&kept.stream, s).t(), through.into());
+        self.products.product(Operand::new(p.chosen, s).t(), Operand::new(&sums, all), &mut hidden, all, Target::Sum);
         one_below_the_other(&hidden, s, d.hidden);
 
-        let dstream = product_new(through.into(), Operand::new(&kept.hidden, all).t());
+        let dstream = self.products.product_new(through.into(), Operand::new(&kept.hidden, all).t());
         d.stream_bias.copy_from_slice(&column_sums(Rows { data: &dstream, rows: x.rows, width: s, stride: s }));
-        product(Operand::from(x).t(), Operand::new(&dstream, s), d.stream, s, Target::Fresh);
-        (product_new(Operand::new(&dstream, s), Operand::new(p.stream, s).t()), dpacked)
+        self.products.product(Operand::from(x).t(), Operand::new(&dstream, s), d.stream, s, Target::Fresh);
+        (self.products.product_new(Operand::new(&dstream, s), Operand::new(p.stream, s).t()), dpacked)
     }
 
     /// The gradient before the ReLU of all inner layers, `[rows, components * S]`.
@@ -212,7 +213,7 @@ impl ChoicesOp {
             let grad = Rows { rows: inner.len() / all, ..grad.rows_from(task * TASK_ROWS) };
             for (g, (start, n)) in self.starts().enumerate() {
                 let weight = Operand::new(&out[start * s..][..n * s], n).t();
-                product_alone(grad.columns(start, n).into(), weight, &mut through[g * s..], all, Target::Fresh);
+                self.products.product_alone(grad.columns(start, n).into(), weight, &mut through[g * s..], all, Target::Fresh);
             }
             activate_backward(Activation::Relu, inner, through);
         });
@@ -225,7 +226,7 @@ impl ChoicesOp {
         let parts: Vec<_> = self.starts().map(|(start, n)| (start, n, rest.split_off_mut(..n * s).unwrap_or_default())).collect();
         parts.into_par_iter().enumerate().for_each(|(g, (start, n, out))| {
             let inner = Rows { data: &kept.inner, rows: grad.rows, width: all, stride: all };
-            product_alone(Operand::from(inner.columns(g * s, s)).t(), grad.columns(start, n).into(), out, n, Target::Fresh);
+            self.products.product_alone(Operand::from(inner.columns(g * s, s)).t(), grad.columns(start, n).into(), out, n, Target::Fresh);
         });
     }
 
@@ -298,7 +299,7 @@ pub(crate) fn choices(
 ) -> Result<Tensor> {
     let (trunk, width) = weights.stream[0].dims2()?;
     let column_group = groups.iter().enumerate().flat_map(|(g, group)| vec![g; group.columns]).collect();
-    let op = ChoicesOp { groups, trunk, width, column_group, rows, offsets, kept: OnceLock::new() };
+    let op = ChoicesOp { products: Products::current(), groups, trunk, width, column_group, rows, offsets, kept: OnceLock::new() };
     let flat = weights.all().into_iter().map(Tensor::flatten_all).collect::<Result<Vec<_>>>()?;
     let packed = Tensor::cat(&flat, 0)?;
     let classes: usize = op.groups.iter().map(|g| g.columns * g.classes).sum();

@@ -5,7 +5,7 @@
 pub(crate) mod cuda;
 mod tensors;
 
-pub(crate) use tensors::{Operand, TASK_ROWS, Target, column_sums, multiply, product, product_alone, product_new};
+pub(crate) use tensors::{Operand, TASK_ROWS, Target, column_sums, multiply};
 use tensors::{join_places, linear_at_places, split_places};
 pub use tensors::{linear, linear_reference};
 

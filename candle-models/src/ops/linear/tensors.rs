@@ -5,7 +5,9 @@
 //! and then added to. Here one node of the graph holds all of it.
 
 use crate::ops::activate_backward;
-use crate::ops::{Activation, OutPointer, Rows, activate, is_fused, rows_of, with_rows};
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use crate::ops::amx;
+use crate::ops::{Activation, OutPointer, Products, Rows, activate, is_fused, rows_of, with_rows};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor};
@@ -17,11 +19,11 @@ use std::sync::{Arc, OnceLock};
 /// A matrix for a product: `rows` and `columns` steps may be exchanged, which transposes it without moving a value.
 #[derive(Clone, Copy)]
 pub(crate) struct Operand<'a> {
-    data: &'a [f32],
-    rows: usize,
-    columns: usize,
-    row_step: usize,
-    column_step: usize,
+    pub data: &'a [f32],
+    pub rows: usize,
+    pub columns: usize,
+    pub row_step: usize,
+    pub column_step: usize,
 }
 
 impl<'a> Operand<'a> {
@@ -31,8 +33,13 @@ impl<'a> Operand<'a> {
     }
 
     /// Some of the rows.
-    fn part(self, rows: Range<usize>) -> Self {
+    pub fn part(self, rows: Range<usize>) -> Self {
         Self { data: self.data.get(rows.start * self.row_step..).unwrap_or_default(), rows: rows.len(), ..self }
+    }
+
+    /// Some of the columns.
+    pub fn columns(self, columns: Range<usize>) -> Self {
+        self.t().part(columns).t()
     }
 
     /// The transpose.
@@ -56,30 +63,32 @@ pub(crate) enum Target {
     Sum,
 }
 
-/// `out = a b` or `out += a b`, shared by the threads: `out` has `stride` values between the starts of its rows. A value is
-/// one sum in one order, for any number of threads.
-pub(crate) fn product(a: Operand, b: Operand, out: &mut [f32], stride: usize, target: Target) {
-    check_room(a, b, out.len(), stride);
-    // SAFETY: `out` has room for the product (asserted above) and is borrowed alone.
-    unsafe { share(a, b, OutPointer { data: out.as_mut_ptr(), stride }, target) };
-}
-
-/// [`product`] on this thread alone: inside a task.
-pub(crate) fn product_alone(a: Operand, b: Operand, out: &mut [f32], stride: usize, target: Target) {
-    check_room(a, b, out.len(), stride);
-    // SAFETY: as in `product`.
-    unsafe { multiply(a, b, OutPointer { data: out.as_mut_ptr(), stride }, target) };
-}
-
-/// `a b` in new memory, which is written once.
-pub(crate) fn product_new(a: Operand, b: Operand) -> Vec<f32> {
-    let mut out = Vec::with_capacity(a.rows * b.columns);
-    // SAFETY: the capacity is that of the product; a product that does not read its target writes every value.
-    unsafe {
-        share(a, b, OutPointer { data: out.as_mut_ptr(), stride: b.columns }, Target::Fresh);
-        out.set_len(a.rows * b.columns);
+impl Products {
+    /// `out = a b` or `out += a b`, shared by the threads: `out` has `stride` values between the starts of its rows. A value is
+    /// one sum in one order, for any number of threads.
+    pub(crate) fn product(self, a: Operand, b: Operand, out: &mut [f32], stride: usize, target: Target) {
+        check_room(a, b, out.len(), stride);
+        // SAFETY: `out` has room for the product (asserted above) and is borrowed alone.
+        unsafe { share(self, a, b, OutPointer { data: out.as_mut_ptr(), stride }, target) };
     }
-    out
+
+    /// [`product`](Self::product) on this thread alone: inside a task.
+    pub(crate) fn product_alone(self, a: Operand, b: Operand, out: &mut [f32], stride: usize, target: Target) {
+        check_room(a, b, out.len(), stride);
+        // SAFETY: as in `product`.
+        unsafe { multiply(self, a, b, OutPointer { data: out.as_mut_ptr(), stride }, target) };
+    }
+
+    /// `a b` in new memory, which is written once.
+    pub(crate) fn product_new(self, a: Operand, b: Operand) -> Vec<f32> {
+        let mut out = Vec::with_capacity(a.rows * b.columns);
+        // SAFETY: the capacity is that of the product; a product that does not read its target writes every value.
+        unsafe {
+            share(self, a, b, OutPointer { data: out.as_mut_ptr(), stride: b.columns }, Target::Fresh);
+            out.set_len(a.rows * b.columns);
+        }
+        out
+    }
 }
 
 /// The least rows or columns of a part. Above 64 of them the order of a sum in `gemm` depends on its length alone, so that
@@ -91,13 +100,13 @@ const PART: usize = 128;
 ///
 /// # Safety
 /// As [`multiply`].
-unsafe fn share(a: Operand, b: Operand, out: OutPointer, target: Target) {
+unsafe fn share(products: Products, a: Operand, b: Operand, out: OutPointer, target: Target) {
     let (m, n) = (a.rows, b.columns);
     let length = m.max(n);
     let parts = rayon::current_num_threads().min(length / PART).max(1);
     if parts == 1 {
         // SAFETY: the caller's promise.
-        return unsafe { multiply(a, b, out, target) };
+        return unsafe { multiply(products, a, b, out, target) };
     }
     (0..parts).into_par_iter().for_each(|part| {
         let limit = |part: usize| (length * part / parts).next_multiple_of(64).min(length);
@@ -106,9 +115,9 @@ unsafe fn share(a: Operand, b: Operand, out: OutPointer, target: Target) {
         unsafe {
             if m >= n {
                 let out = OutPointer { data: out.data.add(range.start * out.stride), ..out };
-                multiply(a.part(range), b, out, target);
+                multiply(products, a.part(range), b, out, target);
             } else {
-                multiply(a, b.t().part(range.clone()).t(), out.columns(range.start), target);
+                multiply(products, a, b.columns(range.clone()), out.columns(range.start), target);
             }
         }
     });
@@ -123,13 +132,19 @@ fn check_room(a: Operand, b: Operand, room: usize, stride: usize) {
 ///
 /// # Safety
 /// `out` points at `a.rows` rows of `b.columns` values that nobody else touches; with [`Target::Sum`] they are initialised.
-pub(crate) unsafe fn multiply(a: Operand, b: Operand, out: OutPointer, target: Target) {
+pub(crate) unsafe fn multiply(products: Products, a: Operand, b: Operand, out: OutPointer, target: Target) {
     let (m, n, k) = (a.rows, b.columns, a.columns);
     assert_eq!(k, b.rows, "a product of {m} x {k} by {} x {n}", b.rows);
     let last = |x: &Operand| if x.rows * x.columns == 0 { 0 } else { (x.rows - 1) * x.row_step + (x.columns - 1) * x.column_step + 1 };
     assert!(a.data.len() >= last(&a) && b.data.len() >= last(&b), "an operand is shorter than its shape");
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    if amx::gains(products, [m, k, n]) {
+        // SAFETY: the caller's promise.
+        return unsafe { amx::multiply_operands(products, a, b, out, target) };
+    }
     let steps = |x: &Operand| (x.data.as_ptr(), x.column_step as isize, x.row_step as isize);
     let ((a, a_columns, a_rows), (b, b_columns, b_rows)) = (steps(&a), steps(&b));
+    let _ = products;
     let read = target == Target::Sum;
     // SAFETY: every index that the shapes and steps reach lies inside the operands (asserted above); `out` is the caller's promise.
     unsafe {
@@ -162,12 +177,12 @@ pub(crate) unsafe fn multiply(a: Operand, b: Operand, out: OutPointer, target: T
 /// Rows per task. Fixed, so that the sums over rows do not depend on the number of threads.
 pub(crate) const TASK_ROWS: usize = 64;
 
-/// The sum over the rows of `x` `[rows, width]`.
+/// The sum over the rows of `x` `[rows, width]`, one behind the other.
 pub(crate) fn column_sums(x: Rows) -> Vec<f32> {
-    let tasks = x.rows.div_ceil(TASK_ROWS);
-    let partial = (0..tasks).into_par_iter().map(|task| {
+    assert!(x.rows <= 1 || x.stride == x.width, "rows that lie apart");
+    let partial = x.data[..x.rows * x.width].par_chunks(TASK_ROWS * x.width.max(1)).map(|rows| {
         let mut sum = vec![0.0; x.width];
-        (task * TASK_ROWS..x.rows.min((task + 1) * TASK_ROWS)).for_each(|r| crate::ops::add_into(&mut sum, x.row(r)));
+        crate::ops::add_rows_into(&mut sum, rows);
         sum
     });
     crate::ops::sum_in_order(partial.collect())
@@ -175,6 +190,7 @@ pub(crate) fn column_sums(x: Rows) -> Vec<f32> {
 
 /// A linear layer with its activation, at every one of some places of a row.
 struct LinearOp {
+    products: Products,
     act: Activation,
     places: usize,
     /// What the activation was applied to, where its gradient needs that: ReLU's is in the output.
@@ -195,7 +211,7 @@ impl LinearOp {
     }
 
     fn forward(&self, x: Rows, w: Rows, bias: &[f32]) -> Vec<f32> {
-        let mut out = product_new(x.into(), w.into());
+        let mut out = self.products.product_new(x.into(), w.into());
         if !bias.is_empty() {
             out.par_chunks_mut(TASK_ROWS * w.width)
                 .for_each(|block| block.chunks_mut(w.width).for_each(|row| crate::ops::add_into(row, bias)));
@@ -244,8 +260,8 @@ impl LinearOp {
             let [x, w, out, grad]: [Rows; 4] = [matrices[0], matrices[1], matrices[2], matrices[3]];
             let through = self.through(out, grad);
             let grad = if self.act == Activation::None { grad } else { Rows { data: &through, ..grad } };
-            let dx = needs_dx.then(|| product_new(grad.into(), Operand::from(w).t()));
-            Ok((dx, product_new(Operand::from(x).t(), grad.into()), bias.map(|_| column_sums(grad))))
+            let dx = needs_dx.then(|| self.products.product_new(grad.into(), Operand::from(w).t()));
+            Ok((dx, self.products.product_new(Operand::from(x).t(), grad.into()), bias.map(|_| column_sums(grad))))
         })?;
         let device = x.device();
         let dx = dx.map(|dx| Tensor::from_vec(dx, (rows, inputs), device)).transpose()?;
@@ -354,6 +370,7 @@ pub(super) fn linear_at_places(places: usize, x: &Tensor, weight: &Tensor, bias:
         candle_core::bail!("linear: rows of {} values by a weight {:?} at {places} places", x.dim(1)?, weight.dims());
     }
     let op = LinearOp {
+        products: Products::current(),
         act,
         places,
         before: Arc::default(),

@@ -6,13 +6,14 @@
 //! gradient of that matrix is written.
 
 use crate::ops::check_indices;
-use crate::ops::linear::{Operand, TASK_ROWS, Target, column_sums, product, product_alone, product_new};
-use crate::ops::{Activation, Rows, add_into, add_rows_of, contiguous, is_on_host, join_rows, linear, rows_of, with_rows};
+use crate::ops::linear::{Operand, TASK_ROWS, Target, column_sums};
+use crate::ops::{Activation, Products, Rows, add_into, add_rows_of, contiguous, is_on_host, join_rows, linear, rows_of, with_rows};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 use std::ops::Range;
 
 struct LookupOp {
+    products: Products,
     /// `[rows, floats]`, without a gradient.
     x: Tensor,
     /// Rows of the table by row and column.
@@ -41,10 +42,10 @@ impl LookupOp {
         let mut folded = vec![0.0; self.entries() * width];
         self.parts(&mut folded, width).into_par_iter().for_each(|(i, rows, out)| {
             let (table, weight) = (part(table, rows), part(weight, x.width + i * entry..x.width + (i + 1) * entry));
-            product_alone(table.into(), weight.into(), out, width, Target::Fresh);
+            self.products.product_alone(table.into(), weight.into(), out, width, Target::Fresh);
         });
         let starts: Vec<usize> = self.starts().collect();
-        let mut out = product_new(x.into(), part(weight, 0..x.width).into());
+        let mut out = self.products.product_new(x.into(), part(weight, 0..x.width).into());
         out.par_chunks_mut(TASK_ROWS * width).enumerate().for_each(|(task, block)| {
             for (r, out) in block.chunks_mut(width).enumerate() {
                 add_into(out, bias);
@@ -69,7 +70,7 @@ impl LookupOp {
         let (width, entry, columns) = (weight.width, table.width, self.columns.len());
         let mut dweight = vec![0.0; weight.rows * width];
         let (floats, looked_up) = dweight.split_at_mut(x.width * width);
-        product(Operand::from(x).t(), grad.into(), floats, width, Target::Fresh);
+        self.products.product(Operand::from(x).t(), grad.into(), floats, width, Target::Fresh);
         let mut sums = vec![0.0; self.entries() * width];
         let parts = self.parts(&mut sums, width).into_par_iter().zip(looked_up.par_chunks_mut(entry * width));
         let dtables: Vec<Vec<f32>> = parts
@@ -78,9 +79,9 @@ impl LookupOp {
                     add_into(&mut sums[(index[i] as usize - rows.start) * width..][..width], grad.row(r));
                 }
                 let weight = part(weight, x.width + i * entry..x.width + (i + 1) * entry);
-                product_alone(Operand::from(part(table, rows)).t(), Operand::new(sums, width), dweight, width, Target::Fresh);
+                self.products.product_alone(Operand::from(part(table, rows)).t(), Operand::new(sums, width), dweight, width, Target::Fresh);
                 let mut dtable = vec![0.0; sums.len() / width * entry];
-                product_alone(Operand::new(sums, width), Operand::from(weight).t(), &mut dtable, entry, Target::Fresh);
+                self.products.product_alone(Operand::new(sums, width), Operand::from(weight).t(), &mut dtable, entry, Target::Fresh);
                 dtable
             })
             .collect();
@@ -152,7 +153,7 @@ pub fn lookup_linear(
     match bias {
         // A short pass multiplies less by looking up first.
         Some(bias) if is_on_host(x) && !x.track_op() && index.len() > entries => {
-            let op = LookupOp { x: x.contiguous()?, index, columns: columns.to_vec() };
+            let op = LookupOp { products: Products::current(), x: x.contiguous()?, index, columns: columns.to_vec() };
             table.contiguous()?.apply_op3(&weight.contiguous()?, bias, op)
         }
         _ => linear(&join_rows(x, table, index, columns.len())?, weight, bias, Activation::None),

@@ -7,10 +7,10 @@
 
 use crate::ops::ConvBackward;
 use crate::ops::ScanBackward;
-use crate::ops::linear::{Operand, Target, column_sums, product, product_alone, product_new};
+use crate::ops::linear::{Operand, Target, column_sums};
 use crate::ops::norm::{norm_rows, norm_rows_backward};
 use crate::ops::{
-    Activation, After, ConvShape, NormKind, OutPointer, Rows, ScanInput, ScanShape, by_sequence, contiguous, rows_of, with_rows,
+    Activation, After, ConvShape, NormKind, OutPointer, Products, Rows, ScanInput, ScanShape, by_sequence, contiguous, rows_of, with_rows,
 };
 use candle_core::{CpuStorage, CustomOp3, Device, Layout, Result, Shape, Tensor};
 use rayon::prelude::*;
@@ -115,6 +115,7 @@ struct Scratch {
 }
 
 struct MambaOp {
+    products: Products,
     sizes: Sizes,
     eps: f32,
     resets: Vec<bool>,
@@ -148,7 +149,7 @@ impl MambaOp {
         let sizes @ Sizes { batch, steps, width, inner, states, taps, .. } = self.sizes;
         let [norm, conv, conv_bias, x_proj, dt_weight, dt_bias, a_log, skip, out_proj] = sizes.split(packed);
         let normalised = norm_rows(NormKind::Rms, self.eps, Activation::None, x, norm, &[]);
-        let xz = product_new(Operand::new(&normalised, width), Operand::new(in_proj, 2 * inner));
+        let xz = self.products.product_new(Operand::new(&normalised, width), Operand::new(in_proj, 2 * inner));
         let a = self.decay_rates(a_log);
         let widths = [inner, sizes.selection(), inner, inner, inner, (taps - 1) * inner, states * inner];
         let rows = [steps, steps, steps, steps, steps, 1, 1];
@@ -162,10 +163,16 @@ impl MambaOp {
             unsafe {
                 crate::ops::conv_sequence(sizes.conv(), 0..inner, resets, xz.columns(0, inner), (conv, conv_bias), pointers.0, pointers.1)
             };
-            product_alone(Operand::new(u, inner), Operand::new(x_proj, sizes.selection()), selection, sizes.selection(), Target::Fresh);
+            self.products.product_alone(
+                Operand::new(u, inner),
+                Operand::new(x_proj, sizes.selection()),
+                selection,
+                sizes.selection(),
+                Target::Fresh,
+            );
             let [low, b, c] = self.selection(selection);
             dt.chunks_mut(inner).for_each(|row| row.copy_from_slice(dt_bias));
-            product_alone(low.into(), Operand::new(dt_weight, inner), dt, inner, Target::Sum);
+            self.products.product_alone(low.into(), Operand::new(dt_weight, inner), dt, inner, Target::Sum);
             let input = ScanInput { u: matrix(u, inner), dt: matrix(dt, inner), b, c, a: &a, skip };
             let state_at = OutPointer::rows(state, inner);
             // SAFETY: as above.
@@ -191,10 +198,10 @@ impl MambaOp {
         let Some(mask) = &self.mask else {
             let mut out: Vec<f32> = Vec::with_capacity(x.rows * width);
             (0..x.rows).for_each(|r| out.extend_from_slice(x.row(r)));
-            product(product_of.0, product_of.1, &mut out, width, Target::Sum);
+            self.products.product(product_of.0, product_of.1, &mut out, width, Target::Sum);
             return out;
         };
-        let mut out = product_new(product_of.0, product_of.1);
+        let mut out = self.products.product_new(product_of.0, product_of.1);
         out.par_chunks_mut(width).zip(mask.par_chunks(width)).enumerate().with_min_len(32).for_each(|(r, (out, mask))| {
             out.iter_mut().zip(mask).zip(x.row(r)).for_each(|((o, m), x)| *o = x + *o * m);
         });
@@ -211,20 +218,20 @@ impl MambaOp {
         let masked: Option<Vec<f32>> =
             self.mask.as_ref().map(|mask| grad.data[..mask.len()].par_iter().zip(mask).map(|(g, m)| g * m).collect());
         let projected = masked.as_ref().map_or(grad, |g| matrix(g, width));
-        product(Operand::new(&kept.gated, inner).t(), projected.into(), dout, width, Target::Fresh);
-        let dgated = product_new(projected.into(), Operand::new(out_proj, width).t());
+        self.products.product(Operand::new(&kept.gated, inner).t(), projected.into(), dout, width, Target::Fresh);
+        let dgated = self.products.product_new(projected.into(), Operand::new(out_proj, width).t());
 
         let rates = self.decay_rates(a_log);
         let ([dxz, dselection, ddt], sums) =
             by_sequence(batch, [steps; 3], [2 * inner, selected, inner], |b, scratch: &mut Scratch, [dxz, dselection, ddt]| {
                 self.sequence_backward(b, (packed, &rates), (kept, &dgated[b * steps * inner..]), scratch, [dxz, dselection, ddt])
             });
-        product(Operand::new(&kept.u, inner).t(), Operand::new(&dselection, selected), dx_proj, selected, Target::Fresh);
+        self.products.product(Operand::new(&kept.u, inner).t(), Operand::new(&dselection, selected), dx_proj, selected, Target::Fresh);
         let [low, ..] = self.selection(&kept.selection);
-        product(Operand::from(low).t(), Operand::new(&ddt, inner), ddt_weight, inner, Target::Fresh);
+        self.products.product(Operand::from(low).t(), Operand::new(&ddt, inner), ddt_weight, inner, Target::Fresh);
         ddt_bias.copy_from_slice(&column_sums(matrix(&ddt, inner)));
         let normalised = norm_rows(NormKind::Rms, self.eps, Activation::None, x, norm, &[]);
-        let din = product_new(Operand::new(&normalised, width).t(), Operand::new(&dxz, 2 * inner));
+        let din = self.products.product_new(Operand::new(&normalised, width).t(), Operand::new(&dxz, 2 * inner));
 
         let sums = crate::ops::sum_in_order(sums);
         let (conv, scan) = sums.split_at(dconv.len() + inner);
@@ -234,7 +241,7 @@ impl MambaOp {
         dskip.copy_from_slice(ds);
         self.log_gradient(packed, da, da_log);
 
-        let dnormalised = product_new(Operand::new(&dxz, 2 * inner), Operand::new(in_proj, 2 * inner).t());
+        let dnormalised = self.products.product_new(Operand::new(&dxz, 2 * inner), Operand::new(in_proj, 2 * inner).t());
         let (mut dx, gain, _) = norm_rows_backward(NormKind::Rms, self.eps, Activation::None, x, (norm, &[]), matrix(&dnormalised, width));
         dnorm.copy_from_slice(&gain);
         let block = 64 * width;
@@ -295,8 +302,8 @@ impl MambaOp {
         };
         // SAFETY: the three outputs are matrices of this sequence that this task alone holds.
         unsafe { backward.run() };
-        product_alone(Operand::new(ddt, inner), Operand::new(dt_weight, inner).t(), dselection, selected, Target::Fresh);
-        product_alone(Operand::new(dselection, selected), Operand::new(x_proj, selected).t(), du, inner, Target::Sum);
+        self.products.product_alone(Operand::new(ddt, inner), Operand::new(dt_weight, inner).t(), dselection, selected, Target::Fresh);
+        self.products.product_alone(Operand::new(dselection, selected), Operand::new(x_proj, selected).t(), du, inner, Target::Sum);
         let backward = ConvBackward {
             shape: sizes.conv(),
             resets,
@@ -369,7 +376,16 @@ pub(crate) fn mamba_block(
     }
     let before = [states[0].flatten_all()?.to_vec1()?, states[1].flatten_all()?.to_vec1()?];
     let after = [After::default(), After::default()];
-    let op = MambaOp { sizes, eps: eps as f32, resets: resets.to_vec(), before, after: after.clone(), mask, kept: OnceLock::new() };
+    let op = MambaOp {
+        products: Products::current(),
+        sizes,
+        eps: eps as f32,
+        resets: resets.to_vec(),
+        before,
+        after: after.clone(),
+        mask,
+        kept: OnceLock::new(),
+    };
     let y = x.contiguous()?.apply_op3(&weights.in_proj.contiguous()?, &packed, op)?;
     Ok((y, [after[0].take()?, after[1].take()?]))
 }

@@ -8,7 +8,7 @@ use super::{GAIN, LEAST, NEVER, Pursuit, SparseChannel, Tables, near};
 use crate::families::beam::complex::inner;
 use crate::families::beam::user::ANTENNA_SCALE;
 use crate::ops::simd::{counted, exp, kernel};
-use crate::ops::{Operand, Target, add_into, product_alone};
+use crate::ops::{Operand, Products, Target, add_into};
 use std::cell::RefCell;
 
 thread_local! {
@@ -312,7 +312,13 @@ impl<'a> Estimate<'a> {
         *left *= share * (measured.noise * measured.noise) as f32 / whole;
         means.iter_mut().chain(&mut **all).for_each(|x| *x *= share);
         let ([n, m], width) = (tables.antennas, 2 * departures);
-        product_alone(Operand::new(means, width), Operand::new(&tables.leaving, 2 * m), self.by_arrival, 2 * m, Target::Fresh);
+        Products::F32.product_alone(
+            Operand::new(means, width),
+            Operand::new(&tables.leaving, 2 * m),
+            self.by_arrival,
+            2 * m,
+            Target::Fresh,
+        );
         combine(&tables.steering[0], self.by_arrival, self.channel, n);
         shares(all, self.shares, tables.directions()[0]);
     }
@@ -395,7 +401,7 @@ impl Places {
 pub(super) fn weigh(tables: &Tables, c: &[f32], weighted: &mut [f32]) {
     let (departures, pairs) = (tables.directions()[1], tables.differing().pow(2));
     by_beam(c.len() / departures * pairs, |told| {
-        product_alone(Operand::new(c, departures), Operand::new(&tables.pairs, pairs), told, pairs, Target::Fresh);
+        Products::F32.product_alone(Operand::new(c, departures), Operand::new(&tables.pairs, pairs), told, pairs, Target::Fresh);
         for (told, weighted) in told.chunks_exact(pairs).zip(weighted.chunks_exact_mut(tables.places.len())) {
             tables.places.iter().zip(weighted).for_each(|((place, by), weighted)| *weighted = by * told[*place]);
         }
@@ -411,7 +417,7 @@ pub(super) fn forms(tables: &Tables, received: &[f32], (packed, weighted): (&[f3
         for (weighted, summed) in weighted.chunks_exact(tables.places.len()).zip(summed.chunks_exact_mut(pairs)) {
             tables.places.iter().zip(weighted).for_each(|((place, by), weighted)| summed[*place] += by * weighted);
         }
-        product_alone(Operand::new(summed, pairs), Operand::new(&tables.pairs, pairs).t(), q, departures, Target::Fresh);
+        Products::F32.product_alone(Operand::new(summed, pairs), Operand::new(&tables.pairs, pairs).t(), q, departures, Target::Fresh);
     });
 }
 
@@ -419,7 +425,7 @@ pub(super) fn forms(tables: &Tables, received: &[f32], (packed, weighted): (&[f3
 pub(super) fn sent(tables: &Tables, c: &[f32], turned: &mut [f32]) {
     let (columns, t, count) = (2 * tables.directions()[1], tables.measurements(), tables.differing());
     by_beam(c.len() / columns * 2 * count, |told| {
-        product_alone(Operand::new(c, columns), Operand::new(&tables.sent, columns).t(), told, 2 * count, Target::Fresh);
+        Products::F32.product_alone(Operand::new(c, columns), Operand::new(&tables.sent, columns).t(), told, 2 * count, Target::Fresh);
         for (told, turned) in told.chunks_exact(count).zip(turned.chunks_exact_mut(t)) {
             tables.numbers.iter().zip(turned).for_each(|(number, turned)| *turned = told[*number]);
         }
@@ -450,7 +456,7 @@ pub(super) fn match_all(tables: &Tables, seen: &[f32], z: &[f32], turned: &mut [
         for (turned, summed) in turned.chunks_exact(t).zip(summed.chunks_exact_mut(count)) {
             tables.numbers.iter().zip(turned).for_each(|(number, turned)| summed[*number] += turned);
         }
-        product_alone(Operand::new(summed, 2 * count), Operand::new(&tables.sent, columns), out, columns, Target::Fresh);
+        Products::F32.product_alone(Operand::new(summed, 2 * count), Operand::new(&tables.sent, columns), out, columns, Target::Fresh);
     });
 }
 

@@ -12,7 +12,7 @@ use super::{LEAST, Pursuit, Tables};
 use crate::families::beam::complex::product;
 use crate::families::beam::user::ANTENNA_SCALE;
 use crate::ops::simd::kernel;
-use crate::ops::{Operand, Target, add_into, product_alone};
+use crate::ops::{Operand, Products, Target, add_into};
 use beams::{of_answers, of_strongest, of_unit};
 
 /// Gradients on their way back, and memory to work in.
@@ -96,7 +96,13 @@ fn of_channel(tables: &Tables, estimate: &mut Estimate, dfound: &[f32], (dchanne
     leaves.iter_mut().for_each(|d| *d = (*d - mean) / total);
     dlikely.chunks_exact_mut(departures).for_each(|row| row.copy_from_slice(leaves));
     of_combined(&tables.steering[0], dchannel, by_arrival, n);
-    product_alone(Operand::new(by_arrival, 2 * m), Operand::new(&tables.leaving, 2 * m).t(), dmeans, 2 * departures, Target::Fresh);
+    Products::F32.product_alone(
+        Operand::new(by_arrival, 2 * m),
+        Operand::new(&tables.leaving, 2 * m).t(),
+        dmeans,
+        2 * departures,
+        Target::Fresh,
+    );
 }
 
 /// From the means and the second moments of all paths of a pass to what its steps read.
