@@ -8,7 +8,7 @@ pub use row::TrainRow;
 use crate::case::Case;
 use crate::family::{self, BenchFamily, Families};
 use crate::formulas;
-use crate::harness::{self, InPool, Settings, pool};
+use crate::harness::{self, Comparison, InPool, Settings, pool};
 use crate::host::{self, Host, peak_kilobytes, this_program};
 use crate::network::{FEW, Place};
 use crate::ops::{Peaks, gpu};
@@ -17,6 +17,7 @@ use crate::stats::{self, Summary};
 use crate::suite::{Common, DeviceArgument, Suite, SuiteRun};
 use crate::trainee::Trainee;
 use anyhow::{Context, Result, bail, ensure};
+use candle_core::Device;
 use candle_models::bundle::{Bundle, Manifest};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -108,6 +109,24 @@ impl Suite for Train {
         ensure!(!rows.is_empty(), "nothing that was asked for can be trained on this device");
         Ok(())
     }
+}
+
+/// The trainer's steps of two cases in rounds of either in turn; nothing where this CPU does not train in one of their dtypes.
+///
+/// # Errors
+/// Where a step fails.
+pub(crate) fn compare(trainee: &dyn Trainee, cases: [&Case; 2], settings: &Settings) -> Result<Option<Comparison>> {
+    if cases.iter().any(|case| steps::check(trainee, case, &Device::Cpu).is_err()) {
+        return Ok(None);
+    }
+    let pool = pool(cases[0].threads)?;
+    let side =
+        |case| Ok::<_, anyhow::Error>(InPool { pool: pool.clone(), subject: pool.install(|| Whole::new(trainee, case, &Device::Cpu))? });
+    let [mut ours, mut theirs] = [side(cases[0])?, side(cases[1])?];
+    let compared = harness::compare(&mut ours, &mut theirs, settings)?;
+    // Graphs are taken down where the stack is deep.
+    pool.install(|| drop((ours.subject, theirs.subject)));
+    Ok(Some(compared))
 }
 
 /// Training steps of the process whose memory is read: the second one is the first that has moments beside gradients.

@@ -15,7 +15,7 @@ const NEVER: c_long = -1;
 
 /// Has mimalloc keep freed memory for what is allocated next, unless the environment says otherwise (`MIMALLOC_PURGE_DELAY`, in milliseconds). Candle
 /// allocates a buffer for every result and frees it within the step: by default mimalloc gives such pages back after a second, and mapping and clearing
-/// them again took a third of a training step on a virtual machine. [`run`](super::run) calls it; in a program with another allocator it changes nothing.
+/// them again took a tenth to a third of a training step on a virtual machine. [`run`](super::run) calls it; in a program with another allocator it changes nothing.
 pub fn keep_freed_memory() {
     // SAFETY: sets a number of the allocator's, which any thread may do at any time.
     unsafe { mi_option_set_default(PURGE_DELAY, NEVER) };

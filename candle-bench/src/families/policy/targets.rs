@@ -12,6 +12,7 @@ use crate::peer::{Library, Processes};
 use crate::peers::PeerRow;
 use crate::peers::PeerSuite;
 use crate::roofline::pass_of;
+use crate::split;
 use crate::suite::{Common, Programs, Suite, SuiteRun};
 use crate::table::micros;
 use crate::target::{FLOOR, Judged, Limit, OVER_F32, TargetRow};
@@ -119,6 +120,22 @@ impl TargetSuite {
         let training = (Pass::Train, 32, 0.1);
         for row in self.ratio("Mamba training step 32 x 60 over the fastest peer's", mamba, training, peers, host, add)? {
             add(self.matmul_share(row)?);
+        }
+        self.narrow_training(host, add)
+    }
+
+    /// The trainer's steps with products in bf16 beside those in f32, on a CPU that trains so.
+    fn narrow_training(&self, host: &Host, add: &mut impl FnMut(TargetRow)) -> Result<()> {
+        let (mamba, settings) = (&self.mamba[0], &self.settings);
+        for &threads in &self.threads {
+            let case = mamba.case(Pass::Train, 32, 60, threads);
+            let narrow = Case { dtype: "bf16".into(), ..case.clone() };
+            let Some(compared) = split::compare(&*mamba.trainee()?, [&narrow, &case], settings)? else { return Ok(()) };
+            let evidence =
+                format!("{} us, in f32 {}, {} rounds", micros(compared.ours_us.p50), micros(compared.theirs_us.p50), compared.rounds);
+            let what = "Mamba training step in bf16 over f32".to_owned();
+            let row = TargetRow::new(host, narrow, what, (compared.ratio, Limit::AtLeast(2.0), "times"), evidence);
+            add(TargetRow { found_ci: Some(compared.ratio_ci), ..row });
         }
         Ok(())
     }
@@ -282,7 +299,7 @@ impl TargetSuite {
 
     fn load(&self, host: &Host, add: &mut impl FnMut(TargetRow)) -> Result<()> {
         let suite = LoadSuite {
-            networks: vec![self.mamba[0].clone()],
+            networks: vec![self.mamba[0].clone(), self.mamba[2].clone()],
             arrivals: vec![Arrivals::Ticks],
             sessions: vec![SESSIONS],
             threads: vec![1],
@@ -315,8 +332,9 @@ impl TargetSuite {
                 evidence: evidence.clone(),
             };
             let missed = row.own_missed.unwrap_or(row.missed) as f64;
-            add(target("64 sessions at 60 Hz, Mamba, p99.9 less the machine's pauses", own.p99_9.unwrap_or(own.max) / 1e3, 1.0, "ms"));
-            add(target("64 sessions at 60 Hz, Mamba, deadlines missed less those", missed, 0.0, "steps"));
+            let what = format!("64 sessions at 60 Hz, {}Mamba", if row.case.dtype == "q8" { "8-bit " } else { "" });
+            add(target(&format!("{what}, p99.9 less the machine's pauses"), own.p99_9.unwrap_or(own.max) / 1e3, 1.0, "ms"));
+            add(target(&format!("{what}, deadlines missed less those"), missed, 0.0, "steps"));
         }
         Ok(())
     }
