@@ -501,18 +501,21 @@ impl Trainer {
     }
 }
 
-/// Runs `f` on a thread with a stack for deep graphs: Candle walks and drops the graph of an unroll by recursion. A thread of a Rayon pool
-/// runs it itself, as `f` computes on that pool: whoever made the pool chose its stack.
+/// Runs `f` on a thread of a Rayon pool with as many threads as there are, whose stacks are for deep graphs: Candle walks and drops the graph of an unroll by
+/// recursion, and a thread of the pool shares its own work without handing it to another first. A thread of a pool already runs it itself: whoever made
+/// that pool chose its stack.
 pub fn with_large_stack<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     const STACK_BYTES: usize = 1 << 30; // Reserved, not resident: pages are taken as the recursion reaches them.
     if rayon::current_thread_index().is_some() {
         return f();
     }
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("training".into()).stack_size(STACK_BYTES).spawn_scoped(scope, f);
-        let thread = thread.map_err(|e| Error::Input(format!("cannot start the training thread: {e}")))?;
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(rayon::current_num_threads())
+        .stack_size(STACK_BYTES)
+        .thread_name(|number| format!("training-{number}"))
+        .build()
+        .map_err(|e| Error::Input(format!("cannot start the threads of the training: {e}")))?;
+    pool.install(f)
 }
 
 #[cfg(test)]

@@ -30,7 +30,8 @@ fn config() -> RunConfig {
     (run.data.batch, run.data.unroll, run.data.burn_in, run.epochs) = (8, 30, 10, 1000);
     (run.noise.dropout, run.noise.drop_ids) = (0.0, 0.0);
     (run.trainer.log_every, run.trainer.save_every, run.trainer.schedule.warmup) = (1, 0, 20);
-    (run.trainer.optimiser.ema, run.trainer.schedule.peak) = (0.0, 3e-3);
+    // At three times this rate PyTorch in f32 and in f64 were 6e-4 apart, more than is allowed here, and products on tiles led where f64 did.
+    (run.trainer.optimiser.ema, run.trainer.schedule.peak) = (0.0, 1e-3);
     run
 }
 
