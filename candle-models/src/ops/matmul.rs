@@ -8,8 +8,8 @@
 //! bf16, 8 bits: 4, 2 and 1 bytes from the second-level cache (some 45 a cycle), and for 16 weights 1, 2 and 4 (widened) or
 //! half (dot products of integers, `vnni`) of the two vector instructions a cycle. Measured at 512 x 512 against f32: one
 //! row 1.5 times as fast in bf16 and 3.4 times in 8 bits; 32 rows 0.85 and 1.7 times. Dot products of bf16 (`bf16`) on an EPYC, which takes as long for one
-//! as for a multiply-add: one row 2.2, 32 rows 2.0 times as fast as in f32 (`candle-bench precision`). Several rows of narrow weights go to
-//! the tiles of AMX (`amx`) where there are some. With AVX2 alone (16-bit multiply-adds, `avx2`) one row of 8-bit weights is 1.7 to
+//! as for a multiply-add: one row 2.2, 32 rows 2.0 times as fast as in f32 (`candle-bench precision`). Several rows of narrow weights,
+//! and many in f32, go to the tiles of AMX (`amx`) where there are some. With AVX2 alone (16-bit multiply-adds, `avx2`) one row of 8-bit weights is 1.7 to
 //! 2.9 times as fast as in f32, 32 rows 1.2 to 1.6 times (`CANDLE_SIMD=avx2 candle-bench precision`). Several rows ask for a line 16
 //! before they read it, and so does one row in bf16 or 8 bits by dot products: on a Xeon whose second-level cache is a little smaller
 //! than the weights 36 rows in f32 so take 0.82 of the time; one row in f32 gains nothing.
@@ -61,12 +61,12 @@ pub(crate) unsafe fn linear_block(
     let block = Block { matrix, act, x, x_stride, rows, panels, out };
     let arch = simd::arch();
     match matrix.kind {
-        Kind::F32 => arch.dispatch(Of(block, &mut [], PhantomData::<F32>)),
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        Kind::Bf16 | Kind::Q8 if (matrix.rounds_activations || matrix.kind == Kind::Q8) && amx::serves(&block) => {
+        _ if (matrix.rounds_activations || matrix.kind != Kind::Bf16) && amx::serves(&block) => {
             // SAFETY: as above for the block; the path says that the tiles are there.
             with_scratch(amx::scratch(&block), |scratch| unsafe { amx::run(&block, scratch) });
         }
+        Kind::F32 => arch.dispatch(Of(block, &mut [], PhantomData::<F32>)),
         #[cfg(target_arch = "x86_64")]
         Kind::Bf16 if matrix.rounds_activations => {
             // SAFETY: such a matrix is made only where the path says that the instructions are there.
@@ -316,7 +316,7 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    const SHAPES: [(usize, usize, usize); 12] = [
+    const SHAPES: [(usize, usize, usize); 15] = [
         (1, 1, 1),
         (1, 288, 512),
         (2, 7, 33),
@@ -329,6 +329,9 @@ mod tests {
         (6, 301, 96),
         (19, 128, 130),
         (40, 100, 70),
+        (30, 64, 96),
+        (64, 96, 160),
+        (150, 100, 131),
     ];
 
     fn values(n: usize, seed: u64) -> Vec<f32> {

@@ -71,7 +71,7 @@ use super::block_of;
 use super::program::{Node, Program, Sequence};
 use super::reference::Fallback;
 use crate::Result;
-use crate::ops::Products;
+use crate::ops::{self, Products};
 pub use frame::Frame;
 use pool::Pool;
 pub use pool::Threads;
@@ -82,11 +82,12 @@ use std::time::Instant;
 pub use steps::{Packer, Run};
 pub(crate) use steps::{for_channels, for_rows as share_rows, product, product_at_places};
 
-/// Rows of the largest block: their values, states and a layer's weights fit into a second-level cache of 1 MB. 256 rows of a Mamba take 1.2 to 1.5 times as
-/// long in blocks of 48.
-const BLOCK: usize = 36;
-/// Rows of a block are a multiple of this where there are several: what a product's tiles are made of.
-const TILE: usize = 4;
+/// Rows of the largest block, and what rows of a block are a multiple of where there are several: the tiles of a product. Values, states and a layer's
+/// weights fit into a second-level cache of 1 MB: 256 rows of a Mamba take 1.2 to 1.5 times as long in blocks of 48. Processors with the tiles of AMX have 2 MB,
+/// and split a layer's weights once for a block: in f32 they are fastest with the tallest blocks.
+fn block_shape() -> (usize, usize) {
+    if ops::simd::has_tiles() { (128, 32) } else { (36, 4) }
+}
 
 /// What one thread works in.
 struct Workspace {
@@ -160,7 +161,7 @@ impl CpuExecutor {
         let program = Steps::new(program, products)?;
         let pool = Pool::new(threads.max(1));
         let Program { width, columns, .. } = &program.program;
-        let block = (block_of(*width, BLOCK) / steps.max(1)).clamp(1, batch.max(1));
+        let block = (block_of(*width, block_shape().0) / steps.max(1)).clamp(1, batch.max(1));
         let workspace = |_| {
             let rows = block * steps;
             Mutex::new(Workspace { arena: vec![0.0; width * rows], indices: vec![0; columns * rows] })
@@ -188,7 +189,7 @@ impl CpuExecutor {
         let threads = self.pool.threads();
         // Every thread gets a block where there are enough sequences, and blocks are about equal.
         let most = self.block.min(sequences.len().div_ceil(threads)).max(1);
-        let block = sequences.len().div_ceil(sequences.len().div_ceil(most)).next_multiple_of(TILE).min(most);
+        let block = sequences.len().div_ceil(sequences.len().div_ceil(most)).next_multiple_of(block_shape().1).min(most);
         let blocks = sequences.len().div_ceil(block);
         if blocks <= 1 || threads == 1 {
             let mut shared = Threads((blocks == 1).then_some(&mut self.pool));

@@ -26,6 +26,7 @@
 //! 420 and in f32 190 to 195, where AVX-512 reaches 105 to 135; 1920 x 512 x 256 640 to 740, 190 to 220, and 115 to 155. Tried and not kept: software prefetches of the right side (within the
 //! noise).
 
+mod floats;
 mod pack;
 mod packed;
 #[cfg(test)]
@@ -67,13 +68,24 @@ fn is_permitted() -> bool {
     result == 0
 }
 
-/// The shapes of this thread's tiles, from construction until it is dropped: all of 16 lines of 64 bytes.
-struct Configured;
+/// How many lines of 64 bytes each tile has.
+type Lines = [u8; 8];
+
+/// All that a tile can have.
+const WHOLE: Lines = [16; 8];
+
+/// The shapes of this thread's tiles, until it is dropped.
+#[derive(Default)]
+struct Configured {
+    lines: Option<Lines>,
+}
 
 impl Configured {
+    /// Gives the tiles so many lines; what they held is lost where that changes.
+    ///
     /// # Safety
     /// [`simd::has_tiles`].
-    unsafe fn new() -> Self {
+    unsafe fn shape(&mut self, lines: Lines) {
         #[repr(C, align(64))]
         struct Configuration {
             palette: u8,
@@ -82,20 +94,24 @@ impl Configured {
             line_bytes: [u16; 16],
             lines: [u8; 16],
         }
-        const TILES: usize = 8;
+        if self.lines == Some(lines) {
+            return;
+        }
         let mut configuration = Configuration { palette: 1, start_row: 0, reserved: [0; 14], line_bytes: [0; 16], lines: [0; 16] };
-        configuration.line_bytes[..TILES].fill(64);
-        configuration.lines[..TILES].fill(16);
+        configuration.line_bytes[..lines.len()].fill(64);
+        configuration.lines[..lines.len()].copy_from_slice(&lines);
         // SAFETY: reads 64 bytes; the instruction is there and permitted.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly)) };
-        Self
+        self.lines = Some(lines);
     }
 }
 
 impl Drop for Configured {
     fn drop(&mut self) {
-        // SAFETY: the instruction is there, as this value says. No other code keeps anything in tiles.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+        if self.lines.is_some() {
+            // SAFETY: the instruction is there, as the shapes say. No other code keeps anything in tiles.
+            unsafe { asm!("tilerelease", options(nostack, nomem)) };
+        }
     }
 }
 
@@ -111,6 +127,8 @@ macro_rules! step {
         "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7\n"
     };
 }
+
+use step;
 
 macro_rules! block {
     ($(#[$doc:meta])* $name:ident, $planes:literal, $($step:expr),*) => {
@@ -263,8 +281,9 @@ unsafe fn product(
 ) {
     let planes = products.planes();
     assert!(a.len() >= planes * steps * rows.div_ceil(SIDE) && b.len() >= planes * steps * columns.div_ceil(SIDE));
+    let mut tiles = Configured::default();
     // SAFETY: the caller's promise.
-    let _configured = unsafe { Configured::new() };
+    unsafe { tiles.shape(WHOLE) };
     let near = products.near();
     for first in (0..steps.max(1)).step_by(near) {
         let start = if first == 0 { start } else { Start::There };

@@ -1,15 +1,15 @@
-//! Products with prepared weights on tiles, for inference: in bf16, and with weights of 8 bits.
+//! Products with prepared weights on tiles, for inference: in bf16, and with weights of 8 bits; those in f32 are in [`floats`].
 //!
 //! The panels of a [`PackedMatrix`](super::super::PackedMatrix) are read as they lie: a line holds a word of two bf16, or of four integers, for each of its 32
 //! columns, and 16 lines are two tiles of a product's right side. Activations are rounded to bf16, or become integers of 16 bits as for the dot products
 //! of AVX-512 ([`vnni`]), whose low and high bytes are rows of tiles. Sums of integers are exact: results are the same to the bit.
 //!
 //! A product into a tile takes 16 cycles and its sum is there after 52: four tiles of sums are on their way at once, for 32 rows (or low and high bytes of
-//! 16) by one panel, or for 16 rows by two.
+//! 16) by one panel, or for 16 rows (8 of both bytes) by two. Where rows are few, tiles have as many lines and no more.
 
 use super::super::packed::{Block, Kind, Line, PANEL};
 use super::super::{Activation, bf16, vnni};
-use super::Configured;
+use super::{Configured, Lines, WHOLE, floats};
 use pulp::x86::V4;
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -19,9 +19,11 @@ const TILE: usize = 16;
 
 /// Four tiles of sums: twice 16 rows of 32.
 #[repr(C, align(64))]
-struct Sums([[u32; PANEL]; 2 * TILE]);
+pub(super) struct Sums(pub [[u32; PANEL]; 2 * TILE]);
 
 impl Sums {
+    pub const ZERO: Self = Self([[0; PANEL]; 2 * TILE]);
+
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn integers(&self, m: usize) -> [__m512i; 2] {
@@ -32,9 +34,20 @@ impl Sums {
 
     #[inline]
     #[target_feature(enable = "avx512f")]
-    fn floats(&self, m: usize) -> [__m512; 2] {
+    pub fn floats(&self, m: usize) -> [__m512; 2] {
         let [first, second] = self.integers(m);
         [_mm512_castsi512_ps(first), _mm512_castsi512_ps(second)]
+    }
+
+    /// Of a row whose low and high bytes have their sums in these rows.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn of_bytes(&self, row: vnni::Quantised, [low, high]: [usize; 2]) -> [__m512; 2] {
+        let [[low, more_low], [high, more_high]] = [self.integers(low), self.integers(high)];
+        let [begin_low, begin_high] = row.begin();
+        let (begin_low, begin_high) = (_mm512_set1_epi32(begin_low), _mm512_set1_epi32(begin_high));
+        let low = [_mm512_add_epi32(low, begin_low), _mm512_add_epi32(more_low, begin_low)];
+        row.floats(low, [_mm512_add_epi32(high, begin_high), _mm512_add_epi32(more_high, begin_high)])
     }
 }
 
@@ -42,15 +55,15 @@ impl Sums {
 #[repr(C, align(64))]
 struct Rest([[Line; TILE]; 2]);
 
-/// From how many rows on tiles are faster than dot products of vectors: with one row less a step of the usual networks took as long on a Xeon.
-fn fewest(kind: Kind) -> usize {
-    if kind == Kind::Q8 { 5 } else { 3 }
+/// Whether [`run`] is the fastest way to compute a block in f32, or one whose matrix rounds its activations, or has weights of 8 bits.
+pub(in crate::ops) fn serves(block: &Block) -> bool {
+    let is_many = if block.matrix.kind == Kind::F32 { floats::serves(block) } else { block.rows.len() >= FEWEST };
+    super::simd::has_tiles() && is_many && (1..=vnni::MAX_INPUTS).contains(&block.matrix.inputs)
 }
 
-/// Whether [`run`] is the fastest way to compute a block whose matrix rounds its activations, or has weights of 8 bits.
-pub(in crate::ops) fn serves(block: &Block) -> bool {
-    super::simd::has_tiles() && block.rows.len() >= fewest(block.matrix.kind) && (1..=vnni::MAX_INPUTS).contains(&block.matrix.inputs)
-}
+/// From how many rows on tiles are faster than dot products of vectors. One row or two read weights faster on tiles from the second-level cache and slower from
+/// behind it: a step of the usual networks took longer.
+const FEWEST: usize = 3;
 
 /// Words of a row of activations in a tile's order, without gaps: a multiple of a tile's lines.
 fn words(block: &Block) -> usize {
@@ -60,7 +73,7 @@ fn words(block: &Block) -> usize {
 
 /// Lines for the activations of two tiles.
 pub(in crate::ops) fn scratch(block: &Block) -> usize {
-    (2 * TILE * words(block)).div_ceil(PANEL)
+    if block.matrix.kind == Kind::F32 { 0 } else { (2 * TILE * words(block)).div_ceil(PANEL) }
 }
 
 /// Runs a block that [`serves`] is true of.
@@ -71,7 +84,11 @@ pub(in crate::ops) unsafe fn run(block: &Block, scratch: &mut [Line]) {
     // SAFETY: lines are words, one behind the other; the path has the tiles and vectors.
     unsafe {
         let scratch = std::slice::from_raw_parts_mut(scratch.as_mut_ptr().cast::<u32>(), scratch.len() * PANEL);
-        if block.matrix.kind == Kind::Q8 { integers(block, scratch) } else { halves(block, scratch) }
+        match block.matrix.kind {
+            Kind::F32 => floats::run(block),
+            Kind::Bf16 => halves(block, scratch),
+            Kind::Q8 => integers(block, scratch),
+        }
     }
 }
 
@@ -138,13 +155,28 @@ sums! {
 }
 
 sums! {
-    /// In bf16, 16 rows by two panels; `second` points at the second one.
+    /// In bf16, up to 16 rows by two panels; `second` points at the second one.
     wide_halves, "add {second}, 2048", "lea {second}, [{rest} + 2048]",
     "tileloadd tmm4, [{a} + {stride}]",
     "tileloadd tmm5, [{panel} + {line}]", "tdpbf16ps tmm0, tmm4, tmm5",
     "tileloadd tmm6, [{panel} + {line} + 64]", "tdpbf16ps tmm1, tmm4, tmm6",
     "tileloadd tmm7, [{second} + {line}]", "tdpbf16ps tmm2, tmm4, tmm7",
     "tileloadd tmm5, [{second} + {line} + 64]", "tdpbf16ps tmm3, tmm4, tmm5"
+}
+
+sums! {
+    /// Of integers, the low bytes of up to 8 rows and below them the high bytes, by two panels; `second` points at the second one.
+    wide_integers, "add {second}, 2048", "lea {second}, [{rest} + 2048]",
+    "tileloadd tmm4, [{a} + {stride}]",
+    "tileloadd tmm5, [{panel} + {line}]", "tdpbsud tmm0, tmm4, tmm5",
+    "tileloadd tmm6, [{panel} + {line} + 64]", "tdpbsud tmm1, tmm4, tmm6",
+    "tileloadd tmm7, [{second} + {line}]", "tdpbsud tmm2, tmm4, tmm7",
+    "tileloadd tmm5, [{second} + {line} + 64]", "tdpbsud tmm3, tmm4, tmm5"
+}
+
+/// The shapes of the tiles for a `wide` product of so many lines: sums and left side have these, the right side has all.
+fn wide(lines: usize) -> Lines {
+    std::array::from_fn(|tile| if tile < 5 { lines as u8 } else { TILE as u8 })
 }
 
 sums! {
@@ -178,19 +210,20 @@ impl Rest {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512bf16")]
 unsafe fn halves(block: &Block, scratch: &mut [u32]) {
     let length = words(block);
-    let (mut sums, mut left) = (Sums([[0; PANEL]; 2 * TILE]), Rest::ZERO);
-    // SAFETY: the path has tiles.
-    let _configured = unsafe { Configured::new() };
+    let (mut sums, mut left) = (Sums::ZERO, Rest::ZERO);
+    let mut tiles = Configured::default();
     for r in block.rows.clone().step_by(2 * TILE) {
         let count = (block.rows.end - r).min(2 * TILE);
         for (m, to) in scratch.chunks_exact_mut(length).take(count).enumerate() {
             bf16::narrow(block.input(r + m), to);
         }
         let (upper, lower) = (scratch.as_ptr(), scratch[TILE * length..].as_ptr());
+        let is_tall = count > TILE;
+        // SAFETY: the path has tiles.
+        unsafe { tiles.shape(if is_tall { WHOLE } else { wide(count) }) };
         let mut p = block.panels.start;
         while p < block.panels.end {
-            // Of an odd number of panels the last one is computed twice where rows are few.
-            let (is_tall, next) = (count > TILE, (p + 1).min(block.panels.end - 1));
+            let next = second_panel(block, p);
             let (panel, second) = (block.matrix.panel(p), block.matrix.panel(if is_tall { p } else { next }));
             let (steps, rest) = (panel.len() / TILE, left.take(panel, second));
             // SAFETY: rows have words for all lines and zeros behind them; rows that are not there give sums that nobody reads. Rows and panels lie inside
@@ -212,6 +245,11 @@ unsafe fn halves(block: &Block, scratch: &mut [u32]) {
     }
 }
 
+/// The panel that is computed beside panel `p` of a block: the next one, or behind the last one that itself again.
+fn second_panel(block: &Block, p: usize) -> usize {
+    (p + 1).min(block.panels.end - 1)
+}
+
 /// With weights of 8 bits.
 ///
 /// # Safety
@@ -219,32 +257,41 @@ unsafe fn halves(block: &Block, scratch: &mut [u32]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn integers(block: &Block, scratch: &mut [u32]) {
     let length = words(block);
-    let (mut sums, mut left) = (Sums([[0; PANEL]; 2 * TILE]), Rest::ZERO);
-    // SAFETY: the path has tiles.
-    let _configured = unsafe { Configured::new() };
+    let (mut sums, mut left) = (Sums::ZERO, Rest::ZERO);
+    let mut tiles = Configured::default();
     for r in block.rows.clone().step_by(TILE) {
         let count = (block.rows.end - r).min(TILE);
+        let is_tall = 2 * count > TILE;
+        // The high bytes are in a tile of their own, or in the lines behind the low ones.
+        let first_high = if is_tall { TILE } else { count };
         let mut rows = [vnni::Quantised::default(); TILE];
-        let (low, high) = scratch.split_at_mut(TILE * length);
+        let (low, high) = scratch.split_at_mut(first_high * length);
         let places = low.chunks_exact_mut(length).zip(high.chunks_exact_mut(length));
         for (m, ((low, high), row)) in places.zip(&mut rows).take(count).enumerate() {
             *row = quantise(block.input(r + m), low, high);
         }
-        for p in block.panels.clone() {
-            let panel = block.matrix.panel(p);
-            let (steps, rest) = (panel.len() / TILE, left.take(panel, panel));
-            // SAFETY: rows have words for all lines and zeros behind them; rows that are not there give sums that nobody reads.
-            unsafe { tall_integers(steps, rest, (low.as_ptr(), length), panel.as_ptr(), high.as_ptr().cast(), &mut sums) };
-            let floats = |m: usize| {
-                let sum = |at: usize, begin: i32| {
-                    let ([first, second], begin) = (sums.integers(at), _mm512_set1_epi32(begin));
-                    [_mm512_add_epi32(first, begin), _mm512_add_epi32(second, begin)]
-                };
-                let [low, high] = rows[m].begin();
-                rows[m].floats(sum(m, low), sum(TILE + m, high))
-            };
-            // SAFETY: rows and panel lie inside the block.
-            unsafe { store(block, (p, r, count), floats) };
+        // SAFETY: the path has tiles.
+        unsafe { tiles.shape(if is_tall { WHOLE } else { wide(2 * count) }) };
+        let mut p = block.panels.start;
+        while p < block.panels.end {
+            let next = second_panel(block, p);
+            let (panel, second) = (block.matrix.panel(p), block.matrix.panel(if is_tall { p } else { next }));
+            let (steps, rest) = (panel.len() / TILE, left.take(panel, second));
+            // SAFETY: rows have words for all lines and zeros behind them; rows that are not there give sums that nobody reads. Rows and panels lie inside
+            // the block.
+            unsafe {
+                if is_tall {
+                    tall_integers(steps, rest, (low.as_ptr(), length), panel.as_ptr(), high.as_ptr().cast(), &mut sums);
+                    store(block, (p, r, count), |m| sums.of_bytes(rows[m], [m, first_high + m]));
+                } else {
+                    wide_integers(steps, rest, (low.as_ptr(), length), panel.as_ptr(), second.as_ptr().cast(), &mut sums);
+                    store(block, (p, r, count), |m| sums.of_bytes(rows[m], [m, first_high + m]));
+                    if next > p {
+                        store(block, (next, r, count), |m| sums.of_bytes(rows[m], [TILE + m, TILE + first_high + m]));
+                    }
+                }
+            }
+            p += if is_tall { 1 } else { 2 };
         }
     }
 }
@@ -255,7 +302,7 @@ unsafe fn integers(block: &Block, scratch: &mut [u32]) {
 /// They lie inside the block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn store(block: &Block, (p, r, count): (usize, usize, usize), sums: impl Fn(usize) -> [__m512; 2]) {
+pub(super) unsafe fn store(block: &Block, (p, r, count): (usize, usize, usize), sums: impl Fn(usize) -> [__m512; 2]) {
     let (scale, bias) = block.matrix.columns(p);
     let width = (block.matrix.outputs - p * PANEL).min(PANEL);
     let mask = |columns: usize| ((1u32 << columns.min(16)) - 1) as __mmask16;
