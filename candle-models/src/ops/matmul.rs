@@ -62,7 +62,7 @@ pub(crate) unsafe fn linear_block(
     let arch = simd::arch();
     match matrix.kind {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-        _ if (matrix.rounds_activations || matrix.kind != Kind::Bf16) && amx::serves(&block) => {
+        _ if amx::serves(&block) => {
             // SAFETY: as above for the block; the path says that the tiles are there.
             with_scratch(amx::scratch(&block), |scratch| unsafe { amx::run(&block, scratch) });
         }

@@ -18,6 +18,9 @@ use std::arch::asm;
 /// Numbers in bf16 whose sum an operand is.
 const PLANES: usize = 3;
 
+/// Bytes of a row of a panel's sums.
+const LINE: usize = PANEL * size_of::<f32>();
+
 /// Rows that are laid out at a time: beside a panel they fit into a second-level cache.
 const HEIGHT: usize = 128;
 
@@ -91,24 +94,10 @@ macro_rules! split {
     };
 }
 
-/// The products of a step.
-macro_rules! products {
-    () => {
-        concat!(
-            step!(a 2), step!(b 0), step!(product),
-            step!(a 1), step!(product),
-            step!(b 1), step!(product),
-            step!(a 0), step!(product),
-            step!(b 2), step!(product),
-            step!(b 0), step!(product)
-        )
-    };
-}
-
 /// `sums = a w` for 32 rows and a panel of `steps` steps of 32 lines, at least one, whose planes are written on the way.
 ///
 /// # Safety
-/// The tiles are configured, and there are `3 steps` squares of `a` and as many of `planes`.
+/// The tiles are configured, and there are `32 steps` lines from `w` on, `3 steps` squares of `a` and as many of `planes`.
 unsafe fn split_and_multiply(steps: usize, a: *const Square, w: *const Line, planes: *mut Square, sums: &mut Sums) {
     // SAFETY: the caller's promise; prefetches may ask for any place. One assembly block, so that nothing is kept in tiles between two of them.
     unsafe {
@@ -124,13 +113,13 @@ unsafe fn split_and_multiply(steps: usize, a: *const Square, w: *const Line, pla
             "jz 5f",
             "3:",
             split!("4"),
-            products!(),
+            step!(planes),
             "add {a}, {step}",
             "add {b}, {step}",
             "dec {steps}",
             "jnz 3b",
             "5:",
-            products!(),
+            step!(planes),
             "tilestored [{to} + {row}], tmm0",
             "tilestored [{to} + {row} + 64], tmm1",
             "tilestored [{to} + {row} + 2048], tmm2",
@@ -144,12 +133,34 @@ unsafe fn split_and_multiply(steps: usize, a: *const Square, w: *const Line, pla
             w = inout(reg) w => _,
             line = in(reg) 64usize,
             to = in(reg) sums.0.as_mut_ptr(),
-            row = in(reg) PANEL * size_of::<f32>(),
+            row = in(reg) LINE,
             out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _, out("zmm4") _, out("zmm5") _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
         );
+    }
+}
+
+/// `sums = a w` for 32 rows and a panel of any number of lines from 32 on, whose planes are written.
+///
+/// # Safety
+/// The tiles are configured, and `a` and `planes` have three squares for every 32 lines begun.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn first_rows(lines: &[Line], a: &[Square], planes: &mut [Square], sums: &mut Sums) {
+    let (whole, rest) = lines.split_at(lines.len() / SIDE * SIDE);
+    let steps = whole.len() / SIDE;
+    // SAFETY: the caller's promise.
+    unsafe { split_and_multiply(steps, a.as_ptr(), whole.as_ptr(), planes.as_mut_ptr(), sums) };
+    if rest.is_empty() {
+        return;
+    }
+    let (a, planes) = (&a[PLANES * steps..], &mut planes[PLANES * steps..]);
+    let to = sums.0.as_mut_ptr().cast::<f32>();
+    // SAFETY: the caller's promise; a line of sums is so long.
+    unsafe {
+        pack::<PLANES>(floats_of(rest), Role::Right, planes);
+        block_f32(1, a.as_ptr(), planes.as_ptr(), (to.cast_const(), LINE), (to, LINE));
     }
 }
 
@@ -159,43 +170,30 @@ unsafe fn split_and_multiply(steps: usize, a: *const Square, w: *const Line, pla
 /// What [`super::super::linear_block`] asks for.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512bf16")]
 pub(super) unsafe fn run(block: &Block) {
-    let inputs = block.matrix.inputs;
-    let (whole, steps) = (inputs / SIDE, inputs.div_ceil(SIDE));
-    let (zeros, mut sums) = ([0.0f32; SIDE], Sums::ZERO);
-    let mut tiles = Configured::default();
+    const ZEROS: [f32; PANEL] = [0.0; PANEL];
+    let steps = block.matrix.inputs.div_ceil(SIDE);
+    let (side, tallest) = (PLANES * steps, HEIGHT.min(block.rows.len()).div_ceil(SIDE));
+    let (mut sums, mut tiles) = (Sums::ZERO, Configured::default());
     // SAFETY: the path has tiles.
     unsafe { tiles.shape(WHOLE) };
-    let rows = |first: usize| Rows {
-        data: &block.x[first * block.x_stride..],
-        rows: (block.rows.end - first).min(HEIGHT),
-        width: inputs,
-        stride: block.x_stride,
-    };
-    let tall = HEIGHT.min(block.rows.len()).div_ceil(SIDE);
-    with_scratch(PLANES * steps * (tall + 1), |scratch| {
-        let (left, planes) = scratch.split_at_mut(PLANES * steps * tall);
+    with_scratch(side * (tallest + 1), |scratch| {
+        let (left, planes) = scratch.split_at_mut(side * tallest);
         for first in block.rows.clone().step_by(HEIGHT) {
-            let rows = rows(first);
+            let rows = first..block.rows.end.min(first + HEIGHT);
+            let x = Rows { data: &block.x[first * block.x_stride..], rows: rows.len(), width: block.matrix.inputs, stride: block.x_stride };
             // SAFETY: the path has tiles.
-            unsafe { pack::<PLANES>(rows, Role::Left, left) };
+            unsafe { pack::<PLANES>(x, Role::Left, left) };
             for p in block.panels.clone() {
-                let lines = block.matrix.panel(p);
-                for (i, r) in (0..rows.rows).step_by(SIDE).enumerate() {
-                    let (a, to) = (left[PLANES * steps * i..].as_ptr(), sums.0.as_mut_ptr().cast::<f32>());
+                for (r, a) in rows.clone().step_by(SIDE).zip(left.chunks_exact(side)) {
                     // SAFETY: both sides have `steps` squares of every plane, and rows and panel lie inside the block.
                     unsafe {
-                        if i > 0 {
-                            block_f32(steps, a, planes.as_ptr(), (zeros.as_ptr(), 0), (to, PANEL * size_of::<f32>()));
+                        if r == first {
+                            first_rows(block.matrix.panel(p), a, planes, &mut sums);
                         } else {
-                            split_and_multiply(whole, a, lines.as_ptr(), planes.as_mut_ptr(), &mut sums);
-                            if whole < steps {
-                                let rest = &mut planes[PLANES * whole..];
-                                pack::<PLANES>(floats_of(&lines[whole * SIDE..]), Role::Right, rest);
-                                let there = (to.cast_const(), PANEL * size_of::<f32>());
-                                block_f32(1, a.add(PLANES * whole), rest.as_ptr(), there, (to, there.1));
-                            }
+                            let to = sums.0.as_mut_ptr().cast();
+                            block_f32(steps, a.as_ptr(), planes.as_ptr(), (ZEROS.as_ptr(), 0), (to, LINE));
                         }
-                        store(block, (p, first + r, (rows.rows - r).min(SIDE)), |m| sums.floats(m));
+                        store(block, (p, r, (rows.end - r).min(SIDE)), |m| sums.floats(m));
                     }
                 }
             }

@@ -1,5 +1,5 @@
 //! Matrix products on the tiles of Intel AMX, with sums in f32: for training, where weights change at every step. Those of inference, with
-//! prepared weights, are in `packed`.
+//! prepared weights, are in `packed`, and in `floats` those in f32.
 //!
 //! A tile is 16 lines of 64 bytes. `tdpbf16ps` adds to a tile of 16 x 16 sums the product of 16 rows of 32 values and of 32
 //! rows of 16, the latter with two rows interleaved: 8192 multiply-adds in 16 cycles, where two FMA units of AVX-512 do 512.
@@ -126,6 +126,17 @@ macro_rules! step {
     (product) => {
         "tdpbf16ps tmm0, tmm4, tmm6\ntdpbf16ps tmm1, tmm4, tmm7\ntdpbf16ps tmm2, tmm5, tmm6\ntdpbf16ps tmm3, tmm5, tmm7\n"
     };
+    // Of operands of three planes: a2 b0, a1 b0, a1 b1, a0 b1, a0 b2, a0 b0.
+    (planes) => {
+        concat!(
+            step!(a 2), step!(b 0), step!(product),
+            step!(a 1), step!(product),
+            step!(b 1), step!(product),
+            step!(a 0), step!(product),
+            step!(b 2), step!(product),
+            step!(b 0), step!(product)
+        )
+    };
 }
 
 use step;
@@ -191,14 +202,9 @@ block! {
 }
 
 block! {
-    /// The same for operands of three planes, which lie 2048 bytes apart: the products of a2 b0, a1 b0, a1 b1, a0 b1, a0 b2, a0 b0.
+    /// The same for operands of three planes, which lie 2048 bytes apart.
     block_f32, 3,
-    step!(a 2), step!(b 0), step!(product),
-    step!(a 1), step!(product),
-    step!(b 1), step!(product),
-    step!(a 0), step!(product),
-    step!(b 2), step!(product),
-    step!(b 0), step!(product)
+    step!(planes)
 }
 
 /// What the sums of a product start from.

@@ -55,10 +55,15 @@ impl Sums {
 #[repr(C, align(64))]
 struct Rest([[Line; TILE]; 2]);
 
-/// Whether [`run`] is the fastest way to compute a block in f32, or one whose matrix rounds its activations, or has weights of 8 bits.
+/// Whether [`run`] is the fastest way to compute a block.
 pub(in crate::ops) fn serves(block: &Block) -> bool {
-    let is_many = if block.matrix.kind == Kind::F32 { floats::serves(block) } else { block.rows.len() >= FEWEST };
-    super::simd::has_tiles() && is_many && (1..=vnni::MAX_INPUTS).contains(&block.matrix.inputs)
+    let matrix = block.matrix;
+    let gains = || match matrix.kind {
+        Kind::F32 => floats::serves(block),
+        Kind::Bf16 => matrix.rounds_activations && block.rows.len() >= FEWEST,
+        Kind::Q8 => block.rows.len() >= FEWEST,
+    };
+    super::simd::has_tiles() && gains() && (1..=vnni::MAX_INPUTS).contains(&matrix.inputs)
 }
 
 /// From how many rows on tiles are faster than dot products of vectors. One row or two read weights faster on tiles from the second-level cache and slower from
@@ -210,44 +215,26 @@ impl Rest {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512bf16")]
 unsafe fn halves(block: &Block, scratch: &mut [u32]) {
     let length = words(block);
-    let (mut sums, mut left) = (Sums::ZERO, Rest::ZERO);
     let mut tiles = Configured::default();
     for r in block.rows.clone().step_by(2 * TILE) {
         let count = (block.rows.end - r).min(2 * TILE);
         for (m, to) in scratch.chunks_exact_mut(length).take(count).enumerate() {
             bf16::narrow(block.input(r + m), to);
         }
-        let (upper, lower) = (scratch.as_ptr(), scratch[TILE * length..].as_ptr());
-        let is_tall = count > TILE;
-        // SAFETY: the path has tiles.
-        unsafe { tiles.shape(if is_tall { WHOLE } else { wide(count) }) };
-        let mut p = block.panels.start;
-        while p < block.panels.end {
-            let next = second_panel(block, p);
-            let (panel, second) = (block.matrix.panel(p), block.matrix.panel(if is_tall { p } else { next }));
-            let (steps, rest) = (panel.len() / TILE, left.take(panel, second));
-            // SAFETY: rows have words for all lines and zeros behind them; rows that are not there give sums that nobody reads. Rows and panels lie inside
-            // the block.
-            unsafe {
-                if is_tall {
-                    tall_halves(steps, rest, (upper, length), panel.as_ptr(), lower.cast(), &mut sums);
-                    store(block, (p, r, count), |m| sums.floats(m));
-                } else {
-                    wide_halves(steps, rest, (upper, length), panel.as_ptr(), second.as_ptr().cast(), &mut sums);
-                    store(block, (p, r, count), |m| sums.floats(m));
-                    if next > p {
-                        store(block, (next, r, count), |m| sums.floats(TILE + m));
-                    }
-                }
-            }
-            p += if is_tall { 1 } else { 2 };
+        let lower = scratch[TILE * length..].as_ptr();
+        let (lines, product): (_, Product) = match count > TILE {
+            true => (WHOLE, Product::Tall(tall_halves, lower)),
+            false => (wide(count), Product::Wide(wide_halves)),
+        };
+        // SAFETY: the path has tiles; rows have words for all lines and zeros behind them; rows that are not there give sums that nobody reads. Rows and
+        // panels lie inside the block.
+        unsafe {
+            tiles.shape(lines);
+            by_panels(block, &product, (scratch.as_ptr(), length), |p, sums, first| {
+                store(block, (p, r, count), |m| sums.floats(first + m))
+            });
         }
     }
-}
-
-/// The panel that is computed beside panel `p` of a block: the next one, or behind the last one that itself again.
-fn second_panel(block: &Block, p: usize) -> usize {
-    (p + 1).min(block.panels.end - 1)
 }
 
 /// With weights of 8 bits.
@@ -257,7 +244,6 @@ fn second_panel(block: &Block, p: usize) -> usize {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn integers(block: &Block, scratch: &mut [u32]) {
     let length = words(block);
-    let (mut sums, mut left) = (Sums::ZERO, Rest::ZERO);
     let mut tiles = Configured::default();
     for r in block.rows.clone().step_by(TILE) {
         let count = (block.rows.end - r).min(TILE);
@@ -270,28 +256,54 @@ unsafe fn integers(block: &Block, scratch: &mut [u32]) {
         for (m, ((low, high), row)) in places.zip(&mut rows).take(count).enumerate() {
             *row = quantise(block.input(r + m), low, high);
         }
-        // SAFETY: the path has tiles.
-        unsafe { tiles.shape(if is_tall { WHOLE } else { wide(2 * count) }) };
-        let mut p = block.panels.start;
-        while p < block.panels.end {
-            let next = second_panel(block, p);
-            let (panel, second) = (block.matrix.panel(p), block.matrix.panel(if is_tall { p } else { next }));
-            let (steps, rest) = (panel.len() / TILE, left.take(panel, second));
-            // SAFETY: rows have words for all lines and zeros behind them; rows that are not there give sums that nobody reads. Rows and panels lie inside
-            // the block.
-            unsafe {
-                if is_tall {
-                    tall_integers(steps, rest, (low.as_ptr(), length), panel.as_ptr(), high.as_ptr().cast(), &mut sums);
-                    store(block, (p, r, count), |m| sums.of_bytes(rows[m], [m, first_high + m]));
-                } else {
-                    wide_integers(steps, rest, (low.as_ptr(), length), panel.as_ptr(), second.as_ptr().cast(), &mut sums);
-                    store(block, (p, r, count), |m| sums.of_bytes(rows[m], [m, first_high + m]));
-                    if next > p {
-                        store(block, (next, r, count), |m| sums.of_bytes(rows[m], [TILE + m, TILE + first_high + m]));
-                    }
-                }
-            }
-            p += if is_tall { 1 } else { 2 };
+        let (lines, product) = match is_tall {
+            true => (WHOLE, Product::Tall(tall_integers, high.as_ptr())),
+            false => (wide(2 * count), Product::Wide(wide_integers)),
+        };
+        // SAFETY: the path has tiles; rows have words for all lines and zeros behind them; rows that are not there give sums that nobody reads. Rows and
+        // panels lie inside the block.
+        unsafe {
+            tiles.shape(lines);
+            by_panels(block, &product, (low.as_ptr(), length), |p, sums, first| {
+                store(block, (p, r, count), |m| sums.of_bytes(rows[m], [first + m, first + first_high + m]));
+            });
+        }
+    }
+}
+
+/// A function that [`sums`] defines.
+type Kernel = unsafe fn(usize, *const Rest, (*const u32, usize), *const Line, *const u8, &mut Sums);
+
+/// How some rows meet panels.
+enum Product {
+    /// One panel at a time; the words of the lower rows, or of high bytes, lie here.
+    Tall(Kernel, *const u32),
+    /// Two panels at a time.
+    Wide(Kernel),
+}
+
+/// Some rows by all panels of a block: `store(p, sums, first)` takes the sums of panel `p`, which begin at row `first`.
+///
+/// # Safety
+/// The tiles have the shapes of the product, and the rows their words, a stride apart.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn by_panels(block: &Block, product: &Product, words: (*const u32, usize), store: impl Fn(usize, &Sums, usize)) {
+    let (mut sums, mut left) = (Sums::ZERO, Rest::ZERO);
+    let at_once = if matches!(product, Product::Wide(_)) { 2 } else { 1 };
+    for p in block.panels.clone().step_by(at_once) {
+        // Of an odd number of panels the last one is computed twice.
+        let last = (p + at_once - 1).min(block.panels.end - 1);
+        let (panel, second) = (block.matrix.panel(p), block.matrix.panel(last));
+        let (kernel, beside) = match *product {
+            Product::Tall(kernel, lower) => (kernel, lower.cast()),
+            Product::Wide(kernel) => (kernel, second.as_ptr().cast()),
+        };
+        let rest = left.take(panel, second);
+        // SAFETY: the caller's promise; a panel's lines are as many as the rows have words.
+        unsafe { kernel(panel.len() / TILE, rest, words, panel.as_ptr(), beside, &mut sums) };
+        for (i, p) in (p..=last).enumerate() {
+            store(p, &sums, i * TILE);
         }
     }
 }
