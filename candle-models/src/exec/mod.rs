@@ -49,7 +49,6 @@ pub(crate) mod work;
 
 use crate::Result;
 use crate::ops::{self, Activation, Attention, Linear, Norm};
-use crate::random::categorical;
 use candle_core::{DType, Tensor};
 pub use operation::{Block, Fused, Operation, Target, Values, Widths, operands, same_width};
 use std::sync::Arc;
@@ -236,53 +235,3 @@ pub trait Executor: Sized {
 
 /// In place of a class: "choose one".
 pub const SAMPLE: u32 = u32::MAX;
-
-/// The class of a column from its logits: inverse of the cumulative distribution at `uniform`, or the most likely class
-/// where `uniform` is negative. One logit is that of class 1 against class 0.
-pub(crate) fn pick(logits: &[f32], uniform: f32) -> u32 {
-    if let [logit] = logits {
-        let up = 1.0 / (1.0 + (-logit).exp());
-        return if uniform < 0.0 { u32::from(*logit > 0.0) } else { categorical(uniform, [1.0 - up, up].into_iter()) as u32 };
-    }
-    if uniform < 0.0 {
-        return logits.iter().enumerate().fold((0, f32::NEG_INFINITY), |m, (i, &l)| if l > m.1 { (i, l) } else { m }).0 as u32;
-    }
-    // A stick has 17 classes: all at once, in registers, they take a tenth of the time of one after the other.
-    let (mut weights, mut reached) = ([0.0f32; 32], [0.0f64; 32]);
-    let (Some(weights), Some(reached)) = (weights.get_mut(..logits.len()), reached.get_mut(..logits.len())) else {
-        let most = logits.iter().fold(f32::NEG_INFINITY, |m, l| m.max(*l));
-        return categorical(uniform, logits.iter().map(|l| (l - most).exp())) as u32;
-    };
-    ops::exponentials(logits, weights, &mut 0.0);
-    // As `categorical` does it, for weights that are all above 0.
-    let mut sum = 0.0;
-    for (reached, weight) in reached.iter_mut().zip(weights) {
-        sum += f64::from(*weight);
-        *reached = sum;
-    }
-    let target = f64::from(uniform) * sum;
-    reached.split_last().map_or(0, |(_, before)| before.iter().map(|reached| u32::from(*reached <= target || uniform.is_nan())).sum())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::pick;
-    use crate::random::{Random, categorical};
-
-    #[test]
-    fn a_class_is_drawn_as_from_weights_one_after_the_other() {
-        let random = Random::new(3);
-        for case in 0..4000 {
-            let count = 2 + case % 31;
-            let logits: Vec<f32> = (0..count).map(|i| 40.0 * random.uniform(case * 32 + i) - 20.0).collect();
-            let most = logits.iter().fold(f32::NEG_INFINITY, |m, l| m.max(*l));
-            let weights = logits.iter().map(|l| f64::from(l - most).exp() as f32);
-            for uniform in [0.0, 0.999_999_94, 1.0, random.uniform(1 << 40 | case)] {
-                // Beside a border, where the exponential's rounding decides, either class is right.
-                let [a, b] = [-1e-5, 1e-5].map(|by| categorical((uniform + by).max(0.0), weights.clone()) as u32);
-                assert!((a..=b).contains(&pick(&logits, uniform)), "{logits:?} at {uniform}");
-            }
-            assert_eq!((logits[pick(&logits, -1.0) as usize], pick(&logits, f32::NAN)), (most, count as u32 - 1));
-        }
-    }
-}

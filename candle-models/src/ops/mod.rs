@@ -354,28 +354,46 @@ const EACH: usize = 16;
 ///
 /// # Panics
 /// If a row is outside the table.
-pub(crate) fn add_rows_of(to: &mut [f32], table: &[f32], mut rows: impl Iterator<Item = usize>) {
-    let mut starts = [0; EACH];
+pub(crate) fn add_rows_of(to: &mut [f32], table: &[f32], rows: impl Iterator<Item = usize>) {
+    let width = to.len();
+    sum_of_rows(to, None, table, rows.map(|row| row * width), Activation::None);
+}
+
+/// `to = act(from + table[start..] + ...)` over the starts of rows, in their order; without `from` the sum begins with what is in `to`.
+///
+/// # Panics
+/// If a row goes beyond the table, or `from` is shorter than `to`.
+pub(crate) fn sum_of_rows(
+    to: &mut [f32],
+    mut from: Option<&[f32]>,
+    table: &[f32],
+    mut starts: impl Iterator<Item = usize>,
+    act: Activation,
+) {
+    let mut some = [0; EACH];
     loop {
         let mut count = 0;
-        for (start, row) in starts.iter_mut().zip(&mut rows) {
-            (*start, count) = (row * to.len(), count + 1);
+        for (some, start) in some.iter_mut().zip(&mut starts) {
+            (*some, count) = (start, count + 1);
         }
-        add_each(to, table, &starts[..count]);
-        if count < EACH {
+        // Behind a full round there may be another.
+        let is_last = count < EACH;
+        add_each(to, from.take(), table, &some[..count], if is_last { act } else { Activation::None });
+        if is_last {
             return;
         }
     }
 }
 
 simd::kernel! {
-    /// `to += table[start..]` for every start, in their order. Sums stay in registers, four at a time, while the rows go by.
-    fn add_each<S = simd>(to: &'a mut [f32], table: &'a [f32], starts: &'a [usize]) {
+    /// `to = act(from + table[start..] + ...)` for every start, in their order. Sums stay in registers, four at a time, while the rows go by.
+    fn add_each<S = simd>(to: &'a mut [f32], from: Option<&'a [f32]>, table: &'a [f32], starts: &'a [usize], act: Activation) {
         let wide = 4 * S::F32_LANES;
         let whole = to.len() / wide * wide;
         for at in (0..whole).step_by(wide) {
-            let (sums, _) = S::as_mut_simd_f32s(&mut to[at..at + wide]);
-            let [mut a, mut b, mut c, mut d] = [sums[0], sums[1], sums[2], sums[3]];
+            let to = &mut to[at..at + wide];
+            let (first, _) = S::as_simd_f32s(from.map_or(&*to, |from| &from[at..at + wide]));
+            let [mut a, mut b, mut c, mut d] = [first[0], first[1], first[2], first[3]];
             for start in starts {
                 let (row, _) = S::as_simd_f32s(&table[start + at..][..wide]);
                 a = simd.add_f32s(a, row[0]);
@@ -383,14 +401,16 @@ simd::kernel! {
                 c = simd.add_f32s(c, row[2]);
                 d = simd.add_f32s(d, row[3]);
             }
-            sums.copy_from_slice(&[a, b, c, d]);
+            S::as_mut_simd_f32s(to).0.copy_from_slice(&[a, b, c, d]);
+            act.apply::<S>(to);
         }
-        for (at, sum) in (whole..).step_by(S::F32_LANES).zip(to[whole..].chunks_mut(S::F32_LANES)) {
-            let mut total = simd.partial_load_f32s(sum);
+        for (at, to) in (whole..).step_by(S::F32_LANES).zip(to[whole..].chunks_mut(S::F32_LANES)) {
+            let mut total = simd.partial_load_f32s(from.map_or(&*to, |from| &from[at..at + to.len()]));
             for start in starts {
-                total = simd.add_f32s(total, simd.partial_load_f32s(&table[start + at..][..sum.len()]));
+                total = simd.add_f32s(total, simd.partial_load_f32s(&table[start + at..][..to.len()]));
             }
-            simd.partial_store_f32s(sum, total);
+            simd.partial_store_f32s(to, total);
+            act.apply::<S>(to);
         }
     }
 }
@@ -418,8 +438,12 @@ mod tests {
                 let rows: Vec<usize> = (0..count).map(|i| i * 7 % 50).collect();
                 let (mut one_by_one, mut together) = (vec![0.5; width], vec![0.5; width]);
                 rows.iter().for_each(|row| add_into(&mut one_by_one, &table[row * width..][..width]));
-                add_rows_of(&mut together, &table, rows.into_iter());
+                add_rows_of(&mut together, &table, rows.iter().copied());
                 assert_eq!(together, one_by_one, "{count} rows of {width}");
+                let mut elsewhere = vec![f32::NAN; width];
+                sum_of_rows(&mut elsewhere, Some(&vec![0.5; width]), &table, rows.into_iter().map(|row| row * width), Activation::Relu);
+                activate(Activation::Relu, &mut one_by_one);
+                assert_eq!(elsewhere, one_by_one, "{count} rows of {width} from elsewhere");
             }
         }
     }

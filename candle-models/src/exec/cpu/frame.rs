@@ -146,6 +146,15 @@ impl<'a> Frame<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.indices.add(slot.at * self.rows + r * slot.columns), slot.columns) }
     }
 
+    /// All rows of it, one behind the other.
+    ///
+    /// # Safety
+    /// As for [`Self::row_mut`], of every row.
+    pub(crate) unsafe fn all_ids_mut(&self, slot: IndexSlot) -> &mut [u32] {
+        // SAFETY: the matrix lies inside the arena of indices.
+        unsafe { std::slice::from_raw_parts_mut(self.indices.add(slot.at * self.rows), self.rows * slot.columns) }
+    }
+
     /// How many sequences there are.
     pub(crate) fn batch(&self) -> usize {
         self.sequences.len()

@@ -8,7 +8,7 @@ mod tensors;
 pub(crate) use tensors::check_indices;
 pub use tensors::{add_rows, add_rows_reference, join_rows, join_rows_reference};
 
-use super::{Activation, activate, add_rows_of};
+use super::{Activation, sum_of_rows};
 use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{self, Graph, Operator, Value};
 use crate::exec::program::Wires;
@@ -75,9 +75,8 @@ impl Operation for AddRows {
                 }
                 // SAFETY: this step has one part.
                 let row = unsafe { frame.row_mut(out, r) };
-                row.copy_from_slice(frame.row(x, r));
-                add_rows_of(row, &table, columns.iter().map(|(column, base)| base + found[*column] as usize));
-                activate(act, row);
+                let starts = columns.iter().map(|(column, base)| (base + found[*column] as usize) * x.width);
+                sum_of_rows(row, Some(frame.row(x, r)), &table, starts, act);
             }
             Ok(())
         })))

@@ -4,7 +4,7 @@ use super::AddRows;
 use crate::Result;
 use crate::exec::program::{IndexSlot, Slot, Wires};
 use crate::exec::{Derivative, TapeBuilder, TapeStep, host};
-use crate::ops::{Activation, activate, activate_backward, add_into, add_rows_of};
+use crate::ops::{Activation, activate_backward, add_into, sum_of_rows};
 use std::ops::Range;
 
 /// The addition with its table on the host.
@@ -34,18 +34,17 @@ impl OnTape {
         self.columns.iter().map(move |(column, base)| base + ids[*column] as usize)
     }
 
-    /// The sum, without the activation.
-    fn sum(&self, step: &TapeStep, r: usize, out: &mut [f32]) {
-        out.copy_from_slice(step.value(self.x).row(r));
-        add_rows_of(out, &self.table, self.rows(step, r));
+    /// The sum, and what follows it.
+    fn sum(&self, step: &TapeStep, r: usize, act: Activation, out: &mut [f32]) {
+        let starts = self.rows(step, r).map(|row| row * self.out.width);
+        sum_of_rows(out, Some(step.value(self.x).row(r)), &self.table, starts, act);
     }
 }
 
 impl Derivative for OnTape {
     fn forward(&self, step: &mut TapeStep) {
         step.with_values(self.out, |step, out| {
-            out.chunks_exact_mut(self.out.width).enumerate().for_each(|(r, out)| self.sum(step, r, out));
-            activate(self.act, out);
+            out.chunks_exact_mut(self.out.width).enumerate().for_each(|(r, out)| self.sum(step, r, self.act, out));
         });
     }
 
@@ -55,7 +54,7 @@ impl Derivative for OnTape {
             if self.act != Activation::None {
                 let mut before = vec![0.0; width];
                 for (r, dy) in dy.chunks_exact_mut(width).enumerate() {
-                    self.sum(step, r, &mut before);
+                    self.sum(step, r, Activation::None, &mut before);
                     activate_backward(self.act, &before, dy);
                 }
             }

@@ -1,7 +1,7 @@
 //! Rows of tables: added to a matrix, or joined to its columns.
 
 use crate::ops::activate_backward;
-use crate::ops::{Activation, Rows, activate, add_into, add_rows_of, is_fused, rows_of, sum_in_order, with_rows};
+use crate::ops::{Activation, Rows, add_into, is_fused, rows_of, sum_in_order, sum_of_rows, with_rows};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, D, Layout, Result, Shape, Tensor, bail};
@@ -30,10 +30,10 @@ struct AddRowsOp {
 }
 
 impl AddRowsOp {
-    /// `x` plus table rows, without the activation.
-    fn sum(&self, x: Rows, table: Rows, r: usize, out: &mut [f32]) {
-        out.copy_from_slice(x.row(r));
-        add_rows_of(out, table.data, self.index[r * self.columns..][..self.columns].iter().map(|i| *i as usize));
+    /// Row `r` of `x` plus table rows, and what follows the sum.
+    fn sum(&self, [x, table]: [Rows; 2], r: usize, act: Activation, out: &mut [f32]) {
+        let starts = self.index[r * self.columns..][..self.columns].iter().map(|i| *i as usize * x.width);
+        sum_of_rows(out, Some(x.row(r)), table.data, starts, act);
     }
 }
 
@@ -46,8 +46,7 @@ impl CustomOp2 for AddRowsOp {
         let (x, table) = (rows_of(x, xl)?, rows_of(t, tl)?);
         let mut out = vec![0.0; x.rows * x.width];
         out.par_chunks_mut(TASK_ROWS * x.width).enumerate().for_each(|(task, block)| {
-            block.chunks_mut(x.width).enumerate().for_each(|(i, out)| self.sum(x, table, task * TASK_ROWS + i, out));
-            activate(self.act, block);
+            block.chunks_mut(x.width).enumerate().for_each(|(i, out)| self.sum([x, table], task * TASK_ROWS + i, self.act, out));
         });
         Ok((CpuStorage::F32(out), (x.rows, x.width).into()))
     }
@@ -71,7 +70,7 @@ impl CustomOp2 for AddRowsOp {
                 dx.par_chunks_mut(TASK_ROWS * width).enumerate().for_each(|(task, block)| {
                     let mut before = vec![0.0; width];
                     for (i, grad) in block.chunks_mut(width).enumerate() {
-                        self.sum(x, table, task * TASK_ROWS + i, &mut before);
+                        self.sum([x, table], task * TASK_ROWS + i, Activation::None, &mut before);
                         activate_backward(self.act, &before, grad);
                     }
                 });

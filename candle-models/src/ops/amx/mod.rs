@@ -294,8 +294,9 @@ unsafe fn product(
     for first in (0..steps.max(1)).step_by(near) {
         let start = if first == 0 { start } else { Start::There };
         let count = near.min(steps - first);
-        for (j, c) in (0..columns).step_by(SIDE).enumerate() {
-            for (i, r) in (0..rows).step_by(SIDE).enumerate() {
+        // Row by row of blocks: columns of them would write to as many pages as there are rows.
+        for (i, r) in (0..rows).step_by(SIDE).enumerate() {
+            for (j, c) in (0..columns).step_by(SIDE).enumerate() {
                 let side = |squares: &[Square], i: usize| squares[planes * (i * steps + first)..].as_ptr();
                 let sides = (count, side(a, i), side(b, j));
                 let size = [(rows - r).min(SIDE), (columns - c).min(SIDE)];

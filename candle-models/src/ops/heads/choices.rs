@@ -7,7 +7,7 @@
 
 use crate::ops::activate_backward;
 use crate::ops::linear::{Operand, TASK_ROWS, Target, column_sums};
-use crate::ops::{Activation, Products, Rows, activate, add_into, contiguous, rows_of, sum_in_order, with_rows};
+use crate::ops::{Activation, Products, Rows, add_into, contiguous, rows_of, sum_in_order, sum_of_rows, with_rows};
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 use std::sync::OnceLock;
@@ -153,16 +153,15 @@ impl ChoicesOp {
         let blocks = inner.par_chunks_mut(TASK_ROWS * all).zip(out.par_chunks_mut(TASK_ROWS * logits));
         blocks.enumerate().for_each(|(task, (inner, out))| {
             for (i, z) in inner.chunks_mut(all).enumerate() {
-                add_into(z, p.hidden_bias);
-                for (g, previous, chosen) in self.columns(task * TASK_ROWS + i) {
-                    let (own, later) = z[g * s..].split_at_mut(s);
-                    add_into(own, &p.previous[previous * s..][..s]);
-                    if !later.is_empty() {
-                        add_into(later, &tables[chosen * all + (g + 1) * s..][..later.len()]);
-                    }
+                for (g, (z, bias)) in z.chunks_mut(s).zip(p.hidden_bias.chunks(s)).enumerate() {
+                    let columns = || self.columns(task * TASK_ROWS + i);
+                    let own = columns().filter(|(group, ..)| *group == g).map(|(_, previous, _)| previous * s);
+                    let before = columns().filter(|(group, ..)| *group < g).map(|(.., chosen)| chosen * all + g * s);
+                    add_into(z, bias);
+                    sum_of_rows(z, None, p.previous, own, Activation::None);
+                    sum_of_rows(z, None, &tables, before, Activation::Relu);
                 }
             }
-            activate(Activation::Relu, inner);
             for (i, row) in out.chunks_mut(logits).enumerate() {
                 row.copy_from_slice(p.out_bias);
                 if let Some(offsets) = &self.offsets {

@@ -4,16 +4,18 @@
 mod choices;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
+mod draw;
 
 pub(crate) use choices::{ChoiceGroup, ChoiceWeights, choices};
+use draw::Draws;
 
-use super::{Activation, Digit, JointIndex, Linear, add_into, is_on_host};
+use super::{Activation, Digit, JointIndex, Linear, Rows, add_into, is_on_host};
 use crate::exec::cpu::{self, Packer};
 use crate::exec::graph::{Graph, Operator, Value};
 use crate::exec::program::{Slot, Wires};
 use crate::exec::tensors::{Indices, TensorPass};
 use crate::exec::{
-    Block, Choice, EXPONENTIAL, Executor, Operation, SAMPLE, Size, Target, Values, Widths, Work, host, operands, pick, same_width,
+    Block, Choice, EXPONENTIAL, Executor, Operation, SAMPLE, Size, Target, Values, Widths, Work, host, operands, same_width,
 };
 use crate::{Error, Result};
 use candle_core::{DType, Tensor};
@@ -46,15 +48,13 @@ impl Operation for Choose {
         if !wanted.values().contains(&SAMPLE) {
             return Ok(Values::indices(wanted));
         }
-        let logits = logits.to_dtype(DType::F32)?.to_vec2::<f32>()?;
-        let uniform = uniform.narrow(1, choice.column, choice.columns)?.to_dtype(DType::F32)?.to_vec2::<f32>()?;
+        let flat = |x: &Tensor| -> Result<Vec<f32>> { Ok(x.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?) };
+        let (logits, uniform) = (flat(logits)?, flat(&uniform.narrow(1, choice.column, choice.columns)?)?);
         let mut values = wanted.values().to_vec();
-        for ((values, logits), uniform) in values.chunks_mut(choice.columns).zip(&logits).zip(&uniform) {
-            let per = logits.len() / choice.columns;
-            for ((v, l), u) in values.iter_mut().zip(logits.chunks(per)).zip(uniform) {
-                *v = if *v == SAMPLE { pick(l, *u) } else { *v };
-            }
-        }
+        let rows = values.len() / choice.columns;
+        let matrix = |data, width| Rows { data, rows, width, stride: width };
+        let draws = Draws { columns: choice.columns, logits: matrix(&logits, choice.logits()), uniform: matrix(&uniform, choice.columns) };
+        draws.replace(&mut values);
         Ok(Values::indices(Indices::new(values, choice.columns)))
     }
 
@@ -87,21 +87,17 @@ impl Operation for Choose {
     fn compile(&self, wires: &Wires, _: &mut Packer) -> Result<Option<cpu::Run>> {
         let Choice { column, columns, classes } = self.0;
         let (logits, uniform, wanted, out) = (wires.x[0], wires.x[1], wires.ids[0], wires.out_ids[0]);
-        let per = logits.width / columns;
         Ok(Some(Box::new(move |frame, _| {
+            // SAFETY: this step has one part, and every index matrix has a place of its own.
+            let chosen = unsafe { frame.all_ids_mut(out) };
             for r in 0..frame.rows {
-                let (wanted, uniform) = (&frame.ids(wanted, r)[column..][..columns], &frame.row(uniform, r)[column..][..columns]);
-                let logits = frame.row(logits, r).chunks(per);
-                // SAFETY: this step has one part, and every index matrix has a place of its own.
-                let chosen = unsafe { frame.ids_mut(out, r) };
-                for (i, ((&want, &u), logits)) in wanted.iter().zip(uniform).zip(logits).enumerate() {
-                    chosen[i] = match want {
-                        SAMPLE => pick(logits, u),
-                        class if (class as usize) < classes => class,
-                        class => return Err(Error::Input(format!("action column {}: class {class} of {classes}", column + i))),
-                    };
+                let wanted = &frame.ids(wanted, r)[column..][..columns];
+                if let Some(i) = wanted.iter().position(|class| *class != SAMPLE && *class as usize >= classes) {
+                    return Err(Error::Input(format!("action column {}: class {} of {classes}", column + i, wanted[i])));
                 }
+                chosen[r * columns..][..columns].copy_from_slice(wanted);
             }
+            Draws { columns, logits: frame.rows(logits), uniform: frame.rows(uniform).columns(column, columns) }.replace(chosen);
             Ok(())
         })))
     }
