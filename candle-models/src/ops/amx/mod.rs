@@ -437,7 +437,8 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// Whether a product of `m x k` by `k x n` on tiles, both sides laid out on the way, is faster than one in f32 by vectors.
+/// Whether a product of `m x k` by `k x n` on tiles, both sides laid out on the way, is faster than one in f32 by vectors. Measured on a Xeon in training
+/// steps of a recurrent network: with sides of 48 or 16 in f32, or a sum of 16 in bf16, on tiles as well, they were as fast or 2% slower.
 pub(crate) fn gains(products: Products, [m, k, n]: [usize; 3]) -> bool {
     let (least, most) = (m.min(n), m.max(n));
     simd::has_tiles()
