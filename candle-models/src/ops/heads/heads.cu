@@ -1,4 +1,4 @@
-// Choosing classes from logits as `exec::pick` does, and all heads of an action one after the other in one block a row.
+// Choosing classes from logits as `draw.rs` does, and all heads of an action one after the other in one block a row.
 
 // In place of a class: "choose one".
 #define SAMPLE 0xffffffffu
