@@ -1,8 +1,8 @@
 //! Products with prepared weights: `act(x W + b)` for one row up to many, in blocks that threads share.
 //!
 //! The weight is packed once ([`PackedMatrix`]), each panel contiguous in the order the kernel reads it, so a single row
-//! streams the weights at memory speed and many rows reuse a panel from the second-level cache. These kernels serve inference, and operators and
-//! beams in training; what trains on tensors multiplies matrices as they lie (`linear`).
+//! streams the weights at memory speed and many rows reuse a panel from the second-level cache. These kernels serve inference, and training on
+//! tapes; what trains on tensors multiplies matrices as they lie (`linear`).
 //!
 //! What bounds a row of its own is bytes and arithmetic instructions per weight. On a core with AVX-512, in the order f32,
 //! bf16, 8 bits: 4, 2 and 1 bytes from the second-level cache (some 45 a cycle), and for 16 weights 1, 2 and 4 (widened) or
