@@ -16,8 +16,8 @@
 //!
 //! Tried and not kept: `vdpbf16ps` on Intel's processors (for 32 rows 0.6 of f32's speed with one rounded activation, 0.3 with two), the
 //! rows of a tile side by side instead of a stride apart (as fast), four pointers to rows in place of one (1 to 1.04
-//! times as fast on a Xeon), the next panel asked for while this one is read (1.06 with 4 MB of weights, .95 with 1 MB), and on AVX2 tiles of 6 rows by half a panel (as fast as 2 rows by a
-//! panel, slower for rows left over).
+//! times as fast on a Xeon), the next panel asked for while this one is read (1.06 with 4 MB of weights, .95 with 1 MB), and on AVX2 tiles of 6 rows by half a panel (as
+//! fast as 3 rows by a panel).
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::amx;
@@ -106,12 +106,12 @@ impl<E: Element> WithSimd for Of<'_, E> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let Of(block, scratch, _) = self;
-        // Registers decide the tile: 12 rows x 2 vectors fill AVX-512's 32, 2 rows x 4 vectors fit AVX2's 16. Of a last panel that is at most half full
+        // Registers decide the tile: 12 rows x 2 vectors fill AVX-512's 32, 3 rows x 4 vectors AVX2's 16. Of a last panel that is at most half full
         // nothing but that half is computed.
         match S::F32_LANES {
             16 => block.run::<S, E, 2, 12, 1, 12>(simd, scratch),
-            8 => block.run::<S, E, 4, 2, 2, 4>(simd, scratch),
-            4 => block.run::<S, E, 8, 2, 4, 2>(simd, scratch),
+            8 => block.run::<S, E, 4, 3, 2, 6>(simd, scratch),
+            4 => block.run::<S, E, 8, 3, 4, 3>(simd, scratch),
             2 => block.run::<S, E, 16, 1, 8, 1>(simd, scratch),
             _ => block.run::<S, E, 32, 1, 16, 1>(simd, scratch),
         }
@@ -164,13 +164,15 @@ impl Block<'_> {
             let left = self.rows.end - r;
             // SAFETY: the rows r.. and the panel p lie inside the block that the caller handed over.
             unsafe {
-                r += if left >= M && M > 8 && E::ROWS == 1 {
+                // Of weights that are widened on their way there is room for one beside a tall tile's sums. Four rows are faster as two tiles of two than as
+                // three rows and one.
+                r += if left >= M && M > 1 && (M < V || E::ROWS == 1) && !(M == 3 && left == 4) {
                     self.tile::<S, E, V, M>(simd, p, r, lines)
-                } else if left >= 8 && M >= 8 {
+                } else if left >= 8 && M > 8 {
                     self.tile::<S, E, V, 8>(simd, p, r, lines)
-                } else if left >= 4 && M >= 4 {
+                } else if left >= 4 && M > 4 {
                     self.tile::<S, E, V, 4>(simd, p, r, lines)
-                } else if left >= 2 && M >= 2 {
+                } else if left >= 2 && M > 2 {
                     self.tile::<S, E, V, 2>(simd, p, r, lines)
                 } else {
                     self.single_row::<S, E, V>(simd, p, r, lines)
@@ -182,28 +184,13 @@ impl Block<'_> {
     /// `M` rows by one panel; returns `M`.
     #[inline(always)]
     unsafe fn tile<S: Simd, E: Element, const V: usize, const M: usize>(&self, simd: S, p: usize, r: usize, lines: &[Line]) -> usize {
-        let mut acc = [[simd.splat_f32s(0.0); V]; M];
+        let mut sums = [[simd.splat_f32s(0.0); V]; M];
         // The rows r .. r + M are inside x (asserted in `linear_block`).
-        let x = self.input(r).as_ptr();
-        let inputs = self.matrix.inputs;
-        for (i, line) in lines.iter().enumerate() {
-            line.prefetch_ahead();
-            for u in 0..E::ROWS {
-                // Only the last line can have fewer rows than its words have room for.
-                if E::ROWS > 1 && i * E::ROWS + u >= inputs {
-                    break;
-                }
-                let w = words::<S, V>(line).map(|w| E::widen(simd, w, u));
-                for (m, row) in acc.iter_mut().enumerate() {
-                    // SAFETY: m < M and i * ROWS + u < inputs.
-                    let a = simd.splat_f32s(unsafe { *x.add(m * self.x_stride + i * E::ROWS + u) });
-                    for (acc, &w) in row.iter_mut().zip(&w) {
-                        *acc = simd.mul_add_e_f32s(a, w, *acc);
-                    }
-                }
-            }
-        }
-        for (m, row) in acc.iter().enumerate() {
+        let tile =
+            Tile::<E> { x: self.input(r).as_ptr(), x_stride: self.x_stride, inputs: self.matrix.inputs, lines, weights: PhantomData };
+        // SAFETY: M rows of so many inputs, a stride apart, begin there.
+        unsafe { tile.sum(simd, &mut sums) };
+        for (m, row) in sums.iter().enumerate() {
             // SAFETY: the caller's promise about rows and columns.
             unsafe { self.store(simd, p, r + m, row) };
         }
@@ -285,6 +272,64 @@ impl Block<'_> {
                 simd.partial_store_f32s(to, line[whole]);
             }
         }
+    }
+}
+
+/// Rows of `x` that meet a panel together.
+struct Tile<'a, E> {
+    x: *const f32,
+    x_stride: usize,
+    inputs: usize,
+    lines: &'a [Line],
+    weights: PhantomData<E>,
+}
+
+impl<E: Element> Tile<'_, E> {
+    /// Adds the products of `M` rows by the first `V` vectors of the panel to their sums. A function of its own, so that all registers are the sums':
+    /// where it was part of a larger one, a sum was written to memory with every line.
+    ///
+    /// # Safety
+    /// From `x` on there are `M` rows of so many inputs, a stride apart.
+    #[inline(never)]
+    unsafe fn sum<S: Simd, const V: usize, const M: usize>(&self, simd: S, sums: &mut [[S::f32s; V]; M]) {
+        let Self { x, x_stride, inputs, lines, .. } = *self;
+        simd.vectorize(
+            #[inline(always)]
+            || {
+                let mut acc = *sums;
+                for (i, line) in lines.iter().enumerate() {
+                    line.prefetch_ahead();
+                    for u in 0..E::ROWS {
+                        // Only the last line can have fewer rows than its words have room for.
+                        if E::ROWS > 1 && i * E::ROWS + u >= inputs {
+                            break;
+                        }
+                        // SAFETY: m < M and i * ROWS + u < inputs.
+                        let input = |m: usize| simd.splat_f32s(unsafe { *x.add(m * x_stride + i * E::ROWS + u) });
+                        let weights = words::<S, V>(line);
+                        // The fewer of inputs and weights stay in registers beside the sums.
+                        if M < V {
+                            let inputs: [_; M] = std::array::from_fn(input);
+                            for (v, &w) in weights.iter().enumerate() {
+                                let w = E::widen(simd, w, u);
+                                for (row, &a) in acc.iter_mut().zip(&inputs) {
+                                    row[v] = simd.mul_add_e_f32s(a, w, row[v]);
+                                }
+                            }
+                        } else {
+                            let w = weights.map(|w| E::widen(simd, w, u));
+                            for (m, row) in acc.iter_mut().enumerate() {
+                                let a = input(m);
+                                for (acc, &w) in row.iter_mut().zip(&w) {
+                                    *acc = simd.mul_add_e_f32s(a, w, *acc);
+                                }
+                            }
+                        }
+                    }
+                }
+                *sums = acc;
+            },
+        );
     }
 }
 

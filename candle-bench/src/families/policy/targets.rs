@@ -3,7 +3,7 @@
 use crate::calls::{EngineCalls, Inputs, calls};
 use crate::case::{Case, Pass};
 use crate::formulas::{self, Refused};
-use crate::harness::{self, Settings, Subject, Timed, pool};
+use crate::harness::{self, Comparison, Settings, Subject, Timed, pool};
 use crate::host::Host;
 use crate::load::{Arrivals, LoadSuite, SESSIONS};
 use crate::network::{Network, Place};
@@ -131,11 +131,7 @@ impl TargetSuite {
             let case = mamba.case(Pass::Train, 32, 60, threads);
             let narrow = Case { dtype: "bf16".into(), ..case.clone() };
             let Some(compared) = split::compare(&*mamba.trainee()?, [&narrow, &case], settings)? else { return Ok(()) };
-            let evidence =
-                format!("{} us, in f32 {}, {} rounds", micros(compared.ours_us.p50), micros(compared.theirs_us.p50), compared.rounds);
-            let what = "Mamba training step in bf16 over f32".to_owned();
-            let row = TargetRow::new(host, narrow, what, (compared.ratio, Limit::AtLeast(2.0), "times"), evidence);
-            add(TargetRow { found_ci: Some(compared.ratio_ci), ..row });
+            add(over_f32(compared, host, narrow, "Mamba training step in bf16 over f32", (Limit::AtLeast(2.0), "times")));
         }
         Ok(())
     }
@@ -215,10 +211,7 @@ impl TargetSuite {
         let mut ours = calls(network, &case)?;
         let mut theirs = calls(wide, &wide.case(case.pass, case.batch, case.frames, case.threads))?;
         let compared = harness::compare(&mut *ours, &mut *theirs, &self.settings)?;
-        let evidence =
-            format!("{} us, in f32 {}, {} rounds", micros(compared.ours_us.p50), micros(compared.theirs_us.p50), compared.rounds);
-        let row = TargetRow::new(host, case, what, (compared.ratio, Limit::AtLeast(3.0), OVER_F32), evidence);
-        Ok(TargetRow { found_ci: Some(compared.ratio_ci), ..row })
+        Ok(over_f32(compared, host, case, &what, (Limit::AtLeast(3.0), OVER_F32)))
     }
 
     /// The median share of rounds, each of which measures pass and roofs anew: what runs beside this program slows both.
@@ -358,6 +351,13 @@ impl TargetSuite {
             evidence: "peak resident set, program included, the system's allocator".into(),
         })
     }
+}
+
+/// How many times the speed in f32 a narrow type has.
+fn over_f32(compared: Comparison, host: &Host, case: Case, what: &str, (limit, unit): (Limit, &str)) -> TargetRow {
+    let Comparison { ours_us, theirs_us, rounds, ratio, ratio_ci, .. } = compared;
+    let evidence = format!("{} us, in f32 {}, {rounds} rounds", micros(ours_us.p50), micros(theirs_us.p50));
+    TargetRow { found_ci: Some(ratio_ci), ..TargetRow::new(host, case, what, (ratio, limit, unit), evidence) }
 }
 
 /// A call copies an observation into a session and steps it.
