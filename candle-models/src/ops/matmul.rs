@@ -184,12 +184,11 @@ impl Block<'_> {
     /// `M` rows by one panel; returns `M`.
     #[inline(always)]
     unsafe fn tile<S: Simd, E: Element, const V: usize, const M: usize>(&self, simd: S, p: usize, r: usize, lines: &[Line]) -> usize {
-        let mut sums = [[simd.splat_f32s(0.0); V]; M];
         // The rows r .. r + M are inside x (asserted in `linear_block`).
         let tile =
             Tile::<E> { x: self.input(r).as_ptr(), x_stride: self.x_stride, inputs: self.matrix.inputs, lines, weights: PhantomData };
         // SAFETY: M rows of so many inputs, a stride apart, begin there.
-        unsafe { tile.sum(simd, &mut sums) };
+        let sums: [[S::f32s; V]; M] = unsafe { tile.sum(simd) };
         for (m, row) in sums.iter().enumerate() {
             // SAFETY: the caller's promise about rows and columns.
             unsafe { self.store(simd, p, r + m, row) };
@@ -285,18 +284,18 @@ struct Tile<'a, E> {
 }
 
 impl<E: Element> Tile<'_, E> {
-    /// Adds the products of `M` rows by the first `V` vectors of the panel to their sums. A function of its own, so that all registers are the sums':
-    /// where it was part of a larger one, a sum was written to memory with every line.
+    /// The products of `M` rows by the first `V` vectors of the panel. A function of its own, so that all registers are the sums': where it was part
+    /// of a larger one, a sum was written to memory with every line.
     ///
     /// # Safety
     /// From `x` on there are `M` rows of so many inputs, a stride apart.
     #[inline(never)]
-    unsafe fn sum<S: Simd, const V: usize, const M: usize>(&self, simd: S, sums: &mut [[S::f32s; V]; M]) {
+    unsafe fn sum<S: Simd, const V: usize, const M: usize>(&self, simd: S) -> [[S::f32s; V]; M] {
         let Self { x, x_stride, inputs, lines, .. } = *self;
         simd.vectorize(
             #[inline(always)]
             || {
-                let mut acc = *sums;
+                let mut sums = [[simd.splat_f32s(0.0); V]; M];
                 for (i, line) in lines.iter().enumerate() {
                     line.prefetch_ahead();
                     for u in 0..E::ROWS {
@@ -312,24 +311,24 @@ impl<E: Element> Tile<'_, E> {
                             let inputs: [_; M] = std::array::from_fn(input);
                             for (v, &w) in weights.iter().enumerate() {
                                 let w = E::widen(simd, w, u);
-                                for (row, &a) in acc.iter_mut().zip(&inputs) {
+                                for (row, &a) in sums.iter_mut().zip(&inputs) {
                                     row[v] = simd.mul_add_e_f32s(a, w, row[v]);
                                 }
                             }
                         } else {
                             let w = weights.map(|w| E::widen(simd, w, u));
-                            for (m, row) in acc.iter_mut().enumerate() {
+                            for (m, row) in sums.iter_mut().enumerate() {
                                 let a = input(m);
-                                for (acc, &w) in row.iter_mut().zip(&w) {
-                                    *acc = simd.mul_add_e_f32s(a, w, *acc);
+                                for (sum, &w) in row.iter_mut().zip(&w) {
+                                    *sum = simd.mul_add_e_f32s(a, w, *sum);
                                 }
                             }
                         }
                     }
                 }
-                *sums = acc;
+                sums
             },
-        );
+        )
     }
 }
 
