@@ -182,8 +182,12 @@ impl ScanBackward<'_> {
         let (through, input) = (&mut l.through[..steps], &mut l.input[..steps]);
         let mut h = before;
         for t in 0..steps {
+            let mut exponents = a;
+            for exponent in &mut exponents {
+                *exponent = simd.mul_f32s(dt[t], *exponent);
+            }
+            decay[t] = exp2(simd, exponents);
             for p in 0..P {
-                decay[t][p] = exp2(simd, simd.mul_f32s(dt[t], a[p]));
                 let previous = if resets[t] { zero } else { h[p] };
                 h[p] = simd.mul_add_e_f32s(decay[t][p], previous, simd.mul_f32s(du[t], simd.splat_f32s(b[p][t])));
                 history[t][p] = h[p];

@@ -31,22 +31,33 @@ pub(crate) struct ScanInput<'a> {
     pub skip: &'a [f32],
 }
 
-/// `2^x` for x <= 0, relative error below 2e-7; saturates near 1e-38 instead of reaching 0.
+/// `2^x` for each x <= 0, relative error below 2e-7; saturates near 1e-38 instead of reaching 0. All vectors take a step before any takes the next: one of
+/// them is a chain of a dozen instructions that wait for each other, longer than some processors look ahead.
 #[inline(always)]
-pub(super) fn exp2<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+pub(super) fn exp2<S: Simd, const V: usize>(simd: S, mut x: [S::f32s; V]) -> [S::f32s; V] {
     // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
-    let round = simd.splat_f32s(12_582_912.0);
-    let x = simd.max_f32s(x, simd.splat_f32s(-126.0));
-    let t = simd.add_f32s(x, round);
-    let r = simd.sub_f32s(x, simd.sub_f32s(t, round));
+    let (least, round) = (simd.splat_f32s(-126.0), simd.splat_f32s(12_582_912.0));
+    let mut t = x;
+    for (t, x) in t.iter_mut().zip(&mut x) {
+        *x = simd.max_f32s(*x, least);
+        *t = simd.add_f32s(*x, round);
+    }
+    for (r, &t) in x.iter_mut().zip(&t) {
+        *r = simd.sub_f32s(*r, simd.sub_f32s(t, round));
+    }
     // Minimax polynomial on [-1/2, 1/2] with value 1 at 0; its linear term is not quite ln(2).
     const LINEAR: f32 = std::f32::consts::LN_2 - 1.788e-7;
-    let mut p = simd.splat_f32s(1.326_472_7e-3);
+    let mut p = [simd.splat_f32s(1.326_472_7e-3); V];
     for c in [9.671_513e-3, 5.550_733_6e-2, 0.240_222_42, LINEAR, 1.0] {
-        p = simd.mul_add_e_f32s(p, r, simd.splat_f32s(c));
+        for (p, &r) in p.iter_mut().zip(&x) {
+            *p = simd.mul_add_e_f32s(*p, r, simd.splat_f32s(c));
+        }
     }
-    let exponent = simd.wrapping_dyn_shl_u32s(simd.transmute_u32s_f32s(t), simd.splat_u32s(23));
-    simd.transmute_f32s_u32s(simd.add_u32s(simd.transmute_u32s_f32s(p), exponent))
+    for (p, &t) in p.iter_mut().zip(&t) {
+        let exponent = simd.wrapping_dyn_shl_u32s(simd.transmute_u32s_f32s(t), simd.splat_u32s(23));
+        *p = simd.transmute_f32s_u32s(simd.add_u32s(simd.transmute_u32s_f32s(*p), exponent));
+    }
+    p
 }
 
 /// The first `count` of the next lanes' worth of values, zeros behind them.
@@ -107,20 +118,34 @@ impl Forward<'_> {
                     y[v] = simd.mul_f32s(load(simd, skip.as_ptr().add(at), left), u);
                 }
             }
+            if reset {
+                for n in 0..states {
+                    for v in 0..V {
+                        let at = n * self.state.stride + d + v * lanes;
+                        // SAFETY: the state and its channels are the caller's promise.
+                        unsafe { store(simd, self.state.data.add(at), count - v * lanes, zero) };
+                    }
+                }
+            }
             for n in 0..states {
                 let (b, c) = (simd.splat_f32s(b[n]), simd.splat_f32s(c[n]));
                 if t == 0 && another_follows {
                     let ahead = self.ahead.wrapping_add(n * self.state.stride + d);
                     (0..V).for_each(|v| simd::prefetch(ahead.wrapping_add(v * lanes), Level::Second));
                 }
+                let mut exponents = dt;
+                for v in 0..V {
+                    // SAFETY: `a` is [states, width].
+                    let a = unsafe { load(simd, a.as_ptr().add(n * width + d + v * lanes), count - v * lanes) };
+                    exponents[v] = simd.mul_f32s(dt[v], a);
+                }
+                let decay = exp2(simd, exponents);
                 for v in 0..V {
                     let (at, left) = (d + v * lanes, count - v * lanes);
-                    // SAFETY: `a` is [states, width], the state and its channels are the caller's promise.
+                    // SAFETY: the state and its channels are the caller's promise.
                     unsafe {
                         let h = self.state.data.add(n * self.state.stride + at);
-                        let decay = exp2(simd, simd.mul_f32s(dt[v], load(simd, a.as_ptr().add(n * width + at), left)));
-                        let before = if reset { zero } else { load(simd, h, left) };
-                        let after = simd.mul_add_e_f32s(decay, before, simd.mul_f32s(du[v], b));
+                        let after = simd.mul_add_e_f32s(decay[v], load(simd, h, left), simd.mul_f32s(du[v], b));
                         store(simd, h, left, after);
                         y[v] = simd.mul_add_e_f32s(c, after, y[v]);
                     }
@@ -142,8 +167,7 @@ impl WithSimd for Forward<'_> {
         let (lanes, mut d) = (S::F32_LANES, self.channels.start);
         // SAFETY: the groups are parts of the channels that the caller of `scan_sequence` handed over.
         unsafe {
-            // Four vectors want more registers than AVX2 has.
-            while lanes == 16 && d + 4 * lanes <= self.channels.end {
+            while d + 4 * lanes <= self.channels.end {
                 self.group::<S, 4>(simd, d, 4 * lanes);
                 d += 4 * lanes;
             }
@@ -203,7 +227,7 @@ mod tests {
         fn with_simd<S: Simd>(self, simd: S) {
             for (x, y) in self.0.iter().zip(self.1) {
                 // SAFETY: one value each.
-                unsafe { store(simd, y, 1, exp2(simd, load(simd, x, 1))) };
+                unsafe { store(simd, y, 1, exp2(simd, [load(simd, x, 1)])[0]) };
             }
         }
     }
